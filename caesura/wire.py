@@ -1,0 +1,257 @@
+"""The messages between a client (an LSP process, the command line) and the engine, and their contract.
+
+One msgpack frame a message over ROUTER (supervisor) / DEALER (client). Only text and spans cross: never token ids,
+tensors or pickles. Every offset is in Unicode code points within the message's own strings.
+
+Contract of a job: any number of `Locked`, then exactly one `Done` or `Failed`, and nothing after it. `seq` counts up
+from 0. Each event is cumulative: it replaces the one before, and its locked text extends the locked text before. A
+newer job of the same (peer, document, kind) supersedes the older one. `Cancel` is obeyed at the next step boundary.
+`deadline_ms` is relative to arrival: an expired job never reaches the model, and at the deadline the best canvas so
+far is the answer.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+PROTOCOL = 1
+MAX_FRAME = 1 << 20  # bytes; larger frames are refused by the socket (MAXMSGSIZE)
+MAX_CONTEXT = 65_536  # code points of prefix, of suffix, and of a neighbour
+MAX_SLOTS = 256  # tokens of one hole
+
+Id = Annotated[str, Meta(min_length=1, max_length=64)]
+Name = Annotated[str, Meta(max_length=256)]
+Context = Annotated[str, Meta(max_length=MAX_CONTEXT)]
+FillText = Annotated[str, Meta(max_length=16_384)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Milliseconds = Annotated[float, Meta(ge=0, le=600_000)]
+Probability = Annotated[float, Meta(ge=0, le=1)]
+Offset = Annotated[int, Meta(ge=0, le=16_384)]
+
+
+class _Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=str.lower):
+    pass
+
+
+# Parts of messages
+
+
+class Text(_Struct, tag="text"):
+    """A segment of fixed text: locked on the canvas, never written."""
+
+    text: Context
+
+
+class Hole(_Struct, tag="hole"):
+    """A segment to fill with at most `max_tokens` tokens. `line` ends before a line break, `block` may hold several
+    lines, `span` is bounded by the text after it on the same line, `auto` lets the engine decide from the context."""
+
+    max_tokens: Annotated[int, Meta(ge=1, le=MAX_SLOTS)] = 32
+    kind: Literal["line", "block", "span", "auto"] = "auto"
+    grammar: Name | None = None
+
+
+class Neighbour(_Struct):
+    """Text from elsewhere that helps: `name` is a label shown to the model, never a path outside the workspace."""
+
+    name: Name
+    text: Context
+
+
+class Fill(_Struct):
+    """The state of one hole: the best guess so far, which parts of it are locked, and how sure the engine is.
+
+    `locked` holds half-open, ascending spans of `text`; `open` counts the slots that are not yet decided.
+    """
+
+    text: FillText
+    locked: Annotated[tuple[tuple[Offset, Offset], ...], Meta(max_length=MAX_SLOTS)] = ()
+    confidence: Probability = 0.0
+    open: Count = 0
+
+
+class Limits(_Struct):
+    """What the engine accepts: code points of context, holes of a job, slots of a canvas, jobs queued for a peer."""
+
+    context: Count = MAX_CONTEXT
+    holes: Count = 16
+    slots: Count = MAX_SLOTS
+    jobs: Count = 8
+
+
+class Tokens(_Struct):
+    """Where the tokens of the answer came from (all tokens of a plain diffusion fill count as `canvas`)."""
+
+    canvas: Count = 0
+    lookup: Count = 0
+    left_to_right: Count = 0
+
+
+class Timings(_Struct):
+    """Milliseconds by stage: waiting for a step, writing context KV, denoise steps, from arrival to the last event."""
+
+    queue_ms: Milliseconds = 0.0
+    prefill_ms: Milliseconds = 0.0
+    denoise_ms: Milliseconds = 0.0
+    first_lock_ms: Milliseconds | None = None
+    total_ms: Milliseconds = 0.0
+
+
+# Client to engine
+
+
+class Hello(_Message):
+    protocol: Count
+    build: Name
+    client: Name
+
+
+class Infill(_Message, kw_only=True):
+    """One job. `document` is an opaque key (never a path); `segments` lie between `prefix` and `suffix`.
+
+    `draft` holds one text per hole to warm-start from. `sampler` overrides the model's default by file name.
+    """
+
+    job: Id
+    document: Id
+    version: Count = 0
+    kind: Literal["complete", "fill", "edit"] = "complete"
+    priority: Literal["invoked", "automatic", "speculative"] = "automatic"
+    deadline_ms: Milliseconds = 10_000.0
+    prefix: Context
+    suffix: Context
+    language: Name = ""
+    neighbours: Annotated[tuple[Neighbour, ...], Meta(max_length=32)] = ()
+    segments: Annotated[tuple[Text | Hole, ...], Meta(min_length=1, max_length=64)]
+    candidates: Annotated[int, Meta(ge=1, le=8)] = 1
+    sampler: Name | None = None
+    seed: Count = 0
+    draft: Annotated[tuple[FillText, ...], Meta(max_length=16)] | None = None
+
+
+class Cancel(_Message):
+    job: Id
+
+
+class Ping(_Message):
+    pass
+
+
+class Query(_Message):
+    what: Literal["status", "models"] = "status"
+
+
+class Stop(_Message):
+    """Ask the shared engine to finish and exit (`caesura stop`)."""
+
+
+class Bye(_Message):
+    pass
+
+
+# Engine to client
+
+
+class Welcome(_Message):
+    protocol: Count
+    build: Name
+    model: Name
+    device: Name
+    limits: Limits
+    state: Literal["loading", "ready", "failed"]
+    message: Name = ""
+
+
+class Locked(_Message):
+    job: Id
+    seq: Count
+    holes: Annotated[tuple[Fill, ...], Meta(max_length=16)]
+    step: Count
+    of: Count
+
+
+class Done(_Message, kw_only=True):
+    """The answer. `alternatives` holds further candidates, best first, each with one `Fill` per hole."""
+
+    job: Id
+    seq: Count
+    holes: Annotated[tuple[Fill, ...], Meta(max_length=16)]
+    alternatives: Annotated[tuple[tuple[Fill, ...], ...], Meta(max_length=8)] = ()
+    steps: Count
+    tokens: Tokens
+    timings: Timings
+    stop: Literal["complete", "deadline", "steps"]
+
+
+class Failed(_Message):
+    """The job has no answer. `message` is one sentence for a person; the cause is in the engine's log."""
+
+    job: Id
+    code: Literal["superseded", "cancelled", "expired", "invalid", "engine_lost", "unavailable"]
+    message: Name = ""
+
+
+class Busy(_Message):
+    """The queue is full: the job was not taken and nothing else will be sent for it."""
+
+    job: Id
+
+
+class Pong(_Message):
+    load: Count
+
+
+class Status(_Message, kw_only=True):
+    """What `caesura status` prints. Memory in MiB; `p50_ms`/`p95_ms` by stage over the last jobs."""
+
+    state: Literal["loading", "ready", "failed", "idle"]
+    build: Name
+    model: Name
+    device: Name
+    pid: Count
+    worker_pid: Count | None = None
+    uptime_s: Annotated[float, Meta(ge=0)]
+    peers: Count
+    live: Count = 0
+    queued: Count = 0
+    done: Count = 0
+    restarts: Count = 0
+    memory_mb: Annotated[float, Meta(ge=0)] = 0.0
+    worker_memory_mb: Annotated[float, Meta(ge=0)] | None = None
+    p50_ms: dict[str, float] = {}
+    p95_ms: dict[str, float] = {}
+    message: Name = ""
+
+
+class Models(_Message):
+    names: Annotated[tuple[Name, ...], Meta(max_length=256)]
+
+
+ClientMessage = Hello | Infill | Cancel | Ping | Query | Stop | Bye
+EngineMessage = Welcome | Locked | Done | Failed | Busy | Pong | Status | Models
+
+WireError = msgspec.ValidationError  # raised by both decoders on a well-formed frame that breaks the schema
+
+_encoder = msgspec.msgpack.Encoder()
+_client_decoder: msgspec.msgpack.Decoder[ClientMessage] = msgspec.msgpack.Decoder(ClientMessage)
+_engine_decoder: msgspec.msgpack.Decoder[EngineMessage] = msgspec.msgpack.Decoder(EngineMessage)
+
+
+def encode(message: ClientMessage | EngineMessage) -> bytes:
+    """One msgpack frame."""
+    return _encoder.encode(message)
+
+
+def decode_client(frame: bytes) -> ClientMessage:
+    """A frame from a client. Raises msgspec.DecodeError (its child WireError on a schema violation)."""
+    return _client_decoder.decode(frame)
+
+
+def decode_engine(frame: bytes) -> EngineMessage:
+    """A frame from the engine. Raises msgspec.DecodeError (its child WireError on a schema violation)."""
+    return _engine_decoder.decode(frame)

@@ -1,0 +1,1 @@
+"""The engine: never imports pygls, lsprotocol or tree_sitter."""

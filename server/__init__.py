@@ -1,0 +1,1 @@
+"""The LSP process: never imports torch."""

@@ -1,0 +1,1 @@
+../../caesura/__init__.py

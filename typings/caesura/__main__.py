@@ -1,0 +1,1 @@
+../../caesura/__main__.py
