@@ -2,5 +2,5 @@
 
 from setuptools import find_packages, setup
 
-TOP = ("server", "engine", "kernels")
-setup(packages=["caesura", *(f"caesura.{t}" for t in TOP), *(f"caesura.{t}.{p}" for t in TOP for p in find_packages(t))])
+FOLDERS = {"caesura": "caesura", "server": "caesura.server", "engine": "caesura.engine", "kernels": "caesura.kernels"}
+setup(packages=[*FOLDERS.values(), *(f"{name}.{p}" for folder, name in FOLDERS.items() for p in find_packages(folder))])

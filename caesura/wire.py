@@ -41,13 +41,13 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=str.
 # Parts of messages
 
 
-class Text(_Struct, tag="text"):
+class Text(_Struct, frozen=True, tag="text"):
     """A segment of fixed text: locked on the canvas, never written."""
 
     text: Context
 
 
-class Hole(_Struct, tag="hole"):
+class Hole(_Struct, frozen=True, tag="hole"):
     """A segment to fill with at most `max_tokens` tokens. `line` ends before a line break, `block` may hold several
     lines, `span` is bounded by the text after it on the same line, `auto` lets the engine decide from the context."""
 
@@ -56,14 +56,14 @@ class Hole(_Struct, tag="hole"):
     grammar: Name | None = None
 
 
-class Neighbour(_Struct):
+class Neighbour(_Struct, frozen=True):
     """Text from elsewhere that helps: `name` is a label shown to the model, never a path outside the workspace."""
 
     name: Name
     text: Context
 
 
-class Fill(_Struct):
+class Fill(_Struct, frozen=True):
     """The state of one hole: the best guess so far, which parts of it are locked, and how sure the engine is.
 
     `locked` holds half-open, ascending spans of `text`; `open` counts the slots that are not yet decided.
@@ -75,7 +75,7 @@ class Fill(_Struct):
     open: Count = 0
 
 
-class Limits(_Struct):
+class Limits(_Struct, frozen=True):
     """What the engine accepts: code points of context, holes of a job, slots of a canvas, jobs queued for a peer."""
 
     context: Count = MAX_CONTEXT
@@ -84,7 +84,7 @@ class Limits(_Struct):
     jobs: Count = 8
 
 
-class Tokens(_Struct):
+class Tokens(_Struct, frozen=True):
     """Where the tokens of the answer came from (all tokens of a plain diffusion fill count as `canvas`)."""
 
     canvas: Count = 0
@@ -92,7 +92,7 @@ class Tokens(_Struct):
     left_to_right: Count = 0
 
 
-class Timings(_Struct):
+class Timings(_Struct, frozen=True):
     """Milliseconds by stage: waiting for a step, writing context KV, denoise steps, from arrival to the last event."""
 
     queue_ms: Milliseconds = 0.0
@@ -105,13 +105,13 @@ class Timings(_Struct):
 # Client to engine
 
 
-class Hello(_Message):
+class Hello(_Message, frozen=True):
     protocol: Count
     build: Name
     client: Name
 
 
-class Infill(_Message, kw_only=True):
+class Infill(_Message, frozen=True, kw_only=True):
     """One job. `document` is an opaque key (never a path); `segments` lie between `prefix` and `suffix`.
 
     `draft` holds one text per hole to warm-start from. `sampler` overrides the model's default by file name.
@@ -134,30 +134,32 @@ class Infill(_Message, kw_only=True):
     draft: Annotated[tuple[FillText, ...], Meta(max_length=16)] | None = None
 
 
-class Cancel(_Message):
+class Cancel(_Message, frozen=True):
     job: Id
 
 
-class Ping(_Message):
+class Ping(_Message, frozen=True):
     pass
 
 
-class Query(_Message):
+class Query(_Message, frozen=True):
     what: Literal["status", "models"] = "status"
 
 
-class Stop(_Message):
+class Stop(_Message, frozen=True):
     """Ask the shared engine to finish and exit (`caesura stop`)."""
 
 
-class Bye(_Message):
+class Bye(_Message, frozen=True):
     pass
 
 
 # Engine to client
 
 
-class Welcome(_Message):
+class Welcome(_Message, frozen=True):
+    """The answer to `Hello`, sent again whenever `state` changes. `message` says why it is `failed`."""
+
     protocol: Count
     build: Name
     model: Name
@@ -167,7 +169,7 @@ class Welcome(_Message):
     message: Name = ""
 
 
-class Locked(_Message):
+class Locked(_Message, frozen=True):
     job: Id
     seq: Count
     holes: Annotated[tuple[Fill, ...], Meta(max_length=16)]
@@ -175,7 +177,7 @@ class Locked(_Message):
     of: Count
 
 
-class Done(_Message, kw_only=True):
+class Done(_Message, frozen=True, kw_only=True):
     """The answer. `alternatives` holds further candidates, best first, each with one `Fill` per hole."""
 
     job: Id
@@ -188,7 +190,7 @@ class Done(_Message, kw_only=True):
     stop: Literal["complete", "deadline", "steps"]
 
 
-class Failed(_Message):
+class Failed(_Message, frozen=True):
     """The job has no answer. `message` is one sentence for a person; the cause is in the engine's log."""
 
     job: Id
@@ -196,17 +198,17 @@ class Failed(_Message):
     message: Name = ""
 
 
-class Busy(_Message):
+class Busy(_Message, frozen=True):
     """The queue is full: the job was not taken and nothing else will be sent for it."""
 
     job: Id
 
 
-class Pong(_Message):
+class Pong(_Message, frozen=True):
     load: Count
 
 
-class Status(_Message, kw_only=True):
+class Status(_Message, frozen=True, kw_only=True):
     """What `caesura status` prints. Memory in MiB; `p50_ms`/`p95_ms` by stage over the last jobs."""
 
     state: Literal["loading", "ready", "failed", "idle"]
@@ -220,6 +222,7 @@ class Status(_Message, kw_only=True):
     live: Count = 0
     queued: Count = 0
     done: Count = 0
+    dropped: Count = 0
     restarts: Count = 0
     memory_mb: Annotated[float, Meta(ge=0)] = 0.0
     worker_memory_mb: Annotated[float, Meta(ge=0)] | None = None
@@ -228,7 +231,7 @@ class Status(_Message, kw_only=True):
     message: Name = ""
 
 
-class Models(_Message):
+class Models(_Message, frozen=True):
     names: Annotated[tuple[Name, ...], Meta(max_length=256)]
 
 
@@ -249,9 +252,15 @@ def encode(message: ClientMessage | EngineMessage) -> bytes:
 
 def decode_client(frame: bytes) -> ClientMessage:
     """A frame from a client. Raises msgspec.DecodeError (its child WireError on a schema violation)."""
-    return _client_decoder.decode(frame)
+    try:
+        return _client_decoder.decode(frame)
+    except (UnicodeDecodeError, RecursionError) as error:  # the others that msgspec lets through
+        raise msgspec.DecodeError(str(error)) from error
 
 
 def decode_engine(frame: bytes) -> EngineMessage:
     """A frame from the engine. Raises msgspec.DecodeError (its child WireError on a schema violation)."""
-    return _engine_decoder.decode(frame)
+    try:
+        return _engine_decoder.decode(frame)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error

@@ -1,0 +1,144 @@
+"""The command line: what there is to say, and where it is done. Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+Each command is a function of `caesura.commands`, imported when it is called: `caesura lsp` must start at once.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import caesura
+
+Position = tuple[int, int]  # line and column, from 1, the column in code points
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    module, _, function = options.run.partition(":")
+    command: Callable[[argparse.Namespace], None] = getattr(
+        importlib.import_module(f"caesura.commands.{module}"), function
+    )
+    try:
+        command(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `caesura ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+        return 1
+    except Exception as error:
+        from caesura.commands import explain
+
+        sentence = explain(error)
+        if sentence is None:
+            raise
+        print(f"caesura: {sentence}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("caesura: interrupted.", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="caesura", description="Fills gaps in text while you type.")
+    parser.add_argument("--version", action="version", version=f"caesura {caesura.__version__}")
+    add = parser.add_subparsers(title="commands", metavar="COMMAND", required=True).add_parser
+
+    lsp = add("lsp", help="the language server, on stdin and stdout")
+    lsp.set_defaults(run="lsp:run")
+
+    fill = add("fill", help="fill one gap of a file")
+    fill.add_argument("file", metavar="FILE")
+    fill.add_argument("--at", required=True, type=_position, metavar="LINE:COL", help="from 1, columns in characters")
+    fill.add_argument("--to", type=_position, metavar="LINE:COL", help="replace what lies between (default: nothing)")
+    fill.add_argument("--watch", action="store_true", help="show the canvas while it resolves")
+    fill.add_argument("--write", action="store_true", help="write the fill into the file")
+    _generation(fill)
+    fill.set_defaults(run="fill:fill")
+
+    holes = add("holes", help="fill every marker of a file, together")
+    holes.add_argument("file", metavar="FILE")
+    holes.add_argument("--marker", default="<FILL>", type=_marker, metavar="TEXT", help="default: %(default)s")
+    holes.add_argument("--write", action="store_true", help="write the fills into the file")
+    _generation(holes)
+    holes.set_defaults(run="fill:holes")
+
+    evaluate = add("eval", help="complete every case of a JSON Lines file; goes on where it was interrupted")
+    evaluate.add_argument("cases", metavar="CASES.jsonl")
+    evaluate.add_argument("--out", required=True, metavar="COMPLETIONS.jsonl")
+    _generation(evaluate, json=False)
+    evaluate.set_defaults(run="evaluate:run")
+
+    engine = add("engine", help="start the engine that all editors share")
+    _model(engine)
+    engine.add_argument("--foreground", action="store_true", help="be the engine instead of starting it")
+    engine.set_defaults(run="engines:engine")
+
+    status = add("status", help="the engines that run")
+    _json(status)
+    status.set_defaults(run="engines:status")
+
+    stop = add("stop", help="end the engines that run")
+    stop.set_defaults(run="engines:stop")
+
+    doctor = add("doctor", help="check the installation, each trouble with its remedy")
+    _model(doctor)
+    _json(doctor)
+    doctor.set_defaults(run="doctor:run")
+
+    models = add("models", help="the models on this machine")
+    models.set_defaults(run="catalogue:names", json=False)
+    _json(models)
+    add = models.add_subparsers(metavar="list | show NAME | verify NAME").add_parser
+    _model_action(add("list", help="their names"), "names")
+    _model_action(add("show", help="a model's manifest"), "show", "name")
+    _model_action(add("verify", help="check a model's files against its manifest"), "verify", "name")
+    return parser
+
+
+def _model_action(parser: argparse.ArgumentParser, function: str, *positional: str) -> None:
+    for name in positional:
+        parser.add_argument(name, metavar=name.upper())
+    _json(parser, default=argparse.SUPPRESS)  # or it would undo the one of `caesura models --json list`
+    parser.set_defaults(run=f"catalogue:{function}")
+
+
+def _generation(parser: argparse.ArgumentParser, *, json: bool = True) -> None:
+    if json:
+        _json(parser)
+    _model(parser)
+    parser.add_argument("--sampler", metavar="S", help="by name; default: the model's own")
+    parser.add_argument("--deadline-ms", type=_milliseconds, default=10_000.0, metavar="N", help="default: %(default)g")
+
+
+def _model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="embedded", metavar="NAME|PATH", help="default: %(default)s")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
+
+
+def _json(parser: argparse.ArgumentParser, *, default: object = False) -> None:
+    parser.add_argument("--json", action="store_true", default=default, help="one JSON document on stdout")
+
+
+def _position(text: str) -> Position:
+    line, _, column = text.partition(":")
+    if not (line.isdecimal() and column.isdecimal() and int(line) and int(column)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not LINE:COL, both counted from 1")
+    return int(line), int(column)
+
+
+def _milliseconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 1 <= value <= 600_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of milliseconds from 1 to 600000")
+    return value
+
+
+def _marker(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("a marker cannot be empty")
+    return text

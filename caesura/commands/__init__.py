@@ -1,0 +1,19 @@
+"""The commands, one module a subject. Each takes the parsed options; a failure is an exception with one sentence."""
+
+
+class CommandFailed(Exception):
+    """The command cannot do what was asked; the message is a sentence for the user."""
+
+
+def explain(error: Exception) -> str | None:
+    """The sentence of a failure that a user can act on; None for a fault of our own, which deserves its traceback."""
+    from caesura import models, paths, rendezvous
+    from caesura.server.engine import EngineError
+
+    expected = (CommandFailed, EngineError, models.NoManifest, paths.UnsafeFolder, rendezvous.NoPlace)
+    if isinstance(error, expected):
+        return str(error)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror or error}."
+    return None

@@ -1,0 +1,107 @@
+"""`caesura engine`, `status` and `stop`: the shared engines as processes."""
+
+import argparse
+import asyncio
+import logging
+import sys
+import time
+
+from caesura import rendezvous, wire
+from caesura.commands import CommandFailed
+from caesura.commands.asking import print_json, shared
+from caesura.server.engine import Engine, EngineError
+
+STOP_S = 5.0
+
+
+def engine(options: argparse.Namespace) -> None:
+    if not options.foreground:
+        print(asyncio.run(_start(options)))
+        return
+    from caesura.engine import supervisor
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        supervisor.serve(options.model, options.device)
+    except supervisor.AlreadyRunning as error:
+        raise CommandFailed(str(error)) from error
+
+
+async def _start(options: argparse.Namespace) -> str:
+    async with shared(options) as (found, welcome):
+        return f"The engine is ready: {welcome.model} on {welcome.device}, process {(await found.status()).pid}."
+
+
+def status(options: argparse.Namespace) -> None:
+    """Every engine of this user: other models and other versions may have one of their own."""
+    found = asyncio.run(_statuses())
+    if options.json:
+        print_json({"engines": found})
+    elif not found:
+        print("No engine is running; an editor or `caesura fill` starts it.")
+    for one in [] if options.json else found:
+        print(_line(one))
+
+
+async def _statuses() -> list[wire.Status]:
+    """Of every engine that answers; the others are named on stderr."""
+    found = []
+    for place in rendezvous.running():
+        try:
+            found.append(await _status(place))
+        except EngineError as error:
+            print(f"caesura: {place.stem.name}: {error}", file=sys.stderr)
+    return found
+
+
+async def _status(place: rendezvous.Place) -> wire.Status:
+    found = Engine(client="command line", spawn=False, place=place)
+    await found.start()
+    try:
+        return await found.status()
+    finally:
+        await found.close()
+
+
+def _line(one: wire.Status) -> str:
+    memory = one.memory_mb + (one.worker_memory_mb or 0)
+    lines = [
+        f"{one.state}: {one.model} on {one.device}, process {one.pid}, up {one.uptime_s:.0f} s",
+        f"  {one.peers} clients, {one.live} jobs running, {one.queued} waiting, {one.done} done",
+        f"  {memory:.0f} MiB, {one.restarts} restarts, build {one.build}",
+    ]
+    if one.p50_ms:
+        stages = ", ".join(f"{stage} {one.p50_ms[stage]:.0f}/{one.p95_ms[stage]:.0f}" for stage in one.p50_ms)
+        lines.append(f"  p50/p95 ms: {stages}")
+    return "\n".join([*lines, *([f"  {one.message}"] if one.message else [])])
+
+
+def stop(options: argparse.Namespace) -> None:
+    places = rendezvous.running()
+    if not places:
+        print("No engine is running.")
+    for place in places:
+        if holder := place.holder():
+            asyncio.run(_stop(place))
+            _end(place, holder)
+            print(f"Stopped process {holder.pid}.")
+
+
+async def _stop(place: rendezvous.Place) -> None:
+    found = Engine(client="command line", spawn=False, place=place)
+    await found.start()
+    try:
+        async with asyncio.timeout(STOP_S):
+            await found.stop()
+    except (EngineError, TimeoutError):
+        pass  # it speaks another protocol, or hangs
+    finally:
+        await found.close()
+
+
+def _end(place: rendezvous.Place, holder: rendezvous.Holder) -> None:
+    deadline = time.monotonic() + STOP_S
+    while place.holder() == holder and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if place.holder() == holder:
+        rendezvous.kill(holder)

@@ -1,0 +1,115 @@
+"""`caesura eval`: complete every case of a benchmark file, one at a time, as an editor would ask for it."""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import IO, Literal, TypeVar
+
+import msgspec
+
+from caesura import wire
+from caesura.commands import CommandFailed
+from caesura.commands.asking import SLOTS, ask, shared
+from caesura.server.completion import finish
+from caesura.server.context import context
+from caesura.server.engine import Engine, EngineFailed, job_id
+from caesura.server.languages import language
+
+REPORT_S = 10.0
+
+T = TypeVar("T")
+
+
+class Case(msgspec.Struct, frozen=True):
+    """`kind` as an editor would find it, unless the file knows better."""
+
+    id: str
+    prefix: str
+    suffix: str
+    lang: str = ""
+    kind: Literal["", "line", "block", "span"] = ""
+
+
+class Completion(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`ms` is what a client waits: from sending the job to its last event. `error`: there is no completion."""
+
+    id: str
+    completion: str
+    ms: float
+    steps: int = 0
+    tokens: int = 0
+    confidence: float = 0.0
+    tokens_by_source: wire.Tokens | None = None
+    stop: str = ""
+    error: str = ""
+
+
+def run(options: argparse.Namespace) -> None:
+    cases = list(_read(Path(options.cases), Case))
+    out = Path(options.out)
+    known = {completion.id for completion in _read(out, Completion)} if out.exists() else set()
+    left = [case for case in cases if case.id not in known]
+    if known:
+        print(f"{len(cases) - len(left)} of {len(cases)} cases are done already", file=sys.stderr)
+    with out.open("ab") as file:
+        asyncio.run(_complete(options, left, file))
+
+
+async def _complete(options: argparse.Namespace, cases: list[Case], file: IO[bytes]) -> None:
+    spent: list[float] = []
+    reported = time.monotonic()
+    async with shared(options) as (engine, _):
+        for number, case in enumerate(cases, 1):
+            completion = await _one(engine, case, options)
+            spent.append(completion.ms)
+            file.write(msgspec.json.encode(completion) + b"\n")
+            file.flush()
+            if number == len(cases) or time.monotonic() - reported > REPORT_S:
+                reported = time.monotonic()
+                print(f"{number} of {len(cases)} cases, p50 {median(spent):.0f} ms", file=sys.stderr)
+
+
+async def _one(engine: Engine, case: Case, options: argparse.Namespace) -> Completion:
+    start = len(case.prefix)
+    around = context(case.prefix + case.suffix, start, start, language=language(case.lang).id)
+    around = replace(around, kind=case.kind or around.kind)
+    job = wire.Infill(
+        job=job_id(),
+        document=job_id(),
+        priority="invoked",
+        deadline_ms=options.deadline_ms,
+        prefix=around.prefix,
+        suffix=around.suffix,
+        language=around.language,
+        segments=(wire.Hole(max_tokens=SLOTS[around.kind], kind=around.kind),),
+        sampler=options.sampler,
+    )
+    began = time.perf_counter()
+    try:
+        done = await ask(engine, job, lambda event: None)
+    except EngineFailed as error:  # of this case; an engine that is unavailable ends the run, to be resumed later
+        return Completion(case.id, "", (time.perf_counter() - began) * 1000, error=str(error))
+    return Completion(
+        id=case.id,
+        completion=finish(done.holes[0].text, around),
+        ms=(time.perf_counter() - began) * 1000,
+        steps=done.steps,
+        tokens=done.tokens.canvas + done.tokens.lookup + done.tokens.left_to_right,
+        confidence=done.holes[0].confidence,
+        tokens_by_source=done.tokens,
+        stop=done.stop,
+    )
+
+
+def _read(path: Path, kind: type[T]) -> Iterator[T]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield msgspec.json.decode(line, type=kind)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise CommandFailed(f"{path}, line {number}: {error}.") from error

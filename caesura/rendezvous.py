@@ -1,0 +1,145 @@
+"""Where a client and the shared engine meet: a lock, a socket and a log for each (protocol, build, model, device).
+
+The lock decides who is the engine, never the socket: a lock goes with its process, a socket file outlives it.
+"""
+
+import fcntl
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import NamedTuple
+
+import caesura
+from caesura import models, paths, wire
+
+# Two installations of one version (a virtual environment, a checkout) hold different code: they never share an engine.
+_HOME = hashlib.sha256(os.fsencode(Path(caesura.__file__).resolve().parent)).hexdigest()[:6]
+BUILD = f"{caesura.__version__}+{_HOME}"
+
+_MAX_SOCKET_PATH = 107 if sys.platform == "linux" else 103  # bytes; what sun_path holds without its final NUL
+
+
+class NoPlace(Exception):
+    """The runtime folder cannot hold a socket; the message is a sentence for the user."""
+
+
+class Holder(NamedTuple):
+    """The process that holds a lock. `pid` 0: it has not written its name yet."""
+
+    pid: int
+    started: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """The files of one engine, all beginning `e-KEY` in the runtime folder."""
+
+    stem: Path
+
+    @property
+    def lock(self) -> Path:
+        return self.stem.with_suffix(".lock")
+
+    @property
+    def socket(self) -> Path:
+        return self.stem.with_suffix(".sock")
+
+    @property
+    def progress(self) -> Path:
+        return self.stem.with_suffix(".progress")
+
+    def link(self, generation: int) -> Path:
+        """The socket between supervisor and worker: a new one for each worker, so that no old frame reaches it."""
+        return self.stem.with_suffix(f".w{generation}")
+
+    def log(self) -> Path:
+        return paths.logs() / f"{self.stem.name}.log"
+
+    def holder(self) -> Holder | None:
+        """The engine's process, or None when nobody holds the lock."""
+        try:
+            lock = FileIO(self.lock)
+        except FileNotFoundError:
+            return None
+        with lock:
+            try:
+                # Shared, so that clients who look at the same time do not take each other for the engine.
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pid, _, start = lock.read(256).decode("ascii", "replace").strip().partition(" ")
+                return Holder(int(pid), start) if pid.isdecimal() else Holder(0, "")
+        return None
+
+    def acquire(self) -> FileIO | None:
+        """Become the engine: the lock, held until the file is closed or the process ends; None when another has it."""
+        lock = FileIO(os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
+        deadline = time.monotonic() + 0.5
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                # A client that is just looking holds the lock for microseconds; an engine holds it for good.
+                if time.monotonic() > deadline:
+                    lock.close()
+                    return None
+                time.sleep(0.005)
+            else:
+                lock.truncate(0)
+                lock.write(f"{os.getpid()} {started(os.getpid())}\n".encode())
+                return lock
+
+
+def place(model: str, device: str) -> Place:
+    """The place of the engine for `model` on `device`. Raises NoPlace or paths.UnsafeFolder."""
+    parts = (str(wire.PROTOCOL), BUILD, models.identity(model), device)
+    found = Place(paths.runtime() / f"e-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:10]}")
+    longest = len(os.fsencode(found.link(1_000_000)))
+    if longest > _MAX_SOCKET_PATH:
+        raise NoPlace(f"{found.stem.parent} is too long for a socket; set CAESURA_RUNTIME to a shorter path.")
+    return found
+
+
+def running() -> list[Place]:
+    """Every engine of this user that runs now, of any build and model."""
+    locks = sorted(paths.runtime().glob("e-*.lock"))
+    return [found for lock in locks if (found := Place(lock.with_suffix(""))).holder()]
+
+
+def started(pid: int) -> str | None:
+    """When a process started, in the system's own words: with the pid, a name that is never used twice."""
+    if sys.platform == "linux":
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return None
+        return stat.rpartition(")")[2].split()[19]  # field 22; the name before it may hold spaces and brackets
+    answer = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return answer.stdout.strip() or None
+
+
+def kill(holder: Holder) -> bool:
+    """Kill exactly this process, never one that has taken over its pid. False when it was gone already."""
+    if not holder.pid:
+        return False
+    try:
+        if sys.platform == "linux":
+            pidfd = os.pidfd_open(holder.pid)
+            try:
+                if started(holder.pid) != holder.started:
+                    return False
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            finally:
+                os.close(pidfd)
+        elif started(holder.pid) == holder.started:
+            os.kill(holder.pid, signal.SIGKILL)
+        else:
+            return False
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,279 @@
+"""Segments -> ids, locks, slots; ids -> text. A canvas is one row being denoised: locked tail of the prefix, slots
+(and fixed text between holes), locked head of the suffix. Token healing happens here, at both ends.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+import torch
+from torch import Tensor
+
+from caesura.engine.models import Model
+from caesura.wire import Fill, Hole, Text
+
+# The last pre-token of a prefix: a cursor inside it changes how the whole of it is tokenised.
+_LAST_PIECE = re.compile(r"(?: ?[^\W\d_]+|\d| ?[^\s\w]+|_+| ?_+|\s+)\Z")
+HEALED = 48  # code points; a longer last piece (a run of blanks) is only healed from its end
+TAIL, HEAD = 4, 12  # rows, as in training/examples.py
+
+
+def heal(prefix: str) -> tuple[str, str]:
+    """Split a prefix into what tokenises the same whatever follows, and the rest, which the fill has to begin with.
+
+    Byte-level BPE never merges across pre-tokens, so cutting before the last one is safe.
+    """
+    match = _LAST_PIECE.search(prefix[-HEALED:])
+    cut = len(prefix) - len(match.group()) if match else len(prefix)
+    return prefix[:cut], prefix[cut:]
+
+
+class Vocabulary:
+    """Which tokens may stand where, as additive float biases over the vocabulary (0 or -inf)."""
+
+    def __init__(self, model: Model) -> None:
+        self.pieces = model.tokenizer.pieces
+        self.null_id = model.null_id
+        self.size = len(self.pieces) + (2 if model.null_id is not None else 0)  # with mask and null behind them
+        self._special = torch.tensor([not p for p in self.pieces])
+        self.allowed = lru_cache(maxsize=512)(self._allowed)
+
+    @cached_property
+    def line_breaks(self) -> Tensor:
+        """bool [vocabulary]: tokens with a line break in them."""
+        return torch.tensor([b"\n" in p or b"\r" in p for p in self.pieces])
+
+    @cached_property
+    def line_ends(self) -> Tensor:
+        """Ids of tokens that begin with a line break, and of the end-of-text specials."""
+        return torch.tensor([i for i, p in enumerate(self.pieces) if p[:1] in (b"\n", b"\r", b"")])
+
+    def _allowed(self, pending: bytes, one_line: bool) -> Tensor:
+        """Bias [vocabulary without specials] for a slot that still has to produce `pending` first."""
+        bias = torch.zeros(len(self.pieces))
+        bias[self._special] = -torch.inf
+        if pending:
+            fits = [bool(p) and (p.startswith(pending) or pending.startswith(p)) for p in self.pieces]
+            bias[~torch.tensor(fits)] = -torch.inf
+        if pending.endswith((b" ", b"\t")):  # the indentation is there already: a fill does not deepen it
+            deeper = [p[len(pending) :][:1] in (b" ", b"\t") for p in self.pieces]
+            bias[torch.tensor(deeper)] = -torch.inf
+        if one_line:
+            breaks = [b"\n" in p[len(pending) :] or b"\r" in p[len(pending) :] for p in self.pieces]
+            bias[torch.tensor(breaks) if pending else self.line_breaks] = -torch.inf
+        return bias
+
+
+@dataclass
+class Slot:
+    """One position of a hole. `token` is accepted (None while open); `draft` is the best guess with its probability."""
+
+    hole: int
+    token: int | None = None
+    draft: int | None = None
+    prob: float = 0.0
+    p_null: float = 0.0
+    stable: int = 0  # steps for which a uniform-noise slot has kept its best token
+    locked: bool = False
+
+
+@dataclass
+class HoleState:
+    """A hole's kind and budget, and what its text has to begin with (`forced`, from token healing)."""
+
+    one_line: bool
+    max_tokens: int
+    forced: bytes = b""
+
+
+@dataclass
+class Canvas:
+    """tail ids, then slots and fixed ids in order, then head ids. `layout` holds a slot, or the id of a fixed row."""
+
+    tail: list[int]
+    layout: list[Slot | int]
+    head: list[int]
+    holes: list[HoleState]
+    vocabulary: Vocabulary
+    slots: list[Slot] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._index()
+
+    def __repr__(self) -> str:
+        return f"<Canvas {len(self.open())} of {len(self.slots)} open {[f.text for f in self.fills()]}>"
+
+    def _index(self) -> None:
+        self.slots = [s for s in self.layout if isinstance(s, Slot)]
+
+    def open(self) -> list[Slot]:
+        return [s for s in self.slots if s.token is None]
+
+    def ids(self, noise: Sequence[int]) -> list[int]:
+        """The row to denoise; open slots take the noise tokens in order."""
+        draw = iter(noise)
+        middle = [
+            row if isinstance(row, int) else next(draw) if row.token is None else row.token for row in self.layout
+        ]
+        return [*self.tail, *middle, *self.head]
+
+    def slot_rows(self) -> list[int]:
+        """Row of every slot, in order."""
+        return [len(self.tail) + i for i, row in enumerate(self.layout) if isinstance(row, Slot)]
+
+    def of_hole(self, number: int) -> list[Slot]:
+        return [s for s in self.slots if s.hole == number]
+
+    def pending(self, number: int) -> tuple[Slot | None, bytes]:
+        """The leftmost open slot of a hole, and what of the forced text it still has to produce."""
+        forced = self.holes[number].forced
+        for slot in self.of_hole(number):
+            if slot.token is None:
+                return slot, forced
+            forced = forced[len(self.piece(slot.token)) :]
+        return None, forced
+
+    def piece(self, token: int) -> bytes:
+        return self.vocabulary.pieces[token] if token < len(self.vocabulary.pieces) else b""
+
+    def bias(self) -> Tensor:
+        """Additive bias [slots, vocabulary with specials]: no mask token, no specials, one-line holes stay so, and the
+        leftmost open slot of a healed hole continues the forced text."""
+        vocabulary = self.vocabulary
+        rows = []
+        leftmost = {id(slot): pending for slot, pending in map(self.pending, range(len(self.holes)))}
+        for slot in self.slots:
+            pending = leftmost.get(id(slot), b"")
+            row = vocabulary.allowed(pending, self.holes[slot.hole].one_line)
+            extra = torch.full((vocabulary.size - len(vocabulary.pieces),), -torch.inf)
+            if len(extra) and not pending:
+                extra[-1] = 0.0  # null
+            rows.append(torch.cat((row, extra)))
+        return torch.stack(rows)
+
+    def grow(self) -> None:
+        """Double the slots of every hole and open them all."""
+        layout: list[Slot | int] = []
+        for row in self.layout:
+            layout += [row] if isinstance(row, int) else [Slot(row.hole), Slot(row.hole)]
+        self.layout = layout
+        self._index()
+
+    def shrink(self) -> None:
+        """Delete rows of accepted nulls: what is left is contiguous, as it was in training."""
+        null = self.vocabulary.null_id
+        self.layout = [row for row in self.layout if isinstance(row, int) or row.token is None or row.token != null]
+        self._index()
+
+    def fills(self) -> tuple[Fill, ...]:
+        """The state of every hole as text: accepted tokens, drafts of open slots, locked spans in code points."""
+        return tuple(self._fill(number) for number in range(len(self.holes)))
+
+    def _fill(self, number: int) -> Fill:
+        slots = self.of_hole(number)
+        skip = len(self.holes[number].forced)
+        parts, flags = bytearray(), bytearray()
+        for slot in slots:
+            token = slot.token if slot.token is not None else slot.draft
+            piece = b"" if token is None else self.piece(token)
+            parts += piece
+            flags += bytes([slot.locked]) * len(piece)
+        probs = [s.prob for s in slots if self.piece(s.token if s.token is not None else s.draft or 0)]
+        sure = float(torch.tensor(probs or [0.0]).clamp_min(1e-9).log().mean().exp())
+        still_open = sum(s.token is None for s in slots)
+        if not parts.startswith(self.holes[number].forced):
+            return Fill(text="", open=still_open)
+        text, locked = spans(bytes(parts[skip:]), bytes(flags[skip:]))
+        return Fill(text=text, locked=locked, confidence=min(1.0, sure), open=still_open)
+
+
+def spans(raw: bytes, flags: bytes) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """UTF-8 bytes and a flag per byte -> text and the spans of it, in code points, whose bytes are all flagged.
+
+    Incomplete characters are left out: a token may end inside one.
+    """
+    text, found, start, at = raw.decode("utf-8", errors="ignore"), [], None, 0
+    for number, character in enumerate(text):
+        encoded = character.encode()
+        at = raw.index(encoded, at)
+        whole = all(flags[at : at + len(encoded)])
+        at += len(encoded)
+        if whole and start is None:
+            start = number
+        if not whole and start is not None:
+            found.append((start, number))
+            start = None
+    if start is not None:
+        found.append((start, len(text)))
+    return text, tuple(found)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A job in tokens: the context to prefill, and the canvas behind it."""
+
+    context: list[int]
+    canvas: Canvas
+
+
+def lay(
+    model: Model, vocabulary: Vocabulary, prefix: str, suffix: str, segments: Sequence[Text | Hole], *, slots: int
+) -> Layout:
+    """Tokenise a job for a model with causal context: `[suffix] separator [prefix]`, canvas behind it.
+
+    `slots` bounds the open slots of a hole at the start; a canvas that does not end grows. Raises ValueError for a job
+    without a hole.
+    """
+    prefix, holes_and_text, suffix = fold(prefix, segments, suffix)
+    encode, limit = model.tokenizer.encode, model.max_context
+    stable, forced = heal(prefix)
+    before, layout, holes = prefix, list[Slot | int](), list[HoleState]()
+    for index, segment in enumerate(holes_and_text):
+        if isinstance(segment, Text):
+            fixed, forced = heal(segment.text)
+            layout += encode(fixed)
+            before = segment.text
+            continue
+        following = "".join(s.text for s in holes_and_text[index + 1 :] if isinstance(s, Text)) + suffix
+        layout += [Slot(len(holes)) for _ in range(min(slots, segment.max_tokens))]
+        holes.append(HoleState(single_line(segment, before, following), segment.max_tokens, forced.encode()))
+        forced = ""
+    after = encode(suffix[: limit * 8])[: limit // 3]
+    behind = slide(encode(stable), limit - len(after) - len(model.separator))
+    cut = max(0, len(behind) - TAIL)
+    context = [*after, *model.separator, *behind[:cut]]
+    return Layout(context, Canvas(behind[cut:], layout, after[:HEAD], holes, vocabulary))
+
+
+def fold(prefix: str, segments: Sequence[Text | Hole], suffix: str) -> tuple[str, list[Text | Hole], str]:
+    """Fixed text at either end of the segments becomes prefix and suffix, so that holes come first and last."""
+    middle = list(segments)
+    while middle and isinstance(first := middle[0], Text):
+        prefix += first.text
+        del middle[0]
+    while middle and isinstance(last := middle[-1], Text):
+        suffix = last.text + suffix
+        del middle[-1]
+    if not middle:
+        raise ValueError("The job has no hole to fill.")
+    return prefix, middle, suffix
+
+
+def slide(ids: list[int], room: int) -> list[int]:
+    """The last tokens that fit, cut in strides: the start of the window stays put while a few hundred keys are typed,
+    so the KV cache does too."""
+    if len(ids) <= room:
+        return ids
+    stride = max(1, room // 4)
+    start = -(-(len(ids) - room) // stride) * stride
+    return ids[start:]
+
+
+def single_line(hole: Hole, before: str, after: str) -> bool:
+    """Whether a hole ends before a line break. `auto` is a block where an empty line follows an opened one."""
+    if hole.kind != "auto":
+        return hole.kind != "block"
+    line = before.rpartition("\n")[2]
+    opener = before.rstrip()[-1:] in (":", "{") and not line.strip()
+    return not (opener and after.lstrip(" \t")[:1] in ("\n", "\r", ""))

@@ -1,0 +1,149 @@
+"""Who is connected and which jobs are owed an answer. Pure: time is an argument, nothing is sent from here."""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from caesura import wire
+
+MAX_PEERS = 64
+MAX_JOBS = 64  # of all peers together
+MAX_JOBS_OF_PEER = wire.Limits().jobs
+SUSPECT_S = 600.0  # how long a job that was live at a crash is remembered
+MAX_SUSPECTS = 256
+CRASHES_OF_A_POISON = 2
+
+
+@dataclass
+class Job:
+    """A job that has no final answer yet; `forwarded` once the worker has it."""
+
+    peer: bytes
+    request: wire.Infill
+    arrived: float
+    forwarded: bool = False
+
+    def remaining_ms(self, now: float) -> float:
+        return self.request.deadline_ms - (now - self.arrived) * 1000
+
+
+@dataclass
+class Peer:
+    client: str
+    heard: float
+    jobs: dict[str, Job] = field(default_factory=dict)
+
+
+class Ledger:
+    """Leases, the bounded queue, and the memory of which jobs were live at a crash."""
+
+    def __init__(self) -> None:
+        self.peers: dict[bytes, Peer] = {}
+        self._suspects: OrderedDict[bytes, tuple[int, float]] = OrderedDict()  # fingerprint -> crashes, last one
+
+    def __repr__(self) -> str:
+        jobs = list(self.jobs())
+        return f"<Ledger {len(self.peers)} peers, {len(jobs)} jobs, {sum(j.forwarded for j in jobs)} forwarded>"
+
+    def jobs(self) -> Iterator[Job]:
+        for peer in self.peers.values():
+            yield from peer.jobs.values()
+
+    def waiting(self) -> list[Job]:
+        return [job for job in self.jobs() if not job.forwarded]
+
+    def live(self) -> list[Job]:
+        return [job for job in self.jobs() if job.forwarded]
+
+    # Peers
+
+    def greet(self, peer: bytes, client: str, now: float) -> bool:
+        """Begin or renew a lease. False when there are too many."""
+        if known := self.peers.get(peer):
+            known.heard = now
+        elif len(self.peers) < MAX_PEERS:
+            self.peers[peer] = Peer(client, now)
+        else:
+            return False
+        return True
+
+    def hear(self, peer: bytes, now: float) -> bool:
+        """Renew a lease. False for a peer that has not said hello, or not since its lease ended."""
+        if known := self.peers.get(peer):
+            known.heard = now
+        return known is not None
+
+    def silent(self, now: float, lease_s: float) -> list[bytes]:
+        return [key for key, peer in self.peers.items() if now - peer.heard > lease_s]
+
+    def leave(self, peer: bytes) -> bool:
+        """Forget a peer and its jobs. True when the worker may hold some of them."""
+        known = self.peers.pop(peer, None)
+        return known is not None and any(job.forwarded for job in known.jobs.values())
+
+    # Jobs
+
+    def admit(self, peer: bytes, request: wire.Infill, now: float) -> wire.Busy | wire.Failed | None:
+        """Take a job, or say why not. A job of the same document and kind does not count: this one replaces it."""
+        if self._poison(request, now):
+            return wire.Failed(
+                request.job, "invalid", "This text stopped the engine twice; it is refused for 10 minutes."
+            )
+        own = self.peers[peer].jobs
+        replaced = sum(_same_place(job.request, request) for job in own.values())
+        if len(own) - replaced >= MAX_JOBS_OF_PEER or sum(1 for _ in self.jobs()) - replaced >= MAX_JOBS:
+            return wire.Busy(request.job)
+        own[request.job] = Job(peer, request, now)
+        return None
+
+    def supersede(self, peer: bytes, request: wire.Infill) -> list[str]:
+        """End the waiting jobs that `request` replaces; those the worker has are the scheduler's to end."""
+        own = self.peers[peer].jobs
+        old = [
+            key
+            for key, job in own.items()
+            if key != request.job and not job.forwarded and _same_place(job.request, request)
+        ]
+        for key in old:
+            del own[key]
+        return old
+
+    def find(self, peer: bytes, job: str) -> Job | None:
+        known = self.peers.get(peer)
+        return known.jobs.get(job) if known else None
+
+    def settle(self, peer: bytes, job: str) -> None:
+        """A job has its final answer."""
+        if known := self.peers.get(peer):
+            known.jobs.pop(job, None)
+
+    def crash(self, now: float) -> list[Job]:
+        """The worker died: the jobs it had, now settled, each of them suspected."""
+        lost = self.live()
+        for job in lost:
+            self.settle(job.peer, job.request.job)
+            mark = _fingerprint(job.request)
+            crashes, last = self._suspects.pop(mark, (0, now))
+            self._suspects[mark] = (crashes + 1 if now - last < SUSPECT_S else 1, now)
+        while len(self._suspects) > MAX_SUSPECTS:
+            self._suspects.popitem(last=False)
+        return lost
+
+    def _poison(self, request: wire.Infill, now: float) -> bool:
+        if not self._suspects:
+            return False
+        crashes, last = self._suspects.get(_fingerprint(request), (0, now))
+        return crashes >= CRASHES_OF_A_POISON and now - last < SUSPECT_S
+
+
+def _same_place(one: wire.Infill, other: wire.Infill) -> bool:
+    return one.document == other.document and one.kind == other.kind
+
+
+def _fingerprint(request: wire.Infill) -> bytes:
+    """What the model sees of a job: the same text asked again, under another name or deadline, has the same one."""
+    bare = msgspec.structs.replace(request, job="-", document="-", version=0, deadline_ms=0.0, priority="automatic")
+    return hashlib.sha256(wire.encode(bare)).digest()

@@ -1,0 +1,106 @@
+"""What passes between supervisor and worker: messages over one PAIR socket, and a counter in shared memory.
+
+Internal: both ends come from one installation and one start. The frames inside are those of `caesura.wire`.
+"""
+
+import mmap
+import os
+import struct
+from pathlib import Path
+
+import msgspec
+import zmq
+
+_COUNTER = struct.Struct("=Q")
+
+
+class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=str.lower):
+    pass
+
+
+# Worker to supervisor
+
+
+class Ready(_Message, frozen=True):
+    """The model is loaded."""
+
+    model: str
+    device: str
+
+
+class LoadFailed(_Message, frozen=True):
+    """The model cannot be used and trying again will not help; the worker waits to be ended."""
+
+    message: str
+
+
+class Event(_Message, frozen=True):
+    """A message for a client."""
+
+    peer: bytes
+    frame: bytes
+
+
+# Supervisor to worker
+
+
+class Job(_Message, frozen=True):
+    """A client's Infill or Cancel."""
+
+    peer: bytes
+    frame: bytes
+
+
+class Gone(_Message, frozen=True):
+    """The client has left: whatever it asked for is of no use."""
+
+    peer: bytes
+
+
+FromWorker = Ready | LoadFailed | Event
+ToWorker = Job | Gone
+
+_encoder = msgspec.msgpack.Encoder()
+_from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
+_to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
+
+
+def encode(message: FromWorker | ToWorker) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_from_worker(frame: bytes) -> FromWorker:
+    return _from_worker.decode(frame)
+
+
+def decode_to_worker(frame: bytes) -> ToWorker:
+    return _to_worker.decode(frame)
+
+
+def pair(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+    """One end of the link, not yet bound or connected."""
+    socket = context.socket(zmq.PAIR)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.SNDHWM, 1024)
+    socket.setsockopt(zmq.RCVHWM, 1024)
+    return socket
+
+
+class Progress:
+    """A counter that the worker moves and the supervisor reads: it sees a hang that no socket shows, such as a thread
+    that holds the GIL for ever."""
+
+    def __init__(self, path: Path) -> None:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(file, _COUNTER.size)
+            self._memory = mmap.mmap(file, _COUNTER.size)
+        finally:
+            os.close(file)
+
+    def tick(self) -> None:
+        _COUNTER.pack_into(self._memory, 0, (self.read() + 1) % 2**64)
+
+    def read(self) -> int:
+        count: int = _COUNTER.unpack_from(self._memory)[0]
+        return count

@@ -1,0 +1,91 @@
+"""One file per model family, named after the checkpoint's model_type; `load` finds it and returns a `Model`.
+
+Everything that is common to the families (canvas, sampler, locks, length, cache policy) lives outside this folder.
+"""
+
+import importlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from caesura.engine.cache import KV, Cache
+from caesura.engine.noise import Noise
+from caesura.engine.tokenizer import Tokenizer, TokenizerError
+from caesura.engine.weights import WeightsError, verify
+
+EMBEDDED = Path(__file__).resolve().parent.parent / "embedded"
+
+
+class ModelError(Exception):
+    """The model cannot be loaded; one sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Rows of one sequence in a forward.
+
+    Row r holds ids[r] at positions[r], sees every context row of `kv`, and of the last mask.shape[1] columns (rows of
+    `kv` not yet context, then this run's own) those where mask[r] is true; without a mask it sees them all.
+    """
+
+    kv: KV
+    ids: Sequence[int]
+    positions: Sequence[int]
+    mask: Tensor | None = None
+    wanted: Sequence[int] | None = None  # rows whose logits are returned; None for all
+
+
+class Model(Protocol):
+    """What a family brings. Logits are [rows wanted over all runs, vocabulary] float32, in the order of the runs."""
+
+    name: str
+    device: str
+    noise: Noise
+    shift: int  # 0, or 1 where the logits of a row predict the next position
+    tokenizer: Tokenizer
+    separator: Sequence[int]  # between the suffix and the prefix of the context
+    null_id: int | None  # the trained "nothing here" token
+    sampler: str  # the default, by file name
+    max_context: int  # tokens of context that are used
+
+    def cache(self) -> Cache: ...
+
+    def prefill(self, ids: Sequence[int], kv: KV) -> None:
+        """Append `ids` to the context rows of `kv`, each seeing what is before it."""
+
+    def causal(self, runs: Sequence[Run], *, keep: bool = False) -> Tensor:
+        """Left-to-right logits of the untouched base; `keep` leaves the rows in each run's KV (a token tree)."""
+
+    def denoise(self, runs: Sequence[Run]) -> Tensor:
+        """Canvas logits, bidirectional within a run; nothing is kept in the KV."""
+
+
+def load(name: str, device: str = "auto") -> Model:
+    """A model by name (`embedded`) or folder. Raises ModelError with one sentence for the user."""
+    folder = EMBEDDED if name == "embedded" else Path(name)
+    if not folder.is_dir():
+        raise ModelError(f"There is no model named {name}; try `caesura models list` or give a folder.")
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        family = config["model_type"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{folder} has no readable config.json; it is not a model folder.") from error
+    if not re.fullmatch(r"[a-z0-9_]{1,64}", str(family)) or not (Path(__file__).parent / f"{family}.py").is_file():
+        raise ModelError(f"Models of type {family!r} are not supported yet.")
+    try:
+        verify(folder)
+        module = importlib.import_module(f"caesura.engine.models.{family}")
+        model: Model = module.load(folder, config, device)
+    except (WeightsError, TokenizerError) as error:
+        raise ModelError(str(error)) from error
+    return model
+
+
+def names() -> list[str]:
+    """Models that can be loaded by name."""
+    return ["embedded"] if (EMBEDDED / "config.json").is_file() else []

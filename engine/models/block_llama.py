@@ -1,0 +1,282 @@
+"""The embedded family: a Llama base whose context path stays exactly the base's, and a canvas path of base + adapter.
+
+Context is causal and KV-cached; the canvas rows see all of it and each other (block diffusion with one block: Arriola
+et al. 2025, BD3LM). Logits are shifted: the row before a slot predicts it, so the adapter starts from the base's own
+left-to-right knowledge (Dream 7B). The base itself is the verifier: a canvas of one slot is the next-token model.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention, silu
+
+from caesura.engine import weights
+from caesura.engine.cache import KV, Cache
+from caesura.engine.models import Run
+from caesura.engine.noise import Absorbing
+from caesura.engine.tokenizer import Tokenizer
+from caesura.kernels import int8
+
+MATRICES = ("qkv", "out", "gate_up", "down")
+SPECIALS = ("mask", "null")  # rows of the adapter's embedding, behind the base's vocabulary
+COLD = 64  # rows; a prefill this long is worth a second thread
+
+Linear = Callable[[Tensor], Tensor]
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Config:
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    intermediate_size: int
+    rope_theta: float
+    rms_norm_eps: float
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    @classmethod
+    def read(cls, config: dict[str, Any]) -> "Config":
+        """Raises WeightsError where a field is missing or not a number."""
+        try:
+            return cls(**{name: kind(config[name]) for name, kind in cls.__annotations__.items()})
+        except (KeyError, TypeError, ValueError) as error:
+            raise weights.WeightsError(f"config.json is damaged: {error}") from error
+
+    def shape(self, matrix: str) -> tuple[int, int]:
+        """[N, K] of a layer's matrix."""
+        d, kv = self.hidden_size, self.num_kv_heads * self.head_dim
+        return {
+            "qkv": (d + 2 * kv, d),
+            "out": (d, d),
+            "gate_up": (2 * self.intermediate_size, d),
+            "down": (d, self.intermediate_size),
+        }[matrix]
+
+
+class Layer(NamedTuple):
+    attn_norm: Tensor
+    qkv: Linear
+    out: Linear
+    mlp_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
+
+
+def rotary(config: Config, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin [..., 1, head_dim] for integer positions [...]."""
+    half = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    angles = positions.float()[..., None] / config.rope_theta**half
+    angles = torch.cat((angles, angles), -1)[..., None, :]
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Apply rotary positions to [..., heads, head_dim], pairs split in halves."""
+    left, right = x.chunk(2, -1)
+    return x * cos + torch.cat((-right, left), -1) * sin
+
+
+def stack(
+    x: Tensor, layers: Sequence[Layer], norm: Tensor, attend: Attend, turn: tuple[Tensor, Tensor], config: Config
+) -> Tensor:
+    """All layers over rows [..., hidden]; `attend(layer, q, k, v)` owns masks and KV. Returns normed hidden rows."""
+    heads, kv_heads, eps = config.num_heads, config.num_kv_heads, config.rms_norm_eps
+    for number, layer in enumerate(layers):
+        qkv = layer.qkv(rms_norm(x, layer.attn_norm, eps)).unflatten(-1, (heads + 2 * kv_heads, config.head_dim))
+        turned = rotate(qkv[..., : heads + kv_heads, :], *turn)
+        q, k, v = turned[..., :heads, :], turned[..., heads:, :], qkv[..., heads + kv_heads :, :]
+        x = x + layer.out(attend(number, q, k, v))
+        gate, up = layer.gate_up(rms_norm(x, layer.mlp_norm, eps)).chunk(2, -1)
+        x = x + layer.down(silu(gate) * up)
+    return rms_norm(x, norm, eps)
+
+
+class Merged(Mapping[str, Tensor]):
+    """The canvas path: every matrix W of the base becomes W + B A (Hu et al. 2021, LoRA; the scale is inside B), and
+    what the adapter holds whole (norms) takes the base's place."""
+
+    def __init__(self, base: Mapping[str, Tensor], adapter: Mapping[str, Tensor]) -> None:
+        self._base, self._adapter = base, adapter
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name in self._adapter:
+            return self._adapter[name]
+        if f"{name}.a" in self._adapter:
+            return self._base[name] + self._adapter[f"{name}.b"] @ self._adapter[f"{name}.a"]
+        return self._base[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._base)
+
+    def __len__(self) -> int:
+        return len(self._base)
+
+
+class BlockLlama:
+    """See `caesura.engine.models.Model`. float32 activations, int8 matrices where the CPU has a kernel for them."""
+
+    shift = 1
+
+    def __init__(
+        self,
+        name: str,
+        config: Config,
+        tokenizer: Tokenizer,
+        base: Mapping[str, Tensor],
+        adapter: Mapping[str, Tensor],
+    ) -> None:
+        self.name, self.device, self.config, self.tokenizer = name, "cpu", config, tokenizer
+        self.noise = Absorbing(config.vocab_size)
+        self.null_id: int | None = config.vocab_size + SPECIALS.index("null")
+        self.separator: Sequence[int] = ()
+        self.sampler = "threshold"
+        self.max_context = 768
+        self.embed = torch.cat((base["embed"], adapter["special"]))
+        self._head = int8.Linear(self.embed)
+        self._base = [packed(config, base, i) for i in range(config.num_layers)]
+        canvas = Merged(base, adapter)
+        self._canvas = [packed(config, canvas, i) for i in range(config.num_layers)]
+        self._norms = base["norm"], canvas["norm"]
+
+    def __repr__(self) -> str:
+        return f"<BlockLlama {self.name} {self.config.num_layers}x{self.config.hidden_size}>"
+
+    def cache(self) -> Cache:
+        return Cache(self.config.num_layers, self.config.num_kv_heads, self.config.head_dim)
+
+    @torch.inference_mode()
+    def prefill(self, ids: Sequence[int], kv: KV) -> None:
+        start = kv.length
+        causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
+        run = Run(kv, ids, range(start, start + len(ids)), causal)
+        with second_thread(len(ids) >= COLD):
+            self._forward([run], self._base, self._norms[0])
+        kv.length += len(ids)
+        kv.ids.extend(ids)
+
+    @torch.inference_mode()
+    def causal(self, runs: Sequence[Run], *, keep: bool = False) -> Tensor:
+        hidden = self._forward(runs, self._base, self._norms[0])
+        if keep:
+            for run in runs:
+                run.kv.length += len(run.ids)
+        return self._head(wanted(hidden, runs, shift=0))[:, : self.config.vocab_size]
+
+    @torch.inference_mode()
+    def denoise(self, runs: Sequence[Run]) -> Tensor:
+        hidden = self._forward(runs, self._canvas, self._norms[1])
+        return self._head(wanted(hidden, runs, shift=self.shift))
+
+    def _forward(self, runs: Sequence[Run], layers: Sequence[Layer], norm: Tensor) -> Tensor:
+        """Hidden rows [all rows of all runs, hidden]: matrices over the packed rows, attention run by run."""
+        spans, start = [], 0
+        for run in runs:
+            run.kv.reserve(len(run.ids))
+            spans.append(slice(start, start + len(run.ids)))
+            start += len(run.ids)
+        masks = [visible(run, self.config) for run in runs]
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            parts = [attention(layer, q[s], k[s], v[s], r.kv, m) for s, r, m in zip(spans, runs, masks, strict=True)]
+            return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+        x = self.embed[torch.tensor([i for run in runs for i in run.ids])]
+        turn = rotary(self.config, torch.tensor([p for run in runs for p in run.positions]))
+        return stack(x, layers, norm, attend, turn, self.config)
+
+
+def attention(layer: int, q: Tensor, k: Tensor, v: Tensor, kv: KV, mask: Tensor | None) -> Tensor:
+    """q [rows, heads, width], k and v [rows, kv_heads, width] of one run -> [rows, heads * width].
+
+    Query heads that share a key head are laid out as more rows of it, so keys are never repeated.
+    """
+    rows, heads, width = q.shape
+    keys, values = kv.write(layer, k.transpose(0, 1), v.transpose(0, 1))
+    groups = keys.shape[0]
+    folded = q.view(rows, groups, heads // groups, width).permute(1, 2, 0, 3).reshape(1, groups, -1, width)
+    out = scaled_dot_product_attention(folded, keys[None], values[None], attn_mask=mask)
+    return out.view(groups, heads // groups, rows, width).permute(2, 0, 1, 3).reshape(rows, -1)
+
+
+def visible(run: Run, config: Config) -> Tensor | None:
+    """The run's mask over all columns, repeated for the query heads that share a key head: [rows * share, columns]."""
+    if run.mask is None:
+        return None
+    before = run.kv.length + len(run.ids) - run.mask.shape[1]
+    full = torch.cat((torch.ones(len(run.ids), before, dtype=torch.bool), run.mask), 1)
+    return full.repeat(config.num_heads // config.num_kv_heads, 1)
+
+
+def wanted(hidden: Tensor, runs: Sequence[Run], *, shift: int) -> Tensor:
+    """The rows that predict each run's wanted positions."""
+    picked, start = [], 0
+    for run in runs:
+        rows = range(len(run.ids)) if run.wanted is None else run.wanted
+        picked += [start + row - shift for row in rows]
+        start += len(run.ids)
+    return hidden[picked]
+
+
+def packed(config: Config, tensors: Mapping[str, Tensor], number: int) -> Layer:
+    """One layer for inference; shape errors name the tensor."""
+
+    def norm(name: str) -> Tensor:
+        return expect(tensors, f"layers.{number}.{name}", (config.hidden_size,))
+
+    def matrix(name: str) -> Linear:
+        return int8.Linear(expect(tensors, f"layers.{number}.{name}", config.shape(name)))
+
+    return Layer(norm("attn_norm"), matrix("qkv"), matrix("out"), norm("mlp_norm"), matrix("gate_up"), matrix("down"))
+
+
+def expect(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
+    """The tensor, or WeightsError when it is missing or has another shape."""
+    if name not in tensors:
+        raise weights.WeightsError(f"The weights lack the tensor {name}; install the model again.")
+    tensor = tensors[name]
+    if tuple(tensor.shape) != shape:
+        raise weights.WeightsError(f"The tensor {name} has shape {list(tensor.shape)}, not {list(shape)}.")
+    return tensor
+
+
+@contextmanager
+def second_thread(wanted: bool) -> Any:
+    """Two threads for a cold context, one for everything else: small canvases lose more to barriers than they gain."""
+    if wanted:
+        torch.set_num_threads(2)
+    try:
+        yield
+    finally:
+        if wanted:
+            torch.set_num_threads(1)
+
+
+def load(folder: Path, config: dict[str, Any], device: str) -> BlockLlama:
+    """Read a model folder. Raises WeightsError or TokenizerError."""
+    del device  # a model this small is faster on the CPU than a transfer to anything else
+    shape = Config.read(config)
+    tokenizer = Tokenizer(folder / "tokenizer.json")
+    base = weights.Stored(folder / "base.safetensors")
+    embed = expect(base, "embed", (shape.vocab_size, shape.hidden_size))
+    adapter: Mapping[str, Tensor] = {"special": embed.mean(0, keepdim=True).repeat(len(SPECIALS), 1)}
+    if (folder / "adapter.safetensors").is_file():
+        adapter = weights.Stored(folder / "adapter.safetensors")
+    model = BlockLlama(str(config.get("name", folder.name)), shape, tokenizer, base, adapter)
+    model.separator = [tokenizer.special(config["separator"])] if "separator" in config else []
+    model.sampler = str(config.get("sampler", model.sampler))
+    return model

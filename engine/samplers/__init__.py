@@ -1,0 +1,40 @@
+"""One file per sampler: scores of the slots in, accepted positions out. A file here is registered by being here.
+
+Contract (tests/test_samplers.py runs every file): a sampler accepts at least one open slot of each canvas that has
+one, never a slot that is not open, and is deterministic.
+"""
+
+import importlib
+import re
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+
+class Scores(NamedTuple):
+    """Per-slot statistics of one forward, all [canvases, slots]: best token, its probability, its lead over the
+    second, and the entropy of the distribution in nats."""
+
+    token: Tensor
+    prob: Tensor
+    margin: Tensor
+    entropy: Tensor
+
+
+class Sampler(Protocol):
+    def __call__(self, scores: Scores, open: Tensor, step: int, of: int) -> Tensor:
+        """Accepted slots, bool [canvases, slots], at step `step` (from 0) of at most `of`; `open` is bool likewise."""
+
+
+def load(name: str) -> Sampler:
+    """The sampler of that file. Raises ValueError with one sentence for an unknown name."""
+    if name not in names():
+        raise ValueError(f"There is no sampler named {name!r}; there are {', '.join(names())}.")
+    sampler: Sampler = importlib.import_module(f"caesura.engine.samplers.{name}").select
+    return sampler
+
+
+def names() -> list[str]:
+    folder = Path(__file__).parent
+    return sorted(p.stem for p in folder.glob("*.py") if re.fullmatch(r"[a-z0-9_]+", p.stem) and p.stem != "__init__")

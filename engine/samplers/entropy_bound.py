@@ -1,0 +1,17 @@
+"""Accept slots in the order of their entropy while the sum of the entropies before stays under a bound: then the
+error of drawing them independently is bounded too (Ben-Hamu et al. 2025, EB-Sampler; DiffusionGemma's default)."""
+
+import torch
+from torch import Tensor
+
+from caesura.engine.samplers import Scores
+
+BOUND = 0.1  # nats
+
+
+def select(scores: Scores, open: Tensor, step: int, of: int) -> Tensor:
+    """Accepted slots, bool [canvases, slots]."""
+    del step, of
+    entropy, order = scores.entropy.masked_fill(~open, torch.inf).sort(dim=-1, stable=True)
+    before = entropy.cumsum(-1) - entropy  # inf - inf is nan behind the open ones: not accepted
+    return open & torch.zeros_like(open).scatter_(-1, order, before <= BOUND)

@@ -1,0 +1,326 @@
+"""Live canvases and who runs in the next step: pure state. Time is an argument, I/O is worker.py's.
+
+`take` and `step` return events as (peer, message). One live job per (peer, document, kind): the newest wins.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+
+from caesura import wire
+from caesura.engine import denoise
+from caesura.engine.cache import KV
+from caesura.engine.canvas import Canvas, Layout, Slot, Vocabulary, lay
+from caesura.engine.models import Model
+from caesura.engine.samplers import load as load_sampler
+from caesura.engine.search import Node, Search, lookup
+
+Event = tuple[bytes, wire.EngineMessage]
+
+LIVE = 8  # canvases of one step
+CHUNK = 128  # context rows prefilled in one step, so that a cancel never waits for a whole cold context
+SLOTS = 16  # open slots of a hole at the start; a canvas that does not end grows
+STEPS = 48
+
+PRIORITY = {"invoked": 0, "automatic": 1, "speculative": 2}
+
+
+@dataclass(eq=False)
+class Live:
+    """A job on its way through the engine. Times are in seconds of the caller's clock."""
+
+    peer: bytes
+    job: wire.Infill
+    order: int
+    arrived: float
+    layout: Layout | None = None
+    kv: KV | None = None
+    work: denoise.Denoising | None = None
+    hole: int = 0  # the one being searched
+    done: list[wire.Fill] = field(default_factory=list)  # finished holes of a search
+    alternatives: list[list[wire.Fill]] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    steps: int = 0
+    seq: int = 0
+    sent: tuple[wire.Fill, ...] | None = None
+    started: float | None = None
+    prefill_s: float = 0.0
+    denoise_s: float = 0.0
+    first_lock: float | None = None
+
+    @property
+    def deadline(self) -> float:
+        return self.arrived + self.job.deadline_ms / 1000
+
+    def __repr__(self) -> str:
+        return f"#{self.job.job} step {self.steps}"
+
+
+class Scheduler:
+    """Canvases of all peers over one model."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.vocabulary = Vocabulary(model)
+        self.cache = model.cache()
+        self.jobs: list[Live] = []  # by arrival
+        self._orders = itertools.count()
+
+    def __repr__(self) -> str:
+        return f"<Scheduler {len(self.jobs)} live {self.jobs}>"
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.jobs)
+
+    def take(self, peer: bytes, message: wire.Infill | wire.Cancel, now: float) -> list[Event]:
+        """A new job, superseding the peer's older one of the same document and kind; or a cancel."""
+        if isinstance(message, wire.Cancel):
+            found = [live for live in self.jobs if live.peer == peer and live.job.job == message.job]
+            return self._end(found, "cancelled", "The job was cancelled.")
+        key = (peer, message.document, message.kind)
+        older = [live for live in self.jobs if (live.peer, live.job.document, live.job.kind) == key]
+        events = self._end(older, "superseded", "A newer job took its place.")
+        problem = self._problem(message)
+        if problem:
+            return [*events, (peer, wire.Failed(job=message.job, code="invalid", message=problem))]
+        self.jobs.append(Live(peer, message, next(self._orders), now))
+        return events
+
+    def _problem(self, job: wire.Infill) -> str:
+        """Why the job cannot be taken, in one sentence, or nothing."""
+        holes = [s for s in job.segments if isinstance(s, wire.Hole)]
+        if not holes or len(holes) > wire.Limits().holes:
+            return f"A job has 1 to {wire.Limits().holes} holes; this one has {len(holes)}."
+        if any(h.grammar for h in holes):
+            return "Grammars are not supported yet."
+        if job.draft is not None and len(job.draft) != len(holes):
+            return f"The job has {len(holes)} holes and {len(job.draft)} drafts; there must be one for each."
+        if job.sampler not in (None, "verify"):
+            try:
+                load_sampler(job.sampler)
+            except ValueError as error:
+                return str(error)
+        return ""
+
+    def drop(self, peer: bytes) -> None:
+        """The peer is gone: free its canvases, tell nobody."""
+        self._end([live for live in self.jobs if live.peer == peer], "cancelled", "")
+
+    def expire(self, now: float) -> list[Event]:
+        """Answer the jobs whose deadline has passed: the best canvas so far, or Failed for one never started."""
+        late = [live for live in self.jobs if now >= live.deadline]
+        unstarted = [live for live in late if live.work is None]
+        events = self._end(unstarted, "expired", "The deadline passed before the job could start.")
+        return events + [self._finish(live, now, "deadline") for live in late if live.work is not None]
+
+    def step(self, clock: Callable[[], float]) -> list[Event]:
+        """One step: prefill what is new, one denoise step over all live canvases, and what became known by it."""
+        events = self.expire(clock())
+        chosen = sorted(self.jobs, key=lambda live: (PRIORITY[live.job.priority], live.order))[:LIVE]
+        for live in chosen:
+            self._prepare(live, clock)
+        ready = [live for live in chosen if live.work is not None]
+        if ready:
+            began = clock()
+            denoise.step(self.model, [live.work for live in ready if live.work is not None])
+            spent = clock() - began
+            for live in ready:
+                live.denoise_s += spent
+                live.steps += 1
+        now = clock()
+        for live in ready:
+            events += self._report(live, now)
+        return events
+
+    # A job's way
+
+    def _prepare(self, live: Live, clock: Callable[[], float]) -> None:
+        """Lay out the canvas, lease a KV and prefill at most a chunk; set `work` when the context is complete."""
+        if live.work is not None:
+            return
+        began = clock()
+        if live.layout is None or live.kv is None:
+            live.started = began
+            job = live.job
+            live.layout = lay(self.model, self.vocabulary, job.prefix, job.suffix, job.segments, slots=SLOTS)
+            live.kv = self.cache.lease(live.layout.context)
+            self._warm(live.layout.canvas, job.draft)
+        missing = live.layout.context[live.kv.length :]
+        if missing:
+            self.model.prefill(missing[:CHUNK], live.kv)
+        if len(missing) <= CHUNK:
+            self._begin(live)
+        live.prefill_s += clock() - began
+
+    def _warm(self, canvas: Canvas, draft: tuple[str, ...] | None) -> None:
+        """Put the drafts into the slots; the first forward opens what it would fill otherwise."""
+        for number, text in enumerate(draft or ()):
+            hole = canvas.holes[number]
+            tokens = self.model.tokenizer.encode(hole.forced.decode() + text)
+            for slot, token in zip(canvas.of_hole(number), tokens, strict=False):
+                slot.token = token
+
+    def _begin(self, live: Live) -> None:
+        assert live.layout is not None
+        assert live.kv is not None
+        name = live.job.sampler or self.model.sampler
+        sampler = load_sampler("threshold" if name == "verify" else name)
+        generator = torch.Generator().manual_seed(live.job.seed % 2**63)
+        live.work = denoise.Denoising(live.layout.canvas, live.kv, sampler, STEPS, generator)
+        if name == "verify":
+            self._search(live, list(live.layout.canvas.tail))
+
+    def _search(self, live: Live, tail: list[int]) -> None:
+        """Start the token tree of the current hole behind `tail`, with the lookup's proposals."""
+        assert live.layout is not None
+        assert live.kv is not None
+        assert live.work is not None
+        canvas, number = live.layout.canvas, live.hole
+        hole = canvas.holes[number]
+        live.kv.truncate(len(live.kv.ids))
+        search = Search(self.vocabulary, hole, tail, self._following(canvas, number), live.kv.length)
+        if number == 0:
+            forced = hole.forced.decode()
+            for text in lookup(live.job.prefix, live.job.suffix):
+                search.propose(self.model.tokenizer.encode(forced + text), "lookup")
+            for text in live.job.draft or ():
+                search.propose(self.model.tokenizer.encode(forced + text), "canvas")
+        live.work.search = search
+
+    def _following(self, canvas: Canvas, number: int) -> list[int]:
+        """Fixed ids behind a hole, up to the next one."""
+        rows = iter(canvas.layout)
+        for row in rows:
+            if isinstance(row, Slot) and row.hole == number:
+                break
+        rest = [row for row in rows if not (isinstance(row, Slot) and row.hole == number)]
+        fixed = list(itertools.takewhile(lambda row: not isinstance(row, Slot), rest))
+        return [row for row in fixed if isinstance(row, int)] + (canvas.head if len(fixed) == len(rest) else [])
+
+    def _report(self, live: Live, now: float) -> list[Event]:
+        """What to send after a step."""
+        assert live.work is not None
+        if live.work.finished and self._next_hole(live):
+            live.work.finished = False
+        if live.work.finished:
+            return [self._finish(live, now, "complete" if live.steps < STEPS else "steps")]
+        fills = self._fills(live)
+        if fills == live.sent:
+            return []
+        if live.first_lock is None and any(f.locked for f in fills):
+            live.first_lock = now - live.arrived
+        live.sent, live.seq = fills, live.seq + 1
+        return [(live.peer, wire.Locked(job=live.job.job, seq=live.seq - 1, holes=fills, step=live.steps, of=STEPS))]
+
+    def _next_hole(self, live: Live) -> bool:
+        """Keep the finished hole of a search and go on with the next one; false when there is none."""
+        assert live.work is not None
+        search = live.work.search
+        if search is None:
+            return False
+        node = search.leader()
+        live.done.append(shown(search, final=True))
+        live.alternatives.append([candidate(search, end.node) for end in search.candidates()[1 : live.job.candidates]])
+        live.sources += search.sources(node)
+        live.hole += 1
+        canvas = live.work.canvas
+        if live.hole >= len(canvas.holes):
+            return False
+        tail = search.tail + search.tokens(node) + self._following(canvas, live.hole - 1)
+        live.work.search = None
+        self._search(live, tail)
+        return True
+
+    def _fills(self, live: Live, *, final: bool = False) -> tuple[wire.Fill, ...]:
+        """The holes as they stand: of a search the finished ones, the current one, drafts of the rest."""
+        assert live.work is not None
+        drafts = live.work.canvas.fills()
+        search = live.work.search
+        if search is None:
+            return tuple(settled(f) for f in drafts) if final else drafts
+        current = [] if live.hole >= len(drafts) else [shown(search, final=final)]
+        if not search.passes and not final and current:
+            current = [drafts[live.hole]]
+        return (*live.done, *current, *drafts[len(live.done) + len(current) :])
+
+    def _finish(self, live: Live, now: float, stop: str) -> Event:
+        assert live.work is not None
+        fills = self._fills(live, final=True)
+        if live.first_lock is None:
+            live.first_lock = now - live.arrived
+        timings = wire.Timings(
+            queue_ms=milliseconds((live.started or now) - live.arrived),
+            prefill_ms=milliseconds(live.prefill_s),
+            denoise_ms=milliseconds(live.denoise_s),
+            first_lock_ms=milliseconds(live.first_lock),
+            total_ms=milliseconds(now - live.arrived),
+        )
+        done = wire.Done(
+            job=live.job.job,
+            seq=live.seq,
+            holes=fills,
+            alternatives=tuple((fill,) for fill in live.alternatives[0])
+            if len(fills) == 1 and live.alternatives
+            else (),
+            steps=live.steps,
+            tokens=self._tokens(live),
+            timings=timings,
+            stop="deadline" if stop == "deadline" else "steps" if stop == "steps" else "complete",
+        )
+        self._free([live])
+        return live.peer, done
+
+    def _tokens(self, live: Live) -> wire.Tokens:
+        """Where the tokens of the answer came from."""
+        assert live.work is not None
+        search = live.work.search
+        if search is None:
+            return wire.Tokens(canvas=sum(bool(live.work.canvas.piece(s.token or 0)) for s in live.work.canvas.slots))
+        sources = list(live.sources)
+        if live.hole < len(live.work.canvas.holes):
+            sources += search.sources(search.leader())
+        return wire.Tokens(
+            canvas=sources.count("canvas"),
+            lookup=sources.count("lookup"),
+            left_to_right=sources.count("left_to_right"),
+        )
+
+    def _end(self, lives: Iterable[Live], code: str, message: str) -> list[Event]:
+        """Free jobs without an answer."""
+        lives = list(lives)
+        self._free(lives)
+        return [
+            (live.peer, wire.Failed(job=live.job.job, code=code, message=message))  # type: ignore[arg-type]
+            for live in lives
+        ]
+
+    def _free(self, lives: Iterable[Live]) -> None:
+        for live in lives:
+            self.jobs.remove(live)
+            if live.kv is not None:
+                self.cache.give(live.kv)
+
+
+def shown(search: Search, *, final: bool) -> wire.Fill:
+    """The leading hypothesis; all of it counts as locked in a final answer."""
+    text, locked = search.text()
+    end = len(text) if final else locked
+    confidence = search.confidence(search.leader())
+    return wire.Fill(text=text, locked=((0, end),) if end else (), confidence=confidence, open=0 if final else 1)
+
+
+def candidate(search: Search, node: Node) -> wire.Fill:
+    text = search.text_of(node)
+    return wire.Fill(text=text, locked=((0, len(text)),) if text else (), confidence=search.confidence(node))
+
+
+def settled(fill: wire.Fill) -> wire.Fill:
+    """A fill as answered: its drafts count as decided."""
+    return wire.Fill(text=fill.text, locked=((0, len(fill.text)),) if fill.text else (), confidence=fill.confidence)
+
+
+def milliseconds(seconds: float) -> float:
+    return round(max(0.0, min(seconds * 1000, 600_000.0)), 3)

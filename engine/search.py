@@ -1,0 +1,314 @@
+"""Draft and verify: a token tree over one hole, scored by causal passes of the untouched base.
+
+The canvas and the lookup propose whole chains; one pass scores all of their tokens at once, and left-to-right steps go
+on from the best places (best first, several a pass). A chain that reaches the suffix is scored on: the candidate with
+the highest log p(fill) + log p(suffix head | fill) wins. What all surviving hypotheses share is locked. Pure state:
+`plan` says which rows to run, `receive` takes their log-probabilities. (Speculative decoding: Leviathan et al. 2023;
+token trees: SpecInfer, Miao et al. 2024.)
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from caesura.engine.canvas import HoleState, Vocabulary, spans
+
+WIDTH = 6  # hypotheses scored in one pass
+BRANCH = 3  # left-to-right children of a hypothesis
+PASSES = 40  # of a hole, at most
+HEAD = 6  # suffix tokens that judge a fill
+DEPTH_BONUS = 0.7  # nats a token: best-first would else never leave the shallow nodes
+LOCK_MARGIN = 2.5  # nats; hypotheses this far behind the best do not keep text from being locked
+
+Source = Literal["canvas", "lookup", "left_to_right"]
+
+
+@dataclass(eq=False)
+class Node:
+    """One token of a hypothesis. `logp` is of the whole path, given the forced text; `row` its place in the KV."""
+
+    token: int
+    parent: "Node | None"
+    logp: float
+    pending: bytes
+    source: Source
+    depth: int
+    row: int = -1
+    children: dict[int, "Node"] = field(default_factory=dict)
+
+    def path(self) -> list["Node"]:
+        """From the first token of the hole to this one."""
+        out: list[Node] = []
+        node: Node | None = self
+        while node is not None and node.depth > 0:
+            out.append(node)
+            node = node.parent
+        return out[::-1]
+
+
+@dataclass(eq=False)
+class End:
+    """A hypothesis that ends here; `score` adds the suffix head's log-probability once it is known."""
+
+    node: Node
+    bound: float  # upper bound of the score
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A causal pass: ids [n], positions [n], mask [n, rows of the tree so far + n]."""
+
+    ids: list[int]
+    positions: list[int]
+    mask: Tensor
+
+
+class Search:
+    """The hypotheses of one hole. `start` is the position of the first tail row."""
+
+    def __init__(self, vocabulary: Vocabulary, hole: HoleState, tail: Sequence[int], head: Sequence[int], start: int):
+        self.vocabulary, self.hole, self.start = vocabulary, hole, start
+        self.tail, self.head = list(tail), list(head[:HEAD])
+        self.root = Node(self.tail[-1] if self.tail else 0, None, 0.0, hole.forced, "left_to_right", 0)
+        self.open: list[Node] = []  # known probability, not yet run
+        self.ends: list[End] = []
+        self.passes = 0
+        self.locked = b""
+        self._ancestors: list[int] = []  # per row of the tree: bit set of the rows it sees
+        self._plan: list[tuple[Node | None, End | None, int]] = []  # node, end, index in the head, of each row
+
+    def __repr__(self) -> str:
+        return f"<Search pass {self.passes} {len(self.open)} open {self.text()[0]!r} locked {self.locked!r}>"
+
+    # Proposals
+
+    def propose(self, tokens: Sequence[int], source: Source) -> None:
+        """Add a chain below the root; it is scored by the next pass, whatever it is worth."""
+        node = self.root
+        for token in tokens[: self.hole.max_tokens]:
+            if not self._fits(node.pending, token):
+                return
+            if token not in node.children:
+                node.children[token] = self._child(node, token, -math.inf, source)
+            node = node.children[token]
+
+    def _child(self, parent: Node, token: int, logp: float, source: Source) -> Node:
+        piece = self.vocabulary.pieces[token]
+        return Node(token, parent, logp, parent.pending[len(piece) :], source, parent.depth + 1)
+
+    def _fits(self, pending: bytes, token: int) -> bool:
+        return token < len(self.vocabulary.pieces) and bool(
+            self.vocabulary.allowed(pending, self.hole.one_line)[token] == 0
+        )
+
+    # One pass
+
+    def plan(self) -> Rows:
+        """The rows of the next causal pass; call `receive` with their log-probabilities."""
+        self._plan = []
+        ids: list[int] = []
+        positions: list[int] = []
+        first = len(self._ancestors)
+
+        def add(token: int, parent_row: int, position: int, what: tuple[Node | None, End | None, int]) -> int:
+            row = len(self._ancestors)
+            self._ancestors.append((self._ancestors[parent_row] if parent_row >= 0 else 0) | 1 << row)
+            ids.append(token)
+            positions.append(position)
+            self._plan.append(what)
+            return row
+
+        if not self.passes:
+            row = -1
+            for number, token in enumerate(self.tail):
+                last = number == len(self.tail) - 1
+                row = add(token, row, self.start + number, (self.root if last else None, None, 0))
+            self.root.row = row
+            base = self.root
+            queue = list(base.children.values())
+        else:
+            queue = self._best_open()
+        depth0 = self.start + len(self.tail) - 1
+        while queue:
+            node = queue.pop(0)
+            assert node.parent is not None
+            node.row = add(node.token, node.parent.row, depth0 + node.depth, (node, None, 0))
+            queue += node.children.values()
+        for end in self._best_ends():
+            row = end.node.row
+            for number, token in enumerate(self.head[:-1]):
+                row = add(token, row, depth0 + end.node.depth + 1 + number, (None, end, number))
+        self.passes += 1
+        columns = len(self._ancestors)
+        mask = torch.tensor([[bool(seen >> c & 1) for c in range(columns)] for seen in self._ancestors[first:]])
+        return Rows(ids, positions, mask)
+
+    def _best_open(self) -> list[Node]:
+        self.open.sort(key=lambda n: n.logp + DEPTH_BONUS * n.depth, reverse=True)
+        chosen, self.open = self.open[:WIDTH], self.open[WIDTH:]
+        return chosen
+
+    def _best_ends(self) -> list[End]:
+        """The most promising unfinished end, if it can still win."""
+        best = self.best()
+        least = best.score if best is not None and best.score is not None else -math.inf
+        waiting = [e for e in self.ends if e.score is None and e.bound > least]
+        return sorted(waiting, key=lambda e: e.bound, reverse=True)[:2]
+
+    def receive(self, logp: Tensor) -> None:
+        """Log-probabilities [rows of the plan, base vocabulary] of what follows each row."""
+        running: dict[End, float] = {}
+        for row, (node, end, number) in zip(logp, self._plan, strict=True):
+            if node is not None:
+                self._expand(node, row)
+            elif end is not None:
+                running[end] = running.get(end, end.bound) + float(row[self.head[number + 1]])
+        for end, score in running.items():
+            end.score = score
+        self._prune()
+
+    def _expand(self, node: Node, logp: Tensor) -> None:
+        if not math.isfinite(node.logp):
+            return  # below a proposal that the base gives no chance
+        bias = self.vocabulary.allowed(node.pending, self.hole.one_line)
+        if not node.pending:
+            self._maybe_end(node, logp)
+        allowed = logp + bias
+        if node.pending:  # the forced text is given: condition on it
+            allowed = allowed.log_softmax(-1)
+        for token, child in node.children.items():
+            child.logp = node.logp + float(allowed[token])
+        if node.depth >= self.hole.max_tokens:
+            return
+        best = allowed.topk(BRANCH)
+        for value, token in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+            if token not in node.children and math.isfinite(value):
+                child = self._child(node, token, node.logp + value, "left_to_right")
+                node.children[token] = child
+                self.open.append(child)
+
+    def _maybe_end(self, node: Node, logp: Tensor) -> None:
+        """A fill may end behind this node, unless it would be empty."""
+        if not node.depth:
+            return
+        text = b"".join(self.vocabulary.pieces[n.token] for n in node.path())[len(self.hole.forced) :]
+        if not text.strip():
+            return
+        if self.head:
+            bound = node.logp + float(logp[self.head[0]])
+            self.ends.append(End(node, bound, bound if len(self.head) == 1 else None))
+        else:
+            bound = node.logp + float(logp[self.vocabulary.line_ends].logsumexp(0))
+            self.ends.append(End(node, bound, bound))
+
+    # Decisions
+
+    def best(self) -> End | None:
+        """The best scored candidate."""
+        scored = [e for e in self.ends if e.score is not None]
+        return max(scored, key=lambda e: e.score or 0.0, default=None)
+
+    def candidates(self) -> list[End]:
+        """Scored candidates, best first, each text once."""
+        scored = sorted((e for e in self.ends if e.score is not None), key=lambda e: e.score or 0.0, reverse=True)
+        seen: dict[bytes, End] = {}
+        for end in scored:
+            seen.setdefault(self._bytes(end.node), end)
+        return list(seen.values())
+
+    def _prune(self) -> None:
+        """Drop what cannot win any more, then lock what the rest shares."""
+        best = self.best()
+        if best is not None and best.score is not None:
+            judged = best.score - best.bound  # the suffix behind its first token: what another fill may hope for
+            self.open = [n for n in self.open if n.logp + judged > best.score]
+        leaders = [(n.logp + DEPTH_BONUS * n.depth, n) for n in self.open]
+        leaders += [(e.node.logp + DEPTH_BONUS * e.node.depth, e.node) for e in self.ends if e.score is None]
+        if best is not None:
+            leaders.append((best.node.logp + DEPTH_BONUS * best.node.depth, best.node))
+        if not leaders:
+            return
+        top = max(value for value, _ in leaders)
+        texts = [self._bytes(n) for value, n in leaders if value > top - LOCK_MARGIN]
+        shared = common_prefix(texts)
+        if len(shared) > len(self.locked):
+            self.locked = shared
+        held = self.locked
+        self.open = [n for n in self.open if self._bytes(n).startswith(held)]
+        self.ends = [e for e in self.ends if self._bytes(e.node).startswith(held)]
+
+    def finished(self) -> bool:
+        """Nothing left that could beat the best candidate."""
+        if self.passes >= PASSES:
+            return True
+        if self.passes == 0:
+            return False
+        return not self.open and not self._best_ends()
+
+    def _bytes(self, node: Node) -> bytes:
+        return b"".join(self.vocabulary.pieces[n.token] for n in node.path())
+
+    def leader(self) -> Node:
+        """The node whose path is shown: the best candidate's, else the most promising hypothesis'."""
+        best = self.best()
+        if best is not None:
+            return best.node
+        waiting = [e.node for e in self.ends]
+        return max(self.open + waiting, key=lambda n: n.logp + DEPTH_BONUS * n.depth, default=self.root)
+
+    def text(self) -> tuple[str, int]:
+        """The shown text without the forced part, and how many of its code points are locked."""
+        raw, skip = self._bytes(self.leader()), len(self.hole.forced)
+        if not raw.startswith(self.hole.forced):
+            return "", 0
+        flags = bytes([1] * max(0, len(self.locked) - skip)).ljust(len(raw) - skip, b"\0")
+        text, locked = spans(raw[skip:], flags)
+        return text, locked[0][1] if locked and locked[0][0] == 0 else 0
+
+    def text_of(self, node: Node) -> str:
+        """The text of a candidate, without the forced part."""
+        return self._bytes(node)[len(self.hole.forced) :].decode("utf-8", errors="ignore")
+
+    def tokens(self, node: Node) -> list[int]:
+        return [n.token for n in node.path()]
+
+    def confidence(self, node: Node) -> float:
+        """Geometric mean of the token probabilities of the path."""
+        return math.exp(min(0.0, max(-50.0, node.logp) / max(1, node.depth)))
+
+    def sources(self, node: Node) -> list[Source]:
+        return [n.source for n in node.path()]
+
+
+def common_prefix(texts: Sequence[bytes]) -> bytes:
+    low, high = min(texts), max(texts)
+    count = 0
+    for a, b in zip(low, high, strict=False):
+        if a != b:
+            break
+        count += 1
+    return low[:count]
+
+
+def lookup(before: str, after: str, *, most: int = 2, longest: int = 48, least: int = 3) -> list[str]:
+    """Continuations of the text before the cursor found elsewhere in the buffer: the rest of the line behind the
+    longest earlier occurrences of the last few characters, longest match first."""
+    found: list[str] = []
+    buffer = before + "\0" + after
+    for length in range(min(longest, len(before)), least - 1, -1):
+        key = before[-length:]
+        if not key.strip():
+            break
+        for match in re.finditer(re.escape(key), buffer):
+            rest = re.split(r"[\r\n\0]", buffer[match.end() :], maxsplit=1)[0] if match.end() != len(before) else ""
+            if rest.strip() and rest not in found:
+                found.append(rest)
+        if len(found) >= most:
+            break
+    return found[:most]

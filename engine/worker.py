@@ -1,0 +1,141 @@
+"""The process that owns the model: take what arrived, run one denoise step over all live canvases, send what locked.
+
+Started and watched by the supervisor, and gone with it.
+"""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import zmq
+
+from caesura import wire
+from caesura.engine import link
+
+log = logging.getLogger("caesura.worker")
+
+IDLE_MS = 500  # how long an idle worker waits before it shows that it is alive
+
+Answers = list[tuple[bytes, wire.EngineMessage]]
+
+
+class Scheduler(Protocol):
+    """What the loop needs: pure state that takes messages and gives events. See scheduler.py."""
+
+    @property
+    def busy(self) -> bool: ...
+    def take(self, peer: bytes, message: wire.Infill | wire.Cancel, now: float) -> Answers: ...
+    def drop(self, peer: bytes) -> None: ...
+    def step(self, clock: Callable[[], float]) -> Answers: ...
+    def expire(self, now: float) -> Answers: ...
+
+
+class CannotLoad(Exception):
+    """This model cannot be used and trying again will not help; the message is a sentence for the user."""
+
+
+def serve(socket: zmq.Socket[bytes], progress: link.Progress, scheduler: Scheduler) -> None:
+    """The engine, for ever."""
+    clock = time.monotonic
+    while True:
+        socket.poll(0 if scheduler.busy else IDLE_MS)
+        events: Answers = []
+        for message in _arrived(socket):
+            events += _take(scheduler, message, clock())
+        events += scheduler.expire(clock())
+        if scheduler.busy:
+            events += scheduler.step(clock)
+        for peer, event in events:
+            socket.send(link.encode(link.Event(peer, wire.encode(event))))
+        progress.tick()
+
+
+def _arrived(socket: zmq.Socket[bytes]) -> Iterator[link.ToWorker]:
+    while True:
+        try:
+            yield link.decode_to_worker(socket.recv(zmq.NOBLOCK))
+        except zmq.Again:
+            return
+
+
+def _take(scheduler: Scheduler, message: link.ToWorker, now: float) -> Answers:
+    if isinstance(message, link.Gone):
+        scheduler.drop(message.peer)
+        return []
+    request = wire.decode_client(message.frame)
+    assert isinstance(request, wire.Infill | wire.Cancel), "the supervisor forwards nothing else"
+    try:
+        return scheduler.take(message.peer, request, now)
+    except Exception:  # whatever one client's text does to it must not take the others' canvases down
+        log.exception("job %s was not taken", request.job)
+        return [(message.peer, wire.Failed(request.job, "invalid", "The engine could not read this job; see its log."))]
+
+
+def run(arguments: Sequence[str], load: Callable[[str, str], tuple[Scheduler, str]]) -> None:
+    """A worker from its command line on. `load` takes a model and a device and gives the scheduler and the device it
+    chose, or raises CannotLoad."""
+    parser = argparse.ArgumentParser(prog="caesura.engine.worker")
+    parser.add_argument("--link", required=True, type=Path)
+    parser.add_argument("--progress", required=True, type=Path)
+    parser.add_argument("--parent", required=True, type=int)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--device", required=True)
+    options = parser.parse_args(arguments)
+    die_with(options.parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the supervisor's to answer
+
+    socket = link.pair(zmq.Context())
+    socket.connect(f"ipc://{options.link}")
+    try:
+        scheduler, device = load(options.model, options.device)
+    except CannotLoad as error:
+        socket.send(link.encode(link.LoadFailed(str(error)[:256])))
+        while True:
+            signal.pause()  # the supervisor reads the sentence, then ends us
+    socket.send(link.encode(link.Ready(options.model, device)))
+    serve(socket, link.Progress(options.progress), scheduler)
+
+
+def die_with(parent: int) -> None:
+    """End this process when its parent ends, even by SIGKILL and even while this one is stuck."""
+    if sys.platform == "linux":
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    else:
+        threading.Thread(target=_exit_at_end_of_input, daemon=True).start()
+    if os.getppid() != parent:  # it was gone before the line above
+        os._exit(0)
+
+
+def _exit_at_end_of_input() -> None:
+    """The supervisor keeps our stdin open and never writes to it."""
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+def _load(name: str, device: str) -> tuple[Scheduler, str]:
+    # Threads that spin while they wait cost ten times the latency on a busy machine; torch reads these when imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from caesura.engine import models, scheduler
+
+    try:
+        model = models.load(name, device)
+    except models.ModelError as error:
+        raise CannotLoad(str(error)) from error
+    return scheduler.Scheduler(model), model.device
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s worker %(levelname)s %(message)s")
+    run(sys.argv[1:], _load)

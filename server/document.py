@@ -1,0 +1,195 @@
+"""The text of an open document, with LSP's line model and all three of its position encodings.
+
+Lines end at `\\r\\n`, `\\n` or `\\r` and nowhere else. An offset is a count of code points from the start of the text;
+a position is (line, units of the client's encoding). Only `offset` and `position` convert between the two.
+"""
+
+import re
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from io import StringIO
+from itertools import accumulate
+from typing import Literal
+
+Encoding = Literal["utf-8", "utf-16", "utf-32"]
+Position = tuple[int, int]  # line, units within the line
+Point = tuple[int, int]  # row as tree-sitter counts them (by `\n` only), bytes within the row
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_UNITS: dict[Encoding, Callable[[str], int]] = {
+    "utf-8": lambda c: 1 if c < "\x80" else 2 if c < "\u0800" else 3 if c < "\U00010000" else 4,
+    "utf-16": lambda c: 1 if c < "\U00010000" else 2,
+}
+
+
+class InvertedRange(ValueError):
+    """An edit that ends before it starts: our text may no longer be the editor's."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One replacement as applied: `start:end` of the old text became `text`. Bytes are UTF-8; trees need them."""
+
+    start: int
+    end: int
+    text: str
+    start_byte: int
+    old_end_byte: int
+    new_end_byte: int
+    start_point: Point
+    old_end_point: Point
+    new_end_point: Point
+
+
+class Document:
+    """`version` is the editor's; the text changes only through `edit` and `replace`."""
+
+    def __init__(self, uri: str, language: str, version: int, text: str, encoding: Encoding = "utf-16") -> None:
+        self.uri = uri
+        self.language = language
+        self.version = version
+        self.encoding: Encoding = encoding
+        self._text: str | None = _SURROGATE.sub("\ufffd", text)
+        self._lines = _split(self._text)
+        self._index = _Index()
+
+    def __repr__(self) -> str:
+        return f"<Document {self.language} v{self.version} {len(self._lines)} lines>"
+
+    @property
+    def text(self) -> str:
+        if self._text is None:
+            self._text = "".join(self._lines)
+        return self._text
+
+    def replace(self, text: str) -> None:
+        """Take `text` as the whole document."""
+        self._text = _SURROGATE.sub("\ufffd", text)
+        self._lines = _split(self._text)
+        self._index = _Index()
+
+    def edit(self, start: Position, end: Position, text: str) -> Edit:
+        """Apply one incremental change. Raises InvertedRange and changes nothing when `end` lies before `start`."""
+        first, last = self._locate(start), self._locate(end)
+        if last < first:
+            raise InvertedRange
+        text = _SURROGATE.sub("\ufffd", text)
+        begin, stop = self._offset(first), self._offset(last)
+        start_byte, start_point = self._byte(first)
+        old_end_byte, old_end_point = self._byte(last)
+        self._splice(first, last, text)
+        new_end_byte, new_end_point = self._byte(self._find(begin + len(text)))
+        return Edit(
+            begin, stop, text, start_byte, old_end_byte, new_end_byte, start_point, old_end_point, new_end_point
+        )
+
+    def offset(self, position: Position) -> int:
+        """The code point offset of an LSP position, clamped to its line and to the text."""
+        return self._offset(self._locate(position))
+
+    def position(self, offset: int) -> Position:
+        """The LSP position of a code point offset; one inside a `\\r\\n` counts as before it."""
+        line, column = self._find(offset)
+        content = _content(self._lines[line])
+        return line, _units_before(content, min(column, len(content)), self.encoding)
+
+    def _locate(self, position: Position) -> tuple[int, int]:
+        """(line, code point column) of an LSP position."""
+        line, units = position
+        if line < 0:
+            return 0, 0
+        if line >= len(self._lines):
+            return len(self._lines) - 1, len(self._lines[-1])
+        return line, _column(_content(self._lines[line]), max(0, units), self.encoding)
+
+    def _find(self, offset: int) -> tuple[int, int]:
+        """(line, code point column) of an offset."""
+        offset = max(0, offset)
+        while len(self._index.chars) < len(self._lines) and self._index.chars[-1] <= offset:
+            self._index.extend(self._lines, len(self._index.chars))
+        line = bisect_right(self._index.chars, offset) - 1
+        return line, min(offset - self._index.chars[line], len(self._lines[line]))
+
+    def _offset(self, place: tuple[int, int]) -> int:
+        line, column = place
+        self._index.extend(self._lines, line)
+        return self._index.chars[line] + column
+
+    def _byte(self, place: tuple[int, int]) -> tuple[int, Point]:
+        line, column = place
+        self._index.extend(self._lines, line)
+        byte = self._index.bytes[line] + _byte_length(self._lines[line][:column])
+        row_start = line
+        while row_start and not self._lines[row_start - 1].endswith("\n"):  # a lone `\r` does not end a row
+            row_start -= 1
+        return byte, (self._index.rows[line], byte - self._index.bytes[row_start])
+
+    def _splice(self, first: tuple[int, int], last: tuple[int, int], text: str) -> None:
+        top, bottom = first[0], last[0] + 1
+        middle = self._lines[top][: first[1]] + text + self._lines[last[0]][last[1] :]
+        if top and self._lines[top - 1].endswith("\r"):  # a `\n` that comes after it joins that line
+            top -= 1
+            middle = self._lines[top] + middle
+        lines = _split(middle)
+        if bottom < len(self._lines):
+            lines.pop()  # empty: `middle` ends in the line break of its last line
+        self._lines[top:bottom] = lines
+        self._index.truncate(top)
+        self._text = None
+
+
+class _Index:
+    """Code points, bytes and rows before each line, known up to the last edit and extended on demand."""
+
+    def __init__(self) -> None:
+        self.chars = [0]
+        self.bytes = [0]
+        self.rows = [0]
+
+    def extend(self, lines: list[str], line: int) -> None:
+        for known in lines[len(self.chars) - 1 : line]:
+            self.chars.append(self.chars[-1] + len(known))
+            self.bytes.append(self.bytes[-1] + _byte_length(known))
+            self.rows.append(self.rows[-1] + known.endswith("\n"))
+
+    def truncate(self, line: int) -> None:
+        for column in (self.chars, self.bytes, self.rows):
+            del column[line + 1 :]
+
+
+def _split(text: str) -> list[str]:
+    """Lines with their ends, the last one without: always at least one. StringIO splits exactly as LSP does."""
+    lines = StringIO(text, newline="").readlines()
+    if not lines or lines[-1][-1] in "\r\n":
+        lines.append("")
+    return lines
+
+
+def _content(line: str) -> str:
+    return line.rstrip("\r\n")
+
+
+def _byte_length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _column(content: str, units: int, encoding: Encoding) -> int:
+    """The code point that `units` points at or into; past the end, the end."""
+    if encoding == "utf-32" or content.isascii():
+        return min(units, len(content))
+    return bisect_right(_unit_map(content, encoding), units) - 1
+
+
+def _units_before(content: str, column: int, encoding: Encoding) -> int:
+    if encoding == "utf-32" or content.isascii():
+        return column
+    return _unit_map(content, encoding)[column]
+
+
+@lru_cache(maxsize=16)
+def _unit_map(content: str, encoding: Encoding) -> Sequence[int]:
+    """Units before each code point of a line, and at its end."""
+    return array("L", accumulate(map(_UNITS[encoding], content), initial=0))

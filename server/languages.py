@@ -1,0 +1,139 @@
+"""What the server knows of each language: one row a language, its grammar loaded when first needed.
+
+Grammars come from single wheels; where a wheel is missing, from the optional package tree-sitter-languages.
+A language without a row or a grammar gets no tree, and everything else still works.
+"""
+
+import ctypes
+import importlib
+import importlib.util
+import sys
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path, PurePosixPath
+
+import tree_sitter
+
+_BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"))
+
+
+@dataclass(frozen=True)
+class Language:
+    """`openers` end a line that begins a block; `offside` languages close it by indentation alone.
+
+    `wheel` is (module, function) of a grammar wheel; `bundled` names the grammar in tree-sitter-languages.
+    """
+
+    id: str
+    wheel: tuple[str, str] | None = None
+    bundled: str | None = None
+    comment: str | None = None
+    openers: tuple[str, ...] = ()
+    offside: bool = False
+    pairs: tuple[tuple[str, str], ...] = _BRACKETS
+    quotes: str = "\"'"
+    extensions: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+
+def _wheel(module: str, function: str = "language") -> tuple[str, str]:
+    return f"tree_sitter_{module}", function
+
+
+_ecma = partial(Language, comment="//", openers=("{", "=>"), quotes="\"'`")
+_braced = partial(Language, comment="//", openers=("{",))
+# fmt: off
+_TABLE = (
+    Language("python", _wheel("python"), "python", "#", (":",), offside=True, extensions=(".py", ".pyi")),
+    _ecma("javascript", _wheel("javascript"), "javascript", extensions=(".js", ".mjs", ".cjs")),
+    _ecma("javascriptreact", _wheel("javascript"), "javascript", extensions=(".jsx",), aliases=("jsx",)),
+    _ecma("typescript", _wheel("typescript", "language_typescript"), "typescript",
+          extensions=(".ts", ".mts", ".cts")),
+    _ecma("typescriptreact", _wheel("typescript", "language_tsx"), "tsx",
+          extensions=(".tsx",), aliases=("tsx",)),
+    Language("json", _wheel("json"), "json", None, ("{", "["), quotes='"', extensions=(".json", ".webmanifest")),
+    Language("jsonc", _wheel("json"), "json", "//", ("{", "["), quotes='"', extensions=(".jsonc", ".code-workspace")),
+    Language("markdown", _wheel("markdown"), "markdown", quotes="", extensions=(".md", ".markdown")),
+    _braced("go", _wheel("go"), "go", extensions=(".go",)),
+    Language("rust", _wheel("rust"), "rust", "//", ("{",), quotes='"', extensions=(".rs",)),
+    _braced("c", _wheel("c"), "c", extensions=(".c", ".h")),
+    _braced("cpp", _wheel("cpp"), "cpp", extensions=(".cc", ".cpp", ".cxx", ".hpp", ".hh"),
+            aliases=("cuda", "cuda-cpp")),
+    _braced("java", _wheel("java"), "java", extensions=(".java",)),
+    Language("html", _wheel("html"), "html", quotes='"', extensions=(".html", ".htm")),
+    Language("css", _wheel("css"), "css", None, ("{",), extensions=(".css",)),
+    Language("yaml", _wheel("yaml"), "yaml", "#", (":",), offside=True, extensions=(".yaml", ".yml")),
+    Language("toml", _wheel("toml"), "toml", "#", extensions=(".toml",)),
+    Language("shellscript", _wheel("bash"), "bash", "#", ("then", "do", "else", "{"), extensions=(".sh", ".bash"),
+             aliases=("bash", "sh", "zsh")),
+    _braced("csharp", None, "c_sharp", extensions=(".cs",), aliases=("cs",)),
+    Language("dockerfile", None, "dockerfile", "#", extensions=(".dockerfile",)),
+    Language("elixir", None, "elixir", "#", ("do", "->"), extensions=(".ex", ".exs")),
+    Language("elm", None, "elm", "--", ("=", "of", "let"), offside=True, extensions=(".elm",)),
+    Language("erlang", None, "erlang", "%", ("->",), extensions=(".erl", ".hrl")),
+    Language("fortran", None, "fortran", "!", ("then",), extensions=(".f90", ".f95")),
+    Language("go.mod", None, "gomod", "//", ("(",), extensions=(".mod",), aliases=("gomod",)),
+    Language("haskell", None, "haskell", "--", ("=", "where", "do", "of"), offside=True, quotes='"',
+             extensions=(".hs",)),
+    Language("hcl", None, "hcl", "#", ("{",), quotes='"', extensions=(".hcl", ".tf"), aliases=("terraform",)),
+    Language("julia", None, "julia", "#", quotes='"', extensions=(".jl",)),
+    _braced("kotlin", None, "kotlin", extensions=(".kt", ".kts")),
+    Language("lisp", None, "commonlisp", ";", quotes='"', extensions=(".lisp", ".cl"), aliases=("commonlisp",)),
+    Language("lua", None, "lua", "--", ("then", "do", "else"), extensions=(".lua",)),
+    Language("makefile", None, "make", "#", (":",), extensions=(".mk",), aliases=("make",)),
+    _braced("objective-c", None, "objc", extensions=(".m",), aliases=("objc",)),
+    Language("ocaml", None, "ocaml", None, ("=", "->"), quotes='"', extensions=(".ml",)),
+    Language("perl", None, "perl", "#", ("{",), extensions=(".pl", ".pm")),
+    _braced("php", None, "php", extensions=(".php",)),
+    Language("r", None, "r", "#", ("{",), extensions=(".r",)),
+    Language("restructuredtext", None, "rst", quotes="", extensions=(".rst",), aliases=("rst",)),
+    Language("ruby", None, "ruby", "#", ("do", "then", "else"), extensions=(".rb",)),
+    _braced("scala", None, "scala", extensions=(".scala", ".sc")),
+    Language("sql", None, "sql", "--", extensions=(".sql",)),
+    Language("elisp", None, "elisp", ";", quotes='"', extensions=(".el",), aliases=("emacs-lisp",)),
+    Language("dot", None, "dot", "//", ("{",), quotes='"', extensions=(".dot", ".gv")),
+)
+# fmt: on
+
+LANGUAGES = {language.id: language for language in _TABLE}
+_ALIASES = {alias: language for language in _TABLE for alias in language.aliases}
+_EXTENSIONS = {extension: language for language in _TABLE for extension in language.extensions}
+UNKNOWN = Language("plaintext", quotes="")
+
+
+def language(name: str, path: str = "") -> Language:
+    """The row for an editor's language id; an id we do not know is decided by the file's extension."""
+    row = LANGUAGES.get(name) or _ALIASES.get(name)
+    return row or _EXTENSIONS.get(PurePosixPath(path).suffix.lower(), UNKNOWN)
+
+
+@cache
+def grammar(row: Language) -> tree_sitter.Language | None:
+    """The grammar, loaded on first use; None where neither its wheel nor the bundle has it."""
+    if row.wheel and importlib.util.find_spec(row.wheel[0]):
+        module = importlib.import_module(row.wheel[0])
+        return tree_sitter.Language(getattr(module, row.wheel[1])())
+    return _bundled(row.bundled) if row.bundled else None
+
+
+def _bundled(name: str) -> tree_sitter.Language | None:
+    """A grammar out of tree-sitter-languages, whose own loader fails with today's tree-sitter: hence the capsule."""
+    library = _bundle()
+    if library is None or not hasattr(library, f"tree_sitter_{name}"):
+        return None
+    function = getattr(library, f"tree_sitter_{name}")
+    function.restype = ctypes.c_void_p
+    capsule = ctypes.pythonapi.PyCapsule_New
+    capsule.restype = ctypes.py_object
+    capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return tree_sitter.Language(capsule(function(), b"tree_sitter.Language", None))
+
+
+@cache
+def _bundle() -> ctypes.CDLL | None:
+    spec = importlib.util.find_spec("tree_sitter_languages")
+    if spec is None or spec.origin is None:
+        return None
+    suffix = {"win32": "dll", "darwin": "dylib"}.get(sys.platform, "so")
+    path = Path(spec.origin).with_name(f"languages.{suffix}")
+    return ctypes.CDLL(str(path)) if path.exists() else None

@@ -1,0 +1,80 @@
+"""Find the shared engine or start it: the only place where a client starts or ends a process."""
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from caesura import rendezvous
+from caesura.rendezvous import Holder, Place
+
+MAX_SPAWNS = 5
+BACKOFF_S = (0.1, 5.0)
+HELLOS = 3  # unanswered by the same process, a second each: then it hangs
+START_S = 30.0  # what a new process may take to get the lock, on a machine that is busy
+MAX_LOG = 4 << 20  # bytes
+
+
+class GaveUp(Exception):
+    """No engine after all tries; the message is a sentence for the user."""
+
+
+def command(model: str, device: str) -> list[str]:
+    # -P: the editor starts us inside a project that may hold a caesura.py of its own.
+    return [sys.executable, "-P", "-m", "caesura", "engine", "--foreground", "--model", model, "--device", device]
+
+
+class Launcher:
+    """Counts the tries of one search for an engine."""
+
+    def __init__(self, place: Place, command: Sequence[str] | None) -> None:
+        self._place = place
+        self._command = command  # None: only look
+        self._spawns = 0
+        self._unanswered: list[Holder] = []
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def find(self) -> Holder:
+        """The process that holds the lock, started if need be. Raises GaveUp."""
+        while (holder := self._place.holder()) is None:
+            if self._command is None:
+                raise GaveUp("No engine is running.")
+            if self._spawns == MAX_SPAWNS:
+                raise GaveUp(f"The engine did not start in {MAX_SPAWNS} tries; see {self._place.log()}.")
+            if self._spawns:
+                first, longest = BACKOFF_S
+                await asyncio.sleep(min(first * 2**self._spawns, longest) * random.uniform(0.5, 1.5))
+            self._spawns += 1
+            self._process = await asyncio.to_thread(_spawn, self._place, self._command)
+            await _until(lambda: bool(self._place.holder()) or self._ended(), START_S)
+        return holder
+
+    async def unanswered(self, holder: Holder) -> None:
+        """`holder` did not answer a Hello. After three it is taken for stuck and killed."""
+        self._unanswered = [h for h in self._unanswered if h == holder] + [holder]
+        if len(self._unanswered) >= HELLOS and rendezvous.kill(holder):
+            await _until(lambda: self._place.holder() != holder, 1.0)
+
+    def _ended(self) -> bool:
+        """Our process has lost the race for the lock, or could not start."""
+        return self._process is None or self._process.poll() is not None
+
+
+async def _until(condition: Callable[[], bool], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition() and time.monotonic() < deadline:
+        await asyncio.sleep(0.02)
+
+
+def _spawn(place: Place, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    path = place.log()
+    if path.exists() and path.stat().st_size > MAX_LOG:
+        path.replace(path.with_suffix(".log.1"))
+    with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb") as log:
+        # A session of its own: it outlives this editor and hears nothing from its terminal.
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True
+        )

@@ -1,0 +1,100 @@
+"""The real supervisor around a worker whose model is a dozen lines: what a client runs in tests instead of
+`caesura engine`. What the fake does with a job stands in the job's prefix, and with a model in the model's name.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from caesura import wire
+from caesura.engine import supervisor, worker
+from caesura.engine.child import Patience
+
+ANSWER = "answer"
+
+
+class Scheduler:
+    """Locks a letter of the answer at each step, in every hole."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[tuple[bytes, str], tuple[wire.Infill, int]] = {}
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.jobs)
+
+    def take(self, peer: bytes, message: wire.Infill | wire.Cancel, now: float) -> worker.Answers:
+        if isinstance(message, wire.Cancel):
+            found = self.jobs.pop((peer, message.job), None)
+            return [(peer, wire.Failed(message.job, "cancelled"))] if found else []
+        if message.prefix == "refuse":
+            raise ValueError("a bug on this text")
+        self.jobs[peer, message.job] = (message, 0)
+        return []
+
+    def drop(self, peer: bytes) -> None:
+        self.jobs = {key: job for key, job in self.jobs.items() if key[0] != peer}
+
+    def expire(self, now: float) -> worker.Answers:
+        return []
+
+    def step(self, clock: Callable[[], float]) -> worker.Answers:
+        time.sleep(0.002)
+        return [answer for key in list(self.jobs) for answer in self._advance(*key)]
+
+    def _advance(self, peer: bytes, job: str) -> worker.Answers:
+        request, step = self.jobs[peer, job]
+        if request.prefix == "crash":
+            os._exit(3)
+        while request.prefix == "hang":
+            time.sleep(1)
+        if request.prefix != "endless":
+            step += 1
+        self.jobs[peer, job] = (request, step)
+        text = ANSWER[:step]
+        fills = tuple(
+            wire.Fill(text, ((0, len(text)),), 0.9, len(ANSWER) - step)
+            for segment in request.segments
+            if isinstance(segment, wire.Hole)
+        )
+        if step < len(ANSWER):
+            return [(peer, wire.Locked(job, step, fills, step, len(ANSWER)))]
+        del self.jobs[peer, job]
+        done = wire.Done(
+            job=job,
+            seq=step,
+            holes=fills,
+            steps=step,
+            tokens=wire.Tokens(canvas=1),
+            timings=wire.Timings(denoise_ms=12.0, first_lock_ms=2.0, total_ms=12.1),
+            stop="complete",
+        )
+        return [(peer, done)]
+
+
+def load(model: str, device: str) -> tuple[worker.Scheduler, str]:
+    if model == "unknown":
+        raise worker.CannotLoad("There is no model 'unknown'; `caesura models` lists those there are.")
+    if model == "crasher":
+        os._exit(3)
+    while model == "waits" and not Path(os.environ["CAESURA_RUNTIME"], "go").exists():
+        time.sleep(0.005)
+    return Scheduler(), "fake"
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "worker":
+        worker.run(sys.argv[2:], load)
+    else:
+        supervisor.serve(
+            model=sys.argv[1],
+            device="auto",
+            settings=supervisor.Settings(
+                idle_exit_s=float(os.environ.get("CAESURA_IDLE_EXIT", "30")),
+                unload_s=0.2 if sys.argv[1] == "unloads" else 300,
+                patience=Patience(hang_s=0.5),
+            ),
+            worker=[sys.executable, __file__, "worker"],
+        )

@@ -1,0 +1,66 @@
+"""The real language server with a fake engine, whose events the test sends as `test/engine` requests.
+
+Not a test: tests/test_lsp.py starts it as a process.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from caesura import wire
+from caesura.server.app import App
+from caesura.server.engine import EngineUnavailable
+
+
+class FakeEngine:
+    """Remembers its jobs, and says in each what it is told."""
+
+    def __init__(self) -> None:
+        self.jobs: list[wire.Infill] = []
+        self.cancelled: list[str] = []
+        self.told: dict[str, asyncio.Queue[Any]] = {}
+
+    async def start(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    async def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]:
+        if "--missing" in sys.argv:
+            raise EngineUnavailable("There is no engine here.")
+        wire.decode_client(wire.encode(job))
+        self.jobs.append(job)
+        events = self.told[job.job] = asyncio.Queue()
+        try:
+            while not isinstance(event := await events.get(), wire.Done):
+                yield event
+            yield event
+        finally:
+            del self.told[job.job]
+            self.cancelled.append(job.job)
+
+    async def tell(self, order: Any) -> dict[str, object]:
+        """`{text, locked, done}`: an event of the newest job. Answers with what the engine knows, also for `{}`."""
+        for _ in range(8):  # turns of the loop: let what was asked before begin or end
+            await asyncio.sleep(0)
+        if text := getattr(order, "text", None):
+            fill = wire.Fill(text, ((0, order.locked),), 0.9, open=len(text) - order.locked)
+            job = self.jobs[-1].job
+            event = wire.Locked(job=job, seq=0, holes=(fill,), step=1, of=8)
+            if order.done:
+                times = wire.Timings()
+                event = wire.Done(
+                    job=job, seq=1, holes=(fill,), steps=1, tokens=wire.Tokens(), timings=times, stop="complete"
+                )
+            self.told[job].put_nowait(event)
+        jobs = [{"prefix": j.prefix, "suffix": j.suffix, "kind": j.segments[0].kind, "id": j.job} for j in self.jobs]
+        return {"jobs": jobs, "live": len(self.told), "cancelled": self.cancelled}
+
+
+if __name__ == "__main__":
+    engine = FakeEngine()
+    app = App(lambda options, client: engine)  # type: ignore[arg-type, return-value]
+    app.server.on("test/engine", engine.tell)
+    sys.exit(app.server.serve())

@@ -1,0 +1,411 @@
+"""The command line as a shell sees it: exit codes, stdout, stderr, the bytes of files. The engine's model is fake."""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from caesura import cli, rendezvous
+from caesura.server.engine import Engine
+
+FAKE = Path(__file__).with_name("fake_engine.py")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def engine() -> Iterator[Path]:
+    """The place of the embedded model, held by a fake engine: every command here finds it running."""
+    folder = Path(tempfile.mkdtemp(prefix="caesura-"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CAESURA_RUNTIME", str(folder))
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        patch.setenv("XDG_DATA_HOME", str(folder / "data"))
+        start_engine()
+        yield folder
+        for place in rendezvous.running():
+            if holder := place.holder():
+                rendezvous.kill(holder)
+    shutil.rmtree(folder, ignore_errors=True)  # a killed process may be in the middle of a write
+
+
+def start_engine() -> None:
+    subprocess.Popen([sys.executable, str(FAKE), "embedded"])
+    deadline = time.monotonic() + 20
+    while not rendezvous.running():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "main.py"
+    path.write_bytes(b"def f():\n    return \n")
+    return path
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    """`caesura ARGUMENTS` in this process: what the console script calls, without 150 ms of start each time."""
+
+    def call(*arguments: object) -> Ran:
+        try:
+            code = cli.main([str(argument) for argument in arguments])
+        except SystemExit as error:
+            code = int(error.code or 0)
+        return Ran(code, *capfd.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def other_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Models other than the embedded one get a fake engine of their own."""
+    monkeypatch.setattr("caesura.server.launch.command", lambda model, device: [sys.executable, str(FAKE), model])
+    yield
+    embedded = rendezvous.place("embedded", "auto")
+    for place in rendezvous.running():
+        if place != embedded and (holder := place.holder()):
+            rendezvous.kill(holder)
+
+
+# fill
+
+
+def test_fill_prints_the_text(run: Run, source: Path) -> None:
+    before = source.read_bytes()
+    assert run("fill", source, "--at", "2:12") == Ran(0, "answer\n", "")
+    assert source.read_bytes() == before
+
+
+def test_fill_as_json(run: Run, source: Path) -> None:
+    ran = run("fill", source, "--at", "2:12", "--json")
+    assert ran.code == 0
+    found = json.loads(ran.out)
+    assert found["text"] == "answer"
+    assert found["holes"][0]["text"] == "answer"
+    assert found["tokens"] == {"canvas": 1, "lookup": 0, "left_to_right": 0}
+    assert (found["steps"], found["confidence"], found["stop"], found["model"]) == (6, 0.9, "complete", "embedded")
+    assert found["timings"]["total_ms"] == 12.1
+
+
+@pytest.mark.parametrize(
+    ("before", "at", "after"),
+    [
+        (b"def f():\r\n    return \r\n# end", "2:12", b"def f():\r\n    return answer\r\n# end"),
+        ("# 🐍é\n🐍 = \n".encode(), "2:5", "# 🐍é\n🐍 = answer\n".encode()),
+        (b"x = 1\x0c\ny = \x0c\n\tz\n", "2:5", b"x = 1\x0c\ny = answer\x0c\n\tz\n"),
+        (b"\xef\xbb\xbfx = \n", "1:5", b"\xef\xbb\xbfx = answer\n"),
+        ("a\u2028b\rx = \r".encode(), "2:5", "a\u2028b\rx = answer\r".encode()),
+        (b"x = ", "1:5", b"x = answer"),
+        (b"", "1:1", b"answer"),
+    ],
+    ids=["crlf", "emoji", "form feed", "byte order mark", "bare cr", "end of file", "empty"],
+)
+def test_write_changes_nothing_but_the_gap(run: Run, tmp_path: Path, before: bytes, at: str, after: bytes) -> None:
+    path = tmp_path / "main.py"
+    path.write_bytes(before)
+    assert run("fill", path, "--at", at, "--write") == Ran(0, "", "")
+    assert path.read_bytes() == after
+
+
+def test_write_replaces_what_lies_between_at_and_to(run: Run, source: Path) -> None:
+    source.write_bytes(b"x = old + 1\n")
+    assert run("fill", source, "--at", "1:5", "--to", "1:8", "--write").code == 0
+    assert source.read_bytes() == b"x = answer + 1\n"
+
+
+def test_write_keeps_mode_and_link_and_leaves_nothing_behind(run: Run, source: Path) -> None:
+    source.chmod(0o754)
+    link = source.with_name("link.py")
+    link.symlink_to(source.name)
+    assert run("fill", link, "--at", "2:12", "--write").code == 0
+    assert link.is_symlink()
+    assert source.read_bytes() == b"def f():\n    return answer\n"
+    assert source.stat().st_mode & 0o777 == 0o754
+    assert sorted(path.name for path in source.parent.iterdir()) == ["link.py", "main.py"]
+
+
+def test_write_refuses_a_file_that_has_changed(run: Run, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def meddle(text: str, context: object) -> str:
+        source.write_text("somebody else's work\n")
+        return text
+
+    monkeypatch.setattr("caesura.commands.fill.finish", meddle)
+    ran = run("fill", source, "--at", "2:12", "--write")
+    assert (ran.code, ran.out) == (1, "")
+    assert "changed meanwhile" in ran.err
+    assert source.read_text() == "somebody else's work\n"
+    assert [path.name for path in source.parent.iterdir()] == ["main.py"]
+
+
+@pytest.mark.parametrize(
+    ("data", "at", "sentence"),
+    [
+        (b"a\nb\n", "4:1", "has no line 4; its last is 3."),
+        (b"a\nbc\n", "2:4", "has no column 4; its last is 3."),
+        (b"a\r\nb", "1:3", "has no column 3; its last is 2."),
+        (b"", "1:2", "has no column 2; its last is 1."),
+        (b"a\0b", "1:1", "is a binary file."),
+        (b"\xff\xfe", "1:1", "is not UTF-8 text."),
+        (b"a" * 5_000_001, "1:1", "is larger than 5 MB."),
+    ],
+)
+def test_what_cannot_be_filled_is_refused_in_one_sentence(
+    run: Run, source: Path, data: bytes, at: str, sentence: str
+) -> None:
+    source.write_bytes(data)
+    ran = run("fill", source, "--at", at, "--write")
+    assert (ran.code, ran.out) == (1, "")
+    assert re.fullmatch(r"caesura: .*\n", ran.err)
+    assert sentence in ran.err
+    assert source.read_bytes() == data
+
+
+def test_a_missing_file_and_a_directory_are_refused(run: Run, tmp_path: Path) -> None:
+    missing = tmp_path / "missing.py"
+    assert run("fill", missing, "--at", "1:1") == Ran(1, "", f"caesura: {missing} does not exist.\n")
+    assert run("fill", tmp_path, "--at", "1:1") == Ran(1, "", f"caesura: {tmp_path} is a directory.\n")
+
+
+def test_to_before_at_is_refused(run: Run, source: Path) -> None:
+    assert run("fill", source, "--at", "2:1", "--to", "1:1").code == 1
+
+
+@pytest.mark.usefixtures("other_engines")
+def test_an_unknown_model_is_reported_in_the_engines_words(run: Run, source: Path) -> None:
+    ran = run("fill", source, "--at", "2:12", "--model", "unknown")
+    assert (ran.code, ran.out) == (1, "")
+    assert "There is no model 'unknown'" in ran.err
+
+
+def test_watch_writes_lines_where_there_is_no_terminal(run: Run, source: Path) -> None:
+    ran = run("fill", source, "--at", "2:12", "--watch")
+    *events, text = ran.out.splitlines()
+    assert text == "answer"
+    assert re.fullmatch(r"done in 6 steps, 12 ms  'answer'", events[-1])
+
+
+def test_watch_draws_the_canvas_on_a_terminal(source: Path) -> None:
+    controller, terminal = pty.openpty()
+    command = [sys.executable, "-P", "-m", "caesura", "fill", str(source), "--at", "2:12", "--watch"]
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "30"}
+    with subprocess.Popen(command, stdout=terminal, stdin=terminal, env=environment) as process:
+        os.close(terminal)
+        screen = b"".join(_all(controller)).decode()
+    assert process.returncode == 0
+    assert "def f():" in screen
+    assert "done in 6 steps" in screen
+    assert "\x1b[" in screen
+
+
+def _all(terminal: int) -> Iterator[bytes]:
+    with contextlib.suppress(OSError), open(terminal, "rb", buffering=0) as file:  # Linux ends a terminal with EIO
+        while piece := file.read(1 << 16):
+            yield piece
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["unknown"],
+        ["fill"],
+        ["fill", "x"],
+        ["fill", "x", "--at", "1"],
+        ["fill", "x", "--at", "0:1"],
+        ["fill", "x", "--at", "a:b"],
+        ["fill", "x", "--at", "1:1", "--deadline-ms", "0"],
+        ["fill", "x", "--at", "1:1", "--device", "tpu"],
+        ["holes", "x", "--marker", ""],
+        ["models", "show"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_exit_code_2(run: Run, arguments: list[str]) -> None:
+    ran = run(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("usage: ")
+
+
+# holes
+
+
+def test_holes_fills_every_marker(run: Run, source: Path) -> None:
+    source.write_bytes(b"a = <FILL>\r\nb = (<FILL>)\r\n")
+    assert run("holes", source) == Ran(0, "1:5: answer\n2:6: answer\n", "")
+    assert json.loads(run("holes", source, "--json").out)["texts"] == ["answer", "answer"]
+    assert run("holes", source, "--write") == Ran(0, "", "")
+    assert source.read_bytes() == b"a = answer\r\nb = (answer)\r\n"
+
+
+def test_holes_needs_markers_and_not_too_many(run: Run, source: Path) -> None:
+    assert "has no marker ___" in run("holes", source, "--marker", "___").err
+    source.write_text("x = ___\n" * 17)
+    ran = run("holes", source, "--marker", "___")
+    assert ran.code == 1
+    assert "17 markers; 16 can be filled together" in ran.err
+
+
+# eval
+
+
+def test_eval_completes_every_case_and_goes_on_where_it_stopped(run: Run, tmp_path: Path) -> None:
+    cases, out = tmp_path / "cases.jsonl", tmp_path / "out.jsonl"
+    lines = [json.dumps({"id": str(n), "prefix": "x = ", "suffix": "\n", "lang": "python"}) for n in range(3)]
+    cases.write_text("\n".join(lines[:2]) + "\n")
+    assert run("eval", cases, "--out", out).code == 0
+    cases.write_text("\n".join(lines) + "\n")
+    ran = run("eval", cases, "--out", out)
+    assert (ran.code, ran.out) == (0, "")
+    assert "2 of 3 cases are done already" in ran.err
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [one["id"] for one in found] == ["0", "1", "2"]
+    assert {one["completion"] for one in found} == {"answer"}
+    assert found[0]["tokens_by_source"] == {"canvas": 1, "lookup": 0, "left_to_right": 0}
+    assert found[0]["ms"] > 0
+
+
+def test_eval_says_which_line_is_wrong(run: Run, tmp_path: Path) -> None:
+    cases = tmp_path / "cases.jsonl"
+    cases.write_text('{"id": "1", "prefix": "", "suffix": ""}\n{"id": 2}\n')
+    ran = run("eval", cases, "--out", tmp_path / "out.jsonl")
+    assert ran.code == 1
+    assert "cases.jsonl, line 2: " in ran.err
+
+
+# Engines, models, doctor
+
+
+def test_status(run: Run) -> None:
+    found = json.loads(run("status", "--json").out)["engines"]
+    assert [(one["state"], one["model"], one["device"]) for one in found] == [("ready", "embedded", "fake")]
+    assert run("status").out.startswith(f"ready: embedded on fake, process {found[0]['pid']}, up ")
+
+
+def test_engine_says_that_it_is_ready(run: Run) -> None:
+    assert run("engine").out.startswith("The engine is ready: embedded on fake, process ")
+
+
+def test_a_second_engine_is_refused(run: Run) -> None:
+    ran = run("engine", "--foreground")
+    assert ran.code == 1
+    assert "This engine runs already (process " in ran.err
+
+
+def test_stop_and_nothing_to_stop(run: Run) -> None:
+    assert re.fullmatch(r"Stopped process \d+\.\n", run("stop").out)
+    assert run("stop") == Ran(0, "No engine is running.\n", "")
+    assert json.loads(run("status", "--json").out) == {"engines": []}
+    assert run("status").out.startswith("No engine is running")
+    start_engine()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "weights").write_bytes(b"weights")
+    sha256 = hashlib.sha256(b"weights").hexdigest()
+    (folder / "manifest.json").write_text(json.dumps({"license": "Apache-2.0", "files": {"weights": sha256}}))
+    return folder
+
+
+def test_models(run: Run, model: Path) -> None:
+    assert run("models").code == 0
+    assert "models" in json.loads(run("models", "list", "--json").out)
+    assert json.loads(run("models", "show", model, "--json").out)["license"] == "Apache-2.0"
+    assert "license: Apache-2.0\n" in run("models", "show", model).out
+    assert run("models", "verify", model).out == f"{model}: 1 files, all whole.\n"
+    (model / "weights").write_bytes(b"weightz")
+    ran = run("models", "verify", model, "--json")
+    assert ran.code == 1
+    assert json.loads(ran.out)["damaged"] == ["weights"]
+    assert "weights" in ran.err
+    assert run("models", "verify", "nothing").code == 1
+
+
+@pytest.mark.usefixtures("other_engines")
+def test_doctor(run: Run, model: Path) -> None:
+    ran = run("doctor", "--json", "--model", model)
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    assert found["ok"]
+    assert {"python", "torch", "model files", "engine", "fill"} <= {check["name"] for check in found["checks"]}
+    (model / "weights").write_bytes(b"weightz")
+    ran = run("doctor", "--model", model)
+    assert ran.code == 1
+    assert "BAD  model files: damaged: weights\n     Install" in ran.out
+    assert "1 of " in ran.err
+
+
+# The process
+
+
+def test_lsp_starts_without_torch() -> None:
+    code = "import sys; sys.argv = ['caesura', 'lsp']; import caesura.cli, caesura.commands.lsp; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "pygls" in loaded
+    assert not {"torch", "numpy", "rich", "caesura.engine"} & set(loaded)
+
+
+def test_lsp_ends_with_its_input() -> None:
+    command = [sys.executable, "-P", "-m", "caesura", "lsp"]
+    ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False)
+    assert b"Traceback" not in ran.stderr
+
+
+def test_a_reader_that_leaves_is_no_traceback() -> None:
+    command = f"{sys.executable} -P -m caesura models | true"
+    assert subprocess.run(command, shell=True, capture_output=True, check=True).stderr == b""
+
+
+def test_ctrl_c_is_one_line(source: Path) -> None:
+    command = [sys.executable, "-P", "-m", "caesura", "fill", str(source), "--at", "2:12"]
+    source.write_text("endless")
+    command[-1] = "1:8"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 20
+        while live() == 0:
+            assert time.monotonic() < deadline
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (1, "", "caesura: interrupted.\n")
+
+
+def live() -> int:
+    """Jobs that run in the fake engine."""
+
+    async def ask() -> int:
+        (place,) = rendezvous.running()
+        found = Engine(client="test", spawn=False, place=place)
+        await found.start()
+        try:
+            return (await found.status()).live
+        finally:
+            await found.close()
+
+    return asyncio.run(ask())

@@ -1,0 +1,421 @@
+"""Clients, supervisor and worker as real processes around a fake model: what an editor sees when one of them dies."""
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+import zmq
+import zmq.asyncio
+
+from caesura import paths, rendezvous, wire
+from caesura.server import engine
+from caesura.server.engine import Engine, EngineBusy, EngineFailed, EngineUnavailable
+
+FAKE = Path(__file__).with_name("fake_engine.py")
+READY_S = 20.0  # generous: the suite may share its two cores with a training run
+
+
+@pytest.fixture(autouse=True)
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="caesura-"))
+    monkeypatch.setenv("CAESURA_RUNTIME", str(folder))
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder / "data"))
+    yield folder
+    monkeypatch.setenv("CAESURA_RUNTIME", str(folder))  # a test may have changed it
+    folder.chmod(0o700)
+    for place in rendezvous.running():
+        if holder := place.holder():
+            rendezvous.kill(holder)
+    shutil.rmtree(folder, ignore_errors=True)  # a killed process may be in the middle of a write
+
+
+def client(model: str = "fake", **more: object) -> Engine:
+    return Engine(client="test", model=model, command=[sys.executable, str(FAKE), model], **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def one() -> AsyncIterator[Engine]:
+    async with running(client()) as found:
+        yield found
+
+
+class running:  # noqa: N801 (reads as a verb: `async with running(client())`)
+    def __init__(self, found: Engine) -> None:
+        self.engine = found
+
+    async def __aenter__(self) -> Engine:
+        await self.engine.start()
+        return self.engine
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.engine.close()
+
+
+def job(prefix: str = "", *, document: str = "d", deadline_ms: float = 20_000, holes: int = 1) -> wire.Infill:
+    return wire.Infill(
+        job=engine.job_id(),
+        document=document,
+        prefix=prefix,
+        suffix="",
+        segments=(wire.Hole(),) * holes,
+        deadline_ms=deadline_ms,
+    )
+
+
+async def answer(found: Engine, request: wire.Infill) -> str:
+    async for event in found.infill(request):
+        if isinstance(event, wire.Done):
+            return event.holes[0].text
+    raise AssertionError("the job ended without Done or an error")
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.005)
+
+
+async def status_when(found: Engine, condition: Callable[[wire.Status], bool], timeout_s: float = 10.0) -> wire.Status:
+    deadline = time.monotonic() + timeout_s
+    while not condition(status := await found.status()):
+        assert time.monotonic() < deadline, f"it did not happen in time: {status}"
+        await asyncio.sleep(0.005)
+    return status
+
+
+async def first_event(found: Engine, request: wire.Infill) -> None:
+    """Return when the job is live in the worker, and leave it."""
+    async with aclosing(found.infill(request)) as events:
+        async for _ in events:
+            return
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def in_flight(found: Engine, prefix: str = "endless") -> asyncio.Task[str]:
+    """A job that the worker is working on."""
+    task = asyncio.create_task(answer(found, job(prefix, document=engine.job_id())))
+    await status_when(found, lambda status: status.live > 0)
+    return task
+
+
+# Jobs
+
+
+async def test_events_are_cumulative_and_end_with_done(one: Engine) -> None:
+    events = [event async for event in one.infill(job(holes=2))]
+    *partial, done = events
+    assert isinstance(done, wire.Done)
+    assert [fill.text for fill in done.holes] == ["answer", "answer"]
+    assert [event.seq for event in events] == sorted({event.seq for event in events})
+    assert all("answer".startswith(event.holes[0].text) for event in partial)
+
+
+async def test_leaving_the_events_cancels_the_job(one: Engine) -> None:
+    await first_event(one, job("endless"))
+    await status_when(one, lambda status: status.live == 0)
+    assert await answer(one, job()) == "answer"
+
+
+async def test_a_job_the_scheduler_cannot_take_fails_alone(one: Engine) -> None:
+    other = await in_flight(one)
+    with pytest.raises(EngineFailed, match="could not read") as failed:
+        await answer(one, job("refuse"))
+    assert failed.value.code == "invalid"
+    assert not other.done()
+    other.cancel()
+
+
+@pytest.mark.parametrize("prefix", ["x" * (wire.MAX_CONTEXT + 1), "\ud800"])
+async def test_a_job_outside_the_bounds_is_refused_before_it_is_sent(one: Engine, prefix: str) -> None:
+    with pytest.raises(EngineFailed, match="limits") as failed:
+        await answer(one, job(prefix))
+    assert failed.value.code == "invalid"
+
+
+async def test_more_than_eight_jobs_at_once_are_too_many(one: Engine) -> None:
+    await one.ready(READY_S)
+    tasks = [asyncio.create_task(answer(one, job("endless", document=str(n)))) for n in range(9)]
+    done, waiting = await asyncio.wait(tasks, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+    assert [type(task.exception()) for task in done] == [EngineBusy]
+    for task in waiting:
+        task.cancel()
+
+
+async def test_jobs_wait_for_the_model_and_the_newest_of_a_document_wins(runtime: Path) -> None:
+    async with running(client("waits")) as found:
+        await until(lambda: found.state == "loading")
+        old = asyncio.create_task(answer(found, job()))
+        expired = asyncio.create_task(answer(found, job(document="other", deadline_ms=300)))
+        await status_when(found, lambda status: status.queued == 2)
+        new = asyncio.create_task(answer(found, job()))
+        with pytest.raises(EngineFailed, match="superseded"):
+            await old
+        with pytest.raises(EngineFailed, match="not ready in time"):
+            await expired
+        (runtime / "go").touch()
+        assert await new == "answer"
+
+
+# Sharing
+
+
+async def test_two_clients_share_one_engine(one: Engine) -> None:
+    async with running(client()) as two:
+        assert {*await asyncio.gather(answer(one, job()), answer(two, job()))} == {"answer"}
+        first, second = await one.status(), await two.status()
+        assert first.pid == second.pid
+        assert second.peers == 2
+        assert second.done == 2
+        assert second.p50_ms["total"] == pytest.approx(12.1)
+
+
+async def test_eight_simultaneous_first_clients_get_one_supervisor() -> None:
+    clients = [client() for _ in range(8)]
+    await asyncio.gather(*(c.start() for c in clients))
+    await asyncio.gather(*(c.ready(READY_S) for c in clients))
+    assert len({(await c.status()).pid for c in clients}) == 1
+    assert len(rendezvous.running()) == 1
+    await asyncio.gather(*(c.close() for c in clients))
+
+
+async def test_the_engine_exits_when_nobody_has_used_it_for_a_while(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAESURA_IDLE_EXIT", "0.5")
+    async with running(client()) as found:
+        await found.ready(READY_S)
+        status = await found.status()
+    await until(lambda: not rendezvous.running())
+    await until(lambda: not alive(status.worker_pid or 0))
+    assert not list(runtime.glob("*.sock"))
+
+
+async def test_an_idle_model_is_unloaded_and_comes_back_with_the_next_job() -> None:
+    async with running(client("unloads")) as found:
+        assert await answer(found, job()) == "answer"
+        status = await status_when(found, lambda status: status.state == "idle")
+        assert status.worker_pid is None
+        assert found.state == "ready"
+        assert await answer(found, job()) == "answer"
+
+
+async def test_stop_ends_the_engine_and_the_next_use_starts_another(one: Engine) -> None:
+    await one.ready(READY_S)
+    before = (await one.status()).pid
+    await one.stop()
+    await until(lambda: not rendezvous.running())
+    with pytest.raises(EngineUnavailable, match="stopped"):
+        await answer(one, job())
+    await until(lambda: one.state == "ready", READY_S)
+    assert await answer(one, job()) == "answer"
+    assert (await one.status()).pid != before
+
+
+async def test_sigterm_lets_a_running_job_end(one: Engine) -> None:
+    await one.ready(READY_S)
+    status = await one.status()
+    events = one.infill(job())
+    await anext(events)
+    os.kill(status.pid, signal.SIGTERM)
+    async for event in events:
+        last = event
+    assert isinstance(last, wire.Done)
+    await until(lambda: not rendezvous.running())
+
+
+# Faults
+
+
+async def test_a_killed_worker_is_told_at_once_and_replaced(one: Engine) -> None:
+    task = await in_flight(one)
+    worker_pid = (await one.status()).worker_pid
+    assert worker_pid
+    killed = time.monotonic()
+    os.kill(worker_pid, signal.SIGKILL)
+    with pytest.raises(EngineFailed) as failed:
+        await task
+    assert failed.value.code == "engine_lost"
+    assert time.monotonic() - killed < 1.0  # 5 ms on an idle machine
+    assert await answer(one, job()) == "answer"
+    status = await one.status()
+    assert status.restarts == 1
+    assert status.worker_pid != worker_pid
+
+
+async def test_a_killed_supervisor_takes_its_worker_along_and_is_replaced(one: Engine) -> None:
+    task = await in_flight(one)
+    status = await one.status()
+    os.kill(status.pid, signal.SIGKILL)
+    with pytest.raises(EngineFailed) as failed:
+        await task
+    assert failed.value.code == "engine_lost"
+    await until(lambda: not alive(status.worker_pid or 0))
+    assert await answer(one, job()) == "answer"
+    assert (await one.status()).pid != status.pid
+
+
+async def test_a_hung_worker_is_killed(one: Engine) -> None:
+    with pytest.raises(EngineFailed) as failed:
+        await answer(one, job("hang"))
+    assert failed.value.code == "engine_lost"
+    assert await answer(one, job()) == "answer"
+
+
+async def test_a_stuck_supervisor_is_replaced(one: Engine) -> None:
+    await one.ready(READY_S)
+    stuck = (await one.status()).pid
+    os.kill(stuck, signal.SIGSTOP)
+    async with running(client()) as two:
+        assert await answer(two, job()) == "answer"
+        assert (await two.status()).pid != stuck
+    assert not alive(stuck)
+
+
+async def test_a_job_that_has_stopped_the_engine_twice_is_refused(one: Engine) -> None:
+    for _ in range(2):
+        with pytest.raises(EngineFailed) as failed:
+            await answer(one, job("crash"))
+        assert failed.value.code == "engine_lost"
+    with pytest.raises(EngineFailed, match="refused"):
+        await answer(one, job("crash", document="another"))
+    assert await answer(one, job()) == "answer"
+
+
+async def test_a_model_that_cannot_be_loaded_is_reported_in_its_own_words() -> None:
+    async with running(client("unknown")) as found:
+        with pytest.raises(EngineUnavailable, match="There is no model 'unknown'"):
+            await found.ready(READY_S)
+        with pytest.raises(EngineUnavailable, match="There is no model 'unknown'"):
+            await answer(found, job())
+        assert found.state == "unavailable"
+
+
+async def test_an_engine_that_always_crashes_is_given_up() -> None:
+    async with running(client("crasher")) as found:
+        with pytest.raises(EngineUnavailable, match="ended with code 3"):
+            await found.ready(READY_S)
+        with pytest.raises(EngineUnavailable):
+            await answer(found, job())
+        assert (await found.status()).worker_pid is None
+
+
+async def test_a_command_that_cannot_start_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caesura.server.launch.BACKOFF_S", (0.001, 0.01))
+    async with running(Engine(client="test", command=[sys.executable, "-c", "raise SystemExit(1)"])) as found:
+        with pytest.raises(EngineUnavailable, match="did not start in 5 tries"):
+            await found.ready(READY_S)
+
+
+async def test_without_spawn_a_missing_engine_is_reported_at_once() -> None:
+    async with running(client(spawn=False)) as found:
+        with pytest.raises(EngineUnavailable, match="No engine is running"):
+            await found.ready(READY_S)
+
+
+async def test_another_protocol_is_answered(one: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    await one.ready(READY_S)
+    place = rendezvous.place("fake", "auto")
+    monkeypatch.setattr(wire, "PROTOCOL", wire.PROTOCOL + 1)
+    async with running(client(place=place)) as newer:
+        with pytest.raises(EngineUnavailable, match="speaks protocol 1"):
+            await newer.ready(READY_S)
+
+
+# Strangers
+
+
+@pytest.fixture
+async def stranger(one: Engine) -> AsyncIterator[zmq.asyncio.Socket]:
+    """A bare socket at the engine's door."""
+    await one.ready(READY_S)
+    context = zmq.asyncio.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.connect(f"ipc://{rendezvous.place('fake', 'auto').socket}")
+    yield socket
+    context.destroy(linger=0)
+
+
+async def test_what_nobody_could_have_meant_is_dropped_and_counted(one: Engine, stranger: zmq.asyncio.Socket) -> None:
+    nonsense = [
+        [b""],
+        [b"\x81\xa1a" * 50_000],
+        [os.urandom(1000)],
+        [b"", wire.encode(wire.Ping())],
+        [wire.encode(wire.Ping())] * 3,
+        [wire.encode(wire.Pong(1))],
+        [wire.encode(job())],  # before its hello
+        [wire.encode(wire.Stop())],
+    ]
+    for frames in nonsense:
+        await stranger.send_multipart(frames)
+    await status_when(one, lambda status: status.dropped == len(nonsense))
+    assert await answer(one, job()) == "answer"
+    assert (await one.status()).peers == 1
+
+
+async def test_a_frame_that_is_too_large_ends_only_its_senders_connection(
+    one: Engine, stranger: zmq.asyncio.Socket
+) -> None:
+    await stranger.send(b"x" * (wire.MAX_FRAME + 1))
+    assert await answer(one, job()) == "answer"
+
+
+async def test_a_client_that_floods_and_never_reads_holds_up_nobody(one: Engine, stranger: zmq.asyncio.Socket) -> None:
+    await stranger.send(wire.encode(wire.Hello(wire.PROTOCOL, "test", "flood")))
+    memory = (await one.status()).memory_mb
+    for _ in range(20_000):
+        await stranger.send(wire.encode(wire.Query()))
+    assert await answer(one, job()) == "answer"
+    assert (await one.status()).memory_mb < memory + 20
+
+
+async def test_a_client_that_falls_silent_loses_its_jobs(one: Engine, stranger: zmq.asyncio.Socket) -> None:
+    await stranger.send(wire.encode(wire.Hello(wire.PROTOCOL, "test", "silent")))
+    await stranger.send(wire.encode(job("endless")))
+    await status_when(one, lambda status: status.live == 1)
+    status = await status_when(one, lambda status: status.live == 0)
+    assert status.peers == 1
+
+
+# The runtime folder
+
+
+async def test_a_folder_open_to_others_is_refused(runtime: Path) -> None:
+    runtime.chmod(0o755)
+    async with running(client()) as found:
+        with pytest.raises(EngineUnavailable, match="chmod 700"):
+            await found.ready(READY_S)
+
+
+def test_a_linked_folder_is_refused(runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "link").symlink_to(runtime)
+    monkeypatch.setenv("CAESURA_RUNTIME", str(tmp_path / "link"))
+    with pytest.raises(paths.UnsafeFolder, match="symbolic link"):
+        rendezvous.place("fake", "auto")
+
+
+def test_a_path_too_long_for_a_socket_is_refused(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CAESURA_RUNTIME", str(runtime / ("x" * 100)))
+    with pytest.raises(rendezvous.NoPlace, match="CAESURA_RUNTIME"):
+        rendezvous.place("fake", "auto")
+
+
+async def test_sockets_and_locks_are_the_users_own(one: Engine, runtime: Path) -> None:
+    await one.ready(READY_S)
+    assert {path.stat().st_mode & 0o077 for path in runtime.glob("e-*")} == {0}

