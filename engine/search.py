@@ -18,11 +18,13 @@ from torch import Tensor
 
 from caesura.engine.canvas import HoleState, Vocabulary, spans
 
-WIDTH = 6  # hypotheses scored in one pass
+WIDTH = 4  # hypotheses scored in one pass
 BRANCH = 3  # left-to-right children of a hypothesis
 PASSES = 40  # of a hole, at most
+PATIENCE = 1.0  # nats a hypothesis must promise more for every pass that found no better candidate
 HEAD = 6  # suffix tokens that judge a fill
 DEPTH_BONUS = 0.7  # nats a token: best-first would else never leave the shallow nodes
+END_MARGIN = 4.0  # nats; see `_best_ends`
 LOCK_MARGIN = 2.5  # nats; hypotheses this far behind the best do not keep text from being locked
 
 Source = Literal["canvas", "lookup", "left_to_right"]
@@ -79,6 +81,8 @@ class Search:
         self.open: list[Node] = []  # known probability, not yet run
         self.ends: list[End] = []
         self.passes = 0
+        self._best: End | None = None
+        self._improved = 0  # the pass that found it
         self.locked = b""
         self._ancestors: list[int] = []  # per row of the tree: bit set of the rows it sees
         self._plan: list[tuple[Node | None, End | None, int]] = []  # node, end, index in the head, of each row
@@ -155,9 +159,11 @@ class Search:
         return chosen
 
     def _best_ends(self) -> list[End]:
-        """The most promising unfinished end, if it can still win."""
+        """The most promising unfinished ends, if they can still win. Ends far behind the open hypotheses wait: judging
+        one costs a row for every token of the head."""
         best = self.best()
-        least = best.score if best is not None and best.score is not None else -math.inf
+        leading = max((n.logp for n in self.open), default=-math.inf)
+        least = max(best.bound if best is not None else -math.inf, leading - END_MARGIN)
         waiting = [e for e in self.ends if e.score is None and e.bound > least]
         return sorted(waiting, key=lambda e: e.bound, reverse=True)[:2]
 
@@ -194,11 +200,9 @@ class Search:
                 self.open.append(child)
 
     def _maybe_end(self, node: Node, logp: Tensor) -> None:
-        """A fill may end behind this node, unless it would be empty."""
-        if not node.depth:
-            return
-        text = b"".join(self.vocabulary.pieces[n.token] for n in node.path())[len(self.hole.forced) :]
-        if not text.strip():
+        """A fill may end behind this node, unless it would be empty or end inside a character."""
+        raw = self._bytes(node)[len(self.hole.forced) :]
+        if not node.depth or raw.decode("utf-8", errors="ignore").encode() != raw or not raw.strip():
             return
         if self.head:
             bound = node.logp + float(logp[self.head[0]])
@@ -225,9 +229,12 @@ class Search:
     def _prune(self) -> None:
         """Drop what cannot win any more, then lock what the rest shares."""
         best = self.best()
+        if best is not self._best:
+            self._best, self._improved = best, self.passes
         if best is not None and best.score is not None:
             judged = best.score - best.bound  # the suffix behind its first token: what another fill may hope for
-            self.open = [n for n in self.open if n.logp + judged > best.score]
+            least = best.score - judged + PATIENCE * (self.passes - self._improved)
+            self.open = [n for n in self.open if n.logp > least]
         leaders = [(n.logp + DEPTH_BONUS * n.depth, n) for n in self.open]
         leaders += [(e.node.logp + DEPTH_BONUS * e.node.depth, e.node) for e in self.ends if e.score is None]
         if best is not None:
@@ -245,11 +252,9 @@ class Search:
 
     def finished(self) -> bool:
         """Nothing left that could beat the best candidate."""
-        if self.passes >= PASSES:
-            return True
-        if self.passes == 0:
+        if not self.passes:
             return False
-        return not self.open and not self._best_ends()
+        return self.passes >= PASSES or not (self.open or self._best_ends())
 
     def _bytes(self, node: Node) -> bytes:
         return b"".join(self.vocabulary.pieces[n.token] for n in node.path())
@@ -279,8 +284,10 @@ class Search:
         return [n.token for n in node.path()]
 
     def confidence(self, node: Node) -> float:
-        """Geometric mean of the token probabilities of the path."""
-        return math.exp(min(0.0, max(-50.0, node.logp) / max(1, node.depth)))
+        """Geometric mean of the token probabilities of the path, and of ending there if it is a candidate."""
+        ended = next((e for e in self.ends if e.node is node), None)
+        logp, count = (ended.bound, node.depth + 1) if ended else (node.logp, max(1, node.depth))
+        return math.exp(min(0.0, max(-50.0, logp / count)))
 
     def sources(self, node: Node) -> list[Source]:
         return [n.source for n in node.path()]

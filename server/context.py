@@ -77,7 +77,10 @@ def opens_block(line: str, row: Language) -> bool:
 
 
 def _prefix(text: str, start: int, size: int) -> str:
-    cut = max(0, start - size)
+    """At most `size` code points from a line start. The cut moves in strides, not with every line typed, so that the
+    engine's KV of the prefix stays valid."""
+    stride = max(1, size // 4)
+    cut = -(-max(0, start - size) // stride) * stride
     if cut and (line_break := text.find("\n", cut - 1, start)) >= 0:
         cut = line_break + 1
     return text[cut:start]
