@@ -1,7 +1,9 @@
 """Where Caesura keeps its sockets, logs and converted models: folders of the user's own, mode 0700."""
 
+import getpass
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 import platformdirs
@@ -12,9 +14,13 @@ class UnsafeFolder(Exception):
 
 
 def runtime() -> Path:
-    """Sockets and locks. `CAESURA_RUNTIME` overrides it (tests, several engines side by side)."""
-    override = os.environ.get("CAESURA_RUNTIME")
-    return private(Path(override) if override else platformdirs.user_runtime_path("caesura"))
+    """Sockets and locks. `CAESURA_RUNTIME` overrides it (tests, several engines side by side). Not platformdirs': that
+    warns on every call where there is no session folder, as in a container."""
+    if override := os.environ.get("CAESURA_RUNTIME"):
+        return private(Path(override))
+    if session := os.environ.get("XDG_RUNTIME_DIR"):
+        return private(Path(session) / "caesura")
+    return private(Path(tempfile.gettempdir()) / f"caesura-{getpass.getuser()}")
 
 
 def logs() -> Path:

@@ -125,6 +125,16 @@ class Canvas:
     def of_hole(self, number: int) -> list[Slot]:
         return [s for s in self.slots if s.hole == number]
 
+    def guess(self, number: int) -> list[int]:
+        """The best known token of every slot of a hole, up to the first that has none."""
+        tokens: list[int] = []
+        for slot in self.of_hole(number):
+            token = slot.draft if slot.token is None else slot.token
+            if token is None:
+                break
+            tokens.append(token)
+        return tokens
+
     def pending(self, number: int) -> tuple[Slot | None, bytes]:
         """The leftmost open slot of a hole, and what of the forced text it still has to produce."""
         forced = self.holes[number].forced
@@ -241,9 +251,9 @@ def lay(
         forced = ""
     after = encode(suffix[: limit * 8])[: limit // 3]
     behind = slide(encode(stable), limit - len(after) - len(model.separator))
-    cut = max(0, len(behind) - TAIL)
-    context = [*after, *model.separator, *behind[:cut]]
-    return Layout(context, Canvas(behind[cut:], layout, after[:HEAD], holes, vocabulary))
+    rows = [*after, *model.separator, *behind]
+    cut = len(rows) - (min(TAIL, len(behind)) or len(model.separator))  # the row before the first slot predicts it
+    return Layout(rows[:cut], Canvas(rows[cut:], layout, after[:HEAD], holes, vocabulary))
 
 
 def fold(prefix: str, segments: Sequence[Text | Hole], suffix: str) -> tuple[str, list[Text | Hole], str]:

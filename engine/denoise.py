@@ -79,7 +79,7 @@ def decide(model: Model, w: Denoising, scores: Scores, p_null: Tensor) -> None:
         doubt_draft(canvas, scores)
     observe(canvas, scores, p_null, again=not model.noise.absorbing)
     if w.search is not None:
-        w.search.propose([s.draft for s in canvas.slots if s.hole == 0 and s.draft is not None], "canvas")
+        w.search.propose(canvas.guess(0), "canvas")
     elif w.step == 0 and model.null_id is not None and lengthen(canvas):
         pass  # the canvas grew: this step told its length
     elif model.noise.absorbing:

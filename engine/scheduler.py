@@ -182,6 +182,7 @@ class Scheduler:
         hole = canvas.holes[number]
         live.kv.truncate(len(live.kv.ids))
         search = Search(self.vocabulary, hole, tail, self._following(canvas, number), live.kv.length)
+        search.propose(canvas.guess(number), "canvas")  # of later holes: the first one's draft is still to come
         if number == 0:
             forced = hole.forced.decode()
             for text in lookup(live.job.prefix, live.job.suffix):

@@ -26,14 +26,15 @@ class Tokenizer:
     """Byte-level BPE. Ids are ints; every id has a byte string, empty for special tokens."""
 
     def __init__(self, path: Path) -> None:
-        if path.stat().st_size > MAX_FILE:
-            raise TokenizerError(f"{path.name} is larger than {MAX_FILE >> 20} MiB and was not loaded.")
         try:
+            if path.stat().st_size > MAX_FILE:
+                raise TokenizerError(f"{path.name} is larger than {MAX_FILE >> 20} MiB and was not loaded.")
             self._inner = tokenizers.Tokenizer.from_file(str(path))
         except BaseException as error:  # the library raises PanicException, which is no Exception
-            if isinstance(error, KeyboardInterrupt):
+            if isinstance(error, KeyboardInterrupt | TokenizerError):
                 raise
-            raise TokenizerError(f"{path.name} is damaged: {error}") from error
+            reason = " ".join(str(error).split())[:160]
+            raise TokenizerError(f"{path.name} is missing or damaged: {reason}") from error
         self._inner.encode_special_tokens = True  # text of the buffer never becomes a special token
         self.size = self._inner.get_vocab_size()
 

@@ -28,8 +28,8 @@ def verify(folder: Path) -> str:
     manifest = folder / "manifest.json"
     try:
         raw = manifest.read_bytes()
-        files: dict[str, str] = json.loads(raw)["files"]
-    except (OSError, ValueError, KeyError) as error:
+        files: dict[str, str] = dict(json.loads(raw)["files"].items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise WeightsError(f"{manifest} is missing or damaged; install the model again.") from error
     for name, expected in files.items():
         path = folder / name
@@ -54,7 +54,7 @@ class Stored(Mapping[str, Tensor]):
             self._file = safe_open(path, framework="pt")
             stored = set(self._file.keys())
         except (OSError, SafetensorError) as error:
-            raise WeightsError(f"{path} is damaged: {error}") from error
+            raise WeightsError(f"{path} is damaged: {one_line(error)}") from error
         self._forms = {
             name.removesuffix(f".{form}"): form for name in stored if (form := name.rpartition(".")[2]) in FORMS
         }
@@ -62,22 +62,27 @@ class Stored(Mapping[str, Tensor]):
         self._forms |= dict.fromkeys(stored - parts, "")
 
     def __getitem__(self, name: str) -> Tensor:
+        """Raises WeightsError where the stored parts do not fit together."""
         form = self._forms[name]
-        tensor: Tensor
-        tensor, *rest = (
-            (self._file.get_tensor(f"{name}.{part}") for part in FORMS[form])
-            if form
-            else (self._file.get_tensor(name),)
-        )
-        if form == "q4":
-            tensor = torch.stack((tensor & 15, tensor >> 4), -1).flatten(1)
-        return grouped(tensor.float(), *rest) if form else tensor.float()
+        parts = [f"{name}.{part}" for part in FORMS[form]] if form else [name]
+        try:
+            tensor, *rest = (self._file.get_tensor(part) for part in parts)
+            if form == "q4":
+                tensor = torch.stack((tensor & 15, tensor >> 4), -1).flatten(1)
+            return grouped(tensor.float(), *rest) if form else tensor.float()
+        except (SafetensorError, RuntimeError) as error:
+            raise WeightsError(f"The tensor {name} is damaged ({one_line(error)}); install the model again.") from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._forms)
 
     def __len__(self) -> int:
         return len(self._forms)
+
+
+def one_line(error: BaseException) -> str:
+    """An error of a library as part of a sentence."""
+    return " ".join(str(error).split())[:160]
 
 
 def grouped(q: Tensor, scale: Tensor, least: Tensor | None = None) -> Tensor:

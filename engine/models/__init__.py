@@ -48,7 +48,9 @@ class Model(Protocol):
     noise: Noise
     shift: int  # 0, or 1 where the logits of a row predict the next position
     tokenizer: Tokenizer
-    separator: Sequence[int]  # between the suffix and the prefix of the context
+    separator: Sequence[
+        int
+    ]  # between the suffix and the prefix of the context; never empty, so a slot has a row before it
     null_id: int | None  # the trained "nothing here" token
     sampler: str  # the default, by file name
     max_context: int  # tokens of context that are used
@@ -75,7 +77,7 @@ def load(name: str, device: str = "auto") -> Model:
         family = config["model_type"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{folder} has no readable config.json; it is not a model folder.") from error
-    if not re.fullmatch(r"[a-z0-9_]{1,64}", str(family)) or not (Path(__file__).parent / f"{family}.py").is_file():
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_]{0,63}", str(family)) or not (Path(__file__).parent / f"{family}.py").is_file():
         raise ModelError(f"Models of type {family!r} are not supported yet.")
     try:
         verify(folder)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention, silu
 
-from caesura.engine import weights
+from caesura.engine import samplers, weights
 from caesura.engine.cache import KV, Cache
 from caesura.engine.models import Run
 from caesura.engine.noise import Absorbing
@@ -47,11 +47,16 @@ class Config:
 
     @classmethod
     def read(cls, config: dict[str, Any]) -> "Config":
-        """Raises WeightsError where a field is missing or not a number."""
+        """Raises WeightsError where a field is missing, is not a positive number, or does not divide another."""
         try:
-            return cls(**{name: kind(config[name]) for name, kind in cls.__annotations__.items()})
+            shape = cls(**{name: kind(config[name]) for name, kind in cls.__annotations__.items()})
         except (KeyError, TypeError, ValueError) as error:
             raise weights.WeightsError(f"config.json is damaged: {error}") from error
+        if min(vars(shape).values()) <= 0:
+            raise weights.WeightsError("config.json is damaged: every size must be above 0.")
+        if shape.hidden_size % (2 * shape.num_heads) or shape.num_heads % shape.num_kv_heads:
+            raise weights.WeightsError("config.json is damaged: the heads do not divide the hidden size.")
+        return shape
 
     def shape(self, matrix: str) -> tuple[int, int]:
         """[N, K] of a layer's matrix."""
@@ -116,9 +121,12 @@ class Merged(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         if name in self._adapter:
             return self._adapter[name]
-        if f"{name}.a" in self._adapter:
-            return self._base[name] + self._adapter[f"{name}.b"] @ self._adapter[f"{name}.a"]
-        return self._base[name]
+        weight = self._base[name]
+        if f"{name}.a" not in self._adapter:
+            return weight
+        down = self._adapter[f"{name}.a"]
+        up = expect(self._adapter, f"{name}.b", (weight.shape[0], down.shape[0]))
+        return weight + up @ expect(self._adapter, f"{name}.a", (up.shape[1], weight.shape[1]))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._base)
@@ -151,7 +159,8 @@ class BlockLlama:
         self._base = [packed(config, base, i) for i in range(config.num_layers)]
         canvas = Merged(base, adapter)
         self._canvas = [packed(config, canvas, i) for i in range(config.num_layers)]
-        self._norms = base["norm"], canvas["norm"]
+        width = (config.hidden_size,)
+        self._norms = expect(base, "norm", width), expect(canvas, "norm", width)
 
     def __repr__(self) -> str:
         return f"<BlockLlama {self.name} {self.config.num_layers}x{self.config.hidden_size}>"
@@ -272,11 +281,16 @@ def load(folder: Path, config: dict[str, Any], device: str) -> BlockLlama:
     shape = Config.read(config)
     tokenizer = Tokenizer(folder / "tokenizer.json")
     base = weights.Stored(folder / "base.safetensors")
+    if tokenizer.size != shape.vocab_size:
+        raise weights.WeightsError(f"tokenizer.json has {tokenizer.size} tokens, config.json {shape.vocab_size}.")
     embed = expect(base, "embed", (shape.vocab_size, shape.hidden_size))
     adapter: Mapping[str, Tensor] = {"special": embed.mean(0, keepdim=True).repeat(len(SPECIALS), 1)}
     if (folder / "adapter.safetensors").is_file():
         adapter = weights.Stored(folder / "adapter.safetensors")
+    expect(adapter, "special", (len(SPECIALS), shape.hidden_size))
     model = BlockLlama(str(config.get("name", folder.name)), shape, tokenizer, base, adapter)
-    model.separator = [tokenizer.special(config["separator"])] if "separator" in config else []
+    model.separator = [tokenizer.special(str(config.get("separator")))]
     model.sampler = str(config.get("sampler", model.sampler))
+    if model.sampler not in ("verify", *samplers.names()):
+        raise weights.WeightsError(f"config.json names the sampler {model.sampler!r}, which does not exist.")
     return model

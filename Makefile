@@ -1,0 +1,32 @@
+# Everything that is checked, by name. `make install` first; all else runs in .venv.
+
+PYTHON = .venv/bin/python
+
+.PHONY: install test lint slow real bench quality train
+
+install:
+	python3 -m venv .venv
+	$(PYTHON) -m pip install -q -c constraints.txt -e '.[test]'
+
+test:
+	$(PYTHON) -m pytest
+
+lint:
+	$(PYTHON) -m ruff check
+	$(PYTHON) -m ruff format --check
+	$(PYTHON) -m mypy -p caesura
+
+slow:  # minutes
+	$(PYTHON) -m pytest -m slow
+
+real:  # real editors, the shipped model under load
+	$(PYTHON) -m pytest -m real
+
+bench:
+	$(PYTHON) bench/latency.py
+
+quality:  # make quality DATA=folder-of-HumanEval-Infilling BASE=folder-of-the-uncut-base
+	$(PYTHON) bench/quality.py --data '$(DATA)' --base '$(BASE)'
+
+train:  # make train MODEL=folder CORPUS=folder RUN=folder [MINUTES=60]; goes on where RUN left off
+	$(PYTHON) training/train.py --model '$(MODEL)' --corpus '$(CORPUS)' --run '$(RUN)' --minutes $(or $(MINUTES),60)
