@@ -89,9 +89,6 @@ class Cache:
         self._free.append(kv)
         del self._free[: -self._entries]
 
-    def clear(self) -> None:
-        self._free.clear()
-
 
 def common(left: Sequence[int], right: Sequence[int]) -> int:
     """Length of the longest common prefix."""

@@ -2,8 +2,11 @@
 (and fixed text between holes), locked head of the suffix. Token healing happens here, at both ends.
 """
 
+import bisect
+import itertools
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -13,9 +16,13 @@ from torch import Tensor
 from caesura.engine.models import Model
 from caesura.wire import Fill, Hole, Text
 
-# The last pre-token of a prefix: a cursor inside it changes how the whole of it is tokenised.
-_LAST_PIECE = re.compile(r"(?: ?[^\W\d_]+|\d| ?[^\s\w]+|_+| ?_+|\s+)\Z")
+# The last pre-token of a prefix by GPT-2's pattern: a cursor inside it changes how the whole of it is tokenised.
+# An apostrophe that opens its run binds the letters behind it; blanks in front belong to it unless they end in a space.
+_CORE = r"(?:(?<![^\w\s])(?<![_ ])')?[^\W\d_]+|(?:[^\s\w]|_)+"
+_LAST_PIECE = re.compile(rf"(?:(?:\s+(?<! )| )?(?:{_CORE})|\d|\s+)\Z")
 HEALED = 48  # code points; a longer last piece (a run of blanks) is only healed from its end
+MAX_ROWS = 512  # of a canvas, from its first hole to its last
+WORTH_A_ROW = 0.05  # joint probability of a drafted chain
 TAIL, HEAD = 4, 12  # rows, as in training/examples.py
 
 
@@ -25,7 +32,11 @@ def heal(prefix: str) -> tuple[str, str]:
     Byte-level BPE never merges across pre-tokens, so cutting before the last one is safe.
     """
     match = _LAST_PIECE.search(prefix[-HEALED:])
-    cut = len(prefix) - len(match.group()) if match else len(prefix)
+    piece = match.group() if match else ""
+    numerals = [i for i, character in enumerate(piece) if unicodedata.category(character)[0] == "N"]
+    if numerals:  # a numeral is a piece of its own
+        piece = piece[-1:] if numerals[-1] == len(piece) - 1 else piece[numerals[-1] + 1 :]
+    cut = len(prefix) - len(piece)
     return prefix[:cut], prefix[cut:]
 
 
@@ -36,46 +47,61 @@ class Vocabulary:
         self.pieces = model.tokenizer.pieces
         self.null_id = model.null_id
         self.size = len(self.pieces) + (2 if model.null_id is not None else 0)  # with mask and null behind them
-        self._special = torch.tensor([not p for p in self.pieces])
+        self._sorted = sorted((piece, number) for number, piece in enumerate(self.pieces) if piece)
+        self._numbers = dict(self._sorted)
+        self._line_breaks = torch.tensor([not one_line(piece) for piece in self.pieces])
+        special = torch.tensor([not piece for piece in self.pieces])
+        self._any = torch.zeros(len(self.pieces)).masked_fill(special, -torch.inf)
+        self._any_of_line = self._any.masked_fill(self._line_breaks, -torch.inf)
         self.allowed = lru_cache(maxsize=512)(self._allowed)
-
-    @cached_property
-    def line_breaks(self) -> Tensor:
-        """bool [vocabulary]: tokens with a line break in them."""
-        return torch.tensor([b"\n" in p or b"\r" in p for p in self.pieces])
 
     @cached_property
     def line_ends(self) -> Tensor:
         """Ids of tokens that begin with a line break, and of the end-of-text specials."""
         return torch.tensor([i for i, p in enumerate(self.pieces) if p[:1] in (b"\n", b"\r", b"")])
 
-    def _allowed(self, pending: bytes, one_line: bool) -> Tensor:
-        """Bias [vocabulary without specials] for a slot that still has to produce `pending` first."""
-        bias = torch.zeros(len(self.pieces))
-        bias[self._special] = -torch.inf
-        if pending:
-            fits = [bool(p) and (p.startswith(pending) or pending.startswith(p)) for p in self.pieces]
-            bias[~torch.tensor(fits)] = -torch.inf
-        if pending.endswith((b" ", b"\t")):  # the indentation is there already: a fill does not deepen it
-            deeper = [p[len(pending) :][:1] in (b" ", b"\t") for p in self.pieces]
-            bias[torch.tensor(deeper)] = -torch.inf
-        if one_line:
-            breaks = [b"\n" in p[len(pending) :] or b"\r" in p[len(pending) :] for p in self.pieces]
-            bias[torch.tensor(breaks) if pending else self.line_breaks] = -torch.inf
+    def _allowed(self, pending: bytes, of_line: bool) -> Tensor:
+        """Bias [vocabulary without specials] for a slot that still has to produce `pending` first; `of_line` forbids
+        line breaks behind it. Indentation that is there already is not deepened."""
+        if not pending:
+            return self._any_of_line if of_line else self._any
+        fits = [n for k in range(1, len(pending)) if (n := self._numbers.get(pending[:k])) is not None]
+        indented = pending.endswith((b" ", b"\t"))
+        for piece, number in itertools.islice(self._sorted, bisect.bisect_left(self._sorted, (pending, -1)), None):
+            if not piece.startswith(pending):
+                break
+            rest = piece[len(pending) :]
+            if not (of_line and not one_line(rest)) and not (indented and rest[:1] in (b" ", b"\t")):
+                fits.append(number)
+        bias = torch.full((len(self.pieces),), -torch.inf)
+        bias[torch.tensor(fits, dtype=torch.int64)] = 0.0
         return bias
 
 
-@dataclass
+def one_line(piece: bytes) -> bool:
+    return b"\n" not in piece and b"\r" not in piece
+
+
+@dataclass(eq=False)
 class Slot:
-    """One position of a hole. `token` is accepted (None while open); `draft` is the best guess with its probability."""
+    """One position of a hole. `token` is accepted (None while open); `draft` is the best guess with its probability;
+    `shown` is a warm start's token, shown to the first forward in the place of noise."""
 
     hole: int
     token: int | None = None
+    shown: int | None = None
     draft: int | None = None
     prob: float = 0.0
     p_null: float = 0.0
     stable: int = 0  # steps for which a uniform-noise slot has kept its best token
     locked: bool = False
+
+    def held(self, noise: Iterator[int]) -> int:
+        """What the row holds; an open slot takes the next noise token."""
+        if self.token is not None:
+            return self.token
+        drawn = next(noise)
+        return drawn if self.shown is None else self.shown
 
 
 @dataclass
@@ -113,9 +139,7 @@ class Canvas:
     def ids(self, noise: Sequence[int]) -> list[int]:
         """The row to denoise; open slots take the noise tokens in order."""
         draw = iter(noise)
-        middle = [
-            row if isinstance(row, int) else next(draw) if row.token is None else row.token for row in self.layout
-        ]
+        middle = [row if isinstance(row, int) else row.held(draw) for row in self.layout]
         return [*self.tail, *middle, *self.head]
 
     def slot_rows(self) -> list[int]:
@@ -126,23 +150,31 @@ class Canvas:
         return [s for s in self.slots if s.hole == number]
 
     def guess(self, number: int) -> list[int]:
-        """The best known token of every slot of a hole, up to the first that has none."""
+        """The best known tokens of a hole from its left, as long as all of them together are likely enough to be worth
+        a row each in a verifying pass; the first one always."""
         tokens: list[int] = []
+        together = 1.0
         for slot in self.of_hole(number):
             token = slot.draft if slot.token is None else slot.token
-            if token is None:
+            together *= slot.prob if slot.token is None else 1.0
+            if token is None or (tokens and together < WORTH_A_ROW):
                 break
             tokens.append(token)
         return tokens
 
     def pending(self, number: int) -> tuple[Slot | None, bytes]:
-        """The leftmost open slot of a hole, and what of the forced text it still has to produce."""
+        """The leftmost open slot of a hole, and what of the forced text is still to be produced there."""
         forced = self.holes[number].forced
         for slot in self.of_hole(number):
             if slot.token is None:
                 return slot, forced
             forced = forced[len(self.piece(slot.token)) :]
         return None, forced
+
+    def unhealed(self) -> dict[int, Slot]:
+        """By hole, the leftmost open slot where forced text is still to be produced."""
+        pending = map(self.pending, range(len(self.holes)))
+        return {slot.hole: slot for slot, forced in pending if slot and forced}
 
     def piece(self, token: int) -> bytes:
         return self.vocabulary.pieces[token] if token < len(self.vocabulary.pieces) else b""
@@ -162,12 +194,12 @@ class Canvas:
             rows.append(torch.cat((row, extra)))
         return torch.stack(rows)
 
-    def grow(self) -> None:
-        """Double the slots of every hole and open them all."""
-        layout: list[Slot | int] = []
-        for row in self.layout:
-            layout += [row] if isinstance(row, int) else [Slot(row.hole), Slot(row.hole)]
-        self.layout = layout
+    def grow(self, number: int) -> None:
+        """Double the slots of a hole, within its budget, and open them all."""
+        wanted = min(2 * len(self.of_hole(number)), self.holes[number].max_tokens)
+        first = next(i for i, row in enumerate(self.layout) if isinstance(row, Slot) and row.hole == number)
+        rest = [row for row in self.layout[first:] if isinstance(row, int) or row.hole != number]
+        self.layout = [*self.layout[:first], *(Slot(number) for _ in range(wanted)), *rest]
         self._index()
 
     def shrink(self) -> None:
@@ -233,7 +265,7 @@ def lay(
     """Tokenise a job for a model with causal context: `[suffix] separator [prefix]`, canvas behind it.
 
     `slots` bounds the open slots of a hole at the start; a canvas that does not end grows. Raises ValueError for a job
-    without a hole.
+    without a hole, or with holes too far apart for one canvas.
     """
     prefix, holes_and_text, suffix = fold(prefix, segments, suffix)
     encode, limit = model.tokenizer.encode, model.max_context
@@ -246,9 +278,12 @@ def lay(
             before = segment.text
             continue
         following = "".join(s.text for s in holes_and_text[index + 1 :] if isinstance(s, Text)) + suffix
-        layout += [Slot(len(holes)) for _ in range(min(slots, segment.max_tokens))]
-        holes.append(HoleState(single_line(segment, before, following), segment.max_tokens, forced.encode()))
+        most = segment.max_tokens + len(encode(forced))
+        layout += [Slot(len(holes)) for _ in range(min(slots, most))]
+        holes.append(HoleState(single_line(segment, before, following), most, forced.encode()))
         forced = ""
+    if len(layout) > MAX_ROWS:
+        raise ValueError(f"The holes are too far apart: {len(layout)} tokens lie between them, and {MAX_ROWS} fit.")
     after = encode(suffix[: limit * 8])[: limit // 3]
     behind = slide(encode(stable), limit - len(after) - len(model.separator))
     rows = [*after, *model.separator, *behind]
@@ -257,7 +292,8 @@ def lay(
 
 
 def fold(prefix: str, segments: Sequence[Text | Hole], suffix: str) -> tuple[str, list[Text | Hole], str]:
-    """Fixed text at either end of the segments becomes prefix and suffix, so that holes come first and last."""
+    """Fixed text at either end of the segments becomes prefix and suffix, so that holes come first and last; texts that
+    touch become one."""
     middle = list(segments)
     while middle and isinstance(first := middle[0], Text):
         prefix += first.text
@@ -267,7 +303,13 @@ def fold(prefix: str, segments: Sequence[Text | Hole], suffix: str) -> tuple[str
         del middle[-1]
     if not middle:
         raise ValueError("The job has no hole to fill.")
-    return prefix, middle, suffix
+    joined: list[Text | Hole] = []
+    for segment in middle:
+        if joined and isinstance(segment, Text) and isinstance(before := joined[-1], Text):
+            joined[-1] = Text(before.text + segment.text)
+        else:
+            joined.append(segment)
+    return prefix, joined, suffix
 
 
 def slide(ids: list[int], room: int) -> list[int]:

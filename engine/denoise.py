@@ -75,9 +75,9 @@ def statistics(logits: Tensor, null_id: int | None) -> tuple[Scores, Tensor]:
 def decide(model: Model, w: Denoising, scores: Scores, p_null: Tensor) -> None:
     """Accept, broadcast nulls, grow, lock."""
     canvas = w.canvas
-    if w.step == 0:
-        doubt_draft(canvas, scores)
     observe(canvas, scores, p_null, again=not model.noise.absorbing)
+    if w.step == 0:
+        keep_warm(canvas)
     if w.search is not None:
         w.search.propose(canvas.guess(0), "canvas")
     elif w.step == 0 and model.null_id is not None and lengthen(canvas):
@@ -88,10 +88,15 @@ def decide(model: Model, w: Denoising, scores: Scores, p_null: Tensor) -> None:
         settle(w, scores)
 
 
-def doubt_draft(canvas: Canvas, scores: Scores) -> None:
-    """Open the slots of a warm start that the model would fill otherwise."""
-    for slot, token in zip(canvas.slots, scores.token[0].tolist(), strict=True):
-        if slot.token is not None and slot.token != token:
+def keep_warm(canvas: Canvas) -> None:
+    """Accept what a warm start showed and the model agrees with; nothing of a hole whose healed start is lost."""
+    for slot in canvas.slots:
+        if slot.shown is not None and slot.shown == slot.draft:
+            slot.token = slot.draft
+        slot.shown = None
+    lost = canvas.unhealed()
+    for slot in canvas.slots:
+        if slot.hole in lost:
             slot.token = None
 
 
@@ -107,10 +112,10 @@ def observe(canvas: Canvas, scores: Scores, p_null: Tensor, *, again: bool) -> N
 def absorb(w: Denoising, scores: Scores, null: int | None) -> None:
     """Accepted slots keep their token and lock; the rest is masked again."""
     canvas = w.canvas
-    leftmost = {id(slot) for slot, pending in map(canvas.pending, range(len(canvas.holes))) if slot and pending}
     still = torch.tensor([[s.token is None for s in canvas.slots]])
-    for slot, yes in zip(canvas.slots, w.sampler(scores, still, w.step, w.of)[0].tolist(), strict=True):
-        if yes or id(slot) in leftmost:  # the healed start has to be known before the rest can follow it
+    accepted = w.sampler(scores, still, w.step, w.of)[0].tolist()
+    for slot, yes in zip(canvas.slots, healed_first(canvas, accepted), strict=True):
+        if yes and slot.token is None:
             slot.token = slot.draft
     for hole in range(len(canvas.holes)) if null is not None else ():
         of_hole = canvas.of_hole(hole)
@@ -123,28 +128,40 @@ def absorb(w: Denoising, scores: Scores, null: int | None) -> None:
     w.finished = not canvas.open()
 
 
+def healed_first(canvas: Canvas, accepted: list[bool]) -> list[bool]:
+    """The start of a healed hole has to be known before anything can follow it: until then only its leftmost open slot
+    is accepted."""
+    waiting = canvas.unhealed()
+    return [
+        slot is waiting[slot.hole] if slot.hole in waiting else yes
+        for slot, yes in zip(canvas.slots, accepted, strict=True)
+    ]
+
+
 def settle(w: Denoising, scores: Scores) -> None:
     """The accepted set is chosen anew; a slot locks when it is sure and has not moved for two steps."""
     slots = w.canvas.slots
     movable = torch.tensor([[not s.locked for s in slots]])
-    accepted = w.sampler(scores, movable, w.step, w.of)[0].tolist()
+    healed = list(w.canvas.unhealed().values())
+    accepted = healed_first(w.canvas, w.sampler(scores, movable, w.step, w.of)[0].tolist())
     for slot, yes, entropy in zip(slots, accepted, scores.entropy[0].tolist(), strict=True):
         if not slot.locked:
             slot.token = slot.draft if yes else None
-            slot.locked = slot.stable >= STABLE_STEPS and entropy < STABLE_ENTROPY
+            slot.locked = (slot.stable >= STABLE_STEPS and entropy < STABLE_ENTROPY) or slot in healed
             if slot.locked:
                 slot.token = slot.draft
     w.finished = all(s.stable for s in slots) and float(scores.entropy.mean()) < SETTLED
 
 
 def lengthen(canvas: Canvas) -> bool:
-    """Double a canvas whose last slots are not null; true when it grew and the step is spent."""
+    """Double the holes whose last slot is not null; true when one grew and the step is spent."""
+    grown = False
     for number, hole in enumerate(canvas.holes):
         slots = canvas.of_hole(number)
         if length.too_short(slots[-1].p_null, len(slots), hole.max_tokens):
-            canvas.grow()
-            return True
-    return False
+            canvas.grow(number)
+            grown = True
+    return grown
 
 
 def verify(model: Model, work: Sequence[Denoising]) -> None:

@@ -15,10 +15,11 @@ MAX_SLOW_S = 5.0
 
 @dataclass
 class _Backlog:
-    """What a slow client has not taken yet: the newest event of each job, for they are cumulative."""
+    """What a slow client has not taken yet: the newest event of each job, for they are cumulative, and the newest of
+    each other kind of message."""
 
     since: float
-    frames: dict[str, bytes] = field(default_factory=dict)
+    frames: dict[str | type[wire.EngineMessage], bytes] = field(default_factory=dict)
 
 
 class Front:
@@ -55,7 +56,7 @@ class Front:
         if peer not in self._backlogs and self._sent(peer, frame):
             return
         backlog = self._backlogs.setdefault(peer, _Backlog(time.monotonic()))
-        key = message.job if isinstance(message, wire.Locked | wire.Done | wire.Failed | wire.Busy) else ""
+        key = message.job if isinstance(message, wire.Locked | wire.Done | wire.Failed | wire.Busy) else type(message)
         backlog.frames.pop(key, None)
         backlog.frames[key] = frame
 

@@ -144,6 +144,8 @@ def _same_place(one: wire.Infill, other: wire.Infill) -> bool:
 
 
 def _fingerprint(request: wire.Infill) -> bytes:
-    """What the model sees of a job: the same text asked again, under another name or deadline, has the same one."""
-    bare = msgspec.structs.replace(request, job="-", document="-", version=0, deadline_ms=0.0, priority="automatic")
+    """The text of a job: asked again under another name, deadline, seed or draft, it has the same one."""
+    bare = msgspec.structs.replace(
+        request, job="-", document="-", version=0, deadline_ms=0.0, priority="automatic", seed=0, draft=None
+    )
     return hashlib.sha256(wire.encode(bare)).digest()

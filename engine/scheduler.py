@@ -15,7 +15,7 @@ from caesura.engine.cache import KV
 from caesura.engine.canvas import Canvas, Layout, Slot, Vocabulary, lay
 from caesura.engine.models import Model
 from caesura.engine.samplers import load as load_sampler
-from caesura.engine.search import Node, Search, lookup
+from caesura.engine.search import PASSES, VERIFY, Node, Search, lookup
 
 Event = tuple[bytes, wire.EngineMessage]
 
@@ -61,8 +61,9 @@ class Live:
 class Scheduler:
     """Canvases of all peers over one model."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, on_fault: Callable[[Exception], None] = lambda error: None) -> None:
         self.model = model
+        self._on_fault = on_fault  # told of our own bugs, which cost only the job that met them
         self.vocabulary = Vocabulary(model)
         self.cache = model.cache()
         self.jobs: list[Live] = []  # by arrival
@@ -85,7 +86,7 @@ class Scheduler:
         events = self._end(older, "superseded", "A newer job took its place.")
         problem = self._problem(message)
         if problem:
-            return [*events, (peer, wire.Failed(job=message.job, code="invalid", message=problem))]
+            return [*events, (peer, wire.Failed(job=message.job, code="invalid", message=problem[:256]))]
         self.jobs.append(Live(peer, message, next(self._orders), now))
         return events
 
@@ -98,7 +99,7 @@ class Scheduler:
             return "Grammars are not supported yet."
         if job.draft is not None and len(job.draft) != len(holes):
             return f"The job has {len(holes)} holes and {len(job.draft)} drafts; there must be one for each."
-        if job.sampler not in (None, "verify"):
+        if job.sampler not in (None, VERIFY):
             try:
                 load_sampler(job.sampler)
             except ValueError as error:
@@ -121,8 +122,14 @@ class Scheduler:
         events = self.expire(clock())
         chosen = sorted(self.jobs, key=lambda live: (PRIORITY[live.job.priority], live.order))[:LIVE]
         for live in chosen:
-            self._prepare(live, clock)
-        ready = [live for live in chosen if live.work is not None]
+            try:
+                self._prepare(live, clock)
+            except ValueError as error:
+                events += self._end([live], "invalid", str(error)[:256])
+            except Exception as error:  # whatever one job's text does must not take the others' canvases down
+                self._on_fault(error)
+                events += self._end([live], "invalid", "The engine could not read this job; see its log.")
+        ready = [live for live in chosen if live.work is not None and live in self.jobs]
         if ready:
             began = clock()
             denoise.step(self.model, [live.work for live in ready if live.work is not None])
@@ -156,21 +163,22 @@ class Scheduler:
         live.prefill_s += clock() - began
 
     def _warm(self, canvas: Canvas, draft: tuple[str, ...] | None) -> None:
-        """Put the drafts into the slots; the first forward opens what it would fill otherwise."""
+        """Show the drafts to the first forward in the place of noise."""
         for number, text in enumerate(draft or ()):
             hole = canvas.holes[number]
             tokens = self.model.tokenizer.encode(hole.forced.decode() + text)
             for slot, token in zip(canvas.of_hole(number), tokens, strict=False):
-                slot.token = token
+                slot.shown = token
 
     def _begin(self, live: Live) -> None:
         assert live.layout is not None
         assert live.kv is not None
         name = live.job.sampler or self.model.sampler
-        sampler = load_sampler("threshold" if name == "verify" else name)
+        sampler = load_sampler("threshold" if name == VERIFY else name)
         generator = torch.Generator().manual_seed(live.job.seed % 2**63)
         live.work = denoise.Denoising(live.layout.canvas, live.kv, sampler, STEPS, generator)
-        if name == "verify":
+        if name == VERIFY:
+            live.work.of = 1 + PASSES * len(live.layout.canvas.holes)
             self._search(live, list(live.layout.canvas.tail))
 
     def _search(self, live: Live, tail: list[int]) -> None:
@@ -181,25 +189,24 @@ class Scheduler:
         canvas, number = live.layout.canvas, live.hole
         hole = canvas.holes[number]
         live.kv.truncate(len(live.kv.ids))
-        search = Search(self.vocabulary, hole, tail, self._following(canvas, number), live.kv.length)
+        if number + 1 < len(canvas.holes):
+            behind = self._fixed(canvas, number) + self.model.tokenizer.encode(canvas.holes[number + 1].forced.decode())
+        else:
+            behind = canvas.head
+        search = Search(self.vocabulary, hole, tail, behind, live.kv.length)
         search.propose(canvas.guess(number), "canvas")  # of later holes: the first one's draft is still to come
-        if number == 0:
-            forced = hole.forced.decode()
-            for text in lookup(live.job.prefix, live.job.suffix):
-                search.propose(self.model.tokenizer.encode(forced + text), "lookup")
-            for text in live.job.draft or ():
-                search.propose(self.model.tokenizer.encode(forced + text), "canvas")
+        encode, forced = self.model.tokenizer.encode, hole.forced.decode()
+        if live.job.draft:
+            search.propose(encode(forced + live.job.draft[number]), "canvas")
+        for text in lookup(live.job.prefix, live.job.suffix) if number == 0 else ():
+            search.propose(encode(forced + text), "lookup")
         live.work.search = search
 
-    def _following(self, canvas: Canvas, number: int) -> list[int]:
-        """Fixed ids behind a hole, up to the next one."""
-        rows = iter(canvas.layout)
-        for row in rows:
-            if isinstance(row, Slot) and row.hole == number:
-                break
-        rest = [row for row in rows if not (isinstance(row, Slot) and row.hole == number)]
-        fixed = list(itertools.takewhile(lambda row: not isinstance(row, Slot), rest))
-        return [row for row in fixed if isinstance(row, int)] + (canvas.head if len(fixed) == len(rest) else [])
+    def _fixed(self, canvas: Canvas, number: int) -> list[int]:
+        """Ids of the fixed text between a hole and the next one."""
+        last = max(i for i, row in enumerate(canvas.layout) if isinstance(row, Slot) and row.hole == number)
+        fixed = itertools.takewhile(lambda row: not isinstance(row, Slot), canvas.layout[last + 1 :])
+        return [row for row in fixed if isinstance(row, int)]
 
     def _report(self, live: Live, now: float) -> list[Event]:
         """What to send after a step."""
@@ -207,14 +214,15 @@ class Scheduler:
         if live.work.finished and self._next_hole(live):
             live.work.finished = False
         if live.work.finished:
-            return [self._finish(live, now, "complete" if live.steps < STEPS else "steps")]
+            return [self._finish(live, now, "complete" if live.steps < live.work.of else "steps")]
         fills = self._fills(live)
         if fills == live.sent:
             return []
         if live.first_lock is None and any(f.locked for f in fills):
             live.first_lock = now - live.arrived
         live.sent, live.seq = fills, live.seq + 1
-        return [(live.peer, wire.Locked(job=live.job.job, seq=live.seq - 1, holes=fills, step=live.steps, of=STEPS))]
+        step, of = live.steps, live.work.of
+        return [(live.peer, wire.Locked(job=live.job.job, seq=live.seq - 1, holes=fills, step=step, of=of))]
 
     def _next_hole(self, live: Live) -> bool:
         """Keep the finished hole of a search and go on with the next one; false when there is none."""
@@ -230,7 +238,7 @@ class Scheduler:
         canvas = live.work.canvas
         if live.hole >= len(canvas.holes):
             return False
-        tail = search.tail + search.tokens(node) + self._following(canvas, live.hole - 1)
+        tail = search.tail + search.tokens(node) + self._fixed(canvas, live.hole - 1)
         live.work.search = None
         self._search(live, tail)
         return True
@@ -243,9 +251,10 @@ class Scheduler:
         if search is None:
             return tuple(settled(f) for f in drafts) if final else drafts
         current = [] if live.hole >= len(drafts) else [shown(search, final=final)]
-        if not search.passes and not final and current:
-            current = [drafts[live.hole]]
-        return (*live.done, *current, *drafts[len(live.done) + len(current) :])
+        if not search.passes and current:
+            current = [settled(drafts[live.hole]) if final else drafts[live.hole]]
+        rest = drafts[len(live.done) + len(current) :]
+        return (*live.done, *current, *(map(settled, rest) if final else rest))
 
     def _finish(self, live: Live, now: float, stop: str) -> Event:
         assert live.work is not None

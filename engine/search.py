@@ -7,6 +7,7 @@ the highest log p(fill) + log p(suffix head | fill) wins. What all surviving hyp
 token trees: SpecInfer, Miao et al. 2024.)
 """
 
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -24,8 +25,14 @@ PASSES = 40  # of a hole, at most
 PATIENCE = 1.0  # nats a hypothesis must promise more for every pass that found no better candidate
 HEAD = 6  # suffix tokens that judge a fill
 DEPTH_BONUS = 0.7  # nats a token: best-first would else never leave the shallow nodes
+USUAL_NATS = 1.0  # a token of the suffix head under a fill that fits
 END_MARGIN = 4.0  # nats; see `_best_ends`
 LOCK_MARGIN = 2.5  # nats; hypotheses this far behind the best do not keep text from being locked
+
+PLACES = 2000  # occurrences the lookup looks at
+_LINE = re.compile(r"[^\r\n\0]*")
+
+VERIFY = "verify"  # what a model's entry, or a job, names in the place of a sampler to have drafts verified
 
 Source = Literal["canvas", "lookup", "left_to_right"]
 
@@ -81,6 +88,7 @@ class Search:
         self.open: list[Node] = []  # known probability, not yet run
         self.ends: list[End] = []
         self.passes = 0
+        self._last = self.root  # the most promising hypothesis; it stays when every one has been given up
         self._best: End | None = None
         self._improved = 0  # the pass that found it
         self.locked = b""
@@ -161,9 +169,8 @@ class Search:
     def _best_ends(self) -> list[End]:
         """The most promising unfinished ends, if they can still win. Ends far behind the open hypotheses wait: judging
         one costs a row for every token of the head."""
-        best = self.best()
         leading = max((n.logp for n in self.open), default=-math.inf)
-        least = max(best.bound if best is not None else -math.inf, leading - END_MARGIN)
+        least = max(self._least(), leading - END_MARGIN)
         waiting = [e for e in self.ends if e.score is None and e.bound > least]
         return sorted(waiting, key=lambda e: e.bound, reverse=True)[:2]
 
@@ -202,7 +209,8 @@ class Search:
     def _maybe_end(self, node: Node, logp: Tensor) -> None:
         """A fill may end behind this node, unless it would be empty or end inside a character."""
         raw = self._bytes(node)[len(self.hole.forced) :]
-        if not node.depth or raw.decode("utf-8", errors="ignore").encode() != raw or not raw.strip():
+        text = raw.decode("utf-8", errors="ignore")
+        if not node.depth or text.encode() != raw or not text.strip():
             return
         if self.head:
             bound = node.logp + float(logp[self.head[0]])
@@ -231,18 +239,16 @@ class Search:
         best = self.best()
         if best is not self._best:
             self._best, self._improved = best, self.passes
-        if best is not None and best.score is not None:
-            judged = best.score - best.bound  # the suffix behind its first token: what another fill may hope for
-            least = best.score - judged + PATIENCE * (self.passes - self._improved)
-            self.open = [n for n in self.open if n.logp > least]
+        least = self._least() + PATIENCE * (self.passes - self._improved)
+        self.open = [n for n in self.open if n.logp > least]
         leaders = [(n.logp + DEPTH_BONUS * n.depth, n) for n in self.open]
         leaders += [(e.node.logp + DEPTH_BONUS * e.node.depth, e.node) for e in self.ends if e.score is None]
         if best is not None:
             leaders.append((best.node.logp + DEPTH_BONUS * best.node.depth, best.node))
         if not leaders:
             return
-        top = max(value for value, _ in leaders)
-        texts = [self._bytes(n) for value, n in leaders if value > top - LOCK_MARGIN]
+        top, self._last = max(leaders, key=lambda leader: leader[0])
+        texts = [self._bytes(n) for value, n in leaders if value > top - LOCK_MARGIN or (best and n is best.node)]
         shared = common_prefix(texts)
         if len(shared) > len(self.locked):
             self.locked = shared
@@ -250,8 +256,18 @@ class Search:
         self.open = [n for n in self.open if self._bytes(n).startswith(held)]
         self.ends = [e for e in self.ends if self._bytes(e.node).startswith(held)]
 
+    def _least(self) -> float:
+        """What a hypothesis, its end included, must exceed to win yet: the best score less what the rest of the suffix
+        head may bring, which is what it brought the candidates so far or, where those spoil it, a usual value."""
+        best = self.best()
+        if best is None or best.score is None:
+            return -math.inf
+        usual = -USUAL_NATS * max(0, len(self.head) - 1)
+        rest = max((e.score - e.bound for e in self.ends if e.score is not None), default=usual)
+        return best.score - max(rest, usual)
+
     def finished(self) -> bool:
-        """Nothing left that could beat the best candidate."""
+        """Nothing left that is likely to beat the best candidate."""
         if not self.passes:
             return False
         return self.passes >= PASSES or not (self.open or self._best_ends())
@@ -265,7 +281,7 @@ class Search:
         if best is not None:
             return best.node
         waiting = [e.node for e in self.ends]
-        return max(self.open + waiting, key=lambda n: n.logp + DEPTH_BONUS * n.depth, default=self.root)
+        return max(self.open + waiting, key=lambda n: n.logp + DEPTH_BONUS * n.depth, default=self._last)
 
     def text(self) -> tuple[str, int]:
         """The shown text without the forced part, and how many of its code points are locked."""
@@ -285,8 +301,10 @@ class Search:
 
     def confidence(self, node: Node) -> float:
         """Geometric mean of the token probabilities of the path, and of ending there if it is a candidate."""
+        if not node.depth:
+            return 0.0
         ended = next((e for e in self.ends if e.node is node), None)
-        logp, count = (ended.bound, node.depth + 1) if ended else (node.logp, max(1, node.depth))
+        logp, count = (ended.bound, node.depth + 1) if ended else (node.logp, node.depth)
         return math.exp(min(0.0, max(-50.0, logp / count)))
 
     def sources(self, node: Node) -> list[Source]:
@@ -305,17 +323,24 @@ def common_prefix(texts: Sequence[bytes]) -> bytes:
 
 def lookup(before: str, after: str, *, most: int = 2, longest: int = 48, least: int = 3) -> list[str]:
     """Continuations of the text before the cursor found elsewhere in the buffer: the rest of the line behind the
-    longest earlier occurrences of the last few characters, longest match first."""
-    found: list[str] = []
+    places that agree with it for the most characters, best first."""
+    key = before[-least:]
+    if len(key) < least or not key.strip():
+        return []
     buffer = before + "\0" + after
-    for length in range(min(longest, len(before)), least - 1, -1):
-        key = before[-length:]
-        if not key.strip():
-            break
-        for match in re.finditer(re.escape(key), buffer):
-            rest = re.split(r"[\r\n\0]", buffer[match.end() :], maxsplit=1)[0] if match.end() != len(before) else ""
-            if rest.strip() and rest not in found:
-                found.append(rest)
-        if len(found) >= most:
-            break
-    return found[:most]
+    found: dict[str, int] = {}
+    for match in itertools.islice(re.finditer(re.escape(key), buffer), PLACES):
+        end = match.end()
+        rest = _LINE.match(buffer, end)
+        if end != len(before) and rest and rest.group().strip():
+            agreed = agreement(before, buffer, end, longest)
+            found[rest.group()] = max(agreed, found.get(rest.group(), 0))
+    return sorted(found, key=found.__getitem__, reverse=True)[:most]
+
+
+def agreement(before: str, buffer: str, end: int, longest: int) -> int:
+    """How many characters before `end` of the buffer are those at the end of `before`."""
+    count = 0
+    while count < min(longest, end, len(before)) and buffer[end - 1 - count] == before[-1 - count]:
+        count += 1
+    return count

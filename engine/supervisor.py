@@ -4,6 +4,7 @@ One thread, one loop: *hear the clients, hear the worker, look at the clock*. Wh
 gets its answer from here.
 """
 
+import contextlib
 import logging
 import os
 import signal
@@ -90,6 +91,7 @@ class Supervisor:
         self._stop_asked = False
         self._stop_at: float | None = None  # when a drain ends, whatever is still running
         self._wakeup, self._signals = socket.socketpair()
+        self._signals.setblocking(False)
 
     def __repr__(self) -> str:
         return f"<Supervisor {self._place.stem.name} {self._ledger!r} {self._child!r}>"
@@ -129,6 +131,8 @@ class Supervisor:
         # Without a pidfd (macOS) the end of the worker wakes nobody: look more often.
         blind = self._child.pid is not None and self._child.pidfd is None
         poller.poll(TURN_MS // 4 if blind else TURN_MS)
+        with contextlib.suppress(BlockingIOError):
+            self._signals.recv(BURST)  # it has woken us: unread, it would wake us for ever
 
     # Clients
 
@@ -234,9 +238,8 @@ class Supervisor:
         try:
             event = wire.decode_engine(frame)
         except msgspec.DecodeError as error:
-            # Its job will never be answered by it: better lose the worker, and answer every job from here.
             log.error("the worker broke the wire's contract: %s", error)
-            self._child.kill()
+            self._give_up(peer, frame)
             return
         if not isinstance(event, wire.Locked | wire.Done | wire.Failed | wire.Busy):
             log.error("the worker sent a %s", type(event).__name__)
@@ -249,6 +252,14 @@ class Supervisor:
             self._done += 1
             self._timings.append(event.timings)
         self._front.send(peer, event)
+
+    def _give_up(self, peer: bytes, frame: bytes) -> None:
+        """Answer for the worker the job that its frame was about; all it has of this client where that is unknown."""
+        job, why = wire.job_of(frame), "The engine's answer could not be read; see its log."
+        for found in self._ledger.live():
+            if found.peer == peer and job in (found.request.job, None):
+                self._child.send(link.Job(peer, wire.encode(wire.Cancel(found.request.job))))
+                self._fail(peer, found.request.job, "engine_lost", why)
 
     def _bury_worker(self, now: float) -> None:
         if self._child.death(now, live=bool(self._ledger.live())):

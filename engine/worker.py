@@ -53,8 +53,17 @@ def serve(socket: zmq.Socket[bytes], progress: link.Progress, scheduler: Schedul
         if scheduler.busy:
             events += scheduler.step(clock)
         for peer, event in events:
-            socket.send(link.encode(link.Event(peer, wire.encode(event))))
+            socket.send(link.encode(link.Event(peer, _frame(event))))
         progress.tick()
+
+
+def _frame(event: wire.EngineMessage) -> bytes:
+    try:
+        return wire.encode(event)
+    except UnicodeEncodeError:  # half of a surrogate pair, which no model should write
+        job = getattr(event, "job", "")
+        log.exception("the answer to job %s cannot be sent", job)
+        return wire.encode(wire.Failed(job, "invalid", "The engine could not send its answer; see its log."))
 
 
 def _arrived(socket: zmq.Socket[bytes]) -> Iterator[link.ToWorker]:
@@ -100,7 +109,11 @@ def run(arguments: Sequence[str], load: Callable[[str, str], tuple[Scheduler, st
         while True:
             signal.pause()  # the supervisor reads the sentence, then ends us
     socket.send(link.encode(link.Ready(options.model, device)))
-    serve(socket, link.Progress(options.progress), scheduler)
+    try:
+        serve(socket, link.Progress(options.progress), scheduler)
+    except Exception:  # the scheduler's state is lost; the supervisor answers its jobs and starts another worker
+        log.exception("the worker cannot go on")
+        sys.exit(1)
 
 
 def die_with(parent: int) -> None:
@@ -133,7 +146,7 @@ def _load(name: str, device: str) -> tuple[Scheduler, str]:
         model = models.load(name, device)
     except models.ModelError as error:
         raise CannotLoad(str(error)) from error
-    return scheduler.Scheduler(model), model.device
+    return scheduler.Scheduler(model, lambda error: log.error("A job was given up.", exc_info=error)), model.device
 
 
 if __name__ == "__main__":

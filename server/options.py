@@ -1,7 +1,7 @@
 """The user's settings: from an editor's JSON to frozen Options. A setting that is wrong keeps its default."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -18,9 +18,9 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
 
     enable: bool = True
     model: Annotated[str, Meta(min_length=1, max_length=256)] = "embedded"
-    device: Annotated[str, Meta(pattern="^(auto|cpu|cuda)(:[0-9]+)?$")] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     deadline_ms: Annotated[float, Meta(ge=1, le=10_000)] = 250.0
-    min_confidence: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    min_confidence: Annotated[float, Meta(ge=0, le=1)] = 0.4
     max_tokens: Annotated[int, Meta(ge=1, le=wire.MAX_SLOTS)] = 64
     context_before: Annotated[int, Meta(ge=0, le=wire.MAX_CONTEXT)] = 6000
     context_after: Annotated[int, Meta(ge=0, le=wire.MAX_CONTEXT)] = 2000

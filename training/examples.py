@@ -20,13 +20,27 @@ BUCKETS, SHARES = (16, 32), (3, 1)  # slots of a canvas, and how often
 @dataclass(frozen=True)
 class CanvasExample:
     """One canvas: `visible` context rows, then tail + slots + head. `target` holds the slots' true tokens, null-padded;
-    `shown` is what the row holds instead: the mask id where the token is to be predicted."""
+    `shown` is what the row holds instead: the mask id where the token is to be predicted. A `causal` canvas shows its
+    target, without nulls, and is read left to right through its head."""
 
     visible: int
     tail: list[int]
     target: list[int]
     shown: list[int]
     head: list[int]
+    causal: bool = False
+
+
+@dataclass(frozen=True)
+class Mix:
+    """What a run adds to the canvases of use: the share of those read left to right (they keep the verifier exact when
+    its weights move), and whether randomly hidden slots come with their complement, so that each is predicted once."""
+
+    causal: float = 0.0
+    complement: bool = False
+
+
+PLAIN = Mix()
 
 
 @dataclass(frozen=True)
@@ -68,9 +82,11 @@ def example(
     canvases: int = 14,
     prefix_tokens: int = 320,
     suffix_tokens: int = 96,
+    mix: Mix = PLAIN,
 ) -> Example | None:
     """One context and its canvases, or None where the text is too short. `special` is (mask id, null id); `bucket` the
     most slots of a canvas."""
+    mask, null = special
     window = prefix_tokens * 4
     if len(text) < 200:
         return None
@@ -92,42 +108,41 @@ def example(
         index = where.get(len(stable.encode()))
         if b <= a or index is None or index < TAIL:
             continue
-        canvas = cut(tokenizer, forced + text[a:b], text[b : b + HEAD * 8], bucket, special, rng)
-        if canvas is not None:
-            target, shown, head = canvas
-            visible = len(suffix) + len(separator) + index - TAIL
-            made.append(CanvasExample(visible, pieces[index - TAIL : index], target, shown, head))
+        tokens = tokenizer.encode(forced + text[a:b])
+        if not 0 < len(tokens) <= bucket:
+            continue
+        head = tokenizer.encode(text[b : b + HEAD * 8])[:HEAD]
+        place = len(suffix) + len(separator) + index - TAIL, pieces[index - TAIL : index]
+        if mix.causal and rng.random() < mix.causal:
+            made.append(CanvasExample(*place, tokens, tokens, head, causal=True))
+            continue
+        target = tokens + [null] * padding(bucket - len(tokens), rng)
+        for hidden in hide(len(tokens), mix.complement, rng)[: canvases - len(made)]:
+            made.append(CanvasExample(*place, target, corrupt(target, hidden, mask, tokenizer.size, rng), head))
     return Example(context, made) if made else None
 
 
-def cut(
-    tokenizer: Tokenizer, middle: str, after: str, bucket: int, special: tuple[int, int], rng: random.Random
-) -> tuple[list[int], list[int], list[int]] | None:
-    """(target, shown, head) of a hole, or None where it does not fit the bucket."""
-    mask, null = special
-    tokens = tokenizer.encode(middle)
-    if not 0 < len(tokens) <= bucket:
-        return None
-    room = bucket - len(tokens)
-    pad = rng.choices((0, rng.randint(0, min(8, room)), rng.randint(0, room)), (15, 25, 60))[0]
-    target = tokens + [null] * pad
-    return target, corrupt(target, len(tokens), mask, tokenizer.size, rng), tokenizer.encode(after)[:HEAD]
+def padding(room: int, rng: random.Random) -> int:
+    """How many nulls follow the target: none, a few, or anything up to the end of the bucket."""
+    return rng.choices((0, rng.randint(0, min(8, room)), rng.randint(0, room)), (15, 25, 60))[0]
 
 
-def corrupt(target: list[int], length: int, mask: int, vocabulary: int, rng: random.Random) -> list[int]:
-    """Hide slots: all of them, all but a revealed left part, or each with probability t. Nulls are always hidden.
-
-    A tenth of what stays visible is replaced by random tokens, so that the model learns to doubt a draft.
-    """
+def hide(length: int, complement: bool, rng: random.Random) -> list[list[bool]]:
+    """Which slots to hide: all of them, all but a revealed left part, or each with probability t, then the others."""
     kind = rng.random()
     if kind < 0.35:
-        hidden = [True] * length
-    elif kind < 0.70:
+        return [[True] * length]
+    if kind < 0.70:
         revealed = rng.randint(0, length - 1)
-        hidden = [i >= revealed for i in range(length)]
-    else:
-        t = rng.uniform(0.05, 1)
-        hidden = [rng.random() < t for _ in range(length)]
-    shown = [mask if hide else token for token, hide in zip(target, hidden, strict=False)]
+        return [[i >= revealed for i in range(length)]]
+    t = rng.uniform(0.05, 1)
+    hidden = [rng.random() < t for _ in range(length)]
+    return [hidden, [not one for one in hidden]] if complement and 0 < sum(hidden) < length else [hidden]
+
+
+def corrupt(target: list[int], hidden: list[bool], mask: int, vocabulary: int, rng: random.Random) -> list[int]:
+    """What the slots show: a tenth of what is not hidden is replaced by random tokens, so that the model learns to
+    doubt a draft. Nulls are always hidden."""
+    shown = [mask if gone else token for token, gone in zip(target, hidden, strict=False)]
     shown = [rng.randrange(vocabulary) if s != mask and rng.random() < 0.1 else s for s in shown]
-    return shown + [mask] * (len(target) - length)
+    return shown + [mask] * (len(target) - len(hidden))

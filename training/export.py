@@ -2,8 +2,11 @@
 training checkpoint. Base and adapter are separate files, so that retraining changes only the small one.
 
     python training/export.py base --gguf SmolLM2-135M-Instruct.Q4_1.gguf --corpus FOLDER --out FOLDER
-    python training/export.py adapter --checkpoint CHECKPOINT --out FOLDER
+    python training/export.py adapter --checkpoint RUN/state.safetensors --out FOLDER
+    python training/export.py full --checkpoint RUN/state.safetensors --out FOLDER
 """
+
+from __future__ import annotations
 
 import argparse
 import collections
@@ -12,16 +15,19 @@ import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import gguf
 import numpy as np
 import tokenizers
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from caesura.engine import weights
+
+if TYPE_CHECKING:
+    import gguf  # only `base` needs it, and a GPU machine lacks it
 
 KEPT_SPECIALS = ("<|endoftext|>", "<file_sep>", "<filename>", "<repo_name>")
 ABOUT = {
@@ -131,6 +137,8 @@ def unpermute(rows: Tensor, heads: int) -> Tensor:
 
 
 def base_tensors(reader: gguf.GGUFReader, old: list[int]) -> dict[str, Tensor]:
+    from gguf.quants import dequantize
+
     by_name = {t.name: t for t in reader.tensors}
     heads = {"attn_q": 9, "attn_k": 3}
     out: dict[str, Tensor] = {}
@@ -150,7 +158,7 @@ def base_tensors(reader: gguf.GGUFReader, old: list[int]) -> dict[str, Tensor]:
             out[f"layers.{i}.{ours}"] = torch.from_numpy(by_name[f"blk.{i}.{theirs}.weight"].data.copy()).half()
     out["norm"] = torch.from_numpy(by_name["output_norm.weight"].data.copy()).half()
     embed = by_name["token_embd.weight"]
-    table = torch.from_numpy(gguf.quants.dequantize(embed.data, embed.tensor_type)[old].copy())
+    table = torch.from_numpy(dequantize(embed.data, embed.tensor_type)[old].copy())
     out["embed.q8"], out["embed.scale"] = weights.q8(table)
     return {name: t.contiguous() for name, t in out.items()}
 
@@ -181,7 +189,9 @@ def keep_layers(tensors: dict[str, Tensor], layers: list[int]) -> dict[str, Tens
 
 
 def export_base(arguments: argparse.Namespace) -> None:
-    reader = gguf.GGUFReader(arguments.gguf)
+    from gguf import GGUFReader
+
+    reader = GGUFReader(arguments.gguf)
     full = full_tokenizer(reader)
     if arguments.vocab:
         cut_tokenizer, old = cut(full, arguments.corpus, arguments.vocab, arguments.mb)
@@ -195,6 +205,52 @@ def export_base(arguments: argparse.Namespace) -> None:
     weights.write_manifest(arguments.out, ABOUT)
 
 
+def encode(name: str, tensor: Tensor, form: str) -> dict[str, Tensor]:
+    """The stored parts of one tensor (see weights.py): `form` is q4, q8 or "" for float16. Vectors, and what does not
+    divide into groups, stay float16."""
+    tensor = tensor.float()
+    if not form or tensor.ndim != 2 or tensor.shape[1] % weights.GROUP:
+        return {name: tensor.half()}
+    parts = {"q4": weights.q4, "q8": weights.q8}[form](tensor)
+    return {f"{name}.{part}": t.contiguous() for part, t in zip(weights.FORMS[form], parts, strict=True)}
+
+
+def checkpoint(path: Path) -> dict[str, Tensor]:
+    """The parameters of a training checkpoint, without the optimizer's moments."""
+    with safe_open(path, framework="pt") as file:
+        names = [name for name in sorted(file.keys()) if name.startswith("p.")]
+        return {name.removeprefix("p."): file.get_tensor(name) for name in names}
+
+
+def about(folder: Path) -> dict[str, Any]:
+    """What the manifest of a model folder says besides its hashes."""
+    manifest = folder / "manifest.json"
+    kept: dict[str, Any] = json.loads(manifest.read_text()) if manifest.is_file() else ABOUT
+    return {name: value for name, value in kept.items() if name != "files"}
+
+
+def export_adapter(arguments: argparse.Namespace) -> None:
+    """adapter.safetensors beside the base of `--out`: low-rank matrices 8-bit, norms and special rows float16."""
+    trained = checkpoint(arguments.checkpoint)
+    assert "embed" not in trained, "this checkpoint trained every weight: use `full`"
+    low_rank = {name: "q8" if name.endswith((".a", ".b")) else "" for name in trained}
+    tensors = [encode(name, tensor, low_rank[name]) for name, tensor in trained.items()]
+    save_file({name: t for parts in tensors for name, t in parts.items()}, arguments.out / "adapter.safetensors")
+    weights.write_manifest(arguments.out, about(arguments.out))
+
+
+def export_full(arguments: argparse.Namespace) -> None:
+    """base.safetensors re-encoded from fine-tuned weights (4-bit body, 8-bit embedding); what is left of the adapter is
+    its special rows."""
+    trained = checkpoint(arguments.checkpoint)
+    assert "embed" in trained, "this checkpoint trained an adapter: use `adapter`"
+    special = trained.pop("special")
+    tensors = [encode(name, tensor, "q8" if name == "embed" else "q4") for name, tensor in trained.items()]
+    save_file({name: t for parts in tensors for name, t in parts.items()}, arguments.out / "base.safetensors")
+    save_file(encode("special", special, ""), arguments.out / "adapter.safetensors")
+    weights.write_manifest(arguments.out, about(arguments.out))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
@@ -206,6 +262,11 @@ def main() -> None:
     base.add_argument("--layers", default="", help="indices to keep, comma separated; empty keeps all")
     base.add_argument("--out", type=Path, required=True)
     base.set_defaults(run=export_base)
+    for name, run in (("adapter", export_adapter), ("full", export_full)):
+        trained = commands.add_parser(name, help=run.__doc__)
+        trained.add_argument("--checkpoint", type=Path, required=True, help="state.safetensors of a run")
+        trained.add_argument("--out", type=Path, required=True, help="a model folder; its manifest is rewritten")
+        trained.set_defaults(run=run)
     arguments = parser.parse_args()
     arguments.run(arguments)
 

@@ -77,7 +77,8 @@ def load(name: str, device: str = "auto") -> Model:
         family = config["model_type"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{folder} has no readable config.json; it is not a model folder.") from error
-    if not re.fullmatch(r"[a-z0-9][a-z0-9_]{0,63}", str(family)) or not (Path(__file__).parent / f"{family}.py").is_file():
+    family = str(family)
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_]{0,63}", family) or not Path(__file__).with_name(f"{family}.py").is_file():
         raise ModelError(f"Models of type {family!r} are not supported yet.")
     try:
         verify(folder)

@@ -18,7 +18,8 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from caesura.engine import samplers, weights
 from caesura.engine.cache import KV, Cache
 from caesura.engine.models import Run
-from caesura.engine.noise import Absorbing
+from caesura.engine.noise import Absorbing, Noise
+from caesura.engine.search import VERIFY
 from caesura.engine.tokenizer import Tokenizer
 from caesura.kernels import int8
 
@@ -149,7 +150,7 @@ class BlockLlama:
         adapter: Mapping[str, Tensor],
     ) -> None:
         self.name, self.device, self.config, self.tokenizer = name, "cpu", config, tokenizer
-        self.noise = Absorbing(config.vocab_size)
+        self.noise: Noise = Absorbing(config.vocab_size)
         self.null_id: int | None = config.vocab_size + SPECIALS.index("null")
         self.separator: Sequence[int] = ()
         self.sampler = "threshold"
@@ -291,6 +292,6 @@ def load(folder: Path, config: dict[str, Any], device: str) -> BlockLlama:
     model = BlockLlama(str(config.get("name", folder.name)), shape, tokenizer, base, adapter)
     model.separator = [tokenizer.special(str(config.get("separator")))]
     model.sampler = str(config.get("sampler", model.sampler))
-    if model.sampler not in ("verify", *samplers.names()):
+    if model.sampler not in (VERIFY, *samplers.names()):
         raise weights.WeightsError(f"config.json names the sampler {model.sampler!r}, which does not exist.")
     return model

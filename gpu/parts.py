@@ -1,0 +1,164 @@
+"""Large files in and out of a machine that takes 64 MiB and gives eight files of 16 MiB a call: split, load, join.
+
+Used by the scripts beside it; standard library only. A split file `x` is `x.part00`, `x.part01`, ...; every set of
+loads has a `contents.json` with the sha256 of all its files.
+"""
+
+import argparse
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+MIB = 1 << 20
+PART = 8 * MIB  # small enough to fill loads well
+UP, UP_FILES = 60 * MIB, 10_000  # a load up; the checkout takes the rest of 64 MiB
+BACK, BACK_FILES = 60 * MIB, 8
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def split(path: Path, folder: Path, size: int) -> list[Path]:
+    made = []
+    with path.open("rb") as file:
+        for number in range(-(-path.stat().st_size // size)):
+            made.append(folder / f"{path.name}.part{number:02}")
+            made[-1].write_bytes(file.read(size))
+    return made
+
+
+def join(folder: Path, target: Path) -> None:
+    """`target` from its parts in `folder`."""
+    with target.open("wb") as file:
+        for part in sorted(folder.glob(f"{target.name}.part*")):
+            file.write(part.read_bytes())
+
+
+def loads(paths: Iterable[Path], room: int, most: int) -> list[list[Path]]:
+    """First fit, largest first."""
+    made: list[list[Path]] = []
+    for path in sorted(paths, key=lambda p: (-p.stat().st_size, p.name)):
+        size = path.stat().st_size
+        fitting = (m for m in made if len(m) < most and sum(p.stat().st_size for p in m) + size <= room)
+        load = next(fitting, None)
+        if load is None:
+            made.append(load := [])
+        load.append(path)
+    return made
+
+
+def missing(folder: Path) -> Iterator[str]:
+    """Files of contents.json that are not in the folder, or damaged."""
+    contents: dict[str, str] = json.loads((folder / "contents.json").read_text())
+    for name, expected in contents.items():
+        if not (folder / name).is_file() or sha256(folder / name) != expected:
+            yield name
+
+
+def write_contents(paths: Iterable[Path], target: Path) -> None:
+    target.write_text(json.dumps({p.name: sha256(p) for p in paths}, indent=1) + "\n")
+
+
+def stage(arguments: argparse.Namespace) -> None:
+    """Folders 1, 2, ... of hard links, each one load."""
+    out: Path = arguments.out
+    parts = out / "parts"
+    shutil.rmtree(parts, ignore_errors=True)
+    parts.mkdir()
+    files = [*split(arguments.base, parts, PART), *(out / "packs").iterdir(), *out.glob("wheels/*.whl")]
+    write_contents(files, out / "contents.json")
+    for old in out.glob("[0-9]*"):
+        shutil.rmtree(old)
+    for number, load in enumerate(loads(files, UP, UP_FILES), 1):
+        folder = out / str(number)
+        folder.mkdir()
+        for path in [*load, out / "contents.json"]:
+            (folder / path.name).hardlink_to(path)
+        print(f".stage/{number}: {len(load)} files, {sum(p.stat().st_size for p in load) / MIB:.1f} MiB")
+
+
+def unstage(arguments: argparse.Namespace) -> None:
+    """model/ and corpus/ in the work folder, once all loads are there."""
+    staged: Path = arguments.staged
+    lacking = list(missing(staged))
+    if lacking:
+        print(f"gpu/unstage: {len(lacking)} files still to come: {' '.join(lacking)}")
+        return
+    model, corpus = arguments.work / "model", arguments.work / "corpus"
+    model.mkdir(exist_ok=True)
+    corpus.mkdir(exist_ok=True)
+    for name in ("config.json", "tokenizer.json", "manifest.json"):
+        shutil.copy(arguments.embedded / name, model)
+    join(staged, model / "base.safetensors")
+    expected = json.loads((model / "manifest.json").read_text())["files"]["base.safetensors"]
+    assert sha256(model / "base.safetensors") == expected, "the base does not match its manifest"
+    for path in [*staged.glob("*.pack"), staged / "pack.json"]:
+        shutil.copy(path, corpus)
+    print("gpu/unstage: done.")
+
+
+def take(arguments: argparse.Namespace) -> None:
+    """One load of the result: the parts of the base, the small files, the log of the run."""
+    result: Path = arguments.work / "result"
+    parts = arguments.work / "parts"
+    if not parts.is_dir():
+        parts.mkdir()
+        files = split(result / "base.safetensors", parts, 15 * MIB)
+        small = [result / n for n in ("adapter.safetensors", "manifest.json")] + [arguments.work / "run/log.jsonl"]
+        files += [Path(shutil.copy(path, parts)) for path in small]
+        write_contents(files, parts / "contents.json")
+    made = loads((p for p in parts.iterdir() if p.name != "contents.json"), BACK, BACK_FILES - 1)
+    for path in [*made[arguments.load - 1], parts / "contents.json"]:
+        shutil.copy(path, arguments.out)
+    print(f"gpu/take: load {arguments.load} of {len(made)}.")
+
+
+def join_model(arguments: argparse.Namespace) -> None:
+    """A model folder from all loads; config and tokenizer are the embedded model's."""
+    model: Path = arguments.model
+    model.mkdir(parents=True, exist_ok=True)
+    for load in arguments.loads:
+        for path in load.iterdir():
+            shutil.copy(path, model)
+    lacking = list(missing(model))
+    assert not lacking, f"missing or damaged: {' '.join(lacking)}"
+    join(model, model / "base.safetensors")
+    for path in model.iterdir():
+        if re.search(r"\.part\d+$", path.name) or path.name == "contents.json":
+            path.unlink()
+    embedded = Path(__file__).parents[1] / "engine" / "embedded"
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy(embedded / name, model)
+    for name, expected in json.loads((model / "manifest.json").read_text())["files"].items():
+        assert sha256(model / name) == expected, f"{name} does not match the manifest"
+    print(f"gpu/join: {model} is complete.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    for run, options in (
+        (stage, ("--base", "--out")),
+        (unstage, ("--staged", "--embedded", "--work")),
+        (take, ("--work", "--out")),
+        (join_model, ("--model",)),
+    ):
+        command = commands.add_parser(run.__name__.removesuffix("_model"))
+        for option in options:
+            command.add_argument(option, type=Path, required=True)
+        command.set_defaults(run=run)
+        if run is take:
+            command.add_argument("--load", type=int, required=True)
+        if run is join_model:
+            command.add_argument("loads", type=Path, nargs="+")
+    arguments = parser.parse_args()
+    arguments.run(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Fixtures of the engine's tests; torch is only imported where one is used."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+# As in worker.py, and for its reason: threads that spin while they wait cost ten times the time on a busy machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from caesura.engine.models.block_llama import BlockLlama
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny random model. Read only: copy it to break it."""
+    from .tiny import make
+
+    return make(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_folder: Path) -> BlockLlama:
+    """The tiny random model, loaded."""
+    import torch
+
+    from caesura.engine.models import load
+    from caesura.engine.models.block_llama import BlockLlama
+
+    torch.set_num_threads(1)  # as the worker does
+    model = load(str(tiny_folder))
+    assert isinstance(model, BlockLlama)
+    return model

@@ -1,0 +1,139 @@
+"""The import rules of the design: which folder may know of which, and what does no I/O and reads no clock."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = {"caesura": "caesura", "caesura.server": "server", "caesura.engine": "engine", "caesura.kernels": "kernels"}
+
+
+def name_of(path: Path) -> str:
+    """The import name of a file of the tree."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts[:-1] if parts[-1] == "__init__" else parts
+    return ".".join(parts if parts[0] == "caesura" else ("caesura", *parts))
+
+
+MODULES = {name_of(path): path for folder in FOLDERS.values() for path in sorted((ROOT / folder).rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+def imported(name: str, *, lazy: bool = True) -> Iterator[str]:
+    """Everything a module imports; `lazy` includes imports inside functions."""
+    nodes = ast.walk(TREES[name]) if lazy else iter(TREES[name].body)
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name} has a relative import"
+            yield str(node.module)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def inside(module: str, *packages: str) -> bool:
+    return any(module == p or module.startswith(f"{p}.") for p in packages)
+
+
+def offenders(where: tuple[str, ...], banned: tuple[str, ...], besides: tuple[str, ...] = ()) -> list[str]:
+    return [
+        f"{name} imports {module}"
+        for name in MODULES
+        if inside(name, *where) and name not in besides
+        for module in imported(name)
+        if inside(module, *banned)
+    ]
+
+
+HEAVY = ("torch", "safetensors", "tokenizers", "numpy", "triton")
+
+
+@pytest.mark.parametrize(
+    ("where", "banned", "besides"),
+    [
+        (("caesura.server",), (*HEAVY, "caesura.engine", "caesura.kernels"), ()),
+        (("caesura.wire", "caesura.paths", "caesura.rendezvous", "caesura.models"), HEAVY, ()),
+        (("caesura.wire",), ("caesura.engine", "caesura.kernels", "caesura.server", "caesura.commands"), ()),
+        (("caesura.cli", "caesura.commands"), (*HEAVY, "caesura.kernels"), ()),
+        (("caesura.engine",), ("caesura.server", "caesura.commands", "pygls", "lsprotocol", "tree_sitter"), ()),
+        (("caesura.kernels",), ("caesura.engine", "caesura.server", "caesura.wire", "caesura.commands"), ()),
+        (("caesura",), ("pygls",), ("caesura.server.app", "caesura.server.transport")),
+        (("caesura",), ("lsprotocol",), ("caesura.server.app", "caesura.server.transport")),
+        (("caesura",), ("pickle", "marshal", "shelve", "dill", "cloudpickle"), ()),
+        (("caesura",), ("server", "engine", "kernels", "tests", "training"), ()),
+    ],
+)
+def test_imports_point_one_way(where: tuple[str, ...], banned: tuple[str, ...], besides: tuple[str, ...]) -> None:
+    assert offenders(where, banned, besides) == []
+
+
+def test_only_the_command_that_runs_the_engine_imports_it() -> None:
+    found = offenders(("caesura.cli", "caesura.commands"), ("caesura.engine",))
+    assert {line.split()[0] for line in found} <= {"caesura.commands.engines"}
+
+
+# Pure: no I/O, no clock
+
+PURE = [
+    *("caesura.engine.scheduler", "caesura.engine.denoise", "caesura.engine.canvas", "caesura.engine.search"),
+    *("caesura.engine.length", "caesura.engine.noise", "caesura.engine.cache"),
+    *(name for name in MODULES if inside(name, "caesura.engine.samplers", "caesura.engine.grammar")),
+    *("caesura.server.context", "caesura.server.completion"),
+    *(name for name in ("caesura.server.neighbours", "caesura.server.structured") if name in MODULES),
+]
+IO_MODULES = (
+    *("os", "io", "sys", "time", "datetime", "socket", "select", "selectors", "subprocess", "signal", "threading"),
+    *("asyncio", "logging", "shutil", "tempfile", "glob", "urllib", "http", "zmq", "random", "secrets", "uuid"),
+    *("multiprocessing", "mmap", "platformdirs", "sqlite3", "ctypes"),
+)
+IO_NAMES = {"open", "print", "input", "exec", "eval", "breakpoint", "__import__"}
+IO_ATTRIBUTES = {
+    *("read_text", "write_text", "read_bytes", "write_bytes", "unlink", "mkdir", "monotonic", "perf_counter"),
+    *("time_ns", "sleep", "recv", "send", "connect", "bind", "from_file", "safe_open", "getenv", "environ"),
+}
+REGISTRY = "caesura.engine.samplers"  # lists the names of its own files: that is how a sampler is registered
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_pure_modules_do_no_io_and_read_no_clock(name: str) -> None:
+    banned = (*IO_MODULES, *(() if name == REGISTRY else ("pathlib", "importlib")))
+    found = [f"imports {module}" for module in imported(name) if inside(module, *banned)]
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IO_NAMES:
+            found.append(f"line {node.lineno} calls {node.func.id}")
+        if isinstance(node, ast.Attribute) and node.attr in IO_ATTRIBUTES:
+            found.append(f"line {node.lineno} uses .{node.attr}")
+    assert found == []
+
+
+@pytest.mark.parametrize("name", [n for n in PURE if inside(n, "caesura.engine")])
+def test_randomness_has_a_generator(name: str) -> None:
+    """Nothing draws from the global generator: a batch gives each canvas what it would get alone."""
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            draws = node.func.attr in ("rand", "randn", "randint", "randperm", "multinomial", "bernoulli", "normal_")
+            assert not draws or "generator" in {k.arg for k in node.keywords}, f"{name} line {node.lineno}"
+
+
+# What a process really loads
+
+STARTS = {
+    "caesura.cli": (*HEAVY, "zmq", "pygls", "caesura.engine", "caesura.server"),
+    "caesura.commands.lsp": (*HEAVY, "caesura.engine", "caesura.kernels"),
+    "caesura.commands.fill": (*HEAVY, "caesura.engine", "caesura.kernels"),
+    "caesura.engine.supervisor": (*HEAVY, "pygls", "lsprotocol", "tree_sitter", "caesura.server", "caesura.kernels"),
+    "caesura.engine.worker": ("pygls", "lsprotocol", "tree_sitter", "caesura.server"),
+    "caesura.wire": (*HEAVY, "zmq", "caesura.engine", "caesura.server", "caesura.kernels"),
+    "caesura.engine.scheduler": ("pygls", "lsprotocol", "tree_sitter", "caesura.server", "zmq"),
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_importing_loads_nothing_it_must_not(name: str) -> None:
+    code = f"import {name}, sys; print(*sys.modules, sep='\\n')"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    assert [m for m in done.stdout.split() if inside(m, *STARTS[name])] == []

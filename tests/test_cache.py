@@ -1,0 +1,87 @@
+"""Which KV a job gets, and that nothing one job does shows in another's."""
+
+import torch
+
+from caesura.engine.cache import KV, Cache, common
+
+
+def filled(cache: Cache, ids: list[int]) -> KV:
+    """Lease and prefill: a row's key is its id."""
+    kv = cache.lease(ids)
+    missing = torch.tensor(ids[kv.length :], dtype=torch.float32)
+    kv.reserve(len(missing))
+    kv.write(0, missing[None, :, None], missing[None, :, None])
+    kv.length += len(missing)
+    kv.ids += ids[len(ids) - len(missing) :]
+    return kv
+
+
+def rows(kv: KV) -> list[float]:
+    return kv.k[0, 0, : kv.length, 0].tolist()
+
+
+def test_typing_appends() -> None:
+    cache = Cache(1, 1, 1)
+    first = filled(cache, [1, 2, 3])
+    cache.give(first)
+    second = cache.lease([1, 2, 3, 4])
+    assert second is first
+    assert second.length == 3
+    assert (cache.reused, cache.asked) == (3, 7)
+
+
+def test_deleting_truncates() -> None:
+    cache = Cache(1, 1, 1)
+    cache.give(filled(cache, [1, 2, 3, 4]))
+    kv = cache.lease([1, 2, 9])
+    assert (kv.length, kv.ids) == (2, [1, 2])
+
+
+def test_a_short_shared_start_is_forked_and_the_longer_context_survives() -> None:
+    cache = Cache(1, 1, 1)
+    long = filled(cache, list(range(10)))
+    cache.give(long)
+    fork = filled(cache, [0, 1, 77, 78])
+    assert fork is not long
+    assert rows(fork) == [0, 1, 77, 78]
+    assert rows(long) == list(range(10))
+    assert cache.lease(list(range(12))) is long
+
+
+def test_a_leased_kv_is_nobody_elses() -> None:
+    cache = Cache(1, 1, 1)
+    one, other = filled(cache, [1, 2]), filled(cache, [1, 2])
+    assert one is not other
+    cache.give(one)
+    cache.give(other)
+    assert cache.lease([1, 2]) is not cache.lease([1, 2])
+
+
+def test_rows_that_are_no_context_are_gone_after_a_job() -> None:
+    cache = Cache(1, 1, 1)
+    kv = filled(cache, [1, 2])
+    kv.reserve(3)
+    kv.length += 3  # a token tree
+    cache.give(kv)
+    assert cache.lease([1, 2, 3]).length == 2
+
+
+def test_the_least_recently_used_goes_first_and_the_number_is_bounded() -> None:
+    cache = Cache(1, 1, 1, entries=2)
+    contexts = [[n] * 4 for n in (1, 2, 3)]
+    for kv in [filled(cache, ids) for ids in contexts]:
+        cache.give(kv)
+    assert [cache.lease(ids).length for ids in reversed(contexts)] == [4, 4, 0]
+
+
+def test_growing_keeps_the_rows() -> None:
+    cache = Cache(1, 1, 1)
+    kv = filled(cache, list(range(200)))
+    kv.reserve(1000)
+    assert rows(kv) == list(range(200))
+
+
+def test_common_prefix() -> None:
+    assert common([], [1]) == 0
+    assert common([1, 2], [1, 2, 3]) == 2
+    assert common([1, 9, 3], [1, 2, 3]) == 1

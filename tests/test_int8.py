@@ -1,0 +1,58 @@
+"""The packed kernel against its reference in plain PyTorch, at shapes that do not divide."""
+
+import pytest
+import torch
+
+from caesura.kernels import int8
+
+SHAPES = [(1, 1, 1), (1, 64, 64), (2, 3, 5), (7, 33, 65), (17, 130, 96), (40, 257, 191)]
+packed = pytest.mark.skipif(not int8.available(), reason="this torch has no packed int8 kernel")
+
+
+def operands(m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(m * 1000 + n)
+    x = torch.randn(m, k, generator=generator) * torch.logspace(-3, 3, m)[:, None]  # rows of very different size
+    return x, torch.randn(n, k, generator=generator)
+
+
+@packed
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+def test_kernel_equals_reference(m: int, n: int, k: int) -> None:
+    x, weight = operands(m, n, k)
+    out, expected = int8.Linear(weight)(x), int8.reference(x, *int8.quantize(weight))
+    assert out.shape == (m, n)
+    assert out.dtype == torch.float32
+    size = expected.abs().amax(1, keepdim=True) + 1e-9
+    torch.testing.assert_close(out / size, expected / size, atol=1e-4, rtol=0)
+
+
+@packed
+def test_the_largest_codes_do_not_saturate() -> None:
+    x, weight = torch.ones(3, 96), torch.ones(5, 96)  # every product is 127 * 127
+    torch.testing.assert_close(int8.Linear(weight)(x), torch.full((3, 5), 96.0), atol=1e-3, rtol=0)
+    torch.testing.assert_close(int8.Linear(-weight)(x), torch.full((3, 5), -96.0), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+def test_quantised_is_close_to_exact(m: int, n: int, k: int) -> None:
+    x, weight = operands(m, n, k)
+    bound = 2.5 / 127 * x.abs().amax(1, keepdim=True) * weight.abs().amax(1) * k**0.5 + 1e-6
+    assert ((int8.Linear(weight)(x) - x @ weight.T).abs() <= bound).all()
+
+
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+def test_a_row_does_not_depend_on_the_others(m: int, n: int, k: int) -> None:
+    x, weight = operands(m, n, k)
+    linear = int8.Linear(weight)
+    together = linear(x)
+    for i in range(m):
+        assert torch.equal(linear(x[i : i + 1])[0], together[i])
+    assert torch.equal(linear(x.flip(0)).flip(0), together)
+    assert torch.equal(linear(x.reshape(1, m, k))[0], together)
+
+
+def test_zero_rows_give_zero() -> None:
+    _, weight = operands(2, 9, 40)
+    out = int8.Linear(weight)(torch.zeros(2, 40))
+    assert torch.equal(out, torch.zeros(2, 9))
+    assert torch.isfinite(int8.Linear(torch.zeros(9, 40))(torch.ones(1, 40))).all()

@@ -1,0 +1,313 @@
+"""What a model computes, and the one sentence for every file that is not what it should be."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from caesura.engine import models, weights
+from caesura.engine.cache import KV
+from caesura.engine.models import ModelError, Run
+from caesura.engine.models.block_llama import MATRICES, SPECIALS, BlockLlama, Config
+
+from .tiny import CODE, CONFIG
+
+FAMILIES = sorted(p.stem for p in Path(models.__file__).parent.glob("*.py") if p.stem != "__init__")
+IDS = list(range(30, 90))
+
+
+def test_every_family_is_tried_here() -> None:
+    assert FAMILIES == ["block_llama"]
+
+
+def context(model: BlockLlama, ids: list[int]) -> KV:
+    kv = model.cache().lease(ids)
+    model.prefill(ids, kv)
+    return kv
+
+
+def causal(model: BlockLlama, kv: KV, ids: list[int]) -> Tensor:
+    mask = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
+    return model.causal([Run(kv, ids, range(kv.length, kv.length + len(ids)), mask)])
+
+
+@pytest.fixture
+def folder(tiny_folder: Path, tmp_path: Path) -> Path:
+    """A copy to break."""
+    return Path(shutil.copytree(tiny_folder, tmp_path / "model"))
+
+
+def changed(folder: Path, **config: Any) -> Path:
+    """Another config, and a manifest that agrees with it."""
+    old = json.loads((folder / "config.json").read_text())
+    new = {k: v for k, v in {**old, **config}.items() if v is not None}
+    (folder / "config.json").write_text(json.dumps(new))
+    return sealed(folder)
+
+
+def sealed(folder: Path) -> Path:
+    weights.write_manifest(folder, {"name": "changed"})
+    return folder
+
+
+def adapter_of(config: Config, *, zero: bool, seed: int = 0) -> dict[str, Tensor]:
+    """Low-rank updates of every matrix, canvas norms and the special rows."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator) * 0.3
+
+    out = {"special": normal(len(SPECIALS), config.hidden_size)}
+    for layer in range(config.num_layers):
+        for matrix in MATRICES:
+            n, k = config.shape(matrix)
+            out[f"layers.{layer}.{matrix}.a"] = normal(4, k)
+            out[f"layers.{layer}.{matrix}.b"] = normal(n, 4) * (0.0 if zero else 1.0)
+        if not zero:
+            out[f"layers.{layer}.attn_norm"] = 1 + normal(config.hidden_size)
+    return out
+
+
+def with_adapter(folder: Path, tensors: dict[str, Tensor]) -> Path:
+    save_file({name: t.contiguous() for name, t in tensors.items()}, folder / "adapter.safetensors")
+    return sealed(folder)
+
+
+# What a model computes
+
+
+def test_the_tiny_model_is_tiny(tiny_folder: Path) -> None:
+    assert sum(p.stat().st_size for p in tiny_folder.iterdir()) < 1 << 20
+
+
+def test_appending_to_the_kv_equals_a_full_prefill(tiny: BlockLlama) -> None:
+    whole = causal(tiny, tiny.cache().lease([]), IDS)
+    kv = context(tiny, IDS[:20])
+    tiny.prefill(IDS[20:33], kv)
+    parts = causal(tiny, kv, IDS[33:])
+    torch.testing.assert_close(parts, whole[33:], atol=5e-3, rtol=0)
+    assert torch.equal(parts.argmax(-1), whole[33:].argmax(-1))
+
+
+def test_a_fork_computes_what_its_original_does(tiny: BlockLlama) -> None:
+    kv = context(tiny, IDS)
+    fork = kv.fork()
+    tiny.prefill([1, 2, 3], kv)
+    assert torch.equal(causal(tiny, fork, [5, 6]), causal(tiny, context(tiny, IDS), [5, 6]))
+
+
+def test_nothing_is_kept_unless_asked(tiny: BlockLlama) -> None:
+    kv = context(tiny, IDS)
+    before = causal(tiny, kv, [5, 6, 7])
+    tiny.denoise([Run(kv, [8, 9, 400], range(60, 63), None, [2])])
+    assert (kv.length, kv.ids) == (60, IDS)
+    assert torch.equal(causal(tiny, kv, [5, 6, 7]), before)
+    tiny.causal([Run(kv, [5], [60])], keep=True)
+    assert kv.length == 61
+    assert torch.equal(causal(tiny, kv, [6, 7]), before[1:])
+
+
+def test_a_row_that_is_masked_is_not_seen(tiny: BlockLlama) -> None:
+    kv = context(tiny, IDS)
+    tree = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1]], dtype=torch.bool)  # two children of one row
+    both = tiny.causal([Run(kv, [5, 6, 7], [60, 61, 61], tree)])
+    for child, row in ((6, 1), (7, 2)):
+        torch.testing.assert_close(both[row], causal(tiny, kv, [5, child])[1], atol=1e-3, rtol=0)
+
+
+def test_runs_do_not_see_each_other(tiny: BlockLlama) -> None:
+    first, second = context(tiny, IDS), context(tiny, IDS[10:30])
+    one, other = Run(first, [7, 8, 400], range(60, 63), None, [1, 2]), Run(second, [9, 400], range(20, 22), None, [1])
+    together = tiny.denoise([one, other])
+    assert torch.equal(together[:2], tiny.denoise([one]))
+    assert torch.equal(together[2:], tiny.denoise([other]))
+
+
+def test_logits_are_one_row_for_each_wanted(tiny: BlockLlama) -> None:
+    kv = context(tiny, IDS)
+    assert tiny.denoise([Run(kv, [1, 400, 400], range(60, 63), None, [1, 2])]).shape == (2, 402)
+    assert tiny.causal([Run(kv, [1, 2, 3], range(60, 63))]).shape == (3, 400)
+
+
+# Base and adapter
+
+
+def test_an_adapter_leaves_the_context_path_alone(tiny: BlockLlama, folder: Path) -> None:
+    adapted = models.load(str(with_adapter(folder, adapter_of(tiny.config, zero=False))))
+    assert isinstance(adapted, BlockLlama)
+    assert torch.equal(causal(adapted, context(adapted, IDS), IDS[:9]), causal(tiny, context(tiny, IDS), IDS[:9]))
+    run = [1, 2, 400]
+    ours, theirs = (m.denoise([Run(context(m, IDS), run, range(60, 63), None, [2])]) for m in (adapted, tiny))
+    assert not torch.allclose(ours[:, :400], theirs[:, :400], atol=1e-2)
+
+
+def test_with_a_zero_adapter_a_canvas_of_one_slot_is_the_next_token_model(tiny: BlockLlama, folder: Path) -> None:
+    zero = models.load(str(with_adapter(folder, adapter_of(tiny.config, zero=True))))
+    assert isinstance(zero, BlockLlama)
+    for model in (zero, tiny):  # and without an adapter file
+        kv = context(model, IDS)
+        drawn = model.denoise([Run(kv, [9], [60], None, [1])])
+        assert torch.equal(drawn[:, :400], causal(model, kv, [9]))
+
+
+# Files that are not what they should be
+
+
+def test_no_such_model_is_a_sentence() -> None:
+    with pytest.raises(ModelError, match="no model named nope"):
+        models.load("nope")
+    assert "embedded" in models.names()
+
+
+def broken(path: str, content: bytes | None, *, seal: bool = False) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        if content is None:
+            (folder / path).unlink()
+        else:
+            (folder / path).write_bytes(content)
+        if seal:
+            sealed(folder)
+
+    return damage
+
+
+def flipped(folder: Path) -> None:
+    raw = bytearray((folder / "base.safetensors").read_bytes())
+    raw[-1] ^= 1
+    (folder / "base.safetensors").write_bytes(raw)
+
+
+FILES: dict[str, Callable[[Path], None]] = {
+    "a flipped bit": flipped,
+    "no weights": broken("base.safetensors", None),
+    "no weights, and none promised": broken("base.safetensors", None, seal=True),
+    "cut weights": broken("base.safetensors", b"\x08\0\0\0\0\0\0\0{}"),
+    "no tokenizer": broken("tokenizer.json", None),
+    "no tokenizer, and none promised": broken("tokenizer.json", None, seal=True),
+    "no config": broken("config.json", None),
+    "config is a list": broken("config.json", b"[]", seal=True),
+    "config is no JSON": broken("config.json", b"\xff", seal=True),
+    "no manifest": broken("manifest.json", None),
+    "manifest is a list": broken("manifest.json", b"[]"),
+    "manifest without files": broken("manifest.json", b"{}"),
+    "manifest with a list of files": broken("manifest.json", b'{"files": []}'),
+    "weights are text": broken("base.safetensors", b"hello", seal=True),
+    "tokenizer is text": broken("tokenizer.json", b"hello", seal=True),
+    "adapter is text": broken("adapter.safetensors", b"hello", seal=True),
+}
+
+
+@pytest.mark.parametrize("damage", FILES.values(), ids=FILES)
+def test_a_damaged_file_is_a_sentence(folder: Path, damage: Callable[[Path], None]) -> None:
+    damage(folder)
+    with pytest.raises(ModelError) as caught:
+        models.load(str(folder))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"model_type": "gpt9"}, "not supported"),
+        ({"model_type": "__init__"}, "not supported"),
+        ({"model_type": "../x"}, "not supported"),
+        ({"model_type": None}, "config"),
+        ({"hidden_size": None}, "hidden_size"),
+        ({"hidden_size": "wide"}, "config"),
+        ({"num_layers": 3}, "layers.2"),
+        ({"hidden_size": 96}, "96"),
+        ({"intermediate_size": 128}, "gate_up"),
+        ({"num_kv_heads": 2}, "qkv"),
+        ({"num_heads": 0}, "config|heads"),
+        ({"num_heads": 3, "num_kv_heads": 3}, "config|heads|shape"),
+        ({"vocab_size": 500}, "500"),
+        ({"separator": "<nope>"}, "<nope>"),
+        ({"sampler": "nope"}, "nope"),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
+)
+def test_a_config_that_does_not_fit_is_a_sentence(folder: Path, config: dict[str, Any], says: str) -> None:
+    with pytest.raises(ModelError, match=says):
+        models.load(str(changed(folder, **config)))
+
+
+def without(name: str) -> Callable[[dict[str, Tensor]], None]:
+    def change(tensors: dict[str, Tensor]) -> None:
+        del tensors[name]
+
+    change.__name__ = f"no {name}"
+    return change
+
+
+def shaped(name: str, *shape: int) -> Callable[[dict[str, Tensor]], None]:
+    def change(tensors: dict[str, Tensor]) -> None:
+        tensors[name] = torch.zeros(*shape, dtype=tensors[name].dtype)
+
+    change.__name__ = f"{name} {list(shape)}"
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (without("norm"), "norm"),
+        (shaped("norm", 65), "norm"),
+        (without("embed.scale"), "embed"),
+        (shaped("embed.scale", 7, 2), "embed"),
+        (shaped("embed.q8", 300, 64), "embed"),
+        (without("layers.1.out.q4"), "layers.1.out"),
+        (without("layers.1.out.min"), "layers.1.out"),
+        (shaped("layers.0.mlp_norm", 1), "layers.0.mlp_norm"),
+        (shaped("layers.0.down.q4", 64, 40), "layers.0.down"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_tensor_that_does_not_fit_is_named(
+    folder: Path, change: Callable[[dict[str, Tensor]], None], says: str
+) -> None:
+    tensors = load_file(folder / "base.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "base.safetensors")
+    with pytest.raises(ModelError, match=says):
+        models.load(str(sealed(folder)))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (without("special"), "special"),
+        (shaped("special", 2, 63), "special"),
+        (shaped("special", 3, 64), "special"),
+        (without("layers.0.out.b"), "layers.0.out"),
+        (shaped("layers.0.out.a", 4, 63), "layers.0.out"),
+        (shaped("layers.1.attn_norm", 2), "layers.1.attn_norm"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_an_adapter_that_does_not_fit_is_named(
+    tiny: BlockLlama, folder: Path, change: Callable[[dict[str, Tensor]], None], says: str
+) -> None:
+    tensors = adapter_of(tiny.config, zero=False)
+    change(tensors)
+    with pytest.raises(ModelError, match=says):
+        models.load(str(with_adapter(folder, tensors)))
+
+
+def test_a_tokenizer_of_another_size_is_a_sentence(folder: Path, tmp_path: Path) -> None:
+    raw = json.loads((folder / "tokenizer.json").read_text())
+    raw["added_tokens"].append({**raw["added_tokens"][0], "id": 400, "content": "<more>"})
+    (folder / "tokenizer.json").write_text(json.dumps(raw))
+    with pytest.raises(ModelError, match=r"40[01]"):
+        models.load(str(sealed(folder)))
+
+
+def test_the_tokenizer_knows_the_code_it_was_trained_on(tiny: BlockLlama) -> None:
+    assert len(tiny.tokenizer.encode(CODE)) < len(CODE) / 2
+    assert tiny.config.vocab_size == CONFIG["vocab_size"] == tiny.tokenizer.size

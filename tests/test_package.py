@@ -1,0 +1,82 @@
+"""The wheel: everything of the tree is in it, and it imports from where pip puts it. The weights are left out here but
+for their name: 76 MB would only be slow.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = {"caesura": "caesura", "server": "caesura/server", "engine": "caesura/engine", "kernels": "caesura/kernels"}
+BIG = 1 << 20
+
+pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
+
+
+def tracked() -> list[Path]:
+    """The files of the checkout that are or will be tracked."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    return [Path(name) for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for path in tracked():
+        if path.parts[0] in ("typings", "tests", "docs", "bench"):
+            continue
+        (source / path).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / path).stat().st_size > BIG:
+            (source / path).write_text("stands for the weights")
+        else:
+            shutil.copy(ROOT / path, source / path)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    built = subprocess.run([*pip, "--wheel-dir", out, source], capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr[-2000:]
+    (found,) = out.glob("*.whl")
+    return found
+
+
+def test_every_module_and_data_file_is_in_the_wheel(wheel: Path) -> None:
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    for path in tracked():
+        if path.parts[0] in FOLDERS:
+            assert str(Path(FOLDERS[path.parts[0]], *path.parts[1:])) in inside
+
+
+def test_nothing_else_is_in_the_wheel(wheel: Path) -> None:
+    tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert tops <= {"caesura", next(top for top in tops if top.endswith(".dist-info"))}
+
+
+def test_it_imports_from_a_clean_folder_and_runs(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+        modules = [name[:-3].replace("/", ".") for name in archive.namelist() if name.endswith(".py")]
+    names = sorted(name.removesuffix(".__init__") for name in modules if not name.endswith("__main__"))
+    code = (
+        "import importlib, sys\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        f"for name in {names!r}:\n"
+        f"    assert importlib.import_module(name).__file__.startswith({str(tmp_path)!r}), name\n"
+    )
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, cwd=tmp_path, env=clean)
+    assert done.returncode == 0, done.stderr[-2000:]
+    run = [sys.executable, "-P", "-m", "caesura", "--version"]
+    shown = subprocess.run(
+        run, capture_output=True, text=True, cwd=tmp_path, env={**clean, "PYTHONPATH": str(tmp_path)}
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "caesura" in shown.stdout

@@ -1,0 +1,439 @@
+"""Jobs in, events out, on a virtual clock: what every client relies on, whatever else is going on."""
+
+import re
+
+import pytest
+
+from caesura import wire
+from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.samplers import names
+from caesura.engine.scheduler import CHUNK, Event, Scheduler
+
+from .test_canvas import CURSORS
+from .tiny import Clock, Scripted, alone, done, infill, run
+
+MODES = ["verify", *names()]
+modes = pytest.mark.parametrize("sampler", MODES)
+
+CODE = "def count(items, left):\n    total = 0\n    for item in items:\n        total += item.left\n    return "
+JOBS = {
+    **CURSORS,
+    "long": ("value = [left, right]\n" * 60 + "print(", ")\n" * 40),
+    "repeats": ("self._count(left)\nself._count(right)\nself._co", "\n"),
+}
+
+
+def locked(event: wire.EngineMessage) -> list[str]:
+    """Locked text of each hole."""
+    assert isinstance(event, wire.Locked | wire.Done)
+    return ["".join(fill.text[a:b] for a, b in fill.locked) for fill in event.holes]
+
+
+def within(part: str, whole: str) -> bool:
+    """Whether the letters of `part` come in `whole`, in order: text between locked spans may be decided later."""
+    letters = iter(whole)
+    return all(letter in letters for letter in part)
+
+
+def keeps_the_contract(events: list[wire.EngineMessage], holes: int = 1) -> wire.Done:
+    """Locked*, then one Done: numbered, cumulative, locked text only grows."""
+    assert all(isinstance(e, wire.Locked) for e in events[:-1])
+    answer = done(events)
+    before = [""] * holes
+    for number, event in enumerate(events):
+        assert isinstance(event, wire.Locked | wire.Done)
+        assert event.seq == number
+        assert len(event.holes) == holes
+        for fill in event.holes:
+            assert 0 <= fill.confidence <= 1
+            assert all(0 <= a < b <= len(fill.text) for a, b in fill.locked)
+        now = locked(event)
+        assert all(within(a, b) for a, b in zip(before, now, strict=True)), (before, now)
+        before = now
+    assert wire.decode_engine(wire.encode(answer)) == answer
+    return answer
+
+
+@modes
+@pytest.mark.parametrize(("prefix", "suffix"), JOBS.values(), ids=JOBS)
+def test_every_job_keeps_the_contract(tiny: BlockLlama, sampler: str, prefix: str, suffix: str) -> None:
+    scheduler = Scheduler(tiny)
+    events = run(scheduler, [infill("j", prefix, suffix, sampler=sampler)])["j"]
+    answer = keeps_the_contract(events)
+    assert answer.holes[0].open == 0
+    assert answer.steps >= 1
+    assert answer.stop in ("complete", "steps")
+    assert scheduler.step(Clock()) == []
+
+
+@modes
+@pytest.mark.parametrize(("prefix", "suffix"), CURSORS.values(), ids=CURSORS)
+def test_a_model_with_nothing_to_say_ends_too(tiny: BlockLlama, sampler: str, prefix: str, suffix: str) -> None:
+    """Null in every slot, and no token likelier than another."""
+    keeps_the_contract(
+        run(Scheduler(Scripted(tiny.tokenizer, [])), [infill("j", prefix, suffix, sampler=sampler)])["j"]
+    )
+
+
+@pytest.mark.parametrize("name", sorted(set(CURSORS) - {"deep empty line"}))  # 48 blanks are many rows of random tree
+def test_a_search_finds_something_at_every_cursor(tiny: BlockLlama, name: str) -> None:
+    prefix, suffix = CURSORS[name]
+    job = infill("j", prefix, suffix, wire.Hole(64), sampler="verify")
+    assert alone(tiny, job).holes[0].text.strip()
+
+
+def test_locked_text_of_a_search_only_grows_at_its_end(tiny: BlockLlama) -> None:
+    for prefix, suffix in JOBS.values():
+        before = ""
+        for event in run(Scheduler(tiny), [infill("j", prefix, suffix, sampler="verify")])["j"]:
+            assert isinstance(event, wire.Locked | wire.Done)
+            fill = event.holes[0]
+            now = fill.text[: fill.locked[0][1]] if fill.locked else ""
+            assert now.startswith(before)
+            before = now
+
+
+# A batch gives each canvas what it would get alone
+
+
+def answers(scheduler: Scheduler, jobs: list[wire.Infill]) -> dict[str, tuple[wire.Fill, ...]]:
+    return {key: done(events).holes for key, events in run(scheduler, jobs).items()}
+
+
+def test_a_batch_gives_each_job_what_it_would_get_alone(tiny: BlockLlama) -> None:
+    jobs = [
+        infill(f"{name} {mode}", *JOBS[name], sampler=mode, seed=seed)
+        for seed, (mode, name) in enumerate(
+            (mode, name) for mode in MODES for name in ("mid-token", "empty file", "first word", "long", "repeats")
+        )
+    ]
+    by_itself = {job.job: alone(tiny, job).holes for job in jobs}
+    assert answers(Scheduler(tiny), jobs) == by_itself
+    assert answers(Scheduler(tiny), jobs[::-1]) == by_itself
+
+
+@modes
+def test_a_job_repeats_itself(tiny: BlockLlama, sampler: str) -> None:
+    job = infill("j", CODE, "\n", sampler=sampler, seed=7)
+    assert alone(tiny, job).holes == alone(tiny, job).holes
+
+
+@modes
+def test_the_fill_is_the_same_however_the_context_came(tiny: BlockLlama, sampler: str) -> None:
+    suffix = "\n\nprint(count)\n"
+    job = infill("j", CODE * 2, suffix, sampler=sampler)
+    cold = alone(tiny, job)
+
+    typed = Scheduler(tiny)
+    for end in range(len(CODE) - 40, len(CODE) + 1, 8):
+        run(typed, [infill("t", CODE + CODE[:end], suffix, sampler=sampler)])
+    appended = done(run(typed, [job])["j"])
+    assert typed.cache.reused > typed.cache.asked / 2
+
+    deleted = Scheduler(tiny)
+    run(deleted, [infill("t", CODE * 2 + "left + item.right", suffix, sampler=sampler)])
+    truncated = done(run(deleted, [job])["j"])
+
+    longer = Scheduler(tiny)
+    run(longer, [infill("t", CODE * 8, suffix, sampler=sampler)])
+    forked = done(run(longer, [job])["j"])
+    assert longer.cache.reused
+
+    for answer in (appended, truncated, forked):
+        assert [f.text for f in answer.holes] == [f.text for f in cold.holes]
+        assert answer.holes[0].confidence == pytest.approx(cold.holes[0].confidence, rel=0.02)
+
+
+@modes
+def test_another_job_before_leaves_no_trace(tiny: BlockLlama, sampler: str) -> None:
+    job = infill("j", CODE, "\n", sampler=sampler)
+    used = Scheduler(tiny)
+    run(used, [infill(str(n), "other = " + "x + " * n, "y", sampler=sampler) for n in range(12)])
+    assert done(run(used, [job])["j"]).holes == alone(tiny, job).holes
+
+
+def test_more_jobs_than_live_canvases_all_end(tiny: BlockLlama) -> None:
+    jobs = [infill(str(n), CODE[: n * 3], "\n", sampler="threshold") for n in range(20)]
+    for events in run(Scheduler(tiny), jobs).values():
+        keeps_the_contract(events)
+
+
+# Several holes
+
+
+@modes
+@pytest.mark.parametrize("between", [", ", ")\n", ")", " + retu", ""])
+def test_several_holes(tiny: BlockLlama, sampler: str, between: str) -> None:
+    segments: list[wire.Text | wire.Hole] = [
+        wire.Hole(8),
+        wire.Hole(4, "span"),
+        wire.Text("]\n"),
+        wire.Hole(4, "block"),
+    ]
+    if between:
+        segments.insert(1, wire.Text(between))
+    events = run(Scheduler(tiny), [infill("j", "f(x[", ")\n", *segments, sampler=sampler)])["j"]
+    answer = keeps_the_contract(events, holes=3)
+    assert "\n" not in answer.holes[0].text + answer.holes[1].text
+
+
+@modes
+def test_sixteen_holes_and_no_more(tiny: BlockLlama, sampler: str) -> None:
+    def job(count: int) -> wire.Infill:
+        segments: list[wire.Text | wire.Hole] = [wire.Hole(2), wire.Text(", ")] * count
+        return infill("j", "", "", *segments, sampler=sampler)
+
+    keeps_the_contract(run(Scheduler(tiny), [job(16)])["j"], holes=16)
+    (failed,) = run(Scheduler(tiny), [job(17)])["j"]
+    assert isinstance(failed, wire.Failed)
+    assert failed.code == "invalid"
+
+
+# Supersede, cancel, drop
+
+
+def kinds(events: list[Event]) -> list[tuple[bytes, str, str]]:
+    return [(peer, getattr(e, "job", ""), getattr(e, "code", type(e).__name__)) for peer, e in events]
+
+
+@modes
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_a_cancel_is_answered_at_once_and_frees_the_canvas(tiny: BlockLlama, sampler: str, steps: int) -> None:
+    scheduler, clock = Scheduler(tiny), Clock()
+    scheduler.take(b"p", infill("j", CODE, "\n", sampler=sampler), 0.0)
+    for _ in range(steps):
+        scheduler.step(clock)
+    assert kinds(scheduler.take(b"p", wire.Cancel("j"), 0.0)) == [(b"p", "j", "cancelled")]
+    assert not scheduler.busy
+    assert scheduler.step(clock) == []
+    assert scheduler.take(b"p", wire.Cancel("j"), 0.0) == []
+    if steps:
+        keeps_the_contract(run(scheduler, [infill("k", CODE, "\n", sampler=sampler)])["k"])
+        assert scheduler.cache.reused, "the context of the cancelled job is lost"
+
+
+def test_a_cancel_does_not_wait_for_a_long_context(tiny: BlockLlama) -> None:
+    scheduler, clock = Scheduler(tiny), Clock()
+    scheduler.take(b"p", infill("j", *JOBS["long"]), 0.0)
+    assert scheduler.step(clock) == []
+    assert kinds(scheduler.take(b"p", wire.Cancel("j"), 0.0)) == [(b"p", "j", "cancelled")]
+    assert not scheduler.busy
+    again = infill("k", *JOBS["long"])
+    assert done(run(scheduler, [again])["k"]).holes[0].text == alone(tiny, again).holes[0].text
+
+
+def test_a_cancel_reaches_only_ones_own_job(tiny: BlockLlama) -> None:
+    scheduler = Scheduler(tiny)
+    scheduler.take(b"p", infill("j", CODE), 0.0)
+    assert scheduler.take(b"q", wire.Cancel("j"), 0.0) == []
+    assert scheduler.busy
+
+
+def test_a_newer_job_supersedes_the_same_peers_document_and_kind(tiny: BlockLlama) -> None:
+    scheduler, clock = Scheduler(tiny), Clock()
+    events = scheduler.take(b"p", infill("old", CODE, document="d"), 0.0)
+    scheduler.step(clock)
+    events += scheduler.take(b"p", infill("other document", CODE, document="e"), 0.0)
+    events += scheduler.take(b"p", infill("other kind", CODE, document="d", kind="fill"), 0.0)
+    events += scheduler.take(b"q", infill("other peer", CODE, document="d"), 0.0)
+    assert events == []
+    events = scheduler.take(b"p", infill("new", CODE, document="d"), 0.0)
+    assert kinds(events) == [(b"p", "old", "superseded")]
+    later: list[Event] = []
+    while scheduler.busy:
+        later += scheduler.step(clock)
+    finished = {job for _, job, what in kinds(later) if what == "Done"}
+    assert finished == {"other document", "other kind", "other peer", "new"}
+    assert "old" not in {job for _, job, _ in kinds(later)}
+
+
+def test_a_peer_that_left_hears_nothing_and_frees_its_canvases(tiny: BlockLlama) -> None:
+    scheduler, clock = Scheduler(tiny), Clock()
+    for name in ("a", "b"):
+        scheduler.take(b"gone", infill(name, CODE, document=name), 0.0)
+    scheduler.take(b"here", infill("c", CODE), 0.0)
+    scheduler.step(clock)
+    scheduler.drop(b"gone")
+    scheduler.drop(b"never seen")
+    heard: list[Event] = []
+    while scheduler.busy:
+        heard += scheduler.step(clock)
+    assert {peer for peer, _ in heard} == {b"here"}
+
+
+# Time
+
+
+@modes
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_at_the_deadline_the_best_so_far_is_the_answer(tiny: BlockLlama, sampler: str, steps: int) -> None:
+    scheduler, clock = Scheduler(tiny), Clock()
+    scheduler.take(b"p", infill("j", CODE, "\n", sampler=sampler, deadline_ms=100.0), 0.0)
+    events: list[Event] = []
+    for _ in range(steps):
+        events += scheduler.step(clock)
+    assert scheduler.expire(0.099) == []
+    clock.now = 0.101
+    last = events[-1][1]
+    if isinstance(last, wire.Done):
+        pytest.skip("it was done before")
+    assert isinstance(last, wire.Locked)
+    events += scheduler.step(clock)
+    answer = keeps_the_contract([e for _, e in events])
+    assert answer.stop == "deadline"
+    assert answer.holes[0].text == last.holes[0].text
+    assert not scheduler.busy
+    assert answer.timings.total_ms == pytest.approx(101)
+
+
+def test_a_job_that_never_started_expires_and_never_reaches_the_model(tiny: BlockLlama) -> None:
+    scheduler = Scheduler(tiny)
+    scheduler.take(b"p", infill("j", CODE, deadline_ms=10.0), 5.0)
+    scheduler.take(b"p", infill("k", CODE, deadline_ms=0.0), 5.0)
+    assert kinds(scheduler.expire(5.0)) == [(b"p", "k", "expired")]
+    assert kinds(scheduler.expire(5.02)) == [(b"p", "j", "expired")]
+    assert scheduler.cache.asked == 0
+    assert not scheduler.busy
+
+
+def test_invoked_jobs_go_before_speculative_ones(tiny: BlockLlama) -> None:
+    scheduler, clock = Scheduler(tiny), Clock()
+    for n in range(12):
+        scheduler.take(b"p", infill(f"s{n}", CODE, priority="speculative", sampler="threshold"), 0.0)
+    scheduler.take(b"p", infill("now", CODE, priority="invoked", sampler="threshold"), 0.0)
+    assert "now" in {job for _, job, _ in kinds(scheduler.step(clock))}
+
+
+def test_timings_add_up(tiny: BlockLlama) -> None:
+    class Ticking(Clock):
+        def __call__(self) -> float:
+            self.now += 0.001
+            return self.now
+
+    (events,) = run(Scheduler(tiny), [infill("j", CODE, "\n")], Ticking()).values()
+    t = done(events).timings
+    assert 0 < t.queue_ms + t.prefill_ms + t.denoise_ms <= t.total_ms
+    assert t.first_lock_ms is not None
+    assert t.first_lock_ms <= t.total_ms
+
+
+# The context
+
+
+def test_a_chunked_prefill_equals_one(tiny: BlockLlama) -> None:
+    ids = tiny.tokenizer.encode(CODE * 8)
+    assert len(ids) > 2 * CHUNK
+    whole, parts = tiny.cache().lease([]), tiny.cache().lease([])
+    tiny.prefill(ids, whole)
+    for start in range(0, len(ids), CHUNK):
+        tiny.prefill(ids[start : start + CHUNK], parts)
+    assert parts.ids == whole.ids
+    for name in ("k", "v"):
+        one, other = (getattr(kv, name)[:, :, : kv.length] for kv in (whole, parts))
+        assert (one - other).abs().max() < 2e-3
+
+
+def test_a_long_context_takes_several_steps_so_that_others_are_served(tiny: BlockLlama) -> None:
+    scheduler, clock = Scheduler(tiny), Clock()
+    scheduler.take(b"p", infill("long", *JOBS["long"], sampler="threshold"), 0.0)
+    scheduler.take(b"p", infill("short", "x = ", "\n", sampler="threshold"), 0.0)
+    assert {job for _, job, _ in kinds(scheduler.step(clock))} == {"short"}
+
+
+# Warm start
+
+
+def script_behind(tiny: BlockLlama, forced: str) -> Scripted:
+    """A model that wants to say ` + 1` where the healed prefix ends in `forced`."""
+    return Scripted(tiny.tokenizer, tiny.tokenizer.encode(forced + " + 1"))
+
+
+@pytest.mark.parametrize("sampler", names())
+def test_a_draft_that_the_model_agrees_with_is_kept(tiny: BlockLlama, sampler: str) -> None:
+    model = script_behind(tiny, " =")
+    cold = alone(model, infill("j", "x =", "\n", sampler=sampler))
+    assert cold.holes[0].text == " + 1"
+    kept = alone(model, infill("j", "x =", "\n", sampler=sampler, draft=(" + 1",)))
+    assert kept.holes[0].text == " + 1"
+    assert kept.steps <= cold.steps
+    assert kept.holes[0].confidence == pytest.approx(cold.holes[0].confidence, rel=0.01)
+
+
+@pytest.mark.parametrize("sampler", names())
+@pytest.mark.parametrize("draft", [" - 2", "", "x" * 50, "\n\n", " + 1 + 1"])
+def test_a_draft_that_the_model_doubts_is_redone(tiny: BlockLlama, sampler: str, draft: str) -> None:
+    answer = alone(script_behind(tiny, " ="), infill("j", "x =", "\n", sampler=sampler, draft=(draft,)))
+    assert answer.holes[0].text == " + 1"
+
+
+@modes
+@pytest.mark.parametrize("draft", ["rn left", "zzz", ""])
+def test_a_draft_in_mid_token_leaves_the_forced_text_alone(tiny: BlockLlama, sampler: str, draft: str) -> None:
+    """Whatever the draft was, the fill is text behind the prefix: an empty one would mean that it was lost."""
+    job = infill("j", "x = 1\n    retu", "\n", wire.Hole(24), sampler=sampler, draft=(draft,))
+    events = run(Scheduler(tiny), [job])["j"]
+    answer = keeps_the_contract(events)
+    assert answer.holes[0].text
+
+
+def test_a_good_draft_spares_the_search_its_steps(tiny: BlockLlama) -> None:
+    steps = []
+    for prefix, suffix in JOBS.values():
+        cold = alone(tiny, infill("j", prefix, suffix, sampler="verify"))
+        drafted = alone(tiny, infill("j", prefix, suffix, sampler="verify", draft=(cold.holes[0].text,)))
+        if drafted.holes[0].text == cold.holes[0].text:
+            steps.append((drafted.tokens.left_to_right, cold.tokens.left_to_right))
+    assert all(drafted <= cold for drafted, cold in steps)
+    assert sum(drafted < cold for drafted, cold in steps) > len(steps) / 3
+
+
+# What cannot be taken
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"sampler": "nope"}, "no sampler named 'nope'"),
+        ({"sampler": "__init__"}, "no sampler"),
+        ({"segments": (wire.Text("x"),)}, "holes"),
+        ({"segments": (wire.Hole(grammar="json"),)}, "[Gg]rammar"),
+        ({"draft": ("a", "b")}, "drafts"),
+    ],
+)
+def test_an_impossible_job_is_refused_in_one_sentence(tiny: BlockLlama, changes: dict[str, object], says: str) -> None:
+    (failed,) = run(Scheduler(tiny), [infill("j", "x = ", "", **changes)])["j"]
+    assert isinstance(failed, wire.Failed)
+    assert failed.code == "invalid"
+    assert len(failed.message) <= 256
+    assert re.search(says, failed.message)
+    assert failed.message.endswith(".")
+
+
+# The answer
+
+
+@modes
+def test_tokens_say_where_the_answer_came_from(tiny: BlockLlama, sampler: str) -> None:
+    tokens = alone(tiny, infill("j", *JOBS["repeats"], sampler=sampler)).tokens
+    assert tokens.canvas + tokens.lookup + tokens.left_to_right > 0
+    if sampler != "verify":
+        assert tokens.lookup == tokens.left_to_right == 0
+
+
+def test_candidates_are_further_texts(tiny: BlockLlama) -> None:
+    one = alone(tiny, infill("j", CODE, "\n", sampler="verify"))
+    several = alone(tiny, infill("j", CODE, "\n", sampler="verify", candidates=3))
+    assert one.alternatives == ()
+    assert several.holes == one.holes
+    assert 0 < len(several.alternatives) <= 2
+    texts = [one.holes[0].text, *(fills[0].text for fills in several.alternatives)]
+    assert len(set(texts)) == len(texts)
+
+
+@modes
+@pytest.mark.parametrize("kind", ["line", "span"])
+def test_a_one_line_hole_stays_one_line(tiny: BlockLlama, sampler: str, kind: str) -> None:
+    for seed, prefix in enumerate(("x = ", CODE, "a\n", "if x:\n    ", "\r\n")):
+        hole = wire.Hole(16, kind)  # type: ignore[arg-type]
+        text = alone(tiny, infill("j", prefix, "\n", hole, sampler=sampler, seed=seed)).holes[0].text
+        assert not {"\n", "\r"} & set(text)

@@ -1,0 +1,286 @@
+"""Draft and verify, driven by distributions that are written down, drawn at random, or a tiny model's."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from caesura.engine.canvas import HoleState, Vocabulary
+from caesura.engine.models import Run
+from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.search import PASSES, Rows, Search, lookup
+
+Predict = Callable[[tuple[int, ...]], Tensor]  # what came before, from the tail on -> log-probabilities of what follows
+
+
+class Table:
+    """Probabilities by what came before; elsewhere nearly uniform."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.known: dict[tuple[int, ...], dict[int, float]] = {}
+
+    def chain(self, tokens: Sequence[int], probs: float | Sequence[float], behind: int) -> None:
+        """Each token behind the first `behind` has its probability given those before it."""
+        for i in range(behind, len(tokens)):
+            p = probs if isinstance(probs, float) else probs[min(i - behind, len(probs) - 1)]
+            self.known.setdefault(tuple(tokens[:i]), {})[tokens[i]] = p
+
+    def __call__(self, path: tuple[int, ...]) -> Tensor:
+        known = self.known.get(path, {})
+        rest = (1 - sum(known.values())) / (self.size - len(known))
+        probs = torch.full((self.size,), max(rest, 1e-12))
+        for token, p in known.items():
+            probs[token] = p
+        return probs.log()
+
+
+class Drawn:
+    """A distribution per path, drawn from a seed."""
+
+    def __init__(self, size: int, seed: int, sharp: float) -> None:
+        self.size, self.seed, self.sharp = size, seed, sharp
+
+    def __call__(self, path: tuple[int, ...]) -> Tensor:
+        generator = torch.Generator().manual_seed(hash((self.seed, *path)) % 2**62)
+        return (torch.randn(self.size, generator=generator) * self.sharp).log_softmax(-1)
+
+
+def answer(search: Search, predict: Predict, seen: Callable[[Rows], None] = lambda rows: None) -> list[tuple[str, int]]:
+    """Run to the end as denoise.verify does; what was shown after each pass, and how much of it was locked."""
+    ids: list[int] = []
+    shown = []
+    while not search.finished():
+        rows = search.plan()
+        ids += rows.ids
+        seen(rows)
+        paths = [tuple(ids[c] for c in row.nonzero()[:, 0].tolist()) for row in rows.mask]
+        search.receive(torch.stack([predict(path) for path in paths]))
+        shown.append(search.text())
+        assert len(shown) <= PASSES
+    return shown
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tiny: BlockLlama) -> Vocabulary:
+    return Vocabulary(tiny)
+
+
+def searching(
+    tiny: BlockLlama, vocabulary: Vocabulary, after: str = "\n", forced: str = "", *, line: bool = True, most: int = 16
+) -> tuple[Search, list[int], list[int]]:
+    """A search behind `return`, its tail and the suffix's tokens."""
+    tail, head = tiny.tokenizer.encode("return"), tiny.tokenizer.encode(after)
+    return Search(vocabulary, HoleState(line, most, forced.encode()), tail, head, 0), tail, head
+
+
+def test_the_greedy_path_is_found(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    search, tail, head = searching(tiny, vocabulary)
+    fill = tiny.tokenizer.encode(" left + 1")
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *fill, *head], 0.9, len(tail))
+    answer(search, table)
+    assert search.text()[0] == " left + 1"
+    assert search.tokens(search.leader()) == fill
+    assert search.confidence(search.leader()) == pytest.approx(0.9, rel=0.01)
+
+
+def test_without_a_suffix_a_fill_ends_at_a_line_break(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    search, tail, _ = searching(tiny, vocabulary, after="")
+    fill, end = tiny.tokenizer.encode(" left"), tiny.tokenizer.encode("\n")
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *fill, *end], 0.9, len(tail))
+    answer(search, table)
+    assert search.text()[0] == " left"
+
+
+@pytest.mark.parametrize("source", ["lookup", "canvas"])
+def test_a_good_proposal_is_accepted_in_one_pass(tiny: BlockLlama, vocabulary: Vocabulary, source: str) -> None:
+    text = " self._count[0] + 1"
+    fill = tiny.tokenizer.encode(text)
+    passes = {}
+    for proposed in (True, False):
+        search, tail, head = searching(tiny, vocabulary, most=32)
+        if proposed:
+            search.propose(fill, source)  # type: ignore[arg-type]
+        table = Table(tiny.tokenizer.size)
+        table.chain([*tail, *fill, *head], 0.9, len(tail))
+        shown = answer(search, table)
+        assert search.text()[0] == text
+        assert set(search.sources(search.leader())) == {source if proposed else "left_to_right"}
+        passes[proposed] = next(i for i, (s, _) in enumerate(shown) if s == text) + 1
+    assert passes[True] == 1
+    assert passes[False] > len(fill) / 2
+
+
+def test_a_bad_proposal_does_no_harm(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    encode = tiny.tokenizer.encode
+    search, tail, head = searching(tiny, vocabulary)
+    for proposal in ([], encode(" right"), encode(" a\n b"), [tiny.separator[0]], [10**6], encode(" x" * 40)):
+        search.propose(proposal, "lookup")
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *encode(" left"), *head], 0.95, len(tail))
+    answer(search, table)
+    assert search.text()[0] == " left"
+
+
+def test_the_suffix_overrules_a_fill_that_looks_better(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    encode = tiny.tokenizer.encode
+    search, tail, head = searching(tiny, vocabulary, after=")\n")
+    better, fitting = encode("(x")[:2], encode("[x")[:2]
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *better, *head], [0.6, 0.9, 0.2, 0.01], len(tail))
+    table.chain([*tail, *fitting, *head], [0.3, 0.9, 0.9], len(tail))
+    answer(search, table)
+    assert search.text()[0] == tiny.tokenizer.decode(fitting)
+    assert search.candidates()[0].score == pytest.approx(math.log(0.3 * 0.9 * 0.9 ** len(head)), rel=1e-3)
+
+
+def test_candidates_are_different_texts_best_first(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    search, tail, head = searching(tiny, vocabulary)
+    encode = tiny.tokenizer.encode
+    table = Table(tiny.tokenizer.size)
+    for fill, p in ((" left", 0.4), (" right", 0.35), (" item", 0.2)):
+        table.chain([*tail, *encode(fill), *head], [p, 0.95], len(tail))
+    answer(search, table)
+    texts = [search.text_of(end.node) for end in search.candidates()]
+    assert texts[0] == search.text()[0] == " left"
+    assert len(set(texts)) == len(texts)
+    scores = [end.score for end in search.candidates()]
+    assert scores == sorted(scores, key=lambda s: s or 0.0, reverse=True)
+
+
+@pytest.mark.parametrize("forced", [" retu", "\n    ", "é", "😀", "_", " "])
+def test_forced_text_is_spelled_and_not_shown(tiny: BlockLlama, vocabulary: Vocabulary, forced: str) -> None:
+    search, _, _ = searching(tiny, vocabulary, forced=forced)
+    answer(search, Drawn(tiny.tokenizer.size, 3, 2.0))
+    for end in search.candidates():
+        assert tiny.tokenizer.bytes(search.tokens(end.node)).startswith(forced.encode())
+        assert tiny.tokenizer.decode(search.tokens(end.node)) == forced + search.text_of(end.node)
+    assert search.text()[0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    sharp=st.sampled_from([0.3, 1.5, 3.0, 6.0]),
+    line=st.booleans(),
+    most=st.integers(1, 12),
+    after=st.sampled_from(["", "\n", ")\n    x", "😀"]),
+    forced=st.sampled_from(["", " re", "\n    ", "é"]),
+    proposals=st.lists(st.text(st.sampled_from("ab _(é\n"), min_size=1, max_size=6), max_size=3),
+)
+def test_promises_hold_whatever_the_model_says(
+    tiny: BlockLlama,
+    vocabulary: Vocabulary,
+    seed: int,
+    sharp: float,
+    line: bool,
+    most: int,
+    after: str,
+    forced: str,
+    proposals: list[str],
+) -> None:
+    search, _, _ = searching(tiny, vocabulary, after, forced, line=line, most=most)
+    for proposal in proposals:
+        search.propose(tiny.tokenizer.encode(forced + proposal), "lookup")
+
+    shown = answer(search, Drawn(tiny.tokenizer.size, seed, sharp))
+
+    promised = ""
+    for text, locked in shown:
+        assert text[:locked].startswith(promised), "locked text was taken back"
+        promised = text[:locked]
+        assert not line or not {"\n", "\r"} & set(text)
+    final = search.text()[0]
+    assert final.startswith(promised), "the answer does not begin with what was locked"
+    tokens = search.tokens(search.leader())
+    assert len(tokens) <= most
+    assert tiny.tokenizer.bytes(tokens).startswith(forced.encode()) or not final
+    for end in search.candidates():
+        assert search.text_of(end.node).strip(), "an empty fill was proposed"
+        assert len(search.tokens(end.node)) <= most
+    assert 0 <= search.confidence(search.leader()) <= 1
+
+
+def test_a_row_sees_its_ancestors_and_stands_behind_them(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    search, _, _ = searching(tiny, vocabulary, after=") x")
+    search.start = 7
+    for text in ("(left, 1", "(left, 2", "[0"):
+        search.propose(tiny.tokenizer.encode(text), "lookup")
+    sees: list[set[int]] = []
+
+    def check(rows: Rows) -> None:
+        first = len(sees)
+        assert rows.mask.shape == (len(rows.ids), first + len(rows.ids))
+        for row, (seen, position) in enumerate(zip(rows.mask, rows.positions, strict=True)):
+            columns = set(seen.nonzero()[:, 0].tolist())
+            assert max(columns) == first + row
+            sees.append(columns)
+            parent = columns - {first + row}
+            assert position == 7 + len(parent)
+            assert not parent or sees[max(parent)] == parent
+
+    answer(search, Drawn(tiny.tokenizer.size, 5, 3.0), check)
+    assert len(sees) > 20
+
+
+@pytest.mark.parametrize("after", ["\n", ")\n    print(value)\n", ""])
+def test_a_tree_pass_gives_what_a_plain_pass_gives(tiny: BlockLlama, vocabulary: Vocabulary, after: str) -> None:
+    encode = tiny.tokenizer.encode
+    context = encode("def left(right):\n    value = 1\n")
+    tail, head = encode("    return self"), encode(after)
+    kv = tiny.cache().lease(context)
+    tiny.prefill(context, kv)
+    search = Search(vocabulary, HoleState(True, 8), tail, head, len(context))
+    for text in ("._count", "(left", "[0] + 1"):
+        search.propose(encode(text), "lookup")
+    while not search.finished():
+        rows = search.plan()
+        logits = tiny.causal([Run(kv, rows.ids, rows.positions, rows.mask)], keep=True)
+        search.receive(logits.log_softmax(-1))
+
+    for end in search.candidates()[:5]:
+        fill = search.tokens(end.node)
+        plain = tiny.cache().lease(context)
+        tiny.prefill(context, plain)
+        ids = [*tail, *fill, *search.head]
+        causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
+        positions = range(len(context), len(context) + len(ids))
+        logp = tiny.causal([Run(plain, ids, positions, causal)]).log_softmax(-1)
+        of = [float(logp[i - 1, ids[i]]) for i in range(len(tail), len(ids))]
+        assert end.node.logp == pytest.approx(sum(of[: len(fill)]), abs=2e-3)
+        if head:
+            assert end.score == pytest.approx(sum(of), abs=2e-3)
+
+
+# The buffer's own repetitions
+
+
+def test_lookup_finds_the_rest_of_the_line() -> None:
+    buffer = "total = count(left) + 1\nother\ntotal = count("
+    assert lookup(buffer, ")\n") == ["left) + 1"]
+    assert lookup("x = total.co", "\ny = total.count(3)\n") == ["unt(3)"]
+
+
+def test_the_longest_match_comes_first() -> None:
+    before = "self.a = foo(1)\nself.b = foo(2)\nmine.b = foo(3)\nself.b = foo("
+    assert lookup(before, "\n")[0] == "2)"
+
+
+@pytest.mark.parametrize("before", ["", "x", "ab", "\n\n    ", "unique text"])
+def test_lookup_finds_nothing_where_nothing_repeats(before: str) -> None:
+    assert lookup(before, "\n") == []
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(st.sampled_from("ab(\n\r\0 "), max_size=40), st.text(st.sampled_from("ab(\n\0"), max_size=20))
+def test_a_lookup_is_the_rest_of_one_line_of_the_buffer(before: str, after: str) -> None:
+    for rest in lookup(before, after):
+        assert rest.strip()
+        assert not {"\n", "\r", "\0"} & set(rest)
+        assert rest in before or rest in after

@@ -1,0 +1,411 @@
+"""Training at tiny size: what an example promises, that losses fall, that a resumed run is the uninterrupted one, that
+exports load in the runtime, and the scripts of gpu/ from staging to the joined result. Marked `gpu`: on CUDA."""
+
+import gzip
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from caesura.engine import models, weights
+from caesura.engine.cache import KV
+from caesura.engine.canvas import heal
+from caesura.engine.models import Run
+from caesura.engine.models.block_llama import Config
+from caesura.engine.tokenizer import Tokenizer
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "training"))
+
+import batches  # noqa: E402
+import net  # noqa: E402
+import pack  # noqa: E402
+import scratch  # noqa: E402
+import train  # noqa: E402
+
+import examples  # noqa: E402
+
+TOKENIZER = ROOT / "engine" / "embedded" / "tokenizer.json"
+TINY = {
+    "model_type": "block_llama", "vocab_size": 16384, "hidden_size": 64, "num_layers": 2, "num_heads": 4,
+    "num_kv_heads": 2, "intermediate_size": 96, "rope_theta": 10000.0, "rms_norm_eps": 1e-5, "separator": "<file_sep>",
+    "sampler": "verify",
+}  # fmt: skip
+MASK, NULL = 16384, 16385
+TEXTS = [path.read_text() for path in sorted(ROOT.glob("engine/*.py"))]
+HERE = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, HERE])]
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer(TOKENIZER)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    scratch.write(folder, TINY, TOKENIZER)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    for name, texts in (("shard-000", TEXTS[:6]), ("shard-001", TEXTS[6:9]), ("heldout-000", TEXTS[9:])):
+        with gzip.open(folder / f"{name}.jsonl.gz", "wt", newline="") as file:
+            file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+    return folder
+
+
+def batch(tokenizer, step=0, mix=examples.PLAIN, contexts=2):
+    separator = [tokenizer.special(TINY["separator"])]
+    return batches.Batches(TEXTS, tokenizer, separator, (MASK, NULL), contexts, mix, "test")[step]
+
+
+def network(model, *, full, device="cpu", compiled=False):
+    torch.manual_seed(0)
+    base = weights.Stored(model / "base.safetensors")
+    return net.Net(Config.read(TINY), base, full=full, device=device, compiled=compiled)
+
+
+def run(model, corpus, folder, *options):
+    """training/train.py with its arguments, in this process."""
+    argv = ["--model", model, "--corpus", corpus, "--run", folder, "--contexts", 1, "--held", 2, *options]
+    train.main(list(map(str, argv)))
+    return load_file(folder / "state.safetensors"), [json.loads(line) for line in (folder / "log.jsonl").open()]
+
+
+# ---- examples
+
+
+@pytest.fixture(scope="module", params=[examples.PLAIN, examples.Mix(causal=0.3, complement=True)])
+def drawn(request, tokenizer):
+    separator = [tokenizer.special(TINY["separator"])]
+    rng = random.Random(3)
+    texts = [*TEXTS, "\tif caf\u00e9:\r\n\t\treturn '\U0001f600'\r\n" * 40]
+    pairs = [
+        (
+            text,
+            bucket,
+            examples.example(text, tokenizer, separator, (MASK, NULL), rng, bucket=bucket, mix=request.param),
+        )
+        for text in texts
+        for bucket in examples.BUCKETS
+    ]
+    return [pair for pair in pairs if pair[2] is not None]
+
+
+def canvases(drawn):
+    return [(text, bucket, example, c) for text, bucket, example in drawn for c in example.canvases]
+
+
+def test_tail_target_and_head_are_a_piece_of_the_text(drawn, tokenizer):
+    assert len(canvases(drawn)) > 200
+    for text, _, _, c in canvases(drawn):
+        tokens = [t for t in c.target if t != NULL]
+        head = tokenizer.bytes(c.head)
+        assert tokenizer.bytes(c.tail + tokens) + head in text.encode()
+
+
+def test_targets_begin_with_the_healed_text(drawn, tokenizer):
+    """A hole never starts inside a token: what `heal` cuts off the prefix is predicted again."""
+    for text, _, _, c in canvases(drawn):
+        tail, target = tokenizer.decode(c.tail), tokenizer.decode([t for t in c.target if t != NULL])
+        assert tail + target in text
+        stable, forced = heal(tail + target[:1])
+        assert len(stable) >= len(tail) or (tail + target[:1]).endswith(forced)
+
+
+def test_nulls_stand_at_the_end_and_are_always_hidden(drawn):
+    for _, bucket, _, c in canvases(drawn):
+        length = c.target.index(NULL) if NULL in c.target else len(c.target)
+        assert 0 < length <= len(c.target) <= bucket
+        assert c.target[length:] == [NULL] * (len(c.target) - length)
+        assert c.shown[length:] == [MASK] * (len(c.target) - length)
+        assert len(c.tail) == examples.TAIL
+        assert len(c.head) <= examples.HEAD
+
+
+def test_a_canvas_sees_the_context_up_to_its_tail(drawn, tokenizer):
+    separator = tokenizer.special(TINY["separator"])
+    for _, _, example, c in canvases(drawn):
+        assert example.context.index(separator) < c.visible
+        assert example.context[c.visible : c.visible + examples.TAIL] == c.tail
+
+
+def test_causal_canvases_show_everything(drawn):
+    assert all(c.shown == c.target and NULL not in c.target for *_, c in canvases(drawn) if c.causal)
+
+
+@pytest.mark.parametrize(("share", "low", "high"), [(0, 0, 0), (0.3, 0.2, 0.4), (1, 1, 1)])
+def test_causal_canvases_have_their_share(tokenizer, share, low, high):
+    made = batch(tokenizer, mix=examples.Mix(causal=share), contexts=16)
+    assert low <= float(made["causal"].float().mean()) <= high
+
+
+def test_hidden_slots_and_their_complement_cover_the_target_once():
+    rng = random.Random(0)
+    found = [examples.hide(9, True, rng) for _ in range(400)]
+    pairs = [pair for pair in found if len(pair) == 2]
+    assert len(pairs) > 50
+    assert all(one != other for pair in pairs for one, other in zip(*pair, strict=True))
+    assert all(len(pair) == 1 for pair in (examples.hide(9, False, rng) for _ in range(400)))
+
+
+# ---- batches and packs
+
+
+def test_a_batch_has_one_shape_and_labels_at_the_predicting_row(tokenizer):
+    made = batch(tokenizer, mix=train.FULL)
+    rows = made["ids"].shape[2]
+    assert made["context"].shape == (2, batches.ROWS)
+    assert made["ids"].shape == (2, batches.CANVASES, rows)
+    assert rows - examples.TAIL - examples.HEAD in examples.BUCKETS
+    where = made["labels"] >= 0
+    assert not where[..., : examples.TAIL - 1].any()
+    assert made["keys"][where].all()
+    shown = made["ids"].roll(-1, 2)
+    read = made["causal"][..., None] & where
+    assert torch.equal(shown[read], made["labels"][read])
+    assert (shown[where & ~read] != made["labels"][where & ~read]).all()
+    again = batch(tokenizer, mix=train.FULL)
+    assert all(torch.equal(made[name], again[name]) for name in made)
+
+
+def test_workers_prepare_the_same_batches(tokenizer):
+    source = batches.Batches(TEXTS, tokenizer, [0], (MASK, NULL), 1, examples.PLAIN, "w")
+    here, there = source.stream(5, 0), source.stream(5, 2)
+    for _ in range(3):
+        one, other = next(here), next(there)
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_packs_give_the_texts_back(corpus, tokenizer, tmp_path):
+    pack.write(corpus, tokenizer, tmp_path, limit=0)
+    assert len(list(tmp_path.glob("shard-*.pack"))) > 1
+    for split in pack.SPLITS:
+        assert list(batches.texts(tmp_path, split, tokenizer)) == list(batches.texts(corpus, split, tokenizer))
+    (tmp_path / "shard-000.pack").unlink()
+    with pytest.raises(AssertionError, match="lacks packs"):
+        batches.texts(tmp_path, "shard", tokenizer)
+
+
+# ---- the network
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("full", [False, True])
+def test_logits_are_the_runtimes(model, tokenizer, tmp_path, full, device):
+    """bfloat16 training forward against the int8 runtime, both paths, the adapter or the whole model exported."""
+    made = network(model, full=full, device=device)
+    generator = torch.Generator().manual_seed(1)
+    for name, p in made.trained.items():
+        noise = torch.randn(p.shape, generator=generator).to(device)
+        p.data += noise * (0.02 if name.endswith(".b") or full else 0.01)
+    folder = exported(made, model, tmp_path)
+    runtime = models.load(str(folder))
+    ids = tokenizer.encode("def add(left, right):\n    return left + right\n")[:12]
+    canvas = [*ids[-2:], MASK, MASK, 5]
+    kv = KV(runtime.config.num_layers, runtime.config.num_kv_heads, runtime.config.head_dim)
+    order = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
+    expected = {"causal": runtime.causal([Run(kv, ids, range(len(ids)), order)])}
+    runtime.prefill(ids[:-2], kv)
+    positions = range(len(ids) - 2, len(ids) + 3)
+    expected["denoise"] = runtime.denoise([Run(kv, canvas, positions, wanted=range(1, 5))])
+    with torch.no_grad():
+        hidden, held = made.context(torch.tensor([ids], device=device))
+        start, keys = (
+            torch.tensor([[len(ids) - 2]], device=device),
+            torch.ones(1, 1, 5, dtype=torch.bool, device=device),
+        )
+        rows = made.canvas(torch.tensor([[canvas]], device=device), start, keys, ~keys[..., 0], held)
+        found = {"causal": hidden[0] @ made.table()[: TINY["vocab_size"]].T, "denoise": rows[0, 0, :4] @ made.table().T}
+        # Left to right, the canvas rows of a full model are the context rows.
+        ordered = made.canvas(torch.tensor([[ids[-2:]]], device=device), start, keys[..., :2], keys[..., 0], held)
+    if full:
+        assert torch.allclose(ordered[0, 0].float(), hidden[0, -2:].float(), atol=0.1)
+    for name, logits in expected.items():
+        error = (found[name].float().cpu() - logits).norm() / logits.norm()
+        assert error < (0.15 if full else 0.05), name  # full: the export rounds to 4 bits
+
+
+def exported(made, model, tmp_path):
+    """A model folder from a network's parameters, through training/export.py."""
+    folder = Path(shutil.copytree(model, tmp_path / "exported"))
+    save_file(
+        {f"p.{n}": p.detach().cpu().contiguous() for n, p in made.trained.items()}, tmp_path / "state.safetensors"
+    )
+    command = [sys.executable, ROOT / "training" / "export.py", "full" if made.full else "adapter"]
+    subprocess.run([*command, "--checkpoint", tmp_path / "state.safetensors", "--out", folder], check=True)
+    return folder
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_exports_round_to_their_form(model, tmp_path, full):
+    made = network(model, full=full)
+    folder = exported(made, model, tmp_path)
+    stored = dict(weights.Stored(folder / "adapter.safetensors"))
+    if full:
+        assert set(stored) == {"special"}
+        stored |= dict(weights.Stored(folder / "base.safetensors"))
+        assert "layers.0.qkv.q4" in load_file(folder / "base.safetensors")
+    else:
+        assert load_file(folder / "adapter.safetensors")["layers.0.qkv.a.q8"].dtype == torch.int8
+        assert (folder / "base.safetensors").read_bytes() == (model / "base.safetensors").read_bytes()
+    assert set(stored) == set(made.trained)
+    for name, p in made.trained.items():
+        coarse = full and p.ndim == 2 and name not in ("embed", "special")
+        assert (stored[name] - p.detach()).norm() <= (0.12 if coarse else 0.01) * p.detach().norm(), name
+    weights.verify(folder)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("full", [False, True])
+def test_losses_fall_on_one_batch(model, tokenizer, full, device):
+    made = network(model, full=full, device=device)
+    mix = train.FULL if full else examples.PLAIN
+    data = {n: t.to(device) for n, t in batch(tokenizer, mix=mix, contexts=1).items()}
+    optimizer = torch.optim.AdamW(made.trained.values(), lr=1e-2, fused=True)
+    values = []
+    for _ in range(8):
+        found = net.losses(made, data, NULL)
+        value = net.objective(found, batches.CANVASES)
+        values.append((float(value.detach()), float(found.causal.detach())))
+        (value + found.causal).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert values[-1][0] < values[0][0] - 0.5
+    assert (values[-1][1] < values[0][1] - 0.5) if full else values[0][1] == 0
+
+
+def test_the_nulls_of_a_canvas_weigh_as_one_token():
+    ce = torch.tensor([1.0, 3.0, 4.0, 6.0, 2.0])
+    null = torch.tensor([False, False, True, True, False])
+    one = net.Losses(ce[:4], null[:4], torch.zeros(4, dtype=torch.int64), torch.zeros(()))
+    assert float(net.objective(one, 1)) == pytest.approx((1 + 3 + 5) / 3)  # (sum of tokens + mean of nulls) / (n + 1)
+    two = net.Losses(ce, null, torch.tensor([0, 0, 0, 0, 1]), torch.zeros(()))
+    assert float(net.objective(two, 2)) == pytest.approx((1 + 3 + 5 + 2) / 4)
+
+
+@HERE
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_step_on_cuda_is_the_step_on_the_cpu(model, tokenizer, compiled):
+    gradients = []
+    for device in ("cpu", "cuda"):
+        made = network(model, full=True, device=device, compiled=compiled and device == "cuda")
+        data = {n: t.to(device) for n, t in batch(tokenizer, mix=train.FULL).items()}
+        found = net.losses(made, data, NULL)
+        (net.objective(found, 28) + found.causal).backward()
+        gradients.append({name: p.grad.cpu() for name, p in made.trained.items()})
+    for name, expected in gradients[0].items():
+        assert (gradients[1][name] - expected).norm() < 0.05 * expected.norm() + 1e-6, name
+
+
+def test_compiled_layers_are_built_once(model, tokenizer):
+    """One graph a shape and grad mode, whatever the number of layers (traced only: nothing is generated)."""
+    made = network(model, full=True)
+    counted = CompileCounterWithBackend("aot_eager")
+    made.before = torch.compile(net.before, dynamic=False, fullgraph=True, backend=counted)
+    data = batch(tokenizer, mix=train.FULL)
+    plain = net.losses(network(model, full=True), data, NULL)
+    compiled = net.losses(made, data, NULL)
+    assert counted.frame_count == 2  # context and canvas
+    assert torch.allclose(plain.ce, compiled.ce, atol=0.05)
+
+
+# ---- runs
+
+
+@pytest.mark.parametrize("full", [[], ["--full"]])
+def test_a_resumed_run_is_the_uninterrupted_one(model, corpus, tmp_path, full):
+    whole, _ = run(model, corpus, tmp_path / "whole", "--steps", 4, "--total", 4, *full)
+    run(model, corpus, tmp_path / "parts", "--steps", 2, "--total", 4, *full)
+    parts, log = run(model, corpus, tmp_path / "parts", "--steps", 9, "--total", 4, *full)
+    assert log[-1]["step"] == 4
+    assert set(whole) == set(parts)
+    assert any(name.startswith("exp_avg_sq.") for name in whole)
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    assert set(log[-1]) >= {"ce_token", "ce_byte", "ce_blind", "ce_null", "step", "positions", "cpu_s", "wall_s"}
+
+
+def test_checkpoints_of_the_first_version_resume(model, corpus, tmp_path):
+    """They lack what has been spent."""
+    state, _ = run(model, corpus, tmp_path, "--steps", 2)
+    save_file(state, tmp_path / "state.safetensors", {"step": "2", "positions": "57"})
+    _, log = run(model, corpus, tmp_path, "--steps", 1)
+    assert log[-1]["step"] == 3
+    assert log[-1]["positions"] > 57
+
+
+def test_the_rate_is_keyed_on_the_whole_run():
+    assert train.rate(0, 0, 100, 1.0) == pytest.approx(1 / 40)
+    assert train.rate(500, 50, 100, 1.0) == 1.0
+    assert train.rate(500, 90, 100, 1.0) == pytest.approx(0.5)
+    assert train.rate(500, 500, 100, 1.0) == pytest.approx(0.02)
+
+
+# ---- gpu/
+
+
+def script(checkout, name, *arguments, **environment):
+    command = [checkout / "gpu" / name, *map(str, arguments)]
+    env = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"} | {k: str(v) for k, v in environment.items()}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_without_a_gpu_the_queue_says_so():
+    assert script(ROOT, "queue").count("skipped, there is no CUDA device here.") == 3
+
+
+def test_staged_trained_taken_and_joined(model, corpus, tmp_path):
+    """The road of gpu/README.md on a tiny model, both machines in two folders."""
+    checkout, work, out = (tmp_path / name for name in ("checkout", "work", "out"))
+    for name in ("gpu", "training", "caesura", "kernels", "typings"):
+        shutil.copytree(ROOT / name, checkout / name, symlinks=True)
+    shutil.copytree(ROOT / "engine", checkout / "engine", ignore=shutil.ignore_patterns("embedded"))
+    (checkout / "server").mkdir()
+    embedded = Path(shutil.copytree(model, checkout / "engine" / "embedded"))
+
+    script(checkout, "stage", corpus, NO_WHEELS=1)
+    assert not (embedded / "base.safetensors").exists()
+    assert "done" in script(checkout, "unstage", CAESURA_WORK=work)
+    options = ["--steps", 2, "--total", 2, "--contexts", 1, "--held", 1, "--workers", 0, "--no-compile"]
+    assert "done;" in script(checkout, "train", *options, CAESURA_WORK=work, DEVICE="cpu", WAIT=90)
+    assert "done;" in script(checkout, "train", CAESURA_WORK=work, DEVICE="cpu")
+    out.mkdir()
+    assert "load 1 of 1" in script(checkout, "take", 1, CAESURA_WORK=work, OUT=out)
+    script(checkout, "join", tmp_path / "joined", out)
+    script(checkout, "stage", "--undo")
+    weights.verify(tmp_path / "joined")
+    assert (embedded / "base.safetensors").read_bytes() == (model / "base.safetensors").read_bytes()
+    trained = weights.Stored(tmp_path / "joined" / "base.safetensors")
+    assert not torch.equal(trained["embed"], weights.Stored(model / "base.safetensors")["embed"])
+
+
+def test_the_bench_runs_at_tiny_size(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(TINY | {"vocab_size": 64}))
+    options = ["--config", tmp_path / "config.json", "--contexts", 1, "--repeats", 1, "--tiny"]
+    document = json.loads(script(ROOT, "bench", *options, DEVICE="cpu", OUT=tmp_path).splitlines()[-1])
+    assert json.loads((tmp_path / "bench.json").read_text()) == document
+    assert {line["canvas"] for line in document["steps"]} == {16}

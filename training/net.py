@@ -1,0 +1,200 @@
+"""The two paths of `block_llama` with gradients, over batches of one fixed shape, and what is minimised.
+
+Frozen base + low-rank updates on the canvas path, or (`full`) one set of float32 weights for both paths, used in
+bfloat16. `tests/test_training.py` holds that the logits are the runtime's. A layer is written as the two functions
+around its attention, so that `compiled` builds them once instead of once a layer.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention, silu
+
+from caesura.engine.models.block_llama import MATRICES, SPECIALS, Config, rms_norm, rotary, rotate
+
+RANK = 32
+POSITIONS = 1024  # rows of the rotary table; a context with its canvas is shorter
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+KeysValues = list[tuple[Tensor, Tensor]]
+
+
+class Matrix(NamedTuple):
+    """[N, K] weights, and the factors of a low-rank update where there is one."""
+
+    weight: Tensor
+    a: Tensor | None = None
+    b: Tensor | None = None
+
+
+class Layer(NamedTuple):
+    attn_norm: Tensor
+    qkv: Matrix
+    out: Matrix
+    mlp_norm: Tensor
+    gate_up: Matrix
+    down: Matrix
+
+
+def project(x: Tensor, matrix: Matrix) -> Tensor:
+    out = linear(x, matrix.weight.to(x.dtype))
+    if matrix.a is None or matrix.b is None:
+        return out
+    return out + linear(linear(x, matrix.a.to(x.dtype)), matrix.b.to(x.dtype))
+
+
+def before(x: Tensor, norm: Tensor, qkv: Matrix, cos: Tensor, sin: Tensor, config: Config) -> tuple[Tensor, ...]:
+    """Rows [..., hidden] -> q, k, v [..., heads, width], q and k turned to their positions."""
+    heads, kv_heads = config.num_heads, config.num_kv_heads
+    rows = project(rms_norm(x, norm.to(x.dtype), config.rms_norm_eps), qkv)
+    split = rows.unflatten(-1, (heads + 2 * kv_heads, config.head_dim))
+    turned = rotate(split[..., : heads + kv_heads, :], cos, sin)
+    return turned[..., :heads, :], turned[..., heads:, :], split[..., heads + kv_heads :, :]
+
+
+def after(x: Tensor, seen: Tensor, out: Matrix, norm: Tensor, gate_up: Matrix, down: Matrix, eps: float) -> Tensor:
+    """The rest of a layer: what attention saw, and the feed-forward part."""
+    x = x + project(seen, out)
+    gate, up = project(rms_norm(x, norm.to(x.dtype), eps), gate_up).chunk(2, -1)
+    return x + project(silu(gate) * up, down)
+
+
+class Net:
+    """`trained` are the parameters, `base` what stays as it is."""
+
+    def __init__(
+        self, config: Config, base: Mapping[str, Tensor], *, full: bool, device: str = "cpu", compiled: bool = False
+    ) -> None:
+        self.config, self.full = config, full
+        trained = {"special": base["embed"].mean(0, keepdim=True).repeat(len(SPECIALS), 1)}
+        for i in range(config.num_layers):
+            for matrix in () if full else MATRICES:
+                n, k = config.shape(matrix)
+                trained[f"layers.{i}.{matrix}.a"] = torch.randn(RANK, k) / math.sqrt(k)
+                trained[f"layers.{i}.{matrix}.b"] = torch.zeros(n, RANK)
+            for norm in ("attn_norm", "mlp_norm"):
+                trained[f"layers.{i}.{norm}"] = base[f"layers.{i}.{norm}"].clone()
+        trained["norm"] = base["norm"].clone()
+        if full:
+            trained |= {name: t.clone() for name, t in base.items() if name not in trained}
+        self.trained = {name: nn.Parameter(t.to(device)) for name, t in trained.items()}
+        self.base = {} if full else {name: t.to(device, torch.bfloat16) for name, t in base.items()}
+        self.turn = [t.to(device, torch.bfloat16) for t in rotary(config, torch.arange(POSITIONS))]
+        # Few shapes: contexts, and canvases of each bucket, with gradients and without.
+        self.before = torch.compile(before, dynamic=False, fullgraph=True, disable=not compiled)
+        self.after = torch.compile(after, dynamic=False, fullgraph=True, disable=not compiled)
+
+    def matrix(self, name: str, *, canvas: bool) -> Matrix:
+        if self.full:
+            return Matrix(self.trained[name])
+        if not canvas:
+            return Matrix(self.base[name])
+        return Matrix(self.base[name], self.trained[f"{name}.a"], self.trained[f"{name}.b"])
+
+    def layer(self, number: int, *, canvas: bool) -> Layer:
+        """One layer of the canvas path or of the context path."""
+        norms = self.trained if canvas or self.full else self.base
+        stem = f"layers.{number}"
+        return Layer(
+            norms[f"{stem}.attn_norm"],
+            self.matrix(f"{stem}.qkv", canvas=canvas),
+            self.matrix(f"{stem}.out", canvas=canvas),
+            norms[f"{stem}.mlp_norm"],
+            self.matrix(f"{stem}.gate_up", canvas=canvas),
+            self.matrix(f"{stem}.down", canvas=canvas),
+        )
+
+    def table(self) -> Tensor:
+        """Embedding and head, [vocabulary + specials, hidden]."""
+        embed = self.trained["embed"] if self.full else self.base["embed"]
+        return torch.cat((embed.to(torch.bfloat16), self.trained["special"].to(torch.bfloat16)))
+
+    def stack(self, x: Tensor, positions: Tensor, attend: Attend, *, canvas: bool) -> Tensor:
+        """All layers over rows [..., hidden] at positions [...]; `attend` owns masks and KV. Returns normed rows."""
+        cos, sin = (table[positions] for table in self.turn)
+        eps = self.config.rms_norm_eps
+        for number in range(self.config.num_layers):
+            layer = self.layer(number, canvas=canvas)
+            q, k, v = self.before(x, layer.attn_norm, layer.qkv, cos, sin, self.config)
+            x = self.after(x, attend(number, q, k, v), layer.out, layer.mlp_norm, layer.gate_up, layer.down, eps)
+        norm = self.trained["norm"] if canvas or self.full else self.base["norm"]
+        return rms_norm(x, norm.to(x.dtype), eps)
+
+    def context(self, ids: Tensor) -> tuple[Tensor, KeysValues]:
+        """ids [B, S], right-padded -> hidden rows and (k, v) [B, kv_heads, S, width] of each layer."""
+        held: KeysValues = []
+
+        def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+            held.append((k, v))
+            return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).flatten(2)
+
+        positions = torch.arange(ids.shape[1], device=ids.device)
+        return self.stack(self.table()[ids], positions, attend, canvas=False), held
+
+    def canvas(self, ids: Tensor, start: Tensor, keys: Tensor, causal: Tensor, held: KeysValues) -> Tensor:
+        """ids [B, C, R]: C canvases of each context; start [B, C] visible context rows; keys [B, C, R] real rows;
+        causal [B, C] canvases read left to right. Returns hidden rows [B, C, R, hidden].
+
+        Query heads that share a key head are laid out as more rows of it, so keys are never repeated for them.
+        """
+        contexts, canvases, rows = ids.shape
+        size, share = held[0][0].shape[2], self.config.num_heads // self.config.num_kv_heads
+        arange = torch.arange(size, device=ids.device)
+        seen = (arange < start[..., None])[:, :, None].expand(-1, -1, rows, -1)
+        order = torch.ones(rows, rows, dtype=torch.bool, device=ids.device).tril()
+        own = keys[:, :, None] & (order | ~causal[..., None, None])
+        mask = torch.cat((seen, own), 3).flatten(0, 1).repeat(1, share, 1)[:, None]
+        bias = torch.zeros(mask.shape, dtype=torch.bfloat16, device=ids.device).masked_fill(~mask, -torch.inf)
+
+        def spread(t: Tensor) -> Tensor:
+            return t[:, None].expand(-1, canvases, -1, -1, -1).flatten(0, 1)
+
+        def attend(number: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            k, v = (
+                torch.cat((spread(past), new.flatten(0, 1).transpose(1, 2)), 2)
+                for past, new in zip(held[number], (k, v), strict=True)
+            )
+            folded = q.reshape(len(k), rows, k.shape[1], share, -1).permute(0, 2, 3, 1, 4).flatten(2, 3)
+            out = scaled_dot_product_attention(folded, k, v, attn_mask=bias)
+            out = out.view(contexts, canvases, k.shape[1], share, rows, -1).permute(0, 1, 4, 2, 3, 5)
+            return out.flatten(3)
+
+        positions = start[..., None] + torch.arange(rows, device=ids.device)
+        return self.stack(self.table()[ids], positions, attend, canvas=True)
+
+
+class Losses(NamedTuple):
+    ce: Tensor  # [n] of every predicted slot
+    null: Tensor  # [n] whether its true token is null
+    canvas: Tensor  # [n] number of its canvas
+    causal: Tensor  # mean left-to-right loss, 0 where only the canvas path is trained
+
+
+def losses(net: Net, batch: Mapping[str, Tensor], null: int) -> Losses:
+    """Forward of a batch as `batches.collate` makes it."""
+    with torch.set_grad_enabled(net.full and torch.is_grad_enabled()):
+        hidden, held = net.context(batch["context"])
+    rows = net.canvas(batch["ids"], batch["start"], batch["keys"], batch["causal"], held)
+    table, labels = net.table(), batch["labels"]
+    ordered = batch["causal"][..., None] & (labels >= 0)
+    picked = (labels >= 0) & ~ordered
+    ce = cross_entropy(linear(rows[picked], table).float(), labels[picked], reduction="none")
+    causal = ce.new_zeros(())
+    if net.full:
+        real = torch.arange(1, hidden.shape[1], device=hidden.device) < batch["lengths"][:, None]
+        read = torch.cat((hidden[:, :-1][real], rows[ordered]))
+        causal = cross_entropy(linear(read, table).float(), torch.cat((batch["context"][:, 1:][real], labels[ordered])))
+    number = torch.arange(labels.shape[0] * labels.shape[1], device=labels.device).view(*labels.shape[:2], 1)
+    return Losses(ce, labels[picked] == null, number.expand_as(labels)[picked], causal)
+
+
+def objective(found: Losses, canvases: int) -> Tensor:
+    """Flat over tokens; the nulls of one canvas together weigh as one token (DreamOn), else they would dominate."""
+    null = found.null.float()
+    nulls = null.new_zeros(canvases).index_add(0, found.canvas, null)
+    weight = torch.where(found.null, 1 / nulls[found.canvas].clamp_min(1), 1.0)
+    return (found.ce * weight).sum() / weight.sum()
