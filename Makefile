@@ -19,7 +19,8 @@ lint:
 slow:  # minutes
 	$(PYTHON) -m pytest -m slow
 
-real:  # real editors, the shipped model under load
+real:  # the shipped model in real processes and a real editor: Neovim 0.12, found as $NVIM or on PATH
+	$(PYTHON) -m pip install -q -c constraints.txt -e '.[test,real]'
 	$(PYTHON) -m pytest -m real
 
 bench:

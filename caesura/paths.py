@@ -20,7 +20,8 @@ def runtime() -> Path:
         return private(Path(override))
     if session := os.environ.get("XDG_RUNTIME_DIR"):
         return private(Path(session) / "caesura")
-    return private(Path(tempfile.gettempdir()) / f"caesura-{getpass.getuser()}")
+    user = os.getuid() if hasattr(os, "getuid") else getpass.getuser()  # a uid may be without a name, as in a container
+    return private(Path(tempfile.gettempdir()) / f"caesura-{user}")
 
 
 def logs() -> Path:

@@ -3,11 +3,11 @@
 One msgpack frame a message over ROUTER (supervisor) / DEALER (client). Only text and spans cross: never token ids,
 tensors or pickles. Every offset is in Unicode code points within the message's own strings.
 
-Contract of a job: any number of `Locked`, then exactly one `Done` or `Failed`, and nothing after it. `seq` counts up
-from 0. Each event is cumulative: it replaces the one before, and its locked text extends the locked text before. A
-newer job of the same (peer, document, kind) supersedes the older one. `Cancel` is obeyed at the next step boundary.
-`deadline_ms` is relative to arrival: an expired job never reaches the model, and at the deadline the best canvas so
-far is the answer.
+Contract of a job: any number of `Locked`, then exactly one `Done`, `Failed` or `Busy` (not taken: no `Locked` before
+it), and nothing after it. `seq` counts up from 0. Each event is cumulative: it replaces the one before, and its locked
+text extends the locked text before. A newer job of the same (peer, document, kind) supersedes the older one. `Cancel`
+is obeyed at the next step boundary. `deadline_ms` is relative to arrival: an expired job never reaches the model, and
+at the deadline the best canvas so far is the answer.
 """
 
 from typing import Annotated, Literal
@@ -26,8 +26,11 @@ Context = Annotated[str, Meta(max_length=MAX_CONTEXT)]
 FillText = Annotated[str, Meta(max_length=16_384)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Milliseconds = Annotated[float, Meta(ge=0, le=600_000)]
+Seconds = Annotated[float, Meta(ge=0, le=2**32)]
+Mebibytes = Annotated[float, Meta(ge=0, le=2**32)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 Offset = Annotated[int, Meta(ge=0, le=16_384)]
+Stages = Annotated[dict[Annotated[str, Meta(max_length=16)], Milliseconds], Meta(max_length=16)]
 
 
 class _Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -217,17 +220,17 @@ class Status(_Message, frozen=True, kw_only=True):
     device: Name
     pid: Count
     worker_pid: Count | None = None
-    uptime_s: Annotated[float, Meta(ge=0)]
+    uptime_s: Seconds
     peers: Count
     live: Count = 0
     queued: Count = 0
     done: Count = 0
     dropped: Count = 0
     restarts: Count = 0
-    memory_mb: Annotated[float, Meta(ge=0)] = 0.0
-    worker_memory_mb: Annotated[float, Meta(ge=0)] | None = None
-    p50_ms: dict[str, float] = {}
-    p95_ms: dict[str, float] = {}
+    memory_mb: Mebibytes = 0.0
+    worker_memory_mb: Mebibytes | None = None
+    p50_ms: Stages = {}
+    p95_ms: Stages = {}
     message: Name = ""
 
 
@@ -239,6 +242,11 @@ ClientMessage = Hello | Infill | Cancel | Ping | Query | Stop | Bye
 EngineMessage = Welcome | Locked | Done | Failed | Busy | Pong | Status | Models
 
 WireError = msgspec.ValidationError  # raised by both decoders on a well-formed frame that breaks the schema
+
+
+class _About(msgspec.Struct, frozen=True):
+    job: Id
+
 
 _encoder = msgspec.msgpack.Encoder()
 _client_decoder: msgspec.msgpack.Decoder[ClientMessage] = msgspec.msgpack.Decoder(ClientMessage)
@@ -264,3 +272,11 @@ def decode_engine(frame: bytes) -> EngineMessage:
         return _engine_decoder.decode(frame)
     except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from error
+
+
+def job_of(frame: bytes) -> str | None:
+    """The job that a frame is about, however wrong the rest of it is."""
+    try:
+        return msgspec.msgpack.decode(frame, type=_About).job
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

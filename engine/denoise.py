@@ -80,8 +80,8 @@ def decide(model: Model, w: Denoising, scores: Scores, p_null: Tensor) -> None:
         keep_warm(canvas)
     if w.search is not None:
         w.search.propose(canvas.guess(0), "canvas")
-    elif w.step == 0 and model.null_id is not None and lengthen(canvas):
-        pass  # the canvas grew: this step told its length
+    elif model.null_id is not None and len(canvas.open()) == len(canvas.slots) and lengthen(canvas):
+        pass  # nothing was accepted yet and the canvas grew: this step told its length
     elif model.noise.absorbing:
         absorb(w, scores, model.null_id)
     else:

@@ -25,7 +25,7 @@ PASSES = 40  # of a hole, at most
 PATIENCE = 1.0  # nats a hypothesis must promise more for every pass that found no better candidate
 HEAD = 6  # suffix tokens that judge a fill
 DEPTH_BONUS = 0.7  # nats a token: best-first would else never leave the shallow nodes
-USUAL_NATS = 1.0  # a token of the suffix head under a fill that fits
+USUAL_NATS = 2.0  # a token of the suffix head under a fill that fits
 END_MARGIN = 4.0  # nats; see `_best_ends`
 LOCK_MARGIN = 2.5  # nats; hypotheses this far behind the best do not keep text from being locked
 

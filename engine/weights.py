@@ -31,7 +31,8 @@ def verify(folder: Path) -> str:
         files: dict[str, str] = dict(json.loads(raw)["files"].items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise WeightsError(f"{manifest} is missing or damaged; install the model again.") from error
-    unlisted = {p.name for p in folder.iterdir() if p.is_file()} - files.keys() - {manifest.name}
+    found = {p.name for p in folder.iterdir() if p.suffix in (".json", ".safetensors")}
+    unlisted = found - files.keys() - {manifest.name}
     if unlisted:
         raise WeightsError(f"{folder / min(unlisted)} is not in the manifest; install the model again.")
     for name, expected in files.items():

@@ -77,11 +77,12 @@ def opens_block(line: str, row: Language) -> bool:
 
 
 def _prefix(text: str, start: int, size: int) -> str:
-    """At most `size` code points from a line start. The cut moves in strides, not with every line typed, so that the
-    engine's KV of the prefix stays valid."""
+    """At most `size` code points, from a line start if one is near. The cut moves in strides, not with every line, so
+    that the engine's KV of the prefix stays valid while somebody types."""
     stride = max(1, size // 4)
     cut = -(-max(0, start - size) // stride) * stride
-    if cut and (line_break := text.find("\n", cut - 1, start)) >= 0:
+    # A window that moves with the cut alone: a line break typed at the cursor never becomes the cut.
+    if cut and (line_break := text.find("\n", cut - 1, min(start, cut + 2 * stride + 1))) >= 0:
         cut = line_break + 1
     return text[cut:start]
 

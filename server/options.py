@@ -20,7 +20,7 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     model: Annotated[str, Meta(min_length=1, max_length=256)] = "embedded"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     deadline_ms: Annotated[float, Meta(ge=1, le=10_000)] = 250.0
-    min_confidence: Annotated[float, Meta(ge=0, le=1)] = 0.4
+    min_confidence: Annotated[float, Meta(ge=0, le=1)] = 0.25
     max_tokens: Annotated[int, Meta(ge=1, le=wire.MAX_SLOTS)] = 64
     context_before: Annotated[int, Meta(ge=0, le=wire.MAX_CONTEXT)] = 6000
     context_after: Annotated[int, Meta(ge=0, le=wire.MAX_CONTEXT)] = 2000

@@ -23,6 +23,7 @@ from caesura.server.engine import EngineError, job_id
 from caesura.server.languages import Language, language
 from caesura.server.options import Options
 
+LEAST_PART = 8  # code points of a line that are worth showing before all of it is locked
 MAX_DOCUMENTS = 16  # canvases kept; the longest untouched one is freed for a new one
 LINE_TOKENS = 32  # of a line or a span; a block may take Options.max_tokens
 _AUTO_CLOSED = frozenset(")]}>\"'`")
@@ -94,11 +95,13 @@ class Canvas:
         return self.over or bool(self._at_boundary(cursor).insert)
 
     def best(self, cursor: int) -> Proposal:
-        """Up to the last locked boundary; without one, up to the last whole word that is locked."""
+        """Up to the last locked boundary; without one, the whole words that are locked, where they are long enough not
+        to look like a line cut off."""
         found = self._at_boundary(cursor)
         if found.insert or self.over or self.fill is None:
             return found
-        return self._after_typed(_whole_words(self.fill), cursor) or Proposal("")
+        part = self._after_typed(_whole_words(self.fill), cursor)
+        return part if part and len(part.insert.strip()) >= LEAST_PART else Proposal("")
 
     def draft(self) -> tuple[str] | None:
         """What a job that follows this one may start from."""
@@ -135,6 +138,8 @@ class Place:
     def __init__(self) -> None:
         self.key = job_id()  # names the document to the engine without its path
         self.canvas: Canvas | None = None
+        self.cursor = 0  # at the newest edit or request
+        self.restart: Callable[[], Canvas] | None = None  # a new canvas for that cursor; None where nobody knows it
         self.ticket = 0
         self.changed = asyncio.Event()
         self._shown: tuple[Typed, str] | None = None
@@ -195,8 +200,10 @@ class WarmCanvases:
         for edit in edits:
             place.follow(edit)
         cursor = _cursor_after(edits, language(document.language))
-        if cursor is not None and not (place.canvas and place.canvas.agrees(cursor)):
-            self._start(place, document, cursor, tree, False)
+        if cursor is None:
+            place.restart = None
+        else:
+            self._follow(place, document, cursor, tree, False)
 
     def replaced(self, document: Document) -> None:
         """The whole text was replaced. Where the cursor is now, nobody knows: the next request begins a canvas."""
@@ -212,20 +219,14 @@ class WarmCanvases:
         The text is read at the call, before an edit that may come while the answer waits for its turn."""
         place = self._place(document.uri)
         ticket = place.take_ticket()
-        canvas = place.canvas
-        if canvas is None or not canvas.agrees(cursor):
-            canvas = self._start(place, document, cursor, tree, invoked)
-        return self._wait(place, ticket, canvas, cursor, lambda: self._start(place, document, cursor, tree, invoked))
+        return self._wait(place, ticket, self._follow(place, document, cursor, tree, invoked), cursor)
 
-    async def _wait(
-        self, place: Place, ticket: int, canvas: Canvas, cursor: int, restart: Callable[[], Canvas]
-    ) -> Proposal | Superseded:
+    async def _wait(self, place: Place, ticket: int, canvas: Canvas, cursor: int) -> Proposal | Superseded:
         try:
             async with asyncio.timeout(self.options.deadline_ms / 1000):
                 while place.ticket == ticket and not canvas.ready(cursor):
                     await place.changed.wait()
-                    if place.ticket == ticket and canvas.fill and not canvas.agrees(cursor):
-                        canvas = restart()
+                    canvas = place.canvas or canvas  # `_run` begins another when this one has drifted away
         except TimeoutError:
             pass
         if place.ticket != ticket:
@@ -260,6 +261,16 @@ class WarmCanvases:
         self._places.move_to_end(uri)
         return self._places[uri]
 
+    def _follow(
+        self, place: Place, document: Document, cursor: int, tree: tree_sitter.Tree | None, invoked: bool
+    ) -> Canvas:
+        """The canvas for `cursor`: the one there is while it agrees, else a new one."""
+        canvas = place.canvas
+        if canvas is None or not canvas.agrees(cursor):
+            canvas = self._start(place, document, cursor, tree, invoked)
+        place.cursor, place.restart = cursor, lambda: self._start(place, document, cursor, tree, invoked)
+        return canvas
+
     def _start(
         self, place: Place, document: Document, cursor: int, tree: tree_sitter.Tree | None, invoked: bool
     ) -> Canvas:
@@ -287,7 +298,9 @@ class WarmCanvases:
             async with aclosing(self._engine.infill(job)) as events:
                 async for event in events:
                     canvas.fill = event.holes[0]
-                    canvas.done = isinstance(event, wire.Done)
+                    canvas.done = canvas.over = isinstance(event, wire.Done)
+                    if place.canvas is canvas and place.restart and not canvas.agrees(place.cursor):
+                        place.restart()  # it says something else than was typed, or nothing beyond it
                     place.wake()
             self._trouble = ""
         except EngineError as error:

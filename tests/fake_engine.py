@@ -18,7 +18,8 @@ ANSWER = "answer"
 class Scheduler:
     """Locks a letter of the answer at each step, in every hole."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: str = "fake") -> None:
+        self.model = model
         self.jobs: dict[tuple[bytes, str], tuple[wire.Infill, int]] = {}
 
     @property
@@ -50,25 +51,32 @@ class Scheduler:
             os._exit(3)
         while request.prefix == "hang":
             time.sleep(1)
+        if request.prefix == "raise":
+            raise ValueError("a bug in a step")
+        if request.prefix == "surrogate":
+            return [(peer, wire.Locked(job, step, (wire.Fill("\ud800"),), step, 1))]
+        if request.prefix == "unreadable":
+            return [(peer, wire.Locked(job, step, (wire.Fill("", confidence=2.0),), step, 1))]
         if request.prefix != "endless":
             step += 1
         self.jobs[peer, job] = (request, step)
         text = ANSWER[:step]
-        fills = tuple(
-            wire.Fill(text, ((0, len(text)),), 0.9, len(ANSWER) - step)
-            for segment in request.segments
-            if isinstance(segment, wire.Hole)
-        )
+        number = sum(isinstance(segment, wire.Hole) for segment in request.segments)
+        fills = [wire.Fill(text, ((0, len(text)),), 0.9, len(ANSWER) - step)] * number
+        if self.model == "empty" or request.prefix.startswith("nothing"):
+            fills = [wire.Fill("")] * number
+        elif request.prefix.startswith("some"):
+            fills[0] = wire.Fill("")
         if step < len(ANSWER):
-            return [(peer, wire.Locked(job, step, fills, step, len(ANSWER)))]
+            return [(peer, wire.Locked(job, step, tuple(fills), step, len(ANSWER)))]
         del self.jobs[peer, job]
         done = wire.Done(
             job=job,
             seq=step,
-            holes=fills,
+            holes=tuple(fills),
             steps=step,
             tokens=wire.Tokens(canvas=1),
-            timings=wire.Timings(denoise_ms=12.0, first_lock_ms=2.0, total_ms=12.1),
+            timings=wire.Timings(denoise_ms=12.0, first_lock_ms=2.0, total_ms=12.1 if self.model != "slow" else 2500),
             stop="complete",
         )
         return [(peer, done)]
@@ -81,7 +89,7 @@ def load(model: str, device: str) -> tuple[worker.Scheduler, str]:
         os._exit(3)
     while model == "waits" and not Path(os.environ["CAESURA_RUNTIME"], "go").exists():
         time.sleep(0.005)
-    return Scheduler(), "fake"
+    return Scheduler(model), "fake"
 
 
 if __name__ == "__main__":

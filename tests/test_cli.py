@@ -20,6 +20,7 @@ from typing import NamedTuple
 import pytest
 
 from caesura import cli, rendezvous
+from caesura.commands import doctor
 from caesura.server.engine import Engine
 
 FAKE = Path(__file__).with_name("fake_engine.py")
@@ -128,6 +129,17 @@ def test_write_changes_nothing_but_the_gap(run: Run, tmp_path: Path, before: byt
     path.write_bytes(before)
     assert run("fill", path, "--at", at, "--write") == Ran(0, "", "")
     assert path.read_bytes() == after
+
+
+def test_an_empty_fill_writes_nothing_and_fails(run: Run, source: Path) -> None:
+    source.write_bytes(b"nothing = old\n")
+    nothing = "caesura: The model proposes nothing here"
+    assert run("fill", source, "--at", "1:11") == Ran(1, "", f"{nothing}.\n")
+    ran = run("fill", source, "--at", "1:11", "--to", "1:14", "--write")
+    assert ran == Ran(1, "", f"{nothing}; nothing was written.\n")
+    ran = run("fill", source, "--at", "1:11", "--to", "1:14", "--write", "--json")
+    assert (ran.code, json.loads(ran.out)["text"]) == (1, "")
+    assert source.read_bytes() == b"nothing = old\n"
 
 
 def test_write_replaces_what_lies_between_at_and_to(run: Run, source: Path) -> None:
@@ -260,6 +272,19 @@ def test_holes_fills_every_marker(run: Run, source: Path) -> None:
     assert source.read_bytes() == b"a = answer\r\nb = (answer)\r\n"
 
 
+def test_holes_keeps_the_markers_that_it_cannot_fill(run: Run, source: Path) -> None:
+    before = b"some = <FILL>\nb = <FILL>\n"
+    source.write_bytes(before)
+    kept = "caesura: the model proposes nothing at 1:8; kept as it is.\n"
+    assert run("holes", source) == Ran(0, "2:5: answer\n", kept)
+    assert run("holes", source, "--write") == Ran(0, "", kept)
+    assert source.read_bytes() == b"some = <FILL>\nb = answer\n"
+    source.write_bytes(b"nothing" + before)
+    ran = run("holes", source, "--write")
+    assert ran == Ran(1, "", "caesura: The model proposes nothing for any marker.\n")
+    assert source.read_bytes() == b"nothing" + before
+
+
 def test_holes_needs_markers_and_not_too_many(run: Run, source: Path) -> None:
     assert "has no marker ___" in run("holes", source, "--marker", "___").err
     source.write_text("x = ___\n" * 17)
@@ -285,6 +310,39 @@ def test_eval_completes_every_case_and_goes_on_where_it_stopped(run: Run, tmp_pa
     assert {one["completion"] for one in found} == {"answer"}
     assert found[0]["tokens_by_source"] == {"canvas": 1, "lookup": 0, "left_to_right": 0}
     assert found[0]["ms"] > 0
+
+
+def case(name: str, prefix: str = "x = ") -> str:
+    return json.dumps({"id": name, "prefix": prefix, "suffix": "\n", "lang": "python"}) + "\n"
+
+
+def test_eval_tries_errors_again_and_drops_a_line_that_a_kill_has_cut(run: Run, tmp_path: Path) -> None:
+    cases, out = tmp_path / "cases.jsonl", tmp_path / "out.jsonl"
+    cases.write_text(case("0") + case("1", "refuse") + case("2"))
+    assert run("eval", cases, "--out", out).code == 0
+    first, failed, third = out.read_text().splitlines(keepends=True)
+    assert json.loads(failed)["error"]
+    out.write_text(first + failed + third[:20])
+    cases.write_text(case("0") + case("1") + case("2"))
+    ran = run("eval", cases, "--out", out)
+    assert ran.code == 0, ran.err
+    assert "1 of 3 cases are done already" in ran.err
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(one["id"], one["completion"]) for one in found] == [("0", "answer"), ("1", "answer"), ("2", "answer")]
+    assert not any("error" in one for one in found)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cases.jsonl", "out.jsonl"]
+
+
+@pytest.mark.parametrize("option", [("--deadline-ms", "500"), ("--sampler", "threshold")])
+def test_eval_refuses_to_go_on_with_other_options(run: Run, tmp_path: Path, option: tuple[str, str]) -> None:
+    cases, out = tmp_path / "cases.jsonl", tmp_path / "out.jsonl"
+    cases.write_text(case("0"))
+    assert run("eval", cases, "--out", out).code == 0
+    before = out.read_bytes()
+    ran = run("eval", cases, "--out", out, *option)
+    assert (ran.code, ran.out) == (1, "")
+    assert re.fullmatch(r"caesura: .* was made with --model embedded, .* use the same or another --out.\n", ran.err)
+    assert out.read_bytes() == before
 
 
 def test_eval_says_which_line_is_wrong(run: Run, tmp_path: Path) -> None:
@@ -356,8 +414,22 @@ def test_doctor(run: Run, model: Path) -> None:
     (model / "weights").write_bytes(b"weightz")
     ran = run("doctor", "--model", model)
     assert ran.code == 1
-    assert "BAD  model files: damaged: weights\n     Install" in ran.out
+    assert "BAD  model files: damaged: weights\n     Bring" in ran.out
     assert "1 of " in ran.err
+
+
+@pytest.mark.usefixtures("other_engines")
+@pytest.mark.parametrize(("model", "name"), [("empty", "fill"), ("slow", "p50/p95 ms")])
+def test_doctor_sees_a_model_that_is_of_no_use(run: Run, model: str, name: str) -> None:
+    ran = run("doctor", "--json", "--model", model)
+    assert ran.code == 1
+    bad = {check["name"]: check["next"] for check in json.loads(ran.out)["checks"] if not check["ok"]}
+    assert set(bad) == {"model files", name}
+    assert all(bad.values())
+
+
+def test_no_advice_fetches_somebody_elses_package() -> None:
+    assert "pip install" not in doctor.INSTALL + doctor.RESTORE
 
 
 # The process

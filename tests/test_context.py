@@ -83,4 +83,19 @@ def test_a_context_is_a_part_of_the_text_around_the_hole(text: str, one: int, ot
 
 def test_the_wire_bounds_every_budget() -> None:
     text = "x" * (wire.MAX_CONTEXT + 5)
-    assert len(context(text, len(text), len(text), language="", budget=Budget(10**9, 1)).prefix) == wire.MAX_CONTEXT
+    prefix = context(text, len(text), len(text), language="", budget=Budget(10**9, 1)).prefix
+    assert 3 / 4 * wire.MAX_CONTEXT <= len(prefix) <= wire.MAX_CONTEXT
+
+
+@pytest.mark.parametrize("line", ["x = 1\n", "x", "a long line " * 9 + "\n"])
+def test_the_cut_moves_once_a_stride_while_typing(line: str) -> None:
+    text = line * 100
+    typed = "".join(f"\nvalue_{number} = {number}" for number in range(20))
+    cuts = []
+    for size in range(len(typed) + 1):
+        now = text + typed[:size]
+        prefix = context(now, len(now), len(now), language="python", budget=Budget(80, 0)).prefix
+        cuts.append(len(now) - len(prefix))
+        assert 80 / 4 <= len(prefix) <= 80
+    assert cuts == sorted(cuts)
+    assert len(set(cuts)) <= len(typed) / 20 + 2

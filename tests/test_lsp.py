@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from caesura.server import options
+
 SERVER = Path(__file__).with_name("lsp_server.py")
 URI = "file:///work/a.py"
 LATER = 60_000  # a deadline that no test lives to see
@@ -227,11 +229,29 @@ async def test_drafts_are_never_shown_at_the_deadline(client: Client) -> None:
     await client.start(initializationOptions={"deadlineMs": 50})
     client.open("x = ")
     waiting = client.complete(0, 4)
-    await client.engine("alpha + beta", locked=9, done=False)
+    await client.engine("alphabet + beta", locked=12, done=False)
     first = await answer(waiting)
     if first == []:  # the machine was slow: the deadline came before the event
         first = await answer(client.complete(0, 4))
-    assert first == [("alpha +", 4, 4)]
+    assert first == [("alphabet +", 4, 4)]
+
+
+async def test_a_cut_line_is_not_shown_at_the_deadline_and_its_end_answers_the_next_request(client: Client) -> None:
+    await client.start(initializationOptions={"deadlineMs": 50})
+    client.open("x = ")
+    waiting = client.complete(0, 4)
+    await client.engine("f(a, b)", locked=4, done=False)
+    assert await answer(waiting) == []
+    await client.engine("f(a, b)")
+    assert await answer(client.complete(0, 4)) == [("f(a, b)", 4, 4)]
+    assert len((await client.engine())["jobs"]) == 1
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "tpu", ""])
+def test_no_device_is_taken_that_the_engine_would_refuse(device: str) -> None:
+    found, problems = options.parse({"device": device})
+    assert found.device == "auto"
+    assert len(problems) == 1
 
 
 async def test_nothing_to_propose_is_an_empty_list(client: Client) -> None:

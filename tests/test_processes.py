@@ -11,11 +11,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
 
+import msgspec
 import pytest
 import zmq
 import zmq.asyncio
 
 from caesura import paths, rendezvous, wire
+from caesura.engine.front import Front
+from caesura.engine.ledger import Ledger
 from caesura.server import engine
 from caesura.server.engine import Engine, EngineBusy, EngineFailed, EngineUnavailable
 
@@ -141,6 +144,18 @@ async def test_a_job_the_scheduler_cannot_take_fails_alone(one: Engine) -> None:
     other.cancel()
 
 
+@pytest.mark.parametrize("prefix", ["unreadable", "surrogate"])
+async def test_an_answer_that_breaks_the_contract_fails_its_job_alone(one: Engine, prefix: str) -> None:
+    other = await in_flight(one)
+    before = await one.status()
+    with pytest.raises(EngineFailed, match="could not"):
+        await answer(one, job(prefix))
+    await status_when(one, lambda status: status.live == 1)
+    assert (await one.status()).worker_pid == before.worker_pid
+    assert not other.done()
+    other.cancel()
+
+
 @pytest.mark.parametrize("prefix", ["x" * (wire.MAX_CONTEXT + 1), "\ud800"])
 async def test_a_job_outside_the_bounds_is_refused_before_it_is_sent(one: Engine, prefix: str) -> None:
     with pytest.raises(EngineFailed, match="limits") as failed:
@@ -239,7 +254,37 @@ async def test_sigterm_lets_a_running_job_end(one: Engine) -> None:
     await until(lambda: not rendezvous.running())
 
 
+async def test_an_engine_that_drains_rests(one: Engine) -> None:
+    other = await in_flight(one)
+    pid = (await one.status()).pid
+    os.kill(pid, signal.SIGTERM)
+    await asyncio.sleep(0.2)
+    before = processor_s(pid)
+    await asyncio.sleep(1.0)
+    assert processor_s(pid) - before < 0.5
+    with pytest.raises(EngineUnavailable, match="stopped"):
+        await other
+
+
+def processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 # Faults
+
+
+async def test_a_scheduler_that_fails_in_a_step_is_replaced(one: Engine) -> None:
+    with pytest.raises(EngineFailed) as failed:
+        await answer(one, job("raise"))
+    assert failed.value.code == "engine_lost"
+    assert await answer(one, job()) == "answer"
+    assert "the worker cannot go on" in (await log(one))
+
+
+async def log(found: Engine) -> str:
+    await found.status()
+    return rendezvous.place("fake", "auto").log().read_text()
 
 
 async def test_a_killed_worker_is_told_at_once_and_replaced(one: Engine) -> None:
@@ -295,6 +340,40 @@ async def test_a_job_that_has_stopped_the_engine_twice_is_refused(one: Engine) -
     with pytest.raises(EngineFailed, match="refused"):
         await answer(one, job("crash", document="another"))
     assert await answer(one, job()) == "answer"
+
+
+def test_a_text_is_refused_whatever_draft_or_seed_comes_with_it() -> None:
+    ledger = Ledger()
+    ledger.greet(b"p", "test", 0.0)
+    for seed, draft in ((0, None), (1, ("a",))):
+        assert ledger.admit(b"p", msgspec.structs.replace(job("poison"), seed=seed, draft=draft), 0.0) is None
+        for live in ledger.jobs():
+            live.forwarded = True
+        ledger.crash(0.0)
+    refusal = ledger.admit(b"p", msgspec.structs.replace(job("poison"), seed=2, draft=("b",)), 1.0)
+    assert isinstance(refusal, wire.Failed)
+    assert ledger.admit(b"p", job("harmless"), 1.0) is None
+
+
+def test_a_slow_client_gets_the_newest_of_each_kind(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    front = Front(context, runtime / "front.sock")
+    sent: list[wire.EngineMessage] = []
+    slow = True
+
+    def send(peer: bytes, frame: bytes) -> bool:
+        sent.extend([] if slow else [wire.decode_engine(frame)])
+        return not slow
+
+    monkeypatch.setattr(front, "_sent", send)
+    messages = [wire.Models(("a",)), wire.Failed("j", "expired"), wire.Pong(1), wire.Pong(2)]
+    for message in messages:
+        front.send(b"p", message)
+    slow = False
+    front.flush(time.monotonic())
+    assert sent == [messages[0], messages[1], messages[3]]
+    front.close()
+    context.term()
 
 
 async def test_a_model_that_cannot_be_loaded_is_reported_in_its_own_words() -> None:
@@ -408,6 +487,21 @@ def test_a_linked_folder_is_refused(runtime: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("CAESURA_RUNTIME", str(tmp_path / "link"))
     with pytest.raises(paths.UnsafeFolder, match="symbolic link"):
         rendezvous.place("fake", "auto")
+
+
+def test_a_user_without_a_name_has_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CAESURA_RUNTIME")
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("pwd.getpwuid", dict[int, object]().__getitem__)
+    assert paths.runtime() == tmp_path / f"caesura-{os.getuid()}"
+
+
+def test_the_embedded_model_has_one_engine_whatever_the_device() -> None:
+    assert len({rendezvous.place("embedded", device) for device in ("auto", "cpu", "cuda")}) == 1
+    assert rendezvous.place("fake", "cpu") != rendezvous.place("fake", "cuda")
 
 
 def test_a_path_too_long_for_a_socket_is_refused(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,38 @@ async def test_a_running_job_is_kept_while_its_draft_agrees() -> None:
     assert await request == Proposal("(1)")
 
 
+async def test_a_draft_that_changes_its_mind_while_nobody_asks_begins_a_job() -> None:
+    editor = Editor("x =|")
+    await editor.type(" ")
+    await editor.engine.say("abc + 1", locked=2)
+    await editor.type("abc")
+    await editor.engine.say("abd + 1", locked=2)
+    assert [job.prefix for job in editor.engine.jobs] == ["x = ", "x = abc"]
+    assert list(editor.engine.live) == [editor.engine.jobs[-1].job]
+    await editor.engine.say("(1)")
+    assert await editor.shown() == "(1)"
+    assert len(editor.engine.jobs) == 2
+
+
+async def test_an_answer_that_was_typed_already_begins_a_job() -> None:
+    editor = Editor("x =|")
+    await editor.type(" ")
+    await editor.engine.say("abc", locked=2)
+    await editor.type("abc")
+    await editor.engine.say("abc")
+    assert [job.prefix for job in editor.engine.jobs] == ["x = ", "x = abc"]
+
+
+async def test_nothing_begins_where_the_cursor_is_unknown() -> None:
+    editor = Editor("x =|")
+    await editor.type(" ")
+    await editor.engine.say("abc", locked=2)
+    edits = [editor.document.edit((0, 4), (0, 4), text) for text in ("a", "z")]
+    editor.canvases.edited(editor.document, edits, None)
+    await editor.engine.say("abd", locked=2)
+    assert len(editor.engine.jobs) == 1
+
+
 async def test_a_job_without_an_event_is_superseded_by_typing() -> None:
     editor = Editor("x =|")
     await editor.type(" ")
@@ -185,9 +217,16 @@ async def test_the_first_locked_line_answers_and_the_rest_follows() -> None:
 
 @pytest.mark.parametrize(
     ("text", "locked", "shown"),
-    [("alpha + beta", 0, ""), ("alpha + beta", 3, ""), ("alpha + beta", 5, "alpha"), ("alpha + beta", 9, "alpha +")],
+    [
+        ("alpha + beta(c)", 0, ""),
+        ("alpha + beta(c)", 5, ""),
+        ("alpha + beta(c)", 8, ""),
+        ("alpha + beta(c)", 10, ""),
+        ("alpha + beta(c)", 12, "alpha + beta"),
+        ("alphabeta(c)", 9, "alphabeta"),
+    ],
 )
-async def test_at_the_deadline_whole_locked_words(text: str, locked: int, shown: str) -> None:
+async def test_at_the_deadline_whole_locked_words_that_are_worth_showing(text: str, locked: int, shown: str) -> None:
     editor = Editor("x =|", deadline_ms=1)
     await editor.type(" ")
     await editor.engine.say(text, locked=locked)

@@ -134,6 +134,35 @@ def test_what_is_out_of_bounds_is_refused(changes: dict[str, object]) -> None:
         wire.decode_client(_infill(**changes))
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"p50_ms": {"total": -1.0}},
+        {"p95_ms": {"total": 600_001.0}},
+        {"p95_ms": {"x" * 17: 1.0}},
+        {"p50_ms": {str(number): 1.0 for number in range(17)}},
+        {"uptime_s": float("inf")},
+        {"memory_mb": 1e300},
+        {"worker_memory_mb": 1e300},
+    ],
+    ids=lambda changes: f"{next(iter(changes))}={str(next(iter(changes.values())))[:20]}",
+)
+def test_a_status_out_of_bounds_is_refused(changes: dict[str, object]) -> None:
+    (status,) = (message for message in ENGINE if isinstance(message, wire.Status))
+    fields = msgspec.msgpack.decode(wire.encode(status))
+    with pytest.raises(wire.WireError):
+        wire.decode_engine(msgspec.msgpack.encode({**fields, **changes}))
+
+
+def test_the_job_of_a_frame_that_is_wrong_elsewhere() -> None:
+    wrong = msgspec.structs.replace(FILL, confidence=2.0)
+    frame = wire.encode(wire.Locked("j", 3, (wrong,), 3, 8))
+    with pytest.raises(wire.WireError):
+        wire.decode_engine(frame)
+    assert wire.job_of(frame) == "j"
+    assert [wire.job_of(other) for other in (b"", b"\xc1", frame[:5], wire.encode(wire.Pong(1)))] == [None] * 4
+
+
 def test_bounds_count_code_points() -> None:
     assert wire.decode_client(_infill(prefix="🐍" * wire.MAX_CONTEXT))
 
@@ -151,6 +180,7 @@ def test_what_follows_a_message_is_refused() -> None:
 
 
 def _decode_both(frame: bytes) -> None:
+    wire.job_of(frame)
     for decode in (wire.decode_client, wire.decode_engine):
         with contextlib.suppress(msgspec.DecodeError):
             decode(frame)
@@ -167,6 +197,17 @@ def test_random_bytes_raise_nothing_but_decode_errors(frame: bytes) -> None:
 def test_damaged_messages_raise_nothing_but_decode_errors(
     message: wire.ClientMessage | wire.EngineMessage, data: st.DataObject
 ) -> None:
+    _decode_damaged(message, data)
+
+
+@pytest.mark.slow
+@settings(max_examples=30_000, deadline=None)
+@given(st.sampled_from(ALL), st.data())
+def test_damaged_messages_for_minutes(message: wire.ClientMessage | wire.EngineMessage, data: st.DataObject) -> None:
+    _decode_damaged(message, data)
+
+
+def _decode_damaged(message: wire.ClientMessage | wire.EngineMessage, data: st.DataObject) -> None:
     frame = bytearray(wire.encode(message))
     for _ in range(data.draw(st.integers(1, 4))):
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))

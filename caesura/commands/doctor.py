@@ -17,7 +17,9 @@ from caesura.server.engine import EngineError, job_id
 
 PACKAGES = ("torch", "safetensors", "tokenizers", "numpy", "pyzmq", "msgspec", "pygls", "tree-sitter")
 SUPPORTED = ((3, 11), (3, 14))
-INSTALL = "Install Caesura again, in a virtual environment of its own: pip install --force-reinstall caesura"
+INSTALL = "Install Caesura again: run `make install` in your clone."
+RESTORE = "Bring its files back: `git restore engine/embedded` in your clone, or install your own model's folder again."
+SLOW_MS = 2000.0
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -80,7 +82,7 @@ def _model(name: str) -> Check:
     except models.NoManifest as error:
         return Check("model files", False, "no manifest", str(error))
     if damaged:
-        return Check("model files", False, f"damaged: {', '.join(damaged)}", INSTALL)
+        return Check("model files", False, f"damaged: {', '.join(damaged)}", RESTORE)
     return Check("model files", True, f"{folder}, sha256 as in its manifest")
 
 
@@ -92,13 +94,25 @@ async def _engine(options: argparse.Namespace) -> list[Check]:
             status = await engine.status()
     except (EngineError, rendezvous.NoPlace, OSError) as error:
         return [Check("engine", False, "no answer", explain(error) or str(error))]
-    stages = ", ".join(f"{stage} {p50:.1f}/{status.p95_ms[stage]:.1f}" for stage, p50 in status.p50_ms.items())
-    filled = f"{done.holes[0].text!r} in {done.timings.total_ms:.0f} ms, {done.steps} steps"
     return [
         Check("engine", True, f"{welcome.model} on {welcome.device}, process {status.pid}"),
-        Check("fill", True, filled),
-        Check("p50/p95 ms", True, stages),
+        _fill(done),
+        _speed(status),
     ]
+
+
+def _fill(done: wire.Done) -> Check:
+    text = done.holes[0].text
+    found = f"{text!r} in {done.timings.total_ms:.0f} ms, {done.steps} steps"
+    ok = bool(text.strip())
+    return Check("fill", ok, found, "" if ok else "Run `caesura models verify` on the model, or try another model.")
+
+
+def _speed(status: wire.Status) -> Check:
+    stages = ", ".join(f"{stage} {p50:.1f}/{status.p95_ms.get(stage, p50):.1f}" for stage, p50 in status.p50_ms.items())
+    ok = max(status.p50_ms.get("total", 0), status.p95_ms.get("total", 0)) <= SLOW_MS
+    advice = "End what else keeps this machine busy, or choose a smaller model; then run `caesura stop` and try again."
+    return Check("p50/p95 ms", ok, stages, "" if ok else advice)
 
 
 def _job() -> wire.Infill:

@@ -2,9 +2,10 @@
 
 import argparse
 import asyncio
+import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -12,7 +13,7 @@ from typing import IO, Literal, TypeVar
 
 import msgspec
 
-from caesura import wire
+from caesura import models, wire
 from caesura.commands import CommandFailed
 from caesura.commands.asking import SLOTS, ask, shared
 from caesura.server.completion import finish
@@ -47,17 +48,48 @@ class Completion(msgspec.Struct, frozen=True, omit_defaults=True):
     tokens_by_source: wire.Tokens | None = None
     stop: str = ""
     error: str = ""
+    model: str = ""
+    sampler: str = ""
+    deadline_ms: float = 0.0
+
+    @property
+    def made_with(self) -> tuple[str, str, float]:
+        """The options that change an answer: one file holds answers of one kind."""
+        return self.model, self.sampler, self.deadline_ms
 
 
 def run(options: argparse.Namespace) -> None:
     cases = list(_read(Path(options.cases), Case))
     out = Path(options.out)
-    known = {completion.id for completion in _read(out, Completion)} if out.exists() else set()
+    known = {completion.id for completion in _done(out, options)} if out.exists() else set()
     left = [case for case in cases if case.id not in known]
     if known:
         print(f"{len(cases) - len(left)} of {len(cases)} cases are done already", file=sys.stderr)
     with out.open("ab") as file:
         asyncio.run(_complete(options, left, file))
+
+
+def _made_with(options: argparse.Namespace) -> tuple[str, str, float]:
+    return models.resolve(options.model), options.sampler or "", options.deadline_ms
+
+
+def _done(out: Path, options: argparse.Namespace) -> list[Completion]:
+    """The answers that `out` has, left there alone: a line cut by a kill and every error go, to be tried again."""
+    data = out.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    found = list(_parsed(out, whole.splitlines(), Completion))
+    if other := next((one.made_with for one in found if one.made_with != _made_with(options)), None):
+        model, sampler, deadline_ms = other
+        raise CommandFailed(
+            f"{out} was made with --model {model or 'unknown'}, --sampler {sampler or 'the default'} and --deadline-ms"
+            f" {deadline_ms:g}; use the same or another --out."
+        )
+    kept = [one for one in found if not one.error]
+    if len(kept) < len(found) or len(whole) < len(data):
+        fresh = out.with_name(f".{out.name}.new")
+        fresh.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in kept))
+        os.replace(fresh, out)
+    return kept
 
 
 async def _complete(options: argparse.Namespace, cases: list[Case], file: IO[bytes]) -> None:
@@ -66,6 +98,7 @@ async def _complete(options: argparse.Namespace, cases: list[Case], file: IO[byt
     async with shared(options) as (engine, _):
         for number, case in enumerate(cases, 1):
             completion = await _one(engine, case, options)
+            completion = _signed(completion, options)
             spent.append(completion.ms)
             file.write(msgspec.json.encode(completion) + b"\n")
             file.flush()
@@ -106,10 +139,19 @@ async def _one(engine: Engine, case: Case, options: argparse.Namespace) -> Compl
     )
 
 
+def _signed(completion: Completion, options: argparse.Namespace) -> Completion:
+    model, sampler, deadline_ms = _made_with(options)
+    return msgspec.structs.replace(completion, model=model, sampler=sampler, deadline_ms=deadline_ms)
+
+
 def _read(path: Path, kind: type[T]) -> Iterator[T]:
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                yield msgspec.json.decode(line, type=kind)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise CommandFailed(f"{path}, line {number}: {error}.") from error
+        yield from _parsed(path, file, kind)
+
+
+def _parsed(path: Path, lines: Iterable[bytes], kind: type[T]) -> Iterator[T]:
+    for number, line in enumerate(lines, 1):
+        try:
+            yield msgspec.json.decode(line, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise CommandFailed(f"{path}, line {number}: {error}.") from error

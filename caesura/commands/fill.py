@@ -52,13 +52,13 @@ def fill(options: argparse.Namespace) -> None:
     else:
         done, model = asyncio.run(_run(options, gap.context, segments))
     text = finish(done.holes[0].text, gap.context)
-    if options.write:
+    if options.write and text:
         source.write([(start, end, text)])
     if options.json:
         print_json({"text": text, **_report(done, model)})
-    elif not text:
-        print("caesura: the model proposes nothing here.", file=sys.stderr)
-    elif not options.write:
+    if not text:
+        raise CommandFailed(f"The model proposes nothing here{'; nothing was written' if options.write else ''}.")
+    if not options.json and not options.write:
         print(text)
 
 
@@ -79,14 +79,27 @@ def holes(options: argparse.Namespace) -> None:
         segments.append(gap.hole)
     done, model = asyncio.run(_run(options, around, tuple(segments)))
     texts = [finish(filled.text, gap.context) for filled, gap in zip(done.holes, gaps, strict=True)]
-    if options.write:
-        source.write([(gap.start, gap.end, text) for gap, text in zip(gaps, texts, strict=True)])
+    filled = [(gap, text) for gap, text in zip(gaps, texts, strict=True) if text]
+    if options.write and filled:
+        source.write([(gap.start, gap.end, text) for gap, text in filled])
     if options.json:
         print_json({"texts": texts, **_report(done, model)})
     elif not options.write:
-        for gap, text in zip(gaps, texts, strict=True):
-            line, column = source.position(gap.start)
-            print(f"{line}:{column}: {text}")
+        for gap, text in filled:
+            print(f"{_place(source, gap)}: {text}")
+    _tell_unfilled([_place(source, gap) for gap, text in zip(gaps, texts, strict=True) if not text], len(gaps))
+
+
+def _place(source: Source, gap: Gap) -> str:
+    line, column = source.position(gap.start)
+    return f"{line}:{column}"
+
+
+def _tell_unfilled(places: list[str], of: int) -> None:
+    if len(places) == of:
+        raise CommandFailed("The model proposes nothing for any marker.")
+    if places:
+        print(f"caesura: the model proposes nothing at {', '.join(places)}; kept as it is.", file=sys.stderr)
 
 
 def _gaps(text: str, spans: list[tuple[int, int]], options: argparse.Namespace) -> list[Gap]:
