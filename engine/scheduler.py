@@ -20,7 +20,7 @@ from caesura.engine.search import PASSES, VERIFY, Node, Search, lookup
 Event = tuple[bytes, wire.EngineMessage]
 
 LIVE = 8  # canvases of one step
-CHUNK = 128  # context rows prefilled in one step, so that a cancel never waits for a whole cold context
+CHUNK = 64  # context rows prefilled in one step, so that a cancel never waits for a whole cold context
 SLOTS = 16  # open slots of a hole at the start; a canvas that does not end grows
 STEPS = 48
 

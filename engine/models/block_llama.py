@@ -6,7 +6,6 @@ left-to-right knowledge (Dream 7B). The base itself is the verifier: a canvas of
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,6 @@ from caesura.kernels import int8
 
 MATRICES = ("qkv", "out", "gate_up", "down")
 SPECIALS = ("mask", "null")  # rows of the adapter's embedding, behind the base's vocabulary
-COLD = 64  # rows; a prefill this long is worth a second thread
 
 Linear = Callable[[Tensor], Tensor]
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -174,8 +172,7 @@ class BlockLlama:
         start = kv.length
         causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
         run = Run(kv, ids, range(start, start + len(ids)), causal)
-        with second_thread(len(ids) >= COLD):
-            self._forward([run], self._base, self._norms[0])
+        self._forward([run], self._base, self._norms[0])
         kv.length += len(ids)
         kv.ids.extend(ids)
 
@@ -224,12 +221,14 @@ def attention(layer: int, q: Tensor, k: Tensor, v: Tensor, kv: KV, mask: Tensor 
 
 
 def visible(run: Run, config: Config) -> Tensor | None:
-    """The run's mask over all columns, repeated for the query heads that share a key head: [rows * share, columns]."""
+    """The run's mask over all columns, repeated for the query heads that share a key head: [rows * share, columns],
+    additive, since a boolean one would be converted in every layer."""
     if run.mask is None:
         return None
     before = run.kv.length + len(run.ids) - run.mask.shape[1]
     full = torch.cat((torch.ones(len(run.ids), before, dtype=torch.bool), run.mask), 1)
-    return full.repeat(config.num_heads // config.num_kv_heads, 1)
+    additive = torch.zeros(full.shape).masked_fill_(~full, -torch.inf)
+    return additive.repeat(config.num_heads // config.num_kv_heads, 1)
 
 
 def wanted(hidden: Tensor, runs: Sequence[Run], *, shift: int) -> Tensor:
@@ -264,21 +263,10 @@ def expect(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> 
     return tensor
 
 
-@contextmanager
-def second_thread(wanted: bool) -> Any:
-    """Two threads for a cold context, one for everything else: small canvases lose more to barriers than they gain."""
-    if wanted:
-        torch.set_num_threads(2)
-    try:
-        yield
-    finally:
-        if wanted:
-            torch.set_num_threads(1)
-
-
 def load(folder: Path, config: dict[str, Any], device: str) -> BlockLlama:
     """Read a model folder. Raises WeightsError or TokenizerError."""
     del device  # a model this small is faster on the CPU than a transfer to anything else
+    torch.set_num_threads(1)  # barriers cost canvases and chunks of context more than a second thread gains
     shape = Config.read(config)
     tokenizer = Tokenizer(folder / "tokenizer.json")
     base = weights.Stored(folder / "base.safetensors")
