@@ -324,8 +324,9 @@ def common_prefix(texts: Sequence[bytes]) -> bytes:
 def lookup(before: str, after: str, *, most: int = 2, longest: int = 48, least: int = 3) -> list[str]:
     """Continuations of the text before the cursor found elsewhere in the buffer: the rest of the line behind the
     places that agree with it for the most characters, best first."""
-    key = before[-least:]
-    if len(key) < least or not key.strip():
+    written = len(before.rstrip())
+    key = before[max(0, min(len(before) - least, written - 1)) :]  # behind indentation, the end of the line before too
+    if not written or not least <= len(key) <= longest:
         return []
     buffer = before + "\0" + after
     found: dict[str, int] = {}
