@@ -1,6 +1,6 @@
 """Record a real `caesura fill --watch` and draw it as an animated SVG: the picture at the top of the README.
 
-    python bench/record.py examples/files.py --at 22:11 --out docs/fill.svg [--slow 1 6] [--note MACHINE] [-- OPTION ...]
+    python bench/record.py examples/stack.js --at 17:5 --out docs/fill.svg [--slow 1 6] [--note MACHINE] [-- OPTION ...]
 
 The command runs in a pseudo-terminal against the shared engine, which is started and asked once before, so that neither
 loading nor a cold cache is in the picture. Every frame is what the terminal got, with the time at which it came; the

@@ -284,3 +284,19 @@ def test_a_lookup_is_the_rest_of_one_line_of_the_buffer(before: str, after: str)
         assert rest.strip()
         assert not {"\n", "\r", "\0"} & set(rest)
         assert rest in before or rest in after
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ("b = foo.bar(1)\nc = foo.b", "\n", ["ar(1)"]),
+        ("def f():\n    return 1\n\ndef g():\n    ", "\n", ["return 1"]),  # behind indentation: the line before counts
+        ("x = aab\ny = xaab\nz = xaa", "\n", ["b"]),
+        ("print(a)\npri", "\nprint(bb)\n", ["nt(bb)", "nt(a)"]),  # text after the cursor too; the longer match first
+        ("", "x", []),
+        ("   ", "x = 1", []),
+        ("abc", "", []),
+    ],
+)
+def test_the_lookup_finds_what_followed_the_same_text_elsewhere(before: str, after: str, found: list[str]) -> None:
+    assert lookup(before, after) == found
