@@ -14,7 +14,7 @@ import pytest
 from caesura.server import options
 
 SERVER = Path(__file__).with_name("lsp_server.py")
-URI = "file:///work/a.py"
+URI = "file:///project/a.py"
 LATER = 60_000  # a deadline that no test lives to see
 
 

@@ -1,6 +1,7 @@
 """Training at tiny size: what an example promises, that losses fall, that a resumed run is the uninterrupted one, that
 exports load in the runtime, and the scripts of gpu/ from staging to the joined result. Marked `gpu`: on CUDA."""
 
+import argparse
 import gzip
 import json
 import os
@@ -26,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "training"))
 
 import batches  # noqa: E402
+import export  # noqa: E402
 import net  # noqa: E402
 import pack  # noqa: E402
 import scratch  # noqa: E402
@@ -353,6 +355,21 @@ def test_checkpoints_of_the_first_version_resume(model, corpus, tmp_path):
     _, log = run(model, corpus, tmp_path, "--steps", 1)
     assert log[-1]["step"] == 3
     assert log[-1]["positions"] > 57
+
+
+def test_a_new_run_begins_from_the_shipped_adapter(model, corpus, tmp_path):
+    shutil.copytree(model, tmp_path / "model")
+    run(tmp_path / "model", corpus, tmp_path / "first", "--steps", 2)
+    export.export_adapter(
+        argparse.Namespace(checkpoint=tmp_path / "first" / "state.safetensors", out=tmp_path / "model")
+    )
+    shipped = weights.Stored(tmp_path / "model" / "adapter.safetensors")
+    config = Config.read(json.loads((model / "config.json").read_text()))
+    for full in (False, True):
+        fresh = net.Net(config, weights.Stored(model / "base.safetensors"), full=full)
+        train.begin(tmp_path / "model", fresh)
+        assert torch.equal(fresh.trained["special"], shipped["special"])
+        assert full or all(torch.equal(fresh.trained[name], shipped[name]) for name in shipped)
 
 
 def test_the_rate_is_keyed_on_the_whole_run():

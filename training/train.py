@@ -100,6 +100,17 @@ def restore(run: Path, net: Net, optimizer: torch.optim.Optimizer) -> Progress:
     return progress
 
 
+def begin(model: Path, net: Net) -> None:
+    """Start from the adapter in the model's folder, if there is one: a new run goes on from what was shipped. Every
+    weight of a full run but the special embeddings comes from the base."""
+    path = model / "adapter.safetensors"
+    if not path.is_file():
+        return
+    adapter = weights.Stored(path)
+    for name in adapter.keys() & (net.trained.keys() if not net.full else {"special"}):
+        net.trained[name].data.copy_(adapter[name])
+
+
 class Trainer:
     """One command's part of a run."""
 
@@ -121,6 +132,7 @@ class Trainer:
             self.net.trained.values(), lr=arguments.rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True
         )
         arguments.run.mkdir(parents=True, exist_ok=True)
+        begin(arguments.model, self.net)
         self.progress = restore(arguments.run, self.net, self.optimizer)
         self.before, self.steps = self.progress.spent, 0
         separator = [self.tokenizer.special(raw["separator"])]
