@@ -56,14 +56,14 @@ class Stored(Mapping[str, Tensor]):
     def __init__(self, path: Path) -> None:
         try:
             self._file = safe_open(path, framework="pt")
-            stored = set(self._file.keys())
+            stored = sorted(self._file.keys())  # an order that every process agrees on
         except (OSError, SafetensorError) as error:
             raise WeightsError(f"{path} is damaged: {one_line(error)}") from error
         self._forms = {
             name.removesuffix(f".{form}"): form for name in stored if (form := name.rpartition(".")[2]) in FORMS
         }
         parts = {f"{stem}.{part}" for stem, form in self._forms.items() for part in FORMS[form]}
-        self._forms |= dict.fromkeys(stored - parts, "")
+        self._forms |= dict.fromkeys((name for name in stored if name not in parts), "")
 
     def __getitem__(self, name: str) -> Tensor:
         """Raises WeightsError where the stored parts do not fit together."""
