@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from caesura import models
-from caesura.engine.search import lookup as occurrences
+from caesura.engine.lookup import lookup as occurrences
 
 from latency import CAESURA, HERE, Report, conditions, own_engine, save, spread, table  # isort: skip  (beside this)
 

@@ -19,6 +19,7 @@ PROTOCOL = 1
 MAX_FRAME = 1 << 20  # bytes; larger frames are refused by the socket (MAXMSGSIZE)
 MAX_CONTEXT = 65_536  # code points of prefix, of suffix, and of a neighbour
 MAX_SLOTS = 256  # tokens of one hole
+MAX_TOKENS = 2 * MAX_SLOTS  # of a fill: the start of its text may share a token with the prefix, and take a few more
 
 Id = Annotated[str, Meta(min_length=1, max_length=64)]
 Name = Annotated[str, Meta(max_length=256)]
@@ -60,7 +61,8 @@ class Hole(_Struct, frozen=True, tag="hole"):
 
 
 class Neighbour(_Struct, frozen=True):
-    """Text from elsewhere that helps: `name` is a label shown to the model, never a path outside the workspace."""
+    """Text from elsewhere that helps. `name` is the line shown to the model above it: a comment in the language of
+    `text` that says where it is from, never a path outside the workspace."""
 
     name: Name
     text: Context
@@ -70,12 +72,15 @@ class Fill(_Struct, frozen=True):
     """The state of one hole: the best guess so far, which parts of it are locked, and how sure the engine is.
 
     `locked` holds half-open, ascending spans of `text`; `open` counts the slots that are not yet decided.
+    `probabilities` has for each token, in order, its end in `text` and how likely the model found it behind what stands
+    before it: ends ascend, and the last is the end of `text`. Tokens that share a character are one.
     """
 
     text: FillText
     locked: Annotated[tuple[tuple[Offset, Offset], ...], Meta(max_length=MAX_SLOTS)] = ()
     confidence: Probability = 0.0
     open: Count = 0
+    probabilities: Annotated[tuple[tuple[Offset, Probability], ...], Meta(max_length=MAX_TOKENS)] = ()
 
 
 class Limits(_Struct, frozen=True):
@@ -117,7 +122,8 @@ class Hello(_Message, frozen=True):
 class Infill(_Message, frozen=True, kw_only=True):
     """One job. `document` is an opaque key (never a path); `segments` lie between `prefix` and `suffix`.
 
-    `draft` holds one text per hole to warm-start from. `sampler` overrides the model's default by file name.
+    `neighbours` come best first. `draft` holds one text per hole to warm-start from. `sampler` overrides the model's
+    default by file name. `seed` 0 asks for the best answer, any other for another plausible one.
     """
 
     job: Id

@@ -3,10 +3,11 @@
 """
 
 import bisect
+import codecs
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -14,7 +15,8 @@ import torch
 from torch import Tensor
 
 from caesura.engine.models import Model
-from caesura.wire import Fill, Hole, Text
+from caesura.engine.prompts import prompt
+from caesura.wire import Fill, Hole, Neighbour, Text
 
 # The last pre-token of a prefix by GPT-2's pattern: a cursor inside it changes how the whole of it is tokenised.
 # An apostrophe that opens its run binds the letters behind it; blanks in front belong to it unless they end in a space.
@@ -215,19 +217,20 @@ class Canvas:
     def _fill(self, number: int) -> Fill:
         slots = self.of_hole(number)
         skip = len(self.holes[number].forced)
-        parts, flags = bytearray(), bytearray()
+        parts, flags, pieces = bytearray(), bytearray(), list[tuple[bytes, float]]()
         for slot in slots:
             token = slot.token if slot.token is not None else slot.draft
             piece = b"" if token is None else self.piece(token)
             parts += piece
             flags += bytes([slot.locked]) * len(piece)
+            pieces.append((piece, slot.prob))
         probs = [s.prob for s in slots if self.piece(s.token if s.token is not None else s.draft or 0)]
         sure = float(torch.tensor(probs or [0.0]).clamp_min(1e-9).log().mean().exp())
         still_open = sum(s.token is None for s in slots)
         if not parts.startswith(self.holes[number].forced):
             return Fill(text="", open=still_open)
         text, locked = spans(bytes(parts[skip:]), bytes(flags[skip:]))
-        return Fill(text=text, locked=locked, confidence=min(1.0, sure), open=still_open)
+        return Fill(text, locked, min(1.0, sure), still_open, by_token(pieces, skip))
 
 
 def spans(raw: bytes, flags: bytes) -> tuple[str, tuple[tuple[int, int], ...]]:
@@ -251,6 +254,25 @@ def spans(raw: bytes, flags: bytes) -> tuple[str, tuple[tuple[int, int], ...]]:
     return text, tuple(found)
 
 
+def by_token(pieces: Iterable[tuple[bytes, float]], skip: int) -> tuple[tuple[int, float], ...]:
+    """Bytes and probability of each token -> its end in the text behind the first `skip` bytes, in code points, and its
+    probability. What ends inside a character, or before the text begins, counts with the token behind it."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
+    found, end, last, together = list[tuple[int, float]](), 0, 0, 1.0
+    for piece, probability in pieces:
+        if not piece:
+            continue  # null
+        end += len(decoder.decode(piece[skip:]))
+        skip = max(0, skip - len(piece))
+        together *= min(1.0, probability)
+        if end > last and not decoder.getstate()[0]:
+            found.append((end, together))
+            last, together = end, 1.0
+    if end > last:  # the character that the last token begins is not shown
+        found.append((end, together))
+    return tuple(found)
+
+
 @dataclass(frozen=True)
 class Layout:
     """A job in tokens: the context to prefill, and the canvas behind it."""
@@ -260,15 +282,22 @@ class Layout:
 
 
 def lay(
-    model: Model, vocabulary: Vocabulary, prefix: str, suffix: str, segments: Sequence[Text | Hole], *, slots: int
+    model: Model,
+    vocabulary: Vocabulary,
+    prefix: str,
+    suffix: str,
+    segments: Sequence[Text | Hole],
+    neighbours: Sequence[Neighbour] = (),
+    *,
+    slots: int,
 ) -> Layout:
-    """Tokenise a job for a model with causal context: `[suffix] separator [prefix]`, canvas behind it.
+    """Tokenise a job for a model with causal context: what prompts.py shows, and the canvas behind it.
 
     `slots` bounds the open slots of a hole at the start; a canvas that does not end grows. Raises ValueError for a job
     without a hole, or with holes too far apart for one canvas.
     """
     prefix, holes_and_text, suffix = fold(prefix, segments, suffix)
-    encode, limit = model.tokenizer.encode, model.max_context
+    encode = model.tokenizer.encode
     stable, forced = heal(prefix)
     before, layout, holes = prefix, list[Slot | int](), list[HoleState]()
     for index, segment in enumerate(holes_and_text):
@@ -284,11 +313,10 @@ def lay(
         forced = ""
     if len(layout) > MAX_ROWS:
         raise ValueError(f"The holes are too far apart: {len(layout)} tokens lie between them, and {MAX_ROWS} fit.")
-    after = encode(suffix[: limit * 8])[: limit // 3]
-    behind = slide(encode(stable), limit - len(after) - len(model.separator))
-    rows = [*after, *model.separator, *behind]
-    cut = len(rows) - (min(TAIL, len(behind)) or len(model.separator))  # the row before the first slot predicts it
-    return Layout(rows[:cut], Canvas(rows[cut:], layout, after[:HEAD], holes, vocabulary))
+    shown = prompt(model, stable, suffix, neighbours)
+    rows = [*shown.suffix, *model.separator, *shown.before]
+    cut = len(rows) - (min(TAIL, len(shown.before)) or len(model.separator))  # the row before a slot predicts it
+    return Layout(rows[:cut], Canvas(rows[cut:], layout, shown.suffix[:HEAD], holes, vocabulary))
 
 
 def fold(prefix: str, segments: Sequence[Text | Hole], suffix: str) -> tuple[str, list[Text | Hole], str]:
@@ -310,16 +338,6 @@ def fold(prefix: str, segments: Sequence[Text | Hole], suffix: str) -> tuple[str
         else:
             joined.append(segment)
     return prefix, joined, suffix
-
-
-def slide(ids: list[int], room: int) -> list[int]:
-    """The last tokens that fit, cut in strides: the start of the window stays put while a few hundred keys are typed,
-    so the KV cache does too."""
-    if len(ids) <= room:
-        return ids
-    stride = max(1, room // 4)
-    start = -(-(len(ids) - room) // stride) * stride
-    return ids[start:]
 
 
 def single_line(hole: Hole, before: str, after: str) -> bool:

@@ -7,15 +7,17 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+import msgspec
 import torch
 
 from caesura import wire
 from caesura.engine import denoise
 from caesura.engine.cache import KV
 from caesura.engine.canvas import Canvas, Layout, Slot, Vocabulary, lay
+from caesura.engine.lookup import lookup, names
 from caesura.engine.models import Model
 from caesura.engine.samplers import load as load_sampler
-from caesura.engine.search import PASSES, VERIFY, Node, Search, lookup
+from caesura.engine.search import PASSES, VERIFY, Node, Search
 
 Event = tuple[bytes, wire.EngineMessage]
 
@@ -118,9 +120,12 @@ class Scheduler:
         return events + [self._finish(live, now, "deadline") for live in late if live.work is not None]
 
     def step(self, clock: Callable[[], float]) -> list[Event]:
-        """One step: prefill what is new, one denoise step over all live canvases, and what became known by it."""
+        """One step: prefill what is new, one denoise step over all live canvases, and what became known by it.
+
+        Speculation waits while anything else is live: the step's forwards are the others' alone."""
         events = self.expire(clock())
-        chosen = sorted(self.jobs, key=lambda live: (PRIORITY[live.job.priority], live.order))[:LIVE]
+        wanted = [live for live in self.jobs if live.job.priority != "speculative"] or self.jobs
+        chosen = sorted(wanted, key=lambda live: (PRIORITY[live.job.priority], live.order))[:LIVE]
         for live in chosen:
             try:
                 self._prepare(live, clock)
@@ -152,7 +157,9 @@ class Scheduler:
         if live.layout is None or live.kv is None:
             live.started = began
             job = live.job
-            live.layout = lay(self.model, self.vocabulary, job.prefix, job.suffix, job.segments, slots=SLOTS)
+            live.layout = lay(
+                self.model, self.vocabulary, job.prefix, job.suffix, job.segments, job.neighbours, slots=SLOTS
+            )
             live.kv = self.cache.lease(live.layout.context)
             self._warm(live.layout.canvas, job.draft)
         missing = live.layout.context[live.kv.length :]
@@ -193,12 +200,14 @@ class Scheduler:
             behind = self._fixed(canvas, number) + self.model.tokenizer.encode(canvas.holes[number + 1].forced.decode())
         else:
             behind = canvas.head
-        search = Search(self.vocabulary, hole, tail, behind, live.kv.length)
+        generator = live.work.generator if live.job.seed else None
+        search = Search(self.vocabulary, hole, tail, behind, live.kv.length, generator)
         search.propose(canvas.guess(number), "canvas")  # of later holes: the first one's draft is still to come
         encode, forced = self.model.tokenizer.encode, hole.forced.decode()
         if live.job.draft:
             search.propose(encode(forced + live.job.draft[number]), "canvas")
-        for text in lookup(live.job.prefix, live.job.suffix) if number == 0 else ():
+        repeated = lookup(*around(live), [neighbour.text for neighbour in live.job.neighbours])
+        for text in (*repeated, *names([fill.text for fill in live.done])):
             search.propose(encode(forced + text), "lookup")
         live.work.search = search
 
@@ -314,22 +323,35 @@ class Scheduler:
                 self.cache.give(live.kv)
 
 
+def around(live: Live) -> tuple[str, str]:
+    """The text before the current hole, with the fills of those before it, and the text behind it, where a NUL stands
+    for each hole."""
+    segments = live.job.segments
+    place = [i for i, segment in enumerate(segments) if isinstance(segment, wire.Hole)][live.hole]
+    fills = iter(live.done)
+    before = "".join(s.text if isinstance(s, wire.Text) else next(fills).text for s in segments[:place])
+    after = "".join(s.text if isinstance(s, wire.Text) else "\0" for s in segments[place + 1 :])
+    return live.job.prefix + before, after + live.job.suffix
+
+
 def shown(search: Search, *, final: bool) -> wire.Fill:
     """The leading hypothesis; all of it counts as locked in a final answer."""
+    node = search.leader()
     text, locked = search.text()
     end = len(text) if final else locked
-    confidence = search.confidence(search.leader())
-    return wire.Fill(text=text, locked=((0, end),) if end else (), confidence=confidence, open=0 if final else 1)
+    spans = ((0, end),) if end else ()
+    return wire.Fill(text, spans, search.confidence(node), 0 if final else 1, search.probabilities(node))
 
 
 def candidate(search: Search, node: Node) -> wire.Fill:
     text = search.text_of(node)
-    return wire.Fill(text=text, locked=((0, len(text)),) if text else (), confidence=search.confidence(node))
+    spans = ((0, len(text)),) if text else ()
+    return wire.Fill(text, spans, search.confidence(node), 0, search.probabilities(node))
 
 
 def settled(fill: wire.Fill) -> wire.Fill:
     """A fill as answered: its drafts count as decided."""
-    return wire.Fill(text=fill.text, locked=((0, len(fill.text)),) if fill.text else (), confidence=fill.confidence)
+    return msgspec.structs.replace(fill, locked=((0, len(fill.text)),) if fill.text else (), open=0)
 
 
 def milliseconds(seconds: float) -> float:

@@ -2,14 +2,13 @@
 
 The canvas and the lookup propose whole chains; one pass scores all of their tokens at once, and left-to-right steps go
 on from the best places (best first, several a pass). A chain that reaches the suffix is scored on: the candidate with
-the highest log p(fill) + log p(suffix head | fill) wins. What all surviving hypotheses share is locked. Pure state:
-`plan` says which rows to run, `receive` takes their log-probabilities. (Speculative decoding: Leviathan et al. 2023;
-token trees: SpecInfer, Miao et al. 2024.)
+the highest log p(fill) + log p(suffix head | fill) wins. What all surviving hypotheses share is locked. With a
+generator another answer is looked for: it is ranked by perturbed log-probabilities, and reports the model's own. Pure
+state: `plan` says which rows to run, `receive` takes their log-probabilities. (Speculative decoding: Leviathan et al.
+2023; token trees: SpecInfer, Miao et al. 2024; stochastic beam search: Kool et al. 2019.)
 """
 
-import itertools
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -17,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from caesura.engine.canvas import HoleState, Vocabulary, spans
+from caesura.engine.canvas import HoleState, Vocabulary, by_token, spans
 
 WIDTH = 4  # hypotheses scored in one pass
 BRANCH = 3  # left-to-right children of a hypothesis
@@ -28,9 +27,7 @@ DEPTH_BONUS = 0.7  # nats a token: best-first would else never leave the shallow
 USUAL_NATS = 2.0  # a token of the suffix head under a fill that fits
 END_MARGIN = 4.0  # nats; see `_best_ends`
 LOCK_MARGIN = 2.5  # nats; hypotheses this far behind the best do not keep text from being locked
-
-PLACES = 2000  # occurrences the lookup looks at
-_LINE = re.compile(r"[^\r\n\0]*")
+TEMPERATURE = 0.8  # of the draw for another answer; at 1 the unlikely tail of a small model shows
 
 VERIFY = "verify"  # what a model's entry, or a job, names in the place of a sampler to have drafts verified
 
@@ -39,11 +36,13 @@ Source = Literal["canvas", "lookup", "left_to_right"]
 
 @dataclass(eq=False)
 class Node:
-    """One token of a hypothesis. `logp` is of the whole path, given the forced text; `row` its place in the KV."""
+    """One token of a hypothesis. `logp` is of the whole path, given the forced text; `rank` is what it is chosen by:
+    the same, or perturbed. `row` is its place in the KV."""
 
     token: int
     parent: "Node | None"
     logp: float
+    rank: float
     pending: bytes
     source: Source
     depth: int
@@ -62,10 +61,12 @@ class Node:
 
 @dataclass(eq=False)
 class End:
-    """A hypothesis that ends here; `score` adds the suffix head's log-probability once it is known."""
+    """A hypothesis that ends here. `logp` is of its path and the end; `score` is its rank and the log-probability of
+    the suffix head, once that is known."""
 
     node: Node
-    bound: float  # upper bound of the score
+    logp: float
+    bound: float  # its rank, which is an upper bound of the score
     score: float | None = None
 
 
@@ -79,12 +80,21 @@ class Rows:
 
 
 class Search:
-    """The hypotheses of one hole. `start` is the position of the first tail row."""
+    """The hypotheses of one hole. `start` is the position of the first tail row. With a `generator` another answer is
+    looked for: as likely a one as it draws."""
 
-    def __init__(self, vocabulary: Vocabulary, hole: HoleState, tail: Sequence[int], head: Sequence[int], start: int):
-        self.vocabulary, self.hole, self.start = vocabulary, hole, start
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        hole: HoleState,
+        tail: Sequence[int],
+        head: Sequence[int],
+        start: int,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.vocabulary, self.hole, self.start, self.generator = vocabulary, hole, start, generator
         self.tail, self.head = list(tail), list(head[:HEAD])
-        self.root = Node(self.tail[-1] if self.tail else 0, None, 0.0, hole.forced, "left_to_right", 0)
+        self.root = Node(self.tail[-1] if self.tail else 0, None, 0.0, 0.0, hole.forced, "left_to_right", 0)
         self.open: list[Node] = []  # known probability, not yet run
         self.ends: list[End] = []
         self.passes = 0
@@ -107,12 +117,13 @@ class Search:
             if not self._fits(node.pending, token):
                 return
             if token not in node.children:
-                node.children[token] = self._child(node, token, -math.inf, source)
+                node.children[token] = self._child(node, token, source)
             node = node.children[token]
 
-    def _child(self, parent: Node, token: int, logp: float, source: Source) -> Node:
-        piece = self.vocabulary.pieces[token]
-        return Node(token, parent, logp, parent.pending[len(piece) :], source, parent.depth + 1)
+    def _child(self, parent: Node, token: int, source: Source) -> Node:
+        """A hypothesis of one token more, not scored yet."""
+        pending = parent.pending[len(self.vocabulary.pieces[token]) :]
+        return Node(token, parent, -math.inf, -math.inf, pending, source, parent.depth + 1)
 
     def _fits(self, pending: bytes, token: int) -> bool:
         return token < len(self.vocabulary.pieces) and bool(
@@ -162,14 +173,14 @@ class Search:
         return Rows(ids, positions, mask)
 
     def _best_open(self) -> list[Node]:
-        self.open.sort(key=lambda n: n.logp + DEPTH_BONUS * n.depth, reverse=True)
+        self.open.sort(key=lambda n: n.rank + DEPTH_BONUS * n.depth, reverse=True)
         chosen, self.open = self.open[:WIDTH], self.open[WIDTH:]
         return chosen
 
     def _best_ends(self) -> list[End]:
         """The most promising unfinished ends, if they can still win. Ends far behind the open hypotheses wait: judging
         one costs a row for every token of the head."""
-        leading = max((n.logp for n in self.open), default=-math.inf)
+        leading = max((n.rank for n in self.open), default=-math.inf)
         least = max(self._least(), leading - END_MARGIN)
         waiting = [e for e in self.ends if e.score is None and e.bound > least]
         return sorted(waiting, key=lambda e: e.bound, reverse=True)[:2]
@@ -190,34 +201,40 @@ class Search:
         if not math.isfinite(node.logp):
             return  # below a proposal that the base gives no chance
         bias = self.vocabulary.allowed(node.pending, self.hole.one_line)
-        if not node.pending:
-            self._maybe_end(node, logp)
-        allowed = logp + bias
         if node.pending:  # the forced text is given: condition on it
-            allowed = allowed.log_softmax(-1)
+            logp = (logp + bias).log_softmax(-1)
+        gain = self._gain(node, logp)
+        if not node.pending:
+            self._maybe_end(node, logp, gain)
         for token, child in node.children.items():
-            child.logp = node.logp + float(allowed[token])
+            child.logp, child.rank = node.logp + float(logp[token]), node.rank + float(gain[token])
         if node.depth >= self.hole.max_tokens:
             return
-        best = allowed.topk(BRANCH)
+        best = (gain + bias).topk(BRANCH)
         for value, token in zip(best.values.tolist(), best.indices.tolist(), strict=True):
             if token not in node.children and math.isfinite(value):
-                child = self._child(node, token, node.logp + value, "left_to_right")
+                child = self._child(node, token, "left_to_right")
+                child.logp, child.rank = node.logp + float(logp[token]), node.rank + value
                 node.children[token] = child
                 self.open.append(child)
 
-    def _maybe_end(self, node: Node, logp: Tensor) -> None:
+    def _gain(self, node: Node, logp: Tensor) -> Tensor:
+        """What each token behind the node adds to its rank."""
+        if self.generator is None:
+            return logp
+        return perturbed(node.logp + logp, node.rank, self.generator) - node.rank
+
+    def _maybe_end(self, node: Node, logp: Tensor, gain: Tensor) -> None:
         """A fill may end behind this node, unless it would be empty or end inside a character."""
         raw = self._bytes(node)[len(self.hole.forced) :]
         text = raw.decode("utf-8", errors="ignore")
         if not node.depth or text.encode() != raw or not text.strip():
             return
-        if self.head:
-            bound = node.logp + float(logp[self.head[0]])
-            self.ends.append(End(node, bound, bound if len(self.head) == 1 else None))
-        else:
-            bound = node.logp + float(logp[self.vocabulary.line_ends].logsumexp(0))
-            self.ends.append(End(node, bound, bound))
+        ends = torch.tensor(self.head[:1]) if self.head else self.vocabulary.line_ends
+        together = logp[ends].logsumexp(0)
+        rank = together if self.generator is None else gain[ends].max()  # a Gumbel of a sum is the greatest of it
+        bound = node.rank + float(rank)
+        self.ends.append(End(node, node.logp + float(together), bound, None if len(self.head) > 1 else bound))
 
     # Decisions
 
@@ -240,11 +257,11 @@ class Search:
         if best is not self._best:
             self._best, self._improved = best, self.passes
         least = self._least() + PATIENCE * (self.passes - self._improved)
-        self.open = [n for n in self.open if n.logp > least]
-        leaders = [(n.logp + DEPTH_BONUS * n.depth, n) for n in self.open]
-        leaders += [(e.node.logp + DEPTH_BONUS * e.node.depth, e.node) for e in self.ends if e.score is None]
+        self.open = [n for n in self.open if n.rank > least]
+        leaders = [(n.rank + DEPTH_BONUS * n.depth, n) for n in self.open]
+        leaders += [(e.node.rank + DEPTH_BONUS * e.node.depth, e.node) for e in self.ends if e.score is None]
         if best is not None:
-            leaders.append((best.node.logp + DEPTH_BONUS * best.node.depth, best.node))
+            leaders.append((best.node.rank + DEPTH_BONUS * best.node.depth, best.node))
         if not leaders:
             return
         top, self._last = max(leaders, key=lambda leader: leader[0])
@@ -281,7 +298,7 @@ class Search:
         if best is not None:
             return best.node
         waiting = [e.node for e in self.ends]
-        return max(self.open + waiting, key=lambda n: n.logp + DEPTH_BONUS * n.depth, default=self._last)
+        return max(self.open + waiting, key=lambda n: n.rank + DEPTH_BONUS * n.depth, default=self._last)
 
     def text(self) -> tuple[str, int]:
         """The shown text without the forced part, and how many of its code points are locked."""
@@ -304,11 +321,28 @@ class Search:
         if not node.depth:
             return 0.0
         ended = next((e for e in self.ends if e.node is node), None)
-        logp, count = (ended.bound, node.depth + 1) if ended else (node.logp, node.depth)
+        logp, count = (ended.logp, node.depth + 1) if ended else (node.logp, node.depth)
         return math.exp(min(0.0, max(-50.0, logp / count)))
+
+    def probabilities(self, node: Node) -> tuple[tuple[int, float], ...]:
+        """The end of each token in the text of a path, and its probability given what stands before it."""
+        path = node.path()
+        given = [n.logp - n.parent.logp for n in path if n.parent is not None]
+        pieces = [(self.vocabulary.pieces[n.token], math.exp(min(0.0, p))) for n, p in zip(path, given, strict=True)]
+        return by_token(pieces, len(self.hole.forced))
 
     def sources(self, node: Node) -> list[Source]:
         return [n.source for n in node.path()]
+
+
+def perturbed(logp: Tensor, greatest: float, generator: torch.Generator) -> Tensor:
+    """Log-probabilities [n] of paths that share all but their last token, with Gumbel noise of `TEMPERATURE` given that
+    `greatest` is the greatest of them (Kool et al. 2019, appendix B.3): the best k of a tree of such ranks are k paths
+    drawn without replacement."""
+    noisy = logp / TEMPERATURE - torch.empty_like(logp).exponential_(generator=generator).log()
+    top = greatest / TEMPERATURE
+    below = top - noisy + torch.log1p(-torch.exp(noisy - noisy.max()))
+    return TEMPERATURE * (top - below.relu() - torch.log1p(torch.exp(-below.abs())))
 
 
 def common_prefix(texts: Sequence[bytes]) -> bytes:
@@ -319,29 +353,3 @@ def common_prefix(texts: Sequence[bytes]) -> bytes:
             break
         count += 1
     return low[:count]
-
-
-def lookup(before: str, after: str, *, most: int = 2, longest: int = 48, least: int = 3) -> list[str]:
-    """Continuations of the text before the cursor found elsewhere in the buffer: the rest of the line behind the
-    places that agree with it for the most characters, best first."""
-    written = len(before.rstrip())
-    key = before[max(0, min(len(before) - least, written - 1)) :]  # behind indentation, the end of the line before too
-    if not written or not least <= len(key) <= longest:
-        return []
-    buffer = before + "\0" + after
-    found: dict[str, int] = {}
-    for match in itertools.islice(re.finditer(re.escape(key), buffer), PLACES):
-        end = match.end()
-        rest = _LINE.match(buffer, end)
-        if end != len(before) and rest and rest.group().strip():
-            agreed = agreement(before, buffer, end, longest)
-            found[rest.group()] = max(agreed, found.get(rest.group(), 0))
-    return sorted(found, key=found.__getitem__, reverse=True)[:most]
-
-
-def agreement(before: str, buffer: str, end: int, longest: int) -> int:
-    """How many characters before `end` of the buffer are those at the end of `before`."""
-    count = 0
-    while count < min(longest, end, len(before)) and buffer[end - 1 - count] == before[-1 - count]:
-        count += 1
-    return count

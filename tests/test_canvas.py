@@ -7,7 +7,18 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from caesura.engine.canvas import Canvas, HoleState, Slot, Vocabulary, fold, heal, lay, single_line, slide, spans
+from caesura.engine.canvas import (
+    Canvas,
+    HoleState,
+    Slot,
+    Vocabulary,
+    by_token,
+    fold,
+    heal,
+    lay,
+    single_line,
+    spans,
+)
 from caesura.engine.models import EMBEDDED
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokenizer import Tokenizer
@@ -173,6 +184,7 @@ def test_a_fill_is_what_is_accepted_and_drafted(tiny: BlockLlama) -> None:
     fill = hand(tiny, [*slots, Slot(0, token=c, locked=True, prob=1.0)], HoleState(True, 8)).fills()[0]
     assert (fill.text, fill.locked, fill.open) == ("abc", ((0, 1), (2, 3)), 2)
     assert fill.confidence == pytest.approx((1 * 0.25 * 1) ** (1 / 3), rel=1e-3)
+    assert fill.probabilities == ((1, 1.0), (2, 0.25), (3, 1.0))
 
 
 def test_a_fill_leaves_out_the_forced_text_and_is_empty_until_it_is_there(tiny: BlockLlama) -> None:
@@ -181,7 +193,7 @@ def test_a_fill_leaves_out_the_forced_text_and_is_empty_until_it_is_there(tiny: 
     assert canvas.fills()[0].text == "rn"
     assert canvas.fills()[0].locked == ((0, 2),)
     canvas.holes[0].forced = b"reto"
-    assert canvas.fills()[0].text == ""
+    assert (canvas.fills()[0].text, canvas.fills()[0].probabilities) == ("", ())
 
 
 @settings(max_examples=200, deadline=None)
@@ -218,6 +230,39 @@ def test_any_bytes_have_spans(raw: bytes) -> None:
     text, locked = spans(raw, b"\1" * len(raw))
     assert text == raw.decode("utf-8", errors="ignore")
     assert locked == (((0, len(text)),) if text else ())
+
+
+@pytest.mark.parametrize(
+    ("pieces", "skip", "expected"),
+    [
+        (["a", "bc", "d"], 0, [(1, 0.5), (3, 0.5), (4, 0.5)]),
+        (["re", "turn", " x"], 4, [(2, 0.25), (4, 0.5)]),  # `retu` is forced: the text is `rn x`
+        ([" ret", "u", "rn"], 5, [(2, 0.125)]),
+        (["a", "\x9f", "b"], 0, [(1, 0.5), (2, 0.25)]),  # half a character counts with the other half
+        (["a", "", "b"], 0, [(1, 0.5), (2, 0.5)]),  # null is no token of the text
+        (["a", "é\xe2"], 0, [(1, 0.5), (2, 0.5)]),  # a character that is not whole is not shown
+        (["a", "\xe2"], 0, [(1, 0.5)]),
+        ([], 0, []),
+        (["ab"], 4, []),
+    ],
+)
+def test_each_token_of_a_text_has_its_probability(
+    pieces: list[str], skip: int, expected: list[tuple[int, float]]
+) -> None:
+    halves = {"\x9f": b"\xf0\x9f", "b": b"\x98\x80" if "\x9f" in pieces else b"b"}
+    raw = [halves.get(p, p.replace("\xe2", "").encode() + (b"\xe2" if "\xe2" in p else b"")) for p in pieces]
+    assert by_token([(piece, 0.5) for piece in raw], skip) == tuple(expected)
+
+
+@settings(max_examples=200, deadline=None)
+@given(pieces=st.lists(st.tuples(st.binary(max_size=5), st.floats(0, 1)), max_size=8), skip=st.integers(0, 4))
+def test_ends_of_tokens_ascend_to_the_end_of_any_text(pieces: list[tuple[bytes, float]], skip: int) -> None:
+    text = b"".join(piece for piece, _ in pieces)[skip:].decode("utf-8", errors="ignore")
+    found = by_token(pieces, skip)
+    ends = [0, *(end for end, _ in found)]
+    assert all(a < b for a, b in pairwise(ends))
+    assert ends[-1] == len(text)
+    assert all(0 <= p <= 1 for _, p in found)
 
 
 # Several holes
@@ -278,28 +323,3 @@ def test_auto_is_a_block_in_an_empty_line_behind_an_opener(before: str, after: s
     assert single_line(Hole(kind="line"), before, after)
     assert single_line(Hole(kind="span"), before, after)
     assert not single_line(Hole(kind="block"), before, after)
-
-
-# The window
-
-
-def test_the_window_stays_put_while_keys_are_typed() -> None:
-    starts = [slide(list(range(n)), 400)[0] for n in range(400, 800)]
-    assert all(len(slide(list(range(n)), 400)) <= 400 for n in range(300, 1200))
-    assert starts == sorted(starts)
-    assert len(set(starts)) <= 6
-    assert slide([1, 2], 2) == [1, 2]
-
-
-def test_a_long_file_fits_and_typing_only_appends(tiny: BlockLlama) -> None:
-    prefix = "".join(f"value_{n} = {n} + total\n" for n in range(300))
-    suffix = "print(total)\n" * 300
-    first, _ = laid(tiny, prefix, suffix)
-    assert len(first) <= tiny.max_context
-    assert len(first) > tiny.max_context // 2
-    moved = 0
-    for n in range(40):
-        context, canvas = laid(tiny, prefix + "item = 1\n"[: n % 10] + "x + " * (n // 10), suffix)
-        assert len(context) + len(canvas.tail) <= tiny.max_context
-        moved += context[: len(first) - 8] != first[: len(first) - 8]
-    assert not moved

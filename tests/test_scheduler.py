@@ -1,13 +1,17 @@
 """Jobs in, events out, on a virtual clock: what every client relies on, whatever else is going on."""
 
 import re
+from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
+from torch import Tensor
 
 from caesura import wire
+from caesura.engine.models import Run
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.samplers import names
-from caesura.engine.scheduler import CHUNK, Event, Scheduler
+from caesura.engine.scheduler import CHUNK, Event, Live, Scheduler, around
 
 from .test_canvas import CURSORS
 from .tiny import Clock, Scripted, alone, done, infill, run
@@ -47,6 +51,9 @@ def keeps_the_contract(events: list[wire.EngineMessage], holes: int = 1) -> wire
         for fill in event.holes:
             assert 0 <= fill.confidence <= 1
             assert all(0 <= a < b <= len(fill.text) for a, b in fill.locked)
+            ends = [0, *(end for end, _ in fill.probabilities)]
+            assert all(a < b for a, b in pairwise(ends))
+            assert ends[-1] == len(fill.text), "every token of the text has its probability"
         now = locked(event)
         assert all(within(a, b) for a, b in zip(before, now, strict=True)), (before, now)
         before = now
@@ -144,6 +151,18 @@ def test_the_fill_is_the_same_however_the_context_came(tiny: BlockLlama, sampler
         assert answer.holes[0].confidence == pytest.approx(cold.holes[0].confidence, rel=0.02)
 
 
+def test_another_seed_finds_another_answer_and_the_same_one_again(tiny: BlockLlama) -> None:
+    jobs = [
+        infill(f"{name} {seed}", *CURSORS[name], sampler="verify", seed=seed)
+        for name in ("after a dot", "empty line", "f-string", "digits")
+        for seed in range(1, 4)
+    ]
+    together = answers(Scheduler(tiny), jobs)
+    texts = [together[job.job][0].text for job in jobs]
+    assert len(set(texts)) > 8
+    assert all(alone(tiny, job).holes == together[job.job] for job in jobs[::3])
+
+
 @modes
 def test_another_job_before_leaves_no_trace(tiny: BlockLlama, sampler: str) -> None:
     job = infill("j", CODE, "\n", sampler=sampler)
@@ -187,6 +206,97 @@ def test_sixteen_holes_and_no_more(tiny: BlockLlama, sampler: str) -> None:
     (failed,) = run(Scheduler(tiny), [job(17)])["j"]
     assert isinstance(failed, wire.Failed)
     assert failed.code == "invalid"
+
+
+def test_a_deadline_amid_several_holes_answers_all_of_them(tiny: BlockLlama) -> None:
+    """The finished ones, the best of the one that runs, and drafts of the rest."""
+    scheduler, clock = Scheduler(tiny), Clock()
+    between = wire.Text("\n    total = ")
+    segments = (wire.Hole(8), between, wire.Hole(8), between, wire.Hole(8))
+    scheduler.take(b"p", infill("j", CODE, "\n", *segments, sampler="verify", deadline_ms=100.0), 0.0)
+    events: list[wire.Locked] = []
+    while not events or events[-1].holes[0].open or not events[-1].holes[1].locked:
+        for _, event in scheduler.step(clock):
+            assert isinstance(event, wire.Locked), "it was done before"
+            events.append(event)
+    last = events[-1]
+    assert last.holes[1].open
+    assert last.holes[2] == events[0].holes[2]
+    clock.now = 0.2
+    ((_, answered),) = scheduler.step(clock)
+    answer = keeps_the_contract([*events, answered], holes=3)
+    assert answer.stop == "deadline"
+    assert answer.holes[0] == last.holes[0]
+    assert [fill.text for fill in answer.holes] == [fill.text for fill in last.holes]
+    assert all(fill.text and fill.open == 0 for fill in answer.holes)
+    assert not answer.alternatives
+
+
+@modes
+def test_the_answer_of_every_hole_says_how_likely_its_tokens_are(tiny: BlockLlama, sampler: str) -> None:
+    job = infill(
+        "j", CODE, "\n", wire.Hole(8), wire.Text("\n    total = "), wire.Hole(8), sampler=sampler, candidates=3
+    )
+    answer = keeps_the_contract(run(Scheduler(tiny), [job])["j"], holes=2)
+    assert all(bool(fill.probabilities) == bool(fill.text) for fill in answer.holes)
+    (single,) = run(Scheduler(tiny), [infill("j", CODE, "\n", sampler=sampler, candidates=3)]).values()
+    for (fill,) in done(single).alternatives:
+        assert fill.probabilities[-1][0] == len(fill.text)
+
+
+def test_the_lookup_of_a_later_hole_sees_the_fills_before_it() -> None:
+    segments = (wire.Text("a = "), wire.Hole(), wire.Text("\nb = "), wire.Hole(), wire.Text("\nc"), wire.Hole())
+    live = Live(b"p", infill("j", "x\n", "\ny", *segments), 0, 0.0)
+    assert around(live) == ("x\na = ", "\nb = \0\nc\0\ny")
+    live.hole, live.done = 1, [wire.Fill("total(left)")]
+    assert around(live) == ("x\na = total(left)\nb = ", "\nc\0\ny")
+
+
+class Echo(Scripted):
+    """Left to right it repeats: whatever followed a token in `text` follows it again."""
+
+    def __init__(self, model: BlockLlama, text: str) -> None:
+        super().__init__(model.tokenizer, [])
+        ids = model.tokenizer.encode(text)
+        self.next = dict(pairwise(ids))
+
+    def causal(self, runs: Sequence[Run], *, keep: bool = False) -> Tensor:
+        logits = super().causal(runs, keep=keep)
+        for row, token in zip(logits, (token for each in runs for token in each.ids), strict=True):
+            if token in self.next:
+                row[self.next[token]] = 12.0
+        return logits
+
+
+LINE = "value = left(right)\n"
+
+
+def test_a_later_hole_repeats_what_an_earlier_text_says(tiny: BlockLlama) -> None:
+    model = Echo(tiny, LINE)
+    segments = (wire.Hole(8), wire.Text("\n" + LINE + "value = lef"), wire.Hole(8))
+    answer = alone(model, infill("j", "value =", "\n", *segments, sampler="verify"))
+    assert [fill.text for fill in answer.holes] == [" left(right)", "t(right)"]
+    assert answer.tokens.lookup > 0
+
+
+def test_a_name_given_in_one_hole_is_proposed_for_the_next(tiny: BlockLlama) -> None:
+    model = Echo(tiny, "(left)\n[left")
+    segments = (wire.Hole(8), wire.Text(")\nindex["), wire.Hole(8))
+    answer = alone(model, infill("j", "x = 1\nprint(", ")\n", *segments, sampler="verify"))
+    assert [fill.text for fill in answer.holes] == ["left", "left"]
+    assert answer.tokens.lookup > 0
+
+
+def test_a_neighbours_line_is_proposed(tiny: BlockLlama) -> None:
+    beside = (wire.Neighbour("# left.py", LINE),)
+    tokens = {}
+    for neighbours in ((), beside):
+        job = infill("j", "other = 1\nvalue =", "\n", neighbours=neighbours, sampler="verify")
+        answer = alone(Echo(tiny, LINE), job)
+        assert answer.holes[0].text == " left(right)"
+        tokens[neighbours] = answer.tokens.lookup
+    assert tokens[()] == 0
+    assert tokens[beside] > 0
 
 
 # Supersede, cancel, drop
@@ -302,6 +412,28 @@ def test_invoked_jobs_go_before_speculative_ones(tiny: BlockLlama) -> None:
         scheduler.take(b"p", infill(f"s{n}", CODE, priority="speculative", sampler="threshold"), 0.0)
     scheduler.take(b"p", infill("now", CODE, priority="invoked", sampler="threshold"), 0.0)
     assert "now" in {job for _, job, _ in kinds(scheduler.step(clock))}
+
+
+@modes
+def test_speculation_costs_what_else_is_live_nothing(tiny: BlockLlama, sampler: str) -> None:
+    """It neither steps nor prefills while anything else runs, and goes on where it stood."""
+    scheduler, clock = Scheduler(tiny), Clock()
+    guess = infill("guess", CODE, "\n", priority="speculative", sampler=sampler)
+    later = infill("later", *JOBS["long"], priority="speculative", sampler=sampler)
+    scheduler.take(b"p", guess, 0.0)
+    heard = scheduler.step(clock)
+    scheduler.take(b"p", later, 0.0)
+    scheduler.take(b"q", infill("now", CODE * 3, "\n", sampler=sampler), 0.0)
+    asked = scheduler.cache.asked
+    while not any(isinstance(event, wire.Done) for _, event in heard):
+        assert scheduler.busy
+        heard += scheduler.step(clock)
+    assert {peer for peer, _ in heard[1:]} <= {b"q"}
+    assert scheduler.cache.asked - asked < len(tiny.tokenizer.encode(CODE * 3)) + 4, "a context was read for a guess"
+    while scheduler.busy:
+        heard += scheduler.step(clock)
+    answer = keeps_the_contract([event for _, event in heard if getattr(event, "job", "") == "guess"])
+    assert answer.holes == alone(tiny, guess).holes
 
 
 def test_timings_add_up(tiny: BlockLlama) -> None:

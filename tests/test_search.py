@@ -1,6 +1,7 @@
 """Draft and verify, driven by distributions that are written down, drawn at random, or a tiny model's."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 from caesura.engine.canvas import HoleState, Vocabulary
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import BlockLlama
-from caesura.engine.search import PASSES, Rows, Search, lookup
+from caesura.engine.search import PASSES, TEMPERATURE, Rows, Search, perturbed
 
 Predict = Callable[[tuple[int, ...]], Tensor]  # what came before, from the tail on -> log-probabilities of what follows
 
@@ -71,11 +72,19 @@ def vocabulary(tiny: BlockLlama) -> Vocabulary:
 
 
 def searching(
-    tiny: BlockLlama, vocabulary: Vocabulary, after: str = "\n", forced: str = "", *, line: bool = True, most: int = 16
+    tiny: BlockLlama,
+    vocabulary: Vocabulary,
+    after: str = "\n",
+    forced: str = "",
+    *,
+    line: bool = True,
+    most: int = 16,
+    seed: int = 0,
 ) -> tuple[Search, list[int], list[int]]:
-    """A search behind `return`, its tail and the suffix's tokens."""
+    """A search behind `return`, its tail and the suffix's tokens; with a seed, for another answer."""
     tail, head = tiny.tokenizer.encode("return"), tiny.tokenizer.encode(after)
-    return Search(vocabulary, HoleState(line, most, forced.encode()), tail, head, 0), tail, head
+    generator = torch.Generator().manual_seed(seed) if seed else None
+    return Search(vocabulary, HoleState(line, most, forced.encode()), tail, head, 0, generator), tail, head
 
 
 def test_the_greedy_path_is_found(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
@@ -173,6 +182,7 @@ def test_forced_text_is_spelled_and_not_shown(tiny: BlockLlama, vocabulary: Voca
     after=st.sampled_from(["", "\n", ")\n    x", "😀"]),
     forced=st.sampled_from(["", " re", "\n    ", "é"]),
     proposals=st.lists(st.text(st.sampled_from("ab _(é\n"), min_size=1, max_size=6), max_size=3),
+    another=st.integers(0, 3),
 )
 def test_promises_hold_whatever_the_model_says(
     tiny: BlockLlama,
@@ -184,8 +194,9 @@ def test_promises_hold_whatever_the_model_says(
     after: str,
     forced: str,
     proposals: list[str],
+    another: int,
 ) -> None:
-    search, _, _ = searching(tiny, vocabulary, after, forced, line=line, most=most)
+    search, _, _ = searching(tiny, vocabulary, after, forced, line=line, most=most, seed=another)
     for proposal in proposals:
         search.propose(tiny.tokenizer.encode(forced + proposal), "lookup")
 
@@ -205,6 +216,9 @@ def test_promises_hold_whatever_the_model_says(
         assert search.text_of(end.node).strip(), "an empty fill was proposed"
         assert len(search.tokens(end.node)) <= most
     assert 0 <= search.confidence(search.leader()) <= 1
+    probabilities = search.probabilities(search.leader())
+    assert (probabilities[-1][0] if probabilities else 0) == len(final)
+    assert all(0 <= p <= 1 for _, p in probabilities)
 
 
 def test_a_row_sees_its_ancestors_and_stands_behind_them(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
@@ -258,45 +272,83 @@ def test_a_tree_pass_gives_what_a_plain_pass_gives(tiny: BlockLlama, vocabulary:
             assert end.score == pytest.approx(sum(of), abs=2e-3)
 
 
-# The buffer's own repetitions
+# Probabilities of tokens
 
 
-def test_lookup_finds_the_rest_of_the_line() -> None:
-    buffer = "total = count(left) + 1\nother\ntotal = count("
-    assert lookup(buffer, ")\n") == ["left) + 1"]
-    assert lookup("x = total.co", "\ny = total.count(3)\n") == ["unt(3)"]
+def test_each_token_is_as_likely_as_the_model_found_it_behind_those_before(
+    tiny: BlockLlama, vocabulary: Vocabulary
+) -> None:
+    search, tail, head = searching(tiny, vocabulary)
+    fill = tiny.tokenizer.encode(" left + 1")
+    table = Table(tiny.tokenizer.size)
+    expected = [0.9, 0.6, 0.95, 0.7, 0.8, 0.9][: len(fill)]
+    table.chain([*tail, *fill, *head], [*expected, 0.9], len(tail))
+    answer(search, table)
+    ends, probabilities = zip(*search.probabilities(search.leader()), strict=True)
+    assert list(ends) == [len(tiny.tokenizer.decode(fill[: i + 1])) for i in range(len(fill))]
+    assert probabilities == pytest.approx(expected, rel=1e-3)
 
 
-def test_the_longest_match_comes_first() -> None:
-    before = "self.a = foo(1)\nself.b = foo(2)\nmine.b = foo(3)\nself.b = foo("
-    assert lookup(before, "\n")[0] == "2)"
+def test_what_is_forced_is_given(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    """Only tokens that begin with the forced text can stand first, so theirs is all the probability there is."""
+    search, tail, head = searching(tiny, vocabulary, forced="le")
+    fill = tiny.tokenizer.encode("left")
+    assert len(fill) == 1
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *fill, *head], [0.5, 0.9], len(tail))
+    answer(search, table)
+    ((end, probability),) = search.probabilities(search.leader())
+    assert end == len("ft")
+    assert probability > 0.95
 
 
-@pytest.mark.parametrize("before", ["", "x", "ab", "\n\n    ", "unique text"])
-def test_lookup_finds_nothing_where_nothing_repeats(before: str) -> None:
-    assert lookup(before, "\n") == []
+# Another answer
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.text(st.sampled_from("ab(\n\r\0 "), max_size=40), st.text(st.sampled_from("ab(\n\0"), max_size=20))
-def test_a_lookup_is_the_rest_of_one_line_of_the_buffer(before: str, after: str) -> None:
-    for rest in lookup(before, after):
-        assert rest.strip()
-        assert not {"\n", "\r", "\0"} & set(rest)
-        assert rest in before or rest in after
+def test_a_seed_finds_another_plausible_answer_and_the_same_one_again(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    encode = tiny.tokenizer.encode
+    likely = {"left": 0.4, "right": 0.3, "item": 0.2}
+
+    def found(seed: int) -> tuple[str, float]:
+        search, tail, head = searching(tiny, vocabulary, seed=seed)
+        table = Table(tiny.tokenizer.size)
+        for fill, p in likely.items():
+            table.chain([*tail, *encode(fill), *head], [p, 0.95], len(tail))
+        answer(search, table)
+        return search.text()[0], search.confidence(search.leader())
+
+    assert found(0)[0] == "left"
+    answers = Counter(found(seed) for seed in range(1, 41))
+    assert {text for text, _ in answers} >= {"left", "right"}
+    assert sum(n for (text, _), n in answers.items() if text in likely) >= 36
+    for text, confidence in answers:
+        if text in likely:
+            count = len(encode(text))
+            own = (likely[text] * 0.95**count) ** (1 / (count + 1))
+            assert confidence == pytest.approx(own, rel=1e-2), "not the model's own"
+    assert [found(seed) for seed in range(1, 9)] == [found(seed) for seed in range(1, 9)]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "found"),
-    [
-        ("b = foo.bar(1)\nc = foo.b", "\n", ["ar(1)"]),
-        ("def f():\n    return 1\n\ndef g():\n    ", "\n", ["return 1"]),  # behind indentation: the line before counts
-        ("x = aab\ny = xaab\nz = xaa", "\n", ["b"]),
-        ("print(a)\npri", "\nprint(bb)\n", ["nt(bb)", "nt(a)"]),  # text after the cursor too; the longer match first
-        ("", "x", []),
-        ("   ", "x = 1", []),
-        ("abc", "", []),
-    ],
-)
-def test_the_lookup_finds_what_followed_the_same_text_elsewhere(before: str, after: str, found: list[str]) -> None:
-    assert lookup(before, after) == found
+def test_perturbed_paths_are_drawn_as_the_model_has_it(tiny: BlockLlama) -> None:
+    """Over two levels of a tree: the greatest rank is handed down, and the best leaf is drawn by its probability."""
+    generator = torch.Generator().manual_seed(1)
+    first = torch.tensor([0.6, 0.4]).log() * TEMPERATURE  # sharpened by 1 / TEMPERATURE when drawn
+    second = torch.tensor([[0.5, 0.5], [0.9, 0.1]]).log() * TEMPERATURE
+    drawn: Counter[tuple[int, int]] = Counter()
+    for _ in range(2000):
+        ranks = perturbed(first, 0.0, generator)
+        assert float(ranks.max()) == 0.0
+        leaves: dict[tuple[int, int], float] = {}
+        for branch in range(2):
+            below = perturbed(first[branch] + second[branch], float(ranks[branch]), generator)
+            assert float(below.max()) == pytest.approx(float(ranks[branch]), abs=1e-6)
+            leaves |= {(branch, leaf): float(below[leaf]) for leaf in range(2)}
+        drawn[max(leaves, key=leaves.__getitem__)] += 1
+    for leaf, p in {(0, 0): 0.3, (0, 1): 0.3, (1, 0): 0.36, (1, 1): 0.04}.items():
+        assert drawn[leaf] / 2000 == pytest.approx(p, abs=0.04)
+
+
+def test_a_token_that_is_not_allowed_stays_out_of_the_draw() -> None:
+    logp = torch.tensor([0.0, -torch.inf, -2.0])
+    ranks = perturbed(logp, -1.5, torch.Generator().manual_seed(3))
+    assert ranks.isfinite().tolist() == [True, False, True]

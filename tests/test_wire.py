@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from caesura import wire
 
-FILL = wire.Fill("retürn 🐍", ((0, 3), (5, 7)), 0.5, 2)
+FILL = wire.Fill("retürn 🐍", ((0, 3), (5, 7)), 0.5, 2, ((3, 1.0), (6, 0.25), (8, 0.0)))
 
 CLIENT: list[wire.ClientMessage] = [
     wire.Hello(wire.PROTOCOL, "0.1.0", "nvim"),
@@ -152,6 +152,18 @@ def test_a_status_out_of_bounds_is_refused(changes: dict[str, object]) -> None:
     fields = msgspec.msgpack.decode(wire.encode(status))
     with pytest.raises(wire.WireError):
         wire.decode_engine(msgspec.msgpack.encode({**fields, **changes}))
+
+
+@pytest.mark.parametrize(
+    "probabilities",
+    [[[0, 1.5]], [[0, -0.1]], [[-1, 0.5]], [[16_385, 0.5]], [[1]], [[1, 0.5]] * (wire.MAX_TOKENS + 1), [[0.5, 0.5]]],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_fill_with_probabilities_out_of_bounds_is_refused(probabilities: object) -> None:
+    done = msgspec.msgpack.decode(wire.encode(next(m for m in ENGINE if isinstance(m, wire.Done))))
+    done["holes"][0]["probabilities"] = probabilities
+    with pytest.raises(wire.WireError):
+        wire.decode_engine(msgspec.msgpack.encode(done))
 
 
 def test_the_job_of_a_frame_that_is_wrong_elsewhere() -> None:
