@@ -82,10 +82,19 @@ def _parser() -> argparse.ArgumentParser:
     stop = add("stop", help="end the engines that run")
     stop.set_defaults(run="engines:stop")
 
-    doctor = add("doctor", help="check the installation, each trouble with its remedy")
+    doctor = add("doctor", help="check the installation and look back at the last sessions")
     _model(doctor)
     _json(doctor)
     doctor.set_defaults(run="doctor:run")
+
+    stats = add("stats", help="how many suggestions were taken, counted on this machine")
+    stats.add_argument("--reset", action="store_true", help="forget all counts")
+    _json(stats)
+    stats.set_defaults(run="stats:run")
+
+    settings = add("settings", help="the language server's settings")
+    settings.add_argument("--schema", action="store_true", help="as a JSON schema, for editors that check settings")
+    settings.set_defaults(run="settings:run")
 
     models = add("models", help="the models on this machine")
     models.set_defaults(run="catalogue:names", json=False)

@@ -1,4 +1,5 @@
-"""Every LSP handler. On an edit: update the document and its tree, keep a canvas warm. On a request: answer from it.
+"""Every LSP handler but those of actions.py. On an edit: update the document and its tree, keep a canvas warm. On a
+request: answer from it.
 
 Nothing here computes: documents, trees, contexts and canvases are plain objects of their own files.
 """
@@ -6,49 +7,55 @@ Nothing here computes: documents, trees, contexts and canvases are plain objects
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from lsprotocol import types
 
-from caesura import __version__
-from caesura.server.document import Document, Edit, Encoding, InvertedRange
+from caesura import __version__, wire
+from caesura.server import client
+from caesura.server.actions import Actions
+from caesura.server.canvases import Selected
+from caesura.server.cells import SYNC, Cells
+from caesura.server.document import Position
 from caesura.server.engine import Engine
-from caesura.server.languages import UNKNOWN, language
 from caesura.server.options import Options, parse
+from caesura.server.stats import Stats
+from caesura.server.status import Status
+from caesura.server.streaming import Stream
+from caesura.server.surroundings import Surroundings
+from caesura.server.trace import Session, Trace
 from caesura.server.transport import Server
-from caesura.server.trees import SyntaxTree
-from caesura.server.typing import Proposal, Superseded, WarmCanvases
+from caesura.server.typing import Superseded, Typing
+from caesura.server.warm import Proposal
+from caesura.server.workspace import Open, Workspace
 
-MAX_DOCUMENT = 8_000_000  # code points; a larger document is not kept and gets empty answers
 CLOSE_S = 1.0
+STREAM = "caesura/inlineCompletionStream"  # see docs/protocol.md
+ACCEPTED = "caesura.accepted"  # the command of an item: the editor has inserted it
 NOTHING = types.InlineCompletionList(items=[])
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class Open:
-    """An open document and its tree. `lost`: an edit could not be applied, so our text may differ from the editor's."""
-
-    document: Document
-    tree: SyntaxTree
-    lost: bool = False
 
 
 class App:
     """The language server. `make_engine` gets the options and a name for the client."""
 
     def __init__(self, make_engine: Callable[[Options, str], Engine]) -> None:
-        self.server = Server("caesura", __version__, {"caesura": {"stream": False}})
+        self.server = Server("caesura", __version__, {"caesura": {"stream": STREAM}}, SYNC)
         self.server.on_malformed = self.malformed
         self.server.on_exit = self.exit
+        self.workspace = Workspace()
+        self.options = Options()
         self._make_engine = make_engine
         self._settings: dict[str, Any] = {}
-        self._encoding: Encoding = "utf-16"
-        self._open: dict[str, Open] = {}
         self._reported: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._tally, self._trace = Stats(), Trace()
+        self._around = Surroundings(self.workspace, lambda: self.options)
+        self._cells = Cells(self.workspace.notebooks, self)
+        self._actions = Actions(self.server, self.workspace, self, lambda: self.options, self._around)
+        self._actions.commands[ACCEPTED] = self.accepted
         self._register()
 
     def _register(self) -> None:
@@ -56,33 +63,60 @@ class App:
         on(types.INITIALIZE, self.initialize)
         on(types.INITIALIZED, self.initialized)
         on(types.WORKSPACE_DID_CHANGE_CONFIGURATION, self.did_change_configuration)
+        on(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS, self.did_change_folders)
         on(types.TEXT_DOCUMENT_DID_OPEN, self.did_open)
         on(types.TEXT_DOCUMENT_DID_CHANGE, self.did_change)
         on(types.TEXT_DOCUMENT_DID_CLOSE, self.did_close)
         on(types.TEXT_DOCUMENT_INLINE_COMPLETION, self.inline_completion, types.InlineCompletionOptions())
+        on(STREAM, self.stream)
+        on("textDocument/didShowCompletion", self.did_show)
+        on("textDocument/didPartiallyAcceptCompletion", self.did_accept_a_part)
+        self._cells.register(on)
+        self._actions.register(on)
 
     # Lifecycle
 
     def initialize(self, params: types.InitializeParams) -> None:
-        self._encoding = types.PositionEncodingKind(self.server.workspace.position_encoding).value
+        self.workspace.encoding = types.PositionEncodingKind(self.server.workspace.position_encoding).value
+        self.workspace.folders[:] = client.folders(params)
         self._settings = _object(params.initialization_options)
-        client = params.client_info
-        name = f"{client.name} {client.version or ''}".strip() if client else "an editor"
-        options, _ = parse(self._settings)
-        self._engine = self._make_engine(options, name)
-        self._canvases = WarmCanvases(self._engine, options)
+        self.options, _ = parse(self._settings)
+        self._client = client.name(params)
+        self._engine = self._make_engine(self.options, self._client)
+        self._typing = Typing(self, lambda: self.options, self._around, self._tally, self._trace)
+        window = params.capabilities.window
+        draws = bool(window and window.work_done_progress)
+        self._status = Status(self.server, self._engine, wanted=client.wants_status(params), progress=draws)
+        self._engine.on_change, self._engine.on_job = self._changed, self._trace.job
 
     async def initialized(self, params: types.InitializedParams) -> None:
         self._configure({})
         await self._engine.start()
+        self._soon(client.watch_settings(self.server))
         await self._pull_settings()
+
+    def _changed(self) -> None:
+        """The engine's condition may have changed."""
+        self._status.changed()
+        found = self._engine.condition
+        abilities = client.abilities(self.server.client_capabilities)
+        problems = tuple(sorted(self._reported))
+        self._trace.session(
+            Session(self._client, __version__, self.workspace.encoding, abilities, found.model, found.device, problems)
+        )
+
+    def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]:
+        """Ask the engine, which is made only when the editor has said how."""
+        return self._engine.infill(job)
 
     async def exit(self) -> None:
         """Free everything; an engine that does not answer is left behind."""
         if hasattr(self, "_engine"):
-            self._canvases.close_all()
+            self._typing.close_all()
+            await self._tally.close()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._engine.close(), CLOSE_S)
+            await self._trace.close()
 
     # Settings
 
@@ -90,7 +124,11 @@ class App:
         if isinstance(params.settings, Mapping) and "caesura" in params.settings:
             self._configure(_object(params.settings["caesura"]))
         else:
-            self._pulling = asyncio.create_task(self._pull_settings())
+            self._soon(self._pull_settings())
+
+    def did_change_folders(self, params: types.DidChangeWorkspaceFoldersParams) -> None:
+        self.workspace.folders[:] = client.folders_after(self.workspace.folders, params.event)
+        self._around.changed()
 
     async def _pull_settings(self) -> None:
         workspace = self.server.client_capabilities.workspace
@@ -102,10 +140,14 @@ class App:
     def _configure(self, settings: dict[str, Any]) -> None:
         """Take settings on top of those we have; what is wrong with them is said once, in one message."""
         self._settings |= settings
-        self._canvases.options, problems = parse(self._settings)
-        if not self._canvases.options.enable:
-            self._canvases.close_all()
-        new = [problem for problem in problems if problem not in self._reported]
+        self.options, problems = parse(self._settings)
+        self._tally.enable(self.options.stats)
+        self._trace.enable(self.options.stats)
+        self._status.enable(self.options.enable)
+        self._around.changed()
+        if not self.options.enable:
+            self._typing.close_all()
+        new = [problem for problem in (*problems, *self._around.problems) if problem not in self._reported]
         if new:
             self._reported.update(new)
             self.server.window_log_message(types.LogMessageParams(types.MessageType.Warning, " ".join(new)))
@@ -114,70 +156,39 @@ class App:
 
     def did_open(self, params: types.DidOpenTextDocumentParams) -> None:
         item = params.text_document
-        self._close(item.uri)
-        if len(item.text) > MAX_DOCUMENT:
-            log.warning("A document of %d characters gets no completions.", len(item.text))
-            return
-        row = language(item.language_id, item.uri)
-        name = item.language_id if row is UNKNOWN else row.id
-        document = Document(item.uri, name, item.version, item.text, self._encoding)
-        opened = self._open[item.uri] = Open(document, SyntaxTree(row))
-        opened.tree.schedule(lambda: document.text)
+        self._typing.close(item.uri)
+        self.workspace.open(item.uri, item.language_id, item.version, item.text)
+        self._around.opened(item.uri)
 
     def did_change(self, params: types.DidChangeTextDocumentParams) -> None:
-        opened = self._open.get(params.text_document.uri)
-        if opened is None:
-            return
-        document = opened.document
-        document.version = params.text_document.version
-        edits: list[Edit] = []
-        for change in params.content_changes:
-            if isinstance(change, types.TextDocumentContentChangeWholeDocument):
-                self._replace(opened, change.text)
-                edits.clear()
-            elif not opened.lost:
-                edits += self._edit(opened, change)
-        if not opened.lost:
-            opened.tree.schedule(lambda: document.text)
-            if self._canvases.options.enable:
-                self._canvases.edited(document, edits, opened.tree.tree)
+        uri = params.text_document.uri
+        changes = [_change(change) for change in params.content_changes]
+        edits = self.workspace.edit(uri, params.text_document.version, changes)
+        opened = self.workspace.get(uri)
+        if opened is None or edits is None or any(isinstance(change, str) for change in changes):
+            self._typing.replaced(uri)
+        if opened is not None and edits:
+            self._around.edited(opened, edits)
+            self._typing.edited(opened, edits)
 
     def did_close(self, params: types.DidCloseTextDocumentParams) -> None:
-        self._close(params.text_document.uri)
+        uri = params.text_document.uri
+        self._typing.close(uri)
+        self._around.closed(uri)
+        self._actions.fills.close(uri)
+        self.workspace.close(uri)
+
+    def lose(self, uri: str) -> None:
+        """Our text of a document may differ from the editor's."""
+        self.workspace.lose(uri)
+        self._typing.replaced(uri)
 
     def malformed(self, method: str, params: object) -> None:
         """An edit that cannot be read is an edit we do not have."""
+        self._cells.malformed(method, params)
         document = params.get("textDocument") if isinstance(params, dict) else None
-        uri = document.get("uri") if isinstance(document, dict) else None
-        if method == types.TEXT_DOCUMENT_DID_CHANGE and (opened := self._open.get(str(uri))):
-            self._lose(opened)
-
-    def _edit(self, opened: Open, change: types.TextDocumentContentChangePartial) -> list[Edit]:
-        start, end = change.range.start, change.range.end
-        try:
-            edit = opened.document.edit((start.line, start.character), (end.line, end.character), change.text)
-        except InvertedRange:
-            self._lose(opened)
-            return []
-        opened.tree.edit(edit)
-        return [edit]
-
-    def _replace(self, opened: Open, text: str) -> None:
-        opened.document.replace(text)
-        opened.lost = False
-        opened.tree.forget()
-        self._canvases.replaced(opened.document)
-
-    def _lose(self, opened: Open) -> None:
-        """No answers for this document until the editor sends it whole or opens it again."""
-        log.warning("An edit could not be applied; waiting for the whole text.")
-        opened.lost = True
-        self._canvases.replaced(opened.document)
-
-    def _close(self, uri: str) -> None:
-        self._canvases.close(uri)
-        if opened := self._open.pop(uri, None):
-            opened.tree.close()
+        if method == types.TEXT_DOCUMENT_DID_CHANGE and isinstance(document, dict):
+            self.lose(str(document.get("uri")))
 
     # Completion
 
@@ -187,48 +198,102 @@ class App:
         """Items, an empty list for nothing to propose, or None to leave what the editor shows; never an error.
 
         A request names no version: its position is meant for the text as it is when the request arrives."""
-        opened = self._open.get(params.text_document.uri)
-        if opened is None or opened.lost or not self._canvases.options.enable:
+        opened = self.workspace.get(params.text_document.uri)
+        if opened is None:
+            return NOTHING
+        cursor = opened.document.offset((params.position.line, params.position.character))
+        invoked = params.context.trigger_kind == types.InlineCompletionTriggerKind.Invoked
+        selected = _selected(opened, params.context.selected_completion_info)
+        answer = self._typing.propose(opened, cursor, invoked=invoked, selected=selected)
+        return _completion(opened, cursor, answer)
+
+    def stream(self, params: Any) -> Any:
+        """The same, with what is known on the way as `$/progress` for the request's `partialResultToken`."""
+        try:
+            uri, token = str(params.textDocument.uri), params.partialResultToken
+            position = int(params.position.line), int(params.position.character)
+            invoked = params.context.triggerKind == types.InlineCompletionTriggerKind.Invoked.value
+        except (AttributeError, TypeError, ValueError):
+            return NOTHING
+        opened = self.workspace.get(uri)
+        if opened is None:
             return NOTHING
         document = opened.document
-        cursor = document.offset((params.position.line, params.position.character))
-        invoked = params.context.trigger_kind == types.InlineCompletionTriggerKind.Invoked
-        answer = self._canvases.propose(document, cursor, opened.tree.tree, invoked=invoked)
-        return _completion(document, cursor, answer, params.context.selected_completion_info)
+        cursor = document.offset(position)
+        where = _range(opened, cursor, Proposal(""))
+        stream = Stream(
+            lambda value: self.server.progress(types.ProgressParams(token, value)),
+            document.version,
+            where,
+            document.encoding,
+        )
+        answer = self._typing.propose(opened, cursor, invoked=invoked, on_draft=stream.draft)
+        return _completion(opened, cursor, answer, stream.done)
+
+    # What became of an item, as Copilot's clients tell it
+
+    def did_show(self, params: Any) -> None:
+        if id := _id(params):
+            self._typing.seen(id)
+
+    def did_accept_a_part(self, params: Any) -> None:
+        length = getattr(params, "acceptedLength", None)
+        if (id := _id(params)) and isinstance(length, int):
+            self._typing.accepted(id, max(0, length))
+
+    def accepted(self, params: types.ExecuteCommandParams) -> None:
+        """The command of an item: the editor has inserted it."""
+        for id in params.arguments or ():
+            self._typing.accepted(str(id))
+
+    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 async def _completion(
-    document: Document,
+    opened: Open,
     cursor: int,
     waiting: Awaitable[Proposal | Superseded],
-    selected: types.SelectedCompletionInfo | None,
+    on_done: Callable[[Proposal], None] = lambda proposal: None,
 ) -> types.InlineCompletionList | None:
-    match await waiting:
-        case Superseded(shown_fits):
-            return None if shown_fits else NOTHING
-        case Proposal("", _):
-            return NOTHING
-        case Proposal() as proposal:
-            return types.InlineCompletionList(_items(document, cursor, proposal, selected))
+    answer = await waiting
+    if isinstance(answer, Superseded):
+        return None if answer.shown_fits else NOTHING
+    on_done(answer)
+    where = _range(opened, cursor, answer)
+    command = types.Command("Accepted", ACCEPTED, arguments=[answer.id])
+    texts = (answer.insert, *answer.others) if answer.insert else ()
+    return types.InlineCompletionList(
+        [types.InlineCompletionItem(text, range=where, command=command) for text in texts]
+    )
 
 
-def _items(
-    document: Document, cursor: int, proposal: Proposal, selected: types.SelectedCompletionInfo | None
-) -> list[types.InlineCompletionItem]:
-    """One item with its range. Where a completion popup has an item selected, ours must go on from it."""
-    start, insert = cursor, proposal.insert
-    if selected is not None:
-        start = document.offset((selected.range.start.line, selected.range.start.character))
-        insert = document.text[start:cursor] + insert
-        if not insert.startswith(selected.text):
-            return []
-    whole = types.Range(_lsp_position(document, start), _lsp_position(document, cursor + proposal.eat))
-    return [types.InlineCompletionItem(insert_text=insert, range=whole)]
+def _range(opened: Open, cursor: int, proposal: Proposal) -> types.Range:
+    """What a proposal replaces, in the document as it is when it is asked for."""
+    start, end = map(opened.document.position, (cursor - proposal.back, cursor + proposal.eat))
+    return types.Range(types.Position(*start), types.Position(*end))
 
 
-def _lsp_position(document: Document, offset: int) -> types.Position:
-    line, character = document.position(offset)
-    return types.Position(line, character)
+def _change(change: types.TextDocumentContentChangeEvent) -> tuple[Position, Position, str] | str:
+    if isinstance(change, types.TextDocumentContentChangeWholeDocument):
+        return change.text
+    start, end = change.range.start, change.range.end
+    return (start.line, start.character), (end.line, end.character), change.text
+
+
+def _selected(opened: Open, item: types.SelectedCompletionInfo | None) -> Selected | None:
+    if item is None:
+        return None
+    start = item.range.start
+    return Selected(opened.document.offset((start.line, start.character)), item.text)
+
+
+def _id(params: Any) -> str:
+    """The id that an item's command carries."""
+    arguments = getattr(getattr(getattr(params, "item", None), "command", None), "arguments", None)
+    return str(arguments[0]) if arguments else ""
 
 
 def _object(settings: object) -> dict[str, Any]:

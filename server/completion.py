@@ -1,36 +1,93 @@
-"""From the engine's text for a hole to what is inserted there: nothing that stands after the hole already, nothing
-beyond the kind of hole, and the file's own indentation and line ends. Pure: text and context in, text out."""
+"""From the engine's text for a hole to what is inserted there: as much of it as is sure, nothing that stands around the
+hole already, nothing beyond the kind of hole, and the file's own indentation and line ends. Pure: text in, text out."""
 
+import math
 import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
-from caesura.server.context import Context, indent_of, line_after, line_before, opens_block
-from caesura.server.languages import Language, language
+from caesura.server.context import NEAR, Context, indent_of, line_after, line_before, opens_block
+from caesura.server.indentation import indented
+from caesura.server.languages import UNKNOWN, Language, language
+from caesura.server.lexer import PARTNER, Scan
+from caesura.server.privacy import visible
 
-_INVISIBLE = re.compile(  # controls, soft hyphen, zero-width, bidi, line separators, tags, undecodable
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffd"
-    "\U000e0000-\U000e007f]"
+_SENTINEL = re.compile(  # what models mark their prompts with
+    r"<[|\uff5c][^|\uff5c<>\n]{1,40}[|\uff5c]>|</s>|<(?:fim_\w+|endoftext|file_sep|repo_?name|SUF|MID|EOT)>|\[MASK\]"
 )
+_ANNOUNCEMENT = re.compile(
+    r"\s*(?:(?:Completion|Answer|Output|Response|Code)\s*:|Here(?:'s| is| are)\b[^\n]*:)[ \t]*\n", re.IGNORECASE
+)
+_LABEL = r"(?:(?:Path|File|Filename)\s*:|Compare this snippet from)"  # of another file, in a comment
+_PLACEHOLDER = re.compile(r"\$\{\d+(?::([^{}$\n]*))?\}|\$0\s*\Z")  # of a snippet
 _LAST_BREAK = re.compile(r".*(\r\n|\r|(?<!\r)\n)", re.DOTALL)
 _FIRST_BREAK = re.compile(r"(\r\n|\r|\n)")
-_MARKS = re.compile(r"\\.|[()\[\]{}\"'`\n]", re.DOTALL)
-_PARTNER = {")": "(", "]": "[", "}": "{"}
-_NEAR = 2000  # code points on each side that bracket counts look at
+_ENDS = re.compile(r"(?<=[\w)\]}\"'`;])(?!\w)")  # where a word, a bracket, a string or a statement may end
+_GOES_ON = re.compile(r"[ \t]*[\w(\[\"'`]|(?<=\w)[.]")  # no whole expression ends here
+STATEMENT, EXPRESSION, WORD, INSIDE, IN_STRING = range(5)  # how good an end is, the best first
+
+
+def sure(text: str, probabilities: Sequence[tuple[int, float]], least: float, *, context: Context | None = None) -> str:
+    """The start of a fill that is as likely as `least` to be right as a whole, up to a place where text may end; empty
+    where no such start is. `probabilities` are those of `wire.Fill`; without any the text is taken as it is.
+
+    The measure is the product of the tokens' probabilities: each is the chance of a token behind those before it, so
+    the product is the chance that all that is shown is right. It falls with length, so what is unsure gets shorter.
+    A whole statement is the best end, then an expression, a word, and last a word in brackets or a string that the text
+    itself opened."""
+    if not probabilities:
+        return text
+    end, chance = 0, 0.0
+    for token_end, probability in probabilities:
+        chance += math.log(max(probability, 1e-9))
+        if chance < math.log(max(least, 1e-9)):
+            break
+        end = token_end
+    else:
+        return text[:end]
+    rated = [(grade, -at) for at, grade in ends(text, context) if at <= end]
+    return text[: -min(rated)[1]] if rated else ""
+
+
+def ends(text: str, context: Context | None = None) -> Iterator[tuple[int, int]]:
+    """The offsets where a shorter `text` may end, each with its grade."""
+    row = language(context.language) if context else UNKNOWN
+    scan = _behind_prefix(context).copy() if context else Scan(row)
+    base, quote, at = len(scan.open), scan.quote, 0
+    for found in _ENDS.finditer(text):
+        end = found.start()
+        scan.feed(text[at:end])
+        at = end
+        if scan.quote and (scan.quote != quote or len(scan.open) != base):
+            grade = IN_STRING
+        elif len(scan.open) > base:
+            grade = INSIDE
+        elif text[end : end + 1] in ("", "\n") and not opens_block(line_before(text, end), row):
+            grade = STATEMENT
+        else:
+            grade = WORD if _GOES_ON.match(text, end) else EXPRESSION
+        yield end, grade
 
 
 def finish(text: str, context: Context) -> str:
     """What to insert at the hole of `context` for the fill `text`; empty when nothing of it is left."""
     row = language(context.language)
     before, after = line_before(context.prefix, len(context.prefix)), line_after(context.suffix, 0)
-    text = _visible(text, context).replace("\r\n", "\n").replace("\r", "\n")
-    text = _joined(text, context, row, before)
-    text = _reindented(text, context, before)
+    text = visible(text, context.prefix, context.suffix).replace("\r\n", "\n").replace("\r", "\n")
+    text = _without_leaks(text, context, row)
+    text = indented(text, context, row, before)
     text = _within(text, context, row, before)
     text = _without_rest_of_line(text, context, row, after)
     text = _without_following_lines(text, context, row, before)
-    text = _without_excess_closers(text, context, row)
+    if context.kind == "block":
+        text = _without_half_lines(_without_loops(text), context, row)
+    if _repeats_lines(text, context, before, after):
+        return ""
     text = "\n".join([*(line.rstrip() for line in text.split("\n")[:-1]), text.rpartition("\n")[2]])
     if not after or after[0] in " \t" or not text.strip():
         text = text.rstrip()
+    if context.kind == "block" and after.strip() and "\n" in text:
+        text = text.rstrip() + "\n" + context.indent  # the closing bracket gets a line of its own
     return text.replace("\n", line_break(context))
 
 
@@ -40,57 +97,82 @@ def line_break(context: Context) -> str:
     return found[1] if found else "\n"
 
 
-def _visible(text: str, context: Context) -> str:
-    """Without the invisible characters that the file does not use itself."""
-    return _INVISIBLE.sub(lambda c: c[0] if c[0] in context.prefix or c[0] in context.suffix else "", text)
+def _without_leaks(text: str, context: Context, row: Language) -> str:
+    """Without what belongs to a prompt, a chat or a snippet and not to the file."""
+    around = context.prefix + context.suffix
+    while (found := _SENTINEL.search(text)) and found[0] not in around:
+        text = text[: found.start()] if text[: found.start()].strip() else text[found.end() :]
+    if not row.dollars and "${" not in context.prefix[-NEAR:]:
+        text = _PLACEHOLDER.sub(lambda placeholder: placeholder[1] or "", text)
+    if not (row.comment or row.openers) or context.scope in ("string", "comment"):
+        return text  # prose may well have fences and announcements
+    if found := _ANNOUNCEMENT.match(text):
+        text = text[found.end() :]
+    lines = text.split("\n")
+    if text.lstrip().startswith("```"):
+        lines = text.lstrip().split("\n")[1:]
+    label = re.compile(rf"\s*{re.escape(row.comment or '//')}\s*{_LABEL}")
+    for index, line in enumerate(lines):
+        if line.startswith("```") or (label.match(line) and line.strip() not in around):
+            return "\n".join(lines[:index])
+    return "\n".join(lines)
 
 
 def _within(text: str, context: Context, row: Language, before: str) -> str:
-    """Without what lies beyond the hole's line, or beyond its block."""
+    """Without what lies beyond the hole's line or block, or behind the bracket or string that the hole is in."""
     if context.kind != "block":
-        return text.partition("\n")[0]
+        return _inside(text.partition("\n")[0], context, row)
     first, *rest = text.split("\n")
     if before.strip():
         least = len(context.indent) + opens_block(before, row)
     else:
         least = len(context.indent) + len(indent_of(first))
-    for index, line in enumerate(rest):
+    lines = [first]
+    for line in rest:
         outside = len(indent_of(line)) < least and line.strip()
-        if outside and (row.offside or line.lstrip()[0] not in _PARTNER):
-            return "\n".join([first, *rest[:index]])
-    return text
+        if outside and (row.offside or line.lstrip()[0] not in PARTNER):
+            break
+        lines.append(line)
+    return _low_enough(_inside("\n".join(lines), context, row).split("\n"), context)
 
 
-def _joined(text: str, context: Context, row: Language, before: str) -> str:
-    """The first line goes on at the cursor's column."""
-    if before.strip():
-        return text.lstrip(" \t") if before[-1] in " \t" else text
-    return text.lstrip(" \t") if before and _deep_enough(context, row) else text
+def _low_enough(lines: list[str], context: Context) -> str:
+    """As many lines as the block may take, to the end of one that closes what it opened."""
+    if sum(bool(line.strip()) for line in lines) <= context.lines:
+        return "\n".join(lines)
+    scan, kept, height = _behind_prefix(context).copy(), 0, 0
+    base = len(scan.open)
+    for index, line in enumerate(lines):
+        height += bool(line.strip())
+        scan.feed(line + "\n")
+        if height <= context.lines and len(scan.open) <= base and not scan.quote:
+            kept = index + 1
+    return "\n".join(lines[:kept] if kept else lines)
 
 
-def _deep_enough(context: Context, row: Language) -> bool:
-    """Whether the cursor, in a blank line, already stands at the depth that the line above asks for."""
-    above = context.prefix.rstrip()
-    opener = line_before(above, len(above))
-    return len(context.indent) >= len(indent_of(opener)) + opens_block(opener, row)
-
-
-def _reindented(text: str, context: Context, before: str) -> str:
-    """Tabs or spaces as the file has them, in every line that the fill begins itself."""
-    lines = text.split("\n")
-    own = lines[1:] if before else lines
-    indents = [indent_of(line) for line in re.split("[\r\n]+", context.prefix + context.suffix)]
-    spaces = [len(indent) for indent in indents if indent.startswith("  ")]
-    if sum(indent.startswith("\t") for indent in indents) > len(spaces):
-        unit = 4 if all(len(indent_of(line)) % 4 == 0 for line in own if line.startswith(" ")) else 2
-        old, new = " " * unit, "\t"
-    else:
-        old, new = "\t", " " * min(spaces, default=4)
-    return "\n".join([*lines[: len(lines) - len(own)], *(_with_indent(line, old, new) for line in own)])
-
-
-def _with_indent(line: str, old: str, new: str) -> str:
-    return indent_of(line).replace(old, new) + line.lstrip(" \t")
+def _inside(text: str, context: Context, row: Language) -> str:
+    """Up to where `text` leaves the innermost brackets or string of the prefix, if the suffix closes them."""
+    scan = _behind_prefix(context).copy()
+    depth, quote = len(scan.open), scan.quote
+    spans = quote in (*row.long_quotes, *row.spanning)
+    leaves = []
+    for end in scan.steps(text):
+        if quote and not scan.quote and len(scan.open) == depth:
+            if spans and context.suffix.count(quote) % 2 == 0:
+                return text  # no one else ends the string
+            leaves.append(end - len(quote))
+            quote = ""
+        elif len(scan.open) < depth:
+            leaves.append(end - 1)
+            depth = len(scan.open)
+    if not leaves:
+        return text
+    opened = sum(bracket.mark == "{" and bracket.at >= len(context.prefix) for bracket in scan.open)
+    faults = {end: _faults(text[:end], context, row) for end in leaves}
+    faults[len(text)] = _faults(text, context, row) - opened * (
+        len(context.suffix) > NEAR
+    )  # closed where we cannot see
+    return text[: min(faults, key=lambda end: (faults[end], end))]
 
 
 def _without_rest_of_line(text: str, context: Context, row: Language, after: str) -> str:
@@ -111,7 +193,7 @@ def _in_word(text: str, offset: int) -> bool:
 
 def _without_following_lines(text: str, context: Context, row: Language, before: str) -> str:
     """Without the last lines where they repeat the lines after the hole."""
-    rest, *below = context.suffix.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    rest, *below = _lines(context.suffix)
     following = [line.rstrip() for line in below if line.strip()]
     if rest.strip() or not following:
         return text
@@ -124,33 +206,53 @@ def _without_following_lines(text: str, context: Context, row: Language, before:
     return text
 
 
-def _without_excess_closers(text: str, context: Context, row: Language) -> str:
-    """Without closing brackets and quotes at the end that the text after the hole supplies."""
-    body = text.rstrip()
-    while body and body[-1] in ")]}\"'`" and _faults(body[:-1], context, row) < _faults(body, context, row):
-        text = body = body[:-1].rstrip()
+def _lines(text: str) -> list[str]:
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def _without_loops(text: str) -> str:
+    """Cut where up to three lines begin to come again and again."""
+    lines = text.split("\n")
+    bare = [line.strip() for line in lines]
+    for start in range(len(lines)):
+        for size in (1, 2, 3):
+            group = bare[start : start + size]
+            again = bare[start + size : start + 3 * size] == group * 2
+            if again and any(c.isalnum() for c in "".join(group)):
+                return "\n".join(lines[: start + size])
     return text
+
+
+def _without_half_lines(text: str, context: Context, row: Language) -> str:
+    """Without last lines that a token limit has cut: they open what nothing closes, or lack the body they announce."""
+    kept = text.rstrip()
+    while "\n" in kept:
+        shorter, _, last = kept.rpartition("\n")
+        bodiless = row.offside and opens_block(last, row)
+        if not bodiless and _faults(kept, context, row) <= _faults(shorter, context, row):
+            break
+        kept = shorter.rstrip()
+    return kept if len(kept) < len(text.rstrip()) else text
+
+
+def _repeats_lines(text: str, context: Context, before: str, after: str) -> bool:
+    """Whether the insertion only makes the lines above or below appear once more."""
+    made = [line.rstrip() for line in (before + text + after).split("\n") if line.strip()]
+    if not made or not any(c.isalnum() for c in text):
+        return False
+    above = [line.rstrip() for line in _lines(context.prefix)[:-1] if line.strip()]
+    below = [line.rstrip() for line in _lines(context.suffix)[1:] if line.strip()]
+    return made in (above[-len(made) :], below[: len(made)])
 
 
 def _faults(text: str, context: Context, row: Language) -> int:
     """Brackets without a partner and strings without an end, with `text` in the hole. Only differences mean much:
-    comments and the limits of the context add the same to each count."""
-    faults = 0
-    opened: list[str] = []
-    quote = ""
-    for found in _MARKS.finditer(context.prefix[-_NEAR:] + text + context.suffix[:_NEAR]):
-        mark = found[0]
-        if quote:
-            if mark == quote or (mark == "\n" and quote != "`"):
-                faults += mark == "\n"
-                quote = ""
-        elif mark in row.quotes:
-            quote = mark
-        elif mark in "([{":
-            opened.append(mark)
-        elif mark in _PARTNER:
-            if opened and opened[-1] == _PARTNER[mark]:
-                opened.pop()
-            else:
-                faults += 1
-    return faults + len(opened) + bool(quote)
+    the limits of the context add the same to each count."""
+    scan = _behind_prefix(context).copy().feed(text)
+    return scan.feed_suffix(context.suffix[:NEAR], cut=len(context.prefix) > NEAR).total
+
+
+@lru_cache(maxsize=8)
+def _behind_prefix(context: Context) -> Scan:
+    """What is open at the hole; to be copied before it is fed."""
+    return Scan(language(context.language)).feed(context.prefix)

@@ -7,7 +7,8 @@ its jobs fail at once, and asking again is the caller's decision.
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -16,6 +17,7 @@ import zmq.asyncio
 from caesura import models, paths, rendezvous, wire
 from caesura.server import launch
 from caesura.server.connection import Connection, Lost
+from caesura.server.trace import Job
 
 HELLO_S = 1.0
 GRACE_S = 5.0  # how much later than its deadline an answer may come before the engine counts as lost
@@ -45,12 +47,26 @@ class EngineBusy(EngineError):
     """The engine's queue is full."""
 
 
+@dataclass(frozen=True)
+class Condition:
+    """How the engine is. `message` says why it is unavailable; `busy`: a job of ours is under way."""
+
+    state: State
+    model: str = ""
+    device: str = ""
+    message: str = ""
+    busy: bool = False
+
+
 def job_id() -> str:
     return secrets.token_hex(16)
 
 
 class Engine:
-    """`command` replaces the command line that starts the engine; `place` looks for an engine of another kind."""
+    """`command` replaces the command line that starts the engine; `place` looks for an engine of another kind.
+
+    `on_change` is called whenever `condition` may have changed, `on_job` when a job is over.
+    """
 
     def __init__(
         self,
@@ -76,6 +92,8 @@ class Engine:
         self._asked = asyncio.Event()
         self._jobs: dict[str, _Mailbox] = {}
         self._status: asyncio.Future[wire.Status] | None = None
+        self.on_change: Callable[[], None] = lambda: None
+        self.on_job: Callable[[Job], None] = lambda job: None
 
     def __repr__(self) -> str:
         return f"<Engine {self.state} {self._model} {len(self._jobs)} jobs {self._trouble!r}>"
@@ -87,6 +105,11 @@ class Engine:
         if self._connection is None or self._welcome is None:
             return "connecting"
         return "ready" if self._welcome.state == "ready" else "loading"
+
+    @property
+    def condition(self) -> Condition:
+        model, device = (self._welcome.model, self._welcome.device) if self._welcome else ("", "")
+        return Condition(self.state, model, device, self._trouble, bool(self._jobs))
 
     async def start(self) -> None:
         """Connect in the background, starting the engine if need be."""
@@ -115,6 +138,8 @@ class Engine:
         left_ms = max(0.0, (deadline - time.monotonic()) * 1000)
         frame = _checked(msgspec.structs.replace(job, deadline_ms=left_ms))
         mailbox = self._jobs[job.job] = _Mailbox()
+        began = time.monotonic()
+        self.on_change()
         try:
             if not connection.send(frame):
                 raise EngineBusy("The engine does not read its messages.")
@@ -136,6 +161,8 @@ class Engine:
             del self._jobs[job.job]
             if not mailbox.final:
                 connection.send(wire.encode(wire.Cancel(job.job)))
+            self.on_job(_record(job, mailbox, (time.monotonic() - began) * 1000))
+            self.on_change()
 
     async def status(self) -> wire.Status:
         connection = await self._connected(time.monotonic() + HELLO_S * launch.HELLOS)
@@ -157,6 +184,7 @@ class Engine:
             await self._changed.wait()
 
     async def close(self) -> None:
+        self.on_change = lambda: None  # an end that we wanted is no news
         if self._task:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -221,6 +249,7 @@ class Engine:
         self._connection, self._trouble = connection, trouble
         self._changed.set()
         self._changed = asyncio.Event()
+        self.on_change()
 
     async def _change(self) -> None:
         """Wait for news. Raises EngineUnavailable when there is no hope of good ones."""
@@ -245,13 +274,15 @@ class _Mailbox:
 
     def __init__(self) -> None:
         self.final = False
-        self._event: Event | None = None
+        self.newest: Event | None = None
+        self.steps = 0
         self._arrived = asyncio.Event()
 
     def put(self, event: Event) -> None:
         if not self.final:
             self.final = not isinstance(event, wire.Locked)
-            self._event = event
+            self.newest = event
+            self.steps = event.step if isinstance(event, wire.Locked) else self.steps
             self._arrived.set()
 
     async def get(self, deadline: float) -> Event:
@@ -260,9 +291,22 @@ class _Mailbox:
                 await self._arrived.wait()
         except TimeoutError:
             raise EngineFailed("engine_lost", "The engine did not answer in time.") from None
-        assert self._event is not None
+        assert self.newest is not None
         self._arrived.clear()
-        return self._event
+        return self.newest
+
+
+def _record(job: wire.Infill, mailbox: _Mailbox, total_ms: float) -> Job:
+    end, steps, ms = "cancelled", mailbox.steps, {"total": total_ms}
+    match mailbox.newest:
+        case wire.Done(steps=steps, timings=timings):
+            stages = msgspec.structs.asdict(timings)
+            end, ms = "done", {name.removesuffix("_ms"): stages[name] for name in stages if stages[name]} | ms
+        case wire.Failed(code=code):
+            end = code
+        case wire.Busy():
+            end = "busy"
+    return Job(job.job, end, job.priority, steps, ms)
 
 
 def _checked(job: wire.Infill) -> bytes:

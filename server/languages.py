@@ -19,7 +19,11 @@ _BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"))
 
 @dataclass(frozen=True)
 class Language:
-    """`openers` end a line that begins a block; `offside` languages close it by indentation alone.
+    """`openers` end a line that begins a block; `offside` languages close it by indentation alone. Where `headers` has
+    words, a line that opens a block begins with one of them.
+
+    `quotes` are the marks of strings, those in `spanning` go on over line ends, and `interpolations` are code in them
+    (a plain "{" in f-strings only). `dollars`: "$1" is code, not a placeholder.
 
     `wheel` is (module, function) of a grammar wheel; `bundled` names the grammar in tree-sitter-languages.
     """
@@ -29,9 +33,15 @@ class Language:
     bundled: str | None = None
     comment: str | None = None
     openers: tuple[str, ...] = ()
+    headers: frozenset[str] = frozenset()
     offside: bool = False
+    block_comment: tuple[str, str] | None = None
     pairs: tuple[tuple[str, str], ...] = _BRACKETS
     quotes: str = "\"'"
+    long_quotes: tuple[str, ...] = ()
+    spanning: str = ""
+    interpolations: tuple[str, ...] = ("${",)
+    dollars: bool = False
     extensions: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
 
@@ -40,11 +50,16 @@ def _wheel(module: str, function: str = "language") -> tuple[str, str]:
     return f"tree_sitter_{module}", function
 
 
-_ecma = partial(Language, comment="//", openers=("{", "=>"), quotes="\"'`")
-_braced = partial(Language, comment="//", openers=("{",))
+_C_COMMENT, _MARKUP_COMMENT = ("/*", "*/"), ("<!--", "-->")
+_PYTHON_HEADERS = frozenset(
+    ["async", "case", "class", "def", "elif", "else", "except", "finally", "for", "if", "match", "try", "while", "with"]
+)
+_ecma = partial(Language, comment="//", openers=("{", "=>"), block_comment=_C_COMMENT, quotes="\"'`", spanning="`")
+_braced = partial(Language, comment="//", openers=("{",), block_comment=_C_COMMENT)
 # fmt: off
 _TABLE = (
-    Language("python", _wheel("python"), "python", "#", (":",), offside=True, extensions=(".py", ".pyi")),
+    Language("python", _wheel("python"), "python", "#", (":",), _PYTHON_HEADERS, offside=True,
+             long_quotes=('"""', "'''"), interpolations=(), extensions=(".py", ".pyi")),
     _ecma("javascript", _wheel("javascript"), "javascript", extensions=(".js", ".mjs", ".cjs")),
     _ecma("javascriptreact", _wheel("javascript"), "javascript", extensions=(".jsx",), aliases=("jsx",)),
     _ecma("typescript", _wheel("typescript", "language_typescript"), "typescript",
@@ -52,20 +67,23 @@ _TABLE = (
     _ecma("typescriptreact", _wheel("typescript", "language_tsx"), "tsx",
           extensions=(".tsx",), aliases=("tsx",)),
     Language("json", _wheel("json"), "json", None, ("{", "["), quotes='"', extensions=(".json", ".webmanifest")),
-    Language("jsonc", _wheel("json"), "json", "//", ("{", "["), quotes='"', extensions=(".jsonc", ".code-workspace")),
-    Language("markdown", _wheel("markdown"), "markdown", quotes="", extensions=(".md", ".markdown")),
-    _braced("go", _wheel("go"), "go", extensions=(".go",)),
-    Language("rust", _wheel("rust"), "rust", "//", ("{",), quotes='"', extensions=(".rs",)),
+    Language("jsonc", _wheel("json"), "json", "//", ("{", "["), block_comment=_C_COMMENT, quotes='"',
+             extensions=(".jsonc", ".code-workspace")),
+    Language("markdown", _wheel("markdown"), "markdown", block_comment=_MARKUP_COMMENT, quotes="",
+             extensions=(".md", ".markdown")),
+    _braced("go", _wheel("go"), "go", quotes="\"'`", spanning="`", extensions=(".go",)),
+    Language("rust", _wheel("rust"), "rust", "//", ("{",), block_comment=_C_COMMENT, quotes='"', spanning='"',
+             extensions=(".rs",)),
     _braced("c", _wheel("c"), "c", extensions=(".c", ".h")),
     _braced("cpp", _wheel("cpp"), "cpp", extensions=(".cc", ".cpp", ".cxx", ".hpp", ".hh"),
             aliases=("cuda", "cuda-cpp")),
     _braced("java", _wheel("java"), "java", extensions=(".java",)),
-    Language("html", _wheel("html"), "html", quotes='"', extensions=(".html", ".htm")),
-    Language("css", _wheel("css"), "css", None, ("{",), extensions=(".css",)),
+    Language("html", _wheel("html"), "html", block_comment=_MARKUP_COMMENT, quotes='"', extensions=(".html", ".htm")),
+    Language("css", _wheel("css"), "css", None, ("{",), block_comment=_C_COMMENT, extensions=(".css",)),
     Language("yaml", _wheel("yaml"), "yaml", "#", (":",), offside=True, extensions=(".yaml", ".yml")),
-    Language("toml", _wheel("toml"), "toml", "#", extensions=(".toml",)),
-    Language("shellscript", _wheel("bash"), "bash", "#", ("then", "do", "else", "{"), extensions=(".sh", ".bash"),
-             aliases=("bash", "sh", "zsh")),
+    Language("toml", _wheel("toml"), "toml", "#", long_quotes=('"""', "'''"), extensions=(".toml",)),
+    Language("shellscript", _wheel("bash"), "bash", "#", ("then", "do", "else", "{"), spanning="\"'",
+             interpolations=("${", "$("), dollars=True, extensions=(".sh", ".bash"), aliases=("bash", "sh", "zsh")),
     _braced("csharp", None, "c_sharp", extensions=(".cs",), aliases=("cs",)),
     Language("dockerfile", None, "dockerfile", "#", extensions=(".dockerfile",)),
     Language("elixir", None, "elixir", "#", ("do", "->"), extensions=(".ex", ".exs")),
@@ -80,11 +98,11 @@ _TABLE = (
     _braced("kotlin", None, "kotlin", extensions=(".kt", ".kts")),
     Language("lisp", None, "commonlisp", ";", quotes='"', extensions=(".lisp", ".cl"), aliases=("commonlisp",)),
     Language("lua", None, "lua", "--", ("then", "do", "else"), extensions=(".lua",)),
-    Language("makefile", None, "make", "#", (":",), extensions=(".mk",), aliases=("make",)),
+    Language("makefile", None, "make", "#", (":",), dollars=True, extensions=(".mk",), aliases=("make",)),
     _braced("objective-c", None, "objc", extensions=(".m",), aliases=("objc",)),
     Language("ocaml", None, "ocaml", None, ("=", "->"), quotes='"', extensions=(".ml",)),
-    Language("perl", None, "perl", "#", ("{",), extensions=(".pl", ".pm")),
-    _braced("php", None, "php", extensions=(".php",)),
+    Language("perl", None, "perl", "#", ("{",), dollars=True, extensions=(".pl", ".pm")),
+    _braced("php", None, "php", dollars=True, extensions=(".php",)),
     Language("r", None, "r", "#", ("{",), extensions=(".r",)),
     Language("restructuredtext", None, "rst", quotes="", extensions=(".rst",), aliases=("rst",)),
     Language("ruby", None, "ruby", "#", ("do", "then", "else"), extensions=(".rb",)),

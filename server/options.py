@@ -1,7 +1,11 @@
-"""The user's settings: from an editor's JSON to frozen Options. A setting that is wrong keeps its default."""
+"""The user's settings: from an editor's JSON to frozen Options. A setting that is wrong keeps its default.
+
+The descriptions here are the documentation: docs/configuration.md has a table made from them.
+"""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -9,21 +13,102 @@ from msgspec import Meta
 from caesura import wire
 
 
+@dataclass(frozen=True)
+class Mode:
+    """How forward the suggestions are. `least` is the confidence asked of what is shown; `backs_off`: ask more of it
+    after suggestions that were not taken; `automatic`: also without being asked for."""
+
+    least: float
+    backs_off: bool = True
+    automatic: bool = True
+
+
+OTHERS = ("editorInfo", "editorPluginInfo")  # what Copilot's plugins send along with `initializationOptions`
+
+MODES = {
+    "eager": Mode(least=0.05, backs_off=False),
+    "balanced": Mode(least=0.25),
+    "quiet": Mode(least=0.5),
+    "manual": Mode(least=0.05, backs_off=False, automatic=False),
+}
+
+
+def _about(description: str, **bounds: Any) -> Meta:
+    return Meta(description=description, **bounds)
+
+
 class Options(msgspec.Struct, frozen=True, rename="camel"):
-    """Settings by their camelCase names, in `initializationOptions` or under `caesura` in the workspace's settings.
+    """Settings by their camelCase names, in `initializationOptions` or under `caesura` in the workspace's settings."""
 
-    `model` and `device` count when the server starts. `deadline_ms` bounds how long a request waits for its answer;
-    `context_before` and `context_after` are code points shown to the model.
-    """
+    enable: Annotated[bool, _about("off: every request gets an empty list and no job is started")] = True
+    mode: Annotated[
+        Literal["eager", "balanced", "quiet", "manual"],
+        _about(
+            "how forward suggestions are: `eager` shows nearly all; `balanced` and `quiet` show what is surer, and less"
+            " for a while after suggestions that were not taken; `manual` shows only what was asked for"
+        ),
+    ] = "balanced"
+    model: Annotated[
+        str, _about("a model's name or folder; read when the server starts", min_length=1, max_length=256)
+    ] = "embedded"
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        _about(
+            "read when the server starts; the embedded model always runs on the CPU, in one engine whatever is asked;"
+            " another model has one engine for each word"
+        ),
+    ] = "auto"
+    deadline_ms: Annotated[
+        float,
+        _about(
+            "how long a request may wait for its answer; then the whole words that are locked are shown if they are"
+            " long enough, else nothing: the finished text answers the next request",
+            ge=1,
+            le=10_000,
+        ),
+    ] = 250.0
+    min_confidence: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        _about("the probability asked of a suggestion; it is cut where it falls below. `null`: as the mode has it"),
+    ] = None
+    max_tokens: Annotated[int, _about("of a block; a line or a span takes at most 32", ge=1, le=wire.MAX_SLOTS)] = 64
+    candidates: Annotated[int, _about("suggestions to choose from, where there are several", ge=1, le=8)] = 3
+    context_before: Annotated[
+        int,
+        _about("characters before the cursor; the embedded model reads 768 tokens in all", ge=0, le=wire.MAX_CONTEXT),
+    ] = 6000
+    context_after: Annotated[
+        int, _about("characters after the cursor; they get at most a third of those tokens", ge=0, le=wire.MAX_CONTEXT)
+    ] = 2000
+    languages: Annotated[
+        dict[str, bool], _about('language ids that are off, `{"markdown": false}`; `"*"` stands for all others')
+    ] = {}
+    in_comments: Annotated[bool, _about("suggest in comments")] = True
+    in_strings: Annotated[bool, _about("suggest in strings")] = True
+    warm: Annotated[bool, _about("begin to denoise at each edit; off: at the request, which saves power")] = True
+    speculate: Annotated[bool, _about("in idle time, compute what comes after the suggestion that is shown")] = True
+    syntax_gate: Annotated[bool, _about("show nothing that breaks the syntax beside it")] = True
+    neighbours: Annotated[bool, _about("show the model related parts of other files of the workspace")] = True
+    trusted: Annotated[bool, _about("whether the workspace is trusted; off: no other file is looked at")] = True
+    ignore: Annotated[
+        tuple[Annotated[str, Meta(max_length=256)], ...],
+        _about("globs of files that get no suggestions and are shown to no model, besides `.caesuraignore`"),
+    ] = ()
+    stats: Annotated[
+        bool,
+        _about(
+            "count what was shown and taken and time the answers, in files on this machine: `caesura stats` and"
+            " `caesura doctor` show them"
+        ),
+    ] = True
 
-    enable: bool = True
-    model: Annotated[str, Meta(min_length=1, max_length=256)] = "embedded"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    deadline_ms: Annotated[float, Meta(ge=1, le=10_000)] = 250.0
-    min_confidence: Annotated[float, Meta(ge=0, le=1)] = 0.25
-    max_tokens: Annotated[int, Meta(ge=1, le=wire.MAX_SLOTS)] = 64
-    context_before: Annotated[int, Meta(ge=0, le=wire.MAX_CONTEXT)] = 6000
-    context_after: Annotated[int, Meta(ge=0, le=wire.MAX_CONTEXT)] = 2000
+    @property
+    def least(self) -> float:
+        """The confidence asked of what is shown."""
+        return MODES[self.mode].least if self.min_confidence is None else self.min_confidence
+
+    def allows(self, language: str) -> bool:
+        return self.languages.get(language, self.languages.get("*", True))
 
 
 def parse(settings: object) -> tuple[Options, list[str]]:
@@ -34,10 +119,12 @@ def parse(settings: object) -> tuple[Options, list[str]]:
         return Options(), ["The settings are not an object; all defaults are used."]
     fields = {field.encode_name: field for field in msgspec.structs.fields(Options)}
     good: dict[str, object] = {}
-    problems = [f"Unknown setting {key!r} was ignored." for key in settings if key not in fields]
-    for key in fields.keys() & settings.keys():
+    problems = [f"Unknown setting {key!r} was ignored." for key in settings if key not in fields and key not in OTHERS]
+    for key, field in fields.items():
         try:
-            good[fields[key].name] = msgspec.convert(settings[key], fields[key].type)
+            if key in settings:
+                good[field.name] = msgspec.convert(settings[key], field.type)
         except msgspec.ValidationError as error:
-            problems.append(f"Setting {key!r} keeps its default {fields[key].default!r}: {error}.")
+            default = msgspec.json.encode(getattr(Options(), field.name)).decode()
+            problems.append(f"Setting {key!r} keeps its default {default}: {error}.")
     return Options(**good), problems  # type: ignore[arg-type]  # each value was converted to its field's type

@@ -26,13 +26,14 @@ MAX_HEADER = 8 << 10
 PARENT_POLL_S = 2.0
 
 _HEADER = re.compile(rb"(?i)content-length:[ \t]*(\d{1,15})[ \t]*\r?\n(?:[^\r\n]+\r?\n)*\r?\n")
-_OURS = (  # pygls's own handlers keep a second copy of each document, by another line model
+_OURS = (  # pygls keeps a second copy of each document, by another line model, and knows commands by another way
     types.TEXT_DOCUMENT_DID_OPEN,
     types.TEXT_DOCUMENT_DID_CHANGE,
     types.TEXT_DOCUMENT_DID_CLOSE,
     types.NOTEBOOK_DOCUMENT_DID_OPEN,
     types.NOTEBOOK_DOCUMENT_DID_CHANGE,
     types.NOTEBOOK_DOCUMENT_DID_CLOSE,
+    types.WORKSPACE_EXECUTE_COMMAND,
 )
 
 log = logging.getLogger(__name__)
@@ -91,6 +92,8 @@ class _Protocol(LanguageServerProtocol):
         self._server.watch(params.process_id)
         result = yield from super().lsp_initialize(params)
         result.capabilities.experimental = self._server.experimental
+        commands = self.fm.feature_options.get(types.WORKSPACE_EXECUTE_COMMAND)  # pygls tells of its own only
+        result.capabilities.execute_command_provider = commands
         return result
 
     def receive(self, body: bytes) -> None:
@@ -188,9 +191,11 @@ class Server(LanguageServer):
 
     protocol: _Protocol
 
-    def __init__(self, name: str, version: str, experimental: dict[str, Any]) -> None:
+    def __init__(
+        self, name: str, version: str, experimental: dict[str, Any], notebooks: types.NotebookDocumentSyncOptions
+    ) -> None:
         logging.getLogger("pygls").setLevel(logging.CRITICAL)  # it logs payloads, which are the user's text
-        super().__init__(name, version, protocol_cls=_Protocol)
+        super().__init__(name, version, notebook_document_sync=notebooks, protocol_cls=_Protocol)
         self.experimental = experimental
         self.on_malformed: Callable[[str, Any], None] = lambda method, params: None
         self.on_exit: Callable[[], Awaitable[None]] = _nothing

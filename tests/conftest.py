@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from caesura.engine.models.block_llama import BlockLlama
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Servers that tests start record nothing in the developer's own files."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a tiny random model. Read only: copy it to break it."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from caesura import wire
 from caesura.server.app import App
-from caesura.server.engine import EngineUnavailable
+from caesura.server.engine import Condition, EngineUnavailable
 
 
 class FakeEngine:
@@ -20,6 +20,7 @@ class FakeEngine:
         self.jobs: list[wire.Infill] = []
         self.cancelled: list[str] = []
         self.told: dict[str, asyncio.Queue[Any]] = {}
+        self.condition = Condition("ready", "fake", "cpu")
 
     async def start(self) -> None:
         pass
@@ -55,8 +56,34 @@ class FakeEngine:
                     job=job, seq=1, holes=(fill,), steps=1, tokens=wire.Tokens(), timings=times, stop="complete"
                 )
             self.told[job].put_nowait(event)
-        jobs = [{"prefix": j.prefix, "suffix": j.suffix, "kind": j.segments[0].kind, "id": j.job} for j in self.jobs]
+        if choices := getattr(order, "choices", None):
+            self.answer(choices, order.done)
+        jobs = [
+            {"prefix": j.prefix, "suffix": j.suffix, "kind": j.segments[0].kind, "id": j.job, "texts": texts(j)}
+            for j in self.jobs
+        ]
         return {"jobs": jobs, "live": len(self.told), "cancelled": self.cancelled}
+
+    def answer(self, choices: list[list[str]], done: bool) -> None:
+        """The newest job says a text for each hole, the best choice first; or, before it is done, the first holes."""
+        job = self.jobs[-1].job
+        best, *others = [
+            tuple(wire.Fill(text, ((0, len(text)),), 0.9, open=not text) for text in texts) for texts in choices
+        ]
+        event: wire.Locked | wire.Done = wire.Locked(job=job, seq=0, holes=best, step=1, of=8)
+        if done:
+            event = wire.Done(
+                **{"job": job, "seq": 1, "holes": best, "alternatives": tuple(others), "steps": 1},
+                tokens=wire.Tokens(),
+                timings=wire.Timings(),
+                stop="complete",
+            )
+        self.told[job].put_nowait(event)
+
+
+def texts(job: wire.Infill) -> list[str | None]:
+    """The fixed text of a job's segments, and None for a hole."""
+    return [segment.text if isinstance(segment, wire.Text) else None for segment in job.segments]
 
 
 if __name__ == "__main__":

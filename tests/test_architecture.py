@@ -49,6 +49,7 @@ def offenders(where: tuple[str, ...], banned: tuple[str, ...], besides: tuple[st
     ]
 
 
+HANDLERS = tuple(f"caesura.server.{name}" for name in ("app", "transport", "actions", "cells", "client", "status"))
 HEAVY = ("torch", "safetensors", "tokenizers", "numpy", "triton")
 
 
@@ -62,7 +63,7 @@ HEAVY = ("torch", "safetensors", "tokenizers", "numpy", "triton")
         (("caesura.engine",), ("caesura.server", "caesura.commands", "pygls", "lsprotocol", "tree_sitter"), ()),
         (("caesura.kernels",), ("caesura.engine", "caesura.server", "caesura.wire", "caesura.commands"), ()),
         (("caesura",), ("pygls",), ("caesura.server.app", "caesura.server.transport")),
-        (("caesura",), ("lsprotocol",), ("caesura.server.app", "caesura.server.transport")),
+        (("caesura",), ("lsprotocol",), HANDLERS),
         (("caesura",), ("pickle", "marshal", "shelve", "dill", "cloudpickle"), ()),
         (("caesura",), ("server", "engine", "kernels", "tests", "training"), ()),
     ],
@@ -81,9 +82,17 @@ def test_only_the_command_that_runs_the_engine_imports_it() -> None:
 PURE = [
     *("caesura.engine.scheduler", "caesura.engine.denoise", "caesura.engine.canvas", "caesura.engine.search"),
     *("caesura.engine.length", "caesura.engine.noise", "caesura.engine.cache"),
+    *("caesura.engine.prompts", "caesura.engine.lookup"),
     *(name for name in MODULES if inside(name, "caesura.engine.samplers", "caesura.engine.grammar")),
-    *("caesura.server.context", "caesura.server.completion"),
-    *(name for name in ("caesura.server.neighbours", "caesura.server.structured") if name in MODULES),
+    *(
+        "caesura.server.context",
+        "caesura.server.lexer",
+        "caesura.server.completion",
+        "caesura.server.indentation",
+        "caesura.server.syntax",
+    ),
+    *("caesura.server.neighbours", "caesura.server.outline", "caesura.server.privacy", "caesura.server.notebooks"),
+    *("caesura.server.gaps", "caesura.server.orders", "caesura.server.restraint", "caesura.server.streaming"),
 ]
 IO_MODULES = (
     *("os", "io", "sys", "time", "datetime", "socket", "select", "selectors", "subprocess", "signal", "threading"),

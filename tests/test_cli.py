@@ -14,13 +14,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import date, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
-from caesura import cli, rendezvous
-from caesura.commands import doctor
+from caesura import cli, rendezvous, wire
+from caesura.commands import asking, doctor
+from caesura.server import stats, trace
 from caesura.server.engine import Engine
 
 FAKE = Path(__file__).with_name("fake_engine.py")
@@ -34,6 +37,7 @@ def engine() -> Iterator[Path]:
         patch.setenv("CAESURA_RUNTIME", str(folder))
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         patch.setenv("XDG_DATA_HOME", str(folder / "data"))
+        patch.setattr(doctor, "START_S", 20.0)  # the suite may share its two cores with a training run
         start_engine()
         yield folder
         for place in rendezvous.running():
@@ -160,11 +164,11 @@ def test_write_keeps_mode_and_link_and_leaves_nothing_behind(run: Run, source: P
 
 
 def test_write_refuses_a_file_that_has_changed(run: Run, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def meddle(text: str, context: object) -> str:
+    async def meddle(*arguments: Any) -> wire.Done:
         source.write_text("somebody else's work\n")
-        return text
+        return await asking.ask(*arguments)
 
-    monkeypatch.setattr("caesura.commands.fill.finish", meddle)
+    monkeypatch.setattr("caesura.commands.fill.ask", meddle)
     ran = run("fill", source, "--at", "2:12", "--write")
     assert (ran.code, ran.out) == (1, "")
     assert "changed meanwhile" in ran.err
@@ -410,7 +414,8 @@ def test_doctor(run: Run, model: Path) -> None:
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)
     assert found["ok"]
-    assert {"python", "torch", "model files", "engine", "fill"} <= {check["name"] for check in found["checks"]}
+    names = {check["name"] for check in found["checks"]}
+    assert {"python", "torch", "grammars", "model files", "language server", "engine", "fill", "editor"} <= names
     (model / "weights").write_bytes(b"weightz")
     ran = run("doctor", "--model", model)
     assert ran.code == 1
@@ -426,6 +431,104 @@ def test_doctor_sees_a_model_that_is_of_no_use(run: Run, model: str, name: str) 
     bad = {check["name"]: check["next"] for check in json.loads(ran.out)["checks"] if not check["ok"]}
     assert set(bad) == {"model files", name}
     assert all(bad.values())
+
+
+@pytest.mark.usefixtures("other_engines", "state")
+def test_doctor_looks_back_at_the_last_sessions(run: Run, model: Path) -> None:
+    session = trace.Session("Neovim 0.12", "0.1.0", "utf-8", ("inlineCompletion",), "embedded", "cpu")
+    requests = [trace.Request("python", "line", "warm", {"wait": float(wait), "gate": 1.0}) for wait in range(100)]
+    asyncio.run(_recorded(session, requests, []))
+    ran = run("doctor", "--model", model)
+    assert ran.code == 0, ran.err
+    assert "ok   editor: Neovim 0.12, utf-8, embedded on cpu; announces inlineCompletion\n" in ran.out
+    assert "ok   answers, p50/p95 ms: 100 warm 50/95\n" in ran.out
+    assert "ok   stages, p50/p95 ms: wait 50.0/95.0, gate 1.0/1.0\n" in ran.out
+    [one] = json.loads(run("doctor", "--json", "--model", model).out)["sessions"]
+    assert (one["client"], one["stages"]["wait"], one["answers"]) == ("Neovim 0.12", [50, 95], {"warm": [100, 50, 95]})
+
+
+@pytest.mark.usefixtures("other_engines", "state")
+def test_doctor_says_what_to_do_about_what_is_slow_or_failed(
+    run: Run, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "START_S", 0)
+    session = trace.Session("VS Code", problems=("Unknown setting 'debounce' was ignored.",))
+    slow = trace.Request("python", "line", "cold", {"wait": 900.0})
+    asyncio.run(_recorded(session, [slow], [trace.Job("j", "engine_lost", "automatic")]))
+    ran = run("doctor", "--json", "--model", model)
+    assert ran.code == 1
+    bad = {check["name"]: check["next"] for check in json.loads(ran.out)["checks"] if not check["ok"]}
+    assert set(bad) == {"language server", "settings", "answers, p50/p95 ms", "jobs lost"}
+    assert all(bad.values())
+
+
+@pytest.mark.usefixtures("other_engines", "state")
+def test_doctor_says_that_an_editor_has_never_asked(run: Run, model: Path) -> None:
+    asyncio.run(_recorded(trace.Session("Emacs", encoding="utf-32"), [], []))
+    ran = run("doctor", "--model", model)
+    assert ran.code == 1
+    assert "BAD  editor: Emacs, utf-32, no engine yet; announces nothing" in ran.out
+    assert "     Turn inline completion on in your editor" in ran.out
+
+
+async def _recorded(session: trace.Session, requests: list[trace.Request], jobs: list[trace.Job]) -> None:
+    found = trace.Trace()
+    found.session(session)
+    for request in requests:
+        found.record(request)
+    for job in jobs:
+        found.job(job)
+    await found.close()
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder for logs and counts."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.mark.usefixtures("other_engines", "state")
+def test_doctor_sees_a_language_server_that_does_not_start(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "python"
+    broken.write_text(f'#!/bin/sh\ncase "$*" in *" lsp") exit 3;; esac\nexec {sys.executable} "$@"\n')
+    broken.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(broken))
+    ran = run("doctor", "--json", "--model", model)
+    [bad] = [check for check in json.loads(ran.out)["checks"] if not check["ok"]]
+    assert (ran.code, bad["name"]) == (1, "language server")
+    assert "caesura lsp" in bad["next"]
+
+
+@pytest.mark.usefixtures("state")
+def test_stats_of_the_last_days(run: Run) -> None:
+    assert run("stats").out.startswith("Nothing was shown in the last 30 days")
+    path, today = stats.file(), date.today()
+    python = stats.Counts(shown=4, accepted=1, partly=1, rejected=2, shown_characters=200, accepted_characters=50)
+    days = {(today - timedelta(days=ago)).isoformat(): {"python": python} for ago in (0, 6, 7, 40)}
+    path.write_bytes(msgspec.json.encode(days))
+    assert json.loads(run("stats", "--json").out)["days"]["7"]["python"]["shown"] == 8
+    found = json.loads(run("stats", "--json").out)["days"]["30"]["all"]
+    assert (found["shown"], found["accepted"], found["share"]) == (12, 3, 0.25)
+    ran = run("stats")
+    assert re.search(r"^python +12 +3 +3 +6 +150 of 600,  25%$", ran.out, re.MULTILINE)
+    assert f"in {path}." in ran.out
+
+
+@pytest.mark.usefixtures("state")
+def test_stats_can_be_forgotten_also_when_the_file_is_damaged(run: Run) -> None:
+    stats.file().write_text("?")
+    ran = run("stats")
+    assert (ran.code, ran.out) == (1, "")
+    assert "`caesura stats --reset`" in ran.err
+    assert run("stats", "--reset") == Ran(0, "All counts are gone.\n", "")
+    assert run("stats").code == 0
+
+
+def test_settings_as_a_table_and_as_a_schema(run: Run) -> None:
+    assert "| `deadlineMs` | `250` | 1 to 10,000 |" in run("settings").out
+    assert json.loads(run("settings", "--schema").out)["properties"]["mode"]["default"] == "balanced"
 
 
 def test_no_advice_fetches_somebody_elses_package() -> None:

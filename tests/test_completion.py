@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caesura.server.completion import finish
+from caesura.server.completion import finish, sure
 from caesura.server.context import context
 
 from .marked import marked
@@ -60,6 +60,44 @@ from .marked import marked
         # line ends
         ("def f():\r\n    |\r\n", "a = 1\n    return a\n", "a = 1\r\n    return a"),
         ("def f():\n    |\n", "a = 1\r\n    return a\r\n", "a = 1\n    return a"),
+        ("def f():\n    |x = 1\n    y = 1|\n    return x\n", "x = 2\n    y = 2\n    return x", "x = 2\n    y = 2"),
+        # what a model says beyond the text
+        ("x = |\n", "1<|fim_suffix|>2", "1"),
+        ("x = |\n", "<｜fim▁begin｜>1", "1"),
+        ("STOP = '</s>'\nx = |\n", "'</s>'", "'</s>'"),
+        ("def f():\n    |\n", "```\n    return 1\n```", "return 1"),
+        ("x = |\n", "${1:name}$0", "name"),
+        ("def f():\n    |\n", "a = 1\n    # File: other.py\n    b = 2", "a = 1"),
+        # the lines around once more
+        ("import os\n|\n", "import os", ""),
+        ("import os\nimport |\n", "os", ""),
+        ("|\nimport os\n", "import os", ""),
+        ("a()\nb()\n|\n", "a()", "a()"),
+        ("x = [\n    [\n        1\n    ]\n|\n", "]", "]"),
+        ("def f():\n    |\n", "a()\n    b()\n" * 3, "a()\n    b()"),
+        ("def f():\n    |\n", "a()\n    a()", "a()\n    a()"),
+        # what a token limit has cut
+        ("def f():\n    |\n", "a = 1\n    b = g(a,", "a = 1"),
+        ("def f():\n    |\n", "a = 1\n    if a:\n        for b in a:", "a = 1"),
+        ("def f():\n    |\n", "x = [\n        1,\n    ]", "x = [\n        1,\n    ]"),
+        # inside the bracket or string that the hole is in
+        ("foo(|)", "a) + bar(b", "a"),
+        ("foo(bar(|)", "a), b)", "a), b"),
+        ("x = '|'\n", "it\\'s'", "it\\'s"),
+        ('"""First |\n"""\n', 'line."""\nimport os', "line."),
+        ('"""First |\n', 'line."""\nimport os', 'line."""'),
+        ("# see (|\n", "below", "below"),
+        # a block no higher than its neighbours, up to where it closes what it opened
+        (
+            "def f():\n    a()\n    b()\n\n\ndef g():\n    |\n",
+            "a()\n    b()\n    c()\n    d()",
+            "a()\n    b()\n    c()",
+        ),
+        ("def f():\n    a()\n\n\ndef g():\n    |\n", "a()\n    b(\n        1,\n        2,\n    )", "a()"),
+        # the depth of a body
+        ("def f():\n|\n", "return 1", "    return 1"),
+        ("def f():\n|\n", "a = 1\nreturn a", "    a = 1\n    return a"),
+        ("def f(a,\n      b):\n    |\n", "c = 1\n    return c", "c = 1\n    return c"),
         # tabs and spaces
         ("class C:\n\tdef f():\n\t\t|\n", "a = 1\n        return a", "a = 1\n\t\treturn a"),
         ("class C:\n  def f():\n    |\n", "if a:\n\t\t\treturn a", "if a:\n      return a"),
@@ -77,10 +115,26 @@ def test_python(source: str, fill: str, inserted: str) -> None:
         ("if (a) {\n  if (b) {\n    |\n  }\n}\n", "c();\n  }\n}\n", "c();"),
         ("function f() {\n\t|\n}\n", "let a = 1;\n    return a;", "let a = 1;\n\treturn a;"),
         ("f(`|`)", "a${b}`", "a${b}"),
+        ("function f() {|}\n", "\n  return 1;\n}", "\n  return 1;\n"),
+        ("function f() {|}\n", " return 1; ", " return 1; "),
+        ("f(() => {|})\n", "\n  a();\n});", "\n  a();\n"),
+        ("function f() {\n  |\n", "return 1;\n};\n", "return 1;\n};"),
+        ("class A {\n  f() {\n    a();\n  |\n\n  g() {\n  }\n}\n", "}", "}"),  # a shallower brace is another's
+        ("a = {\n  b: 1,\n  |\n};\n", "c: 2,\n},", "c: 2,"),
     ],
 )
 def test_javascript(source: str, fill: str, inserted: str) -> None:
     assert finish(fill, marked(source, "javascript")) == inserted
+
+
+def test_a_bracket_that_opened_beyond_the_context_does_not_lend_its_closer() -> None:
+    methods = "  m() {\n    a();\n  }\n\n" * 400
+    begun = f"class A {{\n{methods}  f(a) {{\n    if (a) {{\n      "
+    hole = marked(begun + "b();\n    |\n    c();\n  }\n}\n", "javascript")
+    assert "class" not in hole.prefix
+    assert finish("}", hole) == "}"
+    hole = marked(begun + "|\n    }\n    c();\n  }\n}\n", "javascript")
+    assert finish("b();\n    }\n    c();\n  }", hole) == "b();"
 
 
 def test_prose_keeps_its_apostrophes() -> None:
@@ -97,3 +151,51 @@ def test_an_insertion_keeps_its_bounds(before: str, after: str, fill: str, langu
     assert "\u200b" not in done or "\u200b" in before + after
     assert hole.kind == "block" or not {"\n", "\r"} & set(done)
     assert done == "" or done.strip()
+
+
+def known(*parts: tuple[str, float]) -> tuple[str, list[tuple[int, float]]]:
+    """A fill of parts with their probabilities, as the engine reports it."""
+    text, tokens = "", []
+    for part, probability in parts:
+        text += part
+        tokens.append((len(text), probability))
+    return text, tokens
+
+
+@pytest.mark.parametrize(
+    ("source", "parts", "shown"),
+    [
+        ("x = |\n", [("foo", 0.9), ("(a)", 0.9)], "foo(a)"),  # sure of all
+        ("x = |\n", [("foo", 0.3), ("(a)", 0.9)], ""),  # sure of nothing
+        ("x = |\n", [("foo(a)", 0.9), (" + bar", 0.3)], "foo(a)"),  # a whole expression
+        ("x = |\n", [("foo(a)", 0.8), (" + b", 0.8), (" + c", 0.7)], "foo(a) + b"),  # unlikely together
+        ("x = |\n", [("com", 0.9), ("pute", 0.3)], ""),  # never inside a word
+        ("x = |\n", [("a", 0.9), (" + foo(b", 0.9), (", c)", 0.3)], "a"),  # nor in a bracket of its own
+        ("x = |\n", [("foo(b", 0.9), (", c)", 0.3)], "foo"),
+        ("foo(|)\n", [("b", 0.9), (", c", 0.3)], "b"),  # the bracket is the file's
+        ("x = |\n", [("'two words", 0.9), (" or'", 0.3)], "'two words"),  # a string of its own, for want of better
+        ("x = '|'\n", [("two words", 0.9), (" or", 0.3)], "two words"),
+        ("def f():\n    |\n", [("a = 1\n    b", 0.9), (" = 2", 0.3)], "a = 1"),  # whole statements first
+        ("def f():\n    |\n", [("a = 1\n    if a:\n", 0.9), ("        b", 0.3)], "a = 1"),  # with their bodies
+        ("# why |\n", [("it isn't", 0.9), (" so", 0.3)], "it isn't"),
+    ],
+)
+def test_an_unsure_fill_is_shorter_or_absent(source: str, parts: list[tuple[str, float]], shown: str) -> None:
+    text, probabilities = known(*parts)
+    assert sure(text, probabilities, 0.5, context=marked(source)) == shown
+
+
+def test_a_fill_without_probabilities_is_taken_as_it_is() -> None:
+    assert sure("a + b", (), 0.9) == "a + b"
+
+
+@given(st.lists(st.tuples(st.text("ab ()'\n.", min_size=1, max_size=4), st.floats(0, 1)), max_size=8), st.floats(0, 1))
+def test_what_is_shown_is_as_likely_as_was_asked(parts: list[tuple[str, float]], least: float) -> None:
+    text, probabilities = known(*parts)
+    shown = sure(text, probabilities, least, context=marked("x = |\n"))
+    assert text.startswith(shown)
+    chance, start = 1.0, 0
+    for end, probability in probabilities:
+        chance *= probability if start < len(shown) else 1
+        start = end
+    assert chance >= least - 1e-6 or not shown

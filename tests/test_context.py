@@ -5,7 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caesura import wire
-from caesura.server.context import Budget, context
+from caesura.server.context import Budget, context, hole
+from caesura.server.document import Document
+from caesura.server.languages import language as row
+from caesura.server.trees import SyntaxTree
 
 from .marked import marked
 
@@ -39,6 +42,31 @@ from .marked import marked
         ("a\n|b = 1\nc = 2|\n", "python", "block"),
         ("x = |1 + 2|\n", "python", "line"),
         ("anything:\n|", "klingon", "line"),
+        # a body of a docstring or comments alone is still empty
+        ('def f():\n    """Doc."""\n    |\n\nx = 1', "python", "block"),
+        ('def f():\n    """Doc.\n\n    More.\n    """\n    |\n', "python", "block"),
+        ('def f():\n    """Doc."""\n    |\n    return 1\n', "python", "line"),
+        ('x = """a"""\n|\n', "python", "line"),
+        ("def f():\n    # first\n    # second\n    |\n", "python", "block"),
+        ("function f() {\n  // first\n  |\n}\n", "javascript", "block"),
+        ("function f() {\n  /* first\n  second */\n  |\n}\n", "javascript", "block"),
+        # between braces, but not in a string or behind a name
+        ("if (a) {|}", "javascript", "block"),
+        ("f(() => {|})", "typescript", "block"),
+        ("fn f() {|}", "rust", "block"),
+        ('println!("{|}")', "rust", "line"),
+        ("const a = `${|}`", "javascript", "line"),
+        ("import {|} from 'a'", "javascript", "span"),
+        ("x = {|}", "python", "line"),
+        # what only looks like the header of a block
+        ("x: |", "python", "line"),
+        ('d = {\n    "a":|\n}', "python", "line"),
+        ("f = lambda x:|", "python", "line"),
+        ("def f(\n    a: int,\n    b: int):\n    |\n", "python", "block"),
+        ("@decorator\n|\n", "python", "line"),
+        # prose is one line
+        ('"""First line: |\n"""', "python", "line"),
+        ("/* when: |\n*/", "c", "line"),
     ],
 )
 def test_kinds(source: str, language: str, kind: str) -> None:
@@ -46,10 +74,86 @@ def test_kinds(source: str, language: str, kind: str) -> None:
 
 
 def test_the_tree_knows_an_empty_body_that_the_text_does_not_show() -> None:
-    source = "void f()\n{ // nothing yet\n\n  // still nothing\n  |\n}\n"
+    source = "void f()\n{ /* nothing yet */\n\n  // still nothing\n  |\n}\n"
     assert marked(source, "c").kind == "line"
     assert marked(source, "c", parse=True).kind == "block"
     assert marked(source.replace("  // still", "  int a; // still"), "c", parse=True).kind == "line"
+
+
+@pytest.mark.parametrize("parse", [False, True])
+@pytest.mark.parametrize(
+    ("source", "language", "scope"),
+    [
+        ("x = |", "python", "code"),
+        ("f(|)", "python", "arguments"),
+        ("f(\n    a,\n    |\n)", "python", "arguments"),
+        ("def f(|):", "python", "arguments"),
+        ("f([|])", "python", "code"),
+        ("x = (|)", "python", "code"),
+        ("if (|) {}", "c", "code"),
+        ("println!(|)", "rust", "arguments"),
+        ("f('|')", "python", "string"),
+        ("f('a' |)", "python", "arguments"),
+        ("x = 'it\\'s |'", "python", "string"),
+        ("f(f'{|}')", "python", "code"),
+        ("`a ${|}`", "javascript", "code"),
+        ("`a ${b} |`", "javascript", "string"),
+        ('echo "$(|)"', "shellscript", "code"),
+        ("x = 1  # don't |", "python", "comment"),
+        ("x = '#' |", "python", "code"),
+        ("/* don't\n|\n*/", "c", "comment"),
+        ("// a\n|\n", "c", "code"),
+        ('def f():\n    """Doc\n    |\n    """', "python", "string"),
+        ("x = `a\n|\n`", "go", "string"),
+        ("note: don't |", "yaml", "code"),
+        ('{"a": "|"}', "json", "string"),
+        ("don't (|)", "markdown", "code"),
+        ("let c = '\"'; |", "rust", "code"),
+        ("fn f<'a>(x: &'a str|)", "rust", "arguments"),
+    ],
+)
+def test_scopes(source: str, language: str, scope: str, parse: bool) -> None:
+    assert marked(source, language, parse=parse).scope == scope
+
+
+def test_the_tree_knows_the_string_that_began_far_above() -> None:
+    source = 'x = """\n' + "it's prose\n" * 400 + '|\n"""\n'
+    assert marked(source, parse=True).scope == "string"
+    assert marked(source.replace('"""', "#"), parse=True).scope == "code"
+
+
+def test_a_tree_that_is_behind_does_not_stretch_a_comment_over_a_line_end() -> None:
+    before, typed, after = "x = 1  # a", " note\ny = ", "\nz = 2\n"
+    document = Document("file:///a.py", "python", 0, before + after, "utf-32")
+    tree = SyntaxTree(row("python"))
+    tree.parse(document.text)
+    at = document.position(len(before))
+    tree.edit(document.edit(at, at, typed))
+    offset = len(before + typed)
+    assert context(document.text, offset, offset, language="python", tree=tree.tree).scope == "code"
+
+
+def test_a_block_takes_as_many_lines_as_the_bodies_around_it() -> None:
+    two, nine = "    a = 1\n    return a\n\n\n", "    a = 1\n" * 9 + "\n\n"
+    assert marked("def f():\n    |\n").lines == 6  # nothing to go by
+    assert marked(f"def f():\n{two}def g():\n    |\n\n\ndef h():\n{two}").lines == 3
+    assert marked(f"def f():\n{nine}def g():\n    |\n\n\ndef h():\n{two}").lines == 9
+    assert marked(f"def f():\n{nine * 3}def g():\n    |\n").lines == 12  # at most
+    assert marked(f"for x in y:\n{nine}def g():\n    |\n\n\ndef h():\n{two}").lines == 3  # bodies of one kind
+    assert (
+        marked("function f() {\n  a();\n  b();\n  c();\n  d();\n}\nfunction g() {\n  |\n}\n", "javascript").lines == 4
+    )
+    assert marked("x = |\n").lines == 1
+    assert marked("|a\nb\nc\nd\ne\n|").lines == 6  # a selection may grow by a line
+
+
+def test_a_hole_is_as_large_as_its_place_needs() -> None:
+    two = "def f():\n    a = 1\n    return a\n\n\n"
+    assert hole(marked("x = |\n"), 64) == wire.Hole(max_tokens=32, kind="line")
+    assert hole(marked("f(|, b)"), 20) == wire.Hole(max_tokens=20, kind="span")
+    assert hole(marked("def f():\n    |\n"), 256) == wire.Hole(max_tokens=96, kind="block")
+    assert hole(marked(two + "def g():\n    |\n"), 256) == wire.Hole(max_tokens=48, kind="block")
+    assert hole(marked("x = |\n", kind="block"), 64).kind == "block"
 
 
 def test_indent_is_the_white_space_before_the_hole() -> None:

@@ -1,16 +1,22 @@
 """The warm canvas: what begins a job, what needs none, and what is shown of it. The engine is a dozen lines."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
 
 import pytest
 
 from caesura import wire
 from caesura.server import typing
-from caesura.server.document import Document
+from caesura.server.canvases import Selected
+from caesura.server.context import Budget, Context
 from caesura.server.engine import EngineUnavailable
 from caesura.server.options import Options
-from caesura.server.typing import Place, Proposal, Superseded, WarmCanvases
+from caesura.server.restraint import Restraint
+from caesura.server.trace import Request
+from caesura.server.typing import Superseded, Typing
+from caesura.server.warm import Draft, Proposal
+from caesura.server.workspace import Change, Open, Workspace
 
 
 class FakeEngine:
@@ -31,19 +37,40 @@ class FakeEngine:
         finally:
             del self.live[job.job]
 
-    async def say(self, text: str, locked: int | None = None) -> None:
-        """An event of the newest job: its answer, or with `locked`, a state on the way."""
+    async def say(
+        self,
+        text: str,
+        locked: int | None = None,
+        *others: str,
+        sure: tuple[tuple[int, float], ...] = (),
+        job: wire.Infill | None = None,
+    ) -> None:
+        """An event of the newest job, or of `job`: its answer, or with `locked`, a state on the way."""
         whole = ((0, len(text) if locked is None else locked),)
-        fill = wire.Fill(text, whole, confidence=0.5, open=0 if locked is None else 1)
-        job = self.jobs[-1].job
+        fill = wire.Fill(text, whole, confidence=0.5, open=0 if locked is None else 1, probabilities=sure)
+        job = job or self.jobs[-1]
         done = wire.Done(
-            job=job, seq=9, holes=(fill,), steps=1, tokens=wire.Tokens(), timings=wire.Timings(), stop="complete"
+            job=job.job,
+            seq=9,
+            holes=(fill,),
+            alternatives=tuple((wire.Fill(other, ((0, len(other)),), 0.4),) for other in others),
+            steps=1,
+            tokens=wire.Tokens(),
+            timings=wire.Timings(),
+            stop="complete",
         )
-        await self.tell(done if locked is None else wire.Locked(job=job, seq=0, holes=(fill,), step=1, of=8))
+        way = wire.Locked(job=job.job, seq=0, holes=(fill,), step=1, of=8)
+        await self.tell(done if locked is None else way, job)
 
-    async def tell(self, event: wire.Locked | wire.Done | Exception) -> None:
-        self.live[self.jobs[-1].job].put_nowait(event)
+    async def tell(self, event: wire.Locked | wire.Done | Exception, job: wire.Infill | None = None) -> None:
+        self.live[(job or self.jobs[-1]).job].put_nowait(event)
         await turns()
+
+
+async def proposed(request: "asyncio.Task[Proposal | Superseded]") -> Proposal:
+    answer = await request
+    assert isinstance(answer, Proposal)
+    return answer
 
 
 async def turns() -> None:
@@ -52,32 +79,76 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-class Editor:
-    """A document and its cursor, as a user moves them."""
+class Alone:
+    """A document with nothing around it."""
 
-    def __init__(self, text: str, deadline_ms: float = 10_000, **options: object) -> None:
+    def hidden(self, opened: Open) -> bool:
+        return "secret" in opened.document.uri
+
+    def frame(self, opened: Open, place: Context, budget: Budget) -> Context:
+        return place
+
+    def neighbours(self, opened: Open, place: Context, kept: tuple[wire.Neighbour, ...]) -> tuple[wire.Neighbour, ...]:
+        return ()
+
+
+class Counted:
+    """What was counted of suggestions, and recorded of requests."""
+
+    def __init__(self) -> None:
+        self.counts: list[tuple[str, int]] = []
+        self.answers: list[str] = []
+
+    def record(self, request: Request) -> None:
+        self.answers.append(request.answer)
+
+    def __getattr__(self, name: str) -> Callable[[str, int], None]:
+        return lambda language, characters: self.counts.append((name, characters))
+
+
+class Editor:
+    """A document and its cursor, as a user moves them. Nothing runs ahead in idle time unless a test asks for it."""
+
+    def __init__(self, text: str, *, uri: str = "file:///a.py", language: str = "python", **options: object) -> None:
         self.engine = FakeEngine()
-        self.canvases = WarmCanvases(self.engine, Options(deadline_ms=deadline_ms, **options))  # type: ignore[arg-type]
-        self.document = Document("file:///a.py", "python", 0, text.replace("|", ""), "utf-32")
+        self.counted = Counted()
+        settings = {"deadline_ms": 10_000.0, "speculate": False} | options
+        chosen = Options(**settings)  # type: ignore[arg-type]
+        self.typing = Typing(self.engine, lambda: chosen, Alone(), self.counted, self.counted)
+        self.workspace = Workspace("utf-32")
+        self.workspace.open(uri, language, 0, text.replace("|", ""))
+        self.uri = uri
         self.cursor = text.index("|")
 
+    @property
+    def opened(self) -> Open:
+        opened = self.workspace.get(self.uri)
+        assert opened
+        return opened
+
     async def type(self, text: str, *, at: int | None = None, erase: int = 0, cursor: int | None = None) -> None:
-        start = self.cursor - erase if at is None else at
-        edit = self.document.edit(self.document.position(start), self.document.position(start + erase), text)
-        self.document.version += 1
+        document, start = self.opened.document, self.cursor - erase if at is None else at
         self.cursor = start + len(text) if cursor is None else cursor
-        self.canvases.edited(self.document, [edit], None)
+        await self.change((document.position(start), document.position(start + erase), text))
+
+    async def change(self, *changes: Change) -> None:
+        edits = self.workspace.edit(self.uri, self.opened.document.version + 1, changes)
+        assert edits
+        self.typing.edited(self.opened, edits)
         await turns()
 
-    async def ask(self) -> "asyncio.Task[Proposal | Superseded]":
-        task = asyncio.create_task(self.canvases.propose(self.document, self.cursor, None, invoked=False))
+    async def ask(self, **how: Any) -> "asyncio.Task[Proposal | Superseded]":
+        task = asyncio.create_task(self.typing.propose(self.opened, self.cursor, **{"invoked": False, **how}))
         await turns()
         return task
 
-    async def shown(self) -> str:
-        answer = await (await self.ask())
+    async def answer(self, **how: Any) -> Proposal:
+        answer = await (await self.ask(**how))
         assert isinstance(answer, Proposal)
-        return answer.insert
+        return answer
+
+    async def shown(self) -> str:
+        return (await self.answer()).insert
 
 
 async def test_typing_begins_a_job_and_the_request_joins_it() -> None:
@@ -86,7 +157,7 @@ async def test_typing_begins_a_job_and_the_request_joins_it() -> None:
     request = await editor.ask()
     assert not request.done()
     await editor.engine.say("compute()")
-    assert await request == Proposal("compute()")
+    assert (await proposed(request)).insert == "compute()"
     [job] = editor.engine.jobs
     assert (job.prefix, job.suffix, job.kind) == ("x = ", "", "complete")
     assert "file" not in job.document
@@ -126,7 +197,7 @@ async def test_a_running_job_is_kept_while_its_draft_agrees() -> None:
     await turns()
     assert len(editor.engine.jobs) == 2
     await editor.engine.say("(1)")
-    assert await request == Proposal("(1)")
+    assert (await proposed(request)).insert == "(1)"
 
 
 async def test_a_draft_that_changes_its_mind_while_nobody_asks_begins_a_job() -> None:
@@ -155,8 +226,7 @@ async def test_nothing_begins_where_the_cursor_is_unknown() -> None:
     editor = Editor("x =|")
     await editor.type(" ")
     await editor.engine.say("abc", locked=2)
-    edits = [editor.document.edit((0, 4), (0, 4), text) for text in ("a", "z")]
-    editor.canvases.edited(editor.document, edits, None)
+    await editor.change(((0, 4), (0, 4), "a"), ((0, 4), (0, 4), "z"))
     await editor.engine.say("abd", locked=2)
     assert len(editor.engine.jobs) == 1
 
@@ -169,36 +239,23 @@ async def test_a_job_without_an_event_is_superseded_by_typing() -> None:
     assert list(editor.engine.live) == [editor.engine.jobs[-1].job]
 
 
-async def test_an_edit_elsewhere_drops_the_canvas() -> None:
-    editor = Editor("a = 1\nx = |")
-    await editor.type("y")
-    await editor.engine.say(" + 1")
-    cursor = editor.cursor + 1
-    await editor.type("b", at=0, cursor=cursor)
-    request = await editor.ask()
-    assert editor.engine.jobs[-1].prefix == "ba = 1\nx = y"
-    await editor.engine.say(" + 2")
-    assert await request == Proposal(" + 2")
-
-
 async def test_many_edits_at_once_begin_nothing() -> None:
     editor = Editor("a\nb|")
-    edits = [editor.document.edit((line, 1), (line, 1), "x") for line in (0, 1)]
-    editor.canvases.edited(editor.document, edits, None)
-    await turns()
+    await editor.change(((0, 1), (0, 1), "x"), ((1, 1), (1, 1), "x"))
     assert editor.engine.jobs == []
 
 
 @pytest.mark.parametrize(
     ("fill", "expected"),
-    [("(a, b)", Proposal("a, b")), ("(a, b) + 1", Proposal("a, b) + 1", eat=1))],
+    [("(a, b)", ("a, b", 0)), ("(a, b) + 1", ("a, b) + 1", 1))],
 )
-async def test_an_auto_closed_bracket(fill: str, expected: Proposal) -> None:
+async def test_an_auto_closed_bracket(fill: str, expected: tuple[str, int]) -> None:
     editor = Editor("|")
     await editor.type("f")
     await editor.engine.say(fill)
     await editor.type("()", cursor=2)
-    assert await (await editor.ask()) == expected
+    answer = await editor.answer()
+    assert (answer.insert, answer.eat) == expected
     assert len(editor.engine.jobs) == 1
 
 
@@ -209,7 +266,7 @@ async def test_the_first_locked_line_answers_and_the_rest_follows() -> None:
     await editor.engine.say("a = 1\n    b = 2", locked=5)
     assert not request.done()
     await editor.engine.say("a = 1\n    b = 2", locked=6)
-    assert await request == Proposal("a = 1")
+    assert (await proposed(request)).insert == "a = 1"
     assert len(editor.engine.live) == 1
     await editor.engine.say("a = 1\n    b = 2")
     assert await editor.shown() == "a = 1\n    b = 2"
@@ -218,19 +275,24 @@ async def test_the_first_locked_line_answers_and_the_rest_follows() -> None:
 @pytest.mark.parametrize(
     ("text", "locked", "shown"),
     [
-        ("alpha + beta(c)", 0, ""),
-        ("alpha + beta(c)", 5, ""),
-        ("alpha + beta(c)", 8, ""),
-        ("alpha + beta(c)", 10, ""),
+        ("alpha + beta(c)", 0, None),
+        ("alpha + beta(c)", 5, None),
+        ("alpha + beta(c)", 10, None),
         ("alpha + beta(c)", 12, "alpha + beta"),
         ("alphabeta(c)", 9, "alphabeta"),
     ],
 )
-async def test_at_the_deadline_whole_locked_words_that_are_worth_showing(text: str, locked: int, shown: str) -> None:
+async def test_from_the_deadline_on_whole_locked_words_that_are_worth_showing(
+    text: str, locked: int, shown: str | None
+) -> None:
     editor = Editor("x =|", deadline_ms=1)
     await editor.type(" ")
     await editor.engine.say(text, locked=locked)
-    assert await editor.shown() == shown
+    request = await editor.ask()
+    await asyncio.sleep(0.01)  # past the deadline
+    assert request.done() is (shown is not None)
+    await editor.engine.say(text)
+    assert (await proposed(request)).insert == (shown or text)
 
 
 async def test_a_newer_request_supersedes_the_older() -> None:
@@ -238,7 +300,7 @@ async def test_a_newer_request_supersedes_the_older() -> None:
     older, newer = await editor.ask(), await editor.ask()
     assert await older == Superseded(shown_fits=True)
     await editor.engine.say("1")
-    assert await newer == Proposal("1")
+    assert (await proposed(newer)).insert == "1"
     assert len(editor.engine.jobs) == 1
 
 
@@ -256,19 +318,6 @@ async def test_an_edit_supersedes_what_waits() -> None:
     assert await waiting == Superseded(shown_fits=True)  # the empty answer has cleared it
 
 
-def test_what_is_shown_fits_while_it_is_typed() -> None:
-    document = Document("file:///a.py", "python", 0, "x = ", "utf-32")
-    place = Place()
-    assert place.shown_fits
-    for text, at, fits in (("a", 4, True), ("b", 5, True), ("x", 6, False)):
-        place.show(4, "abc") if text == "a" else None
-        place.follow(document.edit((0, at), (0, at), text))
-        assert place.shown_fits is fits
-    place.show(7, "abc")
-    place.follow(document.edit((0, 0), (0, 0), "#"))
-    assert not place.shown_fits
-
-
 async def test_low_confidence_is_nothing_to_propose() -> None:
     editor = Editor("x =|", min_confidence=0.6)
     await editor.type(" ")
@@ -283,7 +332,7 @@ async def test_no_engine_is_nothing_to_propose_and_one_log_line(caplog: pytest.L
         await editor.engine.tell(EngineUnavailable("There is no engine here."))
     request = await editor.ask()
     await editor.engine.tell(EngineUnavailable("There is no engine here."))
-    assert await request == Proposal("")
+    assert (await proposed(request)).insert == ""
     assert [record.message for record in caplog.records] == ["No completion: There is no engine here."]
 
 
@@ -299,18 +348,329 @@ async def test_closing_frees_everything() -> None:
     editor = Editor("x =|")
     await editor.type(" ")
     request = await editor.ask()
-    editor.canvases.close(editor.document.uri)
+    editor.typing.close(editor.uri)
     assert isinstance(await request, Superseded)
     await turns()
     assert editor.engine.live == {}
-    assert editor.canvases._places == {}
+    assert editor.typing._cursors == {}
 
 
 async def test_canvases_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(typing, "MAX_DOCUMENTS", 2)
     editor = Editor("x =|")
     for name in "abc":
-        editor.document.uri = f"file:///{name}.py"
-        await editor.type(" ")
-    assert list(editor.canvases._places) == ["file:///b.py", "file:///c.py"]
+        editor.uri = f"file:///{name}.py"
+        editor.workspace.open(editor.uri, "python", 0, "x =")
+        await editor.type(" ", at=3)
+    assert list(editor.typing._cursors) == ["file:///b.py", "file:///c.py"]
     assert len(editor.engine.live) == 2
+
+
+# Edits elsewhere, and places that the cursor comes back to
+
+
+async def test_an_edit_elsewhere_keeps_what_was_computed_as_a_draft() -> None:
+    editor = Editor("a = 1\nx = |")
+    await editor.type("y")
+    await editor.engine.say(" + 1")
+    await editor.type("b", at=0, cursor=editor.cursor + 1)
+    request = await editor.ask()
+    assert (editor.engine.jobs[-1].prefix, editor.engine.jobs[-1].draft) == ("ba = 1\nx = y", (" + 1",))
+    await editor.engine.say(" + 2")
+    assert (await proposed(request)).insert == " + 2"
+
+
+async def test_an_edit_behind_that_the_model_does_not_see_costs_nothing() -> None:
+    editor = Editor("x = |\n" + "y = 1\n" * 1000)
+    await editor.type("a")
+    await editor.engine.say(" + 1")
+    end = len(editor.opened.document.text)
+    await editor.type("z", at=end, cursor=editor.cursor)
+    await editor.engine.say("nothing")
+    assert await editor.shown() == " + 1"
+    assert len(editor.engine.jobs) == 2  # one for each place typed at, none for the request
+
+
+async def test_a_typo_taken_back_finds_its_canvas_again() -> None:
+    editor = Editor("x =|")
+    await editor.type(" ")
+    await editor.engine.say("compute(1)")
+    await editor.type("d")
+    assert len(editor.engine.jobs) == 2
+    await editor.type("", erase=1)
+    assert await editor.shown() == "compute(1)"
+    assert len(editor.engine.jobs) == 2
+    assert editor.engine.live == {}
+
+
+# Accepting
+
+
+async def test_accepting_a_word_fixes_it_and_denoises_the_rest_again() -> None:
+    editor = Editor("x =|")
+    await editor.type(" ")
+    await editor.engine.say("compute(first)")
+    assert await editor.shown() == "compute(first)"
+    await editor.type("compute")
+    refined = editor.engine.jobs[-1]
+    assert (refined.prefix, refined.draft) == ("x = compute", ("(first)",))
+    assert await editor.shown() == "(first)"  # at once
+    await editor.engine.say("(first, second)")
+    assert await editor.shown() == "(first)"  # what is shown never jumps
+    assert editor.counted.counts == [("shown", 14), ("partly", 7)]
+
+
+async def test_the_rest_of_an_accepted_part_may_grow() -> None:
+    editor = Editor("x =|")
+    await editor.type(" ")
+    await editor.engine.say("compute(first)")
+    assert await editor.shown() == "compute(first)"
+    await editor.type("compute")
+    await editor.engine.say("(first) + 1")
+    assert await editor.shown() == "(first) + 1"
+
+
+async def test_what_becomes_of_suggestions_is_counted() -> None:
+    editor = Editor("x =|")
+    await editor.type(" ")
+    await editor.engine.say("compute()")
+    answer = await editor.answer()
+    await editor.type("compute()")
+    editor.typing.accepted(answer.id)  # told twice, counted once
+    assert editor.counted.counts == [("shown", 9), ("accepted", 9)]
+
+
+async def test_an_editor_may_tell_what_it_took() -> None:
+    editor = Editor("x =|")
+    await editor.type(" ")
+    await editor.engine.say("compute()")
+    answer = await editor.answer()
+    editor.typing.accepted(answer.id, 3)
+    editor.typing.accepted(answer.id)
+    editor.typing.accepted("another")
+    assert editor.counted.counts == [("shown", 9), ("partly", 3), ("accepted", 6)]
+
+
+async def test_refused_suggestions_make_the_next_ones_rarer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caesura.server.shown.SEEN_S", 0.0)
+    editor = Editor("x =|", mode="balanced")
+    for _ in range(2):
+        await editor.type(" ")
+        await editor.engine.say("compute()")
+        assert await editor.shown() == "compute()"
+        await editor.type("?")
+    await editor.type(" ")
+    await editor.engine.say("compute()")
+    assert await editor.shown() == ""
+    assert (await editor.answer(invoked=True)).insert == "compute()"  # who asks is answered
+
+
+def test_restraint_fades() -> None:
+    restraint = Restraint()
+    for _ in range(9):
+        restraint.rejected(0.0)
+    assert restraint.least(0.2, 0.0) == 0.8
+    restraint.accepted(0.0)
+    assert restraint.least(0.2, 0.0) == pytest.approx(0.75)
+    assert restraint.least(0.2, 1e6) == pytest.approx(0.2)
+
+
+# Ahead
+
+
+async def test_in_idle_time_what_comes_after_the_suggestion_is_computed() -> None:
+    editor = Editor("def f(a):\n   |\n", speculate=True)
+    await editor.type(" ")
+    await editor.engine.say("if a:")
+    assert len(editor.engine.jobs) == 1  # nobody has seen it yet
+    assert await editor.shown() == "if a:"
+    ahead = editor.engine.jobs[-1]
+    assert (ahead.priority, ahead.prefix) == ("speculative", "def f(a):\n    if a:\n        ")
+    await editor.engine.say("return a")
+    assert await editor.shown() == "if a:"  # not before its time
+    await editor.type("if a:")
+    assert await editor.shown() == "\n        return a"
+    await editor.type("\n        ")
+    assert await editor.shown() == "return a"
+    assert [job.priority for job in editor.engine.jobs].count("automatic") == 1
+    assert "speculated" in editor.counted.answers
+
+
+async def test_typing_something_else_ends_the_speculation() -> None:
+    editor = Editor("x =|", speculate=True)
+    await editor.type(" ")
+    await editor.engine.say("compute()")
+    await editor.shown()
+    assert [job.priority for job in editor.engine.jobs] == ["automatic", "speculative"]
+    await editor.type("y")
+    assert list(editor.engine.live) == [editor.engine.jobs[-1].job]
+
+
+# What is shown, and how much of it
+
+
+async def test_an_unsure_suggestion_is_cut_where_it_becomes_unsure() -> None:
+    editor = Editor("x =|", min_confidence=0.5)
+    await editor.type(" ")
+    await editor.engine.say("first(a) + second", sure=((5, 0.9), (8, 0.8), (11, 0.3), (17, 0.9)))
+    assert await editor.shown() == "first(a)"
+    await editor.type("first(a) + ")  # what was unsure is typed: now the rest is sure
+    assert await editor.shown() == "second"
+    assert len([job for job in editor.engine.jobs if job.prefix == "x = "]) == 1
+
+
+async def test_of_several_candidates_all_that_are_sound_are_shown() -> None:
+    editor = Editor("x = 1|")
+    await editor.type(" ")
+    await editor.engine.say("def first", None, "+ second", "+ third", "+ second")
+    answer = await editor.answer()
+    assert (answer.insert, answer.others) == ("+ second", ("+ third",))
+
+
+async def test_a_fill_that_breaks_the_syntax_is_denoised_again_behind_its_sound_part() -> None:
+    editor = Editor("x =|\ny = 2\n")
+    await editor.type(" ")
+    await editor.engine.say("first + second, def third")
+    request = await editor.ask()
+    again = editor.engine.jobs[-1]
+    assert (again.prefix, again.seed) == ("x = first + second", 1)
+    await editor.engine.say(" + third")
+    assert (await proposed(request)).insert == "first + second + third"
+
+
+async def test_where_that_does_not_help_the_sound_part_is_shown() -> None:
+    editor = Editor("x =|\ny = 2\n")
+    await editor.type(" ")
+    await editor.engine.say("first + second, def third")
+    request = await editor.ask()
+    await editor.engine.say(" def")
+    assert (await proposed(request)).insert == "first + second"
+    assert await editor.shown() == "first + second"
+    assert len(editor.engine.jobs) == 2
+
+
+async def test_typing_past_the_sound_part_never_shows_it_again() -> None:
+    editor = Editor("x =|\ny = 2\n", speculate=False)
+    await editor.type(" ")
+    await editor.engine.say("first + second, def third")
+    request = await editor.ask()
+    await editor.engine.say("))")
+    assert (await proposed(request)).insert == "first + second"
+    await editor.type("first + second, ")
+    assert await editor.shown() == ""
+
+
+async def test_without_the_gate_it_is_shown_as_it_is() -> None:
+    editor = Editor("x =|\ny = 2\n", syntax_gate=False)
+    await editor.type(" ")
+    await editor.engine.say("first + + +")
+    assert await editor.shown() == "first + + +"
+
+
+async def test_the_item_of_a_popup_is_part_of_the_canvas() -> None:
+    editor = Editor("os.pa|")
+    selected = Selected(3, "path")
+    request = await editor.ask(selected=selected)
+    assert editor.engine.jobs[-1].prefix == "os.path"
+    await editor.engine.say(".join(a)")
+    answer = await proposed(request)
+    assert (answer.insert, answer.back) == ("path.join(a)", 2)
+    await editor.type("t")  # the popup is still open
+    assert len(editor.engine.jobs) == 1
+    answer = await editor.answer(selected=selected)
+    assert (answer.insert, answer.back) == ("path.join(a)", 3)
+    assert await editor.shown() == "h.join(a)"  # it was closed
+
+
+async def test_an_item_that_replaces_what_is_typed() -> None:
+    editor = Editor("os.ptj|")
+    request = await editor.ask(selected=Selected(3, "path.join"))
+    await editor.engine.say("(a)", locked=1)
+    await editor.engine.say("(a)")
+    answer = await proposed(request)
+    assert (answer.insert, answer.back) == ("path.join(a)", 3)
+    assert len(editor.engine.jobs) == 1
+
+
+async def test_a_streaming_editor_is_told_each_state_and_the_answer() -> None:
+    editor = Editor("x =|")
+    await editor.type(" ")
+    drafts: list[Draft] = []
+    request = await editor.ask(on_draft=drafts.append)
+    await editor.engine.say("alpha + beta", locked=5)
+    await editor.engine.say("alpha * gamma", locked=8)
+    assert not request.done()
+    await editor.engine.say("alpha * gamma")
+    assert (await proposed(request)).insert == "alpha * gamma"
+    assert [(d.text, d.locked) for d in drafts if d.text] == [
+        ("alpha + beta", 5),
+        ("alpha * gamma", 7),
+        ("alpha * gamma", 13),
+    ]
+
+
+# When
+
+
+async def test_a_manual_mode_waits_to_be_asked() -> None:
+    editor = Editor("x =|", mode="manual")
+    await editor.type(" ")
+    assert await editor.shown() == ""
+    assert editor.engine.jobs == []
+    request = await editor.ask(invoked=True)
+    await editor.engine.say("1")
+    assert (await proposed(request)).insert == "1"
+    assert editor.engine.jobs[0].priority == "invoked"
+
+
+async def test_without_warmth_denoising_begins_at_the_request() -> None:
+    editor = Editor("x =|", warm=False)
+    await editor.type(" ")
+    assert editor.engine.jobs == []
+    await editor.ask()
+    assert len(editor.engine.jobs) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("x = 1  # a|", {"in_comments": False}),
+        ("x = 'a|'", {"in_strings": False}),
+        ("x =|", {"languages": {"python": False}}),
+        ("x =|", {"languages": {"*": False}}),
+        ("x =|", {"enable": False}),
+        ("x =|", {"uri": "file:///secret.py"}),
+    ],
+)
+async def test_places_that_are_off(text: str, options: dict[str, Any]) -> None:
+    editor = Editor(text, **options)
+    await editor.type(" ")
+    assert await editor.shown() == ""
+    assert editor.engine.jobs == []
+
+
+async def test_secrets_stay_here_and_are_not_proposed() -> None:
+    editor = Editor('password = "hunter2-Xy9"\nx =|')
+    await editor.type(" ")
+    [job] = editor.engine.jobs
+    assert "hunter2" not in job.prefix
+    assert len(job.prefix) == len(editor.opened.document.text)
+    await editor.engine.say('"' + job.prefix[12:23] + '"')
+    assert await editor.shown() == ""
+
+
+async def test_every_request_leaves_a_trace() -> None:
+    editor = Editor("x =|")
+    await editor.type(" ")
+    await editor.engine.say("ab(1)")
+    await editor.shown()
+    await editor.type("a")
+    await editor.shown()
+    await editor.type("?")
+    waiting = await editor.ask()
+    await editor.type("?")
+    await waiting
+    request = await editor.ask()
+    await editor.engine.say(" ")
+    await request
+    assert editor.counted.answers == ["warm", "typed_through", "superseded", "nothing"]

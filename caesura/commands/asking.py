@@ -1,20 +1,49 @@
-"""One engine for the time of a command, and one job asked of it."""
+"""One engine for the time of a command, one gap asked of it, and what becomes of the answer in an editor."""
 
 import argparse
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import msgspec
 
 from caesura import wire
+from caesura.server.completion import finish
+from caesura.server.context import Context, Kind, context, hole
 from caesura.server.engine import Engine
+from caesura.server.languages import language
+from caesura.server.options import Options
+from caesura.server.syntax import Gate
+from caesura.server.trees import SyntaxTree
 
 START_S = 300.0  # a large model on a slow disk
 PATIENCE_S = 2.0  # then we say what we are waiting for
 
-SLOTS = {"line": 32, "span": 32, "block": 64}
+
+@dataclass(frozen=True)
+class Gap:
+    """What an editor's language server knows of a span of a text."""
+
+    context: Context
+    gate: Gate
+
+    @property
+    def hole(self) -> wire.Hole:
+        return hole(self.context, Options().max_tokens)
+
+    def fitted(self, text: str) -> str:
+        """What is inserted for the engine's `text`."""
+        return self.gate.shortened(finish(text, self.context))
+
+
+def gap(text: str, start: int, end: int, name: str, kind: Kind | None = None) -> Gap:
+    """The span `start:end` (code points) of a text in the language with the id `name`."""
+    tree = SyntaxTree(language(name))
+    tree.parse(text)
+    around = context(text, start, end, language=name, tree=tree.tree, kind=kind)
+    return Gap(around, Gate(text, start, end, around, tree.tree))
 
 
 @asynccontextmanager

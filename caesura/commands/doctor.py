@@ -1,10 +1,14 @@
-"""`caesura doctor`: what a working installation needs, checked in the order in which one thing leans on another."""
+"""`caesura doctor`: what a working installation needs, checked in the order in which one thing leans on another, and
+how the last sessions in an editor went.
+"""
 
 import argparse
 import asyncio
+import json
 import platform
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 
 import msgspec
@@ -13,13 +17,21 @@ import zmq
 from caesura import models, paths, rendezvous, wire
 from caesura.commands import CommandFailed, explain
 from caesura.commands.asking import ask, print_json, shared
+from caesura.server import trace
 from caesura.server.engine import EngineError, job_id
+from caesura.server.languages import LANGUAGES, grammar
 
 PACKAGES = ("torch", "safetensors", "tokenizers", "numpy", "pyzmq", "msgspec", "pygls", "tree-sitter")
 SUPPORTED = ((3, 11), (3, 14))
 INSTALL = "Install Caesura again: run `make install` in your clone."
 RESTORE = "Bring its files back: `git restore engine/embedded` in your clone, or install your own model's folder again."
-SLOW_MS = 2000.0
+BUSY = "End what else keeps this machine busy, or choose a smaller model; then run `caesura stop` and try again."
+ASK = "Turn inline completion on in your editor: it has to send `textDocument/inlineCompletion`."
+SLOW_MS = 2000.0  # of a fill
+START_S = 2.0  # of the language server, until it answers
+GIVE_UP_S = 20.0
+LATE_MS = 500.0  # p95 of the wait for an answer in an editor
+SESSIONS = 5  # looked back at
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -32,11 +44,13 @@ class Check(msgspec.Struct, frozen=True):
 
 
 def run(options: argparse.Namespace) -> None:
-    checks = [_python(), *_packages(), _zeromq(), _runtime(), _model(options.model)]
-    checks += asyncio.run(_engine(options))
+    checks = [_python(), *_packages(), _zeromq(), _grammars(), _runtime(), _model(options.model)]
+    checks += [asyncio.run(_server()), *asyncio.run(_engine(options))]
+    past, found = _past()
+    checks += found
     bad = [check for check in checks if not check.ok]
     if options.json:
-        print_json({"ok": not bad, "checks": checks})
+        print_json({"ok": not bad, "checks": checks, "sessions": _sessions(past)})
     else:
         for check in checks:
             print(f"{'ok ' if check.ok else 'BAD'}  {check.name}: {check.found}")
@@ -66,6 +80,19 @@ def _zeromq() -> Check:
     return Check("libzmq", ok, zmq.zmq_version(), "" if ok else "Install pyzmq 27 or newer from its wheel.")
 
 
+def _grammars() -> Check:
+    rows = [row for row in LANGUAGES.values() if row.wheel]
+    bad = []
+    for row in rows:
+        try:
+            if grammar(row) is None:
+                bad.append(row.id)
+        except Exception:  # a wheel of another ABI, a broken one
+            bad.append(row.id)
+    found = f"{len(rows) - len(bad)} of {len(rows)} load" + (f"; not {', '.join(bad)}" if bad else "")
+    return Check("grammars", not bad, found, INSTALL if bad else "")
+
+
 def _runtime() -> Check:
     try:
         return Check("runtime folder", True, str(paths.runtime()))
@@ -84,6 +111,47 @@ def _model(name: str) -> Check:
     if damaged:
         return Check("model files", False, f"damaged: {', '.join(damaged)}", RESTORE)
     return Check("model files", True, f"{folder}, sha256 as in its manifest")
+
+
+async def _server() -> Check:
+    """Start the language server as an editor does, and see what it offers."""
+    pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    began = time.monotonic()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "caesura", "lsp"), stdin=pipe, stdout=pipe, stderr=nothing, cwd="/"
+    )
+    try:
+        async with asyncio.timeout(GIVE_UP_S):
+            offered = await _initialize(process)
+    except (TimeoutError, OSError, EOFError, ValueError, LookupError):
+        advice = "Run `caesura lsp < /dev/null` and read what it says."
+        return Check("language server", False, "no answer to initialize", advice)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+    took_s = time.monotonic() - began
+    found = f"answers after {took_s * 1000:.0f} ms; offers {', '.join(offered)}"
+    return Check("language server", took_s <= START_S, found, "" if took_s <= START_S else BUSY)
+
+
+async def _initialize(process: asyncio.subprocess.Process) -> list[str]:
+    """What the server offers, by the names in the protocol."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    params: dict[str, object] = {
+        "processId": None,
+        "rootUri": None,
+        "capabilities": {"notebookDocument": {"synchronization": {}}},
+    }
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).encode()
+    process.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+    header = await process.stdout.readuntil(b"\r\n\r\n")
+    size = int(header.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+    capabilities = json.loads(await process.stdout.readexactly(size))["result"]["capabilities"]
+    if "inlineCompletionProvider" not in capabilities:
+        raise LookupError
+    return [name for name in capabilities if name.endswith(("Provider", "Sync"))]
 
 
 async def _engine(options: argparse.Namespace) -> list[Check]:
@@ -111,8 +179,60 @@ def _fill(done: wire.Done) -> Check:
 def _speed(status: wire.Status) -> Check:
     stages = ", ".join(f"{stage} {p50:.1f}/{status.p95_ms.get(stage, p50):.1f}" for stage, p50 in status.p50_ms.items())
     ok = max(status.p50_ms.get("total", 0), status.p95_ms.get("total", 0)) <= SLOW_MS
-    advice = "End what else keeps this machine busy, or choose a smaller model; then run `caesura stop` and try again."
-    return Check("p50/p95 ms", ok, stages, "" if ok else advice)
+    return Check("p50/p95 ms", ok, stages, "" if ok else BUSY)
+
+
+def _past() -> tuple[list[trace.Past], list[Check]]:
+    """The last sessions in editors, and what is to be said of them."""
+    try:
+        path = trace.file()
+        past = trace.read(path)[-SESSIONS:]
+    except (paths.UnsafeFolder, OSError) as error:
+        return [], [Check("trace", False, "not readable", explain(error) or str(error))]
+    if not past:
+        return [], [Check("editor", True, "none has run `caesura lsp` so far, or the setting `stats` is off")]
+    requests = [request for one in past for request in one.requests]
+    lost = sum(job.end == "engine_lost" for one in past for job in one.jobs)
+    advice = f"Read the end of the engine's log in {path.parent}, then run `caesura stop`."
+    return past, [
+        *_editor(past[-1].session, asked=bool(requests)),
+        *(_answers(requests) if requests else ()),
+        Check("jobs lost", not lost, f"{lost} in the last {len(past)} sessions", advice if lost else ""),
+    ]
+
+
+def _editor(last: trace.Session, *, asked: bool) -> Iterator[Check]:
+    """What the one that ran last has said of itself. Some ask for inline completions without announcing it."""
+    abilities = ", ".join(last.capabilities) or "nothing that matters here"
+    engine = f"{last.model} on {last.device}" if last.model else "no engine yet"
+    found = f"{last.client}, {last.encoding}, {engine}; announces {abilities}"
+    ok = asked or "inlineCompletion" in last.capabilities
+    yield Check("editor", ok, found + ("" if asked else "; has asked for nothing yet"), "" if ok else ASK)
+    wrong, advice = " ".join(last.problems), "Correct your editor's settings; `caesura settings` lists those there are."
+    yield Check("settings", not wrong, wrong or "all understood", advice if wrong else "")
+
+
+def _answers(requests: Sequence[trace.Request]) -> Iterator[Check]:
+    kinds = trace.by_answer(requests).items()
+    found = ", ".join(f"{count} {kind} {p50:.0f}/{p95:.0f}" for kind, (count, p50, p95) in kinds)
+    late = trace.percentiles([request.ms.get("wait", 0.0) for request in requests])[1] > LATE_MS
+    advice = f"Lower `deadlineMs` to {LATE_MS:.0f} or less in your editor's settings, or see `caesura status`."
+    yield Check("answers, p50/p95 ms", not late, found, advice if late else "")
+    stages = trace.by_stage(requests).items()
+    yield Check("stages, p50/p95 ms", True, ", ".join(f"{stage} {p50:.1f}/{p95:.1f}" for stage, (p50, p95) in stages))
+
+
+def _sessions(past: Sequence[trace.Past]) -> list[dict[str, object]]:
+    """For `--json`: times in ms as [p50, p95], answers with their count before."""
+    return [
+        {
+            "at": one.at,
+            **msgspec.to_builtins(one.session),
+            "stages": trace.by_stage(one.requests),
+            "answers": trace.by_answer(one.requests),
+        }
+        for one in past
+    ]
 
 
 def _job() -> wire.Infill:

@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import IO, Literal, TypeVar
@@ -15,9 +14,7 @@ import msgspec
 
 from caesura import models, wire
 from caesura.commands import CommandFailed
-from caesura.commands.asking import SLOTS, ask, shared
-from caesura.server.completion import finish
-from caesura.server.context import context
+from caesura.commands.asking import ask, gap, shared
 from caesura.server.engine import Engine, EngineFailed, job_id
 from caesura.server.languages import language
 
@@ -109,17 +106,16 @@ async def _complete(options: argparse.Namespace, cases: list[Case], file: IO[byt
 
 async def _one(engine: Engine, case: Case, options: argparse.Namespace) -> Completion:
     start = len(case.prefix)
-    around = context(case.prefix + case.suffix, start, start, language=language(case.lang).id)
-    around = replace(around, kind=case.kind or around.kind)
+    asked = gap(case.prefix + case.suffix, start, start, language(case.lang).id, case.kind or None)
     job = wire.Infill(
         job=job_id(),
         document=job_id(),
         priority="invoked",
         deadline_ms=options.deadline_ms,
-        prefix=around.prefix,
-        suffix=around.suffix,
-        language=around.language,
-        segments=(wire.Hole(max_tokens=SLOTS[around.kind], kind=around.kind),),
+        prefix=asked.context.prefix,
+        suffix=asked.context.suffix,
+        language=asked.context.language,
+        segments=(asked.hole,),
         sampler=options.sampler,
     )
     began = time.perf_counter()
@@ -129,7 +125,7 @@ async def _one(engine: Engine, case: Case, options: argparse.Namespace) -> Compl
         return Completion(case.id, "", (time.perf_counter() - began) * 1000, error=str(error))
     return Completion(
         id=case.id,
-        completion=finish(done.holes[0].text, around),
+        completion=asked.fitted(done.holes[0].text),
         ms=(time.perf_counter() - began) * 1000,
         steps=done.steps,
         tokens=done.tokens.canvas + done.tokens.lookup + done.tokens.left_to_right,

@@ -5,35 +5,20 @@ import asyncio
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import msgspec
 
 from caesura import wire
 from caesura.commands import CommandFailed
-from caesura.commands.asking import SLOTS, ask, print_json, shared
+from caesura.commands.asking import Gap, ask, gap, print_json, shared
 from caesura.commands.source import Source
-from caesura.server.completion import finish
-from caesura.server.context import Context, context
+from caesura.server.context import Context
 from caesura.server.engine import job_id
 from caesura.server.languages import language
-from caesura.server.trees import SyntaxTree
 
 Show = Callable[[wire.Locked | wire.Done], None]
-
-
-@dataclass(frozen=True)
-class Gap:
-    """A span of the file, and what is known of it."""
-
-    start: int
-    end: int
-    context: Context
-
-    @property
-    def hole(self) -> wire.Hole:
-        return wire.Hole(max_tokens=SLOTS[self.context.kind], kind=self.context.kind)
 
 
 def fill(options: argparse.Namespace) -> None:
@@ -42,16 +27,16 @@ def fill(options: argparse.Namespace) -> None:
     end = source.offset(*options.to) if options.to else start
     if end < start:
         raise CommandFailed("--to lies before --at.")
-    gap = Gap(start, end, _context(source.text, start, end, options.file))
-    segments = (gap.hole,)
+    asked = gap(source.text, start, end, language("", options.file).id)
+    segments = (asked.hole,)
     if options.watch:
         from caesura.commands.watch import watching
 
         with watching(source, start, end, stderr=options.json) as show:
-            done, model = asyncio.run(_run(options, gap.context, segments, show))
+            done, model = asyncio.run(_run(options, asked.context, segments, show))
     else:
-        done, model = asyncio.run(_run(options, gap.context, segments))
-    text = finish(done.holes[0].text, gap.context)
+        done, model = asyncio.run(_run(options, asked.context, segments))
+    text = asked.fitted(done.holes[0].text)
     if options.write and text:
         source.write([(start, end, text)])
     if options.json:
@@ -73,25 +58,26 @@ def holes(options: argparse.Namespace) -> None:
     gaps = _gaps(source.text, spans, options)
     around = replace(gaps[0].context, suffix=gaps[-1].context.suffix)
     segments: list[wire.Text | wire.Hole] = [gaps[0].hole]
-    for before, gap in pairwise(gaps):
-        if between := source.text[before.end : gap.start]:
+    for ((_, before), (after, _)), asked in zip(pairwise(spans), gaps[1:], strict=True):
+        if between := source.text[before:after]:
             segments.append(wire.Text(between))
-        segments.append(gap.hole)
+        segments.append(asked.hole)
     done, model = asyncio.run(_run(options, around, tuple(segments)))
-    texts = [finish(filled.text, gap.context) for filled, gap in zip(done.holes, gaps, strict=True)]
-    filled = [(gap, text) for gap, text in zip(gaps, texts, strict=True) if text]
+    texts = [asked.fitted(filled.text) for filled, asked in zip(done.holes, gaps, strict=True)]
+    filled = [(start, end, text) for (start, end), text in zip(spans, texts, strict=True) if text]
     if options.write and filled:
-        source.write([(gap.start, gap.end, text) for gap, text in filled])
+        source.write(filled)
     if options.json:
         print_json({"texts": texts, **_report(done, model)})
     elif not options.write:
-        for gap, text in filled:
-            print(f"{_place(source, gap)}: {text}")
-    _tell_unfilled([_place(source, gap) for gap, text in zip(gaps, texts, strict=True) if not text], len(gaps))
+        for start, _, text in filled:
+            print(f"{_place(source, start)}: {text}")
+    unfilled = [_place(source, start) for (start, _), text in zip(spans, texts, strict=True) if not text]
+    _tell_unfilled(unfilled, len(gaps))
 
 
-def _place(source: Source, gap: Gap) -> str:
-    line, column = source.position(gap.start)
+def _place(source: Source, offset: int) -> str:
+    line, column = source.position(offset)
     return f"{line}:{column}"
 
 
@@ -107,16 +93,9 @@ def _gaps(text: str, spans: list[tuple[int, int]], options: argparse.Namespace) 
     gaps, removed = [], 0
     clean = text.replace(options.marker, "")
     for start, end in spans:
-        gaps.append(Gap(start, end, _context(clean, start - removed, start - removed, options.file)))
+        gaps.append(gap(clean, start - removed, start - removed, language("", options.file).id))
         removed += end - start
     return gaps
-
-
-def _context(text: str, start: int, end: int, name: str) -> Context:
-    row = language("", name)
-    tree = SyntaxTree(row)
-    tree.parse(text)
-    return context(text, start, end, language=row.id, tree=tree.tree)
 
 
 async def _run(

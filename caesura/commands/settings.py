@@ -1,0 +1,54 @@
+"""`caesura settings`: the language server's settings as docs/configuration.md has them, or as a JSON schema."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from caesura.commands.asking import print_json
+from caesura.server.options import Options
+
+
+def run(options: argparse.Namespace) -> None:
+    if options.schema:
+        print_json(schema())
+    else:
+        sys.stdout.write(table())
+
+
+def schema() -> dict[str, Any]:
+    """A JSON schema of the object that an editor sends."""
+    found = msgspec.json.schema(Options)
+    whole: dict[str, Any] = found["$defs"]["Options"]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole, "additionalProperties": False}
+
+
+def table() -> str:
+    """Markdown, ending in a line break."""
+    return "".join(f"{line}\n" for line in _lines(schema()["properties"]))
+
+
+def _lines(properties: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    yield "| name | default | range | what it does |"
+    yield "|---|---|---|---|"
+    for name, about in properties.items():
+        what = about["description"].replace("|", "\\|")
+        yield f"| `{name}` | `{_default(about['default'])}` | {_range(about)} | {what} |"
+
+
+def _default(value: object) -> str:
+    return json.dumps(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+def _range(about: Mapping[str, Any]) -> str:
+    if "anyOf" in about:
+        return " or ".join(_range(one) for one in about["anyOf"])
+    if "enum" in about:
+        return ", ".join(f"`{value}`" for value in about["enum"])
+    if "minimum" in about:
+        return f"{about['minimum']:,} to {about['maximum']:,}"
+    names = {"boolean": "`true`, `false`", "array": "list of text", "object": "name to `true` or `false`"}
+    return names.get(about["type"], "`null`" if about["type"] == "null" else "text")

@@ -1,0 +1,286 @@
+"""Canvases of documents: which one answers for a cursor, when a new one is begun and from what, and what is worth
+computing ahead. The engine, and what lies around a document, are passed in.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Literal, Protocol
+
+from caesura import wire
+from caesura.server import privacy, syntax
+from caesura.server.completion import line_break
+from caesura.server.context import Budget, Context, context, hole, indent_of, line_after, line_before, opens_block
+from caesura.server.cursor import Cursor
+from caesura.server.engine import EngineError, job_id
+from caesura.server.languages import Language
+from caesura.server.options import MODES, Options
+from caesura.server.trace import Answer
+from caesura.server.warm import Gate, Proposal, Typed, WarmCanvas
+from caesura.server.workspace import Open
+
+NEARBY = 30  # lines within which the neighbours stay as they were chosen, so that the engine's KV of them stays valid
+
+log = logging.getLogger(__name__)
+
+
+class Infiller(Protocol):
+    """What we need of engine.Engine."""
+
+    def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]: ...
+
+
+class Around(Protocol):
+    """What we need to know of what lies around a document; see surroundings.py."""
+
+    def hidden(self, opened: Open) -> bool: ...
+    def frame(self, opened: Open, place: Context, budget: Budget) -> Context: ...
+    def neighbours(
+        self, opened: Open, place: Context, kept: tuple[wire.Neighbour, ...]
+    ) -> tuple[wire.Neighbour, ...]: ...
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The item that a completion popup has selected: `text` would replace what lies between `start` and the cursor."""
+
+    start: int
+    text: str
+
+
+class Canvases:
+    """Begins, keeps and ends the canvases of all cursors."""
+
+    def __init__(self, engine: Infiller, options: Callable[[], Options], around: Around) -> None:
+        self._engine = engine
+        self._options = options
+        self._around = around
+        self._trouble = ""
+
+    def __repr__(self) -> str:
+        return f"<Canvases {self._trouble!r}>"
+
+    def follow(
+        self,
+        cursor: Cursor,
+        opened: Open,
+        at: int,
+        priority: Literal["invoked", "automatic"],
+        least: float,
+        selected: Selected | None = None,
+    ) -> tuple[WarmCanvas, Answer]:
+        """The canvas for `at`: one there is that still agrees, else a new one; and which of them. `least` is the
+        confidence asked of what is shown."""
+        start = partial(self._start, cursor, opened, at, priority, least, selected)
+        cursor.at, cursor.restart = at, start
+        canvas = self._known(cursor, opened, at, selected)
+        if canvas is None:
+            return start(), "cold"
+        cursor.put(canvas)
+        if priority == "invoked":
+            canvas.least = min(canvas.least, least)
+        return canvas, "speculated" if canvas.speculative else "typed_through" if canvas.typed.text else "warm"
+
+    def _known(self, cursor: Cursor, opened: Open, at: int, selected: Selected | None) -> WarmCanvas | None:
+        if selected is not None:
+            known = cursor.canvas
+            same = known and (known.lead, known.typed.origin) == (selected.text, selected.start)
+            return known if known and same and not (known.stale or (known.over and not known.fills)) else None
+        for canvas in (cursor.canvas, cursor.ahead, *cursor.resting):
+            if canvas and canvas.agrees(at) and not (canvas.stale and self._differs(canvas, opened)):
+                return canvas
+        return None
+
+    def _differs(self, canvas: WarmCanvas, opened: Open) -> bool:
+        """Whether edits elsewhere have changed what the engine was shown for a canvas."""
+        start, end = canvas.typed.origin, canvas.typed.origin + len(canvas.typed.text)
+        now = self._context(opened, start, end)
+        canvas.stale = (now.prefix + canvas.lead, now.suffix) != (canvas.context.prefix, canvas.context.suffix)
+        return canvas.stale
+
+    def _start(
+        self,
+        cursor: Cursor,
+        opened: Open,
+        at: int,
+        priority: Literal["invoked", "automatic"],
+        least: float,
+        selected: Selected | None,
+    ) -> WarmCanvas:
+        """A new canvas for `at`, warm from what is left of the one before it."""
+        lead, start = (selected.text, selected.start) if selected else ("", at)
+        typed = Typed(start, opened.document.text[start:at])
+        draft = _draft((cursor.canvas, *cursor.resting), typed.text, lead, at)
+        place = self._context(opened, start, at, lead)
+        canvas = WarmCanvas(typed, place, lead=lead, least=least)
+        canvas.replaces = selected is not None
+        line = opened.document.position(at)[0]
+        if cursor.anchor is None or abs(line - cursor.anchor) > NEARBY:
+            cursor.anchor, cursor.neighbours = line, self._around.neighbours(opened, place, cursor.neighbours)
+        cursor.put(canvas)
+        self._launch(cursor, opened, canvas, priority, cursor.key, draft=draft)
+        return canvas
+
+    def _context(self, opened: Open, start: int, end: int, lead: str = "") -> Context:
+        """The context of the hole behind `lead`, which is thought to stand in the place of `start:end`."""
+        text, tree = opened.document.text, opened.tree.tree
+        budget = Budget(self._options().context_before, self._options().context_after)
+        if lead:
+            text, tree, start = text[:start] + lead + text[end:], None, start + len(lead)
+            end = start
+        found = context(text, start, end, language=opened.document.language, tree=tree, budget=budget)
+        return self._around.frame(opened, found, budget)
+
+    def _launch(
+        self,
+        cursor: Cursor,
+        opened: Open,
+        canvas: WarmCanvas,
+        priority: Literal["invoked", "automatic", "speculative"],
+        key: str,
+        *,
+        draft: tuple[str] | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Begin the job of a canvas, unless nothing is wanted there."""
+        place, options = canvas.context, self._options()
+        if not {"comment": options.in_comments, "string": options.in_strings}.get(place.scope, True):
+            canvas.over = True
+            return
+        canvas.job = job_id()
+        prefix, suffix = privacy.around(place.prefix, place.suffix)
+        job = wire.Infill(
+            job=canvas.job,
+            document=key,
+            version=max(0, opened.document.version),
+            priority=priority,
+            prefix=prefix,
+            suffix=suffix,
+            language=place.language,
+            neighbours=cursor.neighbours,
+            segments=(hole(place, options.max_tokens),),
+            candidates=options.candidates,
+            draft=draft,
+            seed=seed,
+        )
+        canvas.task = asyncio.create_task(self._run(cursor, opened, canvas, job))
+
+    async def _run(self, cursor: Cursor, opened: Open, canvas: WarmCanvas, job: wire.Infill) -> None:
+        try:
+            async with aclosing(self._engine.infill(job)) as events:
+                async for event in events:
+                    canvas.hear(event)
+                    drifted = cursor.canvas is canvas and not canvas.replaces and not canvas.agrees(cursor.at)
+                    if drifted and cursor.restart:
+                        cursor.restart()  # it says something else than was typed, or nothing beyond it
+                    cursor.wake()
+            self._trouble = ""
+            if canvas is cursor.ahead and not canvas.speculative:
+                self._adopt(cursor, opened)
+        except EngineError as error:
+            self._report(str(error))
+        finally:
+            canvas.over = True
+            cursor.wake()
+
+    def gate(self, opened: Open, canvas: WarmCanvas) -> Gate:
+        """What of a text is sound in the document as it is now."""
+        if not self._options().syntax_gate:
+            return lambda start, end, insert: insert
+        text, tree = opened.document.text, opened.tree.tree
+        before = canvas.context.prefix.removesuffix(canvas.lead)
+
+        @cache  # of all candidates: they are for the same place
+        def gate(start: int, end: int) -> syntax.Gate:
+            place = replace(canvas.context, prefix=before + text[canvas.typed.origin : start])
+            return syntax.Gate(text, start, end, place, tree)
+
+        return lambda start, end, insert: gate(start, end).shortened(insert)
+
+    def _report(self, trouble: str) -> None:
+        """Log a trouble once, not at every keystroke."""
+        if trouble != self._trouble:
+            self._trouble = trouble
+            log.warning("No completion: %s", trouble)
+
+    # What runs ahead
+
+    def refine(self, cursor: Cursor, opened: Open, canvas: WarmCanvas) -> None:
+        """A part was accepted: it is fixed now, and what is left of the canvas is denoised again behind it."""
+        taken = canvas.typed.text
+        whole = cursor.at == canvas.typed.origin + len(taken)
+        if canvas.answer and canvas.rest() and whole and taken.startswith(canvas.lead):
+            self._go_ahead(cursor, opened, canvas, taken, draft=canvas.rest())
+
+    def mend(self, cursor: Cursor, opened: Open, canvas: WarmCanvas, sound: Proposal) -> bool:
+        """The syntax gate cut the proposal: denoise what is behind the sound part again; false when that was tried."""
+        lead = canvas.typed.text + sound.insert
+        if not canvas.answer or canvas.mended or sound.back or not lead.startswith(canvas.lead):
+            return False
+        canvas.mended = True
+        self._go_ahead(cursor, opened, canvas, lead, seed=1)
+        return True
+
+    def speculate(self, cursor: Cursor, opened: Open, canvas: WarmCanvas, proposal: Proposal) -> None:
+        """In idle time, what would come next if the proposal were accepted and the line ended."""
+        wanted = self._options().speculate and self._options().warm and MODES[self._options().mode].automatic
+        ends = canvas.context.kind != "span" and not line_after(opened.document.text, cursor.at).strip()
+        if not (wanted and ends and canvas.answer) or cursor.ahead or proposal.eat or proposal.back:
+            return
+        typed = Typed(canvas.typed.origin, canvas.typed.text)
+        before = canvas.context.prefix.removesuffix(canvas.lead)
+        lead = _entered(before, typed.text + proposal.insert, line_break(canvas.context), opened.language)
+        place = self._context(opened, typed.origin, typed.origin + len(typed.text), lead)
+        following = WarmCanvas(typed, place, lead=lead, least=canvas.least, speculative=True)
+        cursor.run_ahead(following)
+        self._launch(cursor, opened, following, "speculative", cursor.key + "+")
+
+    def _go_ahead(
+        self,
+        cursor: Cursor,
+        opened: Open,
+        canvas: WarmCanvas,
+        lead: str,
+        *,
+        draft: tuple[str] | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Denoise the hole of `canvas` again behind `lead`."""
+        prefix = canvas.context.prefix.removesuffix(canvas.lead) + lead
+        place = replace(canvas.context, prefix=prefix, indent=indent_of(line_before(prefix, len(prefix))))
+        again = WarmCanvas(Typed(canvas.typed.origin, canvas.typed.text), place, lead=lead, least=canvas.least)
+        again.mended = True
+        cursor.run_ahead(again)
+        self._launch(cursor, opened, again, "automatic", cursor.key + "+", draft=draft, seed=seed)
+
+    def _adopt(self, cursor: Cursor, opened: Open) -> None:
+        """Take the canvas that ran ahead, if it only adds to what the old one proposes: what is shown never jumps."""
+        old, new = cursor.canvas, cursor.ahead
+        if old is None or new is None:
+            return
+        shown = old.propose(cursor.at, self.gate(opened, old)).insert
+        found = new.propose(cursor.at, self.gate(opened, new)).insert
+        if found.startswith(shown) and len(found) > len(shown):
+            cursor.put(new)
+            cursor.resting.remove(old)
+        else:
+            cursor.run_ahead(None)
+
+
+def _draft(known: Sequence[WarmCanvas | None], typed: str, lead: str, at: int) -> tuple[str] | None:
+    """What is left of a canvas at `at`, as a start for one that has `lead` in the place of `typed` before it."""
+    here = (canvas for canvas in known if canvas and at == canvas.typed.origin + len(canvas.typed.text))
+    rest = next((rest for canvas in here if (rest := canvas.rest())), None)
+    if rest is None or not (typed + rest[0]).startswith(lead):
+        return None
+    return ((typed + rest[0]).removeprefix(lead),) if lead else rest
+
+
+def _entered(before: str, lead: str, line_break: str, row: Language) -> str:
+    """`lead` behind `before`, with the line break and the indentation that an editor adds when its line is ended."""
+    line = line_before(before + lead, len(before + lead))
+    step = ("\t" if "\t" in indent_of(line) else "    ") if opens_block(line, row) else ""
+    return lead + line_break + indent_of(line) + step

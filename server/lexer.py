@@ -1,0 +1,156 @@
+"""A rough lexer for every row of the language table: which brackets, strings and comments are open at a place.
+
+It needs neither grammar nor whole file, so it also holds where the tree is missing or behind. Pure."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from caesura.server.languages import Language
+
+PARTNER = {")": "(", "]": "[", "}": "{"}
+
+_WORD_BEFORE = re.compile(r"\w*\Z")
+_PREFIXES = frozenset("rbfuRBFUL")  # letters that may stand before an opening quote
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """`at` is its offset in the text fed, `begins` one in the line where its statement begins, and `resumes` the string
+    that goes on after an interpolation."""
+
+    mark: str
+    at: int
+    begins: int
+    resumes: str = ""
+
+
+class Scan:
+    """What is open after the `text` fed so far. `faults` counts closers without an opener and strings that a line end
+    cuts; `comment` is the mark that ends the open comment."""
+
+    def __init__(self, row: Language, quote: str = "", comment: str = "") -> None:
+        self.row, self.quote, self.comment = row, quote, comment
+        self.text = ""
+        self.open: list[Bracket] = []
+        self.faults = 0
+        self._interpolates = False  # the open string is an f-string
+        self._begins: int | None = None  # where the statement of this line begins, if on a line above
+        self._below: int | None = None  # where the first whole line of the suffix begins
+        self._cut = False
+
+    def __repr__(self) -> str:
+        return f"<Scan {len(self.text)} open={len(self.open)} quote={self.quote!r} comment={self.comment!r}>"
+
+    def copy(self) -> "Scan":
+        other = Scan(self.row, self.quote, self.comment)
+        other.text, other.open, other.faults = self.text, self.open.copy(), self.faults
+        other._interpolates, other._begins = self._interpolates, self._begins
+        return other
+
+    def feed(self, text: str) -> "Scan":
+        for _ in self.steps(text):
+            pass
+        return self
+
+    def feed_suffix(self, suffix: str, *, cut: bool) -> "Scan":
+        """Feed what follows. There, a closer that begins a line is not the partner of a bracket in a deeper line, nor,
+        but for a parenthesis, in a shallower one; and where the text before was `cut`, closers below the hole's line
+        may have a partner that we do not see."""
+        self._below, self._cut = len(self.text) + len(suffix.partition("\n")[0]) + 1, cut
+        return self.feed(suffix)
+
+    def steps(self, text: str) -> Iterator[int]:
+        """Feed `text`, pausing behind each mark with its end."""
+        done = before = len(self.text)
+        self.text += text
+        while found := _marks(self.row).search(self.text, done):
+            done = self._take(found[0], found.start())
+            yield done - before
+
+    def _take(self, mark: str, at: int) -> int:
+        """Take one mark into account; the offset where the next one may begin."""
+        end = at + len(mark)
+        if mark == "\n":
+            self._begins = None
+        if self.comment:
+            if mark == self.comment or (self.comment == "\n" and mark.endswith("\n")):
+                self.comment = ""
+        elif self.quote:
+            return self._take_in_string(mark, at)
+        elif mark == self.row.comment:
+            self.comment = "\n"
+        elif self.row.block_comment and mark == self.row.block_comment[0]:
+            self.comment = self.row.block_comment[1]
+        elif mark in self.row.long_quotes or (len(mark) == 1 and mark in self.row.quotes):
+            word = _WORD_BEFORE.findall(self.text, max(0, at - 4), at)[0]
+            if mark != "'" or _PREFIXES.issuperset(word):
+                self.quote, self._interpolates = mark, "f" in word.lower() and len(word) < 3
+        elif mark[-1] in "([{":
+            self._open(mark[-1], end - 1)
+        elif mark in PARTNER:
+            self._close(mark, at)
+        return end
+
+    def _take_in_string(self, mark: str, at: int) -> int:
+        end = at + len(mark)
+        if mark == self.quote:
+            self.quote = ""
+        elif mark == "\n" and self.quote not in self.row.long_quotes and self.quote not in self.row.spanning:
+            self.quote, self.faults = "", self.faults + 1
+        elif mark == "{" and self._interpolates:
+            if self.text.startswith("{{", at):
+                return at + 2
+            self._interpolate("{", end)
+        elif mark in self.row.interpolations and self.quote != "'":
+            self._interpolate(mark[-1], end)
+        elif len(mark) > 1 and mark[0] != "\\":  # a mark of code, which may hide the end of the string
+            self.quote = "" if mark[0] == self.quote else self.quote
+            return at + 1
+        return end
+
+    def _interpolate(self, mark: str, end: int) -> None:
+        self._open(mark, end - 1, self.quote + "f" * self._interpolates)
+        self.quote = ""
+
+    def _open(self, mark: str, at: int, resumes: str = "") -> None:
+        self.open.append(Bracket(mark, at, at if self._begins is None else self._begins, resumes))
+
+    def _close(self, mark: str, at: int) -> None:
+        if self._below is not None and at >= self._below and (depth := self._depth(at)) is not None:
+            while self.open and (self._depth(self.open[-1].begins, anywhere=True) or 0) > depth:
+                self.open.pop()
+                self.faults += 1
+            if self.open and mark != ")" and (self._depth(self.open[-1].begins, anywhere=True) or 0) < depth:
+                self.faults += 1
+                return
+        if self.open and self.open[-1].mark == PARTNER[mark]:
+            bracket = self.open.pop()
+            self.quote, self._interpolates = bracket.resumes.removesuffix("f"), bracket.resumes.endswith("f")
+            if self.text.find("\n", bracket.at, at) >= 0:
+                self._begins = bracket.begins
+        elif self.open or not self._cut or self._below is None or at < self._below:
+            self.faults += 1
+
+    @property
+    def total(self) -> int:
+        """Brackets and strings without their other end."""
+        return self.faults + len(self.open) + bool(self.quote)
+
+    def _depth(self, at: int, *, anywhere: bool = False) -> int | None:
+        """The indentation of the line that the character at `at` begins, or is `anywhere` in."""
+        line = self.text[self.text.rfind("\n", 0, at) + 1 : at]
+        indent = line[: len(line) - len(line.lstrip())]
+        return len(indent.expandtabs()) if anywhere or not line.strip() else None
+
+
+@cache
+def _marks(row: Language) -> re.Pattern[str]:
+    comments = (*(row.block_comment or ()), *filter(None, [row.comment]))
+    parts = [r"\\."]
+    parts += [r"(?<![\w$&{:])" + re.escape(mark) if mark in ("#", "//") else re.escape(mark) for mark in comments]
+    parts += [re.escape(mark) for mark in (*row.long_quotes, *row.interpolations)]
+    if row.quotes and "'" not in row.quotes:
+        parts.append(r"'(?:[^'\\\n]|\\[^'\n]{1,8}|\\')'")  # a character
+    return re.compile("|".join([*parts, r"[()\[\]{}\"'`\n]"]), re.DOTALL)

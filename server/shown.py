@@ -1,0 +1,70 @@
+"""A suggestion that the editor shows, and what becomes of it: taken, taken in part, or typed over. State only."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from caesura.server.document import Edit
+from caesura.server.warm import Typed
+
+Outcome = Literal["accepted", "partly", "rejected"]
+
+SEEN_S = 0.3  # a suggestion that was typed over sooner was not refused: nobody had read it
+TAKEN = 2  # code points that come at once are taken, not typed
+
+
+class Tally(Protocol):
+    """Where outcomes are counted, in code points; see stats.py."""
+
+    def shown(self, language: str, characters: int) -> None: ...
+    def accepted(self, language: str, characters: int) -> None: ...
+    def partly(self, language: str, characters: int) -> None: ...
+    def rejected(self, language: str, characters: int) -> None: ...
+
+
+@dataclass
+class Shown:
+    """`since` is when it was first drawn, in seconds of the caller's clock; `taken` counts code points."""
+
+    id: str
+    language: str
+    typed: Typed
+    insert: str
+    since: float
+    taken: int = 0
+    over: bool = False  # its outcome is known
+    moved: bool = False  # the text elsewhere has changed
+
+    @property
+    def fits(self) -> bool:
+        """Whether it still agrees with the text."""
+        return not self.moved and self.typed.agrees(self.insert)
+
+    def goes_on(self, cursor: int, insert: str) -> bool:
+        """Whether a proposal for `cursor` is what is left of this one, or begins with it."""
+        rest = self.insert[len(self.typed.text) :]
+        return self.fits and cursor == self.typed.origin + len(self.typed.text) and insert.startswith(rest)
+
+    def follow(self, edit: Edit, now: float) -> tuple[Outcome, int] | None:
+        """Take an edit into account: what it decided, and about how many code points."""
+        if not self.typed.follow(edit):
+            self.moved = True
+        if self.over or self.moved:
+            return None
+        left = len(self.insert) - len(self.typed.text)
+        if not self.fits:
+            self.over = True
+            return ("rejected", len(self.insert)) if now - self.since >= SEEN_S else None
+        self.over = not left
+        if len(edit.text) < TAKEN or not self.insert.startswith(self.typed.text):
+            return None
+        self.taken += len(edit.text)
+        return ("partly" if left else "accepted"), len(edit.text)
+
+    def told(self, taken: int) -> tuple[Outcome, int] | None:
+        """The editor says that `taken` code points were accepted in all: what its edits have not told already."""
+        more = min(taken, len(self.insert)) - self.taken
+        if more <= 0:
+            return None
+        self.taken += more
+        self.over = self.taken == len(self.insert)
+        return ("accepted" if self.over else "partly"), more

@@ -1,0 +1,111 @@
+"""What lies around a document: the notebook's other cells, related files of the workspace, and what is kept hidden.
+
+The pure parts are in notebooks.py, neighbours.py and privacy.py; here they meet the files and the clock.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from caesura import wire
+from caesura.server.context import Budget, Context
+from caesura.server.document import Document, Edit
+from caesura.server.files import Files
+from caesura.server.languages import UNKNOWN
+from caesura.server.neighbours import History, Snapshot, Target, choose
+from caesura.server.options import Options
+from caesura.server.outline import index
+from caesura.server.workspace import Open, Workspace
+
+
+class Surroundings:
+    """`options` gives the settings as they are. Other files are looked at in a trusted workspace only."""
+
+    def __init__(self, workspace: Workspace, options: Callable[[], Options]) -> None:
+        self._workspace = workspace
+        self._options = options
+        self._files = Files()
+        self._history = History()
+        self._imported: dict[str, tuple[Snapshot, ...]] = {}
+        self._reading: dict[str, asyncio.Task[None]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Surroundings {self._files} {len(self._imported)} with imports>"
+
+    @property
+    def problems(self) -> list[str]:
+        return self._files.problems
+
+    # What changes
+
+    def changed(self) -> None:
+        """The workspace's folders or the settings have changed."""
+        options = self._options()
+        self._files = Files(self._workspace.folders, options.ignore, trusted=options.trusted)
+        self._imported.clear()
+        for opened in self._workspace.all():
+            self.opened(opened.document.uri)
+
+    def opened(self, uri: str) -> None:
+        """Read what a document imports, for the time when somebody types in it."""
+        opened = self._workspace.get(uri)
+        if opened is None or not self._wanted or uri in self._reading or self._files.hides(uri):
+            return
+        task = self._reading[uri] = asyncio.create_task(self._read(opened.document))
+        task.add_done_callback(lambda _: self._reading.pop(uri, None))
+
+    def edited(self, opened: Open, edits: Sequence[Edit]) -> None:
+        if name := self._workspace.label(opened.document.uri):
+            for edit in edits:
+                self._history.edited(name, edit, time.monotonic())
+
+    def closed(self, uri: str) -> None:
+        self._imported.pop(uri, None)
+        if name := self._workspace.label(uri):
+            self._history.forget(name)
+
+    # What is asked
+
+    def hidden(self, opened: Open) -> bool:
+        """Whether a document gets no proposals and is nobody's neighbour."""
+        return self._files.hides(opened.document.uri)
+
+    def frame(self, opened: Open, place: Context, budget: Budget) -> Context:
+        """The context of a place in a notebook's cell, with the cells around it."""
+        above, below = self._workspace.notebooks.around(opened.document, self._document, opened.language.comment)
+        if not above and not below:
+            return place
+        prefix, suffix = (above + place.prefix)[-budget.before :], (place.suffix + below)[: budget.after]
+        return replace(place, prefix=prefix, suffix=suffix)
+
+    def neighbours(self, opened: Open, place: Context, kept: tuple[wire.Neighbour, ...]) -> tuple[wire.Neighbour, ...]:
+        """Related parts of other files; `kept` are those of the place before."""
+        uri = opened.document.uri
+        name = self._workspace.label(uri)
+        if name is None or not self._wanted:
+            return ()
+        self.opened(uri)  # its imports may have changed; they are ready for the next place
+        others = [found for other in reversed(self._workspace.all()) if (found := self._snapshot(other, uri))]
+        snapshots = [*others, *self._imported.get(uri, ())]
+        target = Target(name, place.language, place.prefix, place.suffix)
+        return choose(target, snapshots, self._history.recent(time.monotonic()), kept=kept)
+
+    @property
+    def _wanted(self) -> bool:
+        options = self._options()
+        return options.enable and options.neighbours and options.trusted
+
+    async def _read(self, document: Document) -> None:
+        await asyncio.to_thread(index, document.text, document.language)  # kept, for when it is a neighbour itself
+        self._imported[document.uri] = await self._files.imported(document.uri, document.text, document.language)
+
+    def _document(self, uri: str) -> Document | None:
+        opened = self._workspace.get(uri)
+        return None if opened is None or self._files.hides(uri) else opened.document
+
+    def _snapshot(self, other: Open, uri: str) -> Snapshot | None:
+        name = self._workspace.label(other.document.uri)
+        if name is None or other.document.uri == uri or other.language is UNKNOWN or self.hidden(other):
+            return None
+        return Snapshot(name, other.document.language, other.document.text)

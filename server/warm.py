@@ -1,0 +1,256 @@
+"""One warm canvas: a job for a place in a document, what it has said so far, and what of that fits the text typed
+since. State only: typing.py starts, keeps and stops canvases.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+
+from caesura import wire
+from caesura.server.completion import finish, sure
+from caesura.server.context import Context
+from caesura.server.document import Edit
+from caesura.server.privacy import reveals
+
+LEAST_PART = 8  # code points of a line that are worth showing before all of it is locked
+_AUTO_CLOSED = frozenset(")]}>\"'`")
+
+Gate = Callable[[int, int, str], str]
+"""(start, end, text) -> as much of `text` as leaves the syntax sound in the place of `start:end` of the document."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """`insert` replaces `back` code points before the cursor and `eat` after it; an empty one means nothing to propose.
+    `others` are further texts for the same range, best first."""
+
+    insert: str
+    eat: int = 0
+    back: int = 0
+    others: tuple[str, ...] = ()
+    confidence: float = 0.0
+    id: str = ""  # once the editor was given it
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A canvas on its way: `text` is the best guess for the cursor; its first `locked` code points will not change."""
+
+    text: str
+    locked: int = 0
+    confidence: float = 0.0
+
+
+class Typed:
+    """What stands at `origin` that was typed since something was computed for that place."""
+
+    def __init__(self, origin: int, text: str = "") -> None:
+        self.origin = origin
+        self.text = text
+
+    def follow(self, edit: Edit) -> bool:
+        """Take an edit of this text into account; False when it is of other text."""
+        start, end = edit.start - self.origin, edit.end - self.origin
+        if not 0 <= start <= end <= len(self.text):
+            return False
+        self.text = self.text[:start] + edit.text + self.text[end:]
+        return True
+
+    def move(self, edit: Edit) -> bool:
+        """Take an edit wholly before or behind this text into account; False when it cuts into it."""
+        if edit.end <= self.origin:
+            self.origin += len(edit.text) - (edit.end - edit.start)
+            return True
+        return edit.start >= self.origin + len(self.text)
+
+    def left(self, insert: str, cursor: int) -> Proposal | None:
+        """What of `insert` is left to insert at `cursor`; None where the typed text disagrees with it.
+
+        Typed text after the cursor was put there by the editor: a bracket it closed by itself."""
+        size = cursor - self.origin
+        before, after = self.text[: max(0, size)], self.text[max(0, size) :]
+        if not 0 <= size <= len(self.text) or not insert.startswith(before):
+            return None
+        rest = insert[len(before) :]
+        if not after:
+            return Proposal(rest)
+        if not _AUTO_CLOSED.issuperset(after) or after not in rest:
+            return None
+        return Proposal(rest.removesuffix(after)) if rest.endswith(after) else Proposal(rest, eat=len(after))
+
+    def agrees(self, insert: str) -> bool:
+        """Whether this is what one types who wants `insert`, a bracket that the editor closes included."""
+        end = self.origin + len(self.text)
+        return any(self.left(insert, cursor) is not None for cursor in (end, end - 1))
+
+
+class WarmCanvas:
+    """One job and the newest state of its hole.
+
+    `lead` is what the proposal begins with and the engine saw as fixed: a part that was accepted, the item that a
+    popup has selected, or, for a speculative canvas, the whole proposal of the canvas before it. `least` is the
+    confidence asked of what is shown.
+    """
+
+    def __init__(
+        self, typed: Typed, place: Context, *, lead: str = "", least: float = 0.0, speculative: bool = False
+    ) -> None:
+        self.typed = typed
+        self.context = place
+        self.lead = lead
+        self.least = least
+        self.speculative = speculative
+        self.fills: tuple[wire.Fill, ...] = ()  # the answer so far; when it is done, with its alternatives
+        self.answer: wire.Done | None = None
+        self.over = False  # no more events will come
+        self.job = ""
+        self.steps = 0
+        self.stale = False  # the text around has changed since
+        self.broken = False  # the syntax gate cut the best fill
+        self.mended = False  # another end was denoised for it
+        self.shown = False
+        self.replaces = False  # the lead takes the place of what is typed, which may be something else
+        self.task: asyncio.Task[None] | None = None
+        self._finish = lru_cache(maxsize=16)(partial(finish, context=place))
+        self._sound: dict[str, str] = {}  # by the whole text from the origin on: what the gate left of it
+
+    def __repr__(self) -> str:
+        state = "done" if self.answer else "over" if self.over else "live"
+        return f"<WarmCanvas {self.context.kind} at {self.typed.origin} typed {len(self.typed.text)} {state}>"
+
+    def hear(self, event: wire.Locked | wire.Done) -> None:
+        self.fills = (event.holes[0],)
+        self.steps = event.steps if isinstance(event, wire.Done) else event.step
+        if isinstance(event, wire.Done):
+            self.fills += tuple(alternative[0] for alternative in event.alternatives)
+            self.answer = event
+            self.over = True
+
+    def follow(self, edit: Edit) -> bool:
+        """Take an edit of the document into account; False when nothing here holds any more."""
+        if self.typed.follow(edit):
+            return True
+        self.stale = True
+        return self.typed.move(edit)
+
+    def agrees(self, cursor: int) -> bool:
+        """Whether this canvas still answers for `cursor`: nothing was typed, or just what it proposes."""
+        text = self._finish(self.fills[0].text) if self.fills else ""
+        rest = self.typed.left(self.lead + text, cursor)
+        if rest is None or not self.fills:
+            return rest is not None and not self.over
+        return bool(rest.insert or not self.over or not self.typed.text)
+
+    def ready(self, cursor: int, *, part: bool = False, whole: bool = False) -> bool:
+        """Whether there is something to show, or nothing to wait for. `part`: locked words will do."""
+        return self.over or any(p.insert for p in self._proposals(cursor, part=part, whole=whole))
+
+    def propose(self, cursor: int, gate: Gate, *, part: bool = False, whole: bool = False) -> Proposal:
+        """The best fill that leaves the syntax sound, up to its last locked boundary; else what is sound of the best.
+
+        `part` allows locked words that are no whole line. `whole` gives the lead too, in the place of what is typed.
+        """
+        found = [p for p in self._proposals(cursor, part=part and not self.over, whole=whole) if p.insert]
+        if not found:
+            return Proposal("")
+        sound = [p for p in found if self._gated(p, cursor, gate) == p.insert]
+        self.broken = not sound
+        if not sound:
+            return replace(found[0], insert=self._gated(found[0], cursor, gate))
+        best, *rest = sound
+        others = dict.fromkeys(
+            p.insert for p in rest if (p.eat, p.back) == (best.eat, best.back) and not best.insert.startswith(p.insert)
+        )
+        return replace(best, others=tuple(others))
+
+    def draft(self, cursor: int) -> Draft:
+        """What a streaming editor may draw at the cursor."""
+        if not self.fills:
+            return Draft("")
+        fill, nothing = self.fills[0], Proposal("")
+        text = (self.typed.left(self.lead + self._finish(fill.text), cursor) or nothing).insert
+        locked = (self.typed.left(self.lead + self._finish(_locked_run(fill)), cursor) or nothing).insert
+        return Draft(text, _common(text, locked), fill.confidence)
+
+    def rest(self) -> tuple[str] | None:
+        """What a job that follows this one may start from."""
+        text = self.fills[0].text[max(0, len(self.typed.text) - len(self.lead)) :] if self.fills else ""
+        return (text,) if text else None
+
+    def stop(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+    def _proposals(self, cursor: int, *, part: bool, whole: bool) -> Iterator[Proposal]:
+        for fill in self.fills:
+            text = _settled(fill, done=self.answer is not None)
+            least = 1
+            if text is None and part:
+                text, least = _whole_words(fill), LEAST_PART
+            if text is None:
+                continue
+            insert = self._finish(self._sure(fill, text))
+            if not insert or reveals(insert, self.context.prefix, self.context.suffix):
+                continue
+            found = self._whole(insert, cursor) if whole else self.typed.left(self.lead + insert, cursor)
+            if found and len(found.insert.strip()) >= least:
+                yield replace(found, confidence=fill.confidence)
+
+    def _sure(self, fill: wire.Fill, text: str) -> str:
+        """`text` as far as it is sure enough. What has been typed of it is certain."""
+        if not fill.probabilities:
+            return text if fill.confidence >= self.least else ""
+        given = len(self.typed.text) - len(self.lead)
+        known = [(end, 1.0 if end <= given else p) for end, p in fill.probabilities if end <= len(text)]
+        return sure(text, known, self.least, context=self.context)
+
+    def _whole(self, insert: str, cursor: int) -> Proposal:
+        return Proposal(self.lead + insert, back=max(0, cursor - self.typed.origin))
+
+    def _gated(self, proposal: Proposal, cursor: int, gate: Gate) -> str:
+        """What the gate leaves of a proposal; asked once for what amounts to the same text of the document."""
+        typed = "" if proposal.back else self.typed.text[: cursor - self.typed.origin]
+        whole = typed + proposal.insert
+        if whole not in self._sound or not self._sound[whole].startswith(typed):
+            self._sound[whole] = typed + gate(cursor - proposal.back, cursor + proposal.eat, proposal.insert)
+        return self._sound[whole][len(typed) :]
+
+
+def _settled(fill: wire.Fill, *, done: bool) -> str | None:
+    """The text up to the last locked boundary: all of a whole fill, else the whole lines that are locked."""
+    run = _locked_run(fill)
+    if done or (run == fill.text and not fill.open):
+        return fill.text
+    lines, line_break, _ = run.rpartition("\n")
+    return lines if line_break else None
+
+
+def _whole_words(fill: wire.Fill) -> str:
+    """The locked text from the left, without a word whose end is not locked."""
+    run = _locked_run(fill)
+    following = fill.text[len(run) : len(run) + 1]
+    if following and not _is_word(following):
+        return run
+    end = len(run)
+    while end and _is_word(run[end - 1]):
+        end -= 1
+    return run[:end]
+
+
+def _locked_run(fill: wire.Fill) -> str:
+    end = 0
+    for first, last in fill.locked:
+        if first > end:
+            break
+        end = max(end, last)
+    return fill.text[:end]
+
+
+def _common(one: str, other: str) -> int:
+    """The length of what two texts begin with alike."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _is_word(character: str) -> bool:
+    return character.isalnum() or character == "_"

@@ -1,0 +1,103 @@
+"""What the model is shown around a document: open files and imports of a trusted workspace, cells of a notebook."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from caesura.server.context import Budget, Context, context
+from caesura.server.options import Options
+from caesura.server.surroundings import Surroundings
+from caesura.server.workspace import Open, Workspace
+
+SHAPES = """class Square:
+    def __init__(self, side):
+        self.side = side
+
+    def area(self):
+        return 1
+"""
+
+
+class Project:
+    """A folder with files, some of them open."""
+
+    def __init__(self, folder: Path, **settings: object) -> None:
+        self.folder = folder
+        self.workspace = Workspace(folders=[str(folder)])
+        self.options = Options(**settings)  # type: ignore[arg-type]
+        self.around = Surroundings(self.workspace, lambda: self.options)
+        self.around.changed()
+
+    def open(self, name: str, text: str, language: str = "python") -> Open:
+        uri = (self.folder / name).as_uri()
+        self.workspace.open(uri, language, 0, text)
+        self.around.opened(uri)
+        opened = self.workspace.get(uri)
+        assert opened
+        return opened
+
+    def place(self, opened: Open) -> Context:
+        text = opened.document.text
+        return context(text, len(text), len(text), language=opened.document.language)
+
+    def neighbours(self, opened: Open) -> str:
+        return "\n".join(n.name + "\n" + n.text for n in self.around.neighbours(opened, self.place(opened), ()))
+
+
+async def read(project: Project) -> None:
+    """Until what is imported has been read."""
+    for task in list(project.around._reading.values()):
+        await asyncio.wait_for(task, 10)
+
+
+async def test_an_open_file_that_defines_what_is_used_is_shown(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.open("shapes.py", SHAPES)
+    found = project.neighbours(project.open("main.py", "from shapes import Square\n\nbox = Square("))
+    assert "shapes.py" in found
+    assert "def __init__(self, side):" in found
+    assert str(tmp_path) not in found
+
+
+async def test_an_imported_file_that_is_not_open_is_read(tmp_path: Path) -> None:
+    (tmp_path / "shapes.py").write_text(SHAPES)
+    project = Project(tmp_path)
+    main = project.open("main.py", "from shapes import Square\n\nbox = Square(")
+    await read(project)
+    assert "def __init__(self, side):" in project.neighbours(main)
+
+
+@pytest.mark.parametrize("settings", [{"trusted": False}, {"neighbours": False}, {"ignore": ("shapes.py",)}])
+async def test_nothing_is_shown_of_what_is_not_to_be_looked_at(tmp_path: Path, settings: dict[str, object]) -> None:
+    (tmp_path / "shapes.py").write_text(SHAPES)
+    project = Project(tmp_path, **settings)
+    project.open("shapes.py", SHAPES)
+    main = project.open("main.py", "from shapes import Square\n\nbox = Square(")
+    await read(project)
+    assert project.neighbours(main) == ""
+
+
+async def test_files_outside_of_the_workspace_are_nobodys_neighbours(tmp_path: Path) -> None:
+    project = Project(tmp_path / "project")
+    project.open("../shapes.py", SHAPES)
+    project.open(str(tmp_path / "forms.py"), SHAPES)
+    assert project.neighbours(project.open("main.py", "from shapes import Square\n\nbox = Square(")) == ""
+
+
+async def test_a_project_hides_files_by_its_own_rules(tmp_path: Path) -> None:
+    (tmp_path / ".caesuraignore").write_text("private/\n")
+    project = Project(tmp_path)
+    assert project.around.hidden(project.open("private/a.py", "x = "))
+    assert project.around.hidden(project.open(".env", "TOKEN=", "shellscript"))
+    assert not project.around.hidden(project.open("config.json", "{", "json"))
+
+
+async def test_the_cells_above_and_below_are_context(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    cells = [project.open(f"n.ipynb#{number}", text) for number, text in enumerate(("import os", "x = ", "print(x)"))]
+    project.workspace.notebooks.open("n", [cell.document.uri for cell in cells])
+    place = project.around.frame(cells[1], project.place(cells[1]), Budget())
+    assert (place.prefix, place.suffix) == ("import os\n\nx = ", "\n\nprint(x)")
+    short = project.around.frame(cells[1], project.place(cells[1]), Budget(before=6, after=4))
+    assert (short.prefix, short.suffix) == ("\n\nx = ", "\n\npr")

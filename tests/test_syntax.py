@@ -1,0 +1,111 @@
+"""The syntax gate: what it lets through, what it shortens, and how it judges a text that is broken already."""
+
+import pytest
+
+from caesura.server import syntax
+from caesura.server.context import context
+from caesura.server.document import Document
+from caesura.server.languages import language
+from caesura.server.syntax import Gate
+from caesura.server.trees import SyntaxTree
+
+
+def gate(source: str, name: str = "python", *, parse: bool = True) -> Gate:
+    """For the hole at `¦`."""
+    before, after = source.split("¦")
+    tree = SyntaxTree(language(name))
+    if parse:
+        tree.parse(before + after)
+    hole = context(before + after, len(before), len(before), language=name, tree=tree.tree)
+    return Gate(before + after, len(before), len(before), hole, tree.tree)
+
+
+@pytest.mark.parametrize("parse", [False, True])
+@pytest.mark.parametrize(
+    ("source", "name", "insert", "left"),
+    [
+        ("x = ¦\n", "python", "a + b", "a + b"),
+        ("x = ¦\n", "python", "a + b +", "a + b"),
+        ("x = ¦\n", "python", "a + f(b, [c", "a"),
+        ("x = ¦\n", "python", ") + 1", ""),
+        ("def f():\n    ¦\n\n\ny = 2\n", "python", "a = 1\n    b = ) 2", "a = 1"),
+        ("f(¦)\n", "python", "a, b", "a, b"),
+        ("f(¦)\n", "python", "a, b)", "a, b"),
+        ("void f() {\n  ¦\n}\n", "c", "int a = 1;", "int a = 1;"),
+        ("void f() {\n  ¦\n}\n", "c", "int a = 1", ""),
+        ('{"a": ¦}\n', "json", "[1, 2]", "[1, 2]"),
+        ('{"a": 1¦}\n', "json", ", b", ""),
+        ("a ¦\n", "klingon", ") (", ") ("),  # no grammar, no judgement
+    ],
+)
+def test_no_new_error_stands_beside_an_insertion(source: str, name: str, insert: str, left: str, parse: bool) -> None:
+    assert gate(source, name, parse=parse).shortened(insert) == left
+    assert gate(source, name, parse=parse).sound(left)
+
+
+def test_a_text_that_is_broken_at_the_cursor_may_stay_so() -> None:
+    assert gate("y = 1\nfoo(a, ¦\nz = 2\n").shortened("b") == "b"
+    assert gate("function f() {\n  if (a¦\n", "javascript").shortened(" && b") == " && b"
+
+
+def test_what_mends_a_broken_text_is_taken_rather_than_what_does_not() -> None:
+    assert gate("def f():\n    x = ¦\n    return x\n").shortened("a * (b") == "a"
+    assert gate("f(a, ¦\ny = 1\n").shortened("b)") == "b)"
+
+
+def test_a_line_may_begin_a_block() -> None:
+    opened = gate("function f(a) {\n  ¦\n  return a;\n}\n", "javascript")
+    assert opened.sound("if (a) {")
+    assert opened.sound("const b = call(a, (c) => {")
+    assert not opened.sound("if (a")
+    assert not opened.sound("if (a)) {")
+    assert not gate("g(¦, b);\n", "javascript").sound("(")  # something follows on the line
+
+
+def test_a_line_end_for_the_closing_brace_outlives_the_cut() -> None:
+    assert gate("function f() {¦}\n", "javascript").shortened("\n  a();\n  b(;\n") == "\n  a();\n"
+
+
+def test_a_fault_elsewhere_changes_nothing() -> None:
+    far = "def broken(:\n    pass\n\n\n" + "def f(a):\n    return a\n\n\n" * 5
+    assert gate(far + "def g(a):\n    return ¦\n").shortened("a + 1") == "a + 1"
+    assert gate(far + "def g(a):\n    return ¦\n").shortened("a +") == "a"
+
+
+def test_what_was_typed_since_the_last_parse_is_judged_too() -> None:
+    before, typed, after = "y = 1\n", "def f(a):\n    b = ", "\nz = 2\n"
+    document = Document("file:///a.py", "python", 0, before + after, "utf-32")
+    tree = SyntaxTree(language("python"))
+    tree.parse(document.text)
+    at = document.position(len(before))
+    tree.edit(document.edit(at, at, typed))
+    offset = len(before + typed)
+    hole = context(document.text, offset, offset, language="python", tree=tree.tree)
+    assert Gate(document.text, offset, offset, hole, tree.tree).shortened("a + f(1") == "a"
+
+
+def test_a_statement_with_comments_in_it_is_judged_as_a_whole() -> None:
+    assert gate("x\n#\n¦", "yaml").shortened("y: 1") == ""  # a text and a mapping
+
+
+def test_a_replaced_selection_is_judged_against_what_it_was() -> None:
+    text = "x = (1 + 2\ny = 3\n"
+    hole = context(text, 4, 10, language="python")
+    assert Gate(text, 4, 10, hole, None).shortened("(1 + 2)") == "(1 + 2)"
+    text = "x = (1 + 2)\ny = 3\n"
+    assert Gate(text, 4, 11, hole, None).shortened("(1 + 2") == ""
+
+
+def test_a_text_too_long_to_parse_at_once_is_judged_by_the_statements_beside_the_hole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(syntax, "MAX_WINDOW", 100)
+    long = "y = 1\n" * 50
+    assert gate(f"{long}x = f()¦\n{long}").shortened(")") == ""
+    assert gate(f"{long}x = f()¦\n{long}", parse=False).shortened(")") == ")"  # nobody knows where statements begin
+
+
+@pytest.mark.parametrize("source", ["¦", "\n¦", "¦\n", "x = 1\n\n\n¦", "echo a\n¦", "é = '😀'; b = ¦", "\r\n¦\r\n"])
+@pytest.mark.parametrize("name", ["python", "shellscript", "json", "markdown", "yaml", "go"])
+def test_the_ends_of_a_text_are_places_too(source: str, name: str) -> None:
+    assert gate(source, name).shortened("x") in ("", "x")
