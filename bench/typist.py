@@ -1,0 +1,138 @@
+"""The one who types: replays a stretch of typing_stretches/ in an emulated editor, and takes ghosts on the way.
+
+A ghost is taken when it has been visible for NOTICE_S and is just what the typist was going to type next, at least
+LEAST characters that are not blank; else they go on typing.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from emulators import Editor
+
+STRETCHES = Path(__file__).resolve().parent / "typing_stretches"
+
+NOTICE_S = 0.3  # how long a ghost is on the screen before the typist can take it
+LEAST = 4  # code points that are not blank; less is typed
+WORD_S = 0.2  # between two words that are taken one by one
+
+Event = list[Any]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A file of typing_stretches/; make.py says what its events mean."""
+
+    name: str
+    editor: str
+    file: str
+    language: str
+    wpm: float
+    words: bool  # ghosts are taken word by word
+    start: str
+    end: str
+    events: list[Event]
+
+    def __repr__(self) -> str:
+        return f"<Stretch {self.name} {self.editor} {self.wpm} wpm {len(self.events)} events>"
+
+
+def stretches(folder: Path = STRETCHES) -> list[Stretch]:
+    return [Stretch(path.stem, **json.loads(path.read_text("utf-8"))) for path in sorted(folder.glob("*.json"))]
+
+
+def press(editor: Editor, event: Event) -> None:
+    match event[1:]:
+        case ["key", text]:
+            editor.key(text)
+        case ["pair", text, behind]:
+            editor.key(text, behind)
+        case ["over", text]:
+            editor.over(text)
+        case ["back", count]:
+            editor.back(count)
+        case ["to", line, column]:
+            editor.to(line, column)
+
+
+def ahead(events: Sequence[Event]) -> list[str]:
+    """What stands behind the place of the cursor after each of `events`, up to the next movement: what the typist means
+    to write, typing errors on the way included. It ends where a backspace goes behind that place."""
+    found, text = [], ""
+    for event in events:
+        match event[1:]:
+            case ["key" | "over", typed] | ["pair", typed, _]:
+                text += typed
+            case ["back", count] if count <= len(text):
+                text = text[:-count]
+            case _:
+                break
+        found.append(text)
+    return found
+
+
+def wanted(ghost: str, texts: Sequence[str], *, words: bool) -> int:
+    """How many code points of the ghost the typist takes: all of it or nothing; with `words`, its first good words."""
+    last = texts[-1] if texts else ""
+    size = len(ghost) if last.startswith(ghost) else 0
+    if words and not size:
+        ends = [found.end() for found in re.finditer(r"\s*(\w+|[^\w\s]+)", ghost)]
+        size = max((end for end in ends if last.startswith(ghost[:end])), default=0)
+        size = 0 if re.match(r"\w\w", ghost[size - 1 : size + 1] + last[size : size + 1]) else size
+    return size if len("".join(ghost[:size].split())) >= LEAST else 0
+
+
+class Typist:
+    """Replays the events of one stretch. `pace` scales the recorded times."""
+
+    def __init__(self, editor: Editor, stretch: Stretch, pace: float) -> None:
+        self._editor, self._words, self._pace = editor, stretch.words, pace
+        self._events = stretch.events
+        self._at = 0
+
+    async def type(self) -> None:
+        while self._at < len(self._events):
+            due = self._editor.now + self._events[self._at][0] / 1000 * self._pace
+            if not await self._take_before(due):
+                press(self._editor, self._events[self._at])
+                self._at += 1
+
+    async def _take_before(self, due: float) -> bool:
+        """Whether a ghost was taken before the next key is due."""
+        editor = self._editor
+        while True:
+            editor.changed.clear()
+            texts = ahead(self._events[self._at :])
+            size = wanted(editor.visible, texts, words=self._words)
+            ready = max(editor.now, editor.shown_since + NOTICE_S) if size else due
+            if size and ready <= editor.now:
+                await self._take(size, texts)
+                return True
+            try:
+                async with asyncio.timeout_at(min(due, ready)):
+                    await editor.changed.wait()
+            except TimeoutError:
+                if due <= ready:
+                    return False
+
+    async def _take(self, size: int, texts: Sequence[str]) -> None:
+        """Take `size` code points of the ghost, and leave out the keys that would have written them."""
+        part = self._editor.visible[:size]
+        if self._words:
+            part = re.match(r"\s*(\w+|[^\w\s]+)\s*$|\s*(\w+|[^\w\s]+)", part)[0]  # type: ignore[index]
+        self._editor.accept(len(part))
+        self._at += texts.index(part) + 1 if part in texts else self._split(part, texts)
+        if self._words:
+            await asyncio.sleep(WORD_S)
+
+    def _split(self, part: str, texts: Sequence[str]) -> int:
+        """`part` ends inside what one event types, an indentation: the rest of that event is still to be typed."""
+        number = next(index for index, text in enumerate(texts) if text.startswith(part))
+        rest = texts[number][len(part) :]
+        self._events = [*self._events]
+        self._events[self._at + number] = [0, "key", rest]
+        return number
