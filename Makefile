@@ -25,6 +25,8 @@ real:  # the shipped model in real processes and a real editor: Neovim 0.12, fou
 
 bench:
 	$(PYTHON) bench/latency.py
+	$(PYTHON) bench/simulator.py
+	$(PYTHON) bench/kept.py
 
 quality:  # make quality DATA=folder-of-HumanEval-Infilling BASE=folder-of-the-uncut-base
 	$(PYTHON) bench/quality.py --data '$(DATA)' --base '$(BASE)'

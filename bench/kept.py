@@ -135,7 +135,7 @@ class User:
             self._typing.edited(opened, edits)
             await asyncio.sleep(0.15)  # 80 words a minute
         opened.tree.parse(opened.document.text)
-        answer = await self._typing.propose(opened, at, invoked=False)
+        answer = await self._typing.propose(opened, at, invoked=False)()
         self._typing.close_all()
         return answer if isinstance(answer, Proposal) else Proposal("")
 

@@ -255,10 +255,10 @@ class App:
 async def _completion(
     opened: Open,
     cursor: int,
-    waiting: Awaitable[Proposal | Superseded],
+    answering: Callable[[], Awaitable[Proposal | Superseded]],
     on_done: Callable[[Proposal], None] = lambda proposal: None,
 ) -> types.InlineCompletionList | None:
-    answer = await waiting
+    answer = await answering()
     if isinstance(answer, Superseded):
         return None if answer.shown_fits else NOTHING
     on_done(answer)

@@ -52,7 +52,7 @@ def sure(text: str, probabilities: Sequence[tuple[int, float]], least: float, *,
 def ends(text: str, context: Context | None = None) -> Iterator[tuple[int, int]]:
     """The offsets where a shorter `text` may end, each with its grade."""
     row = language(context.language) if context else UNKNOWN
-    scan = _behind_prefix(context).copy() if context else Scan(row)
+    scan = _behind_prefix(context) if context else Scan(row)
     base, quote, at = len(scan.open), scan.quote, 0
     for found in _ENDS.finditer(text):
         end = found.start()
@@ -140,7 +140,7 @@ def _low_enough(lines: list[str], context: Context) -> str:
     """As many lines as the block may take, to the end of one that closes what it opened."""
     if sum(bool(line.strip()) for line in lines) <= context.lines:
         return "\n".join(lines)
-    scan, kept, height = _behind_prefix(context).copy(), 0, 0
+    scan, kept, height = _behind_prefix(context), 0, 0
     base = len(scan.open)
     for index, line in enumerate(lines):
         height += bool(line.strip())
@@ -152,7 +152,7 @@ def _low_enough(lines: list[str], context: Context) -> str:
 
 def _inside(text: str, context: Context, row: Language) -> str:
     """Up to where `text` leaves the innermost brackets or string of the prefix, if the suffix closes them."""
-    scan = _behind_prefix(context).copy()
+    scan = _behind_prefix(context)
     depth, quote = len(scan.open), scan.quote
     spans = quote in (*row.long_quotes, *row.spanning)
     leaves = []
@@ -248,11 +248,17 @@ def _repeats_lines(text: str, context: Context, before: str, after: str) -> bool
 def _faults(text: str, context: Context, row: Language) -> int:
     """Brackets without a partner and strings without an end, with `text` in the hole. Only differences mean much:
     the limits of the context add the same to each count."""
-    scan = _behind_prefix(context).copy().feed(text)
+    scan = _behind_prefix(context).feed(text)
     return scan.feed_suffix(context.suffix[:NEAR], cut=len(context.prefix) > NEAR).total
 
 
-@lru_cache(maxsize=8)
 def _behind_prefix(context: Context) -> Scan:
-    """What is open at the hole; to be copied before it is fed."""
-    return Scan(language(context.language)).feed(context.prefix)
+    """What is open at the hole."""
+    at = context.prefix.rfind("\n") + 1  # the lines above stay the same while one is typed
+    return _behind_lines(context.prefix[:at], context.language).copy().feed(context.prefix[at:])
+
+
+@lru_cache(maxsize=8)
+def _behind_lines(lines: str, name: str) -> Scan:
+    """What is open behind whole lines; to be copied before it is fed."""
+    return Scan(language(name)).feed(lines)

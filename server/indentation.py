@@ -2,9 +2,10 @@
 
 import re
 from collections import Counter
+from functools import lru_cache
 
 from caesura.server.context import Context, indent_of, line_before, opener_above, opens_block
-from caesura.server.languages import Language
+from caesura.server.languages import Language, language
 
 
 def indented(text: str, context: Context, row: Language, before: str) -> str:
@@ -32,7 +33,7 @@ def _reindented(text: str, context: Context, row: Language, before: str) -> str:
     lines = text.split("\n")
     count = len(lines) - 1 if before else len(lines)
     lines, own = lines[: len(lines) - count], lines[len(lines) - count :]
-    unit, certain = _indent_unit(context, row)
+    unit, certain = _indent_unit(context)
     if unit == "\t":
         old = " " * (4 if all(len(indent_of(line)) % 4 == 0 for line in own if line.startswith(" ")) else 2)
     else:
@@ -45,11 +46,17 @@ def _reindented(text: str, context: Context, row: Language, before: str) -> str:
     return "\n".join([*lines, *own])
 
 
-def _indent_unit(context: Context, row: Language) -> tuple[str, bool]:
+def _indent_unit(context: Context) -> tuple[str, bool]:
     """One step of indentation in this file, and whether it was seen behind openers rather than guessed."""
-    steps: Counter[str] = Counter()
+    above = context.prefix[: context.prefix.rfind("\n") + 1]  # of the hole's line only what stays while it is typed
+    return _usual_step(above + context.indent + context.suffix, context.language)
+
+
+@lru_cache(maxsize=8)
+def _usual_step(text: str, name: str) -> tuple[str, bool]:
+    row, steps = language(name), Counter[str]()
     tabs, spaces, last = 0, [], ""
-    for line in re.split("[\r\n]+", context.prefix + context.suffix):
+    for line in re.split("[\r\n]+", text):
         indent = indent_of(line)
         tabs += indent.startswith("\t")
         spaces += [len(indent)] if indent.startswith("  ") else []

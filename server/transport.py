@@ -140,8 +140,11 @@ class _Protocol(LanguageServerProtocol):
         if method_name in self.fm.builtin_features:
             super()._handle_request(msg_id, method_name, params)
             return
-        task = asyncio.ensure_future(self._answer(msg_id, self._call(method_name, params)))
+        outcome = self._call(method_name, params)
+        task = asyncio.ensure_future(self._answer(msg_id, outcome))
         self._request_futures[msg_id] = task  # type: ignore[assignment]  # pygls mixes both kinds of futures too
+        if inspect.iscoroutine(outcome):
+            task.add_done_callback(lambda _: outcome.close())  # it never began where the cancel came with the request
         task.add_done_callback(lambda task: self._forget(msg_id, task))
 
     def _call(self, method: str, params: Any) -> Any:

@@ -7,9 +7,10 @@ document. State here; the engine, and what lies around a document, are passed in
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Literal, Protocol
 
@@ -112,18 +113,18 @@ class Typing:
         invoked: bool,
         selected: Selected | None = None,
         on_draft: Callable[[Draft], None] | None = None,
-    ) -> Coroutine[None, None, Proposal | Superseded]:
-        """Answer at the first locked boundary, or with a part from the deadline on; the canvas goes on after that.
-        With `on_draft`, tell each state and answer when the canvas is done.
+    ) -> Callable[[], Awaitable[Proposal | Superseded]]:
+        """What answers when it is called: at the first locked boundary, or with a part from the deadline on; the canvas
+        goes on after that. With `on_draft`, tell each state and answer when the canvas is done.
 
-        The text is read at the call, before an edit that may come while the answer waits for its turn."""
+        The text is read now, before an edit that may come while the answer waits for its turn."""
         cursor = self._cursor(opened.document.uri)
         asked = _Asked(cursor, cursor.take_ticket(), opened, at, selected is not None, perf_counter(), on_draft)
         if self._off(opened, invoked=invoked):
-            return self._refuse(asked)
+            return partial(self._refuse, asked)
         priority: Literal["invoked", "automatic"] = "invoked" if invoked else "automatic"
         canvas, how = self._canvases.follow(cursor, opened, at, priority, self._least(invoked=invoked), selected)
-        return self._answer(asked, canvas, how)
+        return partial(self._answer, asked, canvas, how)
 
     def close(self, uri: str) -> None:
         """Free what belongs to a document; its jobs are cancelled."""

@@ -317,6 +317,21 @@ async def test_a_cancelled_request_is_answered_and_the_canvas_goes_on(client: Cl
     assert await answer(client.complete(0, 4)) == [("1", 4, 4)]
 
 
+async def test_a_cancel_that_comes_with_its_request_leaves_nothing_in_the_log(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async with server() as client:
+        await client.start()
+        client.open("x = ")
+        waiting = client.complete(0, 4)
+        client.notify("$/cancelRequest", {"id": 2})  # in the same read
+        assert (await asyncio.wait_for(waiting, 20))["error"]["code"] == -32800
+        await client.call("shutdown", None)
+        client.notify("exit", None)
+        await asyncio.wait_for(client.process.wait(), 20)
+    assert capfd.readouterr().err == ""
+
+
 async def test_a_selected_popup_item_is_clamped_into_the_canvas(client: Client) -> None:
     await client.start(initializationOptions={"deadlineMs": 10_000})
     client.open("os.pa")

@@ -138,7 +138,8 @@ class Editor:
         await turns()
 
     async def ask(self, **how: Any) -> "asyncio.Task[Proposal | Superseded]":
-        task = asyncio.create_task(self.typing.propose(self.opened, self.cursor, **{"invoked": False, **how}))
+        answering = self.typing.propose(self.opened, self.cursor, **{"invoked": False, **how})
+        task = asyncio.ensure_future(answering())
         await turns()
         return task
 

@@ -114,18 +114,46 @@ def ghost(neovim: Any) -> str:
     return str(shown)
 
 
-def test_ghost_text_while_typing_and_tab_takes_it(neovim: Any) -> None:
+def typed(neovim: Any) -> str:
+    """The ghost text behind `ret` in the empty body."""
     neovim.input("2GA")
     for key in "ret":
         neovim.input(key)
         time.sleep(0.12)
     for _ in range(TRIES):
         if shown := ghost(neovim):
-            break
+            return shown
         neovim.input("<BS>t")
-    assert shown, "no ghost text"
+    raise AssertionError("no ghost text")
+
+
+def the_rest_is_untouched(neovim: Any) -> bool:
+    after = SOURCE.splitlines()
+    return [neovim.current.buffer[0], *neovim.current.buffer[2:]] == [after[0], *after[2:]]
+
+
+def test_ghost_text_while_typing_and_tab_takes_it(neovim: Any) -> None:
+    shown = typed(neovim)
     neovim.input("<Tab>")
     wait(lambda: neovim.current.buffer[1] != "    ret", "the accepted text")
     assert neovim.current.buffer[1] == "    ret" + shown
-    after = SOURCE.splitlines()
-    assert [neovim.current.buffer[0], *neovim.current.buffer[2:]] == [after[0], *after[2:]]
+    assert the_rest_is_untouched(neovim)
+
+
+def test_taking_it_right_after_typing_a_part_doubles_nothing(neovim: Any) -> None:
+    shown = typed(neovim)
+    neovim.input(shown[:2] + "<Tab>")  # before the editor asks again
+    wait(lambda: len(neovim.current.buffer[1]) >= len("    ret" + shown), "the accepted text")
+    assert neovim.current.buffer[1] == "    ret" + shown
+    assert the_rest_is_untouched(neovim)
+
+
+def test_taking_it_word_by_word(neovim: Any) -> None:
+    shown = typed(neovim)
+    word = re.match(r"\s*[^\w\s]?\w*", shown)
+    assert word
+    neovim.input("<M-w>")
+    wait(lambda: neovim.current.buffer[1] != "    ret", "the accepted word")
+    assert neovim.current.buffer[1] == "    ret" + word[0]
+    assert ghost(neovim), "the rest is gone"
+    assert the_rest_is_untouched(neovim)
