@@ -138,9 +138,12 @@ class App:
             self._configure(_object(found[0] if found else None))
 
     def _configure(self, settings: dict[str, Any]) -> None:
-        """Take settings on top of those we have; what is wrong with them is said once, in one message."""
-        self._settings |= settings
-        self.options, problems = parse(self._settings)
+        """Take settings on top of those we were started with, in the place of others that came since; what is wrong
+        with them is said once, in one message."""
+        before = self.options
+        self.options, problems = parse(self._settings | settings)
+        if (before.model, before.device) != (self.options.model, self.options.device):
+            problems.append("The settings 'model' and 'device' count when the server starts: restart it to use them.")
         self._tally.enable(self.options.stats)
         self._trace.enable(self.options.stats)
         self._status.enable(self.options.enable)
@@ -220,11 +223,10 @@ class App:
             return NOTHING
         document = opened.document
         cursor = document.offset(position)
-        where = _range(opened, cursor, Proposal(""))
         stream = Stream(
             lambda value: self.server.progress(types.ProgressParams(token, value)),
             document.version,
-            where,
+            lambda eat: _range(opened, cursor, Proposal("", eat)),
             document.encoding,
         )
         answer = self._typing.propose(opened, cursor, invoked=invoked, on_draft=stream.draft)
@@ -239,7 +241,7 @@ class App:
     def did_accept_a_part(self, params: Any) -> None:
         length = getattr(params, "acceptedLength", None)
         if (id := _id(params)) and isinstance(length, int):
-            self._typing.accepted(id, max(0, length))
+            self._typing.accepted(id, units=max(0, length))
 
     def accepted(self, params: types.ExecuteCommandParams) -> None:
         """The command of an item: the editor has inserted it."""

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from time import perf_counter
 from typing import Literal, Protocol
 
 from caesura import wire
@@ -36,6 +37,8 @@ class Infiller(Protocol):
 class Around(Protocol):
     """What we need to know of what lies around a document; see surroundings.py."""
 
+    @property
+    def generation(self) -> int: ...
     def hidden(self, opened: Open) -> bool: ...
     def frame(self, opened: Open, place: Context, budget: Budget) -> Context: ...
     def neighbours(
@@ -114,12 +117,15 @@ class Canvases:
         lead, start = (selected.text, selected.start) if selected else ("", at)
         typed = Typed(start, opened.document.text[start:at])
         draft = _draft((cursor.canvas, *cursor.resting), typed.text, lead, at)
+        began = perf_counter()
         place = self._context(opened, start, at, lead)
+        context_ms = (perf_counter() - began) * 1000
         canvas = WarmCanvas(typed, place, lead=lead, least=least)
-        canvas.replaces = selected is not None
-        line = opened.document.position(at)[0]
-        if cursor.anchor is None or abs(line - cursor.anchor) > NEARBY:
-            cursor.anchor, cursor.neighbours = line, self._around.neighbours(opened, place, cursor.neighbours)
+        canvas.replaces, canvas.context_ms = selected is not None, context_ms
+        line, generation = opened.document.position(at)[0], self._around.generation
+        if cursor.generation != generation or abs(line - cursor.anchor) > NEARBY:
+            cursor.anchor, cursor.generation = line, generation
+            cursor.neighbours = self._around.neighbours(opened, place, cursor.neighbours)
         cursor.put(canvas)
         self._launch(cursor, opened, canvas, priority, cursor.key, draft=draft)
         return canvas

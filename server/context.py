@@ -72,8 +72,8 @@ def context(
     scope = _scope(text, start, row, tree)
     kind = kind or _kind(text, start, end, scope, row, tree)
     return Context(
-        prefix=_prefix(text, start, min(budget.before, wire.MAX_CONTEXT)),
-        suffix=_suffix(text, end, min(budget.after, wire.MAX_CONTEXT)),
+        prefix=window_before(text, budget.before, start),
+        suffix=window_after(text, budget.after, end),
         kind=kind,
         language=language,
         indent=indent_of(line_before(text, start)),
@@ -149,9 +149,11 @@ def _prose_at_end(text: str, row: Language) -> int:
     return -1
 
 
-def _prefix(text: str, start: int, size: int) -> str:
-    """At most `size` code points, from a line start if one is near. The cut moves in strides, not with every line, so
-    that the engine's KV of the prefix stays valid while somebody types."""
+def window_before(text: str, size: int, start: int | None = None) -> str:
+    """At most `size` code points before `start`, the text's end if it is None; from a line start if one is near.
+
+    The cut moves in strides, so that the engine's KV of the prefix stays valid while somebody types."""
+    start, size = len(text) if start is None else start, min(size, wire.MAX_CONTEXT)
     stride = max(1, size // 4)
     cut = -(-max(0, start - size) // stride) * stride
     # A window that moves with the cut alone: a line break typed at the cursor never becomes the cut.
@@ -160,8 +162,9 @@ def _prefix(text: str, start: int, size: int) -> str:
     return text[cut:start]
 
 
-def _suffix(text: str, end: int, size: int) -> str:
-    cut = min(len(text), end + size)
+def window_after(text: str, size: int, end: int = 0) -> str:
+    """At most `size` code points behind `end`, whole lines if one ends in them."""
+    cut = min(len(text), end + min(size, wire.MAX_CONTEXT))
     if cut < len(text) and (line_break := text.rfind("\n", end, cut)) >= 0:
         cut = line_break + 1
     return text[end:cut]

@@ -25,7 +25,8 @@ class Cursor:
         self.at = 0  # the offset at the newest edit or request
         self.restart: Callable[[], WarmCanvas] | None = None  # a new canvas for it; None where nobody knows it
         self.neighbours: tuple[wire.Neighbour, ...] = ()
-        self.anchor: int | None = None  # the line for which they were chosen
+        self.anchor = 0  # the line for which they were chosen
+        self.generation = -1  # of what lies around, when they were
         self.shown: Shown | None = None
         self.ticket = 0  # of the newest request
         self.changed = asyncio.Event()  # replaced whenever it is set

@@ -39,14 +39,16 @@ class Import:
 
 class Files:
     """The files of the workspace's `folders` (absolute paths); `patterns` are the user's ignore globs. Where the
-    workspace is not `trusted`, only its ignore rules are read. They are read once: make another when they change."""
+    workspace is not `trusted`, only its ignore rules are read. They are read once: make another when they are
+    `outdated`."""
 
     def __init__(self, folders: Sequence[str] = (), patterns: Sequence[str] = (), *, trusted: bool = True) -> None:
         self._trusted = trusted
         self._outside = Ignore(patterns)
         self._inside: dict[Path, Ignore] = {}  # by folder: as the editor names it, and as it is without links
-        for folder in (Path(folder) for folder in folders if Path(folder).is_absolute()):
-            self._inside[folder] = self._inside[folder.resolve()] = Ignore(patterns, _rules(folder))
+        self._read_rules = {Path(folder): _rules(Path(folder)) for folder in folders if Path(folder).is_absolute()}
+        for folder, rules in self._read_rules.items():
+            self._inside[folder] = self._inside[folder.resolve()] = Ignore(patterns, rules)
         self._texts: OrderedDict[Path, tuple[Key, str]] = OrderedDict()
         self._reading = threading.Lock()  # one thread at a time, however long a slow disk keeps it
 
@@ -59,15 +61,20 @@ class Files:
         ignores = (self._outside, *self._inside.values())
         return list(dict.fromkeys(problem for ignore in ignores for problem in ignore.problems))
 
+    @property
+    def outdated(self) -> bool:
+        """Whether a folder's own rules are not those that were read."""
+        return any(_rules(folder) != rules for folder, rules in self._read_rules.items())
+
     def hides(self, uri: str) -> bool:
         """Whether a document gets no proposals and is nobody's neighbour. Reads nothing."""
         path = path_of(uri) or uri.partition(":")[2].partition("?")[0].partition("#")[0]
         return self._hides(Path(path))
 
     async def imported(self, uri: str, text: str, language: str) -> tuple[Snapshot, ...]:
-        """The files that a document imports, in the order of its imports. None while another call still reads."""
+        """The files that a document imports, in the order of its imports. Documents wait for each other."""
         path = path_of(uri)
-        if not self._trusted or not path or self._folder(Path(path)) is None or self._reading.locked():
+        if not self._trusted or not path or self._folder(Path(path)) is None:
             return ()
         return await asyncio.to_thread(self._read_all, Path(path), text[:IMPORTS], language)
 

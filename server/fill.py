@@ -259,12 +259,20 @@ class Fills:
             segments=tuple(segments),
             candidates=CANDIDATES,
             seed=session.seed,
-            draft=tuple(masked(session.task.replaced(place)) for place in group) if warm else None,
+            draft=tuple(_draft(session.task.replaced(at), around) for at, (_, around, _) in group.items())
+            if warm
+            else None,
         )
 
     def _budget(self) -> Budget:
         options = self._options()
         return Budget(options.context_before, options.context_after)
+
+
+def _draft(replaced: str, around: Context) -> str:
+    """What stood in a hole, its secrets covered as they are seen from around it."""
+    start = len(around.prefix)
+    return masked(around.prefix + replaced + around.suffix)[start : start + len(replaced)]
 
 
 async def _found(events: Events, otherwise: str) -> Events:

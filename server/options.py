@@ -61,8 +61,8 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     deadline_ms: Annotated[
         float,
         _about(
-            "how long a request may wait for its answer; then the whole words that are locked are shown if they are"
-            " long enough, else nothing: the finished text answers the next request",
+            "from then on a request is answered with the whole words that are locked, if they are long enough; with"
+            " nothing to show it waits until the fill is done, or a newer edit or request comes",
             ge=1,
             le=10_000,
         ),
@@ -88,7 +88,13 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     warm: Annotated[bool, _about("begin to denoise at each edit; off: at the request, which saves power")] = True
     speculate: Annotated[bool, _about("in idle time, compute what comes after the suggestion that is shown")] = True
     syntax_gate: Annotated[bool, _about("show nothing that breaks the syntax beside it")] = True
-    neighbours: Annotated[bool, _about("show the model related parts of other files of the workspace")] = True
+    neighbours: Annotated[
+        bool,
+        _about(
+            "show the model related parts of other files of the workspace; off by default, as the embedded model gains"
+            " nothing from them that could be measured"
+        ),
+    ] = False
     trusted: Annotated[bool, _about("whether the workspace is trusted; off: no other file is looked at")] = True
     ignore: Annotated[
         tuple[Annotated[str, Meta(max_length=256)], ...],

@@ -115,6 +115,8 @@ _BREAK = re.compile(r"\r\n|[\r\n]|\\[nr]|-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE
 _KEY_LINE = re.compile(r"[\s\"'`+,()>|#*\\]*+([A-Za-z0-9+/=]*+)[\s\"'`+,();\\]*+")
 _KEY_HEADER = re.compile(r"\s*[A-Z][\w-]{2,20}: .*")
 
+MOST_KEY_LINES = 200  # of a private key: a long one has 100
+
 Span = tuple[int, int]
 
 
@@ -210,10 +212,11 @@ def _private_keys(text: str) -> Iterator[Span]:
     pieces = list(zip(bounds[::2], bounds[1::2], strict=True))
     for index, found in enumerate(breaks):
         if found[1]:
-            yield from _key_lines(text, pieces[index + 1 :] if found[1] == "BEGIN" else pieces[index::-1])
+            near = range(index + 1, len(pieces)) if found[1] == "BEGIN" else range(index, -1, -1)
+            yield from _key_lines(text, (pieces[number] for number in near[:MOST_KEY_LINES]))
 
 
-def _key_lines(text: str, pieces: Sequence[Span]) -> list[Span]:
+def _key_lines(text: str, pieces: Iterable[Span]) -> list[Span]:
     """The key at the start of `pieces`: lines of base64, one of them long, and none of prose or code."""
     lines: list[Span] = []
     for start, end in pieces:

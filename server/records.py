@@ -56,10 +56,9 @@ class Writer(Generic[T]):
         await self._flush()
 
     async def _flush(self) -> None:
-        if (news := self._take()) is None:
-            return
         try:
-            await asyncio.to_thread(self._write, news)
+            while (news := self._take()) is not None:  # more may come while a thread writes
+                await asyncio.to_thread(self._write, news)
         except (OSError, paths.UnsafeFolder) as error:
             if not self._failed:
                 self._failed = True

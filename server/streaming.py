@@ -14,10 +14,12 @@ _UNITS: Mapping[Encoding, Callable[[str], int]] = {
 
 
 class Stream:
-    """`send` takes a value; `version` is the document's, `where` the range that every value is for, empty at the
-    cursor. Offsets within a text are in units of `encoding`."""
+    """`send` takes a value; `version` is the document's; `where` gives the range of a text that brings so many code
+    points behind the cursor along. Offsets within a text are in units of `encoding`."""
 
-    def __init__(self, send: Callable[[dict[str, Any]], None], version: int, where: Any, encoding: Encoding) -> None:
+    def __init__(
+        self, send: Callable[[dict[str, Any]], None], version: int, where: Callable[[int], Any], encoding: Encoding
+    ) -> None:
         self._send = send
         self._version = version
         self._where = where
@@ -37,14 +39,14 @@ class Stream:
         if len(locked) > len(self._locked):
             self._locked = locked
         self._last = draft
-        self._value(draft.text, self._locked, draft.confidence, done=False)
+        self._value(draft.text, draft.eat, self._locked, draft.confidence, done=False)
 
     def done(self, proposal: Proposal) -> None:
         """The answer, which is also the response: it may be shorter than the drafts, and empty."""
-        self._value(proposal.insert, proposal.insert, proposal.confidence, done=True)
+        self._value(proposal.insert, proposal.eat, proposal.insert, proposal.confidence, done=True)
 
-    def _value(self, text: str, locked: str, confidence: float, *, done: bool) -> None:
-        items = [{"insertText": text, "range": self._where}] if text else []
+    def _value(self, text: str, eat: int, locked: str, confidence: float, *, done: bool) -> None:
+        items = [{"insertText": text, "range": self._where(eat)}] if text else []
         spans = [[0, self._units(locked)]] if locked else []
         self._send(
             {

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from caesura import wire
-from caesura.server.context import Budget, Context
+from caesura.server.context import Budget, Context, window_after, window_before
 from caesura.server.document import Document, Edit
 from caesura.server.files import Files
 from caesura.server.languages import UNKNOWN
@@ -17,6 +17,9 @@ from caesura.server.neighbours import History, Snapshot, Target, choose
 from caesura.server.options import Options
 from caesura.server.outline import index
 from caesura.server.workspace import Open, Workspace
+
+MOST_OPEN = 24  # documents that are looked at, those opened last
+LOOK_S = 5.0  # until a change of `.caesuraignore` counts
 
 
 class Surroundings:
@@ -29,6 +32,9 @@ class Surroundings:
         self._history = History()
         self._imported: dict[str, tuple[Snapshot, ...]] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
+        self._edited = ""  # the document that was edited last
+        self._look_s = 0.0  # when to look at the projects' own rules again
+        self.generation = 0  # what was chosen as neighbours before this counted up may be out of date
 
     def __repr__(self) -> str:
         return f"<Surroundings {self._files} {len(self._imported)} with imports>"
@@ -44,11 +50,16 @@ class Surroundings:
         options = self._options()
         self._files = Files(self._workspace.folders, options.ignore, trusted=options.trusted)
         self._imported.clear()
+        self.generation += 1
         for opened in self._workspace.all():
             self.opened(opened.document.uri)
 
     def opened(self, uri: str) -> None:
         """Read what a document imports, for the time when somebody types in it."""
+        self.generation += 1
+        self._refresh(uri)
+
+    def _refresh(self, uri: str) -> None:
         opened = self._workspace.get(uri)
         if opened is None or not self._wanted or uri in self._reading or self._files.hides(uri):
             return
@@ -56,12 +67,15 @@ class Surroundings:
         task.add_done_callback(lambda _: self._reading.pop(uri, None))
 
     def edited(self, opened: Open, edits: Sequence[Edit]) -> None:
+        self.generation += self._edited != opened.document.uri
+        self._edited = opened.document.uri
         if name := self._workspace.label(opened.document.uri):
             for edit in edits:
                 self._history.edited(name, edit, time.monotonic())
 
     def closed(self, uri: str) -> None:
         self._imported.pop(uri, None)
+        self.generation += 1
         if name := self._workspace.label(uri):
             self._history.forget(name)
 
@@ -69,6 +83,11 @@ class Surroundings:
 
     def hidden(self, opened: Open) -> bool:
         """Whether a document gets no proposals and is nobody's neighbour."""
+        now = time.monotonic()
+        if now > self._look_s:
+            self._look_s = now + LOOK_S
+            if self._files.outdated:
+                self.changed()
         return self._files.hides(opened.document.uri)
 
     def frame(self, opened: Open, place: Context, budget: Budget) -> Context:
@@ -76,8 +95,8 @@ class Surroundings:
         above, below = self._workspace.notebooks.around(opened.document, self._document, opened.language.comment)
         if not above and not below:
             return place
-        prefix, suffix = (above + place.prefix)[-budget.before :], (place.suffix + below)[: budget.after]
-        return replace(place, prefix=prefix, suffix=suffix)
+        prefix = window_before(above + place.prefix, budget.before)
+        return replace(place, prefix=prefix, suffix=window_after(place.suffix + below, budget.after))
 
     def neighbours(self, opened: Open, place: Context, kept: tuple[wire.Neighbour, ...]) -> tuple[wire.Neighbour, ...]:
         """Related parts of other files; `kept` are those of the place before."""
@@ -85,8 +104,9 @@ class Surroundings:
         name = self._workspace.label(uri)
         if name is None or not self._wanted:
             return ()
-        self.opened(uri)  # its imports may have changed; they are ready for the next place
-        others = [found for other in reversed(self._workspace.all()) if (found := self._snapshot(other, uri))]
+        self._refresh(uri)  # its imports may have changed; they are ready for the next place
+        latest = reversed(self._workspace.all()[-MOST_OPEN:])
+        others = [found for other in latest if (found := self._snapshot(other, uri))]
         snapshots = [*others, *self._imported.get(uri, ())]
         target = Target(name, place.language, place.prefix, place.suffix)
         return choose(target, snapshots, self._history.recent(time.monotonic()), kept=kept)
@@ -98,7 +118,11 @@ class Surroundings:
 
     async def _read(self, document: Document) -> None:
         await asyncio.to_thread(index, document.text, document.language)  # kept, for when it is a neighbour itself
-        self._imported[document.uri] = await self._files.imported(document.uri, document.text, document.language)
+        found = await self._files.imported(document.uri, document.text, document.language)
+        opened = self._workspace.get(document.uri)
+        if opened is not None and opened.document is document and found != self._imported.get(document.uri):
+            self._imported[document.uri] = found
+            self.generation += 1
 
     def _document(self, uri: str) -> Document | None:
         opened = self._workspace.get(uri)

@@ -9,13 +9,14 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import Literal, Protocol
 
 from caesura import wire
 from caesura.server.canvases import Around, Canvases, Infiller, Selected
+from caesura.server.context import Context
 from caesura.server.cursor import Cursor
 from caesura.server.document import Edit
 from caesura.server.engine import job_id
@@ -46,7 +47,8 @@ class Superseded:
 
 @dataclass(frozen=True)
 class _Asked:
-    """One request: for the text as it was when it came. `began` is in seconds of perf_counter."""
+    """One request: for the text as it was when it came. `began` is in seconds of perf_counter; from `late` on, in those
+    of the loop, a part will do."""
 
     cursor: Cursor
     ticket: int
@@ -54,7 +56,9 @@ class _Asked:
     at: int
     whole: bool
     began: float
+    late: float
     on_draft: Callable[[Draft], None] | None
+    ms: dict[str, float] = field(default_factory=dict)  # by stage, for the trace
 
     @property
     def current(self) -> bool:
@@ -119,7 +123,8 @@ class Typing:
 
         The text is read now, before an edit that may come while the answer waits for its turn."""
         cursor = self._cursor(opened.document.uri)
-        asked = _Asked(cursor, cursor.take_ticket(), opened, at, selected is not None, perf_counter(), on_draft)
+        late = asyncio.get_running_loop().time() + self._options().deadline_ms / 1000
+        asked = _Asked(cursor, cursor.take_ticket(), opened, at, selected is not None, perf_counter(), late, on_draft)
         if self._off(opened, invoked=invoked):
             return partial(self._refuse, asked)
         priority: Literal["invoked", "automatic"] = "invoked" if invoked else "automatic"
@@ -159,24 +164,27 @@ class Typing:
     async def _ready(self, asked: _Asked, canvas: WarmCanvas) -> WarmCanvas:
         """Wait until there is something to show, or nothing to wait for; the canvas that has it."""
         cursor, clock = asked.cursor, asyncio.get_running_loop().time
-        late = clock() + self._options().deadline_ms / 1000
         while asked.current:
             if asked.on_draft:
                 asked.on_draft(canvas.draft(asked.at))
             mending = cursor.ahead is not None and canvas.broken and not cursor.ahead.over
-            part = clock() >= late
+            part = clock() >= asked.late
             if (canvas.over if asked.on_draft else canvas.ready(asked.at, part=part, whole=asked.whole)) and (
                 part or not mending
             ):
                 break
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(None if part else late):
+                async with asyncio.timeout_at(None if part else asked.late):
                     await cursor.changed.wait()
             canvas = cursor.canvas or canvas  # `_run` begins another when this one has drifted away
         return canvas
 
     def _choose(self, asked: _Asked, canvas: WarmCanvas) -> Proposal:
-        return canvas.propose(asked.at, self._canvases.gate(asked.opened, canvas), part=True, whole=asked.whole)
+        began = perf_counter()
+        gate = self._canvases.gate(asked.opened, canvas)
+        proposal = canvas.propose(asked.at, gate, part=True, whole=asked.whole)
+        asked.ms["gate"] = asked.ms.get("gate", 0.0) + (perf_counter() - began) * 1000
+        return proposal
 
     def _superseded(self, asked: _Asked) -> Superseded:
         shown = asked.cursor.shown
@@ -204,11 +212,12 @@ class Typing:
         self._canvases.speculate(cursor, asked.opened, canvas, proposal)
         return proposal
 
-    def accepted(self, id: str, characters: int | None = None) -> None:
-        """The editor says that it has inserted a proposal: all of it, or so many code points of it."""
+    def accepted(self, id: str, units: int | None = None) -> None:
+        """The editor says that it has inserted a proposal: all of it, or so many UTF-16 units from its start."""
         for cursor in self._cursors.values():
             if (shown := cursor.shown) and shown.id == id:
-                self._judge(shown, shown.told(len(shown.insert) if characters is None else characters))
+                taken = shown.insert.encode("utf-16-le")[: None if units is None else 2 * units]
+                self._judge(shown, shown.told(len(taken.decode("utf-16-le", "ignore"))))
 
     def seen(self, id: str) -> None:
         """The editor says that it has drawn a proposal only now."""
@@ -231,13 +240,15 @@ class Typing:
                     self._restraint.rejected(now)
 
     def _record(self, asked: _Asked, canvas: WarmCanvas | None, how: Answer, proposal: Proposal) -> None:
-        ms = {"wait": (perf_counter() - asked.began) * 1000}
+        ms = asked.ms | {"wait": (perf_counter() - asked.began) * 1000}
+        if canvas is not None and not canvas.shown:
+            ms["context"] = canvas.context_ms
         if canvas is not None and canvas.answer is not None and not canvas.shown:
             ms |= _stages(canvas.answer.timings)
         self._trace.record(
             Request(
                 language=asked.opened.document.language,
-                kind=canvas.context.kind if canvas else "",
+                kind=_kind(canvas.context) if canvas else "",
                 answer=how,
                 ms=ms,
                 steps=canvas.steps if canvas else 0,
@@ -280,6 +291,11 @@ def _cursor_after(edits: Sequence[Edit], row: Language) -> int | None:
     if len(text) == 2 and ((text[0], text[1]) in row.pairs or (text[0] == text[1] and text[0] in row.quotes)):
         return start + 1
     return start + len(text)
+
+
+def _kind(place: Context) -> str:
+    """Of a hole, for the trace: what it lies in, or its extent where that is plain code."""
+    return place.kind if place.scope == "code" else place.scope
 
 
 def _stages(times: wire.Timings) -> dict[str, float]:

@@ -35,9 +35,11 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Draft:
-    """A canvas on its way: `text` is the best guess for the cursor; its first `locked` code points will not change."""
+    """A canvas on its way: `text` is the best guess for the cursor; its first `locked` code points will not change,
+    though an answer may end before them, where it is surer or sound."""
 
     text: str
+    eat: int = 0
     locked: int = 0
     confidence: float = 0.0
 
@@ -106,6 +108,7 @@ class WarmCanvas:
         self.over = False  # no more events will come
         self.job = ""
         self.steps = 0
+        self.context_ms = 0.0  # what it took to cut the context
         self.stale = False  # the text around has changed since
         self.broken = False  # the syntax gate cut the best fill
         self.mended = False  # another end was denoised for it
@@ -169,9 +172,11 @@ class WarmCanvas:
         if not self.fills:
             return Draft("")
         fill, nothing = self.fills[0], Proposal("")
-        text = (self.typed.left(self.lead + self._finish(fill.text), cursor) or nothing).insert
-        locked = (self.typed.left(self.lead + self._finish(_locked_run(fill)), cursor) or nothing).insert
-        return Draft(text, _common(text, locked), fill.confidence)
+        whole = self.typed.left(self.lead + self._finish(fill.text), cursor) or nothing
+        locked = self.typed.left(self.lead + self._finish(_locked_run(fill)), cursor) or nothing
+        if reveals(whole.insert, self.context.prefix, self.context.suffix):
+            return Draft("")
+        return Draft(whole.insert, whole.eat, _common(whole.insert, locked.insert), fill.confidence)
 
     def rest(self) -> tuple[str] | None:
         """What a job that follows this one may start from."""

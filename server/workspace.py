@@ -95,15 +95,16 @@ class Workspace:
     def label(self, uri: str) -> str | None:
         """A document's path within the workspace, for the model and for ignore rules; None outside of it."""
         path = PurePosixPath(path_of(uri))
-        for folder in self.folders:
-            if path.is_relative_to(folder) and ".." not in path.parts:
-                return str(path.relative_to(folder))
-        return None
+        inside = [folder for folder in self.folders if path.is_relative_to(folder) and ".." not in path.parts]
+        return str(path.relative_to(max(inside, key=len))) if inside else None
 
 
 def path_of(uri: str) -> str:
-    """The path in a `file:` URI (or a notebook cell's), decoded; empty for other kinds."""
-    parts = urlsplit(uri)
+    """The path in a `file:` URI (or a notebook cell's), decoded; empty for other kinds, and for what is none."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return ""
     if parts.scheme not in ("file", "vscode-notebook-cell"):
         return ""
     path = unquote(parts.path)

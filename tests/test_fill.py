@@ -368,6 +368,25 @@ async def test_of_several_repairs_the_smallest_is_taken() -> None:
     assert apply(page, await result(fill.repair(page, 3, 3))) == '{"a": 1, "b": 2, "c": 3}\n'
 
 
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ('const api_token = "Xk29fjQ81mZp7LwQ8s";\nlet x = = 1;\n', "javascript"),
+        ('const api_token = "Xk29fjQ81mZp7LwQ8s\nlet x = 1;\n', "javascript"),
+        ('{"api_token": "Xk29fjQ81mZp7LwQ8s", "b": }\n', "json"),
+    ],
+)
+async def test_a_repair_tells_the_engine_no_secret(text: str, language: str) -> None:
+    fill, engine = fills([("1",)])
+    for at in range(0, len(text), 5):
+        try:
+            await result(fill.repair(document(text, language), at, at))
+        except NoFill:
+            continue
+    assert engine.jobs
+    assert not [job for job in engine.jobs if "Xk29" in str(job)]
+
+
 async def test_a_repair_that_takes_code_away_is_none() -> None:
     text = "def f(a, b:\n    return a\n"
     page, (fill, _) = document(text), fills([[""]])

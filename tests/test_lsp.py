@@ -410,6 +410,16 @@ async def test_settings_change_and_wrong_ones_reported_once(client: Client) -> N
     assert "deadlineMs" in report["params"]["message"]
 
 
+async def test_a_setting_that_is_taken_back_is_as_at_the_start(client: Client) -> None:
+    await client.start(initializationOptions={"deadlineMs": 10_000})
+    for settings in ({"enable": False}, {}):
+        client.notify("workspace/didChangeConfiguration", {"settings": {"caesura": settings}})
+    client.open("x = ")
+    waiting = client.complete(0, 4)
+    await client.engine("1")
+    assert await answer(waiting) == [("1", 4, 4)]
+
+
 async def test_settings_are_pulled_from_a_client_that_can(client: Client) -> None:
     capabilities = {"workspace": {"configuration": True}}
     await client.call("initialize", {"processId": None, "capabilities": capabilities})

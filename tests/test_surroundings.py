@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from caesura.server import surroundings
 from caesura.server.context import Budget, Context, context
 from caesura.server.options import Options
 from caesura.server.surroundings import Surroundings
@@ -25,7 +26,7 @@ class Project:
     def __init__(self, folder: Path, **settings: object) -> None:
         self.folder = folder
         self.workspace = Workspace(folders=[str(folder)])
-        self.options = Options(**settings)  # type: ignore[arg-type]
+        self.options = Options(**{"neighbours": True} | settings)  # type: ignore[arg-type]
         self.around = Surroundings(self.workspace, lambda: self.options)
         self.around.changed()
 
@@ -93,6 +94,15 @@ async def test_a_project_hides_files_by_its_own_rules(tmp_path: Path) -> None:
     assert not project.around.hidden(project.open("config.json", "{", "json"))
 
 
+async def test_new_rules_of_a_project_count_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surroundings, "LOOK_S", 0.0)
+    project = Project(tmp_path)
+    main = project.open("main.py", "x = ")
+    assert not project.around.hidden(main)
+    (tmp_path / ".caesuraignore").write_text("main.py\n")
+    assert project.around.hidden(main)
+
+
 async def test_the_cells_above_and_below_are_context(tmp_path: Path) -> None:
     project = Project(tmp_path)
     cells = [project.open(f"n.ipynb#{number}", text) for number, text in enumerate(("import os", "x = ", "print(x)"))]
@@ -100,4 +110,33 @@ async def test_the_cells_above_and_below_are_context(tmp_path: Path) -> None:
     place = project.around.frame(cells[1], project.place(cells[1]), Budget())
     assert (place.prefix, place.suffix) == ("import os\n\nx = ", "\n\nprint(x)")
     short = project.around.frame(cells[1], project.place(cells[1]), Budget(before=6, after=4))
-    assert (short.prefix, short.suffix) == ("\n\nx = ", "\n\npr")
+    assert (short.prefix, short.suffix) == ("\nx = ", "\n\n")
+    none = project.around.frame(cells[1], project.place(cells[1]), Budget(before=0, after=0))
+    assert (none.prefix, none.suffix) == ("", "")
+
+
+async def test_what_lies_around_is_looked_at_again_when_it_changes(tmp_path: Path) -> None:
+    (tmp_path / "shapes.py").write_text(SHAPES)
+    project = Project(tmp_path)
+    main = project.open("main.py", "box = Square(")
+    await read(project)
+    before = project.around.generation
+    project.open("store.py", "class Store:\n    pass\n")
+    assert project.around.generation > before
+    before = project.around.generation
+    project.options = Options(trusted=False)
+    project.around.changed()
+    assert project.around.generation > before
+    assert project.neighbours(main) == ""
+
+
+async def test_every_restored_tab_gets_its_imports_and_a_closed_one_keeps_none(tmp_path: Path) -> None:
+    (tmp_path / "shapes.py").write_text(SHAPES)
+    project = Project(tmp_path)
+    tabs = [project.open(f"tab{number}.py", "from shapes import Square\n\nbox = Square(") for number in range(4)]
+    closed = tabs.pop().document.uri
+    project.workspace.close(closed)
+    project.around.closed(closed)
+    await read(project)
+    assert all("def __init__(self, side):" in project.neighbours(tab) for tab in tabs)
+    assert closed not in project.around._imported
