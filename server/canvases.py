@@ -90,8 +90,10 @@ class Canvases:
     def _known(self, cursor: Cursor, opened: Open, at: int, selected: Selected | None) -> WarmCanvas | None:
         if selected is not None:
             known = cursor.canvas
-            same = known and (known.lead, known.typed.origin) == (selected.text, selected.start)
-            return known if known and same and not (known.stale or (known.over and not known.fills)) else None
+            if known is None or (known.lead, known.typed.origin) != (selected.text, selected.start):
+                return None
+            moved = at != known.typed.origin + len(known.typed.text)  # within the word, with the popup still open
+            return None if moved or known.stale or (known.over and not known.fills) else known
         for canvas in (cursor.canvas, cursor.ahead, *cursor.resting):
             if canvas and canvas.agrees(at) and not (canvas.stale and self._differs(canvas, opened)):
                 return canvas
@@ -224,7 +226,8 @@ class Canvases:
     def mend(self, cursor: Cursor, opened: Open, canvas: WarmCanvas, sound: Proposal) -> bool:
         """The syntax gate cut the proposal: denoise what is behind the sound part again; false when that was tried."""
         lead = canvas.typed.text + sound.insert
-        if not canvas.answer or canvas.mended or sound.back or not lead.startswith(canvas.lead):
+        inside = cursor.at != canvas.typed.origin + len(canvas.typed.text)  # of brackets that the editor closed
+        if not canvas.answer or canvas.mended or sound.back or inside or not lead.startswith(canvas.lead):
             return False
         canvas.mended = True
         self._go_ahead(cursor, opened, canvas, lead, seed=1)

@@ -16,6 +16,7 @@ class Tally(Protocol):
     """Where outcomes are counted, in code points; see stats.py."""
 
     def shown(self, language: str, characters: int) -> None: ...
+    def grown(self, language: str, characters: int) -> None: ...
     def accepted(self, language: str, characters: int) -> None: ...
     def partly(self, language: str, characters: int) -> None: ...
     def rejected(self, language: str, characters: int) -> None: ...
@@ -39,10 +40,20 @@ class Shown:
         """Whether it still agrees with the text."""
         return not self.moved and self.typed.agrees(self.insert)
 
+    @property
+    def left(self) -> int:
+        """Code points that may still be taken."""
+        return len(self.insert) - self.taken
+
     def goes_on(self, cursor: int, insert: str) -> bool:
         """Whether a proposal for `cursor` is what is left of this one, or begins with it."""
         rest = self.insert[len(self.typed.text) :]
-        return self.fits and cursor == self.typed.origin + len(self.typed.text) and insert.startswith(rest)
+        return (
+            not self.over
+            and self.fits
+            and cursor == self.typed.origin + len(self.typed.text)
+            and insert.startswith(rest)
+        )
 
     def follow(self, edit: Edit, now: float) -> tuple[Outcome, int] | None:
         """Take an edit into account: what it decided, and about how many code points."""
@@ -50,15 +61,16 @@ class Shown:
             self.moved = True
         if self.over or self.moved:
             return None
-        left = len(self.insert) - len(self.typed.text)
+        rest = len(self.insert) - len(self.typed.text)
         if not self.fits:
             self.over = True
             return ("rejected", len(self.insert)) if now - self.since >= SEEN_S else None
-        self.over = not left
-        if len(edit.text) < TAKEN or not self.insert.startswith(self.typed.text):
+        self.over = not rest
+        size = min(len(edit.text), self.left)  # what was undone and is taken again counts once
+        if len(edit.text) < TAKEN or not size or not self.insert.startswith(self.typed.text):
             return None
-        self.taken += len(edit.text)
-        return ("partly" if left else "accepted"), len(edit.text)
+        self.taken += size
+        return ("partly" if rest else "accepted"), size
 
     def told(self, taken: int) -> tuple[Outcome, int] | None:
         """The editor says that `taken` code points were accepted in all: what its edits have not told already."""

@@ -67,6 +67,10 @@ class Stats:
     def shown(self, language: str, characters: int) -> None:
         self._count(language, Counts(shown=1, shown_characters=characters))
 
+    def grown(self, language: str, characters: int) -> None:
+        """What is shown goes on for so many more."""
+        self._count(language, Counts(shown_characters=characters))
+
     def accepted(self, language: str, characters: int) -> None:
         self._count(language, Counts(accepted=1, accepted_characters=characters))
 

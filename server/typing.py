@@ -125,6 +125,8 @@ class Typing:
         cursor = self._cursor(opened.document.uri)
         late = asyncio.get_running_loop().time() + self._options().deadline_ms / 1000
         asked = _Asked(cursor, cursor.take_ticket(), opened, at, selected is not None, perf_counter(), late, on_draft)
+        shown = cursor.canvas is not None and bool(cursor.canvas.shown) and cursor.canvas.agrees(at)
+        invoked = invoked or (shown and not MODES[self._options().mode].automatic)  # what was asked for stays
         if self._off(opened, invoked=invoked):
             return partial(self._refuse, asked)
         priority: Literal["invoked", "automatic"] = "invoked" if invoked else "automatic"
@@ -151,6 +153,10 @@ class Typing:
         cursor = asked.cursor
         canvas = await self._ready(asked, canvas)
         proposal = self._choose(asked, canvas) if asked.current else NOTHING
+        while asked.current and not proposal.insert and not canvas.over:  # nothing of it is sound yet
+            await cursor.changed.wait()
+            canvas = await self._ready(asked, canvas)
+            proposal = self._choose(asked, canvas) if asked.current else NOTHING
         if asked.current and canvas.broken and self._canvases.mend(cursor, asked.opened, canvas, proposal):
             await self._ready(asked, canvas)
             canvas = cursor.canvas or canvas
@@ -165,6 +171,7 @@ class Typing:
         """Wait until there is something to show, or nothing to wait for; the canvas that has it."""
         cursor, clock = asked.cursor, asyncio.get_running_loop().time
         while asked.current:
+            canvas = cursor.canvas or canvas  # `_run` begins another when this one has drifted away
             if asked.on_draft:
                 asked.on_draft(canvas.draft(asked.at))
             mending = cursor.ahead is not None and canvas.broken and not cursor.ahead.over
@@ -176,7 +183,6 @@ class Typing:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(None if part else asked.late):
                     await cursor.changed.wait()
-            canvas = cursor.canvas or canvas  # `_run` begins another when this one has drifted away
         return canvas
 
     def _choose(self, asked: _Asked, canvas: WarmCanvas) -> Proposal:
@@ -206,9 +212,11 @@ class Typing:
         cursor.shown = Shown(proposal.id, language, Typed(asked.at), proposal.insert, now)
         if before and before.goes_on(asked.at, proposal.insert):
             cursor.shown.since = before.since
+            if (more := len(proposal.insert) - before.left) > 0:
+                self._tally.grown(language, more)
         else:
             self._tally.shown(language, len(proposal.insert))
-        canvas.shown = True
+        canvas.give(proposal, asked.at)
         self._canvases.speculate(cursor, asked.opened, canvas, proposal)
         return proposal
 

@@ -112,7 +112,7 @@ class WarmCanvas:
         self.stale = False  # the text around has changed since
         self.broken = False  # the syntax gate cut the best fill
         self.mended = False  # another end was denoised for it
-        self.shown = False
+        self.shown = ""  # what the editor was given of it last, from the origin on
         self.replaces = False  # the lead takes the place of what is typed, which may be something else
         self.task: asyncio.Task[None] | None = None
         self._finish = lru_cache(maxsize=16)(partial(finish, context=place))
@@ -151,16 +151,20 @@ class WarmCanvas:
 
     def propose(self, cursor: int, gate: Gate, *, part: bool = False, whole: bool = False) -> Proposal:
         """The best fill that leaves the syntax sound, up to its last locked boundary; else what is sound of the best.
+        What goes on from what is shown comes before what is better: a ghost never jumps.
 
         `part` allows locked words that are no whole line. `whole` gives the lead too, in the place of what is typed.
         """
         found = [p for p in self._proposals(cursor, part=part and not self.over, whole=whole) if p.insert]
-        if not found:
-            return Proposal("")
         sound = [p for p in found if self._gated(p, cursor, gate) == p.insert]
-        self.broken = not sound
+        if found:
+            self.broken = not sound
+            sound = sound or [replace(found[0], insert=self._gated(found[0], cursor, gate))]
+        kept = self.typed.left(self.shown, cursor) if self.shown and not whole else None
+        if kept and kept.insert:
+            sound = [p for p in sound if p.insert.startswith(kept.insert)] or [kept]
         if not sound:
-            return replace(found[0], insert=self._gated(found[0], cursor, gate))
+            return Proposal("")
         best, *rest = sound
         others = dict.fromkeys(
             p.insert for p in rest if (p.eat, p.back) == (best.eat, best.back) and not best.insert.startswith(p.insert)
@@ -177,6 +181,12 @@ class WarmCanvas:
         if reveals(whole.insert, self.context.prefix, self.context.suffix):
             return Draft("")
         return Draft(whole.insert, whole.eat, _common(whole.insert, locked.insert), fill.confidence)
+
+    def give(self, proposal: Proposal, cursor: int) -> None:
+        """The editor shows `proposal` at `cursor` from now on."""
+        size = cursor - self.typed.origin
+        behind = "" if proposal.eat else self.typed.text[size:]
+        self.shown = self.typed.text[:size] + proposal.insert + behind
 
     def rest(self) -> tuple[str] | None:
         """What a job that follows this one may start from."""

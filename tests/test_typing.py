@@ -227,6 +227,20 @@ async def test_an_answer_that_was_typed_already_begins_a_job() -> None:
     assert [job.prefix for job in editor.engine.jobs] == ["x = ", "x = abc"]
 
 
+async def test_a_request_that_comes_with_such_an_answer_waits_for_the_next_job() -> None:
+    editor = Editor("x =|")
+    await editor.type(" ")
+    await editor.engine.say("abc", locked=2)
+    await editor.type("abc")
+    said = asyncio.create_task(editor.engine.say("abc"))
+    await asyncio.sleep(0)  # the answer is on its way
+    request = await editor.ask()
+    await said
+    assert not request.done()
+    await editor.engine.say("(1)")
+    assert (await proposed(request)).insert == "(1)"
+
+
 async def test_nothing_begins_where_the_cursor_is_unknown() -> None:
     editor = Editor("x =|")
     await editor.type(" ")
@@ -433,6 +447,7 @@ async def test_the_rest_of_an_accepted_part_may_grow() -> None:
     await editor.type("compute")
     await editor.engine.say("(first) + 1")
     assert await editor.shown() == "(first) + 1"
+    assert editor.counted.counts == [("shown", 14), ("partly", 7), ("grown", 4)]
 
 
 async def test_what_becomes_of_suggestions_is_counted() -> None:
@@ -555,7 +570,7 @@ async def test_where_that_does_not_help_the_sound_part_is_shown() -> None:
 
 
 async def test_typing_past_the_sound_part_never_shows_it_again() -> None:
-    editor = Editor("x =|\ny = 2\n", speculate=False)
+    editor = Editor("x =|\ny = 2\n", deadline_ms=1)
     await editor.type(" ")
     await editor.engine.say("first + second, def third")
     request = await editor.ask()
@@ -587,6 +602,16 @@ async def test_the_item_of_a_popup_is_part_of_the_canvas() -> None:
     assert await editor.shown() == "h.join(a)"  # it was closed
 
 
+async def test_the_item_of_a_popup_when_the_cursor_moves_in_its_word() -> None:
+    editor = Editor("os.pa|")
+    request = await editor.ask(selected=Selected(3, "path"))
+    await editor.engine.say(".join(a)")
+    await proposed(request)
+    editor.cursor -= 1
+    await editor.ask(selected=Selected(3, "path"))
+    assert [job.suffix for job in editor.engine.jobs] == ["", "a"]
+
+
 async def test_an_item_that_replaces_what_is_typed() -> None:
     editor = Editor("os.ptj|")
     request = await editor.ask(selected=Selected(3, "path.join"))
@@ -614,6 +639,28 @@ async def test_a_streaming_editor_is_told_each_state_and_the_answer() -> None:
     ]
 
 
+async def test_what_is_shown_is_not_exchanged_for_a_better_candidate() -> None:
+    editor = Editor("x = f(|)\n")
+    request = await editor.ask()
+    await editor.engine.say("a:\nb = 2", locked=3)
+    shown = (await proposed(request)).insert
+    assert shown == "a"
+    await editor.engine.say("a:\nb = 2", None, "other")
+    assert await editor.shown() == shown
+
+
+async def test_what_goes_on_is_counted_as_shown() -> None:
+    editor = Editor("x =|")
+    await editor.type(" ")
+    await editor.engine.say("alpha\n", locked=6)
+    assert await editor.shown() == "alpha"
+    await editor.type("alpha")  # taken, undone and taken again
+    await editor.type("", erase=5)
+    assert await editor.shown() == "alpha"
+    await editor.type("alpha")
+    assert editor.counted.counts == [("shown", 5), ("accepted", 5)] * 2
+
+
 # When
 
 
@@ -626,6 +673,19 @@ async def test_a_manual_mode_waits_to_be_asked() -> None:
     await editor.engine.say("1")
     assert (await proposed(request)).insert == "1"
     assert editor.engine.jobs[0].priority == "invoked"
+
+
+async def test_in_manual_mode_what_was_asked_for_stays_while_it_is_typed() -> None:
+    editor = Editor("x =|", mode="manual")
+    await editor.type(" ")
+    request = await editor.ask(invoked=True)
+    await editor.engine.say("compute()")
+    assert (await proposed(request)).insert == "compute()"
+    await editor.type("c")
+    assert await editor.shown() == "ompute()"
+    await editor.type("?")
+    assert await editor.shown() == ""
+    assert len(editor.engine.jobs) == 1
 
 
 async def test_without_warmth_denoising_begins_at_the_request() -> None:

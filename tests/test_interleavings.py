@@ -1,0 +1,575 @@
+"""Typing under random interleavings: two documents, an engine that says what it likes, and an editor that does anything
+at any moment. What must hold is checked whenever an answer comes and after every step."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from caesura import wire
+from caesura.server.canvases import Selected
+from caesura.server.completion import finish
+from caesura.server.context import Context
+from caesura.server.cursor import RESTING
+from caesura.server.engine import EngineUnavailable
+from caesura.server.options import Options
+from caesura.server.streaming import Stream
+from caesura.server.trace import Request
+from caesura.server.typing import Superseded, Typing
+from caesura.server.warm import Proposal
+from caesura.server.workspace import Change, Open, Workspace
+
+from .test_typing import Alone, FakeEngine
+
+TEXTS = {
+    "file:///a.py": ("python", "def f(a):\n    x = |\n\nprint(1)\n"),
+    "file:///b.ts": ("typescript", "function f(a) {\r\n  g(|)\r\n}\r\nlet y = 2\r\n"),
+}
+KEYS = "abcfx ()=.\n"
+PAIRS = ("()", "[]", '""')
+CLOSERS = ")]}>\"'`"
+FILLS = (
+    "",
+    " ",
+    "ab",
+    "abc + 1",
+    "abc(a, b)",
+    "(a, b)",
+    "(a) + 1",
+    '"ab" + c',
+    "a, b)",
+    "a + b, def c",
+    "alpha + beta(c)",
+    "a = 1\n    b = 2",
+    "a = 1\n    b = )",
+    "if a:\n        b = 2\n        c()",
+    "\n    return a",
+    "a ))",
+)
+SETTINGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"warm": False},
+    {"speculate": False},
+    {"syntax_gate": False},
+    {"mode": "eager"},
+    {"mode": "manual"},
+    {"min_confidence": 0.0},
+    {"min_confidence": 0.6},
+    {"deadline_ms": 1.0},
+    {"in_strings": False},
+    {"enable": False},
+)
+WIDE, NARROW = {"context_before": 6000, "context_after": 2000}, {"context_before": 12, "context_after": 12}
+SURE = (0.99, 0.99, 0.9, 0.99, 0.4, 0.8)
+RARE = ("close", "replace", "two edits", "error", *SETTINGS)
+JOBS = st.integers(0, 3)  # the job that is meant, of those that run
+URIS, STEP = st.sampled_from(list(TEXTS)), st.sampled_from((12, 12, 0, 1, 2))  # turns of the loop after a step
+
+
+class Clock(asyncio.SelectorEventLoop):
+    """Its time goes on only where a test says so."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+
+@dataclass
+class Ghost:
+    """What an editor draws: `insert` was meant for `before` the cursor and `after` it. `idle`: nothing has happened
+    since that may make it shrink."""
+
+    id: str
+    insert: str
+    eat: int
+    before: str
+    after: str
+    idle: bool = True
+
+    def typed(self, text: str) -> str | None:
+        """What was typed at it since it was drawn; None where the text has changed elsewhere."""
+        fits = text.startswith(self.before) and text.endswith(self.after)
+        size = len(text) - len(self.before) - len(self.after)
+        return text[len(self.before) : len(self.before) + size] if fits and size >= 0 else None
+
+    def fits(self, text: str) -> bool:
+        typed = self.typed(text)
+        return typed is not None and self.insert.startswith(typed.rstrip(CLOSERS) if typed else "")
+
+    def rest(self, text: str, cursor: int) -> str:
+        """What is left to accept; empty where it has nothing for the cursor."""
+        typed = self.typed(text)
+        if typed is None or cursor != len(self.before) + len(typed) or not self.insert.startswith(typed):
+            return ""
+        return self.insert[len(typed) :]
+
+
+@dataclass
+class Asked:
+    """A request: `over` once something newer has come."""
+
+    uri: str
+    at: int
+    selected: bool
+    over: bool = False
+    answers: int = 0
+    values: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class Told:
+    """What the engine makes of a job: `text` is its answer, of which `locked` code points are promised."""
+
+    text: str
+    locked: int = 0
+    fills: tuple[str, ...] = ()
+    over: bool = False  # nothing comes after it
+
+
+class Interleavings(RuleBasedStateMachine):
+    """An editor with two documents, the server's typing, and the engine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = Clock()
+        asyncio.set_event_loop(self.loop)
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.loop.set_task_factory(self._task)
+        self.engine = FakeEngine()
+        self.told: dict[str, Told] = {}
+        self.options = Options()
+        self.typing = Typing(self.engine, lambda: self.options, Alone(), self, self)
+        self.workspace = Workspace("utf-32")
+        self.cursors: dict[str, int] = {}
+        self.ghosts: dict[str, Ghost] = {}
+        self.asked: dict[asyncio.Task[None], Asked] = {}
+        self.counted = {"shown": 0, "taken": 0}
+        self.recorded: Request | None = None
+        self.window = WIDE
+        self.sound = True  # no step has failed
+
+    # What is counted and recorded
+
+    def shown(self, language: str, characters: int) -> None:
+        self.counted["shown"] += characters
+
+    def grown(self, language: str, characters: int) -> None:
+        self.counted["shown"] += characters
+
+    def accepted(self, language: str, characters: int) -> None:
+        self.counted["taken"] += characters
+
+    def partly(self, language: str, characters: int) -> None:
+        self.counted["taken"] += characters
+
+    def rejected(self, language: str, characters: int) -> None:
+        """Not among the sums."""
+
+    def record(self, request: Request) -> None:
+        self.recorded = request
+
+    # Steps
+
+    @initialize(window=st.sampled_from((WIDE, WIDE, NARROW)))
+    def begin(self, window: dict[str, int]) -> None:
+        self.window = window
+        self.options = Options(**window)
+        self._run(self._open(), 12)
+
+    @rule(uri=URIS, key=st.sampled_from(KEYS), turns=STEP)
+    def type(self, uri: str, key: str, turns: int) -> None:
+        self._run(self._put(uri, self.cursors[uri], self.cursors[uri], key), turns)
+
+    @precondition(lambda self: self._drawn())
+    @rule(which=st.integers(0, 1), size=st.integers(1, 3), turns=STEP)
+    def type_what_is_shown(self, which: int, size: int, turns: int) -> None:
+        uri, rest = self._drawn()[which % len(self._drawn())]
+        for key in rest[:size]:
+            self._run(self._put(uri, self.cursors[uri], self.cursors[uri], key), turns)
+
+    @rule(uri=URIS, pair=st.sampled_from(PAIRS), turns=STEP)
+    def type_a_pair(self, uri: str, pair: str, turns: int) -> None:
+        opener = dict(self._drawn()).get(uri, "")[:1]
+        pair = next((pair for pair in PAIRS if pair[0] == opener), pair)
+        self._run(self._put(uri, self.cursors[uri], self.cursors[uri], pair, back=1), turns)
+
+    @rule(uri=URIS, size=st.integers(1, 3), turns=STEP)
+    def erase(self, uri: str, size: int, turns: int) -> None:
+        at = self.cursors[uri]
+        self._run(self._put(uri, max(0, at - size), at, ""), turns)
+
+    @precondition(lambda self: self._drawn())
+    @rule(which=st.integers(0, 1), word=st.booleans(), tells=st.booleans(), turns=STEP)
+    def accept(self, which: int, word: bool, tells: bool, turns: int) -> None:
+        uri, rest = self._drawn()[which % len(self._drawn())]
+        ghost, at = self.ghosts[uri], self.cursors[uri]
+        size = len(re.match(r"\s*(?:\w+|.)", rest)[0]) if word else len(rest)  # type: ignore[index]
+        eat = 0 if word else ghost.eat
+        self._run(self._put(uri, at, at + eat, rest[:size]), 0)
+        if tells:
+            self._run(self._tell_accepted(ghost, len(ghost.insert) - len(rest) + size), turns)
+
+    @rule(uri=URIS, where=st.floats(0, 1), size=st.integers(0, 2), text=st.sampled_from(("", "z", "z\n")), turns=STEP)
+    def edit_elsewhere(self, uri: str, where: float, size: int, text: str, turns: int) -> None:
+        start = int(where * len(self._text(uri)))
+        end = min(len(self._text(uri)), start + size)
+        self._run(self._put(uri, start, end, text, elsewhere=True), turns)
+
+    @rule(uri=URIS, by=st.integers(-3, 3))
+    def move(self, uri: str, by: int) -> None:
+        document = self._opened(uri).document
+        self.cursors[uri] = document.offset(document.position(self.cursors[uri] + by))
+        if uri in self.ghosts:
+            self.ghosts[uri].idle = False
+
+    @rule(uri=URIS, invoked=st.booleans(), stream=st.booleans(), turns=STEP)
+    def ask(self, uri: str, invoked: bool, stream: bool, turns: int) -> None:
+        self._run(self._ask(uri, invoked, stream, None), turns)
+
+    @rule(uri=URIS, back=st.integers(0, 3), text=st.sampled_from(("abc", "alpha", "x")), turns=STEP)
+    def ask_with_an_item(self, uri: str, back: int, text: str, turns: int) -> None:
+        line = re.split("[\r\n]", self._text(uri)[: self.cursors[uri]])[-1]
+        selected = Selected(self.cursors[uri] - min(back, len(line)), text)
+        self._run(self._ask(uri, False, False, selected), turns)
+
+    @rule(uri=URIS, text=st.sampled_from(FILLS), more=st.integers(1, 40), turns=STEP)
+    def suggest(self, uri: str, text: str, more: int, turns: int) -> None:
+        """What happens most: the user waits for an answer."""
+        self._run(self._ask(uri, False, False, None), 12)
+        cursor = self.typing._cursors.get(uri)
+        for job in [job for job in self._live() if cursor and job.document == cursor.key]:
+            told = self.told.setdefault(job.job, Told(text))
+            if more < len(told.text):
+                self._lock(job, more, "", 12)
+            else:
+                self._tell(job, self._done(job, text, []), 12)
+            self._run(self._nothing(), turns)
+
+    @precondition(lambda self: any(not task.done() for task in self.asked))
+    @rule(which=st.integers(0, 5), turns=STEP)
+    def cancel(self, which: int, turns: int) -> None:
+        waiting = [task for task in self.asked if not task.done()]
+        waiting[which % len(waiting)].cancel()
+        self._run(self._nothing(), turns)
+
+    @precondition(lambda self: self._live())
+    @rule(which=JOBS, text=st.sampled_from(FILLS), more=st.integers(0, 9), tail=st.sampled_from(FILLS), turns=STEP)
+    def the_engine_locks(self, which: int, text: str, more: int, tail: str, turns: int) -> None:
+        job = self._live()[which % len(self._live())]
+        self.told.setdefault(job.job, Told(text))
+        self._lock(job, more, tail, turns)
+
+    @precondition(lambda self: self._live())
+    @rule(which=JOBS, text=st.sampled_from(FILLS), others=st.lists(st.sampled_from(FILLS), max_size=2), turns=STEP)
+    def the_engine_is_done(self, which: int, text: str, others: list[str], turns: int) -> None:
+        job = self._live()[which % len(self._live())]
+        self._tell(job, self._done(job, text, others), turns)
+
+    @rule(uri=URIS, how=st.sampled_from(RARE), turns=STEP)
+    def what_is_rare(self, uri: str, how: dict[str, Any] | str, turns: int) -> None:
+        if how == "close":
+            self._supersede(uri)
+            self.typing.close(uri)
+            self.workspace.close(uri)
+            self.ghosts.pop(uri, None)
+            self._run(self._open(uri), turns)
+        elif how == "replace":
+            text = TEXTS[uri][1]
+            self.cursors[uri] = text.index("|")
+            self._run(self._change(uri, text.replace("|", "")), turns)
+        elif how == "two edits":
+            at, document = self.cursors[uri], self._opened(uri).document
+            self.cursors[uri] += 2
+            self._run(
+                self._change(uri, *((document.position(to), document.position(to), "z") for to in (at, 0))), turns
+            )
+        elif how == "error":
+            for job in self._live()[:1]:
+                self.told.setdefault(job.job, Told("")).over = True
+                self._tell(job, EngineUnavailable("There is no engine."), turns)
+        else:
+            self._run(self._set(how), turns)
+
+    @rule(seconds=st.sampled_from((0.05, 0.3, 30.0)))
+    def wait(self, seconds: float) -> None:
+        self.loop.now += seconds
+        self._run(self._nothing(), 12)
+
+    # What an editor does
+
+    async def _set(self, chosen: Any) -> None:
+        """As app.App does it."""
+        self.options = Options(**self.window, **chosen)
+        for ghost in self.ghosts.values():
+            ghost.idle = False
+        if not self.options.enable:
+            self._supersede(*TEXTS)
+            self.typing.close_all()
+            self.ghosts.clear()  # at the next request, which is refused
+
+    async def _tell_accepted(self, ghost: Ghost, characters: int) -> None:
+        self.typing.accepted(ghost.id, characters)
+
+    async def _nothing(self) -> None:
+        """Only let the loop turn."""
+
+    async def _open(self, *uris: str) -> None:
+        for uri in uris or TEXTS:
+            language, text = TEXTS[uri]
+            self.cursors[uri] = text.index("|")
+            self.workspace.open(uri, language, 0, text.replace("|", ""))
+
+    async def _put(self, uri: str, start: int, end: int, text: str, *, back: int = 0, elsewhere: bool = False) -> None:
+        document, cursor = self._opened(uri).document, self.cursors[uri]
+        start, end = (document.offset(document.position(at)) for at in (start, end))
+        if elsewhere and end <= cursor:
+            self.cursors[uri] += len(text) - (end - start)
+        elif not elsewhere or start < cursor:
+            self.cursors[uri] = start + len(text) - back
+        await self._change(uri, (document.position(start), document.position(end), text))
+
+    async def _change(self, uri: str, *changes: Change | str) -> None:
+        """As app.App.did_change does it."""
+        opened = self._opened(uri)
+        self._supersede(uri)
+        edits = self.workspace.edit(uri, opened.document.version + 1, changes)
+        assert edits is not None
+        if any(isinstance(change, str) for change in changes):
+            self.typing.replaced(uri)
+        if edits:
+            self.typing.edited(opened, edits)
+        if uri in self.ghosts:
+            self.ghosts[uri].idle = False
+
+    async def _ask(self, uri: str, invoked: bool, stream: bool, selected: Selected | None) -> None:
+        opened = self._opened(uri)
+        at = self.cursors[uri] = opened.document.offset(opened.document.position(self.cursors[uri]))
+        self._supersede(uri)
+        asked = Asked(uri, at, selected is not None)
+        if selected and uri in self.ghosts:
+            self.ghosts[uri].idle = False
+        values = Stream(asked.values.append, 0, lambda eat: eat, "utf-32")
+        answer = self.typing.propose(
+            opened, at, invoked=invoked, selected=selected, on_draft=values.draft if stream else None
+        )
+        task = asyncio.get_running_loop().create_task(self._deliver(asked, answer))
+        self.asked[task] = asked
+
+    async def _deliver(self, asked: Asked, waiting: Callable[[], Awaitable[Proposal | Superseded]]) -> None:
+        answer = await waiting()
+        asked.answers += 1
+        match answer:
+            case Superseded(shown_fits):
+                assert asked.over, "only what is newer supersedes"
+                ghost = self.ghosts.get(asked.uri)
+                if not shown_fits:
+                    self.ghosts.pop(asked.uri, None)
+                elif ghost and self.workspace.get(asked.uri):
+                    assert ghost.fits(self._text(asked.uri)), "a ghost that no longer fits is cleared"
+            case Proposal(insert=""):
+                ghost = self.ghosts.pop(asked.uri, None)
+                off = self.recorded is not None and self.recorded.answer == "off"
+                kept = ghost is not None and ghost.idle and not (asked.selected or off)
+                assert not kept, "what is shown does not vanish"
+                assert asked.over or off or self._answered(asked.uri), "nobody is sent away while a job runs"
+            case Proposal():
+                self._draw(asked, answer)
+        _keep_what_was_locked(asked.values)
+
+    def _answered(self, uri: str) -> bool:
+        canvas = self.typing._cursors[uri].canvas
+        return canvas is None or canvas.over or canvas.broken
+
+    def _draw(self, asked: Asked, answer: Proposal) -> None:
+        assert not asked.over, "an answer for another text"
+        text, at = self._text(asked.uri), asked.at
+        start, end = at - answer.back, at + answer.eat
+        assert not re.search("[\r\n]", text[start:end]), "the range lies within the line"
+        assert set(text[at:end]) <= set(CLOSERS), "only what the editor closed is eaten"
+        self._belongs(asked, answer, text[:start], text[end:])
+        ghost = self.ghosts.pop(asked.uri, None)
+        if asked.selected:
+            return  # an editor draws it with its popup, and takes both away
+        if ghost and ghost.idle:
+            assert answer.insert.startswith(ghost.insert), "what is shown only grows"
+        idle = self.cursors[asked.uri] == at
+        self.ghosts[asked.uri] = Ghost(answer.id, answer.insert, answer.eat, text[:at], text[at:], idle)
+
+    def _belongs(self, asked: Asked, answer: Proposal, before: str, after: str) -> None:
+        """With the proposal in it, the text is what the engine was shown, and in its hole what it said."""
+        assert self.recorded
+        [job] = [job for job in self.engine.jobs if job.job == self.recorded.job]
+        canvas = self.typing._cursors[asked.uri].canvas
+        assert canvas
+        assert canvas.job == job.job
+        for insert in (answer.insert, *answer.others):
+            text = before + insert + after
+            holes = [
+                text[start:end]
+                for start in range(len(before) + len(insert) + 1)
+                if text[:start].endswith(job.prefix) and (self.window is NARROW or start == len(job.prefix))
+                for end in range(start, len(text) + 1)
+                if text[end:].startswith(job.suffix) and (self.window is NARROW or text[end:] == job.suffix)
+            ]
+            assert holes, "it was computed for this text"
+            said = {part for fill in self.told[job.job].fills for part in _parts(fill, canvas.context)}
+            rests = [hole.removeprefix(part) for hole in holes for part in said if hole.startswith(part)]
+            assert any(set(rest) <= set(CLOSERS) for rest in rests), "the engine said it"
+
+    def _supersede(self, *uris: str) -> None:
+        for asked in self.asked.values():
+            asked.over |= asked.uri in uris
+
+    def _text(self, uri: str) -> str:
+        return self._opened(uri).document.text
+
+    def _opened(self, uri: str) -> Open:
+        opened = self.workspace.get(uri)
+        assert opened
+        return opened
+
+    def _drawn(self) -> list[tuple[str, str]]:
+        """What can be taken of what the editor shows."""
+        found = [(uri, ghost.rest(self._text(uri), self.cursors[uri])) for uri, ghost in self.ghosts.items()]
+        return [(uri, rest) for uri, rest in found if rest]
+
+    # What the engine does
+
+    def _live(self) -> list[wire.Infill]:
+        over = {job for job, told in self.told.items() if told.over}
+        return [job for job in self.engine.jobs if job.job in self.engine.live and job.job not in over]
+
+    def _lock(self, job: wire.Infill, more: int, tail: str, turns: int) -> None:
+        told = self.told[job.job]
+        told.locked += sum(map(len, _tokens(told.text[told.locked :])[:more]))
+        fill = _fill(told.text[: told.locked], tail or told.text[told.locked :])
+        self._tell(job, wire.Locked(job=job.job, seq=0, holes=(fill,), step=1, of=8), turns)
+
+    def _done(self, job: wire.Infill, text: str, others: list[str]) -> wire.Done:
+        told = self.told.setdefault(job.job, Told(text))
+        told.over = True
+        return wire.Done(
+            job=job.job,
+            seq=9,
+            holes=(_fill(told.text, ""),),
+            alternatives=tuple((_fill(other, ""),) for other in others),
+            steps=1,
+            tokens=wire.Tokens(),
+            timings=wire.Timings(),
+            stop="complete",
+        )
+
+    def _tell(self, job: wire.Infill, event: wire.Locked | wire.Done | Exception, turns: int) -> None:
+        if not isinstance(event, Exception):
+            alternatives = event.alternatives if isinstance(event, wire.Done) else ()
+            self.told[job.job].fills = tuple(holes[0].text for holes in (event.holes, *alternatives))
+        self.engine.live[job.job].put_nowait(event)
+        self._run(self._nothing(), turns)
+
+    # What holds after every step
+
+    def _task(self, loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> "asyncio.Task[Any]":
+        task = asyncio.Task(work, loop=loop, **more)
+        self.tasks.append(task)
+        return task
+
+    def _run(self, step: Coroutine[Any, Any, None], turns: int) -> None:
+        async def run() -> None:
+            await step
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+        self.sound = False
+        self.loop.run_until_complete(run())
+        self._check(settled=turns >= 12)
+        self.sound = True
+
+    def _check(self, *, settled: bool) -> None:
+        for task in [task for task in self.tasks if task.done()]:
+            self.tasks.remove(task)
+            if not task.cancelled() and (error := task.exception()):
+                raise error
+        for task, asked in self.asked.items():
+            assert asked.answers == (task.done() and not task.cancelled()), "one answer"
+        assert self.counted["taken"] <= self.counted["shown"]
+        for cursor in self.typing._cursors.values():
+            assert len(cursor.resting) <= RESTING
+            assert all(canvas.over for canvas in cursor.resting)
+        if settled:
+            self._check_live()
+
+    def _check_live(self) -> None:
+        cursors = self.typing._cursors
+        wanted = {c.job for cursor in cursors.values() for c in (cursor.canvas, cursor.ahead) if c}
+        assert self.engine.live.keys() <= wanted, "no job is left behind"
+        for task, asked in self.asked.items():
+            cursor = cursors.get(asked.uri)
+            canvases = (cursor.canvas, cursor.ahead) if cursor else ()
+            running = any(canvas and canvas.job in self.engine.live for canvas in canvases)
+            assert task.done() or running, "nobody waits for nothing"
+
+    def teardown(self) -> None:
+        if self.sound:
+            self._supersede(*TEXTS)
+            self.typing.close_all()
+            self._run(self._nothing(), 12)
+            assert self.engine.live == {}
+            assert self.typing._cursors == {}
+            assert all(task.done() for task in self.asked)
+            assert self.tasks == []
+        for task in self.tasks:
+            task.cancel()
+        self.loop.run_until_complete(asyncio.sleep(0))
+        for uri in TEXTS:
+            self.workspace.close(uri)
+        asyncio.set_event_loop(None)
+        self.loop.close()
+
+
+def _tokens(text: str) -> list[str]:
+    return re.findall(r"\w+|\s+|.", text)
+
+
+def _fill(locked: str, tail: str) -> wire.Fill:
+    """The probabilities of what is locked stay what they were."""
+    ends, end = list[tuple[int, float]](), 0
+    for index, token in enumerate((*_tokens(locked), *_tokens(tail))):
+        end += len(token)
+        ends.append((end, SURE[index % len(SURE)]))
+    spans = ((0, len(locked)),) if locked else ()
+    return wire.Fill(locked + tail, spans, 0.7, open=len(_tokens(tail)), probabilities=tuple(ends))
+
+
+@lru_cache(maxsize=4096)
+def _parts(fill: str, context: Context) -> frozenset[str]:
+    """What may be shown of a fill: its starts, finished for the file."""
+    finished = {finish(fill[:end], context) for end in range(len(fill) + 1)}
+    return frozenset(part[:end] for part in finished for end in range(len(part) + 1))
+
+
+def _keep_what_was_locked(values: list[dict[str, Any]]) -> None:
+    kept = ""
+    for value in values[:-1] if values and values[-1]["done"] else values:
+        text = value["items"][0]["insertText"]
+        assert text.startswith(kept)
+        kept = text[: value["locked"][0][1]] if value["locked"] else kept
+
+
+def test_whatever_happens_in_whatever_order() -> None:
+    run_state_machine_as_test(
+        Interleavings,
+        settings=settings(
+            max_examples=200,
+            stateful_step_count=40,
+            derandomize=True,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
