@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import stat
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
@@ -50,7 +49,7 @@ class Files:
         for folder, rules in self._read_rules.items():
             self._inside[folder] = self._inside[folder.resolve()] = Ignore(patterns, rules)
         self._texts: OrderedDict[Path, tuple[Key, str]] = OrderedDict()
-        self._reading = threading.Lock()  # one thread at a time, however long a slow disk keeps it
+        self._reading = asyncio.Lock()  # one thread at a time, however long a slow disk keeps it
 
     def __repr__(self) -> str:
         return f"<Files of {len(self._inside)} folders, {len(self._texts)} kept>"
@@ -76,17 +75,10 @@ class Files:
         path = path_of(uri)
         if not self._trusted or not path or self._folder(Path(path)) is None:
             return ()
-        return await asyncio.to_thread(self._read_all, Path(path), text[:IMPORTS], language)
+        async with self._reading:
+            return tuple(await asyncio.to_thread(self._snapshots, Path(path), text[:IMPORTS], language))
 
     # On a thread
-
-    def _read_all(self, document: Path, text: str, language: str) -> tuple[Snapshot, ...]:
-        if not self._reading.acquire(blocking=False):
-            return ()
-        try:
-            return tuple(self._snapshots(document, text, language))
-        finally:
-            self._reading.release()
 
     def _snapshots(self, document: Path, text: str, language: str) -> Collection[Snapshot]:
         end = time.monotonic() + TIME_S
