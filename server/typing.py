@@ -150,22 +150,23 @@ class Typing:
         return NOTHING
 
     async def _answer(self, asked: _Asked, canvas: WarmCanvas, how: Answer) -> Proposal | Superseded:
-        cursor = asked.cursor
-        canvas = await self._ready(asked, canvas)
-        proposal = self._choose(asked, canvas) if asked.current else NOTHING
-        while asked.current and not proposal.insert and not canvas.over:  # nothing of it is sound yet
-            await cursor.changed.wait()
-            canvas = await self._ready(asked, canvas)
-            proposal = self._choose(asked, canvas) if asked.current else NOTHING
-        if asked.current and canvas.broken and self._canvases.mend(cursor, asked.opened, canvas, proposal):
-            await self._ready(asked, canvas)
-            canvas = cursor.canvas or canvas
-            proposal = self._choose(asked, canvas) if asked.current else NOTHING
+        canvas, proposal = await self._found(asked, canvas)
+        if asked.current and canvas.broken and self._canvases.mend(asked.cursor, asked.opened, canvas, proposal):
+            canvas, proposal = await self._found(asked, canvas)
         if not asked.current:
             self._record(asked, canvas, "superseded", NOTHING)
             return self._superseded(asked)
         self._record(asked, canvas, how if proposal.insert else "nothing", proposal)
         return self._show(asked, canvas, proposal)
+
+    async def _found(self, asked: _Asked, canvas: WarmCanvas) -> tuple[WarmCanvas, Proposal]:
+        """The canvas that has something to show or nothing more to say, and what it proposes."""
+        while True:
+            canvas = await self._ready(asked, canvas)
+            proposal = self._choose(asked, canvas) if asked.current else NOTHING
+            if proposal.insert or canvas.over or not asked.current:
+                return canvas, proposal
+            await asked.cursor.changed.wait()  # nothing of it is sound yet
 
     async def _ready(self, asked: _Asked, canvas: WarmCanvas) -> WarmCanvas:
         """Wait until there is something to show, or nothing to wait for; the canvas that has it."""
