@@ -28,7 +28,7 @@ from caesura.server.typing import Typing
 from caesura.server.warm import Proposal
 from caesura.server.workspace import Workspace
 
-from latency import conditions, own_engine, save, table  # isort: skip  (beside this script)
+from latency import HERE, conditions, own_engine, save, table  # isort: skip  (beside this script)
 
 FILES = ("argparse", "configparser", "csv", "shlex", "tarfile", "textwrap", "json/decoder", "http/cookies")
 NEIGHBOURS = {"json/decoder": ("json/scanner", "json/__init__"), "http/cookies": ("http/cookiejar",)}
@@ -41,7 +41,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "without confidence cut": {"min_confidence": 0.0},
     "without syntax gate": {"syntax_gate": False},
     "without both": {"min_confidence": 0.0, "syntax_gate": False},
-    "without neighbours": {"neighbours": False},
+    "with neighbours": {"neighbours": True},
     "without warm canvas": {"warm": False},
     "quiet": {"mode": "quiet"},
     "eager": {"mode": "eager"},
@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=120)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "kept.json")
     arguments = parser.parse_args()
     found = cases(arguments.cases, arguments.seed)
     with own_engine():
@@ -194,8 +194,7 @@ def main() -> None:
     truth = sum(len(case.truth) for case in found)
     rows = {row: summary(of_row, truth) for row, of_row in outcomes.items()}
     report = {"bench": "kept", **about, "seed": arguments.seed, "rows": rows}
-    if arguments.out:
-        save(report, arguments.out)
+    save(report, arguments.out)
     if arguments.json:
         print(json.dumps(report))
     else:

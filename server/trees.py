@@ -13,7 +13,7 @@ from caesura.server.document import Edit
 from caesura.server.languages import Language, grammar
 
 DELAY = 0.03  # seconds of edits that share one parse
-MAX_CHARACTERS = 1_000_000  # a longer document gets no tree: one parse would stall the loop for 100 ms
+MAX_CHARACTERS = 400_000  # a longer document gets no tree: one parse would stall the loop for over 50 ms
 
 
 class SyntaxTree:
