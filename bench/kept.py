@@ -2,10 +2,10 @@
 
     python bench/kept.py [--cases 120] [--seed 7] [--json] [--out bench/results/kept.json]
 
-A place in a standard library file (not in our corpus; the base may have seen it); what stood there from the place on is cut out up
-to the line's end, and for every fifth place the lines of its body too. The server's own Typing answers in this
-process, from the real engine, with one setting changed at a time. Kept are the first code points of a proposal that
-are those cut out. `warm` types the last WARM_KEYS characters before the place one by one, as a user does.
+A place in a standard library file (not in our corpus; the base may have seen it); what stood there from the place on
+is cut out up to the line's end, and for every fifth place the lines of its body too. The server's own Typing answers in
+this process, from the real engine, with one setting changed at a time. Kept are the first code points of a proposal
+that are those cut out. The last WARM_KEYS characters before the place are typed one by one, as a user does.
 """
 
 import argparse
