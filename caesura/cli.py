@@ -99,10 +99,16 @@ def _parser() -> argparse.ArgumentParser:
     models = add("models", help="the models on this machine")
     models.set_defaults(run="catalogue:names", json=False)
     _json(models)
-    add = models.add_subparsers(metavar="list | show NAME | verify NAME").add_parser
+    add = models.add_subparsers(metavar="list | show NAME | verify NAME | convert PATH").add_parser
     _model_action(add("list", help="their names"), "names")
-    _model_action(add("show", help="a model's manifest"), "show", "name")
-    _model_action(add("verify", help="check a model's files against its manifest"), "verify", "name")
+    _model_action(add("show", help="what a model's manifest and headers say"), "show", "name")
+    verify = add("verify", help="check a model's files, tensors and recorded answers")
+    verify.add_argument("--record", action="store_true", help="record the answers to a tiny input, to be checked later")
+    _model_action(verify, "verify", "name")
+    convert = add("convert", help="quantise a checkpoint of floats")
+    convert.add_argument("--to", required=True, choices=("fp8", "nvfp4"))
+    convert.add_argument("--out", metavar="FOLDER", help="default: PATH-FORM, beside it")
+    _model_action(convert, "convert", "path")
     return parser
 
 
@@ -118,6 +124,7 @@ def _generation(parser: argparse.ArgumentParser, *, json: bool = True) -> None:
         _json(parser)
     _model(parser)
     parser.add_argument("--sampler", metavar="S", help="by name; default: the model's own")
+    parser.add_argument("--prompt-format", metavar="P", help="how the model is shown the text; default: its own")
     parser.add_argument("--deadline-ms", type=_milliseconds, default=10_000.0, metavar="N", help="default: %(default)g")
 
 

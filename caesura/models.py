@@ -10,6 +10,7 @@ from caesura import paths
 
 EMBEDDED = "embedded"
 MANIFEST = "manifest.json"
+PUBLISHED = ("model.safetensors", "model.safetensors.index.json")  # one of them is in every published checkpoint
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -42,9 +43,14 @@ def resolve(model: str) -> str:
 
 def names() -> list[str]:
     """The models that can be named: the embedded one and those in the user's models folder."""
-    own = sorted(found.name for found in paths.models().iterdir() if (found / MANIFEST).is_file())
+    own = sorted(found.name for found in paths.models().iterdir() if (found / MANIFEST).is_file() or published(found))
     embedded = folder(EMBEDDED)
     return [*([EMBEDDED] if embedded and (embedded / MANIFEST).is_file() else []), *own]
+
+
+def published(found: Path) -> bool:
+    """Whether a folder has weights as their publishers name them; such a folder needs no manifest."""
+    return any((found / name).is_file() for name in PUBLISHED)
 
 
 def identity(model: str) -> str:

@@ -16,8 +16,9 @@ import msgspec
 from msgspec import Meta
 
 PROTOCOL = 1
-MAX_FRAME = 1 << 20  # bytes; larger frames are refused by the socket (MAXMSGSIZE)
-MAX_CONTEXT = 65_536  # code points of prefix, of suffix, and of a neighbour
+MAX_FRAME = 16 << 20  # bytes; larger frames are refused by the socket (MAXMSGSIZE)
+MAX_CONTEXT = 1 << 20  # code points of prefix and of suffix: 256K tokens and some
+MAX_NEIGHBOUR = 65_536  # code points
 MAX_SLOTS = 256  # tokens of one hole
 MAX_TOKENS = 2 * MAX_SLOTS  # of a fill: the start of its text may share a token with the prefix, and take a few more
 
@@ -65,7 +66,7 @@ class Neighbour(_Struct, frozen=True):
     `text` that says where it is from, never a path outside the workspace."""
 
     name: Name
-    text: Context
+    text: Annotated[str, Meta(max_length=MAX_NEIGHBOUR)]
 
 
 class Fill(_Struct, frozen=True):
@@ -123,7 +124,8 @@ class Infill(_Message, frozen=True, kw_only=True):
     """One job. `document` is an opaque key (never a path); `segments` lie between `prefix` and `suffix`.
 
     `neighbours` come best first. `draft` holds one text per hole to warm-start from. `sampler` overrides the model's
-    default by file name. `seed` 0 asks for the best answer, any other for another plausible one.
+    default by file name, `prompt` its prompt format by name. `seed` 0 asks for the best answer, any other for another
+    plausible one.
     """
 
     job: Id
@@ -139,6 +141,7 @@ class Infill(_Message, frozen=True, kw_only=True):
     segments: Annotated[tuple[Text | Hole, ...], Meta(min_length=1, max_length=64)]
     candidates: Annotated[int, Meta(ge=1, le=8)] = 1
     sampler: Name | None = None
+    prompt: Name | None = None
     seed: Count = 0
     draft: Annotated[tuple[FillText, ...], Meta(max_length=16)] | None = None
 

@@ -1,57 +1,121 @@
-"""Prefix KV reuse between keystrokes and jobs: append, truncate, fork; least recently used entries go first."""
+"""Prefix KV reuse between keystrokes and jobs: append, truncate, fork; least recently used entries go first.
+
+Sliding layers keep the rows of their window and some slack; what is taken back further is prefilled anew.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 GROWTH = 256  # rows; the buffers grow by whole steps so that typing rarely copies them
+SLACK = 1024  # rows a sliding layer keeps beyond its window, so that text can be taken back
+BLOCK = 4096  # ids compared at once
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a layer keeps of a context row: its key heads, their width, and for a sliding layer how many rows a row
+    sees, itself included."""
+
+    heads: int
+    width: int
+    window: int | None = None
+
+
+class _Rows:
+    """Keys and values of one layer, [heads, capacity, width] each, from position `start` on."""
+
+    def __init__(self, kept: Kept, device: str, dtype: torch.dtype) -> None:
+        self.kept, self.start = kept, 0
+        self.k = torch.empty(kept.heads, 0, kept.width, device=device, dtype=dtype)
+        self.v = torch.empty_like(self.k)
+
+    def reserve(self, length: int, rows: int) -> None:
+        """Room for `rows` behind `length`; what no row to come can see, nor any that may be taken back, goes."""
+        if length + rows - self.start <= self.k.shape[1]:
+            return
+        start = self.start
+        if self.kept.window is not None:
+            start = max(start, length - (self.kept.window - 1) - SLACK)
+        held = slice(start - self.start, length - self.start)
+        capacity = max(self.k.shape[1], -(-(length + rows - start) // GROWTH) * GROWTH)
+        for name in ("k", "v"):
+            old: Tensor = getattr(self, name)
+            new = old.new_empty(old.shape[0], capacity, old.shape[2])
+            new[:, : length - start] = old[:, held]
+            setattr(self, name, new)
+        self.start = start
 
 
 class KV:
-    """Keys and values of one context, [layers, kv_heads, capacity, head_dim] each; the first `length` rows hold.
+    """Keys and values of one context: the first `length` rows hold.
 
     `ids` are the tokens behind those rows, as far as they are context (rows of a canvas or a token tree have none).
     """
 
-    def __init__(self, layers: int, heads: int, width: int) -> None:
-        self.k = torch.empty(layers, heads, 0, width)
-        self.v = torch.empty(layers, heads, 0, width)
+    def __init__(self, layers: Sequence[Kept], device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
+        self._rows = [_Rows(kept, device, dtype) for kept in layers]
+        self._device, self._dtype = device, dtype
         self.ids: list[int] = []
         self.length = 0
 
     def __repr__(self) -> str:
-        return f"<KV {self.length} of {self.k.shape[2]} rows, {len(self.ids)} of context>"
+        return f"<KV {self.length} rows, {len(self.ids)} of context, {self.nbytes >> 20} MiB>"
+
+    @property
+    def nbytes(self) -> int:
+        return sum(rows.k.nbytes + rows.v.nbytes for rows in self._rows)
 
     def reserve(self, rows: int) -> None:
         """Room for `rows` more."""
-        needed = self.length + rows
-        if needed <= self.k.shape[2]:
-            return
-        capacity = -(-needed // GROWTH) * GROWTH
-        for name in ("k", "v"):
-            old: Tensor = getattr(self, name)
-            new = torch.empty(*old.shape[:2], capacity, old.shape[3])
-            new[:, :, : self.length] = old[:, :, : self.length]
-            setattr(self, name, new)
+        for layer in self._rows:
+            layer.reserve(self.length, rows)
+
+    def put(self, layer: int, at: int, k: Tensor, v: Tensor) -> None:
+        """Rows [heads, n, width] at position `at`, not before `length`; they hold once `length` is behind them."""
+        rows = self._rows[layer]
+        span = slice(at - rows.start, at - rows.start + k.shape[1])
+        rows.k[:, span] = k
+        rows.v[:, span] = v
+
+    def get(self, layer: int, low: int, high: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [heads, high - low, width] of those positions: views. Of a sliding layer only what its window
+        reaches from `length` on is sure to be there."""
+        rows = self._rows[layer]
+        assert low >= rows.start, "rows outside the window are gone"
+        span = slice(low - rows.start, high - rows.start)
+        return rows.k[:, span], rows.v[:, span]
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Put rows [heads, n, width] behind the held ones, without keeping them, and return all rows so far."""
-        end = self.length + k.shape[1]
-        self.k[layer, :, self.length : end] = k
-        self.v[layer, :, self.length : end] = v
-        return self.k[layer, :, :end], self.v[layer, :, :end]
+        self.put(layer, self.length, k, v)
+        return self.get(layer, 0, self.length + k.shape[1])
+
+    def reach(self, length: int) -> int:
+        """To how many rows it can be cut to go on from `length`: that many, or none where a sliding layer has lost what
+        its window shows there."""
+        lost = any(rows.start > max(0, length - ((rows.kept.window or 1) - 1)) for rows in self._rows)
+        return 0 if lost else length
 
     def truncate(self, length: int) -> None:
+        """Cut to `length` rows, or to none: see `reach`."""
         assert length <= self.length
+        length = self.reach(length)
+        if length == 0:
+            for rows in self._rows:
+                rows.start = 0
         self.length = length
         del self.ids[length:]
 
     def fork(self) -> "KV":
-        twin = KV(self.k.shape[0], self.k.shape[1], self.k.shape[3])
-        twin.reserve(self.length)
-        twin.k[:, :, : self.length] = self.k[:, :, : self.length]
-        twin.v[:, :, : self.length] = self.v[:, :, : self.length]
+        twin = KV([rows.kept for rows in self._rows], self._device, self._dtype)
+        for mine, its in zip(self._rows, twin._rows, strict=True):
+            its.start = mine.start
+            its.reserve(mine.start, self.length - mine.start)
+            its.k[:, : self.length - mine.start] = mine.k[:, : self.length - mine.start]
+            its.v[:, : self.length - mine.start] = mine.v[:, : self.length - mine.start]
         twin.ids, twin.length = list(self.ids), self.length
         return twin
 
@@ -59,8 +123,10 @@ class KV:
 class Cache:
     """Leases a KV that shares the longest prefix with the wanted ids; `give` returns it for the next job."""
 
-    def __init__(self, layers: int, heads: int, width: int, *, entries: int = 6) -> None:
-        self._shape = (layers, heads, width)
+    def __init__(
+        self, layers: Sequence[Kept], device: str = "cpu", dtype: torch.dtype = torch.float32, *, entries: int = 6
+    ) -> None:
+        self._layers, self._device, self._dtype = list(layers), device, dtype
         self._entries = entries
         self._free: list[KV] = []  # least recently used first
         self.reused = self.asked = 0  # tokens, for the status report
@@ -68,10 +134,13 @@ class Cache:
     def __repr__(self) -> str:
         return f"<Cache {len(self._free)} free, {self.reused} of {self.asked} tokens reused>"
 
-    def lease(self, ids: Sequence[int]) -> KV:
+    def lease(self, ids: list[int]) -> KV:
         """The best entry, truncated to what it shares with `ids`; the caller prefills the rest."""
-        best = max(self._free, key=lambda kv: common(kv.ids, ids), default=None)
-        shared = common(best.ids, ids) if best else 0
+        shared, best = 0, None
+        for kv in self._free:
+            usable = kv.reach(common(kv.ids, ids))
+            if best is None or usable > shared:
+                shared, best = usable, kv
         if best is not None and (shared * 2 >= len(best.ids) or len(self._free) >= self._entries):
             self._free.remove(best)
             best.truncate(shared)
@@ -79,7 +148,7 @@ class Cache:
             best = best.fork()  # another document or place may come back for the longer one
             best.truncate(shared)
         else:
-            best = KV(*self._shape)
+            best = KV(self._layers, self._device, self._dtype)
         self.reused += best.length
         self.asked += len(ids)
         return best
@@ -90,11 +159,15 @@ class Cache:
         del self._free[: -self._entries]
 
 
-def common(left: Sequence[int], right: Sequence[int]) -> int:
+def common(left: list[int], right: list[int]) -> int:
     """Length of the longest common prefix."""
-    count = 0
-    for a, b in zip(left, right, strict=False):
+    count, least = 0, min(len(left), len(right))
+    while count < least and left[count : count + BLOCK] == right[count : count + BLOCK]:
+        count += BLOCK
+    if count >= least:
+        return least
+    for a, b in zip(left[count : count + BLOCK], right[count : count + BLOCK], strict=False):
         if a != b:
             break
         count += 1
-    return count
+    return min(count, least)

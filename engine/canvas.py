@@ -7,7 +7,7 @@ import codecs
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -24,8 +24,9 @@ _CORE = r"(?:(?<![^\w\s])(?<![_ ])')?[^\W\d_]+|(?:[^\s\w]|_)+"
 _LAST_PIECE = re.compile(rf"(?:(?:\s+(?<! )| )?(?:{_CORE})|\d|\s+)\Z")
 HEALED = 48  # code points; a longer last piece (a run of blanks) is only healed from its end
 MAX_ROWS = 512  # of a canvas, from its first hole to its last
+BIASES = 128 << 20  # bytes of biases kept
 WORTH_A_ROW = 0.05  # joint probability of a drafted chain
-TAIL, HEAD = 4, 12  # rows, as in training/examples.py
+HEAD = 12  # rows of the suffix that close a canvas, as in training/examples.py
 
 
 def heal(prefix: str) -> tuple[str, str]:
@@ -43,28 +44,35 @@ def heal(prefix: str) -> tuple[str, str]:
 
 
 class Vocabulary:
-    """Which tokens may stand where, as additive float biases over the vocabulary (0 or -inf)."""
+    """Which tokens may stand where, as additive float biases over the columns of the logits (0 or -inf)."""
 
     def __init__(self, model: Model) -> None:
         self.pieces = model.tokenizer.pieces
-        self.null_id = model.null_id
-        self.size = len(self.pieces) + (2 if model.null_id is not None else 0)  # with mask and null behind them
+        self.null_id, self.ends, self.size = model.null_id, model.ends, model.width
         self._sorted = sorted((piece, number) for number, piece in enumerate(self.pieces) if piece)
         self._numbers = dict(self._sorted)
-        self._line_breaks = torch.tensor([not one_line(piece) for piece in self.pieces])
-        special = torch.tensor([not piece for piece in self.pieces])
-        self._any = torch.zeros(len(self.pieces)).masked_fill(special, -torch.inf)
-        self._any_of_line = self._any.masked_fill(self._line_breaks, -torch.inf)
-        self.allowed = lru_cache(maxsize=512)(self._allowed)
+        text = torch.full((self.size,), -torch.inf)
+        text[torch.tensor([number for _, number in self._sorted])] = 0.0
+        breaks = torch.tensor([number for piece, number in self._sorted if not one_line(piece)], dtype=torch.int64)
+        self._any, self._any_of_line = text, text.index_fill(0, breaks, -torch.inf)
+        for bias in (self._any, self._any_of_line):
+            if self.null_id is not None:
+                bias[self.null_id] = 0.0
+        self.allowed = lru_cache(maxsize=max(8, min(512, BIASES // (4 * self.size))))(self._allowed)
 
     @cached_property
     def line_ends(self) -> Tensor:
         """Ids of tokens that begin with a line break, and of the end-of-text specials."""
         return torch.tensor([i for i, p in enumerate(self.pieces) if p[:1] in (b"\n", b"\r", b"")])
 
+    @cached_property
+    def may_end(self) -> Tensor:
+        """Of a hole with nothing behind it: as `allowed`, and the text may end."""
+        return self._any.index_fill(0, torch.tensor(sorted(self.ends), dtype=torch.int64), 0.0)
+
     def _allowed(self, pending: bytes, of_line: bool) -> Tensor:
-        """Bias [vocabulary without specials] for a slot that still has to produce `pending` first; `of_line` forbids
-        line breaks behind it. Indentation that is there already is not deepened."""
+        """Bias [size] for a slot that still has to produce `pending` first; `of_line` forbids line breaks behind it.
+        Indentation that is there already is not deepened."""
         if not pending:
             return self._any_of_line if of_line else self._any
         fits = [n for k in range(1, len(pending)) if (n := self._numbers.get(pending[:k])) is not None]
@@ -75,9 +83,7 @@ class Vocabulary:
             rest = piece[len(pending) :]
             if not (of_line and not one_line(rest)) and not (indented and rest[:1] in (b" ", b"\t")):
                 fits.append(number)
-        bias = torch.full((len(self.pieces),), -torch.inf)
-        bias[torch.tensor(fits, dtype=torch.int64)] = 0.0
-        return bias
+        return torch.full((self.size,), -torch.inf).index_fill(0, torch.tensor(fits, dtype=torch.int64), 0.0)
 
 
 def one_line(piece: bytes) -> bool:
@@ -86,7 +92,7 @@ def one_line(piece: bytes) -> bool:
 
 @dataclass(eq=False)
 class Slot:
-    """One position of a hole. `token` is accepted (None while open); `draft` is the best guess with its probability;
+    """One position of a hole. `token` is decided (None while open); `draft` is the best guess with its probability;
     `shown` is a warm start's token, shown to the first forward in the place of noise."""
 
     hole: int
@@ -95,15 +101,13 @@ class Slot:
     draft: int | None = None
     prob: float = 0.0
     p_null: float = 0.0
-    stable: int = 0  # steps for which a uniform-noise slot has kept its best token
     locked: bool = False
 
-    def held(self, noise: Iterator[int]) -> int:
-        """What the row holds; an open slot takes the next noise token."""
+    def held(self, noise: int) -> int:
+        """What the row holds; an open slot takes the noise."""
         if self.token is not None:
             return self.token
-        drawn = next(noise)
-        return drawn if self.shown is None else self.shown
+        return noise if self.shown is None else self.shown
 
 
 @dataclass
@@ -113,6 +117,7 @@ class HoleState:
     one_line: bool
     max_tokens: int
     forced: bytes = b""
+    last: bool = False  # nothing stands behind it: the model may end the text
 
 
 @dataclass
@@ -139,14 +144,31 @@ class Canvas:
         return [s for s in self.slots if s.token is None]
 
     def ids(self, noise: Sequence[int]) -> list[int]:
-        """The row to denoise; open slots take the noise tokens in order."""
+        """The row to denoise; `noise` has a token for every slot, which the open ones take."""
         draw = iter(noise)
-        middle = [row if isinstance(row, int) else row.held(draw) for row in self.layout]
+        middle = [row if isinstance(row, int) else row.held(next(draw)) for row in self.layout]
         return [*self.tail, *middle, *self.head]
+
+    def resized(self, slots: Sequence[int]) -> "Canvas":
+        """The same canvas with that many slots in each hole, as far as its budget goes, all open."""
+        layout, seen = list[Slot | int](), set[int]()
+        for row in self.layout:
+            if isinstance(row, int):
+                layout.append(row)
+            elif row.hole not in seen:
+                seen.add(row.hole)
+                most = self.holes[row.hole].max_tokens
+                layout += [Slot(row.hole) for _ in range(min(slots[row.hole], most))]
+        return Canvas(self.tail, layout, self.head, self.holes, self.vocabulary)
 
     def slot_rows(self) -> list[int]:
         """Row of every slot, in order."""
         return [len(self.tail) + i for i, row in enumerate(self.layout) if isinstance(row, Slot)]
+
+    def head_rows(self) -> list[int]:
+        """Rows of the locked suffix head."""
+        before = len(self.tail) + len(self.layout)
+        return list(range(before, before + len(self.head)))
 
     def of_hole(self, number: int) -> list[Slot]:
         return [s for s in self.slots if s.hole == number]
@@ -181,20 +203,33 @@ class Canvas:
     def piece(self, token: int) -> bytes:
         return self.vocabulary.pieces[token] if token < len(self.vocabulary.pieces) else b""
 
-    def bias(self) -> Tensor:
-        """Additive bias [slots, vocabulary with specials]: no mask token, no specials, one-line holes stay so, and the
-        leftmost open slot of a healed hole continues the forced text."""
-        vocabulary = self.vocabulary
-        rows = []
-        leftmost = {id(slot): pending for slot, pending in map(self.pending, range(len(self.holes)))}
-        for slot in self.slots:
-            pending = leftmost.get(id(slot), b"")
-            row = vocabulary.allowed(pending, self.holes[slot.hole].one_line)
-            extra = torch.full((vocabulary.size - len(vocabulary.pieces),), -torch.inf)
-            if len(extra) and not pending:
-                extra[-1] = 0.0  # null
-            rows.append(torch.cat((row, extra)))
-        return torch.stack(rows)
+    def constrain(self, logits: Tensor) -> Tensor:
+        """Logits [slots, width] with -inf where a token must not stand: no mask token, no specials, one-line holes stay
+        so, and a healed hole begins with its forced text, which may take the best tokens of several slots."""
+        constrained, row = torch.empty_like(logits), 0
+        for number, hole in enumerate(self.holes):
+            slots, forced = self.of_hole(number), hole.forced
+            usual = self.vocabulary.may_end if hole.last else self.vocabulary.allowed(b"", hole.one_line)
+            constrained[row : row + len(slots)] = logits[row : row + len(slots)] + usual.to(logits.device)
+            for at, slot in enumerate(slots, row):
+                if not forced:
+                    break
+                token = slot.token
+                if token is None:
+                    constrained[at] = logits[at] + self.vocabulary.allowed(forced, hole.one_line).to(logits.device)
+                    token = int(constrained[at].argmax())
+                forced = forced[len(self.piece(token)) :]
+            row += len(slots)
+        return constrained
+
+    def whole(self) -> bool:
+        """Whether the best tokens of every hole begin with its forced text, and add to it: too few slots cannot."""
+        texts = zip(map(self._bytes, range(len(self.holes))), self.holes, strict=True)
+        return all(text.startswith(hole.forced) and text != hole.forced for text, hole in texts)
+
+    def _bytes(self, number: int) -> bytes:
+        tokens = [slot.draft if slot.token is None else slot.token for slot in self.of_hole(number)]
+        return b"".join(self.piece(token) for token in tokens if token is not None)
 
     def grow(self, number: int) -> None:
         """Double the slots of a hole, within its budget, and open them all."""
@@ -220,11 +255,13 @@ class Canvas:
         parts, flags, pieces = bytearray(), bytearray(), list[tuple[bytes, float]]()
         for slot in slots:
             token = slot.token if slot.token is not None else slot.draft
+            if token in self.vocabulary.ends:
+                break  # the text ends here; what the canvas holds behind it is nothing
             piece = b"" if token is None else self.piece(token)
             parts += piece
             flags += bytes([slot.locked]) * len(piece)
             pieces.append((piece, slot.prob))
-        probs = [s.prob for s in slots if self.piece(s.token if s.token is not None else s.draft or 0)]
+        probs = [probability for piece, probability in pieces if piece]
         sure = float(torch.tensor(probs or [0.0]).clamp_min(1e-9).log().mean().exp())
         still_open = sum(s.token is None for s in slots)
         if not parts.startswith(self.holes[number].forced):
@@ -290,8 +327,11 @@ def lay(
     neighbours: Sequence[Neighbour] = (),
     *,
     slots: int,
+    name: str | None = None,
+    language: str = "",
 ) -> Layout:
-    """Tokenise a job for a model with causal context: what prompts.py shows, and the canvas behind it.
+    """Tokenise a job for a model with causal context: what prompts.py shows, in the format of that `name`, and the
+    canvas behind it.
 
     `slots` bounds the open slots of a hole at the start; a canvas that does not end grows. Raises ValueError for a job
     without a hole, or with holes too far apart for one canvas.
@@ -313,10 +353,11 @@ def lay(
         forced = ""
     if len(layout) > MAX_ROWS:
         raise ValueError(f"The holes are too far apart: {len(layout)} tokens lie between them, and {MAX_ROWS} fit.")
-    shown = prompt(model, stable, suffix, neighbours)
-    rows = [*shown.suffix, *model.separator, *shown.before]
-    cut = len(rows) - (min(TAIL, len(shown.before)) or len(model.separator))  # the row before a slot predicts it
-    return Layout(rows[:cut], Canvas(rows[cut:], layout, shown.suffix[:HEAD], holes, vocabulary))
+    shown = prompt(model, stable, suffix, neighbours, name=name, language=language)
+    rows = [*shown.opening, *shown.before]
+    cut = len(rows) - (min(model.tail, len(shown.before)) or min(model.tail, 1))
+    holes[-1].last = not shown.head and not holes[-1].one_line and bool(model.ends)
+    return Layout(rows[:cut], Canvas(rows[cut:], layout, shown.head[:HEAD], holes, vocabulary))
 
 
 def fold(prefix: str, segments: Sequence[Text | Hole], suffix: str) -> tuple[str, list[Text | Hole], str]:

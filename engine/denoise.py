@@ -1,31 +1,38 @@
 """The algorithm on one screen, for every model: a forward over the canvases, then a decision what to accept.
 
-Absorbing noise: an accepted slot stays, the rest is masked again. Uniform noise: the accepted set is chosen anew at
-every step, the rest is redrawn, and what the model is given back is its own last best guess. Models whose entry says
-`verify` draft with the first forward and decide by causal passes (search.py).
+Absorbing noise: an accepted slot stays, the rest is masked again. Uniform noise: every slot is predicted anew at every
+step (renoise.py), and one that is sure and does not move any more is locked: it is pinned from then on. Models whose
+entry says `verify` draft with the first forward and decide by causal passes (search.py).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from caesura.engine import length
+from caesura.engine import length, renoise
 from caesura.engine.cache import KV
 from caesura.engine.canvas import Canvas
-from caesura.engine.models import Model, Run
-from caesura.engine.samplers import Sampler, Scores
+from caesura.engine.models import Model, Run, Verifier
+from caesura.engine.noise import Uniform
+from caesura.engine.samplers import Sampler, Scores, statistics
 from caesura.engine.search import Search
 
-STABLE_ENTROPY = 0.1  # nats; a uniform-noise slot locks when sure and unchanged for two steps
+STABLE_ENTROPY = 0.1  # nats; a uniform-noise slot locks when it is this sure and unchanged for two steps
 STABLE_STEPS = 2
-SETTLED = 0.005  # nats, mean; a uniform-noise canvas is done when nothing moves and it is this sure
+BUDGET = 0.3  # nats over all slots; a uniform-noise canvas is done when nothing moves and it is this sure
 
 
 @dataclass(eq=False)
 class Denoising:
-    """A canvas on its way: `of` bounds the steps; `search` is set where causal passes decide."""
+    """A canvas on its way: `of` bounds the steps; `search` is set where causal passes decide.
+
+    `fresh` is context that the first forward takes along. Of uniform noise `state` is what lies between two forwards,
+    and `judged` says whether the canvas is one of several lengths: then `score` is how well it fits what is behind it.
+    """
 
     canvas: Canvas
     kv: KV
@@ -33,6 +40,10 @@ class Denoising:
     of: int
     generator: torch.Generator
     search: Search | None = None
+    fresh: Sequence[int] = ()
+    state: renoise.State | None = None
+    judged: bool = False
+    score: float = 0.0
     step: int = 0
     finished: bool = False
 
@@ -42,8 +53,8 @@ def step(model: Model, work: Sequence[Denoising]) -> None:
     searching = [w for w in work if w.search is not None and w.step > 0]
     drafting = [w for w in work if w.search is None or w.step == 0]
     if drafting:
-        for w, (scores, p_null) in zip(drafting, forward(model, drafting), strict=True):
-            decide(model, w, scores, p_null)
+        for w, logits in zip(drafting, forward(model, drafting), strict=True):
+            decide(model, w, logits)
     if searching:
         verify(model, searching)
     for w in work:
@@ -51,41 +62,46 @@ def step(model: Model, work: Sequence[Denoising]) -> None:
         w.finished = w.finished or w.step >= w.of
 
 
-def forward(model: Model, work: Sequence[Denoising]) -> list[tuple[Scores, Tensor]]:
-    """Per canvas: statistics of its slots [1, slots], and the probability of null [slots]."""
-    runs = []
+def forward(model: Model, work: Sequence[Denoising]) -> tuple[Tensor, ...]:
+    """Per canvas: logits [slots, width], and behind them those of the suffix head where the canvas is judged by it."""
+    runs, rows = [], []
+    fresh = {id(w.kv): len(w.fresh) for w in work if w.fresh}
     for w in work:
-        ids = w.canvas.ids(model.noise.draw(len(w.canvas.open()), w.generator).tolist())
-        runs.append(Run(w.kv, ids, range(w.kv.length, w.kv.length + len(ids)), None, w.canvas.slot_rows()))
-    parts = model.denoise(runs).split([len(w.canvas.slots) for w in work])
-    return [statistics(logits + w.canvas.bias(), model.null_id) for w, logits in zip(work, parts, strict=True)]
+        if isinstance(model.noise, Uniform):
+            w.state = w.state or renoise.start(model, [s.shown for s in w.canvas.slots], w.generator)
+            ids = w.canvas.ids(w.state.ids.tolist())
+        else:
+            ids = w.canvas.ids(model.noise.draw(len(w.canvas.slots), w.generator).tolist())
+        wanted = w.canvas.slot_rows() + (w.canvas.head_rows() if w.judged else [])
+        at = w.kv.length + fresh.get(id(w.kv), 0)
+        conditioning = w.state.conditioning if w.state else None
+        runs.append(Run(w.kv, ids, range(at, at + len(ids)), None, wanted, w.fresh, conditioning))
+        rows.append(len(wanted))
+        w.fresh = ()
+    parts: tuple[Tensor, ...] = model.denoise(runs).split(rows)
+    return parts
 
 
-def statistics(logits: Tensor, null_id: int | None) -> tuple[Scores, Tensor]:
-    """[slots, vocabulary] -> scores [1, slots] and p(null) [slots], in one pass over the distribution."""
-    logp = logits.log_softmax(-1)
-    probs = logp.exp()
-    top = probs.topk(2)
-    entropy = -(probs * logp.nan_to_num(neginf=0.0)).sum(-1)
-    null = probs[:, null_id] if null_id is not None else torch.zeros(len(probs))
-    token, prob, second = top.indices[:, 0], top.values[:, 0], top.values[:, 1]
-    return Scores(token[None], prob[None], (prob - second)[None], entropy[None]), null
-
-
-def decide(model: Model, w: Denoising, scores: Scores, p_null: Tensor) -> None:
+def decide(model: Model, w: Denoising, logits: Tensor) -> None:
     """Accept, broadcast nulls, grow, lock."""
     canvas = w.canvas
-    observe(canvas, scores, p_null, again=not model.noise.absorbing)
+    slots = len(canvas.slots)
+    allowed = canvas.constrain(logits[:slots])
+    if isinstance(model.noise, Uniform):
+        settle(model, w, allowed)
+        if w.judged:
+            judge(w, logits)
+        return
+    scores = statistics(allowed)
+    observe(canvas, scores, allowed.softmax(-1)[:, model.null_id] if model.null_id is not None else None)
     if w.step == 0:
         keep_warm(canvas)
     if w.search is not None:
         w.search.propose(canvas.guess(0), "canvas")
     elif model.null_id is not None and len(canvas.open()) == len(canvas.slots) and lengthen(canvas):
         pass  # nothing was accepted yet and the canvas grew: this step told its length
-    elif model.noise.absorbing:
-        absorb(w, scores, model.null_id)
     else:
-        settle(w, scores)
+        absorb(w, scores, model.null_id)
 
 
 def keep_warm(canvas: Canvas) -> None:
@@ -100,13 +116,14 @@ def keep_warm(canvas: Canvas) -> None:
             slot.token = None
 
 
-def observe(canvas: Canvas, scores: Scores, p_null: Tensor, *, again: bool) -> None:
-    """Write the statistics of a forward into the open slots; `again` also into accepted ones that are not locked."""
-    columns = zip(canvas.slots, scores.token[0].tolist(), scores.prob[0].tolist(), p_null.tolist(), strict=True)
-    for slot, token, prob, nothing in columns:
-        if slot.token is None or (again and not slot.locked):
-            slot.stable = slot.stable + 1 if slot.draft == token else 0
-            slot.draft, slot.prob, slot.p_null = token, prob, nothing
+def observe(canvas: Canvas, scores: Scores, p_null: Tensor | None) -> None:
+    """Write the statistics of a forward into the open slots."""
+    nothing = [0.0] * len(canvas.slots) if p_null is None else p_null.tolist()
+    for slot, token, prob, null in zip(
+        canvas.slots, scores.token[0].tolist(), scores.prob[0].tolist(), nothing, strict=True
+    ):
+        if slot.token is None:
+            slot.draft, slot.prob, slot.p_null = token, prob, null
 
 
 def absorb(w: Denoising, scores: Scores, null: int | None) -> None:
@@ -138,19 +155,44 @@ def healed_first(canvas: Canvas, accepted: list[bool]) -> list[bool]:
     ]
 
 
-def settle(w: Denoising, scores: Scores) -> None:
-    """The accepted set is chosen anew; a slot locks when it is sure and has not moved for two steps."""
-    slots = w.canvas.slots
-    movable = torch.tensor([[not s.locked for s in slots]])
-    healed = list(w.canvas.unhealed().values())
-    accepted = healed_first(w.canvas, w.sampler(scores, movable, w.step, w.of)[0].tolist())
-    for slot, yes, entropy in zip(slots, accepted, scores.entropy[0].tolist(), strict=True):
+def settle(model: Model, w: Denoising, logits: Tensor) -> None:
+    """Uniform noise: every slot that is not locked is decided anew, and the canvas is done when it is sure and none
+    moves. Probabilities are told as they were before they were cooled."""
+    noise, state, slots = model.noise, w.state, w.canvas.slots
+    assert isinstance(noise, Uniform)
+    assert state is not None
+    movable = torch.tensor([not s.locked for s in slots], device=logits.device)
+    scores, accepted = renoise.advance(
+        model, state, logits, w.sampler, noise.schedule, w.step, w.of, w.generator, movable
+    )
+    logp = logits.log_softmax(-1).gather(1, state.best[:, None])[:, 0]
+    for slot, best, prob in zip(slots, state.best.tolist(), logp.exp().tolist(), strict=True):
         if not slot.locked:
-            slot.token = slot.draft if yes else None
-            slot.locked = (slot.stable >= STABLE_STEPS and entropy < STABLE_ENTROPY) or slot in healed
-            if slot.locked:
-                slot.token = slot.draft
-    w.finished = all(s.stable for s in slots) and float(scores.entropy.mean()) < SETTLED
+            slot.draft, slot.prob, slot.shown = best, prob, None
+    sure = scores.entropy[0][movable]
+    still = bool((state.stable[movable] >= noise.schedule.stability).all())
+    least = max(noise.schedule.confidence, BUDGET / len(slots))
+    w.finished = still and (float(sure.mean()) < least or bool(accepted[movable].all()))
+    if not w.judged:
+        lock(w, scores.entropy[0])
+
+
+def judge(w: Denoising, logits: Tensor) -> None:
+    """How well a canvas of this length fits, by what the model says of it before anything was forbidden."""
+    assert w.state is not None
+    ids = torch.cat((w.state.best, torch.tensor(w.canvas.head, dtype=torch.int64, device=logits.device)))
+    logp = logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(-1)
+    w.score = length.score(logp[: len(w.state.best)], logp[len(w.state.best) :]) if w.canvas.whole() else -math.inf
+
+
+def lock(w: Denoising, entropy: Tensor) -> None:
+    """Pin what is sure and at rest; behind a healed start only once that start is there."""
+    assert w.state is not None
+    stable = w.state.stable.tolist()
+    sure = [s >= STABLE_STEPS and e < STABLE_ENTROPY for s, e in zip(stable, entropy.tolist(), strict=True)]
+    for slot, yes in zip(w.canvas.slots, healed_first(w.canvas, sure), strict=True):
+        if yes and not slot.locked:
+            slot.token, slot.locked = slot.draft, True
 
 
 def lengthen(canvas: Canvas) -> bool:
@@ -172,7 +214,8 @@ def verify(model: Model, work: Sequence[Denoising]) -> None:
         rows = w.search.plan()
         plans.append(len(rows.ids))
         runs.append(Run(w.kv, rows.ids, rows.positions, rows.mask))
-    for w, logits in zip(work, model.causal(runs, keep=True).split(plans), strict=True):
+    verifier = cast(Verifier, model)  # a job that asks another family for it is not taken
+    for w, logits in zip(work, verifier.causal(runs, keep=True).split(plans), strict=True):
         assert w.search is not None
         w.search.receive(logits.log_softmax(-1))
         w.finished = w.search.finished()

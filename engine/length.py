@@ -1,9 +1,15 @@
-"""Length is part of the answer: a trained null token says where a hole ends, and a canvas that does not end doubles."""
+"""Length is part of the answer. A trained null token says where a hole ends, and a canvas that does not end doubles; a
+model without one is given several lengths as rows of the same forwards, and the text that fits best stays.
+"""
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
 NULL = 0.5  # an open slot right of an accepted null becomes null where the model gives null at least this
 ENDS = 0.3  # below this, at the last slot of the first forward, the hole is longer than its slots
+LINE = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # tokens of a hole within a line
+BLOCK = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # and of one that may hold several
 
 
 def broadcast(open: Sequence[bool], null: Sequence[bool], p_null: Sequence[float]) -> list[int]:
@@ -15,3 +21,21 @@ def broadcast(open: Sequence[bool], null: Sequence[bool], p_null: Sequence[float
 def too_short(p_null_last: float, slots: int, most: int) -> bool:
     """Whether to double the slots and start again, asked after the first forward."""
     return p_null_last < ENDS and slots * 2 <= most
+
+
+def tried(most: int, *, one_line: bool) -> list[int]:
+    """The lengths to try for a hole of at most `most` tokens."""
+    lengths = LINE if one_line else BLOCK
+    return [n for n in lengths if n <= most] or [most]
+
+
+def score(hole: Tensor, head: Tensor) -> float:
+    """How well a canvas fits, in nats a token: the mean log-probability of its hole's best tokens, and that of the
+    pinned suffix head. A pin that the model would rather replace says that the hole before it has the wrong length."""
+    return float(hole.mean()) + (float(head.mean()) if len(head) else 0.0)
+
+
+def survivors(scores: Sequence[float]) -> list[int]:
+    """Which of the lengths go on, best first: half of them (successive halving: Jamieson and Talwalkar 2016)."""
+    order = sorted(range(len(scores)), key=lambda i: scores[i], reverse=True)
+    return order[: -(-len(order) // 2)]

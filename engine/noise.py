@@ -1,6 +1,6 @@
 """What an open slot holds: the mask token (absorbing) or a random token (uniform)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -14,21 +14,45 @@ class Absorbing:
     absorbing = True
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """[count] int64 of mask ids; `generator` is not used."""
-        del generator
-        return torch.full((count,), self.mask_id, dtype=torch.int64)
+        """[count] int64 of mask ids."""
+        return torch.full((count,), self.mask_id, dtype=torch.int64, device=generator.device)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a canvas of uniform noise is denoised, in the fields of DiffusionGemma's generation_config.json.
+
+    `steps` at most; the temperature falls from `t_max` to near `t_min` over them; `entropy_bound` in nats is what a
+    step may accept; a canvas is done when no best token moved for `stability` steps and the mean entropy is below
+    `confidence` nats.
+    """
+
+    steps: int = 48
+    t_min: float = 0.4
+    t_max: float = 0.8
+    entropy_bound: float = 0.1
+    stability: int = 1
+    confidence: float = 0.005
+
+    def temperature(self, step: int, of: int) -> Tensor:
+        """At `step` (from 0) of `of`: a float32 scalar, rounded as the reference rounds it."""
+        left = torch.tensor(of - step, dtype=torch.int32)
+        return self.t_min + (self.t_max - self.t_min) * (left / of)
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """Open slots hold a uniformly drawn token of the first `vocabulary` ids, redrawn at every step."""
+    """Open slots hold a uniformly drawn token of the first `vocabulary` ids, redrawn at every step. The model was
+    trained on canvases of `canvas` rows."""
 
     vocabulary: int
+    schedule: Schedule = field(default_factory=Schedule)
+    canvas: int = 256
     absorbing = False
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """[count] int64 in [0, vocabulary)."""
-        return torch.randint(self.vocabulary, (count,), generator=generator)
+        return torch.randint(self.vocabulary, (count,), generator=generator, device=generator.device)
 
 
 Noise = Absorbing | Uniform

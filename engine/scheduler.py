@@ -4,27 +4,30 @@
 """
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import torch
 
 from caesura import wire
-from caesura.engine import denoise
+from caesura.engine import denoise, length
 from caesura.engine.cache import KV
 from caesura.engine.canvas import Canvas, Layout, Slot, Vocabulary, lay
 from caesura.engine.lookup import lookup, names
 from caesura.engine.models import Model
+from caesura.engine.noise import Uniform
+from caesura.engine.samplers import Sampler, entropy_bound
 from caesura.engine.samplers import load as load_sampler
 from caesura.engine.search import PASSES, VERIFY, Node, Search
 
 Event = tuple[bytes, wire.EngineMessage]
 
 LIVE = 8  # canvases of one step
-CHUNK = 64  # context rows prefilled in one step, so that a cancel never waits for a whole cold context
 SLOTS = 16  # open slots of a hole at the start; a canvas that does not end grows
 STEPS = 48
+LEAST_STEPS = 8  # of a canvas of uniform noise; a larger one gets one for every two slots
 
 PRIORITY = {"invoked": 0, "automatic": 1, "speculative": 2}
 
@@ -39,7 +42,7 @@ class Live:
     arrived: float
     layout: Layout | None = None
     kv: KV | None = None
-    work: denoise.Denoising | None = None
+    works: list[denoise.Denoising] = field(default_factory=list)  # the canvas, or one of each length, best first
     hole: int = 0  # the one being searched
     done: list[wire.Fill] = field(default_factory=list)  # finished holes of a search
     alternatives: list[list[wire.Fill]] = field(default_factory=list)
@@ -51,6 +54,11 @@ class Live:
     prefill_s: float = 0.0
     denoise_s: float = 0.0
     first_lock: float | None = None
+
+    @property
+    def work(self) -> denoise.Denoising | None:
+        """The canvas that is shown."""
+        return self.works[0] if self.works else None
 
     @property
     def deadline(self) -> float:
@@ -101,6 +109,8 @@ class Scheduler:
             return "Grammars are not supported yet."
         if job.draft is not None and len(job.draft) != len(holes):
             return f"The job has {len(holes)} holes and {len(job.draft)} drafts; there must be one for each."
+        if job.sampler == VERIFY and self.model.null_id is None:
+            return f"The model {self.model.name} cannot verify drafts; name another sampler."
         if job.sampler not in (None, VERIFY):
             try:
                 load_sampler(job.sampler)
@@ -137,11 +147,12 @@ class Scheduler:
         ready = [live for live in chosen if live.work is not None and live in self.jobs]
         if ready:
             began = clock()
-            denoise.step(self.model, [live.work for live in ready if live.work is not None])
+            denoise.step(self.model, [work for live in ready for work in live.works if not work.finished])
             spent = clock() - began
             for live in ready:
                 live.denoise_s += spent
                 live.steps += 1
+                choose(live)
         now = clock()
         for live in ready:
             events += self._report(live, now)
@@ -158,35 +169,70 @@ class Scheduler:
             live.started = began
             job = live.job
             live.layout = lay(
-                self.model, self.vocabulary, job.prefix, job.suffix, job.segments, job.neighbours, slots=SLOTS
+                self.model,
+                self.vocabulary,
+                job.prefix,
+                job.suffix,
+                job.segments,
+                job.neighbours,
+                slots=SLOTS,
+                name=job.prompt,
+                language=job.language,
             )
             live.kv = self.cache.lease(live.layout.context)
-            self._warm(live.layout.canvas, job.draft)
         missing = live.layout.context[live.kv.length :]
-        if missing:
-            self.model.prefill(missing[:CHUNK], live.kv)
-        if len(missing) <= CHUNK:
-            self._begin(live)
+        chunk, taken = self.model.chunk, self.model.mixed and len(missing) <= self.model.chunk
+        if missing and not taken:
+            self.model.prefill(missing[:chunk], live.kv)
+        if len(missing) <= chunk:
+            self._begin(live, missing if taken else ())
         live.prefill_s += clock() - began
 
-    def _warm(self, canvas: Canvas, draft: tuple[str, ...] | None) -> None:
+    def _warm(self, canvas: Canvas, drafts: list[list[int]]) -> None:
         """Show the drafts to the first forward in the place of noise."""
-        for number, text in enumerate(draft or ()):
-            hole = canvas.holes[number]
-            tokens = self.model.tokenizer.encode(hole.forced.decode() + text)
+        for number, tokens in enumerate(drafts):
             for slot, token in zip(canvas.of_hole(number), tokens, strict=False):
                 slot.shown = token
 
-    def _begin(self, live: Live) -> None:
+    def _begin(self, live: Live, fresh: Sequence[int]) -> None:
+        """Make the canvases; `fresh` is context that the first forward takes along."""
         assert live.layout is not None
-        assert live.kv is not None
         name = live.job.sampler or self.model.sampler
         sampler = load_sampler("threshold" if name == VERIFY else name)
-        generator = torch.Generator().manual_seed(live.job.seed % 2**63)
-        live.work = denoise.Denoising(live.layout.canvas, live.kv, sampler, STEPS, generator)
+        canvas, encode = live.layout.canvas, self.model.tokenizer.encode
+        forced = [hole.forced.decode() for hole in canvas.holes]
+        drafts = [encode(start + text) for start, text in zip(forced, live.job.draft or (), strict=False)]
+        if self.model.null_id is None:
+            self._begin_lengths(live, sampler, drafts)
+        else:
+            self._warm(canvas, drafts)
+            live.works = [self._denoising(live, canvas, sampler, STEPS)]
+        live.works[0].fresh = fresh
         if name == VERIFY:
-            live.work.of = 1 + PASSES * len(live.layout.canvas.holes)
-            self._search(live, list(live.layout.canvas.tail))
+            live.works[0].of = 1 + PASSES * len(canvas.holes)
+            self._search(live, list(canvas.tail))
+
+    def _begin_lengths(self, live: Live, sampler: Sampler, drafts: list[list[int]]) -> None:
+        """A canvas for each length that is tried, of several holes the same in each; that of a draft gets the draft."""
+        assert live.layout is not None
+        canvas, noise = live.layout.canvas, self.model.noise
+        most, one_line = max(h.max_tokens for h in canvas.holes), all(h.one_line for h in canvas.holes)
+        canvases = [canvas.resized([n] * len(canvas.holes)) for n in length.tried(most, one_line=one_line)]
+        if any(drafts):
+            canvases.append(canvas.resized([max(1, len(tokens)) for tokens in drafts]))
+            self._warm(canvases[-1], drafts)
+        schedule = noise.schedule if isinstance(noise, Uniform) else None
+        if schedule is not None and live.job.sampler is None:
+            sampler = partial(entropy_bound.select, bound=schedule.entropy_bound)
+        for one in canvases:
+            of = max(LEAST_STEPS, -(-len(one.slots) // 2))
+            live.works.append(self._denoising(live, one, sampler, min(of, schedule.steps if schedule else STEPS)))
+            live.works[-1].judged = len(canvases) > 1
+
+    def _denoising(self, live: Live, canvas: Canvas, sampler: Sampler, of: int) -> denoise.Denoising:
+        assert live.kv is not None
+        generator = torch.Generator(self.model.device).manual_seed(live.job.seed % 2**63)
+        return denoise.Denoising(canvas, live.kv, sampler, of, generator)
 
     def _search(self, live: Live, tail: list[int]) -> None:
         """Start the token tree of the current hole behind `tail`, with the lookup's proposals."""
@@ -222,7 +268,7 @@ class Scheduler:
         assert live.work is not None
         if live.work.finished and self._next_hole(live):
             live.work.finished = False
-        if live.work.finished:
+        if live.work.finished and len(live.works) == 1:
             return [self._finish(live, now, "complete" if live.steps < live.work.of else "steps")]
         fills = self._fills(live)
         if fills == live.sent:
@@ -297,7 +343,8 @@ class Scheduler:
         assert live.work is not None
         search = live.work.search
         if search is None:
-            return wire.Tokens(canvas=sum(bool(live.work.canvas.piece(s.token or 0)) for s in live.work.canvas.slots))
+            slots, piece = live.work.canvas.slots, live.work.canvas.piece
+            return wire.Tokens(canvas=sum(bool(piece((s.draft if s.token is None else s.token) or 0)) for s in slots))
         sources = list(live.sources)
         if live.hole < len(live.work.canvas.holes):
             sources += search.sources(search.leader())
@@ -321,6 +368,13 @@ class Scheduler:
             self.jobs.remove(live)
             if live.kv is not None:
                 self.cache.give(live.kv)
+
+
+def choose(live: Live) -> None:
+    """Of several lengths the better half goes on, from the second step on; what is shown last is the best of them."""
+    if len(live.works) > 1 and live.steps > 1:
+        live.works = [live.works[i] for i in length.survivors([work.score for work in live.works])]
+        live.works[0].judged = len(live.works) > 1
 
 
 def around(live: Live) -> tuple[str, str]:

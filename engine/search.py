@@ -200,7 +200,7 @@ class Search:
     def _expand(self, node: Node, logp: Tensor) -> None:
         if not math.isfinite(node.logp):
             return  # below a proposal that the base gives no chance
-        bias = self.vocabulary.allowed(node.pending, self.hole.one_line)
+        bias = self.vocabulary.allowed(node.pending, self.hole.one_line)[: len(self.vocabulary.pieces)]
         if node.pending:  # the forced text is given: condition on it
             logp = (logp + bias).log_softmax(-1)
         gain = self._gain(node, logp)

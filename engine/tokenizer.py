@@ -1,12 +1,23 @@
-"""`tokenizer.json` behind the few calls the engine needs: text to ids, ids to bytes, and the vocabulary as bytes."""
+"""`tokenizer.json` behind the few calls the engine needs: text to ids, ids to bytes, and the vocabulary as bytes.
 
-from collections.abc import Sequence
+Two kinds of BPE are read, told apart by the decoder that the file names: byte-level with GPT-2's alphabet (Radford et
+al. 2019), and SentencePiece's (Kudo and Richardson 2018) as Gemma has it: `▁` is a space, and what has no token of its
+own is spelled in tokens `<0x00>` to `<0xFF>`. A file that does not give back the text it reads is refused.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
 import tokenizers
 
-MAX_FILE = 32 << 20  # bytes; a hostile tokenizer file is refused before it is parsed
+MAX_FILE = 64 << 20  # bytes; a hostile tokenizer file is refused before it is parsed. Gemma's has 33 MB
+SPACE = "▁"  # SentencePiece's stand-in
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_CONTROL = re.compile(r"<\|.+>|<.+\|>")  # a token that marks turns and the like, also where its file does not say so
+_PROBE = "a  b \t\r\n\n\0 É e\u0301 \u212b ﬁ 中🐍\u200d \u2581 '"  # what normalizers fold
 
 
 class TokenizerError(Exception):
@@ -22,8 +33,24 @@ def _byte_alphabet() -> dict[str, int]:
     return alphabet
 
 
+_ALPHABET = _byte_alphabet()
+
+
+def _byte_level(token: str) -> bytes:
+    try:
+        return bytes([_ALPHABET[c] for c in token])
+    except KeyError:  # an added token is its own text
+        return token.encode()
+
+
+def _sentencepiece(token: str) -> bytes:
+    if token.startswith("<0x") and (byte := _BYTE.fullmatch(token)):
+        return bytes.fromhex(byte[1])
+    return token.replace(SPACE, " ").encode()
+
+
 class Tokenizer:
-    """Byte-level BPE. Ids are ints; every id has a byte string, empty for special tokens."""
+    """Ids are ints; every id has a byte string, empty for control tokens. Text never becomes a control token."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -35,32 +62,83 @@ class Tokenizer:
                 raise
             reason = " ".join(str(error).split())[:160]
             raise TokenizerError(f"{path.name} is missing or damaged: {reason}") from error
-        self._inner.encode_special_tokens = True  # text of the buffer never becomes a special token
-        self.size = self._inner.get_vocab_size()
+        self._inner.no_truncation()
+        self._inner.no_padding()
+        self._inner.encode_special_tokens = True  # a special token in a text is text, and takes no blanks along
+        added = self._inner.get_added_tokens_decoder()
+        self._control = {i: t.content for i, t in added.items() if t.special or _CONTROL.fullmatch(t.content)}
+        self.size: int = max([self._inner.get_vocab_size(with_added_tokens=False), *(i + 1 for i in added)])
+        self._mark: list[int] = []  # SPACE itself, where it has to be spelled in bytes
+        self._piece = self._kind(path.name)
+        probe = " ".join(["a", *(t.content for t in added.values()), _PROBE])
+        if b"".join(map(self._bytes_of, self.encode(probe))) != probe.encode():
+            raise TokenizerError(f"{path.name} changes the text that it reads, and files with it; it was not loaded.")
+
+    def __repr__(self) -> str:
+        return f"<Tokenizer of {self.size} tokens, {len(self._control)} for control>"
+
+    def _kind(self, name: str) -> Callable[[str], bytes]:
+        """What turns a token into bytes, by the file's decoder."""
+        state = json.loads(self._inner.decoder.__getstate__()) if self._inner.decoder else {"type": "none"}
+        steps = [step["type"] for step in state.get("decoders", [state])]
+        model = self._inner.model
+        if steps == ["ByteLevel"]:
+            return _byte_level
+        if steps == ["Replace", "ByteFallback", "Fuse"] and getattr(model, "byte_fallback", False):
+            spelled = [self.special(f"<0x{byte:02X}>") for byte in range(256)]
+            self._mark = [spelled[byte] for byte in SPACE.encode()]
+            return _sentencepiece
+        raise TokenizerError(
+            f"{name} is neither byte-level BPE nor SentencePiece's BPE with bytes (its decoder:"
+            f" {', '.join(steps)[:80]}); other kinds cannot be read."
+        )
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
+        parts = text.split(SPACE) if self._mark else [text]
+        ids = self._encode(parts[0])
+        for part in parts[1:]:
+            ids += self._mark + self._encode(part)
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [e.ids for e in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+        if self._mark and any(SPACE in text for text in texts):
+            return [self.encode(text) for text in texts]
+        return [self._spelled(e.ids) for e in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def _encode(self, text: str) -> list[int]:
+        return self._spelled(self._inner.encode(text, add_special_tokens=False).ids) if text else []
+
+    def _spelled(self, ids: list[int]) -> list[int]:
+        """`ids` of a text, with what became a control token in letters: its file did not call it special, or merges
+        lead to it."""
+        if self._control.keys().isdisjoint(ids):
+            return ids
+        return [i for number in ids for i in self._letters(number)]
+
+    def _letters(self, number: int) -> list[int]:
+        if number not in self._control:
+            return [number]
+        return [i for c in self._control[number] for i in self._inner.encode(c, add_special_tokens=False).ids]
+
+    def find(self, token: str) -> int | None:
+        """The id of a token by its name in the file, if there is one."""
+        number: int | None = self._inner.token_to_id(token)
+        return number
 
     def special(self, token: str) -> int:
         """The id of a special token. Raises TokenizerError when the file lacks it."""
-        number = self._inner.token_to_id(token)
+        number = self.find(token)
         if number is None:
             raise TokenizerError(f"The tokenizer has no token {token}.")
-        return int(number)
+        return number
 
     @cached_property
     def pieces(self) -> list[bytes]:
-        """id -> bytes; special tokens are empty."""
-        alphabet = _byte_alphabet()
-        special = {i for i, t in self._inner.get_added_tokens_decoder().items() if t.special}
-        return [
-            b"" if i in special else bytes(alphabet[c] for c in self._inner.id_to_token(i) or "")
-            for i in range(self.size)
-        ]
+        """id -> bytes; control tokens are empty."""
+        return [self._bytes_of(i) for i in range(self.size)]
+
+    def _bytes_of(self, number: int) -> bytes:
+        return b"" if number in self._control else self._piece(self._inner.id_to_token(number) or "")
 
     def bytes(self, ids: Sequence[int]) -> bytes:
         return b"".join(self.pieces[i] for i in ids)

@@ -143,10 +143,18 @@ def _load(name: str, device: str) -> tuple[Scheduler, str]:
     from caesura.engine import models, scheduler
 
     try:
-        model = models.load(name, device)
+        model = models.load(name, device, _context())
     except models.ModelError as error:
         raise CannotLoad(str(error)) from error
     return scheduler.Scheduler(model, lambda error: log.error("A job was given up.", exc_info=error)), model.device
+
+
+def _context() -> int | None:
+    """Tokens of context that the user asks for."""
+    asked = os.environ.get("CAESURA_CONTEXT", "")
+    if asked and not asked.isdecimal():
+        raise CannotLoad(f"CAESURA_CONTEXT is {asked!r}; it must be a number of tokens.")
+    return int(asked) if asked else None
 
 
 if __name__ == "__main__":

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from caesura import wire
 from caesura.server.document import Document
 
 MARKDOWN = "markdown"
-MOST = wire.MAX_CONTEXT  # code points of cells to one side, the nearest ones first
+MOST = 65_536  # code points of cells to one side, the nearest ones first
 
 Read = Callable[[str], Document | None]
 

@@ -32,6 +32,8 @@ class Scheduler:
             return [(peer, wire.Failed(message.job, "cancelled"))] if found else []
         if message.prefix == "refuse":
             raise ValueError("a bug on this text")
+        if message.prompt:
+            return [(peer, wire.Failed(message.job, "invalid", f"No prompt format {message.prompt}."))]
         self.jobs[peer, message.job] = (message, 0)
         return []
 

@@ -72,9 +72,9 @@ def test_imports_point_one_way(where: tuple[str, ...], banned: tuple[str, ...], 
     assert offenders(where, banned, besides) == []
 
 
-def test_only_the_command_that_runs_the_engine_imports_it() -> None:
+def test_only_the_commands_that_run_the_engine_or_look_into_a_checkpoint_import_it() -> None:
     found = offenders(("caesura.cli", "caesura.commands"), ("caesura.engine",))
-    assert {line.split()[0] for line in found} <= {"caesura.commands.engines"}
+    assert {line.split()[0] for line in found} <= {"caesura.commands.engines", "caesura.commands.catalogue"}
 
 
 # Pure: no I/O, no clock

@@ -2,7 +2,7 @@
 
 import torch
 
-from caesura.engine.cache import KV, Cache, common
+from caesura.engine.cache import KV, Cache, Kept, common
 
 
 def filled(cache: Cache, ids: list[int]) -> KV:
@@ -17,11 +17,11 @@ def filled(cache: Cache, ids: list[int]) -> KV:
 
 
 def rows(kv: KV) -> list[float]:
-    return kv.k[0, 0, : kv.length, 0].tolist()
+    return kv.get(0, 0, kv.length)[0][0, :, 0].tolist()
 
 
 def test_typing_appends() -> None:
-    cache = Cache(1, 1, 1)
+    cache = Cache([Kept(1, 1)])
     first = filled(cache, [1, 2, 3])
     cache.give(first)
     second = cache.lease([1, 2, 3, 4])
@@ -31,14 +31,14 @@ def test_typing_appends() -> None:
 
 
 def test_deleting_truncates() -> None:
-    cache = Cache(1, 1, 1)
+    cache = Cache([Kept(1, 1)])
     cache.give(filled(cache, [1, 2, 3, 4]))
     kv = cache.lease([1, 2, 9])
     assert (kv.length, kv.ids) == (2, [1, 2])
 
 
 def test_a_short_shared_start_is_forked_and_the_longer_context_survives() -> None:
-    cache = Cache(1, 1, 1)
+    cache = Cache([Kept(1, 1)])
     long = filled(cache, list(range(10)))
     cache.give(long)
     fork = filled(cache, [0, 1, 77, 78])
@@ -49,7 +49,7 @@ def test_a_short_shared_start_is_forked_and_the_longer_context_survives() -> Non
 
 
 def test_a_leased_kv_is_nobody_elses() -> None:
-    cache = Cache(1, 1, 1)
+    cache = Cache([Kept(1, 1)])
     one, other = filled(cache, [1, 2]), filled(cache, [1, 2])
     assert one is not other
     cache.give(one)
@@ -58,7 +58,7 @@ def test_a_leased_kv_is_nobody_elses() -> None:
 
 
 def test_rows_that_are_no_context_are_gone_after_a_job() -> None:
-    cache = Cache(1, 1, 1)
+    cache = Cache([Kept(1, 1)])
     kv = filled(cache, [1, 2])
     kv.reserve(3)
     kv.length += 3  # a token tree
@@ -67,7 +67,7 @@ def test_rows_that_are_no_context_are_gone_after_a_job() -> None:
 
 
 def test_the_least_recently_used_goes_first_and_the_number_is_bounded() -> None:
-    cache = Cache(1, 1, 1, entries=2)
+    cache = Cache([Kept(1, 1)], entries=2)
     contexts = [[n] * 4 for n in (1, 2, 3)]
     for kv in [filled(cache, ids) for ids in contexts]:
         cache.give(kv)
@@ -75,7 +75,7 @@ def test_the_least_recently_used_goes_first_and_the_number_is_bounded() -> None:
 
 
 def test_growing_keeps_the_rows() -> None:
-    cache = Cache(1, 1, 1)
+    cache = Cache([Kept(1, 1)])
     kv = filled(cache, list(range(200)))
     kv.reserve(1000)
     assert rows(kv) == list(range(200))

@@ -111,6 +111,10 @@ def test_healing_any_text_loses_nothing(prefix: str) -> None:
     assert len(forced) <= 48
 
 
+def bias(canvas: Canvas) -> torch.Tensor:
+    return canvas.constrain(torch.zeros(len(canvas.slots), canvas.vocabulary.size))
+
+
 @cursors
 def test_the_context_is_suffix_then_prefix_up_to_the_healed_cut(tiny: BlockLlama, prefix: str, suffix: str) -> None:
     context, canvas = laid(tiny, prefix, suffix)
@@ -139,7 +143,7 @@ def test_forced_text_can_be_spelled(tiny: BlockLlama, prefix: str, suffix: str) 
     for _ in range(len(forced) + 3):
         slot = canvas.open()[0]
         row = canvas.slots.index(slot)
-        slot.token = int((torch.randn(canvas.vocabulary.size, generator=generator) + canvas.bias()[row]).argmax())
+        slot.token = int((torch.randn(canvas.vocabulary.size, generator=generator) + bias(canvas)[row]).argmax())
         slot.locked = True
     written = b"".join(canvas.piece(s.token) for s in canvas.slots if s.token is not None)
     assert written.startswith(forced)
@@ -149,7 +153,7 @@ def test_forced_text_can_be_spelled(tiny: BlockLlama, prefix: str, suffix: str) 
 def test_a_healed_indentation_is_not_deepened(tiny: BlockLlama) -> None:
     _, canvas = laid(tiny, "def f():\n    ", "\n")
     assert canvas.holes[0].forced == b"\n    "
-    for token in canvas.bias()[0].isfinite().nonzero()[:, 0].tolist():
+    for token in bias(canvas)[0].isfinite().nonzero()[:, 0].tolist():
         assert not canvas.piece(token).startswith(b"\n     ")
 
 
@@ -160,19 +164,19 @@ def test_a_healed_indentation_is_not_deepened(tiny: BlockLlama) -> None:
 def test_line_breaks_are_for_blocks(tiny: BlockLlama, kind: str, several: bool) -> None:
     _, canvas = laid(tiny, "a = ", "", Hole(8, kind))  # type: ignore[arg-type]
     pieces = canvas.vocabulary.pieces
-    for row in canvas.bias()[1:]:
+    for row in bias(canvas)[1:]:
         broken = [t for t in row.isfinite().nonzero()[:, 0].tolist() if t < len(pieces) and b"\n" in pieces[t]]
         assert bool(broken) == several
 
 
 def test_no_special_token_is_ever_allowed_but_null(tiny: BlockLlama) -> None:
     _, canvas = laid(tiny, "a = ", "")
-    bias = canvas.bias()
+    allowed = bias(canvas)
     mask, null = tiny.config.vocab_size, tiny.null_id
-    assert bias.shape == (len(canvas.slots), canvas.vocabulary.size)
-    assert not bias[:, mask].isfinite().any()
-    assert not bias[:, tiny.separator[0]].isfinite().any()
-    assert bias[1:, null].isfinite().all()
+    assert allowed.shape == (len(canvas.slots), canvas.vocabulary.size)
+    assert not allowed[:, mask].isfinite().any()
+    assert not allowed[:, tiny.separator[0]].isfinite().any()
+    assert allowed[1:, null].isfinite().all()
 
 
 # Fills

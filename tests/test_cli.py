@@ -337,7 +337,7 @@ def test_eval_tries_errors_again_and_drops_a_line_that_a_kill_has_cut(run: Run, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cases.jsonl", "out.jsonl"]
 
 
-@pytest.mark.parametrize("option", [("--deadline-ms", "500"), ("--sampler", "threshold")])
+@pytest.mark.parametrize("option", [("--deadline-ms", "500"), ("--sampler", "threshold"), ("--prompt-format", "chat")])
 def test_eval_refuses_to_go_on_with_other_options(run: Run, tmp_path: Path, option: tuple[str, str]) -> None:
     cases, out = tmp_path / "cases.jsonl", tmp_path / "out.jsonl"
     cases.write_text(case("0"))
@@ -347,6 +347,17 @@ def test_eval_refuses_to_go_on_with_other_options(run: Run, tmp_path: Path, opti
     assert (ran.code, ran.out) == (1, "")
     assert re.fullmatch(r"caesura: .* was made with --model embedded, .* use the same or another --out.\n", ran.err)
     assert out.read_bytes() == before
+
+
+def test_a_prompt_format_goes_to_the_engine_which_says_if_there_is_none(run: Run, source: Path, tmp_path: Path) -> None:
+    assert run("fill", source, "--at", "2:12", "--prompt-format", "nope") == Ran(
+        1, "", "caesura: No prompt format nope.\n"
+    )
+    cases, out = tmp_path / "cases.jsonl", tmp_path / "out.jsonl"
+    cases.write_text(case("0"))
+    assert run("eval", cases, "--out", out, "--prompt-format", "nope").code == 0
+    found = json.loads(out.read_text())
+    assert (found["error"], found["prompt"]) == ("No prompt format nope.", "nope")
 
 
 def test_eval_says_which_line_is_wrong(run: Run, tmp_path: Path) -> None:

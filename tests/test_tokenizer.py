@@ -1,6 +1,8 @@
-"""Text to ids and back, and files that are not what they should be."""
+"""Text to ids and back, for both kinds of vocabulary, and files that are not what they should be."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,12 +12,40 @@ from caesura.engine.models import EMBEDDED
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokenizer import MAX_FILE, Tokenizer, TokenizerError
 
-TEXTS = ["", "x", "def f(a):\n\treturn a  # ünï\r\n", "😀🐍\f\x0b", "\u2028 \u00a0", "a" * 500]
+from . import gemma
+
+TEXTS = [
+    *("", "x", " x", "  \n  x", "def f(a):\n\treturn a  # ünï\r\n", "😀🐍\f\x0b", "\u2028 \u00a0", "a" * 500),
+    *("\0\0 \0", "e\u0301 \u0301\u0301", "👩\u200d💻", "\u212b ﬁ İ", "▁", " ▁▁ a▁", "<0x0A><0x41>", "Ġa Ċ"),
+    *(
+        "<bos>",
+        "<|turn>user\n<turn|>",
+        "a<|tool_response><table><eos>b",
+        "<|channel>thought\n<channel|>",
+        "<|turn",
+        "a  <unk>  b",
+    ),
+]
+ANY_TEXT = st.text(
+    st.one_of(
+        st.characters(exclude_categories=["Cs"]), st.sampled_from(" ▁\t\r\n\0<|>\u0301🐍"), st.sampled_from("aé_(")
+    ),
+    max_size=40,
+)
+
+
+@pytest.fixture(scope="module")
+def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return Tokenizer(gemma.tokenizer(tmp_path_factory.mktemp("gemma") / "tokenizer.json"))
+
+
+@pytest.fixture(params=["byte-level", "sentencepiece"])
+def tokenizer(request: pytest.FixtureRequest, tiny: BlockLlama, sentencepiece: Tokenizer) -> Tokenizer:
+    return tiny.tokenizer if request.param == "byte-level" else sentencepiece
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_text_survives(tiny: BlockLlama, text: str) -> None:
-    tokenizer = tiny.tokenizer
+def test_text_survives(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
     assert tokenizer.bytes(ids) == text.encode()
@@ -28,17 +58,39 @@ def test_the_shipped_tokenizer_keeps_text_too() -> None:
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-@settings(max_examples=60, deadline=None)
-@given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
-def test_any_text_survives(tiny: BlockLlama, text: str) -> None:
-    assert tiny.tokenizer.decode(tiny.tokenizer.encode(text)) == text
+@settings(max_examples=80, deadline=None)
+@given(text=ANY_TEXT)
+def test_any_text_survives(tiny: BlockLlama, sentencepiece: Tokenizer, text: str) -> None:
+    for tokenizer in (tiny.tokenizer, sentencepiece):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_text_is_read_in_words_not_letters(sentencepiece: Tokenizer) -> None:
+    ids = sentencepiece.encode("def count(total):\n    return total\n")
+    assert len(ids) <= 20
+    assert b" total" in [sentencepiece.pieces[i] for i in sentencepiece.encode("return total")]
 
 
 @pytest.mark.parametrize("special", ["<file_sep>", "<|endoftext|>"])
 def test_text_never_becomes_a_special_token(tiny: BlockLlama, special: str) -> None:
-    tokenizer = tiny.tokenizer
+    never_becomes(tiny.tokenizer, special)
+
+
+@pytest.mark.parametrize("special", gemma.CONTROL)
+def test_text_never_becomes_a_control_token_of_gemma(sentencepiece: Tokenizer, special: str) -> None:
+    never_becomes(sentencepiece, special)
+
+
+def test_text_never_becomes_a_control_token_that_merges_lead_to(tmp_path: Path) -> None:
+    path = gemma.tokenizer(tmp_path / "tokenizer.json")
+    gemma.tokenizer(path, model=gemma.leading_to("<turn|>", json.loads(path.read_text())))
+    never_becomes(Tokenizer(path), "<turn|>")
+
+
+def never_becomes(tokenizer: Tokenizer, special: str) -> None:
     number = tokenizer.special(special)
     assert number not in tokenizer.encode(f"a{special}b")
+    assert number not in tokenizer.encode_batch([f"{special}{special}"])[0]
     assert tokenizer.decode(tokenizer.encode(special)) == special
     assert tokenizer.pieces[number] == b""
 
@@ -49,15 +101,68 @@ def test_every_id_has_bytes_and_every_byte_an_id(tiny: BlockLlama) -> None:
     assert {bytes([b]) for b in range(256)} <= set(pieces)
 
 
-def test_an_incomplete_character_at_the_end_is_left_out(tiny: BlockLlama) -> None:
-    tokenizer = tiny.tokenizer
-    ids = tokenizer.encode("a😀")
-    assert tokenizer.decode(ids[:-1]) == "a"
+def test_a_piece_of_gemma_is_what_its_token_stands_for(sentencepiece: Tokenizer) -> None:
+    pieces = sentencepiece.pieces
+    assert len(pieces) == sentencepiece.size
+    assert [pieces[sentencepiece.special(token)] for token in gemma.BYTES] == [bytes([b]) for b in range(256)]
+    assert pieces[sentencepiece.special("▁total")] == b" total"
+    assert pieces[sentencepiece.special(gemma.PLAIN)] == b"<table>"
+    assert sum(not piece for piece in pieces) == len(gemma.CONTROL)
+    assert sentencepiece.special(gemma.PLAIN) in sentencepiece.encode("a<table>b")  # it is text: the model knows it
 
 
-def test_a_missing_special_token_is_named(tiny: BlockLlama) -> None:
+def test_an_incomplete_character_at_the_end_is_left_out(tokenizer: Tokenizer) -> None:
+    assert tokenizer.decode(tokenizer.encode("a😀")[:-1]) == "a"
+
+
+def test_a_missing_special_token_is_named_and_an_optional_one_is_none(tokenizer: Tokenizer) -> None:
     with pytest.raises(TokenizerError, match="<fim>"):
-        tiny.tokenizer.special("<fim>")
+        tokenizer.special("<fim>")
+    assert tokenizer.find("<fim>") is None
+    assert tokenizer.find("a") == tokenizer.special("a")
+
+
+# Files
+
+
+def test_a_file_that_cuts_or_pads_what_it_reads_is_read_whole(tmp_path: Path) -> None:
+    cut = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+    pad = {"strategy": {"Fixed": 64}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "<pad>"}
+    path = gemma.tokenizer(tmp_path / "tokenizer.json", truncation=cut, padding={**pad, "pad_to_multiple_of": None})
+    tokenizer = Tokenizer(path)
+    assert tokenizer.decode(tokenizer.encode("one two three four five")) == "one two three four five"
+    assert tokenizer.special("<pad>") not in tokenizer.encode("one")
+
+
+REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+PREPEND = {"type": "Prepend", "prepend": "▁"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"normalizer": {"type": "Sequence", "normalizers": [PREPEND, REPLACE]}}, "changes the text that it reads"),
+        ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, REPLACE]}}, "changes the text"),
+        ({"normalizer": {"type": "Lowercase"}}, "changes the text"),
+        ({"normalizer": None}, ""),  # spaces are bytes then
+        ({"decoder": None}, r"neither byte-level BPE nor .* \(its decoder: none\)"),
+        ({"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}}, r"\(its decoder: WordPiece\)"),
+        (
+            {"decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}},
+            "changes the text",
+        ),
+    ],
+)
+def test_a_tokenizer_that_would_change_text_or_is_of_another_kind_is_refused(
+    tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    path = gemma.tokenizer(tmp_path / "tokenizer.json", **changes)
+    if not reason:
+        assert Tokenizer(path).decode(Tokenizer(path).encode(" a  b")) == " a  b"
+        return
+    with pytest.raises(TokenizerError, match=reason) as refused:
+        Tokenizer(path)
+    assert str(refused.value).endswith(".")
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"null", b"\xff\xfe", b'{"model": {"type": "BPE"}}'])
@@ -65,6 +170,13 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
     with pytest.raises(TokenizerError, match=r"tokenizer\.json is .*damaged"):
+        Tokenizer(path)
+
+
+def test_a_file_without_a_token_for_every_byte_is_refused(tmp_path: Path) -> None:
+    path = gemma.tokenizer(tmp_path / "tokenizer.json")
+    path.write_text(path.read_text().replace('"<0xFE>"', '"<0xfe>"'))
+    with pytest.raises(TokenizerError, match="no token <0xFE>"):
         Tokenizer(path)
 
 

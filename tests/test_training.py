@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from caesura.engine import models, weights
-from caesura.engine.cache import KV
 from caesura.engine.canvas import heal
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import Config
@@ -228,7 +227,7 @@ def test_logits_are_the_runtimes(model, tokenizer, tmp_path, full, device):
     runtime = models.load(str(folder))
     ids = tokenizer.encode("def add(left, right):\n    return left + right\n")[:12]
     canvas = [*ids[-2:], MASK, MASK, 5]
-    kv = KV(runtime.config.num_layers, runtime.config.num_kv_heads, runtime.config.head_dim)
+    kv = runtime.cache().lease([])
     order = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
     expected = {"causal": runtime.causal([Run(kv, ids, range(len(ids)), order)])}
     runtime.prefill(ids[:-2], kv)

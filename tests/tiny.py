@@ -13,7 +13,7 @@ from tokenizers import decoders, pre_tokenizers, trainers
 from torch import Tensor
 
 from caesura import wire
-from caesura.engine.cache import KV, Cache
+from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.models import Model, Run
 from caesura.engine.noise import Absorbing, Noise
 from caesura.engine.scheduler import Event, Scheduler
@@ -105,17 +105,18 @@ class Scripted:
     """A `Model` that answers each slot from a list, with logits of `sure` over zero, and null behind its end. Left to
     right it has no opinion."""
 
-    name, device, shift, max_context = "scripted", "cpu", 0, 768
-    sampler = "threshold"
+    name, device, shift, tail, max_context, chunk, mixed = "scripted", "cpu", 0, 4, 768, 64, False
+    sampler, prompt, ends = "threshold", "suffix_first", frozenset[int]()
 
     def __init__(self, tokenizer: Tokenizer, answer: Sequence[int], noise: Noise | None = None, sure: float = 20.0):
         self.tokenizer, self.answer, self.sure = tokenizer, list(answer), sure
         self.separator: Sequence[int] = [tokenizer.special("<file_sep>")]
         self.noise: Noise = noise or Absorbing(tokenizer.size)
         self.null_id: int | None = tokenizer.size + 1 if self.noise.absorbing else None
+        self.width = tokenizer.size + (2 if self.noise.absorbing else 0)
 
     def cache(self) -> Cache:
-        return Cache(1, 1, 1)
+        return Cache([Kept(1, 1)])
 
     def prefill(self, ids: Sequence[int], kv: KV) -> None:
         kv.reserve(len(ids))
@@ -130,14 +131,16 @@ class Scripted:
         return torch.zeros(sum(len(run.ids) for run in runs), self.tokenizer.size)
 
     def denoise(self, runs: Sequence[Run]) -> Tensor:
-        width = self.tokenizer.size + (2 if self.null_id is not None else 0)
         rows = []
         for run in runs:
             for slot in range(len(run.wanted if run.wanted is not None else run.ids)):
-                rows.append(torch.zeros(width))
+                rows.append(torch.zeros(self.width))
                 token = self.answer[slot] if slot < len(self.answer) else self.null_id
                 rows[-1][0 if token is None else token] = self.sure
         return torch.stack(rows)
+
+    def condition(self, logits: Tensor) -> None:
+        """It has said all."""
 
 
 class Clock:

@@ -47,12 +47,13 @@ class Completion(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
     model: str = ""
     sampler: str = ""
+    prompt: str = ""
     deadline_ms: float = 0.0
 
     @property
-    def made_with(self) -> tuple[str, str, float]:
+    def made_with(self) -> tuple[str, str, str, float]:
         """The options that change an answer: one file holds answers of one kind."""
-        return self.model, self.sampler, self.deadline_ms
+        return self.model, self.sampler, self.prompt, self.deadline_ms
 
 
 def run(options: argparse.Namespace) -> None:
@@ -66,8 +67,8 @@ def run(options: argparse.Namespace) -> None:
         asyncio.run(_complete(options, left, file))
 
 
-def _made_with(options: argparse.Namespace) -> tuple[str, str, float]:
-    return models.resolve(options.model), options.sampler or "", options.deadline_ms
+def _made_with(options: argparse.Namespace) -> tuple[str, str, str, float]:
+    return models.resolve(options.model), options.sampler or "", options.prompt_format or "", options.deadline_ms
 
 
 def _done(out: Path, options: argparse.Namespace) -> list[Completion]:
@@ -76,10 +77,10 @@ def _done(out: Path, options: argparse.Namespace) -> list[Completion]:
     whole = data[: data.rfind(b"\n") + 1]
     found = list(_parsed(out, whole.splitlines(), Completion))
     if other := next((one.made_with for one in found if one.made_with != _made_with(options)), None):
-        model, sampler, deadline_ms = other
+        model, sampler, prompt, deadline_ms = other
         raise CommandFailed(
-            f"{out} was made with --model {model or 'unknown'}, --sampler {sampler or 'the default'} and --deadline-ms"
-            f" {deadline_ms:g}; use the same or another --out."
+            f"{out} was made with --model {model or 'unknown'}, --sampler {sampler or 'the default'}, --prompt-format"
+            f" {prompt or 'the default'} and --deadline-ms {deadline_ms:g}; use the same or another --out."
         )
     kept = [one for one in found if not one.error]
     if len(kept) < len(found) or len(whole) < len(data):
@@ -117,6 +118,7 @@ async def _one(engine: Engine, case: Case, options: argparse.Namespace) -> Compl
         language=asked.context.language,
         segments=(asked.hole,),
         sampler=options.sampler,
+        prompt=options.prompt_format,
     )
     began = time.perf_counter()
     try:
@@ -136,8 +138,8 @@ async def _one(engine: Engine, case: Case, options: argparse.Namespace) -> Compl
 
 
 def _signed(completion: Completion, options: argparse.Namespace) -> Completion:
-    model, sampler, deadline_ms = _made_with(options)
-    return msgspec.structs.replace(completion, model=model, sampler=sampler, deadline_ms=deadline_ms)
+    model, sampler, prompt, deadline_ms = _made_with(options)
+    return msgspec.structs.replace(completion, model=model, sampler=sampler, prompt=prompt, deadline_ms=deadline_ms)
 
 
 def _read(path: Path, kind: type[T]) -> Iterator[T]:

@@ -113,6 +113,7 @@ async def _run(
             language=around.language,
             segments=segments,
             sampler=options.sampler,
+            prompt=options.prompt_format,
         )
         return await ask(engine, job, show or (lambda event: None)), welcome.model
 

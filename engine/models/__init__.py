@@ -16,7 +16,7 @@ from torch import Tensor
 from caesura.engine.cache import KV, Cache
 from caesura.engine.noise import Noise
 from caesura.engine.tokenizer import Tokenizer, TokenizerError
-from caesura.engine.weights import WeightsError, verify
+from caesura.engine.weights import WeightsError
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "embedded"
 
@@ -38,37 +38,52 @@ class Run:
     positions: Sequence[int]
     mask: Tensor | None = None
     wanted: Sequence[int] | None = None  # rows whose logits are returned; None for all
+    fresh: Sequence[int] = ()  # context that this forward appends to `kv` first, where the model is `mixed`
+    conditioning: Tensor | None = None  # [n, hidden] of the first n wanted rows; the other rows are sure of themselves
 
 
 class Model(Protocol):
-    """What a family brings. Logits are [rows wanted over all runs, vocabulary] float32, in the order of the runs."""
+    """What a family brings. Logits are [rows wanted over all runs, width] float32, in the order of the runs."""
 
     name: str
     device: str
     noise: Noise
     shift: int  # 0, or 1 where the logits of a row predict the next position
+    tail: int  # rows of the prefix that open a canvas; at least one where `shift` is 1 or drafts are verified
+    width: int  # columns of the logits: the vocabulary, and special rows behind it
     tokenizer: Tokenizer
-    separator: Sequence[
-        int
-    ]  # between the suffix and the prefix of the context; never empty, so a slot has a row before it
+    separator: Sequence[int]  # between suffix and prefix, where the family was trained with one
     null_id: int | None  # the trained "nothing here" token
+    ends: frozenset[int]  # tokens with which a text ends; empty where there is a null
     sampler: str  # the default, by file name
+    prompt: str  # the default format, by its name in prompts.py
     max_context: int  # tokens of context that are used
+    chunk: int  # context rows prefilled in one step, so that a cancel never waits for a whole cold context
+    mixed: bool  # whether `denoise` takes fresh context along
 
     def cache(self) -> Cache: ...
 
     def prefill(self, ids: Sequence[int], kv: KV) -> None:
         """Append `ids` to the context rows of `kv`, each seeing what is before it."""
 
+    def denoise(self, runs: Sequence[Run]) -> Tensor:
+        """Canvas logits, bidirectional within a run; nothing but fresh context is kept in the KV."""
+
+    def condition(self, logits: Tensor) -> Tensor | None:
+        """[rows, width] logits of a step -> [rows, hidden] for `Run.conditioning` of the next; None for a family
+        without self-conditioning (Chen et al. 2022, Analog Bits)."""
+
+
+class Verifier(Model, Protocol):
+    """A family that can also check a draft left to right."""
+
     def causal(self, runs: Sequence[Run], *, keep: bool = False) -> Tensor:
         """Left-to-right logits of the untouched base; `keep` leaves the rows in each run's KV (a token tree)."""
 
-    def denoise(self, runs: Sequence[Run]) -> Tensor:
-        """Canvas logits, bidirectional within a run; nothing is kept in the KV."""
 
-
-def load(name: str, device: str = "auto") -> Model:
-    """A model by name (`embedded`) or folder. Raises ModelError with one sentence for the user."""
+def load(name: str, device: str = "auto", context: int | None = None) -> Model:
+    """A model by name (`embedded`) or folder; `context` bounds its tokens of context where that is a choice. Raises
+    ModelError with one sentence for the user."""
     folder = EMBEDDED if name == "embedded" else Path(name)
     if not folder.is_dir():
         raise ModelError(f"There is no model named {name}; try `caesura models list` or give a folder.")
@@ -81,9 +96,8 @@ def load(name: str, device: str = "auto") -> Model:
     if not re.fullmatch(r"[a-z0-9][a-z0-9_]{0,63}", family) or not Path(__file__).with_name(f"{family}.py").is_file():
         raise ModelError(f"Models of type {family!r} are not supported yet.")
     try:
-        verify(folder)
         module = importlib.import_module(f"caesura.engine.models.{family}")
-        model: Model = module.load(folder, config, device)
+        model: Model = module.load(folder, config, device, context)
     except (WeightsError, TokenizerError) as error:
         raise ModelError(str(error)) from error
     return model

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 from caesura.engine import samplers, weights
-from caesura.engine.cache import KV, Cache
+from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.models import Run
 from caesura.engine.noise import Absorbing, Noise
 from caesura.engine.search import VERIFY
@@ -138,6 +138,7 @@ class BlockLlama:
     """See `caesura.engine.models.Model`. float32 activations, int8 matrices where the CPU has a kernel for them."""
 
     shift = 1
+    tail = 4  # as in training/examples.py
 
     def __init__(
         self,
@@ -150,9 +151,14 @@ class BlockLlama:
         self.name, self.device, self.config, self.tokenizer = name, "cpu", config, tokenizer
         self.noise: Noise = Absorbing(config.vocab_size)
         self.null_id: int | None = config.vocab_size + SPECIALS.index("null")
+        self.ends: frozenset[int] = frozenset()
+        self.width = config.vocab_size + len(SPECIALS)
         self.separator: Sequence[int] = ()
         self.sampler = "threshold"
+        self.prompt = "suffix_first"
         self.max_context = 768
+        self.chunk = 64
+        self.mixed = False  # context rows run on the base's weights, canvas rows on merged ones
         self.embed = torch.cat((base["embed"], adapter["special"]))
         self._head = int8.Linear(self.embed)
         self._base = [packed(config, base, i) for i in range(config.num_layers)]
@@ -165,7 +171,7 @@ class BlockLlama:
         return f"<BlockLlama {self.name} {self.config.num_layers}x{self.config.hidden_size}>"
 
     def cache(self) -> Cache:
-        return Cache(self.config.num_layers, self.config.num_kv_heads, self.config.head_dim)
+        return Cache([Kept(self.config.num_kv_heads, self.config.head_dim)] * self.config.num_layers)
 
     @torch.inference_mode()
     def prefill(self, ids: Sequence[int], kv: KV) -> None:
@@ -188,6 +194,9 @@ class BlockLlama:
     def denoise(self, runs: Sequence[Run]) -> Tensor:
         hidden = self._forward(runs, self._canvas, self._norms[1])
         return self._head(wanted(hidden, runs, shift=self.shift))
+
+    def condition(self, logits: Tensor) -> None:
+        """The mask token says all that an earlier step could."""
 
     def _forward(self, runs: Sequence[Run], layers: Sequence[Layer], norm: Tensor) -> Tensor:
         """Hidden rows [all rows of all runs, hidden]: matrices over the packed rows, attention run by run."""
@@ -263,9 +272,11 @@ def expect(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> 
     return tensor
 
 
-def load(folder: Path, config: dict[str, Any], device: str) -> BlockLlama:
+def load(folder: Path, config: dict[str, Any], device: str, context: int | None) -> BlockLlama:
     """Read a model folder. Raises WeightsError or TokenizerError."""
+    weights.verify(folder)
     del device  # a model this small is faster on the CPU than a transfer to anything else
+    del context  # it was trained on what it takes
     torch.set_num_threads(1)  # barriers cost canvases and chunks of context more than a second thread gains
     shape = Config.read(config)
     tokenizer = Tokenizer(folder / "tokenizer.json")

@@ -22,6 +22,16 @@ class Scores(NamedTuple):
     entropy: Tensor
 
 
+def statistics(logits: Tensor) -> Scores:
+    """[slots, width] -> scores [1, slots], in one pass over the distribution. A token that is forbidden has -inf."""
+    logp = logits.log_softmax(-1)
+    probs = logp.exp()
+    top = probs.topk(2)
+    entropy = -(probs * logp.nan_to_num(neginf=0.0)).sum(-1)
+    token, prob, second = top.indices[:, 0], top.values[:, 0], top.values[:, 1]
+    return Scores(token[None], prob[None], (prob - second)[None], entropy[None])
+
+
 class Sampler(Protocol):
     def __call__(self, scores: Scores, open: Tensor, step: int, of: int) -> Tensor:
         """Accepted slots, bool [canvases, slots], at step `step` (from 0) of at most `of`; `open` is bool likewise."""

@@ -9,9 +9,9 @@ from caesura.engine.samplers import Scores
 BOUND = 0.1  # nats
 
 
-def select(scores: Scores, open: Tensor, step: int, of: int) -> Tensor:
+def select(scores: Scores, open: Tensor, step: int, of: int, *, bound: float = BOUND) -> Tensor:
     """Accepted slots, bool [canvases, slots]."""
     del step, of
     entropy, order = scores.entropy.masked_fill(~open, torch.inf).sort(dim=-1, stable=True)
     before = entropy.cumsum(-1) - entropy  # inf - inf is nan behind the open ones: not accepted
-    return open & torch.zeros_like(open).scatter_(-1, order, before <= BOUND)
+    return open & torch.zeros_like(open).scatter_(-1, order, before <= bound)

@@ -1,0 +1,65 @@
+"""What a large model takes in memory, counted from its shapes before anything is read, and the context that fits."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from caesura.engine.cache import GROWTH, SLACK, Kept
+from caesura.engine.weights import WeightsError
+
+GIB = 1 << 30
+ROWS = 512  # of a step, about what a canvas of every length takes together
+COPIES = 6  # of a step's logits: as they come, constrained, cooled, and their distributions
+LEAST = 1024  # tokens of context; less is of no use
+STRIDE = 1024  # tokens; what is proposed is a multiple of it
+
+
+def of_context(layers: Sequence[Kept], tokens: int, itemsize: int) -> int:
+    """Bytes of the keys and values of a context: all of it on full layers, window and slack on sliding ones."""
+    rows = (tokens if k.window is None else min(tokens, k.window - 1 + SLACK + GROWTH) for k in layers)
+    return sum(2 * n * k.heads * k.width * itemsize for n, k in zip(rows, layers, strict=True))
+
+
+def of_step(width: int) -> int:
+    """Bytes of the logits of a step [rows, width], in float32."""
+    return ROWS * width * 4 * COPIES
+
+
+def free(device: str) -> int | None:
+    """Bytes that are free on a device, or None where that cannot be asked."""
+    if device.startswith("cuda"):
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(lines["MemAvailable"].split()[0]) << 10
+    except (OSError, ValueError, KeyError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
+
+
+def fit(
+    name: str,
+    weights: int,
+    layers: Sequence[Kept],
+    width: int,
+    tokens: int,
+    itemsize: int,
+    device: str,
+    most: int,
+    room: int | None,
+) -> int:
+    """How many contexts of `tokens` can be kept in `room` bytes beside `weights` bytes, at most `most`. Raises
+    WeightsError with the context that would fit where not one does."""
+    if room is None:
+        return most
+    left = room - weights - of_step(width)
+    one = of_context(layers, tokens, itemsize)
+    if one <= left:
+        return min(most, left // one)
+    parts = f"{weights / GIB:.1f} GiB for its weights, {of_step(width) / GIB:.1f} for a step and {one / GIB:.1f}"
+    sentence = f"{name} needs {parts} for {tokens:,} tokens of context, and {room / GIB:.1f} are free on {device}"
+    fitting = [n for n in range(LEAST, tokens, STRIDE) if of_context(layers, n, itemsize) <= left]
+    if not fitting:
+        raise WeightsError(f"{sentence}; convert it to fewer bits (`caesura models convert`), or free some memory.")
+    raise WeightsError(f"{sentence}; {fitting[-1]:,} tokens fit: set CAESURA_CONTEXT={fitting[-1]}.")

@@ -1,0 +1,273 @@
+"""DiffusionGemma's published files: config.json in both spellings, the tensors by name, and what generation_config.json
+says of the schedule. Everything is checked; nothing is computed.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from caesura.engine.checkpoint import Checkpoint
+from caesura.engine.noise import Schedule
+from caesura.engine.weights import WeightsError
+from caesura.kernels.linear import Linear
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+# Stored names of the matrices worth a quantised form, nine tenths of the bytes and more; the rest stays exact.
+QUANTISED = (
+    r"layers\.\d+\.self_attn\.[qkvo]_proj\.weight$",
+    r"layers\.\d+\.mlp\.(gate|up|down)_proj\.weight$",
+    r"layers\.\d+\.(experts|moe|moe\.experts)\.(gate_up_proj|down_proj|\d+\.)",
+)
+
+
+class Shape(NamedTuple):
+    """Attention of one layer."""
+
+    sliding: bool
+    head_dim: int
+    kv_heads: int
+
+
+@dataclass(frozen=True)
+class Config:
+    """The text model's sizes, from either spelling of config.json (`global_*` keys, or `per_layer_config`)."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_experts: int
+    top_k_experts: int
+    moe_intermediate_size: int
+    sliding_window: int
+    max_position_embeddings: int
+    canvas_length: int
+    rms_norm_eps: float
+    softcap: float
+    sliding_theta: float
+    full_theta: float
+    full_rotary: float  # the part of a full layer's head that turns
+    shapes: tuple[Shape, ...]
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> "Config":
+        """Raises WeightsError where a field is missing or is no possible number."""
+        try:
+            text = config["text_config"]
+            rope = text["rope_parameters"]
+            shapes = tuple(_shapes(text))
+            made = cls(
+                **{name: int(text[name]) for name in _SIZES},
+                num_layers=len(shapes),
+                num_heads=int(text["num_attention_heads"]),
+                canvas_length=int(config.get("canvas_length", 256)),
+                rms_norm_eps=float(text.get("rms_norm_eps", 1e-6)),
+                softcap=float(text.get("final_logit_softcapping", 30.0)),
+                sliding_theta=float(rope[SLIDING]["rope_theta"]),
+                full_theta=float(rope[FULL]["rope_theta"]),
+                full_rotary=float(rope[FULL].get("partial_rotary_factor", 1.0)),
+                shapes=shapes,
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise WeightsError(f"config.json is damaged or of another kind of model: {error!r}.") from error
+        made._check(text)
+        return made
+
+    def _check(self, text: Mapping[str, Any]) -> None:
+        numbers = [v for v in vars(self).values() if isinstance(v, int | float)]
+        if min(numbers) <= 0 or max(numbers) > 2**31 or not all(min(s[1:]) > 0 for s in self.shapes):
+            raise WeightsError("config.json is damaged: every size must be above 0.")
+        if any(s.head_dim % 2 or self.num_heads % s.kv_heads for s in self.shapes):
+            raise WeightsError("config.json is damaged: the key heads do not divide the heads.")
+        if self.top_k_experts > self.num_experts:
+            raise WeightsError("config.json is damaged: it asks for more experts a token than there are.")
+        if text.get("hidden_activation", "gelu_pytorch_tanh") != "gelu_pytorch_tanh" or text.get("attention_bias"):
+            raise WeightsError("config.json asks for an activation or a bias that DiffusionGemma does not have.")
+        if text.get("use_bidirectional_attention") == "all":
+            raise WeightsError("config.json asks for a context that is not causal, which is not supported.")
+
+
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_experts",
+    "top_k_experts",
+    "moe_intermediate_size",
+    "sliding_window",
+    "max_position_embeddings",
+)
+
+
+def _shapes(text: Mapping[str, Any]) -> list[Shape]:
+    kinds = list(text["layer_types"])
+    if len(kinds) != int(text["num_hidden_layers"]) or not set(kinds) <= {SLIDING, FULL}:
+        raise ValueError("layer_types does not name every layer")
+    width, heads = int(text["head_dim"]), int(text["num_key_value_heads"])
+    full = {"head_dim": text.get("global_head_dim"), "num_key_value_heads": text.get("num_global_key_value_heads")}
+    found = []
+    for number, kind in enumerate(kinds):
+        own = text.get("per_layer_config", {}).get(str(number), full if kind == FULL else {})
+        found.append(
+            Shape(kind == SLIDING, int(own.get("head_dim") or width), int(own.get("num_key_value_heads") or heads))
+        )
+    return found
+
+
+class Layer(NamedTuple):
+    """One layer's weights. Norms are float32; `scalar` is [2]: of context rows, of canvas rows."""
+
+    shape: Shape
+    input_norm: Tensor
+    post_attention_norm: Tensor
+    pre_mlp_norm: Tensor
+    post_mlp_norm: Tensor
+    pre_moe_norm: Tensor
+    post_moe_norm: Tensor
+    post_norm: Tensor
+    q: Linear
+    k: Linear
+    v: Linear | None  # a full layer's values are its keys, before norm and position
+    o: Linear
+    q_norm: Tensor
+    k_norm: Tensor
+    gate: Linear
+    up: Linear
+    down: Linear
+    router: Tensor
+    router_scale: Tensor
+    expert_scale: Tensor
+    expert_gate_up: Linear  # [experts, 2 * width, hidden], gate rows first
+    expert_down: Linear
+    scalar: Tensor
+
+
+class Conditioner(NamedTuple):
+    norm: Tensor
+    gate: Linear
+    up: Linear
+    down: Linear
+
+
+class Weights(NamedTuple):
+    """A whole checkpoint. `head` is `embed` itself unless an exporter untied them."""
+
+    embed: Tensor
+    head: Tensor
+    norm: Tensor
+    conditioner: Conditioner
+    layers: list[Layer]
+
+
+def canonical(stored: str) -> str | None:
+    """The name by which a published tensor is asked for here, whichever of the two modes it is stored under; None for
+    what a text model leaves out."""
+    if re.search(r"vision_tower|embed_vision|multi_modal_projector|rotary_emb", stored):
+        return None
+    if stored == "lm_head.weight":
+        return "head.weight"
+    name = re.sub(r"^(model\.)?(decoder|encoder\.language_model|language_model)\.", "", stored)
+    if name.endswith(".layer_scalar") and "encoder." in stored:
+        return f"encoder.{name}"
+    name = name.replace(".moe.per_expert_scale", ".router.per_expert_scale")
+    return re.sub(r"\.moe\.(experts\.)?", ".experts.", name)
+
+
+def read(c: Config, checkpoint: Checkpoint) -> Weights:
+    """Every tensor of the text model, each exactly once. Raises WeightsError for what is missing, left or misshapen."""
+    d = c.hidden_size
+    embed = checkpoint.tensor("embed_tokens.weight", (c.vocab_size, d))
+    dtype = torch.float32 if embed.dtype == torch.float32 else torch.bfloat16
+
+    def tensor(name: str, *shape: int) -> Tensor:
+        return checkpoint.tensor(name, shape, dtype)
+
+    def norm(name: str, size: int = d) -> Tensor:
+        return checkpoint.tensor(f"{name}.weight", (size,), torch.float32)
+
+    def matrix(name: str, rows: int, columns: int) -> Linear:
+        return checkpoint.linear(name, (rows, columns), dtype)
+
+    def scalar(name: str) -> Tensor:
+        canvas = tensor(name, 1)
+        context = checkpoint.optional(f"encoder.{name}", (1,), dtype)
+        return torch.cat((canvas if context is None else context, canvas))
+
+    def layer(at: str, shape: Shape) -> Layer:
+        attn, mlp, moe, wide = f"{at}.self_attn", f"{at}.mlp", f"{at}.experts", c.moe_intermediate_size
+        q, kv = c.num_heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        return Layer(
+            shape=shape,
+            input_norm=norm(f"{at}.input_layernorm"),
+            post_attention_norm=norm(f"{at}.post_attention_layernorm"),
+            pre_mlp_norm=norm(f"{at}.pre_feedforward_layernorm"),
+            post_mlp_norm=norm(f"{at}.post_feedforward_layernorm_1"),
+            pre_moe_norm=norm(f"{at}.pre_feedforward_layernorm_2"),
+            post_moe_norm=norm(f"{at}.post_feedforward_layernorm_2"),
+            post_norm=norm(f"{at}.post_feedforward_layernorm"),
+            q=matrix(f"{attn}.q_proj", q, d),
+            k=matrix(f"{attn}.k_proj", kv, d),
+            v=matrix(f"{attn}.v_proj", kv, d) if shape.sliding else None,
+            o=matrix(f"{attn}.o_proj", d, q),
+            q_norm=norm(f"{attn}.q_norm", shape.head_dim),
+            k_norm=norm(f"{attn}.k_norm", shape.head_dim),
+            gate=matrix(f"{mlp}.gate_proj", c.intermediate_size, d),
+            up=matrix(f"{mlp}.up_proj", c.intermediate_size, d),
+            down=matrix(f"{mlp}.down_proj", d, c.intermediate_size),
+            router=tensor(f"{at}.router.proj.weight", c.num_experts, d),
+            router_scale=tensor(f"{at}.router.scale", d),
+            expert_scale=tensor(f"{at}.router.per_expert_scale", c.num_experts),
+            expert_gate_up=checkpoint.experts(
+                moe, "gate_up_proj", ("gate_proj", "up_proj"), (c.num_experts, 2 * wide, d), dtype
+            ),
+            expert_down=checkpoint.experts(moe, "down_proj", ("down_proj",), (c.num_experts, d, wide), dtype),
+            scalar=scalar(f"{at}.layer_scalar"),
+        )
+
+    at = "self_conditioning"
+    conditioner = Conditioner(
+        norm(f"{at}.pre_norm"),
+        matrix(f"{at}.gate_proj", c.intermediate_size, d),
+        matrix(f"{at}.up_proj", c.intermediate_size, d),
+        matrix(f"{at}.down_proj", d, c.intermediate_size),
+    )
+    layers = [layer(f"layers.{number}", shape) for number, shape in enumerate(c.shapes)]
+    untied = checkpoint.optional("head.weight", (c.vocab_size, d), dtype)
+    embed = embed.to(dtype)
+    weights = Weights(embed, embed if untied is None else untied, norm("norm"), conditioner, layers)
+    checkpoint.finish()
+    return weights
+
+
+def generation(config: Mapping[str, Any], path: Path) -> tuple[Schedule, frozenset[int]]:
+    """What generation_config.json says of the schedule, and it or config.json of the tokens that end a text, padding
+    included. Raises WeightsError."""
+    try:
+        stored = json.loads(path.read_text()) if path.is_file() else {}
+        stored = {**config, **{name: value for name, value in stored.items() if value is not None}}
+        bound = stored.get("sampler_config", {}).get("entropy_bound")
+        fields = {
+            "steps": stored.get("max_denoising_steps"),
+            "t_min": stored.get("t_min"),
+            "t_max": stored.get("t_max"),
+            "entropy_bound": bound,
+            "stability": stored.get("stability_threshold"),
+            "confidence": stored.get("confidence_threshold"),
+        }
+        kinds = {name: type(value) for name, value in vars(Schedule()).items()}
+        schedule = Schedule(**{name: kinds[name](value) for name, value in fields.items() if value is not None})
+        stops, pad = stored.get("eos_token_id", 1), stored.get("pad_token_id") or 0
+        ends = frozenset(int(token) for token in (*(stops if isinstance(stops, list) else [stops]), pad))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise WeightsError(f"{path} is damaged ({error}); download the model again.") from error
+    if schedule.steps < 1 or not 0 < schedule.t_min <= schedule.t_max or schedule.entropy_bound < 0:
+        raise WeightsError(f"{path} has a schedule that cannot be followed; download the model again.")
+    return schedule, ends

@@ -1,0 +1,333 @@
+"""DiffusionGemma: one Gemma 4 mixture-of-experts stack in two modes. Context rows are causal and write the KV cache;
+canvas rows see the cache and each other, leave nothing in it, and take in what the last step predicted
+(self-conditioning). Noise is uniform: no token is a mask, and every slot is predicted anew at every step.
+
+What is computed is what Transformers' `DiffusionGemmaForBlockDiffusion` computes (eager attention, dynamic cache). Rows
+of both modes may share a forward: context rows never look at canvas rows, and canvas rows see the fresh context.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding, gelu, linear, scaled_dot_product_attention
+
+from caesura.engine import memory
+from caesura.engine.cache import KV, Cache, Kept
+from caesura.engine.checkpoint import Checkpoint
+from caesura.engine.models import Run
+from caesura.engine.models._diffusion_gemma_files import (
+    QUANTISED,
+    Config,
+    Layer,
+    Shape,
+    Weights,
+    canonical,
+    generation,
+    read,
+)
+from caesura.engine.noise import Noise, Uniform
+from caesura.engine.tokenizer import Tokenizer
+from caesura.engine.weights import WeightsError
+from caesura.kernels.linear import Linear
+
+__all__ = ["QUANTISED", "Config", "DiffusionGemma", "canonical", "kept", "load"]
+
+log = logging.getLogger("caesura.engine")
+
+CONTEXT = 8192  # tokens of context used unless more is asked for
+CHUNK = 512  # context rows of a step on a GPU, about 10 ms there; an eighth of it on a CPU
+CONTEXTS = 4  # kept in memory at most, so that each document finds its own again
+
+
+class Span(NamedTuple):
+    """Rows of one sequence in a forward: `at` is the position of the first, `context` where its context ends. Context
+    rows are causal; canvas rows see all of their span and every context row in reach."""
+
+    kv: KV
+    rows: slice
+    at: int
+    context: int
+    canvas: bool
+
+
+def rms(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """Root mean square norm in float32, in x's dtype; the weight multiplies directly."""
+    return torch.nn.functional.rms_norm(x.float(), x.shape[-1:], weight, eps).to(x.dtype)
+
+
+def rotary(positions: Tensor, width: int, theta: float, part: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos and sin [rows, 1, width] for positions [rows]: the first `part` of the pairs turn, the rest stand still. The
+    exponents count by the whole width (Gemma 4's "proportional" kind)."""
+    half = torch.arange(0, width, 2, dtype=torch.float32, device=positions.device)
+    frequencies = 1.0 / theta ** (half / width)
+    frequencies[int(part * width // 2) :] = 0.0
+    angles = positions.float()[:, None] * frequencies
+    angles = torch.cat((angles, angles), -1)[:, None]
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary positions on [rows, heads, width], pairs split in halves."""
+    left, right = x.chunk(2, -1)
+    return x * cos + torch.cat((-right, left), -1) * sin
+
+
+def gated(x: Tensor, gate: Linear, up: Linear, down: Linear) -> Tensor:
+    return down(gelu(gate(x), approximate="tanh") * up(x))
+
+
+class DiffusionGemma:
+    """See `caesura.engine.models.Model`. Matrices and residual stream in `dtype`; norms, softmaxes and logits in
+    float32."""
+
+    shift = tail = 0
+    separator: Sequence[int] = ()
+    null_id: int | None = None
+    sampler = "entropy_bound"
+    mixed = True
+
+    def __init__(
+        self, name: str, config: Config, weights: Weights, tokenizer: Tokenizer, context: int, contexts: int = CONTEXTS
+    ) -> None:
+        self.name, self.config, self.weights, self.tokenizer = name, config, weights, tokenizer
+        self.device, self.dtype = str(weights.embed.device), weights.embed.dtype
+        self.noise: Noise = Uniform(config.vocab_size, canvas=config.canvas_length)
+        self.ends: frozenset[int] = frozenset()
+        self.width = config.vocab_size
+        self.prompt = "chat"
+        self.max_context, self._contexts = context, contexts
+        self.chunk = CHUNK // 8 if self.device == "cpu" else CHUNK
+        self.scale = torch.tensor(config.hidden_size**0.5).to(self.dtype).item()  # rounded as the reference rounds it
+
+    def __repr__(self) -> str:
+        return f"<DiffusionGemma {self.name} {self.config.num_layers}x{self.config.hidden_size} {self.dtype}>"
+
+    def cache(self) -> Cache:
+        return Cache(kept(self.config), self.device, self.dtype, entries=self._contexts)
+
+    @torch.inference_mode()
+    def prefill(self, ids: Sequence[int], kv: KV) -> None:
+        self._forward([], {id(kv): (kv, ids)})
+
+    @torch.inference_mode()
+    def denoise(self, runs: Sequence[Run]) -> Tensor:
+        fresh: dict[int, tuple[KV, Sequence[int]]] = {}
+        for run in runs:
+            if run.fresh:
+                fresh[id(run.kv)] = run.kv, run.fresh
+        hidden = rms(self._forward(runs, fresh), self.weights.norm, self.config.rms_norm_eps)
+        logits = linear(hidden, self.weights.head).float()
+        return logits.div_(self.config.softcap).tanh_().mul_(self.config.softcap)
+
+    @torch.inference_mode()
+    def condition(self, logits: Tensor) -> Tensor:
+        """Temperature-scaled logits [rows, vocabulary] -> soft embeddings [rows, hidden]; both roundings are the
+        reference's."""
+        soft = logits.to(self.dtype).softmax(-1, dtype=torch.float32).to(self.dtype)
+        return (soft @ self.weights.embed) * self.scale
+
+    def _forward(self, runs: Sequence[Run], fresh: Mapping[int, tuple[KV, Sequence[int]]]) -> Tensor:
+        """Hidden rows that the runs want, before the last norm. `fresh` context, by identity of its KV, stays in it."""
+        spans = _spans(runs, fresh)
+        ids = [i for _, rows in fresh.values() for i in rows] + [i for run in runs for i in run.ids]
+        positions = torch.cat([torch.arange(s.at, s.at + s.rows.stop - s.rows.start) for s in spans]).to(self.device)
+        mode = torch.cat([torch.full((s.rows.stop - s.rows.start,), int(s.canvas)) for s in spans]).to(self.device)
+        x = self._embedded(torch.tensor(ids, device=self.device))
+        x = self._conditioned(x, runs, [s for s in spans if s.canvas])
+        shapes = {layer.shape.sliding: layer.shape for layer in self.weights.layers}
+        turns = {sliding: self._turn(positions, shape) for sliding, shape in shapes.items()}
+        masks = {sliding: [self._mask(span, sliding) for span in spans] for sliding in shapes}
+        for number, layer in enumerate(self.weights.layers):
+            sliding = layer.shape.sliding
+
+            def attend(q: Tensor, k: Tensor, v: Tensor, n: int = number, sliding: bool = sliding) -> Tensor:
+                parts = [self._attend(n, q, k, v, s, m, sliding) for s, m in zip(spans, masks[sliding], strict=True)]
+                return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+            x = self._layer(layer, x, attend, turns[sliding]) * layer.scalar[mode, None]
+        for kv, context in fresh.values():
+            kv.length += len(context)
+            kv.ids.extend(context)
+        starts = [s.rows.start for s in spans if s.canvas]
+        rows = [range(len(run.ids)) if run.wanted is None else run.wanted for run in runs]
+        return x[[start + row for start, of_run in zip(starts, rows, strict=True) for row in of_run]]
+
+    def _embedded(self, ids: Tensor) -> Tensor:
+        return embedding(ids, self.weights.embed) * self.scale
+
+    def _conditioned(self, x: Tensor, runs: Sequence[Run], spans: Sequence[Span]) -> Tensor:
+        """Canvas rows take in the last step's predictions and are normed, also where there was no last step."""
+        signals, places = [], list[Tensor]()
+        for run, span in zip(runs, spans, strict=True):
+            if run.conditioning is not None:
+                soft = x[span.rows].clone()  # a row that is sure of its token is conditioned on it alone
+                soft[list(run.wanted or range(len(run.ids)))[: len(run.conditioning)]] = run.conditioning.to(soft.dtype)
+                signals.append(soft)
+                places.append(torch.arange(span.rows.start, span.rows.stop, device=self.device))
+        if signals:
+            c = self.weights.conditioner
+            x = x.index_add(
+                0, torch.cat(places), gated(rms(torch.cat(signals), c.norm, self._eps), c.gate, c.up, c.down)
+            )
+        if spans:
+            first = spans[0].rows.start  # canvases come behind all fresh context
+            x = torch.cat((x[:first], rms(x[first:], None, self._eps)))
+        return x
+
+    @property
+    def _eps(self) -> float:
+        return self.config.rms_norm_eps
+
+    def _turn(self, positions: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
+        c = self.config
+        theta, part = (c.sliding_theta, 1.0) if shape.sliding else (c.full_theta, c.full_rotary)
+        return rotary(positions, shape.head_dim, theta, part, self.dtype)
+
+    def _low(self, span: Span, sliding: bool) -> int:
+        """The first position that any row of the span sees. All rows of a canvas see the same context: the window
+        ends where the context does."""
+        return max(0, span.context - (self.config.sliding_window - 1)) if sliding else 0
+
+    def _mask(self, span: Span, sliding: bool) -> Tensor | None:
+        """What each context row sees, bool [rows, columns]; a canvas sees all columns."""
+        if span.canvas:
+            return None
+        end = span.at + span.rows.stop - span.rows.start
+        rows = torch.arange(span.at, end, device=self.device)[:, None]
+        columns = torch.arange(self._low(span, sliding), end, device=self.device)
+        mask = columns <= rows
+        return mask & (columns > rows - self.config.sliding_window) if sliding else mask
+
+    def _attend(
+        self, number: int, q: Tensor, k: Tensor, v: Tensor, span: Span, mask: Tensor | None, sliding: bool
+    ) -> Tensor:
+        """Rows [all, heads, width] -> [rows of the span, heads * width]."""
+        rows = span.rows
+        span.kv.put(number, span.at, k[rows].transpose(0, 1), v[rows].transpose(0, 1))
+        keys, values = span.kv.get(number, self._low(span, sliding), span.at + rows.stop - rows.start)
+        return attention(q[rows], keys, values, mask)
+
+    def _layer(self, layer: Layer, x: Tensor, attend: "Attend", turn: tuple[Tensor, Tensor]) -> Tensor:
+        """One layer over rows [rows, hidden], without its scalar."""
+        eps, width = self._eps, layer.shape.head_dim
+        h = rms(x, layer.input_norm, eps)
+        q = turned(rms(layer.q(h).unflatten(-1, (-1, width)), layer.q_norm, eps), *turn)
+        raw = layer.k(h).unflatten(-1, (-1, width))
+        k = turned(rms(raw, layer.k_norm, eps), *turn)
+        v = rms(raw if layer.v is None else layer.v(h).unflatten(-1, (-1, width)), None, eps)
+        x = x + rms(layer.o(attend(q, k, v)), layer.post_attention_norm, eps)
+        dense = gated(rms(x, layer.pre_mlp_norm, eps), layer.gate, layer.up, layer.down)
+        chosen = experts(layer, rms(x, layer.pre_moe_norm, eps), *self._route(layer, x))
+        both = rms(dense, layer.post_mlp_norm, eps) + rms(chosen, layer.post_moe_norm, eps)
+        return x + rms(both, layer.post_norm, eps)
+
+    def _route(self, layer: Layer, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights (float32) and numbers of each row's experts, [rows, top_k]; it reads the residual stream itself."""
+        scaled = rms(x, None, self._eps) * layer.router_scale * self.config.hidden_size**-0.5
+        probabilities = linear(scaled, layer.router).softmax(-1, dtype=torch.float32)
+        weights, chosen = probabilities.topk(self.config.top_k_experts, -1)
+        return weights / weights.sum(-1, keepdim=True) * layer.expert_scale[chosen], chosen
+
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _spans(runs: Sequence[Run], fresh: Mapping[int, tuple[KV, Sequence[int]]]) -> list[Span]:
+    """Fresh context first, then the canvases; makes room for their rows."""
+    spans, start = list[Span](), 0
+    room: dict[int, int] = {}
+    for run in runs:
+        room[id(run.kv)] = max(room.get(id(run.kv), 0), len(run.ids))
+    for key, (kv, ids) in fresh.items():
+        kv.reserve(len(ids) + room.pop(key, 0))
+        spans.append(Span(kv, slice(start, start + len(ids)), kv.length, kv.length, canvas=False))
+        start += len(ids)
+    for run in runs:
+        if id(run.kv) in room:
+            run.kv.reserve(room.pop(id(run.kv)))
+        _, before = fresh.get(id(run.kv), (run.kv, ()))
+        at = run.kv.length + len(before)
+        spans.append(Span(run.kv, slice(start, start + len(run.ids)), at, at, canvas=True))
+        start += len(run.ids)
+    return spans
+
+
+def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """q [rows, heads, width], keys and values [key heads, columns, width] -> [rows, heads * width]; the scale is 1.
+
+    Query heads that share a key head are laid out as more rows of it, so that keys are read once.
+    """
+    rows, heads, width = q.shape
+    groups = keys.shape[0]
+    share = heads // groups
+    folded = q.view(rows, groups, share, width).permute(1, 2, 0, 3)  # [groups, share, rows, width]
+    keys, values = keys[:, None], values[:, None]
+    if q.dtype == torch.float32:  # torch's fused kernel for CPUs has a quick exp, a thousandth of a logit off
+        scores = folded @ keys.transpose(2, 3)
+        if mask is not None:
+            scores.masked_fill_(~mask, -torch.inf)
+        out = scores.softmax(-1) @ values
+    elif mask is None:
+        flat = folded.reshape(1, groups, share * rows, width)
+        out = scaled_dot_product_attention(flat, keys[None, :, 0], values[None, :, 0], scale=1.0)
+        out = out.view(groups, share, rows, width)
+    else:
+        wide = (groups, share, *keys.shape[2:])
+        out = scaled_dot_product_attention(folded, keys.expand(wide), values.expand(wide), attn_mask=mask, scale=1.0)
+    return out.permute(2, 0, 1, 3).reshape(rows, -1)
+
+
+def experts(layer: Layer, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Every row's experts [rows, top_k], weighted and summed in float32. The rows are sorted by expert, so that each
+    matrix is read once."""
+    rows, top_k = chosen.shape
+    order = chosen.flatten().argsort(stable=True)
+    counts = chosen.flatten().bincount(minlength=len(layer.expert_scale)).tolist()
+    ordered = x[order // top_k]
+    out = torch.empty_like(ordered)
+    start = 0
+    for expert, count in enumerate(counts):
+        if count:
+            span = slice(start, start + count)
+            gate, up = layer.expert_gate_up[expert](ordered[span]).chunk(2, -1)
+            out[span] = layer.expert_down[expert](gelu(gate, approximate="tanh") * up)
+            start += count
+    back = torch.empty(rows * top_k, x.shape[1], device=x.device)
+    back[order] = out * weights.flatten()[order, None]
+    return back.view(rows, top_k, -1).sum(1).to(x.dtype)
+
+
+def kept(config: Config) -> list[Kept]:
+    """What each layer keeps of a context row."""
+    return [Kept(s.kv_heads, s.head_dim, config.sliding_window if s.sliding else None) for s in config.shapes]
+
+
+def load(folder: Path, config: dict[str, Any], device: str, context: int | None) -> DiffusionGemma:
+    """Read a published checkpoint, layer by layer. Raises WeightsError or TokenizerError."""
+    shape = Config.read(config)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    most = shape.max_position_embeddings - shape.canvas_length
+    if context is not None and not memory.LEAST <= context <= most:
+        raise WeightsError(f"{folder.name} takes {memory.LEAST:,} to {most:,} tokens of context, not {context:,}.")
+    context = context or min(CONTEXT, most)
+    tokenizer = Tokenizer(folder / "tokenizer.json")
+    if tokenizer.size > shape.vocab_size:
+        raise WeightsError(f"tokenizer.json has {tokenizer.size} tokens, config.json {shape.vocab_size}.")
+    checkpoint = Checkpoint(folder, canonical, device)
+    contexts = CONTEXTS
+    if device != "meta":
+        size, room = sum(path.stat().st_size for path in folder.glob("*.safetensors")), memory.free(device)
+        contexts = memory.fit(folder.name, size, kept(shape), shape.vocab_size, context, 2, device, CONTEXTS, room)
+    model = DiffusionGemma(folder.name, shape, read(shape, checkpoint), tokenizer, context, contexts)
+    if checkpoint.skipped:
+        log.info("%d tensors of %s are of no use for text and were left out", len(checkpoint.skipped), folder.name)
+    schedule, model.ends = generation(config, folder / "generation_config.json")
+    model.noise = Uniform(shape.vocab_size, schedule, shape.canvas_length)
+    if tokenizer.find("<|turn>") is None:
+        model.prompt = "plain"
+    return model

@@ -1,0 +1,84 @@
+"""A linear layer's weights in whatever precision they are stored: one matrix, or a stack of them (experts).
+
+`Dense` is here; the other precisions have a file each. They are weights only: activations stay as they come.
+
+Bytes: each call reads the whole matrix once, 2*N*K in bfloat16; with few rows of x that is what it costs.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+class Linear:
+    """A matrix [N, K] or a stack [E, N, K]. A child is a frozen dataclass of tensors that all begin with [(E,) N]."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the matrix that is meant, not of what holds it."""
+        raise NotImplementedError
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, scales included."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    def dense(self, dtype: torch.dtype) -> Tensor:
+        """The values, [(E,) N, K]."""
+        raise NotImplementedError
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[..., K] -> [..., N] in x's dtype; of a matrix, not of a stack."""
+        raise NotImplementedError
+
+    def __getitem__(self, expert: int) -> Self:
+        """One matrix of a stack; a view."""
+        return type(self)(*(tensor[expert] for tensor in self.tensors))
+
+    def to(self, device: str) -> Self:
+        return type(self)(*(tensor.to(device) for tensor in self.tensors))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__module__}.{type(self).__name__}{list(self.shape)}"
+
+
+@dataclass(frozen=True, repr=False)
+class Dense(Linear):
+    weight: Tensor  # [(E,) N, K], a float
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.weight.shape)
+
+    def dense(self, dtype: torch.dtype) -> Tensor:
+        return self.weight.to(dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight.to(x.dtype))
+
+
+def stack(experts: Iterable[Sequence[Linear]], count: int, device: str) -> Linear:
+    """Matrices [n, K] of one precision, `count` times the same sequence of heights -> [count, sum of n, K].
+
+    Each expert is taken from the iterator, copied into its place and let go.
+    """
+    kind: type[Linear] = Dense
+    whole: list[Tensor] = []
+    for expert, parts in enumerate(experts):
+        kind = type(parts[0])
+        for field, pieces in enumerate(zip(*(part.tensors for part in parts), strict=True)):
+            heights = [piece.shape[0] for piece in pieces]
+            if expert == 0:
+                like = pieces[0]
+                whole.append(torch.empty(count, sum(heights), like.shape[1], dtype=like.dtype, device=device))
+            for place, piece in zip(whole[field][expert].split(heights), pieces, strict=True):
+                place.copy_(piece)
+    return kind(*whole)
