@@ -20,86 +20,15 @@ from caesura.engine.models import ModelError, Run, diffusion_gemma
 from caesura.engine.weights import WeightsError
 from caesura.kernels import fp8, nvfp4
 
-from .tiny import train_tokenizer
+from .gemma import EXPERTS, LAYERS, MLP, TEXT, published, shapes
 
-D, LAYERS, HEADS, EXPERTS, MOE, VOCABULARY = 64, 3, 4, 4, 32, 512
-MLP = 88  # has no whole groups of 16: NVFP4 leaves the matrix that is as wide dense
 FORMS: tuple[Form, ...] = ("fp8", "nvfp4")
-TEXT = {
-    "hidden_size": D,
-    "num_hidden_layers": LAYERS,
-    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "num_global_key_value_heads": 1,
-    "global_head_dim": 32,
-    "vocab_size": VOCABULARY,
-    "intermediate_size": MLP,
-    "moe_intermediate_size": MOE,
-    "num_experts": EXPERTS,
-    "top_k_experts": 2,
-    "sliding_window": 12,
-    "max_position_embeddings": 4096,
-    "rope_parameters": {
-        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-        "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
-    },
-}
-CONFIG = {"model_type": "diffusion_gemma", "canvas_length": 16, "text_config": TEXT}
-NORMS = [f"{place}_layernorm" for place in ("input", "post_attention", "pre_feedforward", "post_feedforward")]
-NORMS += ["pre_feedforward_layernorm_2", "post_feedforward_layernorm_1", "post_feedforward_layernorm_2"]
-
-
-def shapes() -> dict[str, tuple[int, ...]]:
-    """Every tensor of the published layout, by its published name."""
-    found: dict[str, tuple[int, ...]] = {
-        "model.decoder.embed_tokens.weight": (VOCABULARY, D),
-        "model.decoder.norm.weight": (D,),
-        "model.decoder.self_conditioning.pre_norm.weight": (D,),
-        "model.encoder.vision_tower.patch.weight": (8, 8),
-    }
-    found |= gated("model.decoder.self_conditioning")
-    for number, kind in enumerate(TEXT["layer_types"]):  # type: ignore[arg-type, var-annotated]
-        at, full = f"model.decoder.layers.{number}", kind == "full_attention"
-        width, keys = (32, 1) if full else (16, 2)
-        attention = {"q_proj": (HEADS * width, D), "k_proj": (keys * width, D), "o_proj": (D, HEADS * width)}
-        attention |= {} if full else {"v_proj": (keys * width, D)}
-        found |= {f"{at}.self_attn.{name}.weight": shape for name, shape in attention.items()}
-        found |= {f"{at}.self_attn.{name}_norm.weight": (width,) for name in "qk"}
-        found |= {f"{at}.{name}.weight": (D,) for name in NORMS} | gated(f"{at}.mlp")
-        found |= {f"{at}.router.proj.weight": (EXPERTS, D), f"{at}.router.scale": (D,)}
-        found |= {f"{at}.router.per_expert_scale": (EXPERTS,), f"{at}.layer_scalar": (1,)}
-        found |= {f"{at}.experts.gate_up_proj": (EXPERTS, 2 * MOE, D), f"{at}.experts.down_proj": (EXPERTS, D, MOE)}
-        found[f"model.encoder.language_model.layers.{number}.layer_scalar"] = (1,)
-    return found
-
-
-def gated(at: str) -> dict[str, tuple[int, ...]]:
-    wide = {f"{at}.{name}_proj.weight": (MLP, D) for name in ("gate", "up")}
-    return {**wide, f"{at}.down_proj.weight": (D, MLP)}
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A published checkpoint of random weights in two shards. Read only."""
-    folder = tmp_path_factory.mktemp("published") / "tiny"
-    folder.mkdir()
-    generator = torch.Generator().manual_seed(0)
-    tensors = {}
-    for name, shape in shapes().items():
-        noise = torch.randn(shape, generator=generator)
-        gain = 0.6 if "embed" in name else 0.02  # as in tests/oracle.py: self-conditioning blows nothing up
-        tensors[name] = noise * gain if len(shape) > 1 else 1 + 0.2 * noise
-    names = sorted(tensors)
-    places = {name: f"model-0000{1 + (i > len(names) // 2)}-of-00002.safetensors" for i, name in enumerate(names)}
-    for file in set(places.values()):
-        save_file({name: tensors[name] for name in names if places[name] == file}, folder / file)
-    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}))
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    (folder / "generation_config.json").write_text(json.dumps({"max_denoising_steps": 12, "eos_token_id": [1, 106]}))
-    train_tokenizer(folder / "tokenizer.json")
-    return folder
+    """Read only."""
+    return published(tmp_path_factory.mktemp("published") / "tiny")
 
 
 @pytest.fixture(scope="module")
