@@ -138,9 +138,8 @@ class DiffusionGemma:
         mode = torch.cat([torch.full((s.rows.stop - s.rows.start,), int(s.canvas)) for s in spans]).to(self.device)
         x = self._embedded(torch.tensor(ids, device=self.device))
         x = self._conditioned(x, runs, [s for s in spans if s.canvas])
-        shapes = {layer.shape.sliding: layer.shape for layer in self.weights.layers}
-        turns = {sliding: self._turn(positions, shape) for sliding, shape in shapes.items()}
-        masks = {sliding: [self._mask(span, sliding) for span in spans] for sliding in shapes}
+        turns = {shape: self._turn(positions, shape) for shape in set(self.config.shapes)}
+        masks = {sliding: [self._mask(span, sliding) for span in spans] for sliding in (False, True)}
         for number, layer in enumerate(self.weights.layers):
             sliding = layer.shape.sliding
 
@@ -148,7 +147,7 @@ class DiffusionGemma:
                 parts = [self._attend(n, q, k, v, s, m, sliding) for s, m in zip(spans, masks[sliding], strict=True)]
                 return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-            x = self._layer(layer, x, attend, turns[sliding]) * layer.scalar[mode, None]
+            x = self._layer(layer, x, attend, turns[layer.shape]) * layer.scalar[mode, None]
         for kv, context in fresh.values():
             kv.length += len(context)
             kv.ids.extend(context)
