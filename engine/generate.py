@@ -27,16 +27,9 @@ class Generated:
 
 
 def generate(
-    model: Model,
-    prompt: Sequence[int],
-    *,
-    max_new: int,
-    seed: int,
-    canvas: int,
-    pad: int = 0,
-    schedule: Schedule | None = None,
+    model: Model, prompt: Sequence[int], *, max_new: int, seed: int, schedule: Schedule | None = None
 ) -> Generated:
-    """At least `max_new` tokens behind `prompt` unless the text ends before, in canvases of `canvas` tokens."""
+    """At least `max_new` tokens behind `prompt` unless the text ends before, canvas by canvas."""
     noise = model.noise
     assert isinstance(noise, Uniform), "free generation is for models of uniform noise"
     schedule = schedule or noise.schedule

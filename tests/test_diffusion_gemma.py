@@ -185,7 +185,7 @@ def assert_same_text(
     """The steps of each canvas."""
     text = prompt(3 * WINDOW + 1)
     theirs = oracle.write(text, max_new=max_new, seed=seed, schedule=schedule)
-    ours = generate(model, text, max_new=max_new, seed=seed, canvas=CANVAS, schedule=schedule)
+    ours = generate(model, text, max_new=max_new, seed=seed, schedule=schedule)
     assert ours.ids == theirs
     assert sum(ours.steps) == len(oracle.steps)
     return ours.steps
@@ -195,13 +195,13 @@ def test_an_end_token_ends_the_text_and_what_follows_is_padding(
     folder: Path, model: DiffusionGemma, tmp_path: Path
 ) -> None:
     text, schedule = prompt(3 * WINDOW + 1), Schedule(steps=4, entropy_bound=4.0)
-    endless = generate(model, text, max_new=3 * CANVAS, seed=0, canvas=CANVAS, schedule=schedule).ids
+    endless = generate(model, text, max_new=3 * CANVAS, seed=0, schedule=schedule).ids
     end = next(id_ for id_ in endless[CANVAS + 3 :] if id_ not in endless[:CANVAS])
     shutil.copytree(folder, tmp_path / "ending")
     generation = json.loads((tmp_path / "ending" / "generation_config.json").read_text())
     (tmp_path / "ending" / "generation_config.json").write_text(json.dumps({**generation, "eos_token_id": [1, end]}))
     ending = load(tmp_path / "ending")
-    ours = generate(ending, text, max_new=3 * CANVAS, seed=0, canvas=CANVAS, schedule=schedule).ids
+    ours = generate(ending, text, max_new=3 * CANVAS, seed=0, schedule=schedule).ids
     theirs = Oracle.load(tmp_path / "ending").write(text, max_new=3 * CANVAS, seed=0, schedule=schedule)
     assert ours == theirs
     at = ours.index(end)

@@ -394,7 +394,7 @@ def script(checkout, name, *arguments, **environment):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_without_a_gpu_the_queue_says_so():
-    assert script(ROOT, "queue").count("skipped, there is no CUDA device here.") == 3
+    assert script(ROOT, "queue").count("skipped, there is no CUDA device here.") == 4
 
 
 def test_staged_trained_taken_and_joined(model, corpus, tmp_path):
@@ -428,3 +428,19 @@ def test_the_bench_runs_at_tiny_size(tmp_path):
     document = json.loads(script(ROOT, "bench", *options, DEVICE="cpu", OUT=tmp_path).splitlines()[-1])
     assert json.loads((tmp_path / "bench.json").read_text()) == document
     assert {line["canvas"] for line in document["steps"]} == {16}
+
+
+def test_the_steps_of_the_26b_shape_run_at_tiny_size_in_every_precision(tmp_path):
+    config = json.loads((ROOT / "gpu" / "diffusiongemma-26b.json").read_text())
+    sizes = {"hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 6, "num_attention_heads": 2}
+    sizes |= {"num_key_value_heads": 2, "num_global_key_value_heads": 1, "head_dim": 16, "global_head_dim": 32}
+    sizes |= {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16, "vocab_size": 128}
+    sizes |= {"layer_types": config["text_config"]["layer_types"][:6], "sliding_window": 16}
+    config["text_config"] |= sizes
+    config |= {"boi_token_id": 1, "eoi_token_id": 2, "image_token_id": 3}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    options = ["--config", tmp_path / "config.json", "--repeats", 1, "--tiny"]
+    document = json.loads(script(ROOT, "steps", *options, DEVICE="cpu", OUT=tmp_path).splitlines()[-1])
+    assert json.loads((tmp_path / "steps.json").read_text()) == document
+    assert [line["form"] for line in document["steps"]] == ["bf16", "fp8", "nvfp4", "transformers bf16"]
+    assert all(line["p50_ms"] > 0 for line in document["steps"])
