@@ -1,7 +1,6 @@
 """Free generation, canvas after canvas, exactly as the reference does it: no pins, no locks, no forbidden tokens.
 
-The product fills gaps; this is what its parity with Transformers' `generate` is tested on, what a checkpoint's canary
-runs, and what is timed.
+The product fills gaps; this is what parity with Transformers' `generate` is tested on.
 """
 
 from collections.abc import Sequence

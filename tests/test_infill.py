@@ -12,7 +12,7 @@ from torch import Tensor
 from caesura import wire
 from caesura.engine import denoise, length, models, renoise
 from caesura.engine.canvas import Canvas, Slot, Vocabulary, lay
-from caesura.engine.models import Run
+from caesura.engine.models import ModelError, Run
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import entropy_bound
@@ -26,8 +26,14 @@ BEFORE, AFTER = CODE[:400] + "def total(count, item):\n    retu", "\n\nprint(tot
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> DiffusionGemma:
-    found = models.load(str(gemma.published(tmp_path_factory.mktemp("random") / "tiny")))
+def random(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder. Read only."""
+    return gemma.published(tmp_path_factory.mktemp("random") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def model(random: Path) -> DiffusionGemma:
+    found = models.load(str(random))
     assert isinstance(found, DiffusionGemma)
     return found
 
@@ -199,6 +205,25 @@ def test_a_batch_gives_each_canvas_what_it_gets_alone(model: DiffusionGemma) -> 
     together = run(Scheduler(model), jobs)
     for job in jobs:
         assert said(done(together[job.job])) == said(alone(model, job))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_a_gpu_finds_what_the_cpu_finds(model: DiffusionGemma, random: Path) -> None:
+    there = models.load(str(random), "cuda")
+    assert there.device.startswith("cuda")
+    canvas = list(range(20, 40))
+    prompt = model.tokenizer.encode(BEFORE)
+    at = range(len(prompt), len(prompt) + len(canvas))
+    here, its = (m.denoise([Run(m.cache().lease([]), canvas, at, fresh=prompt)]) for m in (model, there))
+    assert torch.allclose(here, its.cpu(), atol=5e-3)
+    assert alone(there, infill("a", BEFORE, AFTER, Hole(12, "line"))).holes[0].text
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there_is_said_in_a_sentence(random: Path) -> None:
+    with pytest.raises(ModelError, match="no CUDA device"):
+        models.load(str(random), "cuda")
 
 
 # Streams, lengths, warm starts

@@ -310,6 +310,8 @@ def load(folder: Path, config: dict[str, Any], device: str, context: int | None)
     shape = Config.read(config)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise WeightsError("There is no CUDA device that this torch can use; try `--device cpu`.")
     most = shape.max_position_embeddings - shape.canvas_length
     if context is not None and not memory.LEAST <= context <= most:
         raise WeightsError(f"{folder.name} takes {memory.LEAST:,} to {most:,} tokens of context, not {context:,}.")
