@@ -4,6 +4,7 @@ the same answer however its context came into the cache, and every length is tri
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
