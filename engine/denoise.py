@@ -175,6 +175,7 @@ def settle(model: Model, w: Denoising, logits: Tensor) -> None:
     w.finished = still and (float(sure.mean()) < least or bool(accepted[movable].all()))
     if not w.judged:
         lock(w, scores.entropy[0])
+        w.finished = w.finished or all(s.locked for s in slots)
 
 
 def judge(w: Denoising, logits: Tensor) -> None:

@@ -1,6 +1,7 @@
 """Free generation, canvas after canvas, exactly as the reference does it: no pins, no locks, no forbidden tokens.
 
-The product fills gaps; this is what parity with Transformers' `generate` is tested on.
+The product fills gaps; this is what parity with Transformers' `generate` is tested on. Random numbers are drawn in its
+order, so that on a CPU a seed gives its tokens.
 """
 
 from collections.abc import Sequence
@@ -44,7 +45,9 @@ def generate(
                 kv, state.ids.tolist(), range(at, at + noise.canvas), fresh=fresh, conditioning=state.conditioning
             )
             logits, fresh = model.denoise([run]), []
-            scores, _ = renoise.advance(model, state, logits, sampler, schedule, step, schedule.steps, generator)
+            scores, _ = renoise.advance(
+                model, state, logits, sampler, schedule, step, schedule.steps, generator, draw_all=True
+            )
             step += 1
             if renoise.settled(schedule, state, scores):
                 break

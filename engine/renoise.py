@@ -2,8 +2,7 @@
 
 The logits are cooled by the schedule; of every slot a token is drawn; those of least entropy are accepted, all others
 become noise again; the whole cooled distribution is what the next forward is conditioned on. Nothing stays accepted:
-every slot is predicted anew. The best canvas is that of the most probable tokens, not of the drawn ones. The random
-numbers are drawn in the reference's order, so that on a CPU a seed gives the reference's tokens.
+every slot is predicted anew. The best canvas is that of the most probable tokens, not of the drawn ones.
 """
 
 from collections.abc import Sequence
@@ -60,21 +59,27 @@ def advance(
     of: int,
     generator: torch.Generator,
     movable: Tensor | None = None,
+    *,
+    draw_all: bool = False,
 ) -> tuple[Scores, Tensor]:
     """The state after a forward's logits [slots, width]; its cooled scores [1, slots], and which slots were accepted.
 
-    Slots that are not `movable` keep their token, count for nothing, and are sure of themselves.
+    Slots that are not `movable` keep their token, count for nothing, and are sure of themselves. The reference draws a
+    token for every slot, also for those that it then renoises, and half of its sampler's time on a CPU goes there: only
+    `draw_all` uses its random numbers.
     """
     cooled = logits / schedule.temperature(step, of)
     open = torch.ones(len(logits), dtype=torch.bool, device=logits.device) if movable is None else movable
     if not open.all():
         cooled[~open] = certainly(state.best[~open], logits.shape[1])
     scores = statistics(cooled)
-    drawn = torch.multinomial(cooled.softmax(-1), 1, generator=generator)[:, 0]
     accepted = sampler(scores, open[None], step, of)[0]
-    noise = model.noise.draw(len(drawn), generator)
-    state.stable = torch.where(state.best == scores.token[0], state.stable + 1, 0)
-    state.best = scores.token[0]
+    best = scores.token[0]
+    drawn, rows = best.clone(), torch.ones_like(accepted) if draw_all else accepted
+    drawn[rows] = torch.multinomial(cooled[rows].softmax(-1), 1, generator=generator)[:, 0]
+    noise = model.noise.draw(len(best), generator)
+    state.stable = torch.where(state.best == best, state.stable + 1, 0)
+    state.best = best
     state.ids = torch.where(accepted | ~open, drawn, noise)
     state.conditioning = model.condition(cooled)
     return scores, accepted
