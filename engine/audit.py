@@ -102,13 +102,13 @@ def canary(folder: Path, device: str = "auto") -> int:
     try:
         recorded = json.loads(path.read_text())
         inputs = {name: [int(i) for i in recorded[name]] for name in ("prompt", "canvas")}
-        if not all(0 <= i < model.width for ids in inputs.values() for i in ids):
+        if not all(ids and all(0 <= i < model.width for i in ids) for ids in inputs.values()):
             raise ValueError("an id outside the vocabulary")
         columns = ([float(value) for value in recorded[name]] for name in ("argmax", "top", "margin"))
         expected = list(zip(*columns, strict=True))
         if len(expected) != 2 * len(inputs["canvas"]):
             raise ValueError("a row is missing")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise WeightsError(f"{path} is damaged; {again}.") from error
     found = _answers(model, **inputs)
     same = 0

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-GROWTH = 256  # rows; the buffers grow by whole steps so that typing rarely copies them
+GROWTH = 256  # rows; the buffers grow by whole steps so that typing rarely copies them,
+PART = 8  # and by an eighth of what they hold, so that a long context is not copied again and again
 SLACK = 1024  # rows a sliding layer keeps beyond its window, so that text can be taken back
 BLOCK = 4096  # ids compared at once
 
@@ -40,7 +41,8 @@ class _Rows:
         if self.kept.window is not None:
             start = max(start, length - (self.kept.window - 1) - SLACK)
         held = slice(start - self.start, length - self.start)
-        capacity = max(self.k.shape[1], -(-(length + rows - start) // GROWTH) * GROWTH)
+        needed = length + rows - start
+        capacity = max(self.k.shape[1], -(-(needed + needed // PART) // GROWTH) * GROWTH)
         for name in ("k", "v"):
             old: Tensor = getattr(self, name)
             new = old.new_empty(old.shape[0], capacity, old.shape[2])
@@ -121,18 +123,25 @@ class KV:
 
 
 class Cache:
-    """Leases a KV that shares the longest prefix with the wanted ids; `give` returns it for the next job."""
+    """Leases a KV that shares the longest prefix with the wanted ids; `give` returns it for the next job. There are at
+    most `entries`, leased and free together."""
 
     def __init__(
-        self, layers: Sequence[Kept], device: str = "cpu", dtype: torch.dtype = torch.float32, *, entries: int = 6
+        self, layers: Sequence[Kept], device: str = "cpu", dtype: torch.dtype = torch.float32, *, entries: int = 14
     ) -> None:
         self._layers, self._device, self._dtype = list(layers), device, dtype
         self._entries = entries
         self._free: list[KV] = []  # least recently used first
+        self._leased = 0
         self.reused = self.asked = 0  # tokens, for the status report
 
     def __repr__(self) -> str:
-        return f"<Cache {len(self._free)} free, {self.reused} of {self.asked} tokens reused>"
+        return f"<Cache {self._leased} leased, {len(self._free)} free, {self.reused} of {self.asked} tokens reused>"
+
+    @property
+    def full(self) -> bool:
+        """Whether every entry is leased: the next lease would be one too many."""
+        return self._leased >= self._entries
 
     def lease(self, ids: list[int]) -> KV:
         """The best entry, truncated to what it shares with `ids`; the caller prefills the rest."""
@@ -141,7 +150,7 @@ class Cache:
             usable = kv.reach(common(kv.ids, ids))
             if best is None or usable > shared:
                 shared, best = usable, kv
-        if best is not None and (shared * 2 >= len(best.ids) or len(self._free) >= self._entries):
+        if best is not None and (shared * 2 >= len(best.ids) or len(self._free) + self._leased >= self._entries):
             self._free.remove(best)
             best.truncate(shared)
         elif best is not None and shared:
@@ -149,14 +158,16 @@ class Cache:
             best.truncate(shared)
         else:
             best = KV(self._layers, self._device, self._dtype)
+        self._leased += 1
         self.reused += best.length
         self.asked += len(ids)
         return best
 
     def give(self, kv: KV) -> None:
         kv.truncate(len(kv.ids))
+        self._leased -= 1
         self._free.append(kv)
-        del self._free[: -self._entries]
+        del self._free[: max(0, len(self._free) + self._leased - self._entries)]
 
 
 def common(left: list[int], right: list[int]) -> int:

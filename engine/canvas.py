@@ -7,7 +7,7 @@ import codecs
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -22,20 +22,26 @@ from caesura.wire import Fill, Hole, Neighbour, Text
 # An apostrophe that opens its run binds the letters behind it; blanks in front belong to it unless they end in a space.
 _CORE = r"(?:(?<![^\w\s])(?<![_ ])')?[^\W\d_]+|(?:[^\s\w]|_)+"
 _LAST_PIECE = re.compile(rf"(?:(?:\s+(?<! )| )?(?:{_CORE})|\d|\s+)\Z")
+# SentencePiece has none: it may merge whatever stands in a run of letters, of blanks or of neither. One blank belongs
+# to the word behind it, several are a token of their own. A longer run is healed from its end.
+_LAST_RUN = re.compile(r"(?:(?:(?<!\s) )?(?:\w{1,24}|[^\w\s]{1,12})|\s+)\Z")
 HEALED = 48  # code points; a longer last piece (a run of blanks) is only healed from its end
-MAX_ROWS = 512  # of a canvas, from its first hole to its last
+NOTHING = b"\xff"  # in no UTF-8 text: the place of an open slot that shows nothing
+MAX_ROWS = 512  # of a canvas, and of all canvases of a step together
 BIASES = 128 << 20  # bytes of biases kept
 WORTH_A_ROW = 0.05  # joint probability of a drafted chain
 HEAD = 12  # rows of the suffix that close a canvas, as in training/examples.py
 
 
-def heal(prefix: str) -> tuple[str, str]:
+def heal(prefix: str, *, sentencepiece: bool = False) -> tuple[str, str]:
     """Split a prefix into what tokenises the same whatever follows, and the rest, which the fill has to begin with.
 
     Byte-level BPE never merges across pre-tokens, so cutting before the last one is safe.
     """
-    match = _LAST_PIECE.search(prefix[-HEALED:])
+    match = (_LAST_RUN if sentencepiece else _LAST_PIECE).search(prefix[-HEALED:])
     piece = match.group() if match else ""
+    if sentencepiece:
+        return prefix[: len(prefix) - len(piece)], piece
     numerals = [i for i, character in enumerate(piece) if unicodedata.category(character)[0] == "N"]
     if numerals:  # a numeral is a piece of its own
         piece = piece[-1:] if numerals[-1] == len(piece) - 1 else piece[numerals[-1] + 1 :]
@@ -165,10 +171,14 @@ class Canvas:
         """Row of every slot, in order."""
         return [len(self.tail) + i for i, row in enumerate(self.layout) if isinstance(row, Slot)]
 
-    def head_rows(self) -> list[int]:
-        """Rows of the locked suffix head."""
-        before = len(self.tail) + len(self.layout)
-        return list(range(before, before + len(self.head)))
+    @property
+    def rows(self) -> int:
+        return len(self.tail) + len(self.layout) + len(self.head)
+
+    def pins(self) -> list[tuple[int, int]]:
+        """Row and id of all that is fixed behind the first hole: text between holes, and the suffix head."""
+        fixed = [*self.layout, *self.head]
+        return [(len(self.tail) + i, row) for i, row in enumerate(fixed) if isinstance(row, int)]
 
     def of_hole(self, number: int) -> list[Slot]:
         return [s for s in self.slots if s.hole == number]
@@ -209,8 +219,12 @@ class Canvas:
         constrained, row = torch.empty_like(logits), 0
         for number, hole in enumerate(self.holes):
             slots, forced = self.of_hole(number), hole.forced
-            usual = self.vocabulary.may_end if hole.last else self.vocabulary.allowed(b"", hole.one_line)
-            constrained[row : row + len(slots)] = logits[row : row + len(slots)] + usual.to(logits.device)
+            usual = self.vocabulary.allowed(b"", hole.one_line).to(logits.device)
+            constrained[row : row + len(slots)] = logits[row : row + len(slots)] + usual
+            if hole.last:  # what is locked is not to be cut off
+                free = row + max((at + 1 for at, slot in enumerate(slots) if slot.locked), default=0)
+                end = row + len(slots)
+                constrained[free:end] = logits[free:end] + self.vocabulary.may_end.to(logits.device)
             for at, slot in enumerate(slots, row):
                 if not forced:
                     break
@@ -228,8 +242,7 @@ class Canvas:
         return all(text.startswith(hole.forced) and text != hole.forced for text, hole in texts)
 
     def _bytes(self, number: int) -> bytes:
-        tokens = [slot.draft if slot.token is None else slot.token for slot in self.of_hole(number)]
-        return b"".join(self.piece(token) for token in tokens if token is not None)
+        return b"".join(map(self.piece, self._tokens(number)))
 
     def grow(self, number: int) -> None:
         """Double the slots of a hole, within its budget, and open them all."""
@@ -249,6 +262,19 @@ class Canvas:
         """The state of every hole as text: accepted tokens, drafts of open slots, locked spans in code points."""
         return tuple(self._fill(number) for number in range(len(self.holes)))
 
+    def written(self) -> int:
+        """How many tokens the fills are made of."""
+        return sum(bool(self.piece(token)) for number in range(len(self.holes)) for token in self._tokens(number))
+
+    def _tokens(self, number: int) -> Iterator[int]:
+        """The best tokens of a hole, up to the end of the text."""
+        for slot in self.of_hole(number):
+            token = slot.draft if slot.token is None else slot.token
+            if token in self.vocabulary.ends:
+                return
+            if token is not None:
+                yield token
+
     def _fill(self, number: int) -> Fill:
         slots = self.of_hole(number)
         skip = len(self.holes[number].forced)
@@ -258,9 +284,10 @@ class Canvas:
             if token in self.vocabulary.ends:
                 break  # the text ends here; what the canvas holds behind it is nothing
             piece = b"" if token is None else self.piece(token)
+            pieces.append((piece, slot.prob))
+            piece = piece or (b"" if slot.locked else NOTHING)
             parts += piece
             flags += bytes([slot.locked]) * len(piece)
-            pieces.append((piece, slot.prob))
         probs = [probability for piece, probability in pieces if piece]
         sure = float(torch.tensor(probs or [0.0]).clamp_min(1e-9).log().mean().exp())
         still_open = sum(s.token is None for s in slots)
@@ -273,14 +300,19 @@ class Canvas:
 def spans(raw: bytes, flags: bytes) -> tuple[str, tuple[tuple[int, int], ...]]:
     """UTF-8 bytes and a flag per byte -> text and the spans of it, in code points, whose bytes are all flagged.
 
-    Incomplete characters are left out: a token may end inside one.
+    Incomplete characters are left out: a token may end inside one. Where one that is not flagged stands, text may yet
+    come: a span ends there, and none begins at 0 behind it.
     """
     text, found, start, at = raw.decode("utf-8", errors="ignore"), [], None, 0
     for number, character in enumerate(text):
         encoded = character.encode()
-        at = raw.index(encoded, at)
-        whole = all(flags[at : at + len(encoded)])
-        at += len(encoded)
+        begin = raw.index(encoded, at)
+        settled = all(flags[at:begin])
+        if start is not None and not settled:
+            found.append((start, number))
+            start = None
+        at = begin + len(encoded)
+        whole = all(flags[begin:at]) and (settled or number > 0)
         if whole and start is None:
             start = number
         if not whole and start is not None:
@@ -337,12 +369,12 @@ def lay(
     without a hole, or with holes too far apart for one canvas.
     """
     prefix, holes_and_text, suffix = fold(prefix, segments, suffix)
-    encode = model.tokenizer.encode
-    stable, forced = heal(prefix)
+    encode, sentencepiece = model.tokenizer.encode, model.tokenizer.sentencepiece
+    stable, forced = heal(prefix, sentencepiece=sentencepiece)
     before, layout, holes = prefix, list[Slot | int](), list[HoleState]()
     for index, segment in enumerate(holes_and_text):
         if isinstance(segment, Text):
-            fixed, forced = heal(segment.text)
+            fixed, forced = heal(segment.text, sentencepiece=sentencepiece)
             layout += encode(fixed)
             before = segment.text
             continue
@@ -356,8 +388,11 @@ def lay(
     shown = prompt(model, stable, suffix, neighbours, name=name, language=language)
     rows = [*shown.opening, *shown.before]
     cut = len(rows) - (min(model.tail, len(shown.before)) or min(model.tail, 1))
-    holes[-1].last = not shown.head and not holes[-1].one_line and bool(model.ends)
-    return Layout(rows[:cut], Canvas(rows[cut:], layout, shown.head[:HEAD], holes, vocabulary))
+    head = shown.head[:HEAD]
+    if not head and model.ends:  # at the end of a text, a line ends with a break, and all else as the model says
+        head = encode("\n") if holes[-1].one_line else []
+        holes[-1].last = not head
+    return Layout(rows[:cut], Canvas(rows[cut:], layout, head, holes, vocabulary))
 
 
 def fold(prefix: str, segments: Sequence[Text | Hole], suffix: str) -> tuple[str, list[Text | Hole], str]:

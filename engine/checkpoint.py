@@ -76,6 +76,10 @@ class Checkpoint:
     def __repr__(self) -> str:
         return f"Checkpoint({self.folder}, {len(self._entries)} tensors left, {len(self._files)} files open)"
 
+    def dtype(self, name: str) -> str:
+        """How a tensor is stored, in safetensors' words; empty for one that is not."""
+        return next((entry.dtype for entry in self._entries.get(name, [])), "")
+
     def tensor(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
         """A tensor of floats, as stored or as `dtype`."""
         return self._take(name, shape, FLOATS).to(self._device, dtype)

@@ -21,6 +21,8 @@ from torch import Tensor
 
 from caesura.engine import audit
 from caesura.engine.checkpoint import FLOATS, INDEX, Checkpoint, Entry, headers
+from caesura.engine.memory import DoesNotFit
+from caesura.engine.models import ModelError
 from caesura.engine.weights import WeightsError, one_line, write_manifest
 from caesura.kernels import fp8, nvfp4
 from caesura.models import MANIFEST
@@ -57,7 +59,12 @@ def convert(source: Path, target: Path, form: Form, progress: Callable[[int, int
         for path in sorted({path for pattern in BESIDE for path in source.glob(pattern)}):
             if path.name not in OURS and path.is_file():
                 shutil.copyfile(path, work / path.name)
-        audit.record(work)
+        try:
+            audit.record(work)
+        except ModelError as error:
+            if not isinstance(error.__cause__, DoesNotFit):
+                raise
+            # Whole, and too large for this machine: where it fits, `caesura models verify --record` makes a canary.
         write_manifest(work, {"name": target.name, "model_type": config["model_type"], "form": form})
         work.rename(target)
     except (OSError, SafetensorError) as error:

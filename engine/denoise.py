@@ -31,7 +31,7 @@ class Denoising:
     """A canvas on its way: `of` bounds the steps; `search` is set where causal passes decide.
 
     `fresh` is context that the first forward takes along. Of uniform noise `state` is what lies between two forwards,
-    and `judged` says whether the canvas is one of several lengths: then `score` is how well it fits what is behind it.
+    and `judged` says whether the canvas is one of several lengths: then `score` is how well it fits what is pinned.
     """
 
     canvas: Canvas
@@ -43,7 +43,7 @@ class Denoising:
     fresh: Sequence[int] = ()
     state: renoise.State | None = None
     judged: bool = False
-    score: float = 0.0
+    score: float = -math.inf
     step: int = 0
     finished: bool = False
 
@@ -63,7 +63,7 @@ def step(model: Model, work: Sequence[Denoising]) -> None:
 
 
 def forward(model: Model, work: Sequence[Denoising]) -> tuple[Tensor, ...]:
-    """Per canvas: logits [slots, width], and behind them those of the suffix head where the canvas is judged by it."""
+    """Per canvas: logits [slots, width], and behind them those of its pins where the canvas is judged by them."""
     runs, rows = [], []
     fresh = {id(w.kv): len(w.fresh) for w in work if w.fresh}
     for w in work:
@@ -72,7 +72,7 @@ def forward(model: Model, work: Sequence[Denoising]) -> tuple[Tensor, ...]:
             ids = w.canvas.ids(w.state.ids.tolist())
         else:
             ids = w.canvas.ids(model.noise.draw(len(w.canvas.slots), w.generator).tolist())
-        wanted = w.canvas.slot_rows() + (w.canvas.head_rows() if w.judged else [])
+        wanted = w.canvas.slot_rows() + ([row for row, _ in w.canvas.pins()] if w.judged else [])
         at = w.kv.length + fresh.get(id(w.kv), 0)
         conditioning = w.state.conditioning if w.state else None
         runs.append(Run(w.kv, ids, range(at, at + len(ids)), None, wanted, w.fresh, conditioning))
@@ -181,7 +181,8 @@ def settle(model: Model, w: Denoising, logits: Tensor) -> None:
 def judge(w: Denoising, logits: Tensor) -> None:
     """How well a canvas of this length fits, by what the model says of it before anything was forbidden."""
     assert w.state is not None
-    ids = torch.cat((w.state.best, torch.tensor(w.canvas.head, dtype=torch.int64, device=logits.device)))
+    pins = torch.tensor([pin for _, pin in w.canvas.pins()], dtype=torch.int64, device=logits.device)
+    ids = torch.cat((w.state.best, pins))
     logp = logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(-1)
     w.score = length.score(logp[: len(w.state.best)], logp[len(w.state.best) :]) if w.canvas.whole() else -math.inf
 
@@ -191,6 +192,8 @@ def lock(w: Denoising, entropy: Tensor) -> None:
     assert w.state is not None
     stable = w.state.stable.tolist()
     sure = [s >= STABLE_STEPS and e < STABLE_ENTROPY for s, e in zip(stable, entropy.tolist(), strict=True)]
+    ended = next((i for i, s in enumerate(w.canvas.slots) if s.draft in w.canvas.vocabulary.ends), len(sure))
+    sure[ended:] = [False] * (len(sure) - ended)  # an end may still move, and what is behind it is no text
     for slot, yes in zip(w.canvas.slots, healed_first(w.canvas, sure), strict=True):
         if yes and not slot.locked:
             slot.token, slot.locked = slot.draft, True

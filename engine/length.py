@@ -8,7 +8,7 @@ from torch import Tensor
 
 NULL = 0.5  # an open slot right of an accepted null becomes null where the model gives null at least this
 ENDS = 0.3  # below this, at the last slot of the first forward, the hole is longer than its slots
-LINE = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # tokens of a hole within a line
+LINE = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)  # tokens of a hole within a line
 BLOCK = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # and of one that may hold several
 
 
@@ -25,17 +25,10 @@ def too_short(p_null_last: float, slots: int, most: int) -> bool:
 
 def tried(most: int, *, one_line: bool) -> list[int]:
     """The lengths to try for a hole of at most `most` tokens."""
-    lengths = LINE if one_line else BLOCK
-    return [n for n in lengths if n <= most] or [most]
+    return [n for n in (LINE if one_line else BLOCK) if n < most] + [most]
 
 
-def score(hole: Tensor, head: Tensor) -> float:
-    """How well a canvas fits, in nats a token: the mean log-probability of its hole's best tokens, and that of the
-    pinned suffix head. A pin that the model would rather replace says that the hole before it has the wrong length."""
-    return float(hole.mean()) + (float(head.mean()) if len(head) else 0.0)
-
-
-def survivors(scores: Sequence[float]) -> list[int]:
-    """Which of the lengths go on, best first: half of them (successive halving: Jamieson and Talwalkar 2016)."""
-    order = sorted(range(len(scores)), key=lambda i: scores[i], reverse=True)
-    return order[: -(-len(order) // 2)]
+def score(hole: Tensor, pins: Tensor) -> float:
+    """How well a canvas fits, in nats a token: the mean log-probability of its holes' best tokens, and that of what is
+    pinned. A pin that the model would rather replace says that the hole before it has the wrong length."""
+    return float(hole.mean()) + (float(pins.mean()) if len(pins) else 0.0)

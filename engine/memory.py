@@ -6,25 +6,26 @@ from pathlib import Path
 
 import torch
 
-from caesura.engine.cache import GROWTH, SLACK, Kept
+from caesura.engine.cache import GROWTH, PART, SLACK, Kept
+from caesura.engine.canvas import MAX_ROWS
 from caesura.engine.weights import WeightsError
 
 GIB = 1 << 30
-ROWS = 512  # of a step, about what a canvas of every length takes together
 COPIES = 6  # of a step's logits: as they come, constrained, cooled, and their distributions
 LEAST = 1024  # tokens of context; less is of no use
 STRIDE = 1024  # tokens; what is proposed is a multiple of it
 
 
 def of_context(layers: Sequence[Kept], tokens: int, itemsize: int) -> int:
-    """Bytes of the keys and values of a context: all of it on full layers, window and slack on sliding ones."""
+    """Bytes of the keys and values of a context: all of it on full layers, window and slack on sliding ones, and what
+    the buffers have to spare."""
     rows = (tokens if k.window is None else min(tokens, k.window - 1 + SLACK + GROWTH) for k in layers)
-    return sum(2 * n * k.heads * k.width * itemsize for n, k in zip(rows, layers, strict=True))
+    return sum(2 * (n + n // PART) * k.heads * k.width * itemsize for n, k in zip(rows, layers, strict=True))
 
 
 def of_step(width: int) -> int:
     """Bytes of the logits of a step [rows, width], in float32."""
-    return ROWS * width * 4 * COPIES
+    return MAX_ROWS * width * 4 * COPIES
 
 
 def free(device: str) -> int | None:
@@ -36,6 +37,10 @@ def free(device: str) -> int | None:
         return int(lines["MemAvailable"].split()[0]) << 10
     except (OSError, ValueError, KeyError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
+
+
+class DoesNotFit(WeightsError):
+    """The model is whole, and too large for this machine as it is."""
 
 
 def fit(
@@ -50,7 +55,7 @@ def fit(
     room: int | None,
 ) -> int:
     """How many contexts of `tokens` can be kept in `room` bytes beside `weights` bytes, at most `most`. Raises
-    WeightsError with the context that would fit where not one does."""
+    DoesNotFit with the context that would fit where not one does."""
     if room is None:
         return most
     left = room - weights - of_step(width)
@@ -61,5 +66,5 @@ def fit(
     sentence = f"{name} needs {parts} for {tokens:,} tokens of context, and {room / GIB:.1f} are free on {device}"
     fitting = [n for n in range(LEAST, tokens, STRIDE) if of_context(layers, n, itemsize) <= left]
     if not fitting:
-        raise WeightsError(f"{sentence}; convert it to fewer bits (`caesura models convert`), or free some memory.")
-    raise WeightsError(f"{sentence}; {fitting[-1]:,} tokens fit: set CAESURA_CONTEXT={fitting[-1]}.")
+        raise DoesNotFit(f"{sentence}; convert it to fewer bits (`caesura models convert`), or free some memory.")
+    raise DoesNotFit(f"{sentence}; {fitting[-1]:,} tokens fit: set CAESURA_CONTEXT={fitting[-1]}.")

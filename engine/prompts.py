@@ -116,7 +116,8 @@ def share(
     after = encode(suffix[: limit * WORDY])[: limit // SUFFIX]
     room = limit - len(after) - own
     beside = chosen(model.tokenizer, neighbours, room // NEIGHBOURS)
-    return after, beside, slide(encode(prefix), room - len(beside))
+    near = prefix[strides(len(prefix), limit * WORDY) :]  # the rest is too far away to be tokenised at every key
+    return after, beside, slide(encode(near), room - len(beside))
 
 
 def chosen(tokenizer: Tokenizer, neighbours: Sequence[Neighbour], room: int) -> list[int]:
@@ -142,8 +143,10 @@ def first_lines(tokenizer: Tokenizer, ids: Sequence[int], room: int) -> list[int
 def slide(ids: list[int], room: int) -> list[int]:
     """The last tokens that fit, cut in strides: the start of the window stays put while a few hundred keys are typed,
     so the KV cache does too."""
-    if len(ids) <= room:
-        return ids
+    return ids[strides(len(ids), room) :]
+
+
+def strides(size: int, room: int) -> int:
+    """How much to leave out at the start, a whole number of strides, so that at most `room` is left."""
     stride = max(1, room // 4)
-    start = -(-(len(ids) - room) // stride) * stride
-    return ids[start:]
+    return max(0, -(-(size - room) // stride) * stride)

@@ -12,9 +12,9 @@ import msgspec
 import torch
 
 from caesura import wire
-from caesura.engine import denoise, length
+from caesura.engine import denoise, race
 from caesura.engine.cache import KV
-from caesura.engine.canvas import Canvas, Layout, Slot, Vocabulary, lay
+from caesura.engine.canvas import MAX_ROWS, Canvas, Layout, Slot, Vocabulary, lay
 from caesura.engine.lookup import lookup, names
 from caesura.engine.models import Model
 from caesura.engine.noise import Uniform
@@ -43,6 +43,7 @@ class Live:
     layout: Layout | None = None
     kv: KV | None = None
     works: list[denoise.Denoising] = field(default_factory=list)  # the canvas, or one of each length, best first
+    of: int = 0  # steps at most
     hole: int = 0  # the one being searched
     done: list[wire.Fill] = field(default_factory=list)  # finished holes of a search
     alternatives: list[list[wire.Fill]] = field(default_factory=list)
@@ -137,6 +138,10 @@ class Scheduler:
         wanted = [live for live in self.jobs if live.job.priority != "speculative"] or self.jobs
         chosen = sorted(wanted, key=lambda live: (PRIORITY[live.job.priority], live.order))[:LIVE]
         for live in chosen:
+            if live.kv is None and self.cache.full:
+                events += self._give_way(live)
+            if live not in self.jobs or (live.kv is None and self.cache.full):
+                continue  # it waits for another job's memory
             try:
                 self._prepare(live, clock)
             except ValueError as error:
@@ -144,7 +149,7 @@ class Scheduler:
             except Exception as error:  # whatever one job's text does must not take the others' canvases down
                 self._on_fault(error)
                 events += self._end([live], "invalid", "The engine could not read this job; see its log.")
-        ready = [live for live in chosen if live.work is not None and live in self.jobs]
+        ready = within([live for live in chosen if live.work is not None and live in self.jobs])
         if ready:
             began = clock()
             denoise.step(self.model, [work for live in ready for work in live.works if not work.finished])
@@ -152,11 +157,18 @@ class Scheduler:
             for live in ready:
                 live.denoise_s += spent
                 live.steps += 1
-                choose(live)
+                if len(live.works) > 1:
+                    live.works = race.choose(live.works, live.steps, live.job.candidates)
         now = clock()
         for live in ready:
             events += self._report(live, now)
         return events
+
+    def _give_way(self, live: Live) -> list[Event]:
+        """End a job of lower priority that holds the memory of a context."""
+        least = PRIORITY[live.job.priority]
+        lower = [other for other in self.jobs if other.kv is not None and PRIORITY[other.job.priority] > least]
+        return self._end(lower[-1:], "cancelled", "The job gave way to one that somebody waits for.")
 
     # A job's way
 
@@ -188,46 +200,34 @@ class Scheduler:
             self._begin(live, missing if taken else ())
         live.prefill_s += clock() - began
 
-    def _warm(self, canvas: Canvas, drafts: list[list[int]]) -> None:
-        """Show the drafts to the first forward in the place of noise."""
-        for number, tokens in enumerate(drafts):
-            for slot, token in zip(canvas.of_hole(number), tokens, strict=False):
-                slot.shown = token
-
     def _begin(self, live: Live, fresh: Sequence[int]) -> None:
         """Make the canvases; `fresh` is context that the first forward takes along."""
         assert live.layout is not None
         name = live.job.sampler or self.model.sampler
         sampler = load_sampler("threshold" if name == VERIFY else name)
         canvas, encode = live.layout.canvas, self.model.tokenizer.encode
-        forced = [hole.forced.decode() for hole in canvas.holes]
-        drafts = [encode(start + text) for start, text in zip(forced, live.job.draft or (), strict=False)]
-        if self.model.null_id is None:
-            self._begin_lengths(live, sampler, drafts)
+        forced = [encode(hole.forced.decode()) for hole in canvas.holes]
+        texts = zip(canvas.holes, live.job.draft or (), strict=False)
+        drafts = [encode(hole.forced.decode() + text) if text else [] for hole, text in texts]
+        noise = self.model.noise
+        if isinstance(noise, Uniform):
+            if live.job.sampler is None:
+                sampler = partial(entropy_bound.select, bound=noise.schedule.entropy_bound)
+            for one in race.starters(canvas, [len(tokens) for tokens in forced], drafts):
+                of = min(noise.schedule.steps, max(LEAST_STEPS, -(-len(one.slots) // 2)))
+                live.works.append(self._denoising(live, one, sampler, of))
+            for work in live.works:
+                work.judged = len(live.works) > 1
         else:
-            self._warm(canvas, drafts)
+            for number, tokens in enumerate(drafts):
+                for slot, token in zip(canvas.of_hole(number), tokens, strict=False):
+                    slot.shown = token
             live.works = [self._denoising(live, canvas, sampler, STEPS)]
         live.works[0].fresh = fresh
         if name == VERIFY:
             live.works[0].of = 1 + PASSES * len(canvas.holes)
             self._search(live, list(canvas.tail))
-
-    def _begin_lengths(self, live: Live, sampler: Sampler, drafts: list[list[int]]) -> None:
-        """A canvas for each length that is tried, of several holes the same in each; that of a draft gets the draft."""
-        assert live.layout is not None
-        canvas, noise = live.layout.canvas, self.model.noise
-        most, one_line = max(h.max_tokens for h in canvas.holes), all(h.one_line for h in canvas.holes)
-        canvases = [canvas.resized([n] * len(canvas.holes)) for n in length.tried(most, one_line=one_line)]
-        if any(drafts):
-            canvases.append(canvas.resized([max(1, len(tokens)) for tokens in drafts]))
-            self._warm(canvases[-1], drafts)
-        schedule = noise.schedule if isinstance(noise, Uniform) else None
-        if schedule is not None and live.job.sampler is None:
-            sampler = partial(entropy_bound.select, bound=schedule.entropy_bound)
-        for one in canvases:
-            of = max(LEAST_STEPS, -(-len(one.slots) // 2))
-            live.works.append(self._denoising(live, one, sampler, min(of, schedule.steps if schedule else STEPS)))
-            live.works[-1].judged = len(canvases) > 1
+        live.of = max(work.of for work in live.works)
 
     def _denoising(self, live: Live, canvas: Canvas, sampler: Sampler, of: int) -> denoise.Denoising:
         assert live.kv is not None
@@ -268,7 +268,7 @@ class Scheduler:
         assert live.work is not None
         if live.work.finished and self._next_hole(live):
             live.work.finished = False
-        if live.work.finished and len(live.works) == 1:
+        if all(work.finished for work in live.works):
             return [self._finish(live, now, "complete" if live.steps < live.work.of else "steps")]
         fills = self._fills(live)
         if fills == live.sent:
@@ -276,8 +276,7 @@ class Scheduler:
         if live.first_lock is None and any(f.locked for f in fills):
             live.first_lock = now - live.arrived
         live.sent, live.seq = fills, live.seq + 1
-        step, of = live.steps, live.work.of
-        return [(live.peer, wire.Locked(job=live.job.job, seq=live.seq - 1, holes=fills, step=step, of=of))]
+        return [(live.peer, wire.Locked(job=live.job.job, seq=live.seq - 1, holes=fills, step=live.steps, of=live.of))]
 
     def _next_hole(self, live: Live) -> bool:
         """Keep the finished hole of a search and go on with the next one; false when there is none."""
@@ -327,9 +326,7 @@ class Scheduler:
             job=live.job.job,
             seq=live.seq,
             holes=fills,
-            alternatives=tuple((fill,) for fill in live.alternatives[0])
-            if len(fills) == 1 and live.alternatives
-            else (),
+            alternatives=self._alternatives(live, fills),
             steps=live.steps,
             tokens=self._tokens(live),
             timings=timings,
@@ -338,13 +335,23 @@ class Scheduler:
         self._free([live])
         return live.peer, done
 
+    def _alternatives(self, live: Live, fills: tuple[wire.Fill, ...]) -> tuple[tuple[wire.Fill, ...], ...]:
+        """Further answers, best first: of a search's first hole, or of other lengths."""
+        if live.alternatives:
+            return tuple((fill,) for fill in live.alternatives[0]) if len(fills) == 1 else ()
+        found = {tuple(f.text for f in fills): fills}
+        for work in live.works[1:]:
+            others = tuple(map(settled, work.canvas.fills()))
+            if all(fill.text for fill in others):
+                found.setdefault(tuple(f.text for f in others), others)
+        return tuple(found.values())[1 : live.job.candidates]
+
     def _tokens(self, live: Live) -> wire.Tokens:
         """Where the tokens of the answer came from."""
         assert live.work is not None
         search = live.work.search
         if search is None:
-            slots, piece = live.work.canvas.slots, live.work.canvas.piece
-            return wire.Tokens(canvas=sum(bool(piece((s.draft if s.token is None else s.token) or 0)) for s in slots))
+            return wire.Tokens(canvas=live.work.canvas.written())
         sources = list(live.sources)
         if live.hole < len(live.work.canvas.holes):
             sources += search.sources(search.leader())
@@ -370,11 +377,15 @@ class Scheduler:
                 self.cache.give(live.kv)
 
 
-def choose(live: Live) -> None:
-    """Of several lengths the better half goes on, from the second step on; what is shown last is the best of them."""
-    if len(live.works) > 1 and live.steps > 1:
-        live.works = [live.works[i] for i in length.survivors([work.score for work in live.works])]
-        live.works[0].judged = len(live.works) > 1
+def within(lives: Sequence[Live]) -> list[Live]:
+    """The jobs whose canvases have at most MAX_ROWS rows together; the first one always."""
+    chosen, rows = list[Live](), 0
+    for live in lives:
+        more = sum(work.canvas.rows for work in live.works if not work.finished)
+        if not chosen or rows + more <= MAX_ROWS:
+            chosen.append(live)
+            rows += more
+    return chosen
 
 
 def around(live: Live) -> tuple[str, str]:

@@ -67,9 +67,11 @@ class Tokenizer:
         self._inner.encode_special_tokens = True  # a special token in a text is text, and takes no blanks along
         added = self._inner.get_added_tokens_decoder()
         self._control = {i: t.content for i, t in added.items() if t.special or _CONTROL.fullmatch(t.content)}
-        self.size: int = max([self._inner.get_vocab_size(with_added_tokens=False), *(i + 1 for i in added)])
+        self.size: int = 1 + max(self._inner.get_vocab(with_added_tokens=True).values(), default=-1)
+        self._spelling: dict[int, list[int]] = {}  # of control tokens that stand in a text
         self._mark: list[int] = []  # SPACE itself, where it has to be spelled in bytes
         self._piece = self._kind(path.name)
+        self.sentencepiece = bool(self._mark)  # no pre-tokens bound its merges
         probe = " ".join(["a", *(t.content for t in added.values()), _PROBE])
         if b"".join(map(self._bytes_of, self.encode(probe))) != probe.encode():
             raise TokenizerError(f"{path.name} changes the text that it reads, and files with it; it was not loaded.")
@@ -118,7 +120,10 @@ class Tokenizer:
     def _letters(self, number: int) -> list[int]:
         if number not in self._control:
             return [number]
-        return [i for c in self._control[number] for i in self._inner.encode(c, add_special_tokens=False).ids]
+        if number not in self._spelling:
+            letters = (self._inner.encode(c, add_special_tokens=False).ids for c in self._control[number])
+            self._spelling[number] = [i for ids in letters for i in ids]
+        return self._spelling[number]
 
     def find(self, token: str) -> int | None:
         """The id of a token by its name in the file, if there is one."""

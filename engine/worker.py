@@ -139,7 +139,6 @@ def _load(name: str, device: str) -> tuple[Scheduler, str]:
     # Threads that spin while they wait cost ten times the latency on a busy machine; torch reads these when imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     from caesura.engine import models, scheduler
 
     try:
@@ -152,8 +151,8 @@ def _load(name: str, device: str) -> tuple[Scheduler, str]:
 def _context() -> int | None:
     """Tokens of context that the user asks for."""
     asked = os.environ.get("CAESURA_CONTEXT", "")
-    if asked and not asked.isdecimal():
-        raise CannotLoad(f"CAESURA_CONTEXT is {asked!r}; it must be a number of tokens.")
+    if asked and not (asked.isdecimal() and len(asked) < 10):
+        raise CannotLoad(f"CAESURA_CONTEXT is {asked[:32]!r}; it must be a number of tokens.")
     return int(asked) if asked else None
 
 

@@ -85,3 +85,44 @@ def test_common_prefix() -> None:
     assert common([], [1]) == 0
     assert common([1, 2], [1, 2, 3]) == 2
     assert common([1, 9, 3], [1, 2, 3]) == 1
+
+
+def test_leased_and_free_entries_together_are_bounded() -> None:
+    cache = Cache([Kept(1, 1)], entries=2)
+    first = filled(cache, [1])
+    assert not cache.full
+    second = filled(cache, [2])
+    assert cache.full
+    cache.give(first)
+    assert not cache.full
+    third = filled(cache, [3])
+    assert third is first, "its memory is used again"
+    assert cache.full
+    cache.give(second)
+    cache.give(third)
+    assert cache.lease([2]) is second
+
+
+def test_a_long_context_is_not_copied_again_and_again() -> None:
+    kv, copies = KV([Kept(1, 1)]), 0
+    for length in range(0, 40_000, 64):
+        kv.length = length
+        before = kv.nbytes
+        kv.reserve(64)
+        copies += kv.nbytes != before
+    assert copies < 60
+
+
+def test_a_sliding_layer_keeps_its_window_and_goes_back_as_far_as_its_slack() -> None:
+    kv = KV([Kept(1, 1, window=10), Kept(1, 1)])
+    for number in range(5000):
+        kv.reserve(1)
+        for layer in range(2):
+            kv.put(layer, number, torch.full((1, 1, 1), number), torch.zeros(1, 1, 1))
+        kv.length += 1
+        kv.ids.append(number)
+    assert kv.get(0, 4991, 5000)[0][0, :, 0].tolist() == list(range(4991, 5000))
+    assert kv.reach(4500) == 4500
+    assert kv.reach(1000) == 0
+    kv.truncate(1000)
+    assert (kv.length, kv.ids) == (0, [])

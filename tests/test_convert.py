@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from caesura import cli
-from caesura.engine import audit, models
+from caesura.engine import audit, memory, models
 from caesura.engine.checkpoint import INDEX, headers
 from caesura.engine.convert import Form, convert, quantised
 from caesura.engine.models import ModelError, Run, diffusion_gemma
@@ -190,6 +190,15 @@ def test_an_interrupted_conversion_leaves_nothing_behind(source: Path, tmp_path:
     with pytest.raises(WeightsError, match=r"could not be written: .*No space left"):
         convert(source, tmp_path / "out", "fp8", full)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_too_large_for_this_machine_is_converted_without_a_canary(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "free", lambda device: 1 << 20)
+    convert(source, tmp_path / "small", "fp8", lambda done, total: None)
+    assert not (tmp_path / "small" / audit.CANARY).exists()
+    audit.check(tmp_path / "small")
 
 
 def test_progress_ends_with_everything_read(source: Path, tmp_path: Path) -> None:

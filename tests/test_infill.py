@@ -6,24 +6,31 @@ import itertools
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from caesura import wire
-from caesura.engine import denoise, length, models, renoise
-from caesura.engine.canvas import Canvas, Slot, Vocabulary, lay
+from caesura.engine import denoise, length, models, race, renoise
+from caesura.engine.cache import Cache
+from caesura.engine.canvas import MAX_ROWS, Canvas, Slot, Vocabulary, lay
 from caesura.engine.models import ModelError, Run
-from caesura.engine.models.diffusion_gemma import DiffusionGemma
+from caesura.engine.models.diffusion_gemma import DiffusionGemma, kept
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import entropy_bound
 from caesura.engine.scheduler import Scheduler
 from caesura.wire import Hole, Text
 
 from . import gemma
-from .tiny import CODE, alone, done, infill, run
+from .tiny import CODE, Clock, alone, done, infill, run
 
 BEFORE, AFTER = CODE[:400] + "def total(count, item):\n    retu", "\n\nprint(total(1, 2))\n" + CODE[400:600]
+
+
+BITS = ["x = ", "def f(a):\n    ", "\n", "self.", "漢字", "🐍", "count", "  ", "'", "<|turn>", "\t", "retu", CODE[:300]]
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +114,7 @@ def test_context_and_first_step_are_one_forward(
     assert first == [shown[0]]
     length_before = len(shown[0].kv.ids)
     shown.clear()
-    run(scheduler, [infill("b", "x = 12", "\n", Hole(4, "line"))])
+    run(scheduler, [infill("b", "x = 12 + y", "\n", Hole(4, "line"))])
     assert 0 < len(shown[0].fresh) < length_before / 2, "typing appends"
 
 
@@ -227,14 +234,29 @@ def test_a_gpu_that_is_not_there_is_said_in_a_sentence(random: Path) -> None:
         models.load(str(random), "cuda")
 
 
+def test_a_draft_of_the_models_own_answer_is_confirmed_in_fewer_steps(model: DiffusionGemma) -> None:
+    job = infill("a", "x = 1\ny", "\n", Hole(6, "line"))
+    answer = alone(model, job)
+    again = alone(model, msgspec.structs.replace(job, draft=(answer.holes[0].text,)))
+    assert again.steps <= answer.steps
+
+
 # Streams, lengths, warm starts
 
 
-def test_drafts_come_from_the_first_step_and_locked_text_only_grows(model: DiffusionGemma) -> None:
-    events = run(Scheduler(model), [infill("a", BEFORE, AFTER, Hole(32, "block"))])["a"]
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    prefix=st.lists(st.sampled_from(BITS), max_size=4).map("".join),
+    suffix=st.lists(st.sampled_from(BITS), max_size=3).map("".join),
+    hole=st.builds(Hole, st.sampled_from([1, 4, 8, 32]), st.sampled_from(["line", "block", "span"])),
+    seed=st.integers(0, 3),
+)
+def test_drafts_come_from_the_first_step_and_locked_text_only_grows(
+    model: DiffusionGemma, prefix: str, suffix: str, hole: Hole, seed: int
+) -> None:
+    events = run(Scheduler(model), [infill("a", prefix, suffix, hole, seed=seed)])["a"]
     steps = [event for event in events if isinstance(event, wire.Locked)]
     assert steps[0].step == 1
-    assert steps[0].holes[0].text
     locked = ""
     for event in [*steps, done(events)]:
         fill = event.holes[0]
@@ -244,15 +266,86 @@ def test_drafts_come_from_the_first_step_and_locked_text_only_grows(model: Diffu
     assert locked == done(events).holes[0].text
 
 
-def test_a_forced_start_is_reproduced_at_every_length_that_can_spell_it(model: DiffusionGemma) -> None:
-    for prefix in (BEFORE, "x = self._", "a\n\nimp", "x = f'da"):
-        answer = alone(model, infill("a", prefix, AFTER, Hole(8, "line")))
-        assert answer.holes[0].text, prefix
-        assert "\n" not in answer.holes[0].text
+def test_at_a_deadline_in_mid_race_the_answer_is_the_best_length_so_far(model: DiffusionGemma) -> None:
+    scheduler, clock = Scheduler(model), Clock()
+    scheduler.take(b"p", infill("a", "x = 1\ny", "\n", Hole(8, "line"), deadline_ms=1000.0), 0.0)
+    (live,) = scheduler.jobs
+    while not live.steps:
+        scheduler.step(clock)
+    scores = [work.score for work in live.works]
+    assert len(scores) > 4
+    assert scores == sorted(scores, reverse=True)
+    clock.now = 2.0
+    (_, event) = scheduler.expire(clock())[0]
+    assert isinstance(event, wire.Done)
+    assert (event.stop, bool(event.holes[0].text)) == ("deadline", True)
 
 
-def test_a_draft_that_the_model_keeps_needs_few_steps(model: DiffusionGemma) -> None:
-    """The conditioning is warm too: the first forward sees the draft's own embedding."""
+def test_a_cancel_in_mid_race_frees_every_length(model: DiffusionGemma) -> None:
+    scheduler = Scheduler(model)
+    run(scheduler, [])
+    scheduler.take(b"p", infill("a", "x = 1\ny", "\n", Hole(8, "line")), 0.0)
+    for _ in range(3):
+        scheduler.step(lambda: 0.0)
+    ((_, event),) = scheduler.take(b"p", wire.Cancel("a"), 0.0)
+    assert isinstance(event, wire.Failed)
+    assert not scheduler.busy
+    assert not scheduler.cache.full
+
+
+def test_further_candidates_are_other_answers(model: DiffusionGemma) -> None:
+    answer = alone(model, infill("a", BEFORE, AFTER, Hole(12, "line"), candidates=3))
+    texts = [fill.text for fills in (answer.holes, *answer.alternatives) for fill in fills]
+    assert len(texts) == len(set(texts)) > 1
+    assert all(texts)
+
+
+def test_jobs_wait_for_memory_and_one_that_somebody_waits_for_takes_it(random: Path) -> None:
+    model = models.load(str(random))
+    scheduler = Scheduler(model)
+    scheduler.cache = Cache(kept(model.config), entries=1)  # type: ignore[attr-defined]
+    jobs = [infill(f"j{i}", "x = 1\ny", "\n", Hole(4, "line")) for i in range(3)]
+    events = run(scheduler, jobs)
+    assert all(done(events[job.job]) for job in jobs)
+    guess = infill("s", "a", "", Hole(4), priority="speculative")
+    scheduler.take(b"p", guess, 0.0)
+    scheduler.step(lambda: 0.0)
+    waiting = infill("i", "b", "", Hole(4), priority="invoked")
+    seen = scheduler.take(b"p", waiting, 0.0)
+    while scheduler.busy:
+        seen += scheduler.step(lambda: 0.0)
+    ended = {event.job: event for _, event in seen if isinstance(event, wire.Done | wire.Failed)}
+    assert isinstance(ended["i"], wire.Done)
+    assert isinstance(ended["s"], wire.Failed)
+    assert ended["s"].code == "cancelled"
+
+
+def test_the_jobs_of_a_step_have_no_more_rows_than_fit(model: DiffusionGemma, shown: list[Run]) -> None:
+    scheduler = Scheduler(model)
+    for i in range(8):
+        scheduler.take(b"p", infill(f"j{i}", "x = 1\ny", "\n", Hole(200, "block")), 0.0)
+    before = 0
+    while scheduler.busy:
+        scheduler.step(lambda: 0.0)
+        assert sum(len(one.ids) for one in shown[before:]) <= MAX_ROWS
+        before = len(shown)
+
+
+# Streams, lengths, warm starts
+
+
+@pytest.mark.parametrize("prefix", [BEFORE, "x = self._", "a\n\nimp", "x = f'da", "# " + "漢" * 60, "=" * 60, "═" * 60])
+def test_what_a_prefix_ends_with_is_the_start_of_the_answer(
+    model: DiffusionGemma, shown: list[Run], prefix: str
+) -> None:
+    answer = alone(model, infill("a", prefix, AFTER, Hole(8, "line")))
+    assert answer.holes[0].text
+    assert "\n" not in answer.holes[0].text
+    last = model.tokenizer.decode(shown[0].kv.ids).rpartition("\n")[2]
+    assert prefix.rpartition("\n")[2].startswith(last)
+
+
+def test_a_draft_is_shown_to_the_first_forward_and_its_conditioning(model: DiffusionGemma) -> None:
     canvas = lay(model, Vocabulary(model), "x = 1\ny", "\n", [Hole(4, "line")], slots=4).canvas
     canvas.holes[0].forced = b""
     tokens = model.tokenizer.encode("count")[:2]
@@ -267,12 +360,30 @@ def test_a_draft_that_the_model_keeps_needs_few_steps(model: DiffusionGemma) -> 
     assert not state.conditioning[len(tokens) :].any()
 
 
-def test_half_of_the_lengths_go_on_and_the_best_is_first() -> None:
-    assert length.survivors([-3.0, -1.0, -2.0, -9.0, -4.0]) == [1, 2, 0]
-    left, rounds = [float(-i) for i in range(13)], 0
-    while len(left) > 1:
-        left, rounds = [left[i] for i in length.survivors(left)], rounds + 1
-    assert (left, rounds) == ([0.0], 4)
+def works(scores: list[float]) -> list[denoise.Denoising]:
+    """Canvases of a race, of which nothing but the score matters here."""
+    made = [denoise.Denoising(None, None, entropy_bound.select, 8, torch.Generator()) for _ in scores]  # type: ignore[arg-type]
+    for work, score in zip(made, scores, strict=True):
+        work.score, work.judged = score, True
+    return made
+
+
+def test_a_third_of_the_lengths_goes_on_and_the_best_is_first() -> None:
+    left, counts = works([float(-abs(i - 5)) for i in range(12)]), []
+    best = left[5]
+    for step in range(1, 6):
+        left = race.choose(left, step, 1)
+        counts.append(len(left))
+        assert left[0] is best
+    assert counts == [12, 4, 2, 1, 1]
+    assert not best.judged, "it may lock text now"
+
+
+def test_as_many_lengths_stay_as_answers_are_wanted() -> None:
+    left = works([float(-i) for i in range(12)])
+    for step in range(1, 6):
+        left = race.choose(left, step, 3)
+    assert [work.score for work in left] == [0.0, -1.0, -2.0]
 
 
 @pytest.mark.parametrize(("most", "one_line"), itertools.product((1, 2, 7, 32, 256), (True, False)))
@@ -281,6 +392,24 @@ def test_lengths_are_within_the_budget_and_there_is_always_one(most: int, one_li
     assert found
     assert all(1 <= n <= most for n in found)
     assert found == sorted(set(found))
+
+
+def test_no_canvases_of_a_job_take_more_rows_than_a_step_has(model: DiffusionGemma) -> None:
+    for holes in ([Hole(256, "block")], [Hole(32, "line")] * 8, [Hole(24, "block"), Hole(1, "line")]):
+        segments = [part for hole in holes for part in (hole, Text(", "))]
+        canvas = lay(model, Vocabulary(model), BEFORE, AFTER, segments, slots=1).canvas
+        made = race.starters(canvas, [3] * len(holes), [])
+        assert 0 < sum(one.rows for one in made) <= MAX_ROWS
+    far = replace(canvas, layout=[*canvas.layout, *[7] * MAX_ROWS])
+    with pytest.raises(ValueError, match="512 fit"):
+        race.starters(far, [0, 0], [])
+
+
+def test_a_hole_beside_one_with_a_draft_is_not_starved(model: DiffusionGemma) -> None:
+    canvas = lay(model, Vocabulary(model), "f(", ")\n", [Hole(16), Text(", "), Hole(16)], slots=1).canvas
+    warm = race.starters(canvas, [0, 0], [[7, 8, 9], []])[0]
+    assert [len(warm.of_hole(n)) for n in (0, 1)] == [3, race.UNKNOWN]
+    assert [slot.shown for slot in warm.of_hole(0)] == [7, 8, 9]
 
 
 def test_what_fits_the_suffix_scores_above_what_does_not() -> None:

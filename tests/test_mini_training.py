@@ -19,7 +19,6 @@ import mini_tasks  # noqa: E402
 import records  # noqa: E402
 import sudoku  # noqa: E402
 from mini_net import Shape  # noqa: E402
-from mini_solve import in_order, infill  # noqa: E402
 
 from caesura.engine.tokenizer import Tokenizer  # noqa: E402
 
@@ -121,6 +120,7 @@ def test_a_board_is_mostly_shown_as_in_use_and_a_record_is_padded_on_the_left(tr
     record = run.batch("json", np.random.default_rng(1))
     assert (record.padding.int().diff() <= 0).all()
     assert not record.padding[:, -1].any()
+    assert (record.beyond.int().diff() >= 0).all()
 
 
 def test_a_run_learns(trainer):
@@ -175,15 +175,3 @@ def test_a_written_model_reads_back_and_transformers_computes_the_same(trainer, 
         x, _ = net.decode(canvas, net.encode(prompt), None, soft)
         found = theirs(input_ids=prompt, decoder_input_ids=canvas, self_conditioning_logits=conditioning).logits
     torch.testing.assert_close(net.logits(x, net.embedding()), found, atol=5e-4, rtol=0)
-
-
-def test_pinned_rows_stay_and_steps_are_counted(trainer):
-    run = trainer("pins", 1)
-    board = run.boards[4]
-    full, rounds = sudoku.small(held=True)
-    canvas, free = board.render(full[:3], 24), board.hide(rounds[:3] > 0, 24)
-    prompt = torch.tensor([board.legend])
-    for found in (infill(run.net, prompt, canvas, free, 3), in_order(run.net, prompt, canvas, free)):
-        assert torch.equal(found.canvas[~free], canvas[~free])
-    assert infill(run.net, prompt, canvas, free, 3).steps.tolist() == [3, 3, 3]
-    assert in_order(run.net, prompt, canvas, free).steps.tolist() == free.sum(1).tolist()

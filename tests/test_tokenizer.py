@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from caesura.engine.canvas import heal
 from caesura.engine.models import EMBEDDED
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokenizer import MAX_FILE, Tokenizer, TokenizerError
@@ -186,3 +187,45 @@ def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
         file.truncate(MAX_FILE + 1)
     with pytest.raises(TokenizerError, match="larger"):
         Tokenizer(path)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """Of Gemma's kind."""
+    return Tokenizer(gemma.tokenizer(tmp_path_factory.mktemp("gemma") / "tokenizer.json"))
+
+
+PIECES = [
+    "    ",
+    " ",
+    "\n",
+    "\t",
+    "return",
+    "def ",
+    "self.",
+    "count",
+    "_row",
+    "(",
+    ")",
+    ", ",
+    "'",
+    "x1",
+    "漢字",
+    "==",
+    "é",
+    "42",
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    prefix=st.lists(st.sampled_from(PIECES), max_size=8).map("".join),
+    following=st.lists(st.sampled_from(PIECES), max_size=3).map("".join),
+)
+def test_what_is_kept_of_a_prefix_has_the_same_tokens_whatever_follows(
+    runs: Tokenizer, prefix: str, following: str
+) -> None:
+    stable, forced = heal(prefix, sentencepiece=runs.sentencepiece)
+    assert stable + forced == prefix
+    kept = runs.encode(stable)
+    assert runs.encode(prefix + following)[: len(kept)] == kept

@@ -90,7 +90,7 @@ def load(name: str, device: str = "auto", context: int | None = None) -> Model:
     try:
         config = json.loads((folder / "config.json").read_text())
         family = config["model_type"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelError(f"{folder} has no readable config.json; it is not a model folder.") from error
     family = str(family)
     if not re.fullmatch(r"[a-z0-9][a-z0-9_]{0,63}", family) or not Path(__file__).with_name(f"{family}.py").is_file():

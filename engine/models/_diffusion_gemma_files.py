@@ -63,6 +63,9 @@ class Config:
         try:
             text = config["text_config"]
             rope = text["rope_parameters"]
+            kinds = rope[SLIDING].get("rope_type", "default"), rope[FULL].get("rope_type", "proportional")
+            if kinds != ("default", "proportional"):
+                raise ValueError(f"rope_type {kinds} instead of default and proportional")
             shapes = tuple(_shapes(text))
             made = cls(
                 **{name: int(text[name]) for name in _SIZES},
@@ -76,15 +79,17 @@ class Config:
                 full_rotary=float(rope[FULL].get("partial_rotary_factor", 1.0)),
                 shapes=shapes,
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise WeightsError(f"config.json is damaged or of another kind of model: {error!r}.") from error
         made._check(text)
         return made
 
     def _check(self, text: Mapping[str, Any]) -> None:
         numbers = [v for v in vars(self).values() if isinstance(v, int | float)]
-        if min(numbers) <= 0 or max(numbers) > 2**31 or not all(min(s[1:]) > 0 for s in self.shapes):
+        if not all(0 < n <= 2**31 for n in numbers) or not all(min(s[1:]) > 0 for s in self.shapes):
             raise WeightsError("config.json is damaged: every size must be above 0.")
+        if self.full_rotary > 1:
+            raise WeightsError("config.json is damaged: a head cannot turn more than all of itself.")
         if any(s.head_dim % 2 or self.num_heads % s.kv_heads for s in self.shapes):
             raise WeightsError("config.json is damaged: the key heads do not divide the heads.")
         if self.top_k_experts > self.num_experts:
@@ -247,9 +252,9 @@ def read(c: Config, checkpoint: Checkpoint) -> Weights:
     return weights
 
 
-def generation(config: Mapping[str, Any], path: Path) -> tuple[Schedule, frozenset[int]]:
+def generation(config: Mapping[str, Any], path: Path, tokens: int) -> tuple[Schedule, frozenset[int]]:
     """What generation_config.json says of the schedule, and it or config.json of the tokens that end a text, padding
-    included. Raises WeightsError."""
+    included, all below `tokens`. Raises WeightsError."""
     try:
         stored = json.loads(path.read_text()) if path.is_file() else {}
         stored = {**config, **{name: value for name, value in stored.items() if value is not None}}
@@ -266,8 +271,11 @@ def generation(config: Mapping[str, Any], path: Path) -> tuple[Schedule, frozens
         schedule = Schedule(**{name: kinds[name](value) for name, value in fields.items() if value is not None})
         stops, pad = stored.get("eos_token_id", 1), stored.get("pad_token_id") or 0
         ends = frozenset(int(token) for token in (*(stops if isinstance(stops, list) else [stops]), pad))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise WeightsError(f"{path} is damaged ({error}); download the model again.") from error
-    if schedule.steps < 1 or not 0 < schedule.t_min <= schedule.t_max or schedule.entropy_bound < 0:
+    if not all(0 <= token < tokens for token in ends):
+        raise WeightsError(f"{path} ends a text with a token that there is not; download the model again.")
+    cool = 0.01 <= schedule.t_min <= schedule.t_max <= 100
+    if not (1 <= schedule.steps <= 1000 and cool and schedule.entropy_bound >= 0 and schedule.confidence >= 0):
         raise WeightsError(f"{path} has a schedule that cannot be followed; download the model again.")
     return schedule, ends

@@ -30,6 +30,7 @@ from caesura.engine.models._diffusion_gemma_files import (
     read,
 )
 from caesura.engine.noise import Noise, Uniform
+from caesura.engine.prompts import TURNS
 from caesura.engine.tokenizer import Tokenizer
 from caesura.engine.weights import WeightsError
 from caesura.kernels.linear import Linear
@@ -313,6 +314,8 @@ def load(folder: Path, config: dict[str, Any], device: str, context: int | None)
     if device == "cuda" and not torch.cuda.is_available():
         raise WeightsError("There is no CUDA device that this torch can use; try `--device cpu`.")
     most = shape.max_position_embeddings - shape.canvas_length
+    if most < memory.LEAST:
+        raise WeightsError(f"{folder.name} has room for {most:,} tokens of context; {memory.LEAST:,} are needed.")
     if context is not None and not memory.LEAST <= context <= most:
         raise WeightsError(f"{folder.name} takes {memory.LEAST:,} to {most:,} tokens of context, not {context:,}.")
     context = context or min(CONTEXT, most)
@@ -322,13 +325,16 @@ def load(folder: Path, config: dict[str, Any], device: str, context: int | None)
     checkpoint = Checkpoint(folder, canonical, device)
     contexts = CONTEXTS
     if device != "meta":
+        itemsize = 4 if checkpoint.dtype("embed_tokens.weight") == "F32" else 2
         size, room = sum(path.stat().st_size for path in folder.glob("*.safetensors")), memory.free(device)
-        contexts = memory.fit(folder.name, size, kept(shape), shape.vocab_size, context, 2, device, CONTEXTS, room)
+        contexts = memory.fit(
+            folder.name, size, kept(shape), shape.vocab_size, context, itemsize, device, CONTEXTS, room
+        )
     model = DiffusionGemma(folder.name, shape, read(shape, checkpoint), tokenizer, context, contexts)
     if checkpoint.skipped:
         log.info("%d tensors of %s are of no use for text and were left out", len(checkpoint.skipped), folder.name)
-    schedule, model.ends = generation(config, folder / "generation_config.json")
+    schedule, model.ends = generation(config, folder / "generation_config.json", tokenizer.size)
     model.noise = Uniform(shape.vocab_size, schedule, shape.canvas_length)
-    if tokenizer.find("<|turn>") is None:
+    if any(tokenizer.find(token) is None for token in TURNS):
         model.prompt = "plain"
     return model
