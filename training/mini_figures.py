@@ -1,40 +1,35 @@
-"""What a mini DiffusionGemma can do, with pinned rows and the stored weights: whole boards solved by steps allowed and
-by difficulty, beside the same weights from left to right, one cell a forward, and all at once; and records.
+"""What a mini DiffusionGemma can do in the engine: whole boards solved by steps allowed and by difficulty, beside the
+same weights from left to right, surest cell first, and all at once; and records, their lengths given or chosen.
 
-    python training/mini_figures.py --model FOLDER [--count 100]
+    python training/mini_figures.py --model FOLDER [--puzzles PUZZLES.npz] [--count 100]
 
-Boards come from seeds of their own. Their fingerprints are compared with those of --puzzles, so that no board of this
-table is a symmetry of a trained one. Difficulty is the number of givens: easy 40 or more, medium 30 to 39, hard under
-30, all solvable by singles; minimal: no given can go, and singles do not suffice.
+Boards come from a seed of their own. Their fingerprints are compared with those of --puzzles, so that none of this is a
+symmetry of a trained one. Difficulty is the number of givens: easy 40 or more, medium 30 to 39, hard under 30, all
+solvable by singles; minimal: no given can go, and singles do not suffice.
 """
 
 import argparse
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import tokenizers
 import torch
-from torch import Tensor
 
-import mini_export  # isort: skip  (beside this script)
-import sudoku  # isort: skip
-from mini_net import Net, Shape  # isort: skip
-from mini_solve import Filled, in_order, infill, stored_table  # isort: skip
-from mini_tasks import PROMPT, Boards  # isort: skip
+from caesura.engine import denoise, models
+from caesura.engine.canvas import Canvas, HoleState, Slot, Vocabulary
+from caesura.engine.models import Model, Run
+from caesura.engine.samplers import entropy_bound, statistics
+
+import sudoku  # isort: skip  (beside this script)
+from mini_tasks import Boards  # isort: skip
 from records import Records  # isort: skip
 
-Way = Callable[[Net, Tensor, Tensor, Tensor], Filled]  # prompt, canvas, free rows
-WAYS: dict[str, Way] = {f"{steps} steps": partial(infill, steps=steps) for steps in (4, 8, 16, 32, 48)}
-WAYS |= {
-    "48 steps, no self-conditioning": partial(infill, steps=48, conditioned=False),
-    "at once": partial(infill, steps=1),
-    "left to right": in_order,
-    "surest cell first": partial(in_order, adaptive=True),
-}
+Blank = tuple[list[int], list[bool]]  # a canvas's true ids, and which of its rows are hidden
+Filled = tuple[list[int], int]  # ids, and the forwards that they took
+AT_ONCE = 20  # canvases of a forward
 
 
 def puzzles(count: int, trained: Path | None) -> Iterator[tuple[str, int, sudoku.Array, sudoku.Array]]:
@@ -42,11 +37,11 @@ def puzzles(count: int, trained: Path | None) -> Iterator[tuple[str, int, sudoku
     full, rounds = sudoku.small(held=True)
     pick = np.random.default_rng(0).permutation(len(full))[:count]
     yield "4x4", 4, full[pick], rounds[pick]
-    full, rounds = sudoku.collection(3 * count, count + count // 2, 777777, most=50)
+    full, rounds = sudoku.collection(5 * count, count + count // 2, 777777, most=50)
     if trained:
         seen = set(sudoku.fingerprints(np.load(trained)["full"], 9))
-        fresh = np.array([print_ not in seen for print_ in sudoku.fingerprints(full, 9)])
-        print(f"{(~fresh).sum()} of {len(full)} boards may be symmetries of trained ones and are left out")
+        fresh = np.array([one not in seen for one in sudoku.fingerprints(full, 9)])
+        print(f"{(~fresh).sum()} of {len(full)} boards may be symmetries of trained ones and are left out.\n")
         full, rounds = full[fresh], rounds[fresh]
     givens, beyond = (rounds == 0).sum(1), (rounds == sudoku.NEVER).any(1)
     for name, low, high in (("easy", 40, 81), ("medium", 30, 39), ("hard", 0, 29)):
@@ -55,58 +50,106 @@ def puzzles(count: int, trained: Path | None) -> Iterator[tuple[str, int, sudoku
     yield "9x9 minimal", 9, full[beyond][:count], rounds[beyond][:count]
 
 
-def boards_table(net: Net, encode: Callable[[str], list[int]], count: int, trained: Path | None) -> None:
-    print("| puzzles, way | whole boards | cells | mean forwards | CPU s |\n|---|---|---|---|---|")
+def canvas_of(vocabulary: Vocabulary, blank: Blank) -> Canvas:
+    """Every hidden row a hole of one token: neither its length nor its neighbours are told by anything else."""
+    layout, holes = list[Slot | int](), list[HoleState]()
+    for token, hidden in zip(*blank, strict=True):
+        layout.append(Slot(len(holes)) if hidden else token)
+        holes += [HoleState(False, 1)] * hidden
+    return Canvas([], layout, [], holes, vocabulary)
+
+
+def infill(model: Model, prompt: Sequence[int], blanks: Sequence[Blank], *, steps: int) -> list[Filled]:
+    """By the engine's denoise steps, its locks and its stop."""
+    vocabulary, kv = Vocabulary(model), model.cache().lease(prompt)
+    model.prefill(prompt, kv)
+    work = [
+        denoise.Denoising(canvas_of(vocabulary, b), kv, entropy_bound.select, steps, torch.Generator().manual_seed(n))
+        for n, b in enumerate(blanks)
+    ]
+    while going := [w for w in work if not w.finished]:
+        denoise.step(model, going[:AT_ONCE])
+    drafts = [[s.draft if s.token is None else s.token for s in w.canvas.slots] for w in work]
+    return [(w.canvas.ids([d or 0 for d in draft]), w.step) for w, draft in zip(work, drafts, strict=True)]
+
+
+@torch.no_grad()
+def in_order(model: Model, prompt: Sequence[int], blanks: Sequence[Blank], *, surest: bool) -> list[Filled]:
+    """One row a forward, its best token: the leftmost, or the one of least entropy."""
+    kv = model.cache().lease(prompt)
+    model.prefill(prompt, kv)
+    generator = torch.Generator().manual_seed(0)
+    boards = [(list(ids), [row for row, hidden in enumerate(blank) if hidden]) for ids, blank in blanks]
+    steps = [len(rows) for _, rows in boards]
+    while going := [board for board in boards if board[1]][:AT_ONCE]:
+        runs = []
+        for ids, rows in going:
+            noise = iter(model.noise.draw(len(rows), generator).tolist())
+            shown = [next(noise) if row in rows else token for row, token in enumerate(ids)]
+            runs.append(Run(kv, shown, range(kv.length, kv.length + len(ids)), None, rows))
+        for (ids, rows), logits in zip(
+            going, model.denoise(runs).split([len(r.wanted or ()) for r in runs]), strict=True
+        ):
+            scores = statistics(logits)
+            at = int(scores.entropy[0].argmin()) if surest else 0
+            ids[rows.pop(at)] = int(scores.token[0, at])
+    return [(ids, n) for (ids, _), n in zip(boards, steps, strict=True)]
+
+
+Way = Callable[[Model, Sequence[int], Sequence[Blank]], list[Filled]]
+WAYS: dict[str, Way] = {f"{steps} steps": partial(infill, steps=steps) for steps in (4, 8, 16, 32, 48)}
+WAYS |= {
+    "at once": partial(infill, steps=1),
+    "left to right": partial(in_order, surest=False),
+    "surest cell first": partial(in_order, surest=True),
+}
+
+
+def boards_table(model: Model, count: int, trained: Path | None) -> None:
+    print("| puzzles | way | whole boards | cells | mean forwards | CPU s |\n|---|---|---|---|---|---|")
     for name, side, full, rounds in puzzles(count, trained):
-        board = Boards(encode, side, net.shape.eos)
-        rows = net.shape.canvas if side == 9 else 24
-        canvas, free = board.render(full, rows), board.hide(rounds > 0, rows)
-        prompt = torch.tensor([board.legend])
+        board = Boards(model.tokenizer.encode, side, min(model.ends))
+        true, hidden = board.render(full, board.rows), board.hide(rounds > 0, board.rows)
+        blanks = list(zip(true.tolist(), hidden.tolist(), strict=True))
         givens = (rounds == 0).sum(1).mean()
         for way, fill in WAYS.items():
             cpu = time.process_time()
-            found = fill(net, prompt, canvas, free)
-            cpu = (time.process_time() - cpu) / len(canvas)
-            wrong = (found.canvas != canvas) & free
-            whole, cells = 1 - wrong.any(1).float().mean(), 1 - wrong.sum() / free.sum()
+            found = fill(model, board.legend, blanks)
+            cpu = (time.process_time() - cpu) / len(blanks)
+            wrong = torch.tensor([ids for ids, _ in found]) != true
             print(
-                f"| {name} ({len(full)}, {givens:.1f} givens), {way} | {whole:.1%} | {cells:.1%} |"
-                f" {found.steps.float().mean():.1f} | {cpu:.2f} |",
+                f"| {name} ({len(full)}, {givens:.1f} givens) | {way} | {1 - wrong.any(1).float().mean():.1%} |"
+                f" {1 - wrong.sum() / hidden.sum():.1%} | {sum(n for _, n in found) / len(found):.1f} | {cpu:.2f} |",
                 flush=True,
             )
 
 
-@torch.no_grad()
-def records_table(net: Net, encode: Callable[[str], list[int]], count: int, seed: int = 9) -> None:
-    """One value of a record hidden; its length given, or chosen from 1 to 6 by how likely the model finds the value and
-    the text behind it in the canvas it filled."""
-    records, rng = Records(encode), random.Random(seed)
-    table = stored_table(net)
-    given = chosen = lengths = forwards = 0
+def records_table(model: Model, count: int) -> None:
+    """One value of a record hidden; its length given, or chosen by the engine's score from 1 to 6."""
+    made, rng, vocabulary = Records(model.tokenizer.encode), random.Random(9), Vocabulary(model)
+    given = lengths = chosen = forwards = 0
     for _ in range(count):
-        example = records.example(rng, moved=True)
+        example = made.example(rng, moved=True)
         start, end = rng.choice(example.values)
-        canvases, holes = [], []
+        kv = model.cache().lease(example.prompt)
+        model.prefill(example.prompt, kv)
+        work = []
         for size in range(1, 7):
-            ids = example.canvas[:start] + [net.shape.eos] * size + example.canvas[end:]
-            canvases.append((ids + [net.shape.eos] * 48)[:48])
-            holes.append([start <= i < start + size for i in range(48)])
-        pad = PROMPT - len(example.prompt)
-        prompt = torch.tensor([[net.shape.eos] * pad + example.prompt]).expand(6, -1)
-        padding = (torch.arange(PROMPT) < pad).expand(6, -1)
-        found = infill(net, prompt, torch.tensor(canvases), torch.tensor(holes), 8, padding=padding)
-        x, _ = net.decode(found.canvas, net.encode(prompt, padding), padding)
-        likely = net.logits(x, table).log_softmax(-1).gather(-1, found.canvas[..., None])[..., 0]
-        tail = len(example.canvas) - end
-        scores = [float(likely[n, start : start + n + 1 + tail].mean()) for n in range(6)]
-        value, best = example.canvas[start:end], max(range(6), key=scores.__getitem__)
-        given += found.canvas[end - start - 1, start:end].tolist() == value
-        lengths += best + 1 == end - start
-        chosen += found.canvas[best, start : start + best + 1].tolist() == value
-        forwards += int(found.steps[end - start - 1])
+            layout = [*example.canvas[:start], *(Slot(0) for _ in range(size))]
+            canvas = Canvas([], layout, example.canvas[end:][:12], [HoleState(True, size)], vocabulary)
+            draw = torch.Generator().manual_seed(size)
+            work.append(denoise.Denoising(canvas, kv, entropy_bound.select, 8, draw, judged=True))
+        while going := [w for w in work if not w.finished]:
+            denoise.step(model, going)
+        found = [[s.draft for s in w.canvas.slots] for w in work]
+        value, best = example.canvas[start:end], max(range(6), key=lambda n: work[n].score)
+        given += found[len(value) - 1] == value
+        lengths += best + 1 == len(value)
+        chosen += found[best] == value
+        forwards += work[len(value) - 1].step
     print(
-        f"records ({count}): value right, length given {given / count:.1%} ({forwards / count:.1f} forwards);"
-        f" length chosen right {lengths / count:.1%}, value right {chosen / count:.1%}"
+        f"Records ({count}): value right with its length given {given / count:.1%} ({forwards / count:.1f} forwards);"
+        f" length chosen right {lengths / count:.1%}, value right then {chosen / count:.1%}.\n"
     )
 
 
@@ -117,16 +160,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
-    inner = tokenizers.Tokenizer.from_file(str(arguments.model / "tokenizer.json"))
-
-    def encode(text: str) -> list[int]:
-        ids: list[int] = inner.encode(text, add_special_tokens=False).ids
-        return ids
-
-    net = mini_export.read(arguments.model, Shape())
-    records_table(net, encode, arguments.count)
-    boards_table(net, encode, arguments.count, arguments.puzzles)
+    model = models.load(str(arguments.model), "cpu")
+    records_table(model, arguments.count)
+    boards_table(model, arguments.count, arguments.puzzles)
 
 
 if __name__ == "__main__":
