@@ -36,6 +36,7 @@ def generate(
     sampler = partial(entropy_bound.select, bound=schedule.entropy_bound)
     generator = torch.Generator(model.device).manual_seed(seed)
     kv = model.cache().lease(list(prompt))
+    stops = model.ends - {PAD} or model.ends  # some texts end with padding alone
     fresh, found, steps = list(prompt), list[int](), list[int]()
     while len(found) < max_new:
         state, step = renoise.start(model, [None] * noise.canvas, generator), 0
@@ -54,7 +55,7 @@ def generate(
         fresh = state.best.tolist()
         found += fresh
         steps.append(step)
-        end = next((i for i, token in enumerate(found) if token in model.ends and token != PAD), None)
+        end = next((i for i, token in enumerate(found) if token in stops), None)
         if end is not None:
             found[end + 1 :] = [PAD] * (len(found) - end - 1)
             break

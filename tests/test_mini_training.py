@@ -1,27 +1,34 @@
 """The mini model's training at tiny size: its puzzles are what they claim, its texts are tokens as in use, a run learns
-and resumes, and what it writes Transformers loads and computes alike."""
+and resumes, and what it writes Transformers loads and computes alike. And the trained one in tests/data/mini solves
+what it has not seen."""
 
 import argparse
 import random
+import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "training"))
 
 import mini  # noqa: E402
 import mini_export  # noqa: E402
+import mini_figures  # noqa: E402
 import mini_tasks  # noqa: E402
 import records  # noqa: E402
 import sudoku  # noqa: E402
 from mini_net import Shape  # noqa: E402
 
+from caesura.engine import models  # noqa: E402
+from caesura.engine.generate import generate  # noqa: E402
 from caesura.engine.tokenizer import Tokenizer  # noqa: E402
 
+MINI = ROOT / "tests" / "data" / "mini"
 SMALL = Shape(layers=("sliding", "full", "sliding", "full"), dense=32, expert=8)
 
 
@@ -175,3 +182,34 @@ def test_a_written_model_reads_back_and_transformers_computes_the_same(trainer, 
         x, _ = net.decode(canvas, net.encode(prompt), None, soft)
         found = theirs(input_ids=prompt, decoder_input_ids=canvas, self_conditioning_logits=conditioning).logits
     torch.testing.assert_close(net.logits(x, net.embedding()), found, atol=5e-4, rtol=0)
+
+
+@pytest.mark.parametrize(("side", "givens"), [(4, 7), (9, 42)])
+def test_the_trained_mini_solves_boards_it_has_not_seen_in_few_forwards(side, givens):
+    model = models.load(str(MINI), "cpu")
+    board = mini_tasks.Boards(model.tokenizer.encode, side, eos=0)
+    full, rounds = (a[::8][:8] for a in sudoku.small(held=True))
+    if side == 9:
+        full = sudoku.solutions(8, 9, "not seen")
+        rounds = sudoku.dig(full, 9, np.full(8, givens), 0)
+    true, hidden = board.render(full, board.rows), board.hide(rounds > 0, board.rows)
+    found = mini_figures.infill(model, board.legend, list(zip(true.tolist(), hidden.tolist(), strict=True)), steps=8)
+    solved = sum(ids == answer for (ids, _), answer in zip(found, true.tolist(), strict=True))
+    assert solved >= 7
+    assert sum(forwards for _, forwards in found) < hidden.sum() / 3
+
+
+def test_the_trained_mini_gives_the_tokens_that_transformers_gives(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    folder = shutil.copytree(MINI, tmp_path / "mini")
+    wide = {name: t.float() for name, t in load_file(MINI / "model.safetensors").items()}
+    save_file(wide, folder / "model.safetensors", {"format": "pt"})
+    theirs = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(
+        folder, attn_implementation="eager", experts_implementation="eager", dtype=torch.float32
+    )
+    ours = models.load(str(folder), "cpu")
+    prompt = ours.tokenizer.encode('{"name": "red fish", "size": "snow"}\n')
+    torch.manual_seed(0)
+    said = theirs.generate(torch.tensor([prompt]), max_new_tokens=96).sequences[0, len(prompt) :].tolist()
+    assert generate(ours, prompt, max_new=96, seed=0).ids == said
+    assert ours.tokenizer.decode(said).startswith('{"name": "')
