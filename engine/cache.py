@@ -124,13 +124,19 @@ class KV:
 
 class Cache:
     """Leases a KV that shares the longest prefix with the wanted ids; `give` returns it for the next job. There are at
-    most `entries`, leased and free together."""
+    most `entries`, leased and free together, and `spare` free ones."""
 
     def __init__(
-        self, layers: Sequence[Kept], device: str = "cpu", dtype: torch.dtype = torch.float32, *, entries: int = 14
+        self,
+        layers: Sequence[Kept],
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        *,
+        entries: int = 14,
+        spare: int = 6,
     ) -> None:
         self._layers, self._device, self._dtype = list(layers), device, dtype
-        self._entries = entries
+        self._entries, self._spare = entries, spare
         self._free: list[KV] = []  # least recently used first
         self._leased = 0
         self.reused = self.asked = 0  # tokens, for the status report
@@ -150,7 +156,8 @@ class Cache:
             usable = kv.reach(common(kv.ids, ids))
             if best is None or usable > shared:
                 shared, best = usable, kv
-        if best is not None and (shared * 2 >= len(best.ids) or len(self._free) + self._leased >= self._entries):
+        full = len(self._free) >= self._spare or len(self._free) + self._leased >= self._entries
+        if best is not None and (shared * 2 >= len(best.ids) or full):
             self._free.remove(best)
             best.truncate(shared)
         elif best is not None and shared:
@@ -167,7 +174,7 @@ class Cache:
         kv.truncate(len(kv.ids))
         self._leased -= 1
         self._free.append(kv)
-        del self._free[: max(0, len(self._free) + self._leased - self._entries)]
+        del self._free[: max(0, len(self._free) - min(self._spare, self._entries - self._leased))]
 
 
 def common(left: list[int], right: list[int]) -> int:

@@ -126,3 +126,11 @@ def test_a_sliding_layer_keeps_its_window_and_goes_back_as_far_as_its_slack() ->
     assert kv.reach(1000) == 0
     kv.truncate(1000)
     assert (kv.length, kv.ids) == (0, [])
+
+
+def test_free_entries_are_bounded_on_their_own() -> None:
+    cache = Cache([Kept(1, 1)], entries=9, spare=2)
+    for kv in [filled(cache, [n] * 4) for n in range(5)]:
+        cache.give(kv)
+    assert [cache.lease([n] * 4).length for n in (4, 3)] == [4, 4]
+    assert cache.lease([0] * 4).length == 0
