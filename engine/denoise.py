@@ -93,7 +93,7 @@ def decide(model: Model, w: Denoising, logits: Tensor) -> None:
             judge(w, logits)
         return
     scores = statistics(allowed)
-    observe(canvas, scores, allowed.softmax(-1)[:, model.null_id] if model.null_id is not None else None)
+    observe(canvas, scores, beside(allowed, scores, model.null_id) if model.null_id is not None else None)
     if w.step == 0:
         keep_warm(canvas)
     if w.search is not None:
@@ -102,6 +102,12 @@ def decide(model: Model, w: Denoising, logits: Tensor) -> None:
         pass  # nothing was accepted yet and the canvas grew: this step told its length
     else:
         absorb(w, scores, model.null_id)
+
+
+def beside(logits: Tensor, scores: Scores, token: int) -> Tensor:
+    """The probability of a token [slots], from that of the best one: no second pass over the distribution."""
+    best = logits.gather(1, scores.token[0][:, None])[:, 0]
+    return scores.prob[0] * (logits[:, token] - best).exp()
 
 
 def keep_warm(canvas: Canvas) -> None:

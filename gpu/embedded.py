@@ -145,6 +145,15 @@ def training(config: Config, device: str, contexts: int, repeats: int, *, compil
     return found
 
 
+def report(document: dict[str, Any], device: str, out: Path | None) -> None:
+    """One JSON line on stdout, and in `out` where that is wanted, with the machine it is from."""
+    machine = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    text = json.dumps({"machine": machine, "torch": torch.__version__, **document})
+    if out:
+        out.write_text(text + "\n")
+    print(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
@@ -158,18 +167,12 @@ def main() -> None:
     arguments = parser.parse_args()
     config = Config.read(json.loads(arguments.config.read_text()))
     device: str = arguments.device
-    machine = torch.cuda.get_device_name() if device == "cuda" else "cpu"
     document = {
-        "machine": machine,
-        "torch": torch.__version__,
         "shape": dataclasses.asdict(config),
         "steps": steps(config, device, arguments.repeats, SHAPES[:1] if arguments.tiny else SHAPES),
         "training": training(config, device, arguments.contexts, arguments.repeats // 5, compile=not arguments.tiny),
     }
-    text = json.dumps(document)
-    if arguments.out:
-        arguments.out.write_text(text + "\n")
-    print(text)
+    report(document, device, arguments.out)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from caesura.engine.samplers import entropy_bound
 from caesura.kernels import fp8, nvfp4
 from caesura.kernels.linear import Dense, Linear
 
-from embedded import BANDWIDTH, clock  # isort: skip  (beside this script)
+from embedded import BANDWIDTH, clock, report  # isort: skip  (beside this script)
 from roofline import bound_ms, work  # isort: skip  (bench/, on the path by gpu/env)
 
 HERE = Path(__file__).parent
@@ -178,15 +178,10 @@ def main() -> None:
     device: str = arguments.device
     shapes = [(64, 16)] if arguments.tiny else [(n, c) for n in CONTEXTS for c in CANVASES]
     document = {
-        "machine": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-        "torch": torch.__version__,
         "kv_gib": {n: round(memory.of_context(kept(Config.read(config)), n, 2) / memory.GIB, 2) for n in CONTEXTS},
         "steps": measure(config, device, arguments.forms, shapes, arguments.repeats),
     }
-    text = json.dumps(document)
-    if arguments.out:
-        arguments.out.write_text(text + "\n")
-    print(text)
+    report(document, device, arguments.out)
 
 
 if __name__ == "__main__":

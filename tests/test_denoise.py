@@ -8,7 +8,7 @@ from caesura.engine.canvas import Canvas, Vocabulary, lay
 from caesura.engine.models import Model
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.noise import Uniform
-from caesura.engine.samplers import load, names
+from caesura.engine.samplers import load, names, statistics
 from caesura.wire import Hole, Text
 
 from .test_canvas import cursors
@@ -154,3 +154,11 @@ def test_a_batch_gives_each_canvas_what_it_gets_alone(tiny: BlockLlama, name: st
         finish(tiny, w)
     finish(tiny, *reversed(together))
     assert [w.canvas.fills() for w in together] == [w.canvas.fills() for w in alone]
+
+
+def test_the_probability_of_null_is_that_of_the_distribution() -> None:
+    logits = torch.randn(6, 40, generator=torch.Generator().manual_seed(0)) * 4
+    logits[:, :20], logits[2, 39] = -torch.inf, -torch.inf
+    found = denoise.beside(logits, statistics(logits), 39)
+    assert torch.allclose(found, logits.softmax(-1)[:, 39])
+    assert found[2] == 0

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from caesura.engine import denoise, models
-from caesura.engine.canvas import Canvas, HoleState, Slot, Vocabulary
+from caesura.engine.canvas import Vocabulary
 from caesura.engine.generate import generate
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.engine.noise import Schedule
@@ -110,22 +110,12 @@ def test_what_is_known_of_a_board_costs_fewer_forwards(mini: DiffusionGemma) -> 
 
 
 def test_the_length_of_a_value_is_found_by_what_is_pinned_behind_it(mini: DiffusionGemma) -> None:
-    made, rng, vocabulary = Records(mini.tokenizer.encode), random.Random(3), Vocabulary(mini)
+    made, rng = Records(mini.tokenizer.encode), random.Random(3)
     right = 0
     for _ in range(20):
         example = made.example(rng, moved=True)
         start, end = rng.choice(example.values)
-        kv = mini.cache().lease(example.prompt)
-        mini.prefill(example.prompt, kv)
-        work = []
-        for size in range(1, 7):
-            layout: list[Slot | int] = [*example.canvas[:start], *(Slot(0) for _ in range(size))]
-            canvas = Canvas([], layout, example.canvas[end:][:12], [HoleState(True, size)], vocabulary)
-            draw = torch.Generator().manual_seed(size)
-            work.append(denoise.Denoising(canvas, kv, entropy_bound.select, 8, draw, judged=True))
-        while going := [w for w in work if not w.finished]:
-            denoise.step(mini, going)
-        best = max(work, key=lambda w: w.score)
+        best = max(mini_figures.of_every_length(mini, example, start, end), key=lambda w: w.score)
         right += len(best.canvas.slots) == end - start
     assert right >= 15
 

@@ -25,7 +25,7 @@ from caesura.engine.samplers import entropy_bound, statistics
 
 import sudoku  # isort: skip  (beside this script)
 from mini_tasks import Boards  # isort: skip
-from records import Records  # isort: skip
+from records import Example, Records  # isort: skip
 
 Blank = tuple[list[int], list[bool]]  # a canvas's true ids, and which of its rows are hidden
 Filled = tuple[list[int], int]  # ids, and the forwards that they took
@@ -124,23 +124,29 @@ def boards_table(model: Model, count: int, trained: Path | None) -> None:
             )
 
 
+def of_every_length(model: Model, example: Example, start: int, end: int) -> list[denoise.Denoising]:
+    """The value at rows [start, end) hidden and filled at 1 to 6 tokens, in one batch; the text behind it is pinned."""
+    kv, vocabulary = model.cache().lease(example.prompt), Vocabulary(model)
+    model.prefill(example.prompt, kv)
+    work = []
+    for size in range(1, 7):
+        layout = [*example.canvas[:start], *(Slot(0) for _ in range(size))]
+        canvas = Canvas([], layout, example.canvas[end:][:12], [HoleState(True, size)], vocabulary)
+        draw = torch.Generator().manual_seed(size)
+        work.append(denoise.Denoising(canvas, kv, entropy_bound.select, 8, draw, judged=True))
+    while going := [w for w in work if not w.finished]:
+        denoise.step(model, going)
+    return work
+
+
 def records_table(model: Model, count: int) -> None:
     """One value of a record hidden; its length given, or chosen by the engine's score from 1 to 6."""
-    made, rng, vocabulary = Records(model.tokenizer.encode), random.Random(9), Vocabulary(model)
+    made, rng = Records(model.tokenizer.encode), random.Random(9)
     given = lengths = chosen = forwards = 0
     for _ in range(count):
         example = made.example(rng, moved=True)
         start, end = rng.choice(example.values)
-        kv = model.cache().lease(example.prompt)
-        model.prefill(example.prompt, kv)
-        work = []
-        for size in range(1, 7):
-            layout = [*example.canvas[:start], *(Slot(0) for _ in range(size))]
-            canvas = Canvas([], layout, example.canvas[end:][:12], [HoleState(True, size)], vocabulary)
-            draw = torch.Generator().manual_seed(size)
-            work.append(denoise.Denoising(canvas, kv, entropy_bound.select, 8, draw, judged=True))
-        while going := [w for w in work if not w.finished]:
-            denoise.step(model, going)
+        work = of_every_length(model, example, start, end)
         found = [[s.draft for s in w.canvas.slots] for w in work]
         value, best = example.canvas[start:end], max(range(6), key=lambda n: work[n].score)
         given += found[len(value) - 1] == value
