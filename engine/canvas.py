@@ -22,9 +22,9 @@ from caesura.wire import Fill, Hole, Neighbour, Text
 # An apostrophe that opens its run binds the letters behind it; blanks in front belong to it unless they end in a space.
 _CORE = r"(?:(?<![^\w\s])(?<![_ ])')?[^\W\d_]+|(?:[^\s\w]|_)+"
 _LAST_PIECE = re.compile(rf"(?:(?:\s+(?<! )| )?(?:{_CORE})|\d|\s+)\Z")
-# SentencePiece has none: it may merge whatever stands in a run of letters, of blanks or of neither. One blank belongs
-# to the word behind it, several are a token of their own. A longer run is healed from its end.
-_LAST_RUN = re.compile(r"(?:(?:(?<!\s) )?(?:\w{1,24}|[^\w\s]{1,12})|\s+)\Z")
+# SentencePiece has none: it may merge whatever stands in a run of letters, of blanks or of neither, and how many of the
+# blanks before a word join it depends on both. A longer run is healed from its end.
+_LAST_RUN = re.compile(r"(?:\s*(?:\w{1,24}|[^\w\s]{1,12})|\s+)\Z")
 HEALED = 48  # code points; a longer last piece (a run of blanks) is only healed from its end
 NOTHING = b"\xff"  # in no UTF-8 text: the place of an open slot that shows nothing
 MAX_ROWS = 512  # of a canvas, and of all canvases of a step together

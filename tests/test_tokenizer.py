@@ -1,11 +1,12 @@
 """Text to ids and back, for both kinds of vocabulary, and files that are not what they should be."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from caesura.engine.canvas import heal
@@ -218,6 +219,8 @@ PIECES = [
 
 
 @settings(max_examples=300, deadline=None)
+@example(prefix="     count", following="")  # four blanks are a token, and the fifth joins the word
+@example(prefix="    return", following="")
 @given(
     prefix=st.lists(st.sampled_from(PIECES), max_size=8).map("".join),
     following=st.lists(st.sampled_from(PIECES), max_size=3).map("".join),
@@ -225,6 +228,7 @@ PIECES = [
 def test_what_is_kept_of_a_prefix_has_the_same_tokens_whatever_follows(
     runs: Tokenizer, prefix: str, following: str
 ) -> None:
+    assume(not re.search(r"\w{25}|[^\w\s]{13}", prefix))  # of a longer run only the end is healed
     stable, forced = heal(prefix, sentencepiece=runs.sentencepiece)
     assert stable + forced == prefix
     kept = runs.encode(stable)
