@@ -69,8 +69,10 @@ class Gate:
     def _shorter(self, insert: str) -> list[str]:
         """The starts of `insert` that may be sound, the best first. A line end for a bracket behind the hole stays."""
         body = insert.rstrip()
+        tail = insert[len(body) :]
+        tail = tail if "\n" in tail or "\r" in tail else ""
         rated = sorted((grade, -at) for at, grade in ends(body, self._context) if grade < INSIDE and at < len(body))
-        return [body[:-at] + insert[len(body) :] for _, at in rated]
+        return [body[:-at] + tail for _, at in rated]
 
     def _opened(self) -> "Window | None":
         """The parsed window; None where insertions cannot be judged."""

@@ -51,6 +51,7 @@ def test_a_text_that_is_broken_at_the_cursor_may_stay_so() -> None:
 def test_what_mends_a_broken_text_is_taken_rather_than_what_does_not() -> None:
     assert gate("def f():\n    x = ¦\n    return x\n").shortened("a * (b") == "a"
     assert gate("f(a, ¦\ny = 1\n").shortened("b)") == "b)"
+    assert gate("g(¦)\n").shortened("abc(a, ") == "abc"  # and no blank that stood behind what is gone
 
 
 def test_a_line_may_begin_a_block() -> None:
