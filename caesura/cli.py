@@ -64,6 +64,18 @@ def _parser() -> argparse.ArgumentParser:
     _generation(holes)
     holes.set_defaults(run="fill:holes")
 
+    edit = add("edit", help="edit JSON, Markdown, YAML or TOML so that it stays valid")
+    edit.add_argument("file", metavar="FILE")
+    edit.add_argument("--at", required=True, type=_position, metavar="LINE:COL", help="from 1, columns in characters")
+    edit.add_argument("--to", type=_position, metavar="LINE:COL", help="edit what lies between (default: at a cursor)")
+    edit.add_argument("--schema", metavar="SCHEMA.json", help="default: the one that the file names in $schema")
+    edit.add_argument("--offer", default=0, type=_offer, metavar="TITLE|N", help="which one of --list (default: 1)")
+    what = edit.add_mutually_exclusive_group()
+    what.add_argument("--list", action="store_true", help="show the edits there are, and do none")
+    what.add_argument("--write", action="store_true", help="write the edit into the file")
+    _generation(edit)
+    edit.set_defaults(run="edit:edit")
+
     evaluate = add("eval", help="complete every case of a JSON Lines file; goes on where it was interrupted")
     evaluate.add_argument("cases", metavar="CASES.jsonl")
     evaluate.add_argument("--out", required=True, metavar="COMPLETIONS.jsonl")
@@ -142,6 +154,11 @@ def _position(text: str) -> Position:
     if not (line.isdecimal() and column.isdecimal() and int(line) and int(column)):
         raise argparse.ArgumentTypeError(f"{text!r} is not LINE:COL, both counted from 1")
     return int(line), int(column)
+
+
+def _offer(text: str) -> int | str:
+    """By its number in the list, from 0, or by its title."""
+    return int(text) - 1 if text.isdecimal() else text
 
 
 def _milliseconds(text: str) -> float:

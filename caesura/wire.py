@@ -20,11 +20,15 @@ MAX_FRAME = 16 << 20  # bytes; larger frames are refused by the socket (MAXMSGSI
 MAX_CONTEXT = 1 << 20  # code points of prefix and of suffix: 256K tokens and some
 MAX_NEIGHBOUR = 65_536  # code points
 MAX_SLOTS = 256  # tokens of one hole
+MAX_SCHEMAS = 4  # of a job
 MAX_TOKENS = 2 * MAX_SLOTS  # of a fill: the start of its text may share a token with the prefix, and take a few more
 
 Id = Annotated[str, Meta(min_length=1, max_length=64)]
 Name = Annotated[str, Meta(max_length=256)]
 Context = Annotated[str, Meta(max_length=MAX_CONTEXT)]
+Around = Annotated[str, Meta(max_length=65_536)]  # of a grammar: what stands beside a hole, a key, a pattern
+Blank = Annotated[str, Meta(max_length=16)]  # of a layout
+Schema = Annotated[str, Meta(max_length=MAX_CONTEXT)]  # as JSON text
 FillText = Annotated[str, Meta(max_length=16_384)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Milliseconds = Annotated[float, Meta(ge=0, le=600_000)]
@@ -52,13 +56,47 @@ class Text(_Struct, frozen=True, tag="text"):
     text: Context
 
 
+class Json(_Struct, frozen=True, tag="json"):
+    """JSON text: what a hole holds, between `typed` and `then`, is `start`.
+
+    `members` and `elements` are those of a container, `least` to `most` of them, without its brackets and without a
+    comma at either end; `key` is a quoted string. `taken` are the keys that the object has outside of the hole.
+    With `indent` a container has all on one line or each item on its own; `level` is that of the line where a value
+    would close its bracket, or of the container's. `loose` is any white space in the place of this layout.
+    `schema` is a place in the job's `schemas`, and `at` a JSON pointer into it: to the subschema of the value, or of
+    the container of members, elements or key.
+    """
+
+    start: Literal["value", "members", "elements", "key"] = "value"
+    typed: Around = ""
+    then: Around = ""
+    least: Annotated[int, Meta(ge=1, le=1024)] = 1
+    most: Annotated[int, Meta(ge=1, le=1024)] = 64
+    taken: Annotated[tuple[Around, ...], Meta(max_length=65_536)] = ()
+    indent: Blank | None = None
+    level: Annotated[int, Meta(ge=0, le=1024)] = 0
+    colon: Blank = ": "
+    comma: Blank = ", "
+    newline: Literal["\n", "\r\n", "\r"] = "\n"
+    loose: bool = False
+    schema: Annotated[int, Meta(ge=0, lt=MAX_SCHEMAS)] | None = None
+    at: Annotated[str, Meta(max_length=4096)] = ""
+
+
+class Pattern(_Struct, frozen=True, tag="pattern"):
+    """Text that matches `regex` from end to end: ECMA-262 syntax, characters are code points."""
+
+    regex: Around
+
+
 class Hole(_Struct, frozen=True, tag="hole"):
     """A segment to fill with at most `max_tokens` tokens. `line` ends before a line break, `block` may hold several
-    lines, `span` is bounded by the text after it on the same line, `auto` lets the engine decide from the context."""
+    lines, `span` is bounded by the text after it on the same line, `auto` lets the engine decide from the context.
+    With a `grammar` the fill is in its language, whatever the model says and whenever the job ends."""
 
     max_tokens: Annotated[int, Meta(ge=1, le=MAX_SLOTS)] = 32
     kind: Literal["line", "block", "span", "auto"] = "auto"
-    grammar: Name | None = None
+    grammar: Json | Pattern | None = None
 
 
 class Neighbour(_Struct, frozen=True):
@@ -124,8 +162,8 @@ class Infill(_Message, frozen=True, kw_only=True):
     """One job. `document` is an opaque key (never a path); `segments` lie between `prefix` and `suffix`.
 
     `neighbours` come best first. `draft` holds one text per hole to warm-start from. `sampler` overrides the model's
-    default by file name, `prompt` its prompt format by name. `seed` 0 asks for the best answer, any other for another
-    plausible one.
+    default by file name, `prompt` its prompt format by name. `schemas` are those that grammars refer to. `seed` 0 asks
+    for the best answer, any other for another plausible one.
     """
 
     job: Id
@@ -144,6 +182,7 @@ class Infill(_Message, frozen=True, kw_only=True):
     prompt: Name | None = None
     seed: Count = 0
     draft: Annotated[tuple[FillText, ...], Meta(max_length=16)] | None = None
+    schemas: Annotated[tuple[Schema, ...], Meta(max_length=MAX_SCHEMAS)] = ()
 
 
 class Cancel(_Message, frozen=True):
@@ -190,7 +229,10 @@ class Locked(_Message, frozen=True):
 
 
 class Done(_Message, frozen=True, kw_only=True):
-    """The answer. `alternatives` holds further candidates, best first, each with one `Fill` per hole."""
+    """The answer. `alternatives` holds further candidates, best first, each with one `Fill` per hole.
+
+    `level` is what is sure of the holes that have a grammar: they are `valid`, or they have to be `checked`, since a
+    schema asks for more than the grammar holds."""
 
     job: Id
     seq: Count
@@ -200,6 +242,7 @@ class Done(_Message, frozen=True, kw_only=True):
     tokens: Tokens
     timings: Timings
     stop: Literal["complete", "deadline", "steps"]
+    level: Literal["", "valid", "checked"] = ""
 
 
 class Failed(_Message, frozen=True):

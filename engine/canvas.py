@@ -7,6 +7,7 @@ import codecs
 import itertools
 import re
 import unicodedata
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -14,9 +15,12 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
+from caesura.engine.grammar.constraint import Grammar, load
+from caesura.engine.grammar.solve import State
+from caesura.engine.grammar.tokens import Tree
 from caesura.engine.models import Model
 from caesura.engine.prompts import prompt
-from caesura.wire import Fill, Hole, Neighbour, Text
+from caesura.wire import MAX_SLOTS, Fill, Hole, Json, Neighbour, Pattern, Text
 
 # The last pre-token of a prefix by GPT-2's pattern: a cursor inside it changes how the whole of it is tokenised.
 # An apostrophe that opens its run binds the letters behind it; blanks in front belong to it unless they end in a space.
@@ -29,6 +33,7 @@ HEALED = 48  # code points; a longer last piece (a run of blanks) is only healed
 NOTHING = b"\xff"  # in no UTF-8 text: the place of an open slot that shows nothing
 MAX_ROWS = 512  # of a canvas, and of all canvases of a step together
 BIASES = 128 << 20  # bytes of biases kept
+GRAMMARS = 64  # kept
 WORTH_A_ROW = 0.05  # joint probability of a drafted chain
 HEAD = 12  # rows of the suffix that close a canvas, as in training/examples.py
 
@@ -53,7 +58,7 @@ class Vocabulary:
     """Which tokens may stand where, as additive float biases over the columns of the logits (0 or -inf)."""
 
     def __init__(self, model: Model) -> None:
-        self.pieces = model.tokenizer.pieces
+        self.pieces, self._encode = model.tokenizer.pieces, model.tokenizer.encode
         self.null_id, self.ends, self.size = model.null_id, model.ends, model.width
         self._sorted = sorted((piece, number) for number, piece in enumerate(self.pieces) if piece)
         self._numbers = dict(self._sorted)
@@ -65,6 +70,26 @@ class Vocabulary:
             if self.null_id is not None:
                 bias[self.null_id] = 0.0
         self.allowed = lru_cache(maxsize=max(8, min(512, BIASES // (4 * self.size))))(self._allowed)
+        self._grammars = OrderedDict[tuple[Json | Pattern, tuple[str, ...]], Grammar]()
+
+    @cached_property
+    def tree(self) -> Tree:
+        return Tree(self.pieces)
+
+    def grammar(self, spec: Json | Pattern, schemas: tuple[str, ...]) -> Grammar:
+        """The latest are kept, with what is known of them. Raises ValueError with one sentence where nothing can stand
+        there, or too much."""
+        found = self._grammars.pop((spec, schemas), None)
+        if found is None or found.full:
+            found = load(spec, schemas, self.tree)
+        self._grammars[spec, schemas] = found
+        if len(self._grammars) > GRAMMARS:
+            self._grammars.popitem(last=False)
+        return found
+
+    def spelled(self, text: bytes) -> list[int]:
+        """Some text in tokens, each the one that is found by its bytes."""
+        return [self._numbers[self.pieces[token]] for token in self._encode(text.decode())]
 
     @cached_property
     def line_ends(self) -> Tensor:
@@ -118,11 +143,15 @@ class Slot:
 
 @dataclass
 class HoleState:
-    """A hole's kind and budget, and what its text has to begin with (`forced`, from token healing)."""
+    """A hole's kind and budget, what its text has to begin with (`forced`, from token healing), and its grammar with
+    the state before that text, and the shortest fill."""
 
     one_line: bool
     max_tokens: int
     forced: bytes = b""
+    grammar: Grammar | None = None
+    state: State = ()
+    shortest: list[int] = field(default_factory=list)
     last: bool = False  # nothing stands behind it: the model may end the text
 
 
@@ -205,6 +234,27 @@ class Canvas:
             forced = forced[len(self.piece(slot.token)) :]
         return None, forced
 
+    def begin(self) -> bool:
+        """Draft a whole fill, the shortest, for every hole with a grammar; false where so many slots have none. From
+        then on the drafts and the decided tokens together are such a fill."""
+        for number, hole in enumerate(self.holes):
+            slots = self.of_hole(number)
+            tokens = self.simplest(number, len(slots)) if hole.grammar else [slot.draft for slot in slots]
+            if tokens is None:
+                return False
+            for slot, token in zip(slots, tokens, strict=True):
+                slot.draft = token
+        return True
+
+    def simplest(self, number: int, slots: int) -> list[int] | None:
+        """A whole fill of so many slots: the shortest and nulls, or without a null any; None where there is none."""
+        hole, null = self.holes[number], self.vocabulary.null_id
+        assert hole.grammar is not None
+        if null is not None:
+            return hole.shortest + [null] * (slots - len(hole.shortest)) if len(hole.shortest) <= slots else None
+        known = hole.shortest if len(hole.shortest) == slots else []
+        return known or hole.grammar.any(hole.state, slots, self.vocabulary.size)
+
     def unhealed(self) -> dict[int, Slot]:
         """By hole, the leftmost open slot where forced text is still to be produced."""
         pending = map(self.pending, range(len(self.holes)))
@@ -215,10 +265,15 @@ class Canvas:
 
     def constrain(self, logits: Tensor) -> Tensor:
         """Logits [slots, width] with -inf where a token must not stand: no mask token, no specials, one-line holes stay
-        so, and a healed hole begins with its forced text, which may take the best tokens of several slots."""
+        so, and a healed hole begins with its forced text, which may take the best tokens of several slots. With a
+        grammar the best tokens are those of the best whole fill: whatever is likelier has to go."""
         constrained, row = torch.empty_like(logits), 0
         for number, hole in enumerate(self.holes):
             slots, forced = self.of_hole(number), hole.forced
+            if hole.grammar is not None:
+                constrained[row : row + len(slots)] = self._whole(hole, slots, logits[row : row + len(slots)])
+                row += len(slots)
+                continue
             usual = self.vocabulary.allowed(b"", hole.one_line).to(logits.device)
             constrained[row : row + len(slots)] = logits[row : row + len(slots)] + usual
             if hole.last:  # what is locked is not to be cut off
@@ -236,16 +291,33 @@ class Canvas:
             row += len(slots)
         return constrained
 
+    def _whole(self, hole: HoleState, slots: Sequence[Slot], logits: Tensor) -> Tensor:
+        assert hole.grammar is not None
+        held = [slot.token for slot in slots]
+        known = [slot.draft if slot.token is None else slot.token for slot in slots]
+        assert None not in known, "`begin` has drafted"
+        best = hole.grammar.best(
+            hole.state,
+            logits.log_softmax(-1),
+            held,
+            [token for token in known if token is not None],
+            len(hole.forced),
+            self.vocabulary.null_id,
+        )
+        tokens = torch.tensor(best, device=logits.device)[:, None]
+        level = logits.gather(1, tokens)
+        return logits.masked_fill(logits >= level, -torch.inf).scatter(1, tokens, level)
+
     def whole(self) -> bool:
         """Whether the best tokens of every hole begin with its forced text, and add to it: too few slots cannot."""
         texts = zip(map(self._bytes, range(len(self.holes))), self.holes, strict=True)
-        return all(text.startswith(hole.forced) and text != hole.forced for text, hole in texts)
+        return all(hole.grammar or (text.startswith(hole.forced) and text != hole.forced) for text, hole in texts)
 
     def _bytes(self, number: int) -> bytes:
         return b"".join(map(self.piece, self._tokens(number)))
 
     def grow(self, number: int) -> None:
-        """Double the slots of a hole, within its budget, and open them all."""
+        """Double the slots of a hole, within its budget, and open them all. Call `begin` then."""
         wanted = min(2 * len(self.of_hole(number)), self.holes[number].max_tokens)
         first = next(i for i, row in enumerate(self.layout) if isinstance(row, Slot) and row.hole == number)
         rest = [row for row in self.layout[first:] if isinstance(row, int) or row.hole != number]
@@ -285,7 +357,7 @@ class Canvas:
                 break  # the text ends here; what the canvas holds behind it is nothing
             piece = b"" if token is None else self.piece(token)
             pieces.append((piece, slot.prob))
-            piece = piece or (b"" if slot.locked else NOTHING)
+            piece = piece or (b"" if slot.locked or len(parts) < skip else NOTHING)
             parts += piece
             flags += bytes([slot.locked]) * len(piece)
         probs = [probability for piece, probability in pieces if piece]
@@ -361,12 +433,13 @@ def lay(
     slots: int,
     name: str | None = None,
     language: str = "",
+    schemas: tuple[str, ...] = (),
 ) -> Layout:
     """Tokenise a job for a model with causal context: what prompts.py shows, in the format of that `name`, and the
     canvas behind it.
 
     `slots` bounds the open slots of a hole at the start; a canvas that does not end grows. Raises ValueError for a job
-    without a hole, or with holes too far apart for one canvas.
+    without a hole, with holes too far apart for one canvas, or with a grammar that nothing fits.
     """
     prefix, holes_and_text, suffix = fold(prefix, segments, suffix)
     encode, sentencepiece = model.tokenizer.encode, model.tokenizer.sentencepiece
@@ -379,9 +452,13 @@ def lay(
             before = segment.text
             continue
         following = "".join(s.text for s in holes_and_text[index + 1 :] if isinstance(s, Text)) + suffix
-        most = segment.max_tokens + len(encode(forced))
-        layout += [Slot(len(holes)) for _ in range(min(slots, most))]
-        holes.append(HoleState(single_line(segment, before, following), most, forced.encode()))
+        hole = HoleState(
+            single_line(segment, before, following), segment.max_tokens + len(encode(forced)), forced.encode()
+        )
+        if segment.grammar is not None:
+            rule(vocabulary, hole, segment.grammar, schemas)
+        layout += [Slot(len(holes)) for _ in range(max(len(hole.shortest), min(slots, hole.max_tokens)))]
+        holes.append(hole)
         forced = ""
     if len(layout) > MAX_ROWS:
         raise ValueError(f"The holes are too far apart: {len(layout)} tokens lie between them, and {MAX_ROWS} fit.")
@@ -391,8 +468,18 @@ def lay(
     head = shown.head[:HEAD]
     if not head and model.ends:  # at the end of a text, a line ends with a break, and all else as the model says
         head = encode("\n") if holes[-1].one_line else []
-        holes[-1].last = not head
+        holes[-1].last = not head and holes[-1].grammar is None
     return Layout(rows[:cut], Canvas(rows[cut:], layout, head, holes, vocabulary))
+
+
+def rule(vocabulary: Vocabulary, hole: HoleState, spec: Json | Pattern, schemas: tuple[str, ...]) -> None:
+    """Give a hole its grammar, and room for what that needs at least."""
+    hole.grammar = vocabulary.grammar(spec, schemas)
+    hole.state = hole.grammar.start(hole.forced)
+    hole.shortest = vocabulary.spelled(hole.grammar.simplest(hole.forced))
+    if len(hole.shortest) > MAX_SLOTS:
+        raise ValueError(f"What has to stand here takes {len(hole.shortest)} tokens at least, and {MAX_SLOTS} fit.")
+    hole.max_tokens = max(hole.max_tokens, len(hole.shortest))
 
 
 def fold(prefix: str, segments: Sequence[Text | Hole], suffix: str) -> tuple[str, list[Text | Hole], str]:

@@ -141,6 +141,8 @@ def absorb(w: Denoising, scores: Scores, null: int | None) -> None:
         if yes and slot.token is None:
             slot.token = slot.draft
     for hole in range(len(canvas.holes)) if null is not None else ():
+        if canvas.holes[hole].grammar is not None:
+            continue  # what it ends with may stand right of a null
         of_hole = canvas.of_hole(hole)
         ended = [s.token == null for s in of_hole]
         for i in length.broadcast([s.token is None for s in of_hole], ended, [s.p_null for s in of_hole]):
@@ -213,6 +215,7 @@ def lengthen(canvas: Canvas) -> bool:
         if length.too_short(slots[-1].p_null, len(slots), hole.max_tokens):
             canvas.grow(number)
             grown = True
+    canvas.begin()
     return grown
 
 

@@ -24,9 +24,9 @@ def starters(canvas: Canvas, forced: Sequence[int], drafts: Sequence[Sequence[in
     lengths = [[n] * len(canvas.holes) for n in length.tried(most, one_line=one_line)]
     if max(forced) > SPELLED:
         lengths += [[slots[i] + forced[i] for i in holes] for slots in lengths]
-    made = distinct([canvas.resized(slots) for slots in lengths])
+    made = distinct([fitted(canvas, slots) for slots in lengths])
     if any(drafts):
-        warm = canvas.resized([len(tokens) or UNKNOWN for tokens in drafts])
+        warm = fitted(canvas, [len(tokens) or UNKNOWN for tokens in drafts])
         for number, tokens in enumerate(drafts):
             for slot, token in zip(warm.of_hole(number), tokens, strict=False):
                 slot.shown = token
@@ -37,6 +37,21 @@ def starters(canvas: Canvas, forced: Sequence[int], drafts: Sequence[Sequence[in
     while len(fitting) > 1 and sum(one.rows for one in fitting) > MAX_ROWS:
         fitting = [*fitting[:1], *fitting[2::2]] if len(fitting) > 2 else fitting[:1]
     return fitting
+
+
+def fitted(canvas: Canvas, slots: Sequence[int]) -> Canvas:
+    """The canvas with so many slots in each hole. One whose grammar has no fill of that many gets the next fewer that
+    has, or what the shortest takes."""
+    fitting = list(slots)
+    for number, hole in enumerate(canvas.holes):
+        if hole.grammar is not None:
+            wanted = min(slots[number], hole.max_tokens)
+            tried = [n for n in (wanted, *reversed(length.LINE)) if n <= wanted]
+            tried.append(len(hole.shortest))
+            fitting[number] = next(n for n in tried if canvas.simplest(number, n) is not None)
+    whole = canvas.resized(fitting)
+    whole.begin()
+    return whole
 
 
 def distinct(canvases: Sequence[Canvas]) -> list[Canvas]:

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 import msgspec
 import torch
@@ -20,7 +21,7 @@ from caesura.engine.models import Model
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import Sampler, entropy_bound
 from caesura.engine.samplers import load as load_sampler
-from caesura.engine.search import PASSES, VERIFY, Node, Search
+from caesura.engine.search import VERIFY, Node, Search, passes
 
 Event = tuple[bytes, wire.EngineMessage]
 
@@ -106,8 +107,6 @@ class Scheduler:
         holes = [s for s in job.segments if isinstance(s, wire.Hole)]
         if not holes or len(holes) > wire.Limits().holes:
             return f"A job has 1 to {wire.Limits().holes} holes; this one has {len(holes)}."
-        if any(h.grammar for h in holes):
-            return "Grammars are not supported yet."
         if job.draft is not None and len(job.draft) != len(holes):
             return f"The job has {len(holes)} holes and {len(job.draft)} drafts; there must be one for each."
         if job.sampler == VERIFY and self.model.null_id is None:
@@ -190,6 +189,7 @@ class Scheduler:
                 slots=SLOTS,
                 name=job.prompt,
                 language=job.language,
+                schemas=job.schemas,
             )
             live.kv = self.cache.lease(live.layout.context)
         missing = live.layout.context[live.kv.length :]
@@ -219,13 +219,14 @@ class Scheduler:
             for work in live.works:
                 work.judged = len(live.works) > 1
         else:
+            canvas.begin()
             for number, tokens in enumerate(drafts):
                 for slot, token in zip(canvas.of_hole(number), tokens, strict=False):
                     slot.shown = token
             live.works = [self._denoising(live, canvas, sampler, STEPS)]
         live.works[0].fresh = fresh
         if name == VERIFY:
-            live.works[0].of = 1 + PASSES * len(canvas.holes)
+            live.works[0].of = 1 + sum(map(passes, canvas.holes))
             self._search(live, list(canvas.tail))
         live.of = max(work.of for work in live.works)
 
@@ -331,6 +332,7 @@ class Scheduler:
             tokens=self._tokens(live),
             timings=timings,
             stop="deadline" if stop == "deadline" else "steps" if stop == "steps" else "complete",
+            level=level(live),
         )
         self._free([live])
         return live.peer, done
@@ -399,19 +401,29 @@ def around(live: Live) -> tuple[str, str]:
     return live.job.prefix + before, after + live.job.suffix
 
 
+def level(live: Live) -> Literal["", "valid", "checked"]:
+    """What is sure of the holes that have a grammar."""
+    assert live.layout is not None
+    grammars = [hole.grammar for hole in live.layout.canvas.holes if hole.grammar is not None]
+    if not grammars:
+        return ""
+    return "valid" if all(grammar.exact for grammar in grammars) else "checked"
+
+
 def shown(search: Search, *, final: bool) -> wire.Fill:
     """The leading hypothesis; all of it counts as locked in a final answer."""
     node = search.leader()
+    if final:
+        return candidate(search, node)
     text, locked = search.text()
-    end = len(text) if final else locked
-    spans = ((0, end),) if end else ()
-    return wire.Fill(text, spans, search.confidence(node), 0 if final else 1, search.probabilities(node))
+    spans = ((0, locked),) if locked else ()
+    return wire.Fill(text, spans, search.confidence(node), 1, search.probabilities(node))
 
 
 def candidate(search: Search, node: Node) -> wire.Fill:
     text = search.text_of(node)
     spans = ((0, len(text)),) if text else ()
-    return wire.Fill(text, spans, search.confidence(node), 0, search.probabilities(node))
+    return wire.Fill(text, spans, search.confidence(node), 0, search.probabilities(node, search.closing(node)))
 
 
 def settled(fill: wire.Fill) -> wire.Fill:

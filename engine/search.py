@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from caesura.engine.canvas import HoleState, Vocabulary, by_token, spans
+from caesura.engine.grammar.solve import State
 
 WIDTH = 4  # hypotheses scored in one pass
 BRANCH = 3  # left-to-right children of a hypothesis
@@ -37,7 +38,7 @@ Source = Literal["canvas", "lookup", "left_to_right"]
 @dataclass(eq=False)
 class Node:
     """One token of a hypothesis. `logp` is of the whole path, given the forced text; `rank` is what it is chosen by:
-    the same, or perturbed. `row` is its place in the KV."""
+    the same, or perturbed. `state` is of the hole's grammar behind it. `row` is its place in the KV."""
 
     token: int
     parent: "Node | None"
@@ -46,6 +47,7 @@ class Node:
     pending: bytes
     source: Source
     depth: int
+    state: State = ()
     row: int = -1
     children: dict[int, "Node"] = field(default_factory=dict)
 
@@ -94,7 +96,7 @@ class Search:
     ) -> None:
         self.vocabulary, self.hole, self.start, self.generator = vocabulary, hole, start, generator
         self.tail, self.head = list(tail), list(head[:HEAD])
-        self.root = Node(self.tail[-1] if self.tail else 0, None, 0.0, 0.0, hole.forced, "left_to_right", 0)
+        self.root = Node(self.tail[-1] if self.tail else 0, None, 0.0, 0.0, hole.forced, "left_to_right", 0, hole.state)
         self.open: list[Node] = []  # known probability, not yet run
         self.ends: list[End] = []
         self.passes = 0
@@ -114,21 +116,31 @@ class Search:
         """Add a chain below the root; it is scored by the next pass, whatever it is worth."""
         node = self.root
         for token in tokens[: self.hole.max_tokens]:
-            if not self._fits(node.pending, token):
+            child = node.children.get(token) or self._child(node, token, source)
+            if child is None:
                 return
-            if token not in node.children:
-                node.children[token] = self._child(node, token, source)
-            node = node.children[token]
+            node.children[token] = child
+            node = child
 
-    def _child(self, parent: Node, token: int, source: Source) -> Node:
-        """A hypothesis of one token more, not scored yet."""
+    def _child(self, parent: Node, token: int, source: Source) -> Node | None:
+        """A hypothesis of one token more, not scored yet; None where that token must not stand."""
+        grammar, state = self.hole.grammar, parent.state
+        if not self._fits(parent, token):
+            return None
         pending = parent.pending[len(self.vocabulary.pieces[token]) :]
-        return Node(token, parent, -math.inf, -math.inf, pending, source, parent.depth + 1)
+        if grammar is not None:
+            state = grammar.after(state, token)
+        child = Node(token, parent, -math.inf, -math.inf, pending, source, parent.depth + 1, state)
+        return child if grammar is None or grammar.sound(self._own(child)) else None
 
-    def _fits(self, pending: bytes, token: int) -> bool:
-        return token < len(self.vocabulary.pieces) and bool(
-            self.vocabulary.allowed(pending, self.hole.one_line)[token] == 0
-        )
+    def _fits(self, node: Node, token: int) -> bool:
+        return token < len(self.vocabulary.pieces) and bool(self._bias(node)[token] == 0)
+
+    def _bias(self, node: Node) -> Tensor:
+        """Of the tokens behind a node: [width], 0 or -inf."""
+        if self.hole.grammar is not None:
+            return self.hole.grammar.bias(node.state, self.vocabulary.size)
+        return self.vocabulary.allowed(node.pending, self.hole.one_line)
 
     # One pass
 
@@ -200,7 +212,7 @@ class Search:
     def _expand(self, node: Node, logp: Tensor) -> None:
         if not math.isfinite(node.logp):
             return  # below a proposal that the base gives no chance
-        bias = self.vocabulary.allowed(node.pending, self.hole.one_line)[: len(self.vocabulary.pieces)]
+        bias = self._bias(node)[: len(self.vocabulary.pieces)]
         if node.pending:  # the forced text is given: condition on it
             logp = (logp + bias).log_softmax(-1)
         gain = self._gain(node, logp)
@@ -212,11 +224,13 @@ class Search:
             return
         best = (gain + bias).topk(BRANCH)
         for value, token in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            if token not in node.children and math.isfinite(value):
-                child = self._child(node, token, "left_to_right")
-                child.logp, child.rank = node.logp + float(logp[token]), node.rank + value
-                node.children[token] = child
-                self.open.append(child)
+            if token in node.children or not math.isfinite(value):
+                continue
+            new = self._child(node, token, "left_to_right")
+            if new is not None:
+                new.logp, new.rank = node.logp + float(logp[token]), node.rank + value
+                node.children[token] = new
+                self.open.append(new)
 
     def _gain(self, node: Node, logp: Tensor) -> Tensor:
         """What each token behind the node adds to its rank."""
@@ -226,7 +240,9 @@ class Search:
 
     def _maybe_end(self, node: Node, logp: Tensor, gain: Tensor) -> None:
         """A fill may end behind this node, unless it would be empty or end inside a character."""
-        raw = self._bytes(node)[len(self.hole.forced) :]
+        grammar, raw = self.hole.grammar, self._own(node)
+        if grammar is not None and not (grammar.ends(node.state) and grammar.sound(raw, whole=True)):
+            return
         text = raw.decode("utf-8", errors="ignore")
         if not node.depth or text.encode() != raw or not text.strip():
             return
@@ -287,10 +303,21 @@ class Search:
         """Nothing left that is likely to beat the best candidate."""
         if not self.passes:
             return False
-        return self.passes >= PASSES or not (self.open or self._best_ends())
+        return self.passes >= passes(self.hole) or not (self.open or self._best_ends())
 
     def _bytes(self, node: Node) -> bytes:
         return b"".join(self.vocabulary.pieces[n.token] for n in node.path())
+
+    def _own(self, node: Node) -> bytes:
+        """The bytes of a path, without the forced part."""
+        return self._bytes(node)[len(self.hole.forced) :]
+
+    def closing(self, node: Node) -> bytes:
+        """What a path still lacks to be whole, where the hole has a grammar: the shortest text."""
+        grammar = self.hole.grammar
+        if grammar is None or grammar.ends(node.state):
+            return b""
+        return grammar.shortest(node.state) or b""
 
     def leader(self) -> Node:
         """The node whose path is shown: the best candidate's, else the most promising hypothesis'."""
@@ -310,11 +337,14 @@ class Search:
         return text, locked[0][1] if locked and locked[0][0] == 0 else 0
 
     def text_of(self, node: Node) -> str:
-        """The text of a candidate, without the forced part."""
-        return self._bytes(node)[len(self.hole.forced) :].decode("utf-8", errors="ignore")
+        """The text of an answer, whole and without the forced part."""
+        raw, forced = self._bytes(node) + self.closing(node), self.hole.forced
+        return raw[len(forced) :].decode("utf-8", errors="ignore") if raw.startswith(forced) else ""
 
     def tokens(self, node: Node) -> list[int]:
-        return [n.token for n in node.path()]
+        """Of an answer."""
+        closing = self.closing(node)
+        return self.vocabulary.spelled(self._bytes(node) + closing) if closing else [n.token for n in node.path()]
 
     def confidence(self, node: Node) -> float:
         """Geometric mean of the token probabilities of the path, and of ending there if it is a candidate."""
@@ -324,15 +354,22 @@ class Search:
         logp, count = (ended.logp, node.depth + 1) if ended else (node.logp, node.depth)
         return math.exp(min(0.0, max(-50.0, logp / count)))
 
-    def probabilities(self, node: Node) -> tuple[tuple[int, float], ...]:
-        """The end of each token in the text of a path, and its probability given what stands before it."""
+    def probabilities(self, node: Node, closing: bytes = b"") -> tuple[tuple[int, float], ...]:
+        """The end of each token in the text of a path, and its probability given what stands before it; of what
+        closes it, which no model has proposed, 0."""
         path = node.path()
         given = [n.logp - n.parent.logp for n in path if n.parent is not None]
         pieces = [(self.vocabulary.pieces[n.token], math.exp(min(0.0, p))) for n, p in zip(path, given, strict=True)]
-        return by_token(pieces, len(self.hole.forced))
+        return by_token([*pieces, (closing, 0.0)] if closing else pieces, len(self.hole.forced))
 
     def sources(self, node: Node) -> list[Source]:
         return [n.source for n in node.path()]
+
+
+def passes(hole: HoleState) -> int:
+    """Of a hole at most. What is cut short by a grammar is closed without the model, so its whole budget may be
+    written."""
+    return max(PASSES, hole.max_tokens) if hole.grammar is not None else PASSES
 
 
 def perturbed(logp: Tensor, greatest: float, generator: torch.Generator) -> Tensor:

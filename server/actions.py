@@ -1,7 +1,7 @@
 """Code actions and commands that fill: what is offered, how it is carried out, and what the editor is told of it.
 
-A command has one argument, an Order, and is answered with `{applied, message?, id?, holes?, unfilled?, edit?}`: never
-with an error, never by a dialog.
+A command has one argument, an Order, and is answered with `{applied, message?, id?, holes?, unfilled?, level?, edit?}`:
+never with an error, never by a dialog.
 """
 
 import asyncio
@@ -13,15 +13,18 @@ import msgspec
 from lsprotocol import types
 
 from caesura import wire
-from caesura.server import repair
+from caesura.server import edits, repair
 from caesura.server.canvases import Around, Infiller
 from caesura.server.context import Budget, Context
 from caesura.server.document import Document
 from caesura.server.engine import EngineError, job_id
-from caesura.server.fill import MAX_SELECTION, Events, Fills, Progress, Result
+from caesura.server.fill import MAX_SELECTION, Fills
 from caesura.server.gaps import STALE, NoFill, Span, markers, trimmed
+from caesura.server.offers import NoOffer
 from caesura.server.options import Options
 from caesura.server.orders import Order, Position, Range
+from caesura.server.results import Events, Progress, Result
+from caesura.server.structured import TOLD, Find, Structured, finder
 from caesura.server.workspace import Open, Workspace
 
 FILL_SELECTION = "caesura.fillSelection"
@@ -29,16 +32,22 @@ FILL_HOLES = "caesura.fillHoles"
 REPAIR = "caesura.repair"
 ANOTHER = "caesura.another"
 KEEP = "caesura.keep"
+EDIT = "caesura.edit"
 TITLES = {
     FILL_SELECTION: "Infill selection",
     FILL_HOLES: "Infill holes",
     REPAIR: "Repair this region",
     ANOTHER: "Another fill",
     KEEP: "Keep a part, fill the rest",
+    EDIT: "Structured edit",
 }
+MOST_OFFERS = 3  # structured edits that are offered at a place
+MAX_OFFERED = 1_000_000  # code points of a document in which they are looked for when a person asks for actions
+MAX_UNASKED = 100_000  # the same when the editor asks by itself, at each move of the cursor
 REWRITE, QUICK_FIX = types.CodeActionKind.RefactorRewrite, types.CodeActionKind.QuickFix
 
 Token = int | str
+Actioned = list[types.CodeAction | types.Command]
 Answer = dict[str, Any]
 
 
@@ -67,6 +76,7 @@ class Actions:
         around: Around,
     ) -> None:
         self.fills = Fills(engine, options, self._surround)
+        self._structured = Structured(engine, options, self._surround, self.fills.newest)
         self.commands: dict[str, Callable[[types.ExecuteCommandParams], Any]] = dict.fromkeys(TITLES, self._fill)
         self._client = client
         self._workspace = workspace
@@ -100,7 +110,7 @@ class Actions:
 
     # Code actions
 
-    def offer(self, params: types.CodeActionParams) -> list[types.CodeAction | types.Command]:
+    def offer(self, params: types.CodeActionParams) -> Actioned | Awaitable[Actioned]:
         """The actions that make sense at the range; their edits are computed when one is chosen."""
         opened = self._opened(params.text_document.uri)
         if opened is None:
@@ -111,10 +121,29 @@ class Actions:
             found += _rewrites(document, span)
         if _wanted(QUICK_FIX, params.context.only) and _damaged(opened, span, params.context.diagnostics):
             found.append((QUICK_FIX, REPAIR, TITLES[REPAIR], [span]))
-        return [
+        actions = [
             self._action(kind, command, title, _order(document, spans), params.context.diagnostics)
             for kind, command, title, spans in found
         ]
+        unasked = params.context.trigger_kind == types.CodeActionTriggerKind.Automatic
+        small = len(document.text) <= (MAX_UNASKED if unasked else MAX_OFFERED)
+        structured = self._options().structured and document.language in edits.LANGUAGES
+        if structured and small and _wanted(REWRITE, params.context.only):
+            return self._edits(document, span, actions)
+        return actions
+
+    async def _edits(self, document: Document, span: Span, others: Actioned) -> Actioned:
+        """The structured edits of a place, in front of what else there is."""
+        order, find = _order(document, [span]), self._find(document)
+        try:
+            offers, _ = await asyncio.to_thread(find, document.text, *span)
+        except NoOffer:
+            return others
+        wanted = [msgspec.structs.replace(order, offer=offer.title) for offer in offers[:MOST_OFFERS]]
+        return [*(self._action(REWRITE, EDIT, str(each.offer), each, ()) for each in wanted), *others]
+
+    def _find(self, document: Document, schema: str | None = None) -> Find:
+        return finder(document.uri, document.language, self._around.schema_files, schema)
 
     def resolve(self, action: types.CodeAction) -> types.CodeAction | Awaitable[types.CodeAction]:
         """The action with its edit; as it was where there is none, with the reason in the log."""
@@ -129,7 +158,10 @@ class Actions:
 
     async def _resolved(self, action: types.CodeAction, opened: Open, events: Events) -> types.CodeAction:
         try:
-            action.edit = self._edit(opened.document, await self._result(opened, events))
+            result = await self._result(opened, events)
+            action.edit = self._edit(opened.document, result)
+            if result.level:
+                self._log(" ".join([f"{action.title}: {TOLD[result.level]}.", result.note]).strip())
         except (EngineError, NoFill) as error:
             self._log(str(error))
         return action
@@ -199,6 +231,10 @@ class Actions:
             return opened, fills.keep(document, [_span(filled, range) for range in order.ranges], order.id)
         if command == REPAIR:
             return opened, fills.repair(document, min(spans)[0], max(end for _, end in spans))
+        if command == EDIT:
+            if not self._options().structured:
+                raise NoFill("Structured edits are off; the setting 'structured' allows them.")
+            return opened, self._structured.edit(document, spans, self._find(document, order.schema), order.offer)
         return opened, fills.selection(document, spans)
 
     async def _run(self, params: types.ExecuteCommandParams, opened: Open, events: Events, order: Order) -> Answer:
@@ -229,6 +265,8 @@ class Actions:
         if unfilled:
             lines = ", ".join(str(where["start"]["line"] + 1) for where in unfilled)
             answer["message"] = f"The model proposes nothing for the hole in line {lines}; it stays as it is."
+        if result.level:
+            answer |= {"level": result.level} | ({"message": result.note} if result.note else {})
         if order.preview:
             return answer | {"edit": edit}
         # Shielded: pygls fails on an answer to a request whose task was cancelled.

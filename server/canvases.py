@@ -12,13 +12,16 @@ from time import perf_counter
 from typing import Literal, Protocol
 
 from caesura import wire
-from caesura.server import privacy, syntax
+from caesura.schemas import Schema
+from caesura.server import edits, privacy, syntax
 from caesura.server.completion import line_break
 from caesura.server.context import Budget, Context, context, hole, indent_of, line_after, line_before, opens_block
 from caesura.server.cursor import Cursor
 from caesura.server.engine import EngineError, job_id
 from caesura.server.languages import Language
+from caesura.server.offers import Offer
 from caesura.server.options import MODES, Options
+from caesura.server.schema_files import SchemaFiles
 from caesura.server.trace import Answer
 from caesura.server.warm import Gate, Proposal, Typed, WarmCanvas
 from caesura.server.workspace import Open
@@ -39,6 +42,9 @@ class Around(Protocol):
 
     @property
     def generation(self) -> int: ...
+    @property
+    def schema_files(self) -> SchemaFiles: ...
+    def schema(self, opened: Open) -> Schema | None: ...
     def hidden(self, opened: Open) -> bool: ...
     def frame(self, opened: Open, place: Context, budget: Budget) -> Context: ...
     def neighbours(
@@ -158,8 +164,9 @@ class Canvases:
         if not {"comment": options.in_comments, "string": options.in_strings}.get(place.scope, True):
             canvas.over = True
             return
-        canvas.job = job_id()
-        prefix, suffix = privacy.around(place.prefix, place.suffix)
+        canvas.job, canvas.offer = job_id(), self._offer(opened, canvas)
+        wanted = canvas.offer.segments if canvas.offer else (hole(place, options.max_tokens),)
+        prefix, segments, suffix = privacy.concealed(place.prefix, wanted, place.suffix)
         job = wire.Infill(
             job=canvas.job,
             document=key,
@@ -169,12 +176,24 @@ class Canvases:
             suffix=suffix,
             language=place.language,
             neighbours=cursor.neighbours,
-            segments=(hole(place, options.max_tokens),),
+            segments=segments,
             candidates=options.candidates,
-            draft=draft,
+            draft=draft if len(segments) == 1 else None,
             seed=seed,
+            schemas=canvas.offer.schemas if canvas.offer else (),
         )
         canvas.task = asyncio.create_task(self._run(cursor, opened, canvas, job))
+
+    def _offer(self, opened: Open, canvas: WarmCanvas) -> Offer | None:
+        """What the grammar of the document's language lets stand behind the lead of a canvas."""
+        document = opened.document
+        if not self._options().structured or document.language not in edits.LANGUAGES:
+            return None
+        start, typed = canvas.typed.origin, canvas.typed.text
+        before, after = document.text[:start] + canvas.lead, document.text[start + len(typed) :]
+        text, schema = before + after, self._around.schema(opened)
+        found = edits.completion(text, len(before), language=document.language, schema=schema)
+        return found if found and not text[len(before) : found.end].strip() else None
 
     async def _run(self, cursor: Cursor, opened: Open, canvas: WarmCanvas, job: wire.Infill) -> None:
         try:
@@ -196,7 +215,7 @@ class Canvases:
 
     def gate(self, opened: Open, canvas: WarmCanvas) -> Gate:
         """What of a text is sound in the document as it is now."""
-        if not self._options().syntax_gate:
+        if not self._options().syntax_gate or canvas.offer:
             return lambda start, end, insert: insert
         text, tree = opened.document.text, opened.tree.tree
         before = canvas.context.prefix.removesuffix(canvas.lead)
@@ -220,7 +239,7 @@ class Canvases:
         """A part was accepted: it is fixed now, and what is left of the canvas is denoised again behind it."""
         taken = canvas.typed.text
         whole = cursor.at == canvas.typed.origin + len(taken)
-        if canvas.answer and canvas.rest() and whole and taken.startswith(canvas.lead):
+        if canvas.answer and not canvas.offer and canvas.rest() and whole and taken.startswith(canvas.lead):
             self._go_ahead(cursor, opened, canvas, taken, draft=canvas.rest())
 
     def mend(self, cursor: Cursor, opened: Open, canvas: WarmCanvas, sound: Proposal) -> bool:

@@ -36,6 +36,39 @@ class Import:
     relative: bool = False  # to the document, not to a folder
 
 
+class Texts:
+    """Regular files of at most `largest` bytes as text; of those read last, `most` are kept until they change."""
+
+    def __init__(self, most: int, largest: int) -> None:
+        self._most = most
+        self._largest = largest
+        self._kept: OrderedDict[Path, tuple[Key, str]] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Texts of {len(self)} files>"
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def read(self, real: Path) -> str | None:
+        """The text of a file whose path has no links; None where it is too large or no file. Raises OSError, and
+        ValueError for what is not UTF-8."""
+        descriptor = os.open(real, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        with open(descriptor, "rb") as file:
+            about = os.fstat(descriptor)
+            key = about.st_ino, about.st_mtime_ns, about.st_size
+            if not stat.S_ISREG(about.st_mode) or about.st_size > self._largest:
+                return None
+            if (kept := self._kept.get(real)) and kept[0] == key:
+                self._kept[real] = self._kept.pop(real, kept)  # another thread may have dropped it
+                return kept[1]
+            text = file.read(self._largest).decode()
+        self._kept[real] = key, text
+        while len(self._kept) > self._most:
+            self._kept.popitem(last=False)
+        return text
+
+
 class Files:
     """The files of the workspace's `folders` (absolute paths); `patterns` are the user's ignore globs. Where the
     workspace is not `trusted`, only its ignore rules are read. They are read once: make another when they are
@@ -48,7 +81,7 @@ class Files:
         self._read_rules = {Path(folder): _rules(Path(folder)) for folder in folders if Path(folder).is_absolute()}
         for folder, rules in self._read_rules.items():
             self._inside[folder] = self._inside[folder.resolve()] = Ignore(patterns, rules)
-        self._texts: OrderedDict[Path, tuple[Key, str]] = OrderedDict()
+        self._texts = Texts(CACHED, MAX_BYTES)
         self._reading = asyncio.Lock()  # one thread at a time, however long a slow disk keeps it
 
     def __repr__(self) -> str:
@@ -120,22 +153,9 @@ class Files:
             real = path.resolve(strict=True)
             if self._folder(real) is None or self._hides(real):
                 return None
-            descriptor = os.open(real, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-            with open(descriptor, "rb") as file:
-                about = os.fstat(descriptor)
-                key = about.st_ino, about.st_mtime_ns, about.st_size
-                if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_BYTES:
-                    return None
-                if (kept := self._texts.get(real)) and kept[0] == key:
-                    self._texts.move_to_end(real)
-                    return kept[1]
-                text = file.read(MAX_BYTES).decode()
+            return self._texts.read(real)
         except (OSError, ValueError, RuntimeError):  # gone, no UTF-8, a loop of links
             return None
-        self._texts[real] = key, text
-        while len(self._texts) > CACHED:
-            self._texts.popitem(last=False)
-        return text
 
     def _hides(self, path: Path) -> bool:
         folder = self._folder(path)

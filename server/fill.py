@@ -5,7 +5,7 @@ rest of one anew. What is kept is the last fill of each document. Edits come out
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from caesura import wire
@@ -15,40 +15,18 @@ from caesura.server.completion import finish
 from caesura.server.context import Budget, Context, context, hole
 from caesura.server.document import Document
 from caesura.server.engine import job_id
-from caesura.server.gaps import MARKER, STALE, Candidate, Gap, NoFill, Place, Session, Span, Task, markers, trimmed
+from caesura.server.gaps import MARKER, Candidate, Gap, NoFill, Place, Session, Span, Task, markers, trimmed
 from caesura.server.options import Options
-from caesura.server.privacy import masked
+from caesura.server.privacy import concealed, masked
+from caesura.server.results import DEADLINE_MS, Events, Newest, Progress, Result, Surround, or_else
 
 MOST_HOLES = 64  # of one fill, whatever number of jobs it takes
 MAX_SELECTION = 800  # code points of a selection: about what the tokens of a hole can hold
 MAX_CANVAS = 512  # tokens from a job's first hole to its last: what the engine takes
 TRIES = 4  # jobs, each with a new seed, before we say that there is nothing else
 CANDIDATES = 4  # asked for with each job
-DEADLINE_MS = 30_000.0  # of a job; a person waits for it and can cancel it
 MAX_DOCUMENTS = 16  # whose last fill is kept
 
-
-@dataclass(frozen=True)
-class Progress:
-    """Holes filled so far."""
-
-    filled: int
-    of: int
-
-
-@dataclass(frozen=True)
-class Result:
-    """`edits` are (start, end, text) in the text of `version`, ascending; `unfilled` are the spans left as they are."""
-
-    id: str
-    version: int
-    edits: tuple[tuple[int, int, str], ...]
-    unfilled: tuple[Span, ...]
-    holes: int
-
-
-Events = AsyncGenerator[Progress | Result, None]
-Surround = Callable[[Document, Context, Budget], tuple[Context, tuple[wire.Neighbour, ...]]]
 Group = Mapping[Place, tuple[int, Context, wire.Hole]]  # the holes of a job: where in its text, and what they are
 
 
@@ -62,7 +40,7 @@ class Fills:
         self._options = options
         self._surround = surround
         self._sessions: OrderedDict[str, Session] = OrderedDict()
-        self._newest: dict[str, object] = {}
+        self.newest = Newest()
 
     def __repr__(self) -> str:
         return f"<Fills {list(self._sessions.values())}>"
@@ -91,20 +69,20 @@ class Fills:
             raise NoFill("Nothing is broken here, as far as the grammar says.")
         tasks = [Task(document.text, document.language, (Gap(*span),), tree, repairs=True) for span in spans]
         sessions = [Session(job_id(), task) for task in tasks]
-        events = self._repair(document, sessions, self._check(document))
-        return _found(events, "No repair was found that parses better; the text stays as it is.")
+        events = self._repair(document, sessions, self.newest.begin(document))
+        return or_else(events, "No repair was found that parses better; the text stays as it is.")
 
     def another(self, document: Document, id: str | None = None) -> Events:
         """Something else in the place of the document's last fill. Raises NoFill where that is not the fill `id`."""
         session = self._session(document, id)
-        events = self._next(document, session, self._check(document), tries=TRIES)
-        return _found(events, "The model proposes nothing else here.")
+        events = self._next(document, session, self.newest.begin(document), tries=TRIES)
+        return or_else(events, "The model proposes nothing else here.")
 
     def keep(self, document: Document, kept: Sequence[Span], id: str | None = None) -> Events:
         """Keep what lies in `kept` (spans of `filled(document)`) and denoise the rest of that fill again."""
         session = self._session(document, id).keeping(kept)
-        events = self._next(document, session, self._check(document), tries=TRIES)
-        return _found(events, "The model proposes nothing else beside what is kept.")
+        events = self._next(document, session, self.newest.begin(document), tries=TRIES)
+        return or_else(events, "The model proposes nothing else beside what is kept.")
 
     def filled(self, document: Document, id: str | None = None) -> Document:
         """The document with its last fill in it, whether that is applied or not."""
@@ -114,7 +92,7 @@ class Fills:
     def close(self, uri: str) -> None:
         """Forget a document; what is being filled in it ends."""
         self._sessions.pop(uri, None)
-        self._newest.pop(uri, None)
+        self.newest.close(uri)
 
     # One fill
 
@@ -127,27 +105,14 @@ class Fills:
         text, language = document.text, document.language
         task = Task(text, language, tuple(Gap(*span) for span in spans), repair.parsed(text, language))
         session = Session(job_id(), task)
-        events = self._next(document, session, self._check(document), tries=2)
-        return _found(events, "The model proposes nothing that fits here; the text stays as it is.")
+        events = self._next(document, session, self.newest.begin(document), tries=2)
+        return or_else(events, "The model proposes nothing that fits here; the text stays as it is.")
 
     def _session(self, document: Document, id: str | None) -> Session:
         session = self._sessions.get(document.uri)
         if session is None or id not in (None, session.id):
             raise NoFill("That fill is no longer known; ask for a new one.")
         return session
-
-    def _check(self, document: Document) -> Callable[[], None]:
-        """To be called while a fill goes on: raises NoFill once its result could not be used."""
-        uri, version = document.uri, document.version
-        ticket = self._newest[uri] = object()
-
-        def check() -> None:
-            if self._newest.get(uri) is not ticket:
-                raise NoFill("This fill was given up: a newer one has begun, or the document was closed.")
-            if document.version != version:
-                raise NoFill(STALE)
-
-        return check
 
     async def _next(self, document: Document, session: Session, check: Callable[[], None], *, tries: int) -> Events:
         """The best candidate that was not shown yet. Ends without a Result if there is none after so many jobs."""
@@ -237,14 +202,13 @@ class Fills:
 
     def _job(self, document: Document, session: Session, text: str, group: Group) -> wire.Infill:
         """The job of a group. Secrets are covered in all that the engine sees, read as one text."""
-        (start, first, _), *_, (end, last, _) = [*group.values(), *group.values()]
+        (start, first, _), *_, (_, last, _) = [*group.values(), *group.values()]
         around, neighbours = self._surround(document, replace(first, suffix=last.suffix), self._budget())
-        covered = masked(around.prefix + text[start:end] + around.suffix)
-        shift = len(around.prefix) - start
         segments: list[wire.Text | wire.Hole] = []
         for at, _, asked in group.values():
-            segments += [wire.Text(covered[start + shift : at + shift]), asked] if at > start else [asked]
+            segments += [wire.Text(text[start:at]), asked] if at > start else [asked]
             start = at
+        prefix, pieces, suffix = concealed(around.prefix, segments, around.suffix)
         warm = session.task.repairs and session.seed == 0  # a repair begins from what is broken
         return wire.Infill(
             job=job_id(),
@@ -252,11 +216,11 @@ class Fills:
             kind="fill",
             priority="invoked",
             deadline_ms=DEADLINE_MS,
-            prefix=covered[: len(around.prefix)],
-            suffix=covered[end + shift :],
+            prefix=prefix,
+            suffix=suffix,
             language=around.language,
             neighbours=neighbours,
-            segments=tuple(segments),
+            segments=pieces,
             candidates=CANDIDATES,
             seed=session.seed,
             draft=tuple(_draft(session.task.replaced(at), around) for at, (_, around, _) in group.items())
@@ -273,17 +237,6 @@ def _draft(replaced: str, around: Context) -> str:
     """What stood in a hole, its secrets covered as they are seen from around it."""
     start = len(around.prefix)
     return masked(around.prefix + replaced + around.suffix)[start : start + len(replaced)]
-
-
-async def _found(events: Events, otherwise: str) -> Events:
-    """The same events; raises NoFill where no Result is among them."""
-    found = False
-    async with aclosing(events):
-        async for event in events:
-            found = isinstance(event, Result)
-            yield event
-    if not found:
-        raise NoFill(otherwise)
 
 
 def _as_large(around: Context, replaced: str, most: int) -> tuple[Context, wire.Hole]:

@@ -69,6 +69,8 @@ _TABLE = (
     Language("json", _wheel("json"), "json", None, ("{", "["), quotes='"', extensions=(".json", ".webmanifest")),
     Language("jsonc", _wheel("json"), "json", "//", ("{", "["), block_comment=_C_COMMENT, quotes='"',
              extensions=(".jsonc", ".code-workspace")),
+    Language("jsonl", _wheel("json"), "json", None, ("{", "["), quotes='"', extensions=(".jsonl", ".ndjson"),
+             aliases=("ndjson",)),
     Language("markdown", _wheel("markdown"), "markdown", block_comment=_MARKUP_COMMENT, quotes="",
              extensions=(".md", ".markdown")),
     _braced("go", _wheel("go"), "go", quotes="\"'`", spanning="`", extensions=(".go",)),

@@ -37,6 +37,18 @@ def _about(description: str, **bounds: Any) -> Meta:
     return Meta(description=description, **bounds)
 
 
+class SchemaFor(msgspec.Struct, frozen=True, rename="camel"):
+    """A JSON schema and the files that it is for, as VS Code's `json.schemas` has them."""
+
+    file_match: Annotated[
+        tuple[Annotated[str, Meta(max_length=256)], ...], _about("globs of the files that it is for")
+    ] = ()
+    url: Annotated[
+        str, _about("what documents name in `$schema`; without `schema`, also the file that holds it", max_length=4096)
+    ] = ""
+    schema: Annotated[dict[str, Any] | bool | str | None, _about("the schema itself, or the file that holds it")] = None
+
+
 class Options(msgspec.Struct, frozen=True, rename="camel"):
     """Settings by their camelCase names, in `initializationOptions` or under `caesura` in the workspace's settings."""
 
@@ -87,6 +99,16 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     in_strings: Annotated[bool, _about("suggest in strings")] = True
     warm: Annotated[bool, _about("begin to denoise at each edit; off: at the request, which saves power")] = True
     speculate: Annotated[bool, _about("in idle time, compute what comes after the suggestion that is shown")] = True
+    structured: Annotated[
+        bool, _about("in JSON and Markdown, suggest what is valid by construction, and offer structured edits")
+    ] = True
+    schemas: Annotated[
+        tuple[SchemaFor, ...],
+        _about(
+            "JSON schemas, `{fileMatch, url, schema}` each: the globs of the files that it is for, the name that"
+            " documents give it in `$schema`, the schema or its file; nothing is fetched"
+        ),
+    ] = ()
     syntax_gate: Annotated[bool, _about("show nothing that breaks the syntax beside it")] = True
     neighbours: Annotated[
         bool,

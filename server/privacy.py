@@ -10,7 +10,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
+from msgspec.structs import replace
 from pathspec import GitIgnoreSpec
+
+from caesura import wire
 
 FILLER = "\u2588"  # a full block: no programming language has a use for it, and it is cheap in tokens
 RULES = ".caesuraignore"  # a file of gitignore patterns in a workspace folder
@@ -143,10 +146,31 @@ def visible(text: str, prefix: str, suffix: str) -> str:
     return _INVISIBLE.sub(lambda c: c[0] if c[0] in prefix or c[0] in suffix else "", text)
 
 
-def around(prefix: str, suffix: str) -> tuple[str, str]:
-    """Both sides of a cursor, masked as one text: a cursor within a secret does not reveal either half of it."""
-    both = masked(prefix + suffix)
-    return both[: len(prefix)], both[len(prefix) :]
+def concealed(
+    prefix: str, segments: Sequence[wire.Text | wire.Hole], suffix: str
+) -> tuple[str, tuple[wire.Text | wire.Hole, ...], str]:
+    """Prefix, segments and suffix of a job, masked as one text: a hole within a secret reveals neither half of it."""
+    plain = prefix + "".join(part.text for part in segments if isinstance(part, wire.Text)) + suffix
+    text, at = masked(plain), len(prefix)
+    parts: list[wire.Text | wire.Hole] = []
+    for part in segments:
+        if isinstance(part, wire.Text):
+            parts.append(wire.Text(text[at : at + len(part.text)]))
+            at += len(part.text)
+        else:
+            parts.append(_beside(part, plain, text, at))
+    return text[: len(prefix)], tuple(parts), text[at:]
+
+
+def _beside(hole: wire.Hole, plain: str, text: str, at: int) -> wire.Hole:
+    """The hole at `at` of `plain`, what its grammar says of the text beside it as that is in the covered `text`."""
+    grammar = hole.grammar
+    if not isinstance(grammar, wire.Json) or not (grammar.typed or grammar.then):
+        return hole
+    start, end = at - len(grammar.typed), at + len(grammar.then)
+    typed = text[start:at] if plain[max(0, start) : at] == grammar.typed else masked(grammar.typed)
+    then = text[at:end] if plain[at:end] == grammar.then else masked(grammar.then)
+    return replace(hole, grammar=replace(grammar, typed=typed, then=then))
 
 
 def reveals(proposal: str, prefix: str, suffix: str) -> bool:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from caesura import wire
+from caesura.schemas import Schema, SchemaError
+from caesura.server import edits
 from caesura.server.context import Budget, Context, window_after, window_before
 from caesura.server.document import Document, Edit
 from caesura.server.files import Files
@@ -16,10 +18,11 @@ from caesura.server.languages import UNKNOWN
 from caesura.server.neighbours import History, Snapshot, Target, choose
 from caesura.server.options import Options
 from caesura.server.outline import index
+from caesura.server.schema_files import SchemaFiles
 from caesura.server.workspace import Open, Workspace
 
 MOST_OPEN = 24  # documents that are looked at, those opened last
-LOOK_S = 5.0  # until a change of `.caesuraignore` counts
+LOOK_S = 5.0  # until a change of `.caesuraignore` or of a schema counts
 
 
 class Surroundings:
@@ -29,6 +32,10 @@ class Surroundings:
         self._workspace = workspace
         self._options = options
         self._files = Files()
+        self.schema_files = SchemaFiles()
+        self._schema_of: dict[str, Schema | None] = {}  # of the documents where one was looked for
+        self._due_s: dict[str, float] = {}  # when to look for it again
+        self._looking: set[asyncio.Task[None]] = set()
         self._history = History()
         self._imported: dict[str, tuple[Snapshot, ...]] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
@@ -41,7 +48,7 @@ class Surroundings:
 
     @property
     def problems(self) -> list[str]:
-        return self._files.problems
+        return self._files.problems + self.schema_files.problems
 
     # What changes
 
@@ -49,7 +56,10 @@ class Surroundings:
         """The workspace's folders or the settings have changed."""
         options = self._options()
         self._files = Files(self._workspace.folders, options.ignore, trusted=options.trusted)
+        self.schema_files = SchemaFiles(self._workspace.folders, options.schemas, trusted=options.trusted)
         self._imported.clear()
+        self._schema_of.clear()
+        self._due_s.clear()
         self.generation += 1
         for opened in self._workspace.all():
             self.opened(opened.document.uri)
@@ -58,6 +68,8 @@ class Surroundings:
         """Read what a document imports, for the time when somebody types in it."""
         self.generation += 1
         self._refresh(uri)
+        if opened := self._workspace.get(uri):
+            self.schema(opened)
 
     def _refresh(self, uri: str) -> None:
         opened = self._workspace.get(uri)
@@ -75,6 +87,8 @@ class Surroundings:
 
     def closed(self, uri: str) -> None:
         self._imported.pop(uri, None)
+        self._schema_of.pop(uri, None)
+        self._due_s.pop(uri, None)
         self.generation += 1
         if name := self._workspace.label(uri):
             self._history.forget(name)
@@ -110,6 +124,25 @@ class Surroundings:
         snapshots = [*others, *self._imported.get(uri, ())]
         target = Target(name, place.language, place.prefix, place.suffix)
         return choose(target, snapshots, self._history.recent(time.monotonic()), kept=kept)
+
+    def schema(self, opened: Open) -> Schema | None:
+        """The schema of a document as it was found last; it is looked for meanwhile."""
+        document, now = opened.document, time.monotonic()
+        wanted = self._options().structured and document.language in edits.JSON
+        if wanted and now > self._due_s.get(document.uri, 0.0):
+            self._due_s[document.uri] = now + LOOK_S
+            task = asyncio.create_task(self._look(document))
+            self._looking.add(task)
+            task.add_done_callback(self._looking.discard)
+        return self._schema_of.get(document.uri)
+
+    async def _look(self, document: Document) -> None:
+        try:
+            found = (await asyncio.to_thread(self.schema_files.find, document.uri, document.text)).schema
+        except SchemaError:
+            found = None  # those who ask for an edit are told
+        if document.uri in self._due_s:
+            self._schema_of[document.uri] = found
 
     @property
     def _wanted(self) -> bool:

@@ -3,7 +3,8 @@ since. State only: typing.py starts, keeps and stops canvases.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -11,7 +12,8 @@ from caesura import wire
 from caesura.server.completion import finish, sure
 from caesura.server.context import Context
 from caesura.server.document import Edit
-from caesura.server.privacy import reveals
+from caesura.server.offers import Offer
+from caesura.server.privacy import reveals, visible
 
 LEAST_PART = 8  # code points of a line that are worth showing before all of it is locked
 _AUTO_CLOSED = frozenset(")]}>\"'`")
@@ -92,7 +94,8 @@ class WarmCanvas:
 
     `lead` is what the proposal begins with and the engine saw as fixed: a part that was accepted, the item that a
     popup has selected, or, for a speculative canvas, the whole proposal of the canvas before it. `least` is the
-    confidence asked of what is shown.
+    confidence asked of what is shown. With an `offer`, its segments are filled, and what is valid only as a whole is
+    shown whole or not at all.
     """
 
     def __init__(
@@ -103,6 +106,7 @@ class WarmCanvas:
         self.lead = lead
         self.least = least
         self.speculative = speculative
+        self.offer: Offer | None = None
         self.fills: tuple[wire.Fill, ...] = ()  # the answer so far; when it is done, with its alternatives
         self.answer: wire.Done | None = None
         self.over = False  # no more events will come
@@ -115,7 +119,7 @@ class WarmCanvas:
         self.shown = ""  # what the editor was given of it last, from the origin on
         self.replaces = False  # the lead takes the place of what is typed, which may be something else
         self.task: asyncio.Task[None] | None = None
-        self._finish = lru_cache(maxsize=16)(partial(finish, context=place))
+        self._fitted = lru_cache(maxsize=16)(partial(finish, context=place))
         self._sound: dict[str, str] = {}  # by the whole text from the origin on: what the gate left of it
 
     def __repr__(self) -> str:
@@ -123,10 +127,10 @@ class WarmCanvas:
         return f"<WarmCanvas {self.context.kind} at {self.typed.origin} typed {len(self.typed.text)} {state}>"
 
     def hear(self, event: wire.Locked | wire.Done) -> None:
-        self.fills = (event.holes[0],)
+        self.fills = (self._fill(event.holes),)
         self.steps = event.steps if isinstance(event, wire.Done) else event.step
         if isinstance(event, wire.Done):
-            self.fills += tuple(alternative[0] for alternative in event.alternatives)
+            self.fills += tuple(map(self._fill, event.alternatives))
             self.answer = event
             self.over = True
 
@@ -197,10 +201,22 @@ class WarmCanvas:
         if self.task is not None:
             self.task.cancel()
 
+    def _fill(self, holes: Sequence[wire.Fill]) -> wire.Fill:
+        if self.offer is None or len(self.offer.segments) == 1:
+            return holes[0]
+        return _joined(self.offer, holes)
+
+    def _finish(self, text: str) -> str:
+        if self.offer is None:
+            return self._fitted(text)
+        return text if text == visible(text, self.context.prefix, self.context.suffix) else ""
+
     def _proposals(self, cursor: int, *, part: bool, whole: bool) -> Iterator[Proposal]:
         for fill in self.fills:
             text = _settled(fill, done=self.answer is not None)
             least = 1
+            if self.offer is not None and text != fill.text:
+                continue
             if text is None and part:
                 text, least = _whole_words(fill), LEAST_PART
             if text is None:
@@ -218,7 +234,8 @@ class WarmCanvas:
             return text if fill.confidence >= self.least else ""
         given = len(self.typed.text) - len(self.lead)
         known = [(end, 1.0 if end <= given else p) for end, p in fill.probabilities if end <= len(text)]
-        return sure(text, known, self.least, context=self.context)
+        kept = sure(text, known, self.least, context=self.context)
+        return kept if kept == text or self.offer is None else ""
 
     def _whole(self, insert: str, cursor: int) -> Proposal:
         return Proposal(self.lead + insert, back=max(0, cursor - self.typed.origin))
@@ -230,6 +247,20 @@ class WarmCanvas:
         if whole not in self._sound or not self._sound[whole].startswith(typed):
             self._sound[whole] = typed + gate(cursor - proposal.back, cursor + proposal.eat, proposal.insert)
         return self._sound[whole][len(typed) :]
+
+
+def _joined(offer: Offer, holes: Sequence[wire.Fill]) -> wire.Fill:
+    """What an offer makes of its fills, as one fill. It counts as locked when all of it is."""
+    text = offer.text([fill.text for fill in holes])
+    waiting = sum(bool(fill.open) or _locked_run(fill) != fill.text for fill in holes)
+    chances = [chance for fill in holes for _, chance in fill.probabilities]
+    return wire.Fill(
+        text,
+        () if waiting else ((0, len(text)),),
+        min(fill.confidence for fill in holes),
+        waiting,
+        ((len(text), math.prod(chances)),) if chances and text else (),
+    )
 
 
 def _settled(fill: wire.Fill, *, done: bool) -> str | None:

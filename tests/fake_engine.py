@@ -13,6 +13,7 @@ from caesura.engine import supervisor, worker
 from caesura.engine.child import Patience
 
 ANSWER = "answer"
+VALUE = "12"  # of a hole with a grammar
 
 
 class Scheduler:
@@ -72,6 +73,8 @@ class Scheduler:
         if step < len(ANSWER):
             return [(peer, wire.Locked(job, step, tuple(fills), step, len(ANSWER)))]
         del self.jobs[peer, job]
+        grammars = [segment.grammar for segment in request.segments if isinstance(segment, wire.Hole)]
+        fills = [wire.Fill(VALUE, ((0, len(VALUE)),), 0.9) if g else f for f, g in zip(fills, grammars, strict=True)]
         done = wire.Done(
             job=job,
             seq=step,
@@ -80,6 +83,7 @@ class Scheduler:
             tokens=wire.Tokens(canvas=1),
             timings=wire.Timings(denoise_ms=12.0, first_lock_ms=2.0, total_ms=12.1 if self.model != "slow" else 2500),
             stop="complete",
+            level="valid" if any(grammars) else "",
         )
         return [(peer, done)]
 

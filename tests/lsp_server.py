@@ -59,8 +59,7 @@ class FakeEngine:
         if choices := getattr(order, "choices", None):
             self.answer(choices, order.done)
         jobs = [
-            {"prefix": j.prefix, "suffix": j.suffix, "kind": j.segments[0].kind, "id": j.job, "texts": texts(j)}
-            for j in self.jobs
+            {"prefix": j.prefix, "suffix": j.suffix, "kind": kind(j), "id": j.job, "texts": texts(j)} for j in self.jobs
         ]
         return {"jobs": jobs, "live": len(self.told), "cancelled": self.cancelled}
 
@@ -77,8 +76,14 @@ class FakeEngine:
                 tokens=wire.Tokens(),
                 timings=wire.Timings(),
                 stop="complete",
+                level="valid" if self.jobs[-1].kind == "edit" else "",
             )
         self.told[job].put_nowait(event)
+
+
+def kind(job: wire.Infill) -> str:
+    """Of a job's first hole."""
+    return next(segment.kind for segment in job.segments if isinstance(segment, wire.Hole))
 
 
 def texts(job: wire.Infill) -> list[str | None]:

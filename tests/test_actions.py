@@ -44,9 +44,9 @@ class Editor:
         self.open(text)
         return result
 
-    def open(self, text: str) -> None:
+    def open(self, text: str, language: str = "python") -> None:
         self.text = text
-        document = {"uri": URI, "languageId": "python", "version": 0, "text": text}
+        document = {"uri": URI, "languageId": language, "version": 0, "text": text}
         self.client.notify("textDocument/didOpen", {"textDocument": document})
 
     def command(self, name: str, *ranges: Any, **more: Any) -> "asyncio.Future[dict[str, Any]]":
@@ -143,9 +143,14 @@ def at(line: int, character: int, end_line: int | None = None, end: int | None =
 
 async def test_commands_and_kinds_are_advertised(other: Editor) -> None:
     capabilities = (await other.start(""))["capabilities"]
-    assert {"caesura.fillSelection", "caesura.fillHoles", "caesura.repair", "caesura.another", "caesura.keep"} <= set(
-        capabilities["executeCommandProvider"]["commands"]
-    )
+    assert {
+        "caesura.fillSelection",
+        "caesura.fillHoles",
+        "caesura.repair",
+        "caesura.another",
+        "caesura.keep",
+        "caesura.edit",
+    } <= set(capabilities["executeCommandProvider"]["commands"])
     kinds = {"codeActionKinds": ["refactor.rewrite", "quickfix"], "resolveProvider": True}
     assert capabilities["codeActionProvider"] == kinds
 
@@ -366,3 +371,89 @@ async def test_an_editor_without_literals_gets_bare_commands(other: Editor) -> N
     await other.start("x = old\n", {})
     [call] = await other.actions(at(0, 4, 0, 7))
     assert call["command"] == "caesura.fillSelection"
+
+
+# Structured edits
+
+
+async def test_a_structured_edit_is_one_versioned_edit_with_what_is_sure_of_it(editor: Editor) -> None:
+    editor.open('{\n  "a": 1, // \U0001f600\n  "b": null,\n}\n', "jsonc")
+    editing = editor.command("caesura.edit", at(2, 7), version=0)
+    known = await editor.engine(["[true]"])
+    assert known["jobs"][0]["prefix"].endswith('"b": ')
+    answer = await editor.answer(editing)
+    assert editor.text == '{\n  "a": 1, // \U0001f600\n  "b": [true],\n}\n'
+    assert (answer["applied"], answer["level"], answer["holes"]) == (True, "valid", 1)
+
+
+async def test_several_places_are_edited_as_one_and_shown_first_on_request(editor: Editor) -> None:
+    editor.open("[1, 2, 3]\n", "json")
+    editing = editor.command("caesura.edit", at(0, 1, 0, 2), at(0, 7, 0, 8), preview=True)
+    await editor.engine(["10"])
+    await editor.engine(["30"], jobs=2)
+    answer = await editor.answer(editing)
+    assert (answer["applied"], answer["level"]) == (False, "valid")
+    assert editor.said("workspace/applyEdit") == []
+    editor.apply(answer["edit"])
+    assert editor.text == "[10, 2, 30]\n"
+
+
+async def test_structured_edits_are_offered_by_title_and_resolved_when_chosen(editor: Editor) -> None:
+    editor.open('{"a": 1}\n', "json")
+    found = await editor.actions(at(0, 7))
+    assert 0 < len(found) <= 3
+    action = next(one for one in found if one["title"] == "Add a member")
+    assert (action["kind"], "edit" in action) == ("refactor.rewrite", False)
+    resolving = editor.client.ask("codeAction/resolve", action)
+    await editor.engine(['"b": 2'])
+    editor.apply((await asyncio.wait_for(resolving, 20))["result"]["edit"])
+    assert editor.text == '{"a": 1, "b": 2}\n'
+    assert any("Add a member: valid by construction." in line for line in editor.logged())
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "more", "reason"),
+    [
+        ('{"a": 1]', "json", {}, "broken at 1:8"),
+        ('{"a": 1}', "json", {"offer": "Add a row"}, "There is no such edit here"),
+        ('{"a": 1}', "json", {"schema": "none.json"}, "does not exist"),
+        ("x = (old)", "python", {}, "JSON, Markdown, YAML and TOML only"),
+    ],
+)
+async def test_what_cannot_be_edited_is_said_and_offered_by_nobody(
+    editor: Editor, text: str, language: str, more: Any, reason: str
+) -> None:
+    editor.open(text, language)
+    answer = await editor.answer(editor.command("caesura.edit", at(0, 6, 0, 7), **more))
+    assert answer["applied"] is False
+    assert reason in answer["message"]
+    if not more:
+        assert [one["title"] for one in await editor.actions(at(0, 6, 0, 7))] == ["Infill selection"]
+    assert editor.text == text
+
+
+async def test_a_schema_that_is_named_and_not_there_is_told_with_the_edit(editor: Editor) -> None:
+    editor.open('{"$schema": "https://example.org/s", "a": 1}', "json")
+    editing = editor.command("caesura.edit", at(0, 42, 0, 43))
+    await editor.engine(["2"])
+    answer = await editor.answer(editing)
+    assert "https://example.org/s is not fetched" in answer["message"]
+    assert (answer["applied"], answer["level"]) == (True, "valid")
+
+
+async def test_without_the_setting_there_are_no_structured_edits(other: Editor) -> None:
+    capabilities = {"workspace": WORKSPACE, "textDocument": {"codeAction": RESOLVES}}
+    options = {"structured": False}
+    start = {"processId": None, "capabilities": capabilities, "initializationOptions": options}
+    await other.client.call("initialize", start)
+    other.client.notify("initialized", {})
+    other.open('{"a": 1}', "json")
+    assert await other.actions(at(0, 7)) == []
+    answer = await other.answer(other.command("caesura.edit", at(0, 6, 0, 7)))
+    assert "setting 'structured'" in answer["message"]
+
+
+async def test_in_a_large_document_edits_are_offered_only_to_a_person_who_asks(editor: Editor) -> None:
+    editor.open("[" + "1, " * 40_000 + "1]", "json")
+    assert await editor.actions(at(0, 1), triggerKind=2) == []
+    assert len(await editor.actions(at(0, 1), triggerKind=1)) > 0

@@ -57,8 +57,12 @@ HEAVY = ("torch", "safetensors", "tokenizers", "numpy", "triton")
     ("where", "banned", "besides"),
     [
         (("caesura.server",), (*HEAVY, "caesura.engine", "caesura.kernels"), ()),
-        (("caesura.wire", "caesura.paths", "caesura.rendezvous", "caesura.models"), HEAVY, ()),
-        (("caesura.wire",), ("caesura.engine", "caesura.kernels", "caesura.server", "caesura.commands"), ()),
+        (("caesura.wire", "caesura.paths", "caesura.rendezvous", "caesura.models", "caesura.schemas"), HEAVY, ()),
+        (
+            ("caesura.wire", "caesura.schemas"),
+            ("caesura.engine", "caesura.kernels", "caesura.server", "caesura.commands"),
+            (),
+        ),
         (("caesura.cli", "caesura.commands"), (*HEAVY, "caesura.kernels"), ()),
         (("caesura.engine",), ("caesura.server", "caesura.commands", "pygls", "lsprotocol", "tree_sitter"), ()),
         (("caesura.kernels",), ("caesura.engine", "caesura.server", "caesura.wire", "caesura.commands"), ()),
@@ -94,6 +98,8 @@ PURE = [
     ),
     *("caesura.server.neighbours", "caesura.server.outline", "caesura.server.privacy", "caesura.server.notebooks"),
     *("caesura.server.gaps", "caesura.server.orders", "caesura.server.restraint", "caesura.server.streaming"),
+    *("caesura.server.offers", "caesura.server.edits", "caesura.server.scalar_edits"),
+    *(name for name in MODULES if name.startswith(("caesura.server.json_", "caesura.server.markdown_"))),
 ]
 IO_MODULES = (
     *("os", "io", "sys", "time", "datetime", "socket", "select", "selectors", "subprocess", "signal", "threading"),

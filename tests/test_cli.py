@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +32,13 @@ FAKE = Path(__file__).with_name("fake_engine.py")
 
 @pytest.fixture(scope="module", autouse=True)
 def engine() -> Iterator[Path]:
-    """The place of the embedded model, held by a fake engine: every command here finds it running."""
+    with running_engine() as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def running_engine() -> Iterator[Path]:
+    """The place of the embedded model, held by a fake engine: every command finds it running."""
     folder = Path(tempfile.mkdtemp(prefix="caesura-"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CAESURA_RUNTIME", str(folder))
@@ -74,14 +81,15 @@ Run = Callable[..., Ran]
 def run(capfd: pytest.CaptureFixture[str]) -> Run:
     """`caesura ARGUMENTS` in this process: what the console script calls, without 150 ms of start each time."""
 
-    def call(*arguments: object) -> Ran:
-        try:
-            code = cli.main([str(argument) for argument in arguments])
-        except SystemExit as error:
-            code = int(error.code or 0)
-        return Ran(code, *capfd.readouterr())
+    return partial(call, capfd)
 
-    return call
+
+def call(capfd: pytest.CaptureFixture[str], *arguments: object) -> Ran:
+    try:
+        code = cli.main([str(argument) for argument in arguments])
+    except SystemExit as error:
+        code = int(error.code or 0)
+    return Ran(code, *capfd.readouterr())
 
 
 @pytest.fixture

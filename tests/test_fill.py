@@ -11,10 +11,11 @@ from caesura import wire
 from caesura.server import repair
 from caesura.server.document import Document
 from caesura.server.engine import EngineBusy, EngineError
-from caesura.server.fill import Events, Fills, Progress, Result
+from caesura.server.fill import Fills
 from caesura.server.gaps import NoFill
 from caesura.server.options import Options
 from caesura.server.privacy import FILLER
+from caesura.server.results import Events, Progress, Result
 
 URI = "file:///project/a.py"
 Texts = Sequence[str]  # of all holes of a job
@@ -23,6 +24,8 @@ PIECE = st.text(st.sampled_from("ab ([\t\r\n\u2028\U0001f600\u0301"), max_size=1
 
 class FakeEngine:
     """Answers each job with the candidates that `answer` gives for it, best first; says before how it goes on."""
+
+    level = ""
 
     def __init__(self, *answers: Sequence[Texts] | Callable[[wire.Infill], Sequence[Texts]]) -> None:
         self.answers = list(answers)
@@ -38,7 +41,7 @@ class FakeEngine:
         started = (best[0], *(wire.Fill("", open=8) for _ in best[1:]))
         yield wire.Locked(job=job.job, seq=0, holes=started, step=1, of=2)
         yield wire.Done(
-            **{"job": job.job, "seq": 1, "holes": best, "alternatives": tuple(others), "steps": 2},
+            **{"job": job.job, "seq": 1, "holes": best, "alternatives": tuple(others), "steps": 2, "level": self.level},
             tokens=wire.Tokens(),
             timings=wire.Timings(),
             stop="complete",

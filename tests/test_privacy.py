@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caesura.server.privacy import FILLER, Ignore, around, masked, reveals, visible
+from caesura.server.privacy import FILLER, Ignore, concealed, masked, reveals, visible
 
 ROOT = Path(__file__).parents[1]
 RANDOM = "q7Zr2Kx9Vb4Nw8Ty3Lm6Hs1Pd5Gf0JcAeRuQiWo7Yt"  # drawn once for these tests; opens nothing
@@ -207,7 +207,7 @@ def test_half_a_private_key_is_covered_too() -> None:
 
 def test_a_cursor_within_a_secret_reveals_neither_half() -> None:
     token = "ghp_" + drawn(36)
-    before, after = around(f'x = "{token[:20]}', f'{token[20:]}"\ny = 1\n')
+    before, _, after = concealed(f'x = "{token[:20]}', (), f'{token[20:]}"\ny = 1\n')
     assert before == 'x = "' + FILLER * 20
     assert after == FILLER * 20 + '"\ny = 1\n'
 

@@ -528,7 +528,7 @@ def test_a_good_draft_spares_the_search_its_steps(tiny: BlockLlama) -> None:
         ({"sampler": "nope"}, "no sampler named 'nope'"),
         ({"sampler": "__init__"}, "no sampler"),
         ({"segments": (wire.Text("x"),)}, "holes"),
-        ({"segments": (wire.Hole(grammar="json"),)}, "[Gg]rammar"),
+        ({"segments": (wire.Hole(grammar=wire.Pattern("(")),)}, "[Pp]attern"),
         ({"draft": ("a", "b")}, "drafts"),
     ],
 )

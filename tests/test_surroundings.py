@@ -140,3 +140,28 @@ async def test_every_restored_tab_gets_its_imports_and_a_closed_one_keeps_none(t
     await read(project)
     assert all("def __init__(self, side):" in project.neighbours(tab) for tab in tabs)
     assert closed not in project.around._imported
+
+
+async def test_the_schema_of_an_open_document_is_known_and_followed_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(surroundings, "LOOK_S", 0.0)
+    (tmp_path / "s.json").write_text('{"title": "old"}')
+    project = Project(tmp_path)
+    opened = project.open("a.json", '{"$schema": "./s.json", ', "json")
+    assert await schema(project, opened, "old") == {"title": "old"}
+    (tmp_path / "s.json").write_text('{"title": "newer"}')
+    assert await schema(project, opened, "newer") == {"title": "newer"}
+    (tmp_path / "s.json").write_text("no schema")
+    assert await schema(project, opened, None) is None
+
+
+async def schema(project: Project, opened: Open, title: str | None) -> object:
+    """What is known once that is the schema with this title."""
+    for _ in range(500):
+        found = project.around.schema(opened)
+        document = found.document if found else None
+        if (document["title"] if document else None) == title:
+            break
+        await asyncio.sleep(0.01)
+    return document

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from caesura import wire
+from caesura.schemas import Schema
 from caesura.server import typing
 from caesura.server.canvases import Selected
 from caesura.server.context import Budget, Context
@@ -84,6 +85,7 @@ class Alone:
 
     generation = 0
     known: tuple[wire.Neighbour, ...] = ()
+    rules: Schema | None = None
 
     def hidden(self, opened: Open) -> bool:
         return "secret" in opened.document.uri
@@ -93,6 +95,9 @@ class Alone:
 
     def neighbours(self, opened: Open, place: Context, kept: tuple[wire.Neighbour, ...]) -> tuple[wire.Neighbour, ...]:
         return self.known
+
+    def schema(self, opened: Open) -> Schema | None:
+        return self.rules
 
 
 class Counted:
@@ -751,3 +756,109 @@ async def test_every_request_leaves_a_trace() -> None:
     await editor.engine.say(" ")
     await request
     assert editor.counted.answers == ["warm", "typed_through", "superseded", "nothing"]
+
+
+# What has a grammar
+
+
+def written(text: str, language: str, **options: object) -> Editor:
+    return Editor(text, uri=f"file:///a.{language}", language=language, **options)
+
+
+async def test_in_markdown_the_hole_of_an_item_has_a_grammar_and_typing_on_keeps_its_canvas() -> None:
+    editor = written("- one\n-|\n", "markdown")
+    await editor.type(" ")
+    [job] = editor.engine.jobs
+    [hole] = job.segments
+    assert isinstance(hole, wire.Hole)
+    assert isinstance(hole.grammar, wire.Pattern)
+    await editor.engine.say("two three")
+    assert await editor.shown() == "two three"
+    await editor.type("tw")
+    assert await editor.shown() == "o three"
+    assert len(editor.engine.jobs) == 1
+
+
+async def test_without_the_setting_or_away_from_a_structure_the_hole_has_none() -> None:
+    for editor in (written("- one\n-|\n", "markdown", structured=False), written("Some words|\n", "markdown")):
+        await editor.type(" ")
+        assert editor.engine.jobs[-1].segments == (wire.Hole(32, "line"),)
+
+
+async def test_what_is_valid_as_a_whole_is_shown_whole_or_not_at_all() -> None:
+    text = "a long item of some words"
+    unsure = ((6, 0.9), (len(text), 0.2))
+    editor = written("- one\n-|\n", "markdown", deadline_ms=1.0, min_confidence=0.5)
+    await editor.type(" ")
+    request = await editor.ask()
+    await editor.engine.say(text, locked=17)
+    await asyncio.sleep(0.01)
+    assert not request.done()
+    await editor.engine.say(text, None, "another item", sure=unsure)
+    assert (await proposed(request)).insert == ""
+    sure = written("- one\n-|\n", "markdown", min_confidence=0.1)
+    await sure.type(" ")
+    await sure.engine.say(text, sure=unsure)
+    assert await sure.shown() == text
+
+
+async def test_the_rest_of_a_table_row_is_several_holes_and_one_proposal() -> None:
+    editor = written("|", "markdown")
+    await editor.type("| a | b |\n|---|---|\n| 1 | 2 |\n|")
+    await editor.type(" ")
+    job = editor.engine.jobs[-1]
+    holes = [segment for segment in job.segments if isinstance(segment, wire.Hole)]
+    assert len(holes) == 2
+    fills = tuple(wire.Fill(text, ((0, 1),), 0.9) for text in "34")
+    done = {"job": job.job, "seq": 0, "steps": 1, "stop": "complete"}
+    await editor.engine.tell(wire.Done(**done, holes=fills, tokens=wire.Tokens(), timings=wire.Timings()))
+    assert await editor.shown() == "3 | 4 |"
+    await editor.type("3 ")
+    assert await editor.shown() == "| 4 |"
+    assert editor.engine.jobs[-1] is job
+
+
+async def test_in_json_the_hole_goes_on_with_what_is_typed_by_the_documents_schema() -> None:
+    editor = written('{"level": "lo|"}\n', "json")
+    editor.around.rules = Schema.read('{"properties": {"level": {"enum": ["low", "lower", "high"]}}}')
+    await editor.type("w")
+    [job] = editor.engine.jobs
+    [hole] = job.segments
+    assert isinstance(hole, wire.Hole)
+    assert isinstance(hole.grammar, wire.Json)
+    assert (hole.grammar.typed, hole.grammar.then, hole.grammar.schema) == ('"low', '"', 0)
+    assert len(job.schemas) == 1
+    await editor.engine.say("er")
+    assert await editor.shown() == "er"
+
+
+async def test_a_key_typed_otherwise_begins_a_hole_with_a_grammar_again() -> None:
+    editor = written('{"a": 1, |}\n', "json")
+    await editor.type('"b')
+    await editor.engine.say('ar": 2')
+    assert await editor.shown() == 'ar": 2'
+    await editor.type("o")
+    first, second = (job.segments[0] for job in editor.engine.jobs)
+    assert isinstance(first, wire.Hole)
+    assert isinstance(second, wire.Hole)
+    assert isinstance(first.grammar, wire.Json)
+    assert isinstance(second.grammar, wire.Json)
+    assert (first.grammar.typed, second.grammar.typed) == ('"b', '"bo')
+    assert second.grammar.taken == ("a",)
+
+
+async def test_a_part_that_is_taken_leaves_the_rest_as_it_is() -> None:
+    editor = written('{"a": |}\n', "json")
+    await editor.type("[")
+    await editor.engine.say("1, 2, 3]")
+    assert await editor.shown() == "1, 2, 3]"
+    await editor.type("1, ")
+    assert await editor.shown() == "2, 3]"
+    assert len(editor.engine.jobs) == 1
+
+
+async def test_invisible_characters_are_not_shown_where_leaving_them_out_may_break_the_grammar() -> None:
+    editor = written('{"a": |}\n', "json")
+    await editor.type('"')
+    await editor.engine.say('x\u200by"', None, 'z"')
+    assert await editor.shown() == 'z"'

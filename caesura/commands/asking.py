@@ -70,3 +70,16 @@ async def ask(engine: Engine, job: wire.Infill, show: Callable[[wire.Locked | wi
 
 def print_json(value: object) -> None:
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def report(done: wire.Done, model: str) -> dict[str, object]:
+    """What `--json` says besides the text: the holes as the engine sent them, before they were fitted in."""
+    return {
+        "holes": msgspec.to_builtins(done.holes),
+        "steps": done.steps,
+        "tokens": msgspec.to_builtins(done.tokens),
+        "timings": msgspec.to_builtins(done.timings),
+        "confidence": min(filled.confidence for filled in done.holes),
+        "stop": done.stop,
+        "model": model,
+    }

@@ -8,11 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
-import msgspec
-
 from caesura import wire
 from caesura.commands import CommandFailed
-from caesura.commands.asking import Gap, ask, gap, print_json, shared
+from caesura.commands.asking import Gap, ask, gap, print_json, report, shared
 from caesura.commands.source import Source
 from caesura.server.context import Context
 from caesura.server.engine import job_id
@@ -23,10 +21,7 @@ Show = Callable[[wire.Locked | wire.Done], None]
 
 def fill(options: argparse.Namespace) -> None:
     source = Source.read(options.file)
-    start = source.offset(*options.at)
-    end = source.offset(*options.to) if options.to else start
-    if end < start:
-        raise CommandFailed("--to lies before --at.")
+    start, end = source.span(options.at, options.to)
     asked = gap(source.text, start, end, language("", options.file).id)
     segments = (asked.hole,)
     if options.watch:
@@ -40,7 +35,7 @@ def fill(options: argparse.Namespace) -> None:
     if options.write and text:
         source.write([(start, end, text)])
     if options.json:
-        print_json({"text": text, **_report(done, model)})
+        print_json({"text": text, **report(done, model)})
     if not text:
         raise CommandFailed(f"The model proposes nothing here{'; nothing was written' if options.write else ''}.")
     if not options.json and not options.write:
@@ -68,7 +63,7 @@ def holes(options: argparse.Namespace) -> None:
     if options.write and filled:
         source.write(filled)
     if options.json:
-        print_json({"texts": texts, **_report(done, model)})
+        print_json({"texts": texts, **report(done, model)})
     elif not options.write:
         for start, _, text in filled:
             print(f"{_place(source, start)}: {text}")
@@ -116,16 +111,3 @@ async def _run(
             prompt=options.prompt_format,
         )
         return await ask(engine, job, show or (lambda event: None)), welcome.model
-
-
-def _report(done: wire.Done, model: str) -> dict[str, object]:
-    """What `--json` says besides the text: the holes as the engine sent them, before they were fitted in."""
-    return {
-        "holes": msgspec.to_builtins(done.holes),
-        "steps": done.steps,
-        "tokens": msgspec.to_builtins(done.tokens),
-        "timings": msgspec.to_builtins(done.timings),
-        "confidence": min(filled.confidence for filled in done.holes),
-        "stop": done.stop,
-        "model": model,
-    }

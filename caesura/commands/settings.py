@@ -22,8 +22,10 @@ def run(options: argparse.Namespace) -> None:
 def schema() -> dict[str, Any]:
     """A JSON schema of the object that an editor sends."""
     found = msgspec.json.schema(Options)
-    whole: dict[str, Any] = found["$defs"]["Options"]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole, "additionalProperties": False}
+    parts: dict[str, Any] = found["$defs"]
+    whole = parts.pop("Options")
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$defs": parts}
+    return {**head, **whole, "additionalProperties": False}
 
 
 def table() -> str:
@@ -50,5 +52,7 @@ def _range(about: Mapping[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in about["enum"])
     if "minimum" in about:
         return f"{about['minimum']:,} to {about['maximum']:,}"
+    if "$ref" in about.get("items", {}):
+        return "list of objects"
     names = {"boolean": "`true`, `false`", "array": "list of text", "object": "name to `true` or `false`"}
     return names.get(about["type"], "`null`" if about["type"] == "null" else "text")

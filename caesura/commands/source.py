@@ -58,6 +58,14 @@ class Source:
             raise CommandFailed(f"Line {line} of {self.path} has no column {column}; its last is {end - start + 1}.")
         return start + column - 1
 
+    def span(self, at: tuple[int, int], to: tuple[int, int] | None) -> tuple[int, int]:
+        """The offsets of `--at` and `--to`. Raises CommandFailed."""
+        start = self.offset(*at)
+        end = self.offset(*to) if to else start
+        if end < start:
+            raise CommandFailed("--to lies before --at.")
+        return start, end
+
     def position(self, offset: int) -> tuple[int, int]:
         """Line and column of an offset, counted from 1."""
         ends = [found.end() for found in _LINE_END.finditer(self.text, 0, offset)]

@@ -1,0 +1,98 @@
+"""`caesura edit`: a structured edit of a file, which leaves it valid; show the text, write it when asked to."""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import cache
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from caesura import wire
+from caesura.commands import CommandFailed
+from caesura.commands.asking import print_json, report, shared
+from caesura.commands.source import Source
+from caesura.server.document import Document
+from caesura.server.engine import Engine
+from caesura.server.gaps import NoFill, Span
+from caesura.server.languages import language
+from caesura.server.offers import NoOffer
+from caesura.server.options import Options
+from caesura.server.results import Newest, Result
+from caesura.server.schema_files import SchemaFiles
+from caesura.server.structured import TOLD, Find, Structured, choose, finder
+
+
+def edit(options: argparse.Namespace) -> None:
+    source = Source.read(options.file)
+    span = source.span(options.at, options.to)
+    path = Path(options.file).absolute()
+    document = Document(path.as_uri(), language("", options.file).id, 1, source.text, "utf-32")
+    schema = str(Path(options.schema).absolute()) if options.schema else None
+    files = SchemaFiles([str(Path.cwd()), str(path.parent)])
+    find = cache(finder(document.uri, document.language, files, schema))
+    try:
+        if options.list:
+            _list(find, document, span, options)
+            return
+        offer, _ = choose(find, document.text, *span, options.offer)  # what cannot be edited needs no engine
+        result, done, model = asyncio.run(_run(options, document, span, find))
+    except (NoFill, NoOffer) as error:
+        raise CommandFailed(str(error)) from error
+    [(start, end, text)] = result.edits
+    if options.write:
+        source.write(result.edits)
+    if options.json:
+        what = {"offer": offer.title, "start": start, "end": end, "level": result.level, "note": result.note}
+        print_json({"text": text, **what, **report(done, model)})
+        return
+    if not options.write:
+        print(text)
+    print(" ".join([f"caesura: {TOLD[result.level]}.", result.note]).strip(), file=sys.stderr)
+
+
+def _list(find: Find, document: Document, span: Span, options: argparse.Namespace) -> None:
+    offers, note = find(document.text, *span)
+    if options.json:
+        print_json([{"offer": offer.title, "start": offer.start, "end": offer.end} for offer in offers])
+        return
+    for number, offer in enumerate(offers, 1):
+        print(f"{number}  {offer.title}")
+    if note:
+        print(f"caesura: {note}", file=sys.stderr)
+
+
+class _Asked:
+    """The engine, asked as the command line says. The last answer is kept for the report."""
+
+    def __init__(self, engine: Engine, options: argparse.Namespace) -> None:
+        self._engine = engine
+        self._options = options
+        self.done: wire.Done | None = None
+
+    def __repr__(self) -> str:
+        return f"<_Asked {self.done}>"
+
+    async def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]:
+        options = self._options
+        job = replace(job, deadline_ms=options.deadline_ms, sampler=options.sampler, prompt=options.prompt_format)
+        async with aclosing(self._engine.infill(job)) as events:
+            async for event in events:
+                if isinstance(event, wire.Done):
+                    self.done = event
+                yield event
+
+
+async def _run(
+    options: argparse.Namespace, document: Document, span: Span, find: Find
+) -> tuple[Result, wire.Done, str]:
+    async with shared(options) as (engine, welcome):
+        asked = _Asked(engine, options)
+        structured = Structured(asked, Options, lambda document, place, budget: (place, ()), Newest())
+        async with aclosing(structured.edit(document, [span], find, options.offer)) as events:
+            *_, result = [event async for event in events]
+        assert isinstance(result, Result)
+        assert asked.done
+        return result, asked.done, welcome.model

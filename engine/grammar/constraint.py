@@ -1,0 +1,178 @@
+"""A hole's grammar over a vocabulary, as the engine asks it: what a `wire.Json` or `wire.Pattern` says becomes a
+`Language`, that an `Automaton`, and that, with the tree of the tokens, a `Grammar`.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from caesura import wire
+from caesura.engine.grammar import json, regex
+from caesura.engine.grammar.automaton import NEVER, Automaton, Config
+from caesura.engine.grammar.expressions import Language, Regular
+from caesura.engine.grammar.solve import Fill, Gains, Graph, State
+from caesura.engine.grammar.tokens import Tree, Walker
+
+MAX_CONFIGS = 20_000  # of a grammar that is kept: some 20 MB
+BIASES = 64  # kept
+SIMPLE = 64  # tokens of a simple text, where the shortest is not sound
+DUPLICATES = 8  # keys said twice that are replaced before we fall back on what is known
+
+
+def load(spec: wire.Json | wire.Pattern, schemas: Sequence[str], tree: Tree) -> "Grammar":
+    """The grammar of a hole. Raises ValueError with one sentence where nothing can stand there, or too much."""
+    if isinstance(spec, wire.Pattern):
+        return Grammar(Language(Regular(regex.matching(spec.regex, whole=True)), _no_rule), tree)
+    return Grammar(_json(spec, schemas), tree, spec)
+
+
+def _no_rule(name: object) -> "Regular":
+    raise KeyError(name)
+
+
+def _json(spec: wire.Json, schemas: Sequence[str]) -> Language:
+    if spec.schema is None:
+        return json.language(spec)
+    if spec.schema >= len(schemas):
+        raise ValueError("The grammar names a schema that the job does not have.")
+    from caesura.engine.grammar import schema
+    from caesura.schemas import Schema
+
+    return schema.language(spec, Schema.read(schemas[spec.schema]))
+
+
+class Grammar:
+    """A language over a vocabulary. A `State` is all that is possible behind some text of the hole.
+
+    Raises ValueError where no text fits. The text of a hole is sound when no object in it has a key twice.
+    """
+
+    def __init__(self, language: Language, tree: Tree, spec: wire.Json | None = None) -> None:
+        self.exact = language.exact
+        self._automaton, self._pieces = Automaton(language), tree.pieces
+        self._typed, self._then = (spec.typed, spec.then) if spec else ("", "")
+        self._members = spec is not None and spec.start == "members"
+        self._json = spec is not None
+        self.graph = Graph(Walker(self._automaton, tree), self._accepts)
+        self._beginning = self._automaton.read([self._automaton.start], self._typed.encode())
+        self._starts: dict[bytes, State] = {}
+        self._allowed: dict[State, Tensor] = {}
+        self._fills: dict[tuple[State, int], list[int] | None] = {}
+        if not self._beginning or self.shortest(self.start(b"")) is None:
+            raise ValueError("Nothing can stand here that the schema, or the text around it, allows.")
+
+    def __repr__(self) -> str:
+        return f"<Grammar {self._automaton} {self.graph}>"
+
+    @property
+    def full(self) -> bool:
+        """Whether it knows so much that it had better begin anew."""
+        return len(self.graph.configs) > MAX_CONFIGS
+
+    def _accepts(self, config: Config) -> bool:
+        return any(map(self._automaton.ends, self._automaton.read([config], self._then.encode())))
+
+    # Left to right
+
+    def start(self, forced: bytes) -> State:
+        """Before the hole, where it has to write `forced` first (canvas.heal)."""
+        if forced not in self._starts:
+            configs = [self._automaton.behind(forced, c) if forced else c for c in sorted(self._beginning)]
+            self._starts[forced] = tuple(sorted(map(self.graph.number, configs)))
+        return self._starts[forced]
+
+    def after(self, state: State, token: int) -> State:
+        """Behind one more token; nothing is possible where it must not stand."""
+        return self.graph.after(state, token)
+
+    def ends(self, state: State) -> bool:
+        """Whether the hole may end here."""
+        return any(map(self.graph.ends, state))
+
+    def bias(self, state: State, width: int) -> Tensor:
+        """[width]: 0 where a token may come next, else -inf."""
+        bias = self._allowed.get(state)
+        if bias is None or len(bias) != width:
+            bias = torch.full((width,), -torch.inf)
+            bias[torch.from_numpy(self.graph.tokens(state))] = 0.0
+            if len(self._allowed) >= BIASES:
+                self._allowed.clear()
+            self._allowed[state] = bias
+        return bias
+
+    def shortest(self, state: State) -> bytes | None:
+        """The shortest text that ends the hole from here."""
+        configs = [self.graph.configs[number] for number in state]
+        if self._then:
+            return self._automaton.shortest_before(configs, self._then.encode())
+        best = min(configs, key=self._automaton.length)
+        return None if self._automaton.length(best) >= NEVER else self._automaton.shortest(best)
+
+    def simplest(self, forced: bytes) -> bytes:
+        """A short text of the whole hole, behind `forced`."""
+        shortest = self.shortest(self.start(b""))
+        assert shortest is not None, "a grammar without a text is refused"
+        if not self.sound(shortest, whole=True):  # the shortest key, twice
+            draw = torch.Generator().manual_seed(0)
+            logp = -1 - 3 * torch.rand(SIMPLE, len(self._pieces) + 1, generator=draw)
+            logp[:, -1] = 0.0
+            fill = self.best(self.start(b""), logp, [None] * SIMPLE, [], 0, len(self._pieces))
+            shortest = b"".join(self._pieces[t] for t in fill or () if t < len(self._pieces))
+            if not fill or not self.sound(shortest, whole=True):
+                raise ValueError("What can stand here would need more keys than fit; ask for fewer.")
+        return forced + shortest
+
+    def sound(self, raw: bytes, *, whole: bool = False) -> bool:
+        """Whether no object has a key twice, as far as the hole's text goes; `whole`: with what stands behind it."""
+        if not self._json:
+            return True
+        text = self._typed + raw.decode("utf-8", errors="ignore") + (self._then if whole else "")
+        return json.distinct_keys(text, members=self._members)
+
+    # A whole canvas
+
+    def best(
+        self,
+        state: State,
+        logp: Tensor,
+        held: Sequence[int | None],
+        known: Sequence[int],
+        skip: int,
+        null: int | None,
+    ) -> list[int] | None:
+        """The most probable whole fill: a token for every slot, the null where it writes nothing.
+
+        `logp` is [slots, width]; `held` are the decided slots' tokens; `known` is a fill that agrees with them, or
+        empty. The first `skip` bytes are not the hole's own. None where nothing whole fits so many slots.
+        """
+        fill = Fill(self.graph, state, Gains(logp, self.graph.walker.sets), held, known, null)
+        for _ in range(DUPLICATES):
+            tokens = fill.solve()
+            if tokens is None:
+                break
+            twice = self._first_unsound([self._pieces[t] if t != null else b"" for t in tokens], skip)
+            if twice is None:
+                return tokens
+            if held[twice] is not None:
+                break
+            fill.ban(twice, tokens[twice])
+        return list(known) or None
+
+    def any(self, state: State, slots: int, width: int) -> list[int] | None:
+        """Some fill of exactly so many tokens, out of `width`."""
+        if (state, slots) not in self._fills:
+            gains = Gains(torch.zeros(slots, width), self.graph.walker.sets)
+            self._fills[state, slots] = Fill(self.graph, state, gains, [None] * slots, [], None).solve()
+        return self._fills[state, slots]
+
+    def _first_unsound(self, written: Sequence[bytes], skip: int) -> int | None:
+        raw = b"".join(written)[skip:]
+        if self.sound(raw, whole=True):
+            return None
+        end = 0
+        for slot, piece in enumerate(written):
+            end += len(piece)
+            if piece and not self.sound(raw[: max(0, end - skip)]):
+                return slot
+        return len(written) - 1

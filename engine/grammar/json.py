@@ -1,0 +1,190 @@
+"""JSON as it is laid out: the white space of a file is part of the grammar, so a fill looks like what is around it.
+
+A container has its items on one line, or each on a line of its own; what is on one line has no line break inside.
+`loose` takes any white space instead, and any depth.
+"""
+
+import re
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from json import loads as decode
+
+from caesura import wire
+from caesura.engine.grammar.expressions import (
+    NEVER,
+    Expression,
+    Language,
+    Regular,
+    Rule,
+    Shared,
+    chain,
+    choice,
+    literal,
+    many,
+    one_of,
+    repeat,
+)
+from caesura.engine.grammar.numbers import decimals
+from caesura.engine.grammar.regular import ANY, Dfa, escaped, lengths, literals, without
+
+DEPTH = 8  # containers inside one another that are generated
+ON_A_LINE = 2  # containers inside of one that is on one line, in a file that indents
+UNCOUNTED = 64  # items; a greater bound of a count is taken for none
+
+BLANKS = many(one_of(" \t\r\n"))
+NUMBER = Rule(Shared(Regular(decimals(None, None))))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a value is written whose line is indented `level` times; `depth` containers may lie inside one another."""
+
+    indent: str | None = None
+    level: int = 0
+    colon: str = ": "
+    comma: str = ", "
+    newline: str = "\n"
+    loose: bool = False
+    depth: int = DEPTH
+
+    @staticmethod
+    def of(spec: wire.Json) -> "Layout":
+        level = spec.level if spec.indent else 0
+        return Layout(spec.indent, level, spec.colon, spec.comma, spec.newline, spec.loose)
+
+    def places(self) -> "tuple[Place, ...]":
+        """The ways to set the items of a container apart; none where it is too deep for items."""
+        if self.loose:
+            return (Place(self, BLANKS, BLANKS, chain(BLANKS, literal(","), BLANKS)),)
+        if not self.depth:
+            return ()
+        deep = self.depth - 1 if self.indent is None else min(self.depth - 1, ON_A_LINE)
+        line = replace(self, indent=None, level=0, depth=deep)
+        places = [Place(line, chain(), chain(), literal(self.comma))]
+        if self.indent is not None:
+            inner = replace(self, level=self.level + 1, depth=self.depth - 1)
+            start, end = self._line(inner.level), self._line(self.level)
+            places.append(Place(inner, start, end, chain(literal(self.comma.rstrip(" \t")), start)))
+        return tuple(places)
+
+    def _line(self, level: int) -> Expression:
+        return literal(self.newline + (self.indent or "") * level)
+
+    @property
+    def pair(self) -> Expression:
+        """What stands between a key and its value."""
+        return chain(BLANKS, literal(":"), BLANKS) if self.loose else literal(self.colon)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Inside a container: how items are laid out, and what stands before the first, behind the last, between two."""
+
+    layout: Layout
+    before: Expression
+    after: Expression
+    between: Expression
+
+
+@lru_cache(maxsize=256)
+def string(texts: Dfa = ANY) -> Expression:
+    """A JSON string that means one of the texts."""
+    inside = escaped(texts)
+    return NEVER if inside.empty else Rule(Shared(chain(literal('"'), Regular(inside), literal('"'))))
+
+
+def container(
+    brackets: str, layout: Layout, body: Callable[[Place], Expression], *, empty: bool, filled: bool = True
+) -> Expression:
+    """A container that may be `empty`, may be `filled`; `body` are its items with what is between them."""
+    opening, closing = map(literal, brackets)
+    gap = BLANKS if layout.loose else chain()
+    forms = [chain(opening, gap, closing)] if empty else []
+    if filled:
+        forms += [chain(opening, at.before, body(at), at.after, closing) for at in layout.places()]
+    return choice(*forms)
+
+
+def value(layout: Layout) -> Expression:
+    """Any value."""
+    return Rule(("value", layout))
+
+
+def member(key: Expression, layout: Layout, body: Expression) -> Expression:
+    return chain(key, layout.pair, body)
+
+
+def several(item: Expression, between: Expression, least: int, most: int | None) -> Expression:
+    """`least` (at least 1) to `most` items, with `between` between any two."""
+    end = None if most is None or most >= UNCOUNTED else most - 1
+    return chain(item, repeat(chain(between, item), least - 1, end))
+
+
+def free_keys(taken: tuple[str, ...] = (), *, loose: bool = False) -> Expression:
+    """A key that is not taken; an empty one only where one may stand already."""
+    if not taken:
+        return string() if loose else string(lengths(1, None))
+    return string(without(lengths(0 if loose else 1, None), literals(taken)))
+
+
+def body(name: Hashable) -> Expression:
+    """The rules of free JSON: ("value" | "member", layout)."""
+    assert isinstance(name, tuple)
+    what, layout = name
+    if what == "member":
+        return member(free_keys(loose=layout.loose), layout, value(layout))
+    scalars = (string(), NUMBER, *map(literal, ("true", "false", "null")))
+    array = container("[]", layout, lambda at: several(value(at.layout), at.between, 1, None), empty=True)
+    obj = container("{}", layout, lambda at: several(Rule(("member", at.layout)), at.between, 1, None), empty=True)
+    return choice(*scalars, array, obj)
+
+
+def inside(layout: Layout) -> Place:
+    """The place of the items of a container whose items are filled: on lines of their own where it has an indent."""
+    return layout.places()[-1]
+
+
+def language(spec: wire.Json) -> Language:
+    """JSON that no schema restricts."""
+    layout = Layout.of(spec)
+    place = inside(layout)
+    taken = free_keys(spec.taken, loose=spec.loose)
+
+    def rule(name: Hashable) -> Expression:
+        return member(taken, place.layout, value(place.layout)) if name == "new member" else body(name)
+
+    if spec.start == "value":
+        return Language(value(layout), rule)
+    if spec.start == "key":
+        return Language(taken, rule)
+    item = Rule("new member") if spec.start == "members" else value(place.layout)
+    return Language(several(item, place.between, spec.least, spec.most), rule)
+
+
+_PART = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],]', re.DOTALL)
+
+
+def distinct_keys(text: str, *, members: bool = False) -> bool:
+    """Whether no object has a key twice, as far as a text goes that may end anywhere; `members`: it begins inside of
+    an object. An object that had begun before counts for nothing else."""
+    containers: list[set[str] | None] = [set() if members else None]  # the keys of an object, None for an array
+    key = members
+    for found in _PART.finditer(text):
+        part, keys = found.group(), containers[-1]
+        if part in ("{", "["):
+            containers.append(set() if part == "{" else None)
+            key = part == "{"
+        elif part in ("}", "]"):
+            if len(containers) > 1:
+                containers.pop()
+            key = False
+        elif part == ",":
+            key = keys is not None
+        elif key and keys is not None:
+            name = decode(part)
+            if name in keys:
+                return False
+            keys.add(name)
+            key = False
+    return True

@@ -1,0 +1,221 @@
+"""The strings, numbers and keys that a schema allows, as automata: each is made once for all schemas that ask for it.
+
+Each comes with the keywords that it does not hold, for want of an automaton: it takes too much then.
+"""
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from functools import lru_cache, partial
+from math import ceil, floor
+from typing import NamedTuple
+
+from caesura.engine.grammar.formats import FORMATS
+from caesura.engine.grammar.numbers import decimals, integers
+from caesura.engine.grammar.regex import matching
+from caesura.engine.grammar.regular import (
+    ANY,
+    MAX_WORK,
+    Dfa,
+    TooLarge,
+    Unsupported,
+    both,
+    either,
+    escaped,
+    explore,
+    lengths,
+    literals,
+    of_bytes,
+    without,
+)
+
+LONGEST = 256  # code points of a string whose length is bounded
+PARTS = 64  # of the keys, by the patterns that they match
+CACHED = 1024  # automata of each kind
+
+
+class Leaf(NamedTuple):
+    dfa: Dfa
+    loose: frozenset[str] = frozenset()  # keywords that it does not hold
+
+
+class Texts(NamedTuple):
+    """Strings that match patterns or do not, of some length in code points, in the form of all formats that we know."""
+
+    patterns: frozenset[tuple[str, bool]] = frozenset()
+    formats: frozenset[str] = frozenset()
+    shortest: int = 0
+    longest: int | None = None
+    excluded: frozenset[str] = frozenset()
+
+
+class Numbers(NamedTuple):
+    """Numbers between bounds, inclusive but where `open`; integers alone, or all but them."""
+
+    whole: bool | None = None
+    least: Fraction | None = None
+    least_open: bool = False
+    most: Fraction | None = None
+    most_open: bool = False
+    steps: frozenset[Fraction] = frozenset()
+    excluded: frozenset[Fraction] = frozenset()
+
+    @property
+    def any(self) -> bool:
+        """There is a number between the bounds."""
+        if self.least is None or self.most is None:
+            return True
+        if self.whole:
+            return _whole(self.least, self.least_open) <= -_whole(-self.most, self.most_open)
+        return self.least < self.most or (self.least == self.most and not self.least_open and not self.most_open)
+
+
+@lru_cache(CACHED)
+def texts(spec: Texts) -> Leaf:
+    """The strings, unquoted. Of long ones some are left out, and of a format that does not fit with the rest all."""
+    dfa, loose = ANY, set()
+    for pattern, holds in sorted(spec.patterns):
+        matched = _tried(partial(matching, pattern))
+        made = matched and _tried(partial(both if holds else without, dfa, matched))
+        dfa = made or dfa
+        loose |= set() if made else {"pattern"}
+    if spec.excluded:
+        dfa = without(dfa, literals(sorted(spec.excluded)))
+    if spec.shortest or spec.longest is not None:
+        made = next(filter(None, map(partial(_bounded, dfa, spec), _bounds(spec))), None)
+        dfa = made or dfa
+        loose |= set() if made else {"minLength" if spec.longest is None else "maxLength"}
+    for name in sorted(spec.formats & FORMATS.keys()):
+        made = _tried(partial(both, dfa, FORMATS[name]))
+        dfa = made if made and not made.empty else dfa
+    if _tried(partial(escaped, dfa)) is None:
+        return Leaf(ANY, frozenset(("pattern", *loose)))
+    return Leaf(dfa, frozenset(loose))
+
+
+def _bounds(spec: Texts) -> Iterator[int | None]:
+    """Greatest lengths to try: those left out are longer than the text of a hole mostly is."""
+    if spec.shortest <= 2 * LONGEST:  # else it is too large in any case
+        yield spec.longest if spec.longest is None or spec.longest <= LONGEST else max(spec.shortest, LONGEST)
+        yield max(spec.shortest, LONGEST // 4 if spec.longest is None else min(spec.longest, LONGEST // 4))
+
+
+def _bounded(dfa: Dfa, spec: Texts, longest: int | None) -> Dfa | None:
+    """None if that is too large as it is written, or has nothing left because of the lower bound."""
+    bound = partial(lengths, spec.shortest, longest)
+    made = _tried(bound if dfa is ANY else lambda: both(dfa, bound()))
+    if made is None or (made.empty and longest != spec.longest) or _tried(partial(escaped, made)) is None:
+        return None
+    return made
+
+
+@lru_cache(CACHED)
+def numbers(spec: Numbers) -> Leaf:
+    """The numbers, as they are written."""
+    if spec == Numbers():
+        return Leaf(decimals(None, None))
+    if spec.whole:
+        least = None if spec.least is None else _whole(spec.least, spec.least_open)
+        most = None if spec.most is None else -_whole(-spec.most, spec.most_open)
+        dfa = integers(least, most)
+    else:
+        dfa = decimals(spec.least, spec.most, least_open=spec.least_open, most_open=spec.most_open)
+        plain = r"-?\d+\.\d*[1-9]\d*" if spec.whole is False else r"-?\d+(\.\d+)?"
+        dfa = both(dfa, matching(plain, whole=True))
+    loose = set()
+    for step in sorted(spec.steps):
+        multiple = _tried(partial(multiples, step))
+        made = multiple and _tried(partial(both, dfa, multiple))
+        dfa = made or dfa
+        loose |= set() if made else {"multipleOf"}
+    for one in sorted(spec.excluded):
+        dfa = without(dfa, _written(one))
+    return Leaf(dfa, frozenset(loose))
+
+
+@lru_cache(CACHED)
+def keys(
+    named: frozenset[str], patterns: tuple[str, ...], names: tuple[frozenset[str] | Texts, ...] | None
+) -> tuple[tuple[tuple[Dfa, frozenset[str]], ...], frozenset[str]]:
+    """The keys but those named, by the patterns that they match; and the keywords that are not held. `names` are those
+    that are allowed. Of a pattern that has no automaton there is neither a key that matches nor one that does not."""
+    dfa = without(lengths(1, None), literals(sorted(named))) if named else lengths(1, None)
+    loose: frozenset[str] = frozenset()
+    if names is not None:
+        allowed = literals(())
+        for one in names:
+            leaf = texts(one) if isinstance(one, Texts) else Leaf(literals(sorted(one)))
+            loose |= {"propertyNames"} if leaf.loose else set()
+            allowed = either(allowed, leaf.dfa)
+        dfa = both(dfa, allowed)
+    parts: list[tuple[Dfa, frozenset[str]]] = [(dfa, frozenset())]
+    for pattern in patterns:
+        split = []
+        for part, matched in parts:
+            found = _tried(partial(matching, pattern))
+            inside = found and _tried(partial(both, part, found))
+            outside = found and _tried(partial(without, part, found))
+            split += [(inside, matched | {pattern}), (outside, matched)] if inside and outside else []
+        parts = [(part, matched) for part, matched in split if part and not part.empty][:PARTS]
+    return tuple(one for one in parts if not one[0].empty and _tried(partial(escaped, one[0]))), loose
+
+
+def _tried(make: Callable[[], Dfa]) -> Dfa | None:
+    try:
+        return make()
+    except (TooLarge, Unsupported):
+        return None
+
+
+def _whole(least: Fraction, is_open: bool) -> int:
+    """The least integer that a lower bound allows."""
+    return floor(least) + 1 if is_open else ceil(least)
+
+
+def _places(number: Fraction) -> int | None:
+    """The digits behind the point of a number; None if they have no end, or many."""
+    return next((n for n in range(40) if (number * 10**n).denominator == 1), None)
+
+
+@lru_cache(CACHED)
+def _written(number: Fraction) -> Dfa:
+    """A number in plain decimal notation, however many zeros are behind it."""
+    places = _places(number)
+    if places is None:
+        return literals(())  # not written so
+    digits = str(abs(int(number * 10**places))).rjust(places + 1, "0")
+    head, tail = digits[: len(digits) - places], digits[len(digits) - places :]
+    sign = "-" if number < 0 else "" if number else "-?"
+    return matching(rf"{sign}{head}\.{tail}0*" if tail else rf"{sign}{head}(\.0+)?", whole=True)
+
+
+@lru_cache(CACHED)
+def multiples(step: Fraction) -> Dfa:
+    """The multiples of a step, in plain decimal notation. Raises TooLarge, and Unsupported for a step like 1/3."""
+    places = _places(step)
+    if places is None:
+        raise Unsupported(f"{step} has no end in decimal notation.")
+    modulus = int(step * 10**places)
+    if modulus > MAX_WORK:
+        raise TooLarge
+    digits = [of_bytes(b"%d" % digit) for digit in range(10)]
+
+    def edges(state: tuple[str, int, int]) -> Iterator[tuple[int, tuple[str, int, int]]]:
+        """Which part of the number it is in, the remainder so far, and how many digits may follow the point."""
+        part, rest, left = state
+        if part == "sign":
+            yield of_bytes(b"-"), ("start", 0, places)
+        if part == "whole":
+            yield of_bytes(b"."), ("point", rest, left)
+        for digit, mask in enumerate(digits):
+            if part in ("sign", "start", "whole"):
+                yield mask, ("whole", (rest * 10 + digit) % modulus, left)
+            elif left:
+                yield mask, ("behind", (rest * 10 + digit) % modulus, left - 1)
+            elif not digit:
+                yield mask, ("behind", rest, 0)
+
+    def accepts(state: tuple[str, int, int]) -> bool:
+        part, rest, left = state
+        return part in ("whole", "behind") and not rest * 10**left % modulus
+
+    return explore(("sign", 0, places), edges, accepts)

@@ -1,0 +1,271 @@
+"""The best whole fill of a hole: the most probable tokens, slot by slot, among the texts of a grammar.
+
+Slots are independent of each other given the canvas, so the best path through (slot, configuration) is found exactly
+by dynamic programming (Viterbi; for regular languages DINGO, 2025). An open slot takes one token, or the null, which
+writes nothing; a decided one keeps its token. More than `BEAM` configurations a slot are cut to the best, and those of
+a path that is known already always stay: so there is an answer as long as there is such a path.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from caesura.engine.grammar.automaton import Config
+from caesura.engine.grammar.tokens import Ints, Walker, doubled, spread
+
+Floats = NDArray[np.float32]
+State = tuple[int, ...]  # the numbers of all configurations that are possible, ascending
+
+BEAM = 256
+LARGE = 32_768  # tokens of a set; a greater one is not gone through where one of the `LIKELY` best is in it
+LIKELY = 64
+
+
+class Graph:
+    """The configurations of an automaton, numbered as they are met, and what one token leads from each to."""
+
+    def __init__(self, walker: Walker, accepts: Callable[[Config], bool]) -> None:
+        self.walker = walker
+        self.configs: list[Config] = []
+        self._accepts = accepts
+        self._numbers: dict[Config, int] = {}
+        self._ends: dict[int, bool] = {}
+        self._first = np.zeros(64, np.int64)  # of a configuration's edges; -1 while they are not known
+        self._count = np.zeros(64, np.int64)
+        self.lengths = np.zeros(64, np.int64)  # bytes to the end
+        self._sets, self._targets = np.zeros(256, np.int64), np.zeros(256, np.int64)
+        self._used = 0
+        self._holding: dict[tuple[int, int], bool] = {}
+
+    def __repr__(self) -> str:
+        return f"<Graph {len(self.configs)} configurations {self._used} edges>"
+
+    def number(self, config: Config) -> int:
+        known = self._numbers.get(config)
+        if known is None:
+            known = self._numbers[config] = len(self.configs)
+            self.configs.append(config)
+            if known >= len(self._first):
+                self._first, self._count, self.lengths = map(doubled, (self._first, self._count, self.lengths))
+            self._first[known] = -1
+            self.lengths[known] = self.walker.automaton.length(config)
+        return known
+
+    def edges(self, numbers: Ints) -> tuple[Ints, Ints, Ints]:
+        """(position in `numbers`, token set, target) of all edges that leave these configurations."""
+        for number in numbers[self._first[numbers] < 0].tolist():
+            self._explore(number)
+        counts = self._count[numbers]
+        at = spread(self._first[numbers], counts)
+        return np.repeat(np.arange(len(numbers)), counts), self._sets[at], self._targets[at]
+
+    def _explore(self, number: int) -> None:
+        found = [(tokens, self.number(to)) for tokens, to in self.walker.edges(self.configs[number])]
+        while self._used + len(found) > len(self._sets):
+            self._sets, self._targets = map(doubled, (self._sets, self._targets))
+        end = self._used + len(found)
+        self._first[number], self._count[number] = self._used, len(found)
+        if found:
+            self._sets[self._used : end], self._targets[self._used : end] = zip(*found, strict=True)
+        self._used = end
+
+    def holds(self, sets: Ints, token: int) -> NDArray[np.bool_]:
+        """Which of the token sets have the token."""
+        used, back = np.unique(sets, return_inverse=True)
+        return np.array([self._holds(number, token) for number in used.tolist()], bool)[back]
+
+    def _holds(self, number: int, token: int) -> bool:
+        known = self._holding.get((number, token))
+        if known is None:
+            tokens = self.walker.sets[number]
+            at = int(np.searchsorted(tokens, token))
+            known = self._holding[number, token] = at < len(tokens) and int(tokens[at]) == token
+        return known
+
+    def after(self, state: State, token: int) -> State:
+        """What is possible behind one more token."""
+        _, sets, targets = self.edges(np.array(state, np.int64))
+        return tuple(np.unique(targets[self.holds(sets, token)]).tolist()) if len(sets) else ()
+
+    def tokens(self, state: State) -> Ints:
+        """All tokens that may come next."""
+        _, sets, _ = self.edges(np.array(state, np.int64))
+        found = [self.walker.sets[number] for number in np.unique(sets).tolist()]
+        return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+
+    def ends(self, number: int) -> bool:
+        """Whether the hole may end here."""
+        if number not in self._ends:
+            self._ends[number] = self._accepts(self.configs[number])
+        return self._ends[number]
+
+
+class Gains:
+    """What a token out of a set is worth in each slot: the greatest log-probability of `logp` [slots, width]."""
+
+    def __init__(self, logp: Tensor, sets: Sequence[Ints]) -> None:
+        self.logp = logp
+        self._columns = logp.T.contiguous()  # a set's rows lie together
+        self._sets = sets
+        self._known = np.zeros((0, len(logp)), np.float32)  # [sets, slots]
+        self._have = np.zeros(0, bool)
+        self.banned: dict[int, set[int]] = {}  # tokens of a slot
+
+    def of(self, slot: int, sets: Ints) -> Floats:
+        """[len(sets)]"""
+        if len(self._have) < len(self._sets):
+            more = 2 * len(self._sets) - len(self._have)
+            self._known = np.concatenate((self._known, np.zeros((more, self._known.shape[1]), np.float32)))
+            self._have = np.concatenate((self._have, np.zeros(more, bool)))
+        missing = np.unique(sets[~self._have[sets]])
+        if len(missing):
+            best = [self._greatest(number) for number in missing.tolist()]
+            self._known[missing] = torch.stack(best).cpu().numpy()
+            self._have[missing] = True
+        gains: Floats = self._known[sets, slot]
+        if slot in self.banned:
+            gains = np.array([self.best(slot, number)[1] for number in sets.tolist()], np.float32)
+        return gains
+
+    def _greatest(self, number: int) -> Tensor:
+        """[slots]"""
+        tokens = self._index(number)
+        if len(tokens) <= LARGE:
+            return self._columns[tokens].amax(0)
+        values, likely = self._likely
+        among = torch.zeros(self.logp.shape[1], dtype=torch.bool, device=tokens.device).index_fill(0, tokens, True)
+        found = among[likely]
+        best = values.gather(1, found.int().argmax(1, keepdim=True))[:, 0]
+        none = ~found.any(1)
+        if none.any():
+            best[none] = self._columns[:, none][tokens].amax(0)
+        return best
+
+    @cached_property
+    def _likely(self) -> tuple[Tensor, Tensor]:
+        """The most probable tokens of each slot, descending: of a large set one of them is the best, as a rule."""
+        values, tokens = self.logp.topk(min(LIKELY, self.logp.shape[1]))
+        return values, tokens
+
+    def _index(self, number: int) -> Tensor:
+        return torch.from_numpy(self._sets[number]).to(self.logp.device)
+
+    def best(self, slot: int, number: int) -> tuple[int, float]:
+        """The best token of a set, and what it is worth."""
+        tokens = self._sets[number]
+        if slot in self.banned:
+            tokens = tokens[~np.isin(tokens, list(self.banned[slot]))]
+            if not len(tokens):
+                return -1, -np.inf
+        values = self.logp[slot, torch.from_numpy(tokens).to(self.logp.device)]
+        at = int(values.argmax())
+        return int(tokens[at]), float(values[at])
+
+
+@dataclass(eq=False)
+class Fill:
+    """A hole being solved: what the slots `hold`, and the layers that are known from the left: before each slot, the
+    configurations that lead there and how well. A change to a slot costs the layers behind it alone."""
+
+    graph: Graph
+    start: State
+    gains: Gains
+    held: Sequence[int | None]
+    known: Sequence[int]  # a path to keep: a token for every slot
+    null: int | None
+    layers: list[tuple[Ints, Floats]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        path = [self.start]
+        for token in self.known:
+            path.append(path[-1] if token == self.null else self.graph.after(path[-1], token))
+        self._path = path
+        first = np.array(self.start, np.int64)
+        self.layers.append((first, np.zeros(len(first), np.float32)))
+
+    def ban(self, slot: int, token: int) -> None:
+        """Have another token there."""
+        self.gains.banned.setdefault(slot, set()).add(token)
+        del self.layers[slot + 1 :]
+
+    def solve(self) -> list[int] | None:
+        """The best token for every slot; None where no whole text fits."""
+        while len(self.layers) <= len(self.held):
+            numbers, scores = self._next(len(self.layers) - 1)
+            if not len(numbers):
+                return None
+            self.layers.append((numbers, scores))
+        numbers, scores = self.layers[-1]
+        ending = np.array([self.graph.ends(number) for number in numbers.tolist()])
+        if not ending.any():
+            return None
+        target = int(numbers[np.where(ending, scores, -np.inf).argmax()])
+        tokens = []
+        for slot in reversed(range(len(self.held))):
+            token, target = self._back(slot, target)
+            tokens.append(token)
+        return tokens[::-1]
+
+    def _moves(self, slot: int) -> tuple[Ints, Ints, Ints, Floats]:
+        """(source, token set or -1 for the null, target, score) of everything that the slot may do."""
+        numbers, scores = self.layers[slot]
+        held = self.held[slot]
+        if held is not None and held == self.null:
+            return numbers, np.full(len(numbers), -1), numbers, scores
+        source, sets, targets = self.graph.edges(numbers)
+        if held is not None:
+            kept = self.graph.holds(sets, held)
+            source, sets, targets = source[kept], sets[kept], targets[kept]
+            return numbers[source], sets, targets, scores[source]
+        gained = scores[source] + self.gains.of(slot, sets)
+        if self.null is None:
+            return numbers[source], sets, targets, gained
+        empty = scores + np.float32(self.gains.logp[slot, self.null])
+        return (
+            np.concatenate((numbers[source], numbers)),
+            np.concatenate((sets, np.full(len(numbers), -1))),
+            np.concatenate((targets, numbers)),
+            np.concatenate((gained, empty)),
+        )
+
+    def _next(self, slot: int) -> tuple[Ints, Floats]:
+        _, _, targets, scores = self._moves(slot)
+        best = np.full(len(self.graph.configs), -np.inf, np.float32)
+        np.maximum.at(best, targets, scores)
+        numbers = np.flatnonzero(best > -np.inf)
+        if len(numbers) > BEAM:
+            numbers = self._cut(numbers, best[numbers], slot + 1)
+        return numbers, best[numbers]
+
+    def _cut(self, numbers: Ints, scores: Floats, slot: int) -> Ints:
+        """The best configurations, first those from where a whole text can be near; the best of every distance to the
+        end; and those of the known path."""
+        lengths = self.graph.lengths[numbers]
+        far = lengths > 2 * (len(self.held) - slot) + 2
+        best = np.lexsort((-scores, far))[: BEAM * 3 // 4]
+        by_length = np.lexsort((-scores, lengths))
+        group = lengths[by_length]
+        first = np.flatnonzero(np.concatenate(([True], group[1:] != group[:-1])))
+        rank = np.arange(len(group)) - np.repeat(first, np.diff(np.append(first, len(group))))
+        spread_out = by_length[np.argsort(rank, kind="stable")[: BEAM // 4]]
+        kept = np.union1d(numbers[best], numbers[spread_out])
+        if slot >= len(self._path):
+            return kept
+        return np.union1d(kept, np.intersect1d(numbers, np.array(self._path[slot], np.int64)))
+
+    def _back(self, slot: int, target: int) -> tuple[int, int]:
+        """The token on the best way to a configuration, and where that comes from."""
+        source, sets, targets, scores = self._moves(slot)
+        at = int(np.where(targets == target, scores, -np.inf).argmax())
+        held = self.held[slot]
+        if held is not None:
+            return held, int(source[at])
+        if sets[at] < 0:
+            assert self.null is not None
+            return self.null, int(source[at])
+        return self.gains.best(slot, int(sets[at]))[0], int(source[at])

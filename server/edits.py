@@ -1,0 +1,49 @@
+"""Which structured edits there are at a place of a text, by language. Pure. A language's module is imported when it is
+first asked for: `caesura lsp` must start at once.
+"""
+
+import re
+
+from caesura.schemas import Schema
+from caesura.server.offers import NoOffer, Offer
+
+MOST_BEFORE = 50_000  # code points of JSON before a cursor that are read for a completion: about 30 ms
+MOST_TEXT = 20_000  # code points of Markdown: about 100 ms
+
+# A line up to the cursor that may have begun an item or a heading without a text, or a row.
+_BEGUN = re.compile(r"[ \t>]*+(?:(?:[-*+]|\d{1,9}[.)])[ \t]*+(?:\[[ xX]?\]?[ \t]*+)?|#{1,6}[ \t]*+|.*\|.*)")
+
+JSON = frozenset({"json", "jsonc", "jsonl"})
+SCALARS = frozenset({"yaml", "toml"})
+LANGUAGES = JSON | SCALARS | {"markdown"}
+
+
+def offers(text: str, start: int, end: int, *, language: str, schema: Schema | None = None) -> list[Offer]:
+    """The edits of a selection, or at a cursor where `start` and `end` are equal; best first. Raises NoOffer."""
+    if language in JSON:
+        from caesura.server import json_edits
+
+        return json_edits.offers(text, start, end, language=language, schema=schema)
+    if language == "markdown":
+        from caesura.server import markdown_edits
+
+        return markdown_edits.offers(text, start, end, language=language)
+    if language in SCALARS:
+        from caesura.server import scalar_edits
+
+        return scalar_edits.offers(text, start, end, language=language)
+    raise NoOffer("There are structured edits in JSON, Markdown, YAML and TOML only.")
+
+
+def completion(text: str, offset: int, *, language: str, schema: Schema | None = None) -> Offer | None:
+    """What may be typed next at a cursor, where its grammar is known and found between two keystrokes."""
+    if language in JSON and offset <= MOST_BEFORE:
+        from caesura.server import json_completion
+
+        return json_completion.completion(text, offset, language=language, schema=schema)
+    if language == "markdown" and len(text) <= MOST_TEXT:
+        from caesura.server import markdown_edits
+
+        begin = text.rfind("\n", 0, offset) + 1
+        return markdown_edits.completion(text, offset) if _BEGUN.fullmatch(text, begin, offset) else None
+    return None

@@ -1,0 +1,138 @@
+"""The ways to write a value of a JSON document: like its siblings, with what its schema requires, or freely. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from caesura import wire
+from caesura.schemas import Field, Schema
+from caesura.server.json_grammars import Grammars
+from caesura.server.json_scaffold import (
+    MOST_HOLES,
+    Segment,
+    Segments,
+    bracket,
+    common,
+    holes,
+    like,
+    required,
+    schema_of,
+    siblings,
+)
+from caesura.server.json_text import Document, Style
+from caesura.server.privacy import masked
+
+NEAR = 1500  # code points from a hole to a sibling that is in its context anyway
+EVIDENCE, MAX_EVIDENCE = 4, 2000  # siblings that are shown besides, and code points of one
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where a value goes: under `key` (None: as an element) in a container (-1: none), in the place of start:end, and
+    of the value `besides` if that is not -1. `indent` is the white space of its line; `path` leads to it from what has
+    the schema. `level` is that of its line; None: it is written on one."""
+
+    container: int
+    key: str | None
+    besides: int
+    start: int
+    end: int
+    indent: str
+    layout: Style
+    level: int | None
+    path: Path
+
+
+@dataclass(frozen=True)
+class Way:
+    """What is written, and how: the end of a title."""
+
+    how: str
+    pieces: Segments
+    grammars: Grammars
+
+
+def ways(document: Document, schema: Schema | None, spot: Spot) -> list[Way]:
+    """The best first, the free one last."""
+    found = [_alike(document, schema, spot), _as_required(schema, spot)]
+    grammars = Grammars(schema)
+    hole = grammars.hole(spot.layout, spot.level, grammars.at(spot.path))
+    return [*(way for way in found if way is not None), Way("", [hole], grammars)]
+
+
+def _near(document: Document, spot: Spot) -> list[int]:
+    if spot.container < 0:
+        return []
+    return siblings(document, spot.container, spot.key, spot.start, besides=spot.besides)
+
+
+def _alike(document: Document, schema: Schema | None, spot: Spot) -> Way | None:
+    """An object with the keys of its siblings, or one hole for what they have in common."""
+    grammars, alike = Grammars(schema), _near(document, spot)
+
+    def leaf(keys: tuple[str, ...], those: Sequence[int], inside: Style) -> wire.Hole:
+        at = grammars.own(schema_of(document, those)) if schema is None else grammars.at((*spot.path, *keys))
+        return grammars.hole(inside, None if inside.indent is None else inside.level + 1, at)
+
+    how = " like its siblings"
+    if pieces := like(document, alike, spot.start, spot.indent, leaf):
+        at = grammars.at(spot.path)
+        complete = at is None or {field.key for field in grammars.fields(at)} <= set(common(document, alike))
+        return Way(how, pieces, grammars) if complete else None
+    if schema is None and alike and (at := grammars.own(schema_of(document, alike))):
+        return Way(how, [grammars.hole(spot.layout, spot.level, at)], grammars)
+    return None
+
+
+def _as_required(schema: Schema | None, spot: Spot) -> Way | None:
+    """An object with the keys that its schema requires."""
+    grammars = Grammars(schema)
+    at = grammars.at(spot.path)
+    if at is None or "object" not in grammars.kinds(at):
+        return None
+    inner = _fields(grammars, grammars.fields(at), spot.layout, spot.level)
+    if not inner:
+        return None
+    layout = spot.layout if spot.level is not None else replace(spot.layout, indent=None)
+    outer = (wire.Text(bracket(layout, spot.level or 0, mark)) for mark in "{}")
+    return Way(" with all that is required", [next(outer), *inner, next(outer)], grammars)
+
+
+def lacking(schema: Schema | None, path: Path, taken: Sequence[str], layout: Style, level: int | None) -> Way | None:
+    """The members that its schema requires of an object and that it lacks. `level` is that of the object's line."""
+    grammars = Grammars(schema)
+    at = grammars.at(path)
+    if at is None:
+        return None
+    fields = [field for field in grammars.fields(at) if field.key not in taken]
+    for field in fields:
+        grammars.at((*path, field.key))
+    if taken and not grammars.exact:
+        return None  # it may be an object of another branch of the schema, and lack nothing
+    pieces = _fields(grammars, fields, layout, level)
+    return Way("", pieces, grammars) if pieces else None
+
+
+def _fields(grammars: Grammars, fields: Sequence[Field], layout: Style, level: int | None) -> Segments:
+    """Required members; none if they have no open value, or too many for one job."""
+    if level is None:
+        layout = replace(layout, indent=None)
+
+    def leaf(field: Field, below: int) -> Segment:
+        return wire.Text(field.only) if field.only else grammars.hole(layout, below, field.at)
+
+    pieces = required(fields, layout, level or 0, leaf)
+    return pieces if 0 < holes(pieces) <= MOST_HOLES else []
+
+
+def evidence(document: Document, spot: Spot) -> tuple[wire.Neighbour, ...]:
+    """The nearest siblings that are too far away to be in the hole's context."""
+    alike = _near(document, spot)
+    far = (one for one in alike if document.starts[one] - spot.end > NEAR or spot.start - document.ends[one] > NEAR)
+    short = (one for one in far if document.ends[one] - document.starts[one] <= MAX_EVIDENCE)
+    return tuple(
+        wire.Neighbour("// " + "/".join(map(str, document.path(one)))[-200:], masked(document.source(one)))
+        for one in islice(short, EVIDENCE)
+    )

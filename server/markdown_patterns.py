@@ -1,0 +1,135 @@
+"""What may stand in a hole of Markdown, as patterns: ECMA-262 syntax with the u flag that Python's `re` reads alike.
+
+Inline text has single blanks between its words, its code spans are closed, it has no HTML, and it links only to
+targets that the document has.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+MOST_TARGETS, MOST_BYTES = 200, 3_000  # of a hole for a target; what is further away is left out
+_PROSE_TARGETS, _PROSE_BYTES = 20, 500  # that inline text may link to: each stands in its automaton more than once
+
+# Controls, blanks other than " ", what is invisible or turns the direction of writing, what is not assigned for good.
+UNFIT = r"\x00-\x1f\x7f-\xa0\xad\u061c\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff\ufff9-\uffff"
+_SYNTAX = re.compile(r"[\^$\\.*+?()\[\]{}|/]")
+_WWW = r"(?!(?:.*[ (*_~\"'])?[wW]{3}\.)"  # GFM makes a link of it
+_BLOCK = (  # what begins another block than a paragraph, at the start of a text
+    r"(?![-+*](?: |$)|[0-9]{1,9}[.)](?: |$)|#{1,6}(?: |$)|>|~~~|[-*_ ]+$|=+$)"
+)
+_ESCAPE = r"\\[!#()*+.<>\[\]_{|}~-]"
+_CODE = rf"`[^`{UNFIT}]+`"
+_CELL_CODE = rf"`(?:[^`|\\{UNFIT}]|\\\|)+`"
+
+
+def quoted(text: str) -> str:
+    """A pattern that matches the text and nothing else."""
+    return _SYNTAX.sub(r"\\\g<0>", text)
+
+
+def either(texts: Iterable[str]) -> str:
+    return f"(?:{'|'.join(quoted(text) for text in texts)})"
+
+
+def few(texts: Iterable[str], most: int = MOST_TARGETS, size: int = MOST_BYTES) -> tuple[str, ...]:
+    """The first of the texts, so many that an automaton of them stays small."""
+    kept = list[str]()
+    for text in dict.fromkeys(texts):
+        size -= len(text.encode())
+        if size < 0 or len(kept) == most:
+            break
+        kept.append(text)
+    return tuple(kept)
+
+
+@dataclass(frozen=True)
+class Inline:
+    """The patterns of inline text in one document. `targets` come nearest first, as they stand between parentheses;
+    `labels` are those of its reference definitions."""
+
+    targets: Sequence[str] = ()
+    labels: Sequence[str] = ()
+
+    @cached_property
+    def cell(self) -> str:
+        """A table's cell: every bar in it is escaped."""
+        return f"{_WWW}{self._text(True)}"
+
+    @cached_property
+    def first_cell(self) -> str:
+        """A cell that no bar stands before: it begins no other block."""
+        return f"{_BLOCK}{self.cell}"
+
+    @cached_property
+    def item(self) -> str:
+        """The one line of a list item."""
+        return f"{_BLOCK}{_WWW}{self._text(False)}"
+
+    @cached_property
+    def heading(self) -> str:
+        """A heading does not end in the marks that close it."""
+        return rf"(?!.*#$){_WWW}{self._text(False)}"
+
+    @cached_property
+    def link_text(self) -> str:
+        return f"{_WWW}{_link_text(True)}"
+
+    def rest(self, typed: str) -> str | None:
+        """What may follow `typed` in a cell; None where that is no text that a cell may begin with."""
+        if not typed.strip(" "):
+            return self.cell
+        if not re.fullmatch(self.cell, typed.strip(" ")) or typed[-1] in ":!<":
+            return None
+        if typed.endswith(" "):
+            return self.cell
+        word, more = self._word(True), self._text(True)
+        return f"{_WWW}(?:{word}(?: {more})?| {more})"
+
+    def _text(self, cell: bool) -> str:
+        word = self._word(cell, "@?")
+        urls = [target for target in self._near if "://" in target]
+        if urls:
+            word = f"(?:{word}|{either(urls)})"
+        return f"{word}(?: {word})*"
+
+    def _word(self, cell: bool, before: str = "") -> str:
+        """Characters, escapes, code and links. A colon stands before no slash, and a `!` before no link: neither an
+        address nor an image is made up. An `@` stands only at the start, as in a name and not in an address."""
+        bar = "|" if cell else ""
+        inner = "|".join([rf"[^{bar} /\\`<\[\]:!@{UNFIT}]", _ESCAPE, _CELL_CODE if cell else _CODE, "<[-=0-9]"])
+        piece = f"(?:{'|'.join([inner, '/', *self._links(cell)])})"
+        return rf"(?:{before}(?:{piece}|[:!]+(?:{inner}))+[:!]*|[:!]+|<)"
+
+    def _links(self, cell: bool) -> list[str]:
+        found, text = list[str](), _link_text(cell)
+        targets = [target for target in self._near if not (cell and "|" in target)]
+        labels = few((label for label in self.labels if not (cell and "|" in label)), _PROSE_TARGETS, _PROSE_BYTES // 2)
+        if targets:
+            found.append(rf"\[{text}\]\({either(targets)}\)")
+        if labels:
+            found.append(rf"\[{text}\]\[{either(labels)}\]")
+        return found
+
+    @cached_property
+    def _near(self) -> tuple[str, ...]:
+        return few(self.targets, _PROSE_TARGETS, _PROSE_BYTES)
+
+
+def _link_text(cell: bool) -> str:
+    bar = "|" if cell else ""
+    word = rf"(?:[^{bar} \\`<\[\]:!@{UNFIT}]|{_ESCAPE}|{_CELL_CODE if cell else _CODE})+"
+    return f"{word}(?: {word})*"
+
+
+def body(marker: str, prefix: str, newline: str) -> str:
+    """The lines of a fenced block: none closes the fence, the first and the last are not blank, and each but the first
+    has `prefix` before it, without its blanks at the end where nothing follows."""
+    mark, least = marker[0], len(marker)
+    fit = UNFIT.replace(r"\x00-\x1f", r"\x00-\x08\x0a-\x1f")  # tabs indent code
+    most = f"{{1,{least - 1}}}"
+    line = rf"[ \t]*(?:{mark}{most}(?:[^{mark}{fit}][^{fit}]*)?|[^{mark} \t{fit}][^{fit}]*)"
+    end = {"\n": r"\n", "\r\n": r"\r\n", "\r": r"\r"}[newline]
+    blank = f"(?:{end}{quoted(prefix.rstrip())})*"
+    return f"{line}(?:{blank}{end}{quoted(prefix)}{line})*"

@@ -1,0 +1,62 @@
+"""A `Model` that knows nothing: its logits are noise. What is valid with it is valid by the grammar alone."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from caesura.engine.cache import KV, Cache, Kept
+from caesura.engine.models import Run
+from caesura.engine.noise import Absorbing, Noise, Uniform
+from caesura.engine.tokenizer import Tokenizer
+
+POOL = 997  # rows of noise, which are read from a place that is drawn
+
+
+class Noisy:
+    """Absorbing noise and a null token, or uniform noise. `scale` is how sure the model is of what it does not know."""
+
+    name, device, shift, tail, max_context, chunk, mixed = "noisy", "cpu", 0, 4, 768, 1024, False
+    prompt, ends = "suffix_first", frozenset[int]()
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        uniform: bool = False,
+        scale: float = 1.0,
+        sampler: str = "threshold",
+        seed: int = 0,
+    ) -> None:
+        self.tokenizer, self.scale, self.sampler = tokenizer, scale, sampler
+        self.separator: Sequence[int] = [tokenizer.special("<file_sep>")]
+        self.noise: Noise = Uniform(tokenizer.size) if uniform else Absorbing(tokenizer.size)
+        self.null_id = None if uniform else tokenizer.size + 1
+        self.width = tokenizer.size + (0 if uniform else 2)
+        self._generator = torch.Generator().manual_seed(seed)
+        self._pool = torch.randn(2 * POOL, self.width, generator=self._generator)
+
+    def cache(self) -> Cache:
+        return Cache([Kept(1, 1)])
+
+    def prefill(self, ids: Sequence[int], kv: KV) -> None:
+        kv.reserve(len(ids))
+        kv.ids += ids
+        kv.length += len(ids)
+
+    def denoise(self, runs: Sequence[Run]) -> Tensor:
+        return self._rows(sum(len(run.ids if run.wanted is None else run.wanted) for run in runs))
+
+    def causal(self, runs: Sequence[Run], *, keep: bool = False) -> Tensor:
+        for run in runs:
+            run.kv.reserve(len(run.ids))
+            run.kv.length += len(run.ids) if keep else 0
+        return self._rows(sum(len(run.ids) for run in runs))[:, : self.tokenizer.size]
+
+    def _rows(self, count: int) -> Tensor:
+        at = torch.randint(POOL, (1,), generator=self._generator)
+        rows = torch.arange(count) % POOL + at
+        return self._pool[rows] * self.scale
+
+    def condition(self, logits: Tensor) -> None:
+        """Nothing is kept."""
