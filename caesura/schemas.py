@@ -5,18 +5,21 @@ A subschema is named by its JSON pointer (RFC 6901) into the document. `Schema.a
 lead inside the document, or to the meta-schema of its dialect.
 """
 
-import contextlib
 import copy
 import json
 import math
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
 from urllib.parse import quote, unquote, urljoin
+
+from caesura import regex_syntax
+from caesura.regex import matching
+from caesura.regex_syntax import Ahead, Alternatives, Repeated, Tree, parse
+from caesura.regular import Dfa, TooLarge, Unsupported
 
 MAX_BYTES = 1 << 20
 MAX_SUBSCHEMAS = 20_000
@@ -114,6 +117,7 @@ class Schema:
             schema = Schema(document)
             schema._check()
             schema._check_depth()
+            schema._check_patterns()
         except RecursionError:
             raise SchemaError(
                 "The schema is nested too deeply; move parts of it to the top and refer to them."
@@ -218,6 +222,14 @@ class Schema:
                 where = at + "".join(f"/{_escape(str(step))}" for step in error.absolute_path)
                 message = error.message if len(error.message) <= 200 else f"{error.message[:200]}…"
                 raise SchemaError(f"The schema is invalid at {where or 'its top'}: {message}; correct it.")
+
+    def _check_patterns(self) -> None:
+        """The library looks for keys that nobody evaluates with Python's patterns."""
+        parts = [part for part in map(self.raw, ("", *self._seen)) if isinstance(part, dict)]
+        if any("unevaluatedProperties" in part for part in parts):
+            for pattern in {pattern for part in parts for pattern in part.get("patternProperties", {})}:
+                if _automaton(pattern) is None or _backtracks(parse(pattern)):
+                    raise SchemaError(f"Beside `unevaluatedProperties` the pattern {pattern[:80]!r} is too costly.")
 
     def _check_depth(self) -> None:
         """No subschema asks for itself of one and the same value, and none for too many: a validator would not end."""
@@ -554,16 +566,13 @@ class Schema:
         from jsonschema import validators
         from jsonschema_specifications import REGISTRY
 
-        known = self._validator_class.VALIDATORS
-        ours = {"pattern": _pattern, "patternProperties": _pattern_properties, "multipleOf": _multiple_of}
-        for word in ("additionalProperties", "unevaluatedProperties"):
-            if word in known:
-                ours[word] = _tolerant(known[word])
+        ours = {"pattern": _pattern, "patternProperties": _pattern_properties, "additionalProperties": _additional}
+        ours["multipleOf"] = _multiple_of
         return validators.extend(self._validator_class, ours)(self.document, registry=REGISTRY)
 
     def validator(self, at: str = "") -> Any:
         """A `jsonschema` validator of the whole schema or of a subschema. `format` is an annotation, `multipleOf` is
-        exact, and a pattern that Python does not know holds for every text."""
+        exact, and a text that a pattern without an automaton is for is wrong."""
         return self._validator.evolve(schema=_written([at])) if at else self._validator
 
 
@@ -618,40 +627,37 @@ def _types(kinds: str | Sequence[str] | None) -> frozenset[str]:
     return frozenset("number" if one == "integer" else one for one in ([kinds] if isinstance(kinds, str) else kinds))
 
 
-# Patterns, as far as Python's regular expressions mean the same
-
-SPACES = r"\s\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+# Patterns
 
 
 @lru_cache(1024)
-def _python(pattern: str) -> re.Pattern[str] | None:
-    """An ECMA-262 pattern; None for one that Python does not know."""
-    inside, out = False, []
-    for part in re.findall(r"\\.|\(\?<(?![=!])|.", pattern, re.DOTALL):
-        if part == "[" and not inside:
-            inside = True
-        elif part == "]":
-            inside = False
-        elif part == "$" and not inside:
-            part = r"\Z"
-        elif part == "(?<":
-            part = "(?P<"
-        elif part == r"\s":
-            part = SPACES if inside else f"[{SPACES}]"
-        elif part == r"\S" and not inside:
-            part = f"[^{SPACES}]"
-        out.append(part)
+def _automaton(pattern: str) -> Dfa | None:
+    """Of an ECMA-262 pattern; None for one that has none. Python's own engine may take time without end for one."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return re.compile("".join(out), re.ASCII)
-    except (re.error, OverflowError, RecursionError):
+        return matching(pattern)
+    except (Unsupported, TooLarge):
         return None
 
 
 def matches(pattern: str, text: str) -> bool:
-    compiled = _python(pattern)
-    return compiled is None or compiled.search(text) is not None
+    """Whether an ECMA-262 pattern is found in a text; a pattern that has no automaton is, in every text."""
+    automaton = _automaton(pattern)
+    return automaton is None or automaton.accepts(text)
+
+
+def _backtracks(tree: Tree, *, repeated: bool = False) -> bool:
+    """Whether a pattern repeats what itself may be read in several ways: then Python's engine may not end."""
+    match tree:
+        case regex_syntax.Sequence(parts):
+            return any(_backtracks(part, repeated=repeated) for part in parts)
+        case Alternatives(parts):
+            return repeated or any(_backtracks(part) for part in parts)
+        case Repeated(part, least, most):
+            several = most is None or most > 1
+            return (repeated and least != most) or _backtracks(part, repeated=repeated or several)
+        case Ahead(part):
+            return _backtracks(part, repeated=repeated)
+    return False
 
 
 # Keywords of the validator
@@ -660,8 +666,21 @@ def matches(pattern: str, text: str) -> bool:
 def _pattern(validator: Any, pattern: str, instance: Value, schema: Value) -> Iterator[Any]:
     from jsonschema import ValidationError
 
-    if isinstance(instance, str) and not matches(pattern, instance):
-        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+    if isinstance(instance, str) and not (_automaton(pattern) and matches(pattern, instance)):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}, as far as that can be told")
+
+
+def _additional(validator: Any, extra: Value, instance: Value, schema: dict[str, Any]) -> Iterator[Any]:
+    from jsonschema import ValidationError
+
+    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    for key, value in instance.items() if isinstance(instance, dict) else ():
+        if key in known or any(matches(pattern, key) for pattern in patterns):
+            continue
+        if extra is False:
+            yield ValidationError(f"The key {key!r} is not allowed")
+        else:
+            yield from validator.descend(value, extra, path=key)
 
 
 def _pattern_properties(validator: Any, patterns: dict[str, Value], instance: Value, schema: Value) -> Iterator[Any]:
@@ -677,16 +696,6 @@ def _multiple_of(validator: Any, step: float, instance: Value, schema: Value) ->
 
     if validator.is_type(instance, "number") and exact(instance) % exact(step):
         yield ValidationError(f"{instance!r} is not a multiple of {step!r}")
-
-
-def _tolerant(check: Any) -> Any:
-    """A keyword that holds where a pattern is not one of Python's."""
-
-    def tolerant(validator: Any, *arguments: Any) -> Iterator[Any]:
-        with contextlib.suppress(re.error):
-            yield from check(validator, *arguments) or ()
-
-    return tolerant
 
 
 def exact(number: float) -> Fraction:

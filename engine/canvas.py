@@ -34,6 +34,7 @@ NOTHING = b"\xff"  # in no UTF-8 text: the place of an open slot that shows noth
 MAX_ROWS = 512  # of a canvas, and of all canvases of a step together
 BIASES = 128 << 20  # bytes of biases kept
 GRAMMARS = 64  # kept
+NEAR = 1e-3  # nats: what is nearer to the best token of a slot could become its equal when it is cooled
 WORTH_A_ROW = 0.05  # joint probability of a drafted chain
 HEAD = 12  # rows of the suffix that close a canvas, as in training/examples.py
 
@@ -70,7 +71,7 @@ class Vocabulary:
             if self.null_id is not None:
                 bias[self.null_id] = 0.0
         self.allowed = lru_cache(maxsize=max(8, min(512, BIASES // (4 * self.size))))(self._allowed)
-        self._grammars = OrderedDict[tuple[Json | Pattern, tuple[str, ...]], Grammar]()
+        self._grammars = OrderedDict[tuple[Json | Pattern, tuple[str, ...]], Grammar | str]()  # or why there is none
 
     @cached_property
     def tree(self) -> Tree:
@@ -80,11 +81,16 @@ class Vocabulary:
         """The latest are kept, with what is known of them. Raises ValueError with one sentence where nothing can stand
         there, or too much."""
         found = self._grammars.pop((spec, schemas), None)
-        if found is None or found.full:
-            found = load(spec, schemas, self.tree)
+        if found is None or (isinstance(found, Grammar) and found.full):
+            try:
+                found = load(spec, schemas, self.tree)
+            except ValueError as error:
+                found = str(error)
         self._grammars[spec, schemas] = found
         if len(self._grammars) > GRAMMARS:
             self._grammars.popitem(last=False)
+        if isinstance(found, str):
+            raise ValueError(found)
         return found
 
     def spelled(self, text: bytes) -> list[int]:
@@ -253,7 +259,7 @@ class Canvas:
         if null is not None:
             return hole.shortest + [null] * (slots - len(hole.shortest)) if len(hole.shortest) <= slots else None
         known = hole.shortest if len(hole.shortest) == slots else []
-        return known or hole.grammar.any(hole.state, slots, self.vocabulary.size)
+        return known or hole.grammar.any(hole.forced, slots, self.vocabulary.size)
 
     def unhealed(self) -> dict[int, Slot]:
         """By hole, the leftmost open slot where forced text is still to be produced."""
@@ -306,7 +312,7 @@ class Canvas:
         )
         tokens = torch.tensor(best, device=logits.device)[:, None]
         level = logits.gather(1, tokens)
-        return logits.masked_fill(logits >= level, -torch.inf).scatter(1, tokens, level)
+        return logits.masked_fill(logits >= level - NEAR, -torch.inf).scatter(1, tokens, level)
 
     def whole(self) -> bool:
         """Whether the best tokens of every hole begin with its forced text, and add to it: too few slots cannot."""
@@ -357,7 +363,7 @@ class Canvas:
                 break  # the text ends here; what the canvas holds behind it is nothing
             piece = b"" if token is None else self.piece(token)
             pieces.append((piece, slot.prob))
-            piece = piece or (b"" if slot.locked or len(parts) < skip else NOTHING)
+            piece = piece or (b"" if slot.locked or len(parts) < skip or within(parts) else NOTHING)
             parts += piece
             flags += bytes([slot.locked]) * len(piece)
         probs = [probability for piece, probability in pieces if piece]
@@ -367,6 +373,13 @@ class Canvas:
             return Fill(text="", open=still_open)
         text, locked = spans(bytes(parts[skip:]), bytes(flags[skip:]))
         return Fill(text, locked, min(1.0, sure), still_open, by_token(pieces, skip))
+
+
+def within(raw: bytes | bytearray) -> bool:
+    """Whether UTF-8 ends inside a character."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
+    decoder.decode(bytes(raw[-4:]))
+    return bool(decoder.getstate()[0])
 
 
 def spans(raw: bytes, flags: bytes) -> tuple[str, tuple[tuple[int, int], ...]]:

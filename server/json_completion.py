@@ -169,6 +169,8 @@ def _complete(
     behind = _Behind(text, offset, relaxed=relaxed, quoted=quoted)
     if len(typed) > MAX_STRING or len(behind.then) > MAX_STRING:
         return None
+    if wants == "key" and not behind.whole:
+        return None
     if not behind.free or (not typed and before.last != ":" and _leaves_line(text, offset)):
         return None
     keyed = wants == "key"
@@ -181,6 +183,8 @@ def _complete(
     at = grammars.at(path[:-1] if keyed else path)
     taken = list(dict.fromkeys([*before.open[-1].keys, *behind.keys])) if keyed else []
     hole = grammars.hole(layout, level, at, start=start, typed=typed, then=behind.then, taken=taken, most=1)
+    if isinstance(hole.grammar, wire.Json) and len(hole.grammar.taken) < len(taken):
+        return None  # nobody looks at a suggestion again: a key could stand twice
     lead = layout.colon.partition(":")[2] if text[offset - 1 : offset] == ":" and not typed else ""
     return Offer(
         "Complete",
@@ -226,7 +230,7 @@ def _grows(typed: str) -> bool:
 class _Behind:
     """What stands behind the cursor. `then`: the rest of its string; `pairs`: a colon follows; `item`: what
     follows is another item, with no comma before it; `free`: not on the same line. `keys`: those of
-    the same object, as far as can be read."""
+    the same object, as far as can be read; `whole`: they were looked for up to where that ends."""
 
     def __init__(self, text: str, offset: int, *, relaxed: bool, quoted: bool) -> None:
         line = text[offset : found.start() if (found := LINE_END.search(text, offset)) else len(text)]
@@ -238,20 +242,22 @@ class _Behind:
         mark = text[at : at + 1]
         self.pairs, self.item = mark == ":", mark not in ("", ",", ":", "}", "]") and not self.then
         self.free = not self.item or at > offset + len(line)
+        self.whole = True
         self.keys = self._keys(text, at)
 
     def __repr__(self) -> str:
         return f"<Behind {self.then!r} and {len(self.keys)} keys>"
 
     def _keys(self, text: str, at: int) -> list[str]:
-        keys, depth = list[str](), 0
-        for match in TOKEN.finditer(text, at, min(len(text), at + MAX_BEHIND)):
+        keys, depth, end = list[str](), 0, min(len(text), at + MAX_BEHIND)
+        for match in TOKEN.finditer(text, at, end):
             token = match.lastindex
             depth += (token == OPEN) - (token == CLOSE)
             if token in (None, OTHER) or depth < 0:
-                break
+                return keys
             if token == KEY and not depth:
                 keys.append(decoded(match[QUOTED]))
+        self.whole = end == len(text)
         return keys
 
 

@@ -17,6 +17,12 @@ MAX_TAKEN = 3000  # bytes of the keys that a grammar refuses; each may cost it a
 MAX_POINTER = 4096  # code points
 
 
+# Words of a schema that say of members what depends on others.
+BINDING = frozenset(
+    ("allOf", "anyOf", "oneOf", "not", "if", "dependentRequired", "dependentSchemas", "dependencies", "minProperties")
+) | {"maxProperties", "propertyNames", "unevaluatedProperties", "$dynamicRef"}
+
+
 class Grammars:
     """`exact`: what the grammars take keeps a valid document valid, as far as the server knows."""
 
@@ -69,6 +75,15 @@ class Grammars:
         if not isinstance(others, str) or self._schema.at(others) is not False or "patternProperties" in words:
             return False
         return set(words.get("properties", {})) <= set(keys)
+
+    def bind(self, at: str, fields: Sequence[Field], count: int) -> bool:
+        """Written keys stand by themselves. Where a schema binds members to each other, the outcome has to be checked;
+        False where so many of them cannot be right."""
+        words = self._words(at)
+        if not BINDING.isdisjoint(words):
+            self.exact = False
+        inner = [self.bind(field.at, field.fields, len(field.fields)) for field in fields if field.fields]
+        return words.get("minProperties", 0) <= count <= words.get("maxProperties", count) and all(inner)
 
     def fields(self, at: str) -> tuple[Field, ...]:
         """The keys that a schema requires of an object."""

@@ -14,6 +14,7 @@ from caesura.schemas import Field
 from caesura.server.json_grammars import sound
 from caesura.server.json_places import covered
 from caesura.server.json_text import Document, Style, decoded, indent_at, style
+from caesura.server.privacy import masked
 
 MOST_SIBLINGS = 32  # that are looked at, the nearest
 MOST_HOLES = wire.Limits().holes
@@ -83,7 +84,8 @@ def schema_of(document: Document, values: Sequence[int], levels: int = LEVELS) -
         texts = [document.source(value) for value in values]
         some = dict.fromkeys(texts)
         if len(some) <= DISTINCT and 2 * len(some) <= len(texts) and max(map(len, some)) <= MAX_VALUE:
-            schema |= {"enum": list(map(decoded, some))} if all(sound(decoded(text)) for text in some) else {}
+            told = all(sound(decoded(text)) for text in some) and not any(_secret(document, value) for value in values)
+            schema |= {"enum": list(map(decoded, some))} if told else {}
     elif types == ["array"]:
         items = [child for value in values for child in islice(document.children(value), MOST_SIBLINGS)]
         schema |= {"items": schema_of(document, items[:MOST_SIBLINGS], levels - 1)} if items else {}
@@ -92,6 +94,12 @@ def schema_of(document: Document, values: Sequence[int], levels: int = LEVELS) -
         properties = {key: schema_of(document, those, levels - 1) for key, those in members.items()}
         schema |= {"properties": properties, "required": keys, "additionalProperties": False}
     return schema
+
+
+def _secret(document: Document, value: int) -> bool:
+    """Whether the engine may not see it."""
+    said = f"{json.dumps(document.key(value))}: {document.source(value)}"
+    return masked(said) != said
 
 
 def _type(document: Document, value: int) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from caesura.engine.grammar.regex import matching
-from caesura.engine.grammar.regular import Dfa
+from caesura.regex import matching
+from caesura.regular import Dfa
 from caesura.server.offers import Offer
 from caesura.wire import Pattern
 

@@ -226,6 +226,14 @@ def test_a_character_split_over_tokens_shows_when_it_is_whole(tiny: BlockLlama) 
     assert (whole.text, whole.locked) == ("a😀b", ((0, 3),))
     slots[2] = Slot(0, draft=tokens[2])
     assert hand(tiny, slots, HoleState(True, 8)).fills()[0].locked == ((0, 1), (2, 3))
+    slots.insert(3, Slot(0, draft=tiny.null_id))  # in the middle of the character
+    assert hand(tiny, slots, HoleState(True, 8)).fills()[0].text == "a😀b"
+
+
+def test_an_open_null_before_a_healed_start_hides_no_fill(tiny: BlockLlama) -> None:
+    slots: list[Slot | int] = [Slot(0, draft=tiny.null_id)]
+    slots += [Slot(0, draft=token) for token in tiny.tokenizer.encode("return")]
+    assert hand(tiny, slots, HoleState(True, 9, b"retu")).fills()[0].text == "rn"
 
 
 @settings(max_examples=200, deadline=None)

@@ -17,9 +17,9 @@ from caesura.engine.grammar.automaton import Automaton
 from caesura.engine.grammar.constraint import Grammar, load
 from caesura.engine.grammar.expressions import EMPTY, Language, Rule, chain, choice, literal, many, one_of, repeat
 from caesura.engine.grammar.json import distinct_keys, language
-from caesura.engine.grammar.regular import TooLarge
 from caesura.engine.grammar.solve import Fill, Gains
 from caesura.engine.grammar.tokens import Tree
+from caesura.regular import TooLarge
 
 BYTES = [bytes([b]) for b in range(256)]
 WORDS = [b'"', b'": ', b'", "', b"true", b"false", b"null", b"},", b"[[", b"]]", b", ", b"name", b"\n  ", b'"}']
@@ -160,10 +160,9 @@ def test_a_rule_that_never_gets_on_is_refused() -> None:
     endless = Language(Rule("x"), lambda name: chain(Rule("x"), literal("a")))
     with pytest.raises(ValueError, match="Nothing can stand"):
         Grammar(endless, TREE)
+    left = Automaton(Language(Rule("x"), lambda name: choice(literal("a"), chain(Rule("x"), literal("b")))))
     with pytest.raises(TooLarge):
-        Automaton(Language(Rule("x"), lambda name: choice(literal("a"), chain(Rule("x"), literal("b"))))).read(
-            [(1, ())], b"a"
-        )
+        left.read([left.start], b"a")
 
 
 def test_the_shortest_text_is_whole() -> None:
@@ -345,3 +344,20 @@ def test_the_greatest_of_a_large_set_is_found_among_the_likely_or_all(
     quick = Gains(noise(6, 1), sets)
     assert np.array_equal([quick.of(slot, np.array([0, 1, 2])) for slot in range(6)], expected)
     assert np.allclose(expected, [[float(noise(6, 1)[i, s].max()) for s in sets] for i in range(6)])
+
+
+def test_a_rule_that_is_too_large_after_all_is_not_gone_into() -> None:
+    huge = repeat(one_of("x"), 10_000, None)
+    grammar = Grammar(Language(choice(literal("a"), Rule("huge")), lambda name: huge), TREE)
+    assert solved(grammar, noise(3, 0)) == "a"
+    with pytest.raises(TooLarge, match="too often"):
+        Grammar(Language(huge, lambda name: huge), TREE)
+    with pytest.raises(ValueError, match="Nothing can stand"):
+        Grammar(Language(Rule("huge"), lambda name: huge), TREE)
+
+
+def test_a_fill_of_a_number_of_tokens_has_distinct_keys() -> None:
+    grammar = load(wire.Json(start="members", least=2, taken=("a",)), (), TREE)
+    for slots in range(4, 16):
+        fill = grammar.any(b"", slots, NULL)
+        assert fill is None or parses("{" + b"".join(PIECES[t] for t in fill).decode() + "}")

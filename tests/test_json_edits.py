@@ -517,3 +517,27 @@ def test_far_into_a_large_document_there_is_no_completion() -> None:
     head = "[" + "1, " * (MAX_BEFORE // 3 + 1)
     assert completion(head, len(head), language="json") is None
     assert read(head + "1]", relaxed=False).depth == 1
+
+
+def test_a_schema_that_binds_members_to_each_other_is_checked_not_vouched_for() -> None:
+    both = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+        "required": ["a", "b"],
+    }
+    tied = both | {"if": {"properties": {"a": {"const": 1}}}, "then": {"properties": {"b": {"const": 5}}}}
+    for words, level in ((both, "valid"), (tied, "checked")):
+        schema = Schema.read(json.dumps({"properties": {"v": words}}))
+        [first, *_] = offers('{"v": }', 6, 6, language="json", schema=schema)
+        assert (first.title, first.level) == ('Fill the value of "v" with all that is required', level)
+    many = Schema.read(json.dumps({"properties": {"v": both | {"minProperties": 3}}}))
+    titles = [offer.title for offer in offers('{"v": }', 6, 6, language="json", schema=many)]
+    assert titles == ['Fill the value of "v"']
+
+
+def test_a_secret_of_the_siblings_is_in_no_schema() -> None:
+    one = '{"id": 1, "api_key": "sk-proj-aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3z"}'
+    text = f"[\n  {one},\n  {one},\n  {one}\n]\n"
+    at = text.rindex("\n]")
+    for offer in offers(text, at, at, language="json"):
+        assert "sk-proj" not in "".join(offer.schemas)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from caesura.engine.grammar.regex import matching
+from caesura.regex import matching
 from caesura.server.markdown_edits import completion, offers
 from caesura.server.markdown_patterns import Inline, body
 from caesura.server.offers import NoOffer, Offer

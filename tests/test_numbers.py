@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caesura.engine.grammar.numbers import decimals, integers
-from caesura.engine.grammar.regular import TooLarge
+from caesura.regular import TooLarge
 
 from .walks import walks
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from caesura.engine.grammar.regex import matching
-from caesura.engine.grammar.regular import ANY, TooLarge, Unsupported, literals
+from caesura.regex import matching
+from caesura.regular import ANY, TooLarge, Unsupported, literals
 
 from .walks import walks
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caesura.engine.grammar.regex import matching
-from caesura.engine.grammar.regular import (
+from caesura.regex import matching
+from caesura.regular import (
     ANY,
     MAX_STATES,
     Dfa,

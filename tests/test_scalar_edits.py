@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from caesura.engine.grammar.regex import matching
+from caesura.regex import matching
 from caesura.server.offers import NoOffer, Offer
 from caesura.server.scalar_edits import offers
 from caesura.wire import Pattern

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from caesura import wire
 from caesura.engine.grammar.automaton import Automaton
 from caesura.engine.grammar.expressions import Byte, Chain, Choice, Expression, Language, Regular, Repeat, Rule, Shared
-from caesura.engine.grammar.regular import Dfa
 from caesura.engine.grammar.schema import language
+from caesura.regular import Dfa
 from caesura.schemas import Schema, SchemaError
 
 DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
@@ -480,3 +480,31 @@ def walk(dfa: Dfa, draw: random.Random) -> bytes | None:
         mask, state = draw.choice(rows)
         raw.append(draw.choice([byte for byte in range(256) if mask >> byte & 1]))
     return bytes(raw) if ends else None
+
+
+# What nobody has written for a purpose: minutes, or for ever, if nothing bounds it
+
+BRANCHES = [{"type": "object", "properties": {"x": {"$ref": "#"}, f"k{i}": {"type": "string"}}} for i in range(6)]
+OVERLAPPING = {f"^.*a{i}.*b": {"type": "integer", "minimum": i} for i in range(12)}
+
+
+def test_branches_that_overlap_too_often_are_refused() -> None:
+    with pytest.raises(ValueError, match="too many combinations"):
+        made({"oneOf": BRANCHES})
+
+
+def test_what_would_be_repeated_too_often_has_no_text() -> None:
+    automaton = Automaton(made({"type": "array", "minItems": 600_000}))
+    assert automaton.shortest(automaton.start) is None
+    automaton = Automaton(made({"type": "object", "properties": {"a": {"type": "array", "minItems": 600_000}}}))
+    assert automaton.shortest(automaton.start) == b"{}"
+
+
+def test_patterns_that_overlap_leave_the_keys_that_are_named() -> None:
+    document = {"patternProperties": OVERLAPPING, "properties": {"n": {"type": "null"}}, "type": "object"}
+    assert takes(made(document), '{"n": null}', "{}", '{"a0b": -1}') == [True, True, False]
+
+
+def test_a_pattern_that_backtracks_takes_no_time() -> None:
+    document = {"enum": ["a" * 40 + "!", "b"], "pattern": "^(a+)+$|b"}
+    assert takes(made(document), '"b"', f'"{"a" * 40}!"') == [True, False]

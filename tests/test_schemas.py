@@ -274,5 +274,16 @@ def test_the_validator_counts_in_decimals_reads_patterns_as_written_and_takes_fo
     assert checked.is_valid("3")
     assert not checked.is_valid("3\n")
     assert not checked.is_valid("٣")
-    assert schema({"pattern": r"\p{Lu}"}).validator().is_valid("any text")
+    assert schema({"pattern": r"\p{Lu}"}).validator().is_valid("É")
+    assert not schema({"pattern": r"\bx"}).validator().is_valid("x")  # nobody can say
+
+
+def test_a_pattern_that_takes_others_for_ever_is_read_in_one_go() -> None:
+    slow = "a" * 60 + "!"
+    for words in ({"pattern": "^(a+)+$"}, {"patternProperties": {"^(a|a)*$": True}, "additionalProperties": False}):
+        checked = schema(words).validator()
+        assert not checked.is_valid(slow if "pattern" in words else {slow: 1})
+    with pytest.raises(SchemaError, match="too costly"):
+        schema({"patternProperties": {"^(a+)+$": True}, "unevaluatedProperties": False})
+    assert schema({"patternProperties": {"^x-[a-z]+$": True}, "unevaluatedProperties": False})
     assert not schema({"patternProperties": {r"^\s$": False}}).validator().is_valid({"\u00a0": 1})

@@ -3,7 +3,7 @@
 from functools import lru_cache
 from random import Random
 
-from caesura.engine.grammar.regular import Dfa
+from caesura.regular import Dfa
 
 
 @lru_cache

@@ -10,12 +10,14 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 from caesura.engine.grammar.expressions import Byte, Chain, Choice, Expression, Language, Regular, Repeat, Rule, Shared
-from caesura.engine.grammar.regular import Dfa, TooLarge
+from caesura.regular import Dfa, TooLarge
 
 END = 0  # the node behind the last byte of every rule
+NOWHERE = 1  # a node without a way on: where a rule turned out too large after all
 NEVER = 1 << 40  # bytes to the end of what has none
-MAX_NODES = 1_000_000
-MAX_RULES = 30_000  # some seconds
+MAX_NODES = 300_000
+MAX_COPIES = 4_096  # of what is repeated
+MAX_RULES = 20_000  # some seconds
 MAX_STACK = 2_000
 MAX_TRIED = 20_000  # configurations on the way to a shortest text
 
@@ -40,7 +42,7 @@ class Automaton:
 
     def __init__(self, language: Language) -> None:
         self._language = language
-        self._nodes = [Node(length=0)]
+        self._nodes = [Node(length=0), Node()]
         self._rules: dict[Hashable, int] = {}
         self._lengths = Lengths(language)
         self._open: dict[Config, tuple[tuple[Edge, ...], bool]] = {}
@@ -89,6 +91,8 @@ class Automaton:
                 return self._regular(dfa, after)
 
     def _repeat(self, part: Repeat, after: int) -> int:
+        if max(part.least, part.most or 0) > MAX_COPIES:
+            raise TooLarge("What may stand here is repeated too often for a grammar; use smaller bounds.")
         if part.most is None:
             loop = self._add(Node(jumps=[after]))
             self._nodes[loop].jumps.insert(0, self._build(part.part, loop))
@@ -129,7 +133,10 @@ class Automaton:
 
     def _rule(self, name: Hashable) -> int:
         if name not in self._rules:
-            self._rules[name] = self._build(body(self._language, name), END)
+            try:
+                self._rules[name] = self._build(body(self._language, name), END)
+            except TooLarge:  # in the middle of a fill; another way is open, since `shortest` has been found
+                self._rules[name] = NOWHERE
         return self._rules[name]
 
     # Configurations
@@ -229,7 +236,7 @@ class Automaton:
             node, stack = self.at(node, stack)
             match self._nodes[node].way:
                 case None:
-                    return bytes(written)
+                    return bytes(written) if node == END else None
                 case int(jump):
                     node = jump
                 case (int(mask), target):

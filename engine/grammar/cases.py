@@ -27,10 +27,11 @@ from caesura.engine.grammar.keywords import (
     unevaluated,
 )
 from caesura.engine.grammar.leaves import Texts, keys, numbers, texts
-from caesura.engine.grammar.regular import Dfa
+from caesura.regular import Dfa, TooLarge
 from caesura.schemas import Schema, Value, exact, matches
 
 MAX_CASES = 64  # of one set of terms
+MAX_WORK = 60_000  # pairs of cases: a second or two
 MAX_INSIDE = 50  # sets of terms that are worked out for one another
 MAX_TERMS = 4_000  # sets of terms that are looked at to say what is undecided
 
@@ -44,6 +45,7 @@ class Cases:
         self._parts: dict[Term, list[Case]] = {}
         self._busy: set[Terms] = set()
         self._extras: dict[Case, tuple[tuple[Dfa, Terms], ...]] = {}
+        self._work = 0  # pairs of cases that were combined
 
     def __repr__(self) -> str:
         return f"<Cases {len(self._found)} of {self.schema!r}>"
@@ -65,6 +67,9 @@ class Cases:
         """Those of all the factors at once. A factor with which there are too many is left out, and that is noted."""
         found = [Case()]
         for factor in sorted(factors, key=len):
+            self._work += len(found) * len(factor)
+            if self._work > MAX_WORK:
+                raise TooLarge("The schema has too many combinations for a grammar; use a smaller part of it.")
             product = [case for a in found for b in factor if (case := self._trim(a & b)).kinds]
             if len(product) > max(MAX_CASES, len(found), len(factor)):
                 left_out = frozenset((kind, "logic") for kind in ANYTHING)

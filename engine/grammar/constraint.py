@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from caesura import wire
-from caesura.engine.grammar import json, regex
+from caesura import regex, wire
+from caesura.engine.grammar import json
 from caesura.engine.grammar.automaton import NEVER, Automaton, Config
 from caesura.engine.grammar.expressions import Language, Regular
 from caesura.engine.grammar.solve import Fill, Gains, Graph, State
@@ -58,7 +58,7 @@ class Grammar:
         self._beginning = self._automaton.read([self._automaton.start], self._typed.encode())
         self._starts: dict[bytes, State] = {}
         self._allowed: dict[State, Tensor] = {}
-        self._fills: dict[tuple[State, int], list[int] | None] = {}
+        self._fills: dict[tuple[bytes, int], list[int] | None] = {}
         if not self._beginning or self.shortest(self.start(b"")) is None:
             raise ValueError("Nothing can stand here that the schema, or the text around it, allows.")
 
@@ -147,24 +147,29 @@ class Grammar:
         empty. The first `skip` bytes are not the hole's own. None where nothing whole fits so many slots.
         """
         fill = Fill(self.graph, state, Gains(logp, self.graph.walker.sets), held, known, null)
+        return self._sound_fill(fill, skip) or list(known) or None
+
+    def any(self, forced: bytes, slots: int, width: int) -> list[int] | None:
+        """Some fill of exactly so many tokens, out of `width`, behind `forced`."""
+        if (forced, slots) not in self._fills:
+            gains = Gains(torch.zeros(slots, width), self.graph.walker.sets)
+            fill = Fill(self.graph, self.start(forced), gains, [None] * slots, [], None)
+            self._fills[forced, slots] = self._sound_fill(fill, len(forced))
+        return self._fills[forced, slots]
+
+    def _sound_fill(self, fill: Fill, skip: int) -> list[int] | None:
+        """The best fill whose keys differ; None where that is not found soon."""
         for _ in range(DUPLICATES):
             tokens = fill.solve()
             if tokens is None:
-                break
-            twice = self._first_unsound([self._pieces[t] if t != null else b"" for t in tokens], skip)
+                return None
+            twice = self._first_unsound([self._pieces[t] if t != fill.null else b"" for t in tokens], skip)
             if twice is None:
                 return tokens
-            if held[twice] is not None:
-                break
+            if fill.held[twice] is not None:
+                return None
             fill.ban(twice, tokens[twice])
-        return list(known) or None
-
-    def any(self, state: State, slots: int, width: int) -> list[int] | None:
-        """Some fill of exactly so many tokens, out of `width`."""
-        if (state, slots) not in self._fills:
-            gains = Gains(torch.zeros(slots, width), self.graph.walker.sets)
-            self._fills[state, slots] = Fill(self.graph, state, gains, [None] * slots, [], None).solve()
-        return self._fills[state, slots]
+        return None
 
     def _first_unsound(self, written: Sequence[bytes], skip: int) -> int | None:
         raw = b"".join(written)[skip:]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from caesura.engine.grammar.regular import Dfa
+from caesura.regular import Dfa
 
 
 @dataclass(frozen=True, slots=True)

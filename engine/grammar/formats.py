@@ -6,8 +6,8 @@ that they stay under 253), e-mail addresses without quotes or address literals.
 
 from collections.abc import Iterator, Mapping
 
-from caesura.engine.grammar.regex import matching
-from caesura.engine.grammar.regular import Dfa
+from caesura.regex import matching
+from caesura.regular import Dfa
 
 # Dates and times: RFC 3339.
 _LEAP = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
@@ -51,7 +51,7 @@ def _reference(other: str, private: str) -> tuple[str, str]:
     free = rf"A-Za-z0-9._~!$&'()*+,;=\-{other}"
     code = "%[0-9A-Fa-f]{2}"
     char = f"(?:[{free}:@]|{code})"
-    host = rf"(?:\[(?:{_IPV6}|[vV][0-9A-Fa-f]+\.[A-Za-z0-9._~!$&'()*+,;=:-]+)\]|(?:[{free}]|{code})*)"
+    host = rf"(?:\[{_IPV6}\]|(?:[{free}]|{code})*)"
     authority = rf"//(?:(?:[{free}:]|{code})*@)?{host}(?::\d*)?(?:/{char}*)*"
     absolute = f"/(?:{char}+(?:/{char}*)*)?"
     behind = rf"(?:\?(?:{char}|[/?{private}])*)?(?:#(?:{char}|[/?])*)?"

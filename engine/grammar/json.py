@@ -26,7 +26,7 @@ from caesura.engine.grammar.expressions import (
     repeat,
 )
 from caesura.engine.grammar.numbers import decimals
-from caesura.engine.grammar.regular import ANY, Dfa, escaped, lengths, literals, without
+from caesura.regular import ANY, Dfa, escaped, lengths, literals, without
 
 DEPTH = 8  # containers inside one another that are generated
 ON_A_LINE = 2  # containers inside of one that is on one line, in a file that indents

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from caesura.engine.grammar.formats import FORMATS
 from caesura.engine.grammar.numbers import decimals, integers
-from caesura.engine.grammar.regex import matching
-from caesura.engine.grammar.regular import (
+from caesura.regex import matching
+from caesura.regular import (
     ANY,
     MAX_WORK,
     Dfa,
@@ -132,6 +132,9 @@ def numbers(spec: Numbers) -> Leaf:
     return Leaf(dfa, frozenset(loose))
 
 
+MAX_PAIRS = 20_000
+
+
 @lru_cache(CACHED)
 def keys(
     named: frozenset[str], patterns: tuple[str, ...], names: tuple[frozenset[str] | Texts, ...] | None
@@ -148,10 +151,13 @@ def keys(
             allowed = either(allowed, leaf.dfa)
         dfa = both(dfa, allowed)
     parts: list[tuple[Dfa, frozenset[str]]] = [(dfa, frozenset())]
+    pairs = 0  # of states that were combined
     for pattern in patterns:
-        split = []
+        split, found = [], _tried(partial(matching, pattern))
         for part, matched in parts:
-            found = _tried(partial(matching, pattern))
+            pairs += len(part.rows) * len(found.rows) if found else 0
+            if pairs > MAX_PAIRS:
+                return (), loose  # no key but those named
             inside = found and _tried(partial(both, part, found))
             outside = found and _tried(partial(without, part, found))
             split += [(inside, matched | {pattern}), (outside, matched)] if inside and outside else []

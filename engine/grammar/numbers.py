@@ -5,8 +5,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from caesura.engine.grammar.regex import matching
-from caesura.engine.grammar.regular import CACHED, Dfa, TooLarge, both, either, explore
+from caesura.regex import matching
+from caesura.regular import CACHED, Dfa, TooLarge, both, either, explore
 
 LESS, SAME, MORE = -1, 0, 1
 PLACES = 4096  # decimal digits of a bound, on each side of the point

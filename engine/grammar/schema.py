@@ -28,7 +28,7 @@ from caesura.engine.grammar.expressions import (
 from caesura.engine.grammar.json import Layout, Place
 from caesura.engine.grammar.keywords import Case, Terms, terms
 from caesura.engine.grammar.leaves import numbers, texts
-from caesura.engine.grammar.regular import Dfa, literals, without
+from caesura.regular import Dfa, literals, without
 from caesura.schemas import Schema, SchemaError, Value
 
 KEPT = 8  # schemas whose cases are kept

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal
 
-from caesura.engine.grammar.regex_syntax import (
+from caesura.regex_syntax import (
     EVERY,
     Ahead,
     Alternatives,
@@ -20,7 +20,7 @@ from caesura.engine.grammar.regex_syntax import (
     Tree,
     parse,
 )
-from caesura.engine.grammar.regular import (
+from caesura.regular import (
     ANY,
     CACHED,
     MAX_WORK,
