@@ -313,11 +313,11 @@ class Search:
         return self._bytes(node)[len(self.hole.forced) :]
 
     def closing(self, node: Node) -> bytes:
-        """What a path still lacks to be whole, where the hole has a grammar: the shortest text."""
+        """What a path still lacks to be whole, where the hole has a grammar: a short text."""
         grammar = self.hole.grammar
-        if grammar is None or grammar.ends(node.state):
+        if grammar is None or (grammar.ends(node.state) and grammar.sound(self._own(node), whole=True)):
             return b""
-        return grammar.shortest(node.state) or b""
+        return grammar.closing(node.state, self._own(node))
 
     def leader(self) -> Node:
         """The node whose path is shown: the best candidate's, else the most promising hypothesis'."""

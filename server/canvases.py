@@ -215,9 +215,12 @@ class Canvases:
 
     def gate(self, opened: Open, canvas: WarmCanvas) -> Gate:
         """What of a text is sound in the document as it is now."""
-        if not self._options().syntax_gate or canvas.offer:
-            return lambda start, end, insert: insert
         text, tree = opened.document.text, opened.tree.tree
+        if offer := canvas.offer:
+            checked = cache(offer.check)
+            return lambda start, end, insert: "" if checked(text[:start] + insert + text[end:]) else insert
+        if not self._options().syntax_gate:
+            return lambda start, end, insert: insert
         before = canvas.context.prefix.removesuffix(canvas.lead)
 
         @cache  # of all candidates: they are for the same place

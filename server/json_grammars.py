@@ -76,13 +76,13 @@ class Grammars:
             return False
         return set(words.get("properties", {})) <= set(keys)
 
-    def bind(self, at: str, fields: Sequence[Field], count: int) -> bool:
+    def tied(self, at: str, fields: Sequence[Field], count: int) -> bool:
         """Written keys stand by themselves. Where a schema binds members to each other, the outcome has to be checked;
         False where so many of them cannot be right."""
         words = self._words(at)
         if not BINDING.isdisjoint(words):
             self.exact = False
-        inner = [self.bind(field.at, field.fields, len(field.fields)) for field in fields if field.fields]
+        inner = [self.tied(field.at, field.fields, len(field.fields)) for field in fields if field.fields]
         return words.get("minProperties", 0) <= count <= words.get("maxProperties", count) and all(inner)
 
     def fields(self, at: str) -> tuple[Field, ...]:

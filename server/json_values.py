@@ -81,7 +81,7 @@ def _alike(document: Document, schema: Schema | None, spot: Spot) -> Way | None:
         at = grammars.at(spot.path)
         keys = set(common(document, alike))
         complete = at is None or (
-            {field.key for field in grammars.fields(at)} <= keys and grammars.bind(at, grammars.fields(at), len(keys))
+            {field.key for field in grammars.fields(at)} <= keys and grammars.tied(at, grammars.fields(at), len(keys))
         )
         return Way(how, pieces, grammars) if complete else None
     if schema is None and alike and (at := grammars.own(schema_of(document, alike))):
@@ -97,7 +97,7 @@ def _as_required(schema: Schema | None, spot: Spot) -> Way | None:
         return None
     fields = grammars.fields(at)
     inner = _fields(grammars, fields, spot.layout, spot.level)
-    if not inner or not grammars.bind(at, fields, len(fields)):
+    if not inner or not grammars.tied(at, fields, len(fields)):
         return None
     layout = spot.layout if spot.level is not None else replace(spot.layout, indent=None)
     outer = (wire.Text(bracket(layout, spot.level or 0, mark)) for mark in "{}")
@@ -115,7 +115,7 @@ def lacking(schema: Schema | None, path: Path, taken: Sequence[str], layout: Sty
         grammars.at((*path, field.key))
     if taken and not grammars.exact:
         return None  # it may be an object of another branch of the schema, and lack nothing
-    fit = grammars.bind(at, fields, len(taken) + len(fields))
+    fit = grammars.tied(at, fields, len(taken) + len(fields))
     pieces = _fields(grammars, fields, layout, level) if fit else []
     return Way("", pieces, grammars) if pieces else None
 

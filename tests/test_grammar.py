@@ -361,3 +361,14 @@ def test_a_fill_of_a_number_of_tokens_has_distinct_keys() -> None:
     for slots in range(4, 16):
         fill = grammar.any(b"", slots, NULL)
         assert fill is None or parses("{" + b"".join(PIECES[t] for t in fill).decode() + "}")
+
+
+def test_what_closes_a_text_repeats_no_key_of_it() -> None:
+    grammar = load(wire.Json(start="members", least=4), (), TREE)
+    state = grammar.start(b"")
+    own = b'"0": 1, '
+    for byte in own:
+        state = grammar.after(state, byte)
+    text = "{" + (own + grammar.closing(state, own)).decode() + "}"
+    assert parses(text)
+    assert len(json.loads(text)) == 4

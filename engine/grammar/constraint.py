@@ -111,17 +111,23 @@ class Grammar:
 
     def simplest(self, forced: bytes) -> bytes:
         """A short text of the whole hole, behind `forced`."""
-        shortest = self.shortest(self.start(b""))
-        assert shortest is not None, "a grammar without a text is refused"
-        if not self.sound(shortest, whole=True):  # the shortest key, twice
-            draw = torch.Generator().manual_seed(0)
-            logp = -1 - 3 * torch.rand(SIMPLE, len(self._pieces) + 1, generator=draw)
-            logp[:, -1] = 0.0
-            fill = self.best(self.start(b""), logp, [None] * SIMPLE, [], 0, len(self._pieces))
-            shortest = b"".join(self._pieces[t] for t in fill or () if t < len(self._pieces))
-            if not fill or not self.sound(shortest, whole=True):
-                raise ValueError("What can stand here would need more keys than fit; ask for fewer.")
+        shortest = self.closing(self.start(b""), b"")
+        if not self.sound(shortest, whole=True):
+            raise ValueError("What can stand here would need more keys than fit; ask for fewer.")
         return forced + shortest
+
+    def closing(self, state: State, own: bytes) -> bytes:
+        """A short text that ends the hole behind its `own` text so far. The shortest may say a key twice."""
+        shortest = self.shortest(state)
+        assert shortest is not None, "a grammar leads to an end from everywhere"
+        if self.sound(own + shortest, whole=True):
+            return shortest
+        null, draw = len(self._pieces), torch.Generator().manual_seed(0)
+        logp = -1 - 3 * torch.rand(SIMPLE, null + 1, generator=draw)
+        logp[:, null] = 0.0
+        fill = Fill(self.graph, state, Gains(logp, self.graph.walker.sets), [None] * SIMPLE, [], null)
+        tokens = self._sound_fill(fill, 0, own)
+        return shortest if tokens is None else b"".join(self._pieces[t] for t in tokens if t != null)
 
     def sound(self, raw: bytes, *, whole: bool = False) -> bool:
         """Whether no object has a key twice, as far as the hole's text goes; `whole`: with what stands behind it."""
@@ -157,13 +163,13 @@ class Grammar:
             self._fills[forced, slots] = self._sound_fill(fill, len(forced))
         return self._fills[forced, slots]
 
-    def _sound_fill(self, fill: Fill, skip: int) -> list[int] | None:
-        """The best fill whose keys differ; None where that is not found soon."""
+    def _sound_fill(self, fill: Fill, skip: int, own: bytes = b"") -> list[int] | None:
+        """The best fill whose keys differ, behind the `own` text so far; None where that is not found soon."""
         for _ in range(DUPLICATES):
             tokens = fill.solve()
             if tokens is None:
                 return None
-            twice = self._first_unsound([self._pieces[t] if t != fill.null else b"" for t in tokens], skip)
+            twice = self._first_unsound([self._pieces[t] if t != fill.null else b"" for t in tokens], skip, own)
             if twice is None:
                 return tokens
             if fill.held[twice] is not None:
@@ -171,13 +177,14 @@ class Grammar:
             fill.ban(twice, tokens[twice])
         return None
 
-    def _first_unsound(self, written: Sequence[bytes], skip: int) -> int | None:
+    def _first_unsound(self, written: Sequence[bytes], skip: int, own: bytes) -> int | None:
+        """The slot by which a key stands twice."""
         raw = b"".join(written)[skip:]
-        if self.sound(raw, whole=True):
+        if self.sound(own + raw, whole=True):
             return None
         end = 0
         for slot, piece in enumerate(written):
             end += len(piece)
-            if piece and not self.sound(raw[: max(0, end - skip)]):
+            if piece and not self.sound(own + raw[: max(0, end - skip)]):
                 return slot
         return len(written) - 1
