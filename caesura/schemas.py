@@ -567,7 +567,7 @@ class Schema:
         from jsonschema_specifications import REGISTRY
 
         ours = {"pattern": _pattern, "patternProperties": _pattern_properties, "additionalProperties": _additional}
-        ours["multipleOf"] = _multiple_of
+        ours |= {"multipleOf": _multiple_of, "uniqueItems": _unique}
         return validators.extend(self._validator_class, ours)(self.document, registry=REGISTRY)
 
     def validator(self, at: str = "") -> Any:
@@ -689,6 +689,24 @@ def _pattern_properties(validator: Any, patterns: dict[str, Value], instance: Va
             for key, value in instance.items():
                 if matches(pattern, key):
                     yield from validator.descend(value, part, path=key, schema_path=pattern)
+
+
+def _unique(validator: Any, unique: bool, instance: Value, schema: Value) -> Iterator[Any]:
+    """In one go: the library compares every two."""
+    from jsonschema import ValidationError
+
+    if unique and isinstance(instance, list) and len(set(map(_canonical, instance))) < len(instance):
+        yield ValidationError("Two items of an array are the same")
+
+
+def _canonical(value: Value) -> Any:
+    """Equal for values that are the same in JSON."""
+    if isinstance(value, dict):
+        return ("object", frozenset((key, _canonical(one)) for key, one in value.items()))
+    if isinstance(value, list):
+        return ("array", tuple(map(_canonical, value)))
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return ("number", exact(value)) if number else (type(value), value)
 
 
 def _multiple_of(validator: Any, step: float, instance: Value, schema: Value) -> Iterator[Any]:

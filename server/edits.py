@@ -37,6 +37,8 @@ def offers(text: str, start: int, end: int, *, language: str, schema: Schema | N
 
 def completion(text: str, offset: int, *, language: str, schema: Schema | None = None) -> Offer | None:
     """What may be typed next at a cursor, where its grammar is known and found between two keystrokes."""
+    if not _written(text):
+        return None
     if language in JSON and offset <= MOST_BEFORE:
         from caesura.server import json_completion
 
@@ -47,3 +49,12 @@ def completion(text: str, offset: int, *, language: str, schema: Schema | None =
         begin = text.rfind("\n", 0, offset) + 1
         return markdown_edits.completion(text, offset) if _BEGUN.fullmatch(text, begin, offset) else None
     return None
+
+
+def _written(text: str) -> bool:
+    """Whether it can be encoded: an editor may send half a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -24,10 +24,11 @@ BINDING = frozenset(
 
 
 class Grammars:
-    """`exact`: what the grammars take keeps a valid document valid, as far as the server knows."""
+    """`exact`: what the grammars take keeps a valid document valid, as far as the server knows. `instance` is what has
+    the schema, as it is: what else is in it tells branches of the schema apart."""
 
-    def __init__(self, schema: Schema | None) -> None:
-        self._schema = schema
+    def __init__(self, schema: Schema | None, instance: Any = None) -> None:
+        self._schema, self._instance = schema, instance
         self._own: list[Mapping[str, Any]] = []
         self.exact = True
 
@@ -44,7 +45,7 @@ class Grammars:
         """The subschema of a value of the document; None without a schema."""
         if self._schema is None:
             return None
-        self._schema, at, exact = self._schema.child("", path)
+        self._schema, at, exact = self._schema.child("", path, self._instance)
         self.exact &= exact
         if len(at) > MAX_POINTER:
             raise NoOffer("This place lies too deep in its schema; edit it by hand.")

@@ -84,7 +84,9 @@ def schema_of(document: Document, values: Sequence[int], levels: int = LEVELS) -
         texts = [document.source(value) for value in values]
         some = dict.fromkeys(texts)
         if len(some) <= DISTINCT and 2 * len(some) <= len(texts) and max(map(len, some)) <= MAX_VALUE:
-            told = all(sound(decoded(text)) for text in some) and not any(_secret(document, value) for value in values)
+            told = all(sound(decoded(text)) for text in some) and all(
+                shown(document, value) == document.source(value) for value in values
+            )
             schema |= {"enum": list(map(decoded, some))} if told else {}
     elif types == ["array"]:
         items = [child for value in values for child in islice(document.children(value), MOST_SIBLINGS)]
@@ -96,10 +98,10 @@ def schema_of(document: Document, values: Sequence[int], levels: int = LEVELS) -
     return schema
 
 
-def _secret(document: Document, value: int) -> bool:
-    """Whether the engine may not see it."""
-    said = f"{json.dumps(document.key(value))}: {document.source(value)}"
-    return masked(said) != said
+def shown(document: Document, value: int) -> str:
+    """The text of a value as the engine may see it: its key says whether it is a secret."""
+    key = f"{json.dumps(document.key(value))}: "
+    return masked(key + document.source(value))[len(key) :]
 
 
 def _type(document: Document, value: int) -> str:

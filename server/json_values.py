@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 from caesura import wire
 from caesura.schemas import Field, Schema
@@ -17,10 +18,10 @@ from caesura.server.json_scaffold import (
     like,
     required,
     schema_of,
+    shown,
     siblings,
 )
 from caesura.server.json_text import Document, Style
-from caesura.server.privacy import masked
 
 NEAR = 1500  # code points from a hole to a sibling that is in its context anyway
 EVIDENCE, MAX_EVIDENCE = 4, 2000  # siblings that are shown besides, and code points of one
@@ -56,10 +57,21 @@ class Way:
 
 def ways(document: Document, schema: Schema | None, spot: Spot) -> list[Way]:
     """The best first, the free one last."""
-    found = [_alike(document, schema, spot), _as_required(schema, spot)]
-    grammars = Grammars(schema)
+    instance = _instance(document, spot.container) if schema else None
+    found = [_alike(document, schema, spot, instance), _as_required(schema, spot, instance)]
+    grammars = Grammars(schema, instance)
     hole = grammars.hole(spot.layout, spot.level, grammars.at(spot.path))
     return [*(way for way in found if way is not None), Way("", [hole], grammars)]
+
+
+def _instance(document: Document, value: int) -> Any:
+    """The whole value that a container lies in; None where it cannot be read."""
+    while value >= 0 and document.parents[value] >= 0:
+        value = document.parents[value]
+    try:
+        return document.value(value) if value >= 0 else None
+    except ValueError:
+        return None
 
 
 def _near(document: Document, spot: Spot) -> list[int]:
@@ -68,9 +80,9 @@ def _near(document: Document, spot: Spot) -> list[int]:
     return siblings(document, spot.container, spot.key, spot.start, besides=spot.besides)
 
 
-def _alike(document: Document, schema: Schema | None, spot: Spot) -> Way | None:
+def _alike(document: Document, schema: Schema | None, spot: Spot, instance: Any) -> Way | None:
     """An object with the keys of its siblings, or one hole for what they have in common."""
-    grammars, alike = Grammars(schema), _near(document, spot)
+    grammars, alike = Grammars(schema, instance), _near(document, spot)
 
     def leaf(keys: tuple[str, ...], those: Sequence[int], inside: Style) -> wire.Hole:
         at = grammars.own(schema_of(document, those)) if schema is None else grammars.at((*spot.path, *keys))
@@ -89,9 +101,9 @@ def _alike(document: Document, schema: Schema | None, spot: Spot) -> Way | None:
     return None
 
 
-def _as_required(schema: Schema | None, spot: Spot) -> Way | None:
+def _as_required(schema: Schema | None, spot: Spot, instance: Any) -> Way | None:
     """An object with the keys that its schema requires."""
-    grammars = Grammars(schema)
+    grammars = Grammars(schema, instance)
     at = grammars.at(spot.path)
     if at is None or "object" not in grammars.kinds(at):
         return None
@@ -138,6 +150,6 @@ def evidence(document: Document, spot: Spot) -> tuple[wire.Neighbour, ...]:
     far = (one for one in alike if document.starts[one] - spot.end > NEAR or spot.start - document.ends[one] > NEAR)
     short = (one for one in far if document.ends[one] - document.starts[one] <= MAX_EVIDENCE)
     return tuple(
-        wire.Neighbour("// " + "/".join(map(str, document.path(one)))[-200:], masked(document.source(one)))
+        wire.Neighbour("// " + "/".join(map(str, document.path(one)))[-200:], shown(document, one))
         for one in islice(short, EVIDENCE)
     )

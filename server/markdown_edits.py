@@ -6,10 +6,11 @@ Tables and links have files of their own. Front matter is YAML.
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 from caesura.server import repair, scalar_edits
 from caesura.server.languages import LANGUAGES, grammar, language
-from caesura.server.markdown_changes import BROKEN, SAMPLE, Change, hole_of, newline_of, tried
+from caesura.server.markdown_changes import BROKEN, SAMPLE, Change, Piece, hole_of, newline_of, tried
 from caesura.server.markdown_links import in_link, inline_of
 from caesura.server.markdown_patterns import body, either
 from caesura.server.markdown_tables import Table
@@ -122,10 +123,28 @@ def _add_item(document: Document, item: Block) -> Offer:
         (Entry(depth, "item", (), below, below), Entry(depth + 1, "paragraph", (), below, below)),
     )
     hole = hole_of(inline_of(document, item.last).item, _LINE_TOKENS)
-    end = document.lines[item.last].end
-    return tried(
-        "Add an item below", document.text, change, (end, end), [gap, prefix, _next_marker(item), blanks, task, hole]
-    )
+    start = document.lines[item.last].end
+    behind, end = _renumbered(document, item, start)
+    pieces: list[Piece] = [gap, prefix, _next_marker(item), blanks, task, hole, behind]
+    return tried("Add an item below", document.text, change, (start, end), pieces)
+
+
+def _renumbered(document: Document, item: Block, start: int) -> tuple[str, int]:
+    """The text from `start` to the last marker of the items behind, with the next number in each, and its end. Nothing
+    where they do not go on from the item's, or a longer number would move what is in an item."""
+    assert item.parent is not None, "an item lies in a list"
+    behind = [sibling for sibling in item.parent.children if sibling.first > item.first]
+    goes_on = all(_next_marker(one) == after.marker != one.marker for one, after in pairwise((item, *behind)))
+    if not behind or not goes_on:
+        return "", start
+    text, parts, at = document.text, list[str](), start
+    for one in behind:
+        marker = document.lines[one.first].start + one.starts[one.first]
+        parts += text[at:marker], _next_marker(one)
+        at = marker + len(one.marker)
+        if len(_next_marker(one)) != len(one.marker):
+            return "", start
+    return "".join(parts), at
 
 
 def _next_marker(item: Block) -> str:

@@ -149,7 +149,7 @@ class _Check:
 def _loaded(text: str) -> dict[str, object]:
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # of TOML, or of a number that Python does not read
         raise NoOffer(f"The document is not valid TOML: {error}. Mend it first.") from None
 
 
@@ -159,7 +159,8 @@ def _differences(a: object, b: object) -> int:
         return sum(_differences(a[key], b[key]) for key in a)
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         return sum(_differences(*pair) for pair in zip(a, b, strict=True))
-    return int(type(a) is not type(b) or a != b)
+    nan = a != a and b != b
+    return int(type(a) is not type(b) or (a != b and not nan))
 
 
 def _outline(tree: tree_sitter.Tree, start: int, end: int) -> list[tuple[int, str, int, int]]:

@@ -24,7 +24,8 @@ def marks(text: str) -> list[Mark]:
 def _mark(token: Token) -> Mark:
     inner = tuple(_mark(child) for child in token.children or ())
     content = token.content.removesuffix("\n")  # which HTML at the text's end has only where a line follows
-    return token.type, token.tag, content, token.info, token.hidden, tuple(sorted(token.attrs.items())), inner
+    info = "" if token.type == "list_item_open" else token.info  # its number, which goes on from an item added above
+    return token.type, token.tag, content, info, token.hidden, tuple(sorted(token.attrs.items())), inner
 
 
 BLOCKS = {

@@ -372,3 +372,13 @@ def test_what_closes_a_text_repeats_no_key_of_it() -> None:
     text = "{" + (own + grammar.closing(state, own)).decode() + "}"
     assert parses(text)
     assert len(json.loads(text)) == 4
+
+
+def test_no_token_may_come_behind_which_nothing_leads_to_what_follows() -> None:
+    grammar = load(wire.Json(typed='"ab', then='cd"'), (), TREE)
+    start = grammar.start(b"")
+    may = grammar.bias(start, NULL) == 0
+    assert may[ord("x")]
+    assert not may[ord('"')]
+    assert grammar.after(start, ord('"')) == ()
+    assert grammar.closing(grammar.after(start, ord("\\")), b"\\")

@@ -541,3 +541,25 @@ def test_a_secret_of_the_siblings_is_in_no_schema() -> None:
     at = text.rindex("\n]")
     for offer in offers(text, at, at, language="json"):
         assert "sk-proj" not in "".join(offer.schemas)
+
+
+def test_what_else_is_in_an_object_tells_the_branches_of_its_schema_apart() -> None:
+    branches = [
+        {"properties": {"t": {"const": t}, "v": {"type": kind}}} for t, kind in (("x", "string"), ("y", "null"))
+    ]
+    schema = Schema.read(json.dumps({"oneOf": branches}))
+    text = '{"t": "y", "v": }'
+    [offer] = offers(text, 16, 16, language="json", schema=schema)
+    [hole] = offer.holes
+    assert isinstance(hole.grammar, wire.Json)
+    assert Schema.read(offer.schemas[0]).at(hole.grammar.at) == {"type": "null"}
+
+
+def test_no_sibling_shows_a_password_to_the_engine() -> None:
+    rows = [f'{{"id": {i}, "password": "Xk9{i}qLw7{i}Zr2pV", "note": "{"n" * 80}"}}' for i in range(60)]
+    text = "[" + ",\n".join(rows) + "]"
+    at = text.rindex('"Xk9')
+    end = text.index('"', at + 1) + 1
+    for offer in offers(text, at, end, language="json"):
+        assert not any("qLw7" in near.text for near in offer.evidence)
+        assert "qLw7" not in "".join(offer.schemas)

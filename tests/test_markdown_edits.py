@@ -184,6 +184,8 @@ def test_the_rest_of_a_cell_counts_what_was_typed() -> None:
         ("1. a\n2. b¦\n", "1. a\n2. b\n3. x\n"),
         ("1. a\n1. b¦\n", "1. a\n1. b\n1. x\n"),
         ("9) a¦\n", "9) a\n10) x\n"),
+        ("1. a¦\n2. b\n   more\n3. c\n", "1. a\n2. x\n3. b\n   more\n4. c\n"),
+        ("8. a¦\n9. b\n", "8. a\n9. x\n9. b\n"),  # a longer number would move what is in its item
         ("- a¦\n\n- b\n\ntext\n", "- a\n\n- x\n\n- b\n\ntext\n"),
         ("- a\n  - b¦\n- c\n", "- a\n  - b\n  - x\n- c\n"),
         ("- a¦\n  - b\n- c\n", "- a\n  - b\n- x\n- c\n"),

@@ -210,3 +210,13 @@ def differences(a: Any, b: Any) -> int:
         return sum(differences(*pair) for pair in zip(a, b, strict=True))
     assert not isinstance(b, datetime.date)
     return int(type(a) is not type(b) or a != b)
+
+
+def test_a_number_without_an_end_and_one_that_is_none_stop_no_edit() -> None:
+    text = "x = nan\nb = "
+    [first, *_] = offers(text, len(text), len(text), language="toml")
+    assert first.check(text + "1") is None
+    assert first.check("x = 1\nb = 1") is not None
+    long = f"a = {'9' * 5000}\nb = "
+    with pytest.raises(NoOffer, match="not valid TOML"):
+        offers(long, len(long), len(long), language="toml")

@@ -278,6 +278,13 @@ def test_the_validator_counts_in_decimals_reads_patterns_as_written_and_takes_fo
     assert not schema({"pattern": r"\bx"}).validator().is_valid("x")  # nobody can say
 
 
+def test_items_are_compared_all_at_once() -> None:
+    checked = schema({"uniqueItems": True}).validator()
+    assert checked.is_valid([1, True, "1", [1], {"a": 1}, None, 0, False])
+    assert not any(map(checked.is_valid, ([1, 1.0], [{"a": [1, 2]}, {"a": [1.0, 2]}], [[], []])))
+    assert checked.is_valid([{"i": i} for i in range(20_000)])
+
+
 def test_a_pattern_that_takes_others_for_ever_is_read_in_one_go() -> None:
     slow = "a" * 60 + "!"
     for words in ({"pattern": "^(a+)+$"}, {"patternProperties": {"^(a|a)*$": True}, "additionalProperties": False}):

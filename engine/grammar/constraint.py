@@ -57,6 +57,7 @@ class Grammar:
         self.graph = Graph(Walker(self._automaton, tree), self._accepts)
         self._beginning = self._automaton.read([self._automaton.start], self._typed.encode())
         self._starts: dict[bytes, State] = {}
+        self._open: dict[int, bool] = {}
         self._allowed: dict[State, Tensor] = {}
         self._fills: dict[tuple[bytes, int], list[int] | None] = {}
         if not self._beginning or self.shortest(self.start(b"")) is None:
@@ -73,6 +74,14 @@ class Grammar:
     def _accepts(self, config: Config) -> bool:
         return any(map(self._automaton.ends, self._automaton.read([config], self._then.encode())))
 
+    def _leads(self, number: int) -> bool:
+        """Whether a whole text can be reached from here."""
+        if not self._then:
+            return bool(self.graph.lengths[number] < NEVER)
+        if number not in self._open:
+            self._open[number] = self.shortest((number,)) is not None
+        return self._open[number]
+
     # Left to right
 
     def start(self, forced: bytes) -> State:
@@ -84,7 +93,7 @@ class Grammar:
 
     def after(self, state: State, token: int) -> State:
         """Behind one more token; nothing is possible where it must not stand."""
-        return self.graph.after(state, token)
+        return tuple(filter(self._leads, self.graph.after(state, token)))
 
     def ends(self, state: State) -> bool:
         """Whether the hole may end here."""
@@ -95,7 +104,7 @@ class Grammar:
         bias = self._allowed.get(state)
         if bias is None or len(bias) != width:
             bias = torch.full((width,), -torch.inf)
-            bias[torch.from_numpy(self.graph.tokens(state))] = 0.0
+            bias[torch.from_numpy(self.graph.tokens(state, self._leads))] = 0.0
             if len(self._allowed) >= BIASES:
                 self._allowed.clear()
             self._allowed[state] = bias

@@ -92,10 +92,11 @@ class Graph:
         _, sets, targets = self.edges(np.array(state, np.int64))
         return tuple(np.unique(targets[self.holds(sets, token)]).tolist()) if len(sets) else ()
 
-    def tokens(self, state: State) -> Ints:
-        """All tokens that may come next."""
-        _, sets, _ = self.edges(np.array(state, np.int64))
-        found = [self.walker.sets[number] for number in np.unique(sets).tolist()]
+    def tokens(self, state: State, leads: Callable[[int], bool]) -> Ints:
+        """All tokens that may come next, to a configuration that `leads` to an end."""
+        _, sets, targets = self.edges(np.array(state, np.int64))
+        good = [number for number in np.unique(targets).tolist() if leads(number)]
+        found = [self.walker.sets[number] for number in np.unique(sets[np.isin(targets, good)]).tolist()]
         return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
 
     def ends(self, number: int) -> bool:
