@@ -38,7 +38,7 @@ When = Literal["always", "start", "inside", "end"]  # an empty edge may be taken
 _START: frozenset[When] = frozenset({"always", "start"})
 _INSIDE: frozenset[When] = frozenset({"always", "inside"})
 _Subset = tuple[bool, frozenset[int]]  # nothing was read yet; the states that the text may be in
-VISITS = 500_000  # of states, in the subsets of a pattern: half a second
+VISITS = 300_000  # of states of a pattern: some tenths of a second
 AHEADS = 16  # lookaheads of a pattern, after its repetitions are written out
 
 
@@ -206,6 +206,9 @@ class _Edges:
         seen = {start}
         stack = [start]
         while stack:
+            self.visits += 1
+            if self.visits > VISITS:
+                raise TooLarge
             for condition, target in self.empty[stack.pop()]:
                 if condition in when and target not in seen:
                     seen.add(target)

@@ -392,6 +392,8 @@ class Schema:
 
     def plus(self, part: Value) -> "tuple[Schema, str]":
         """With one more subschema, which only refers to others; its pointer."""
+        if isinstance(part, bool) and self.dialect < 6:
+            part = {} if part else {"not": {}}  # as that dialect says it
         if not isinstance(self.document, dict):
             return self, ""
         parts = self._added()

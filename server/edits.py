@@ -27,7 +27,7 @@ def offers(text: str, start: int, end: int, *, language: str, schema: Schema | N
     if language == "markdown":
         from caesura.server import markdown_edits
 
-        return markdown_edits.offers(text, start, end, language=language)
+        return markdown_edits.offers(text, start, end)
     if language in SCALARS:
         from caesura.server import scalar_edits
 

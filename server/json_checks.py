@@ -12,7 +12,7 @@ from caesura.schemas import Schema
 from caesura.server.json_text import Broken, Document, decoded, place, read
 
 MAX_FAULTS = 1000  # of a schema that are compared
-MAX_MESSAGE = 200  # code points of what a validator says
+MAX_PATH = 200  # code points
 
 Path = Sequence[str | int]
 
@@ -39,7 +39,7 @@ class Checks:
                     document = read(text, relaxed=self.relaxed)
                 except Broken as fault:
                     return f"The document would be broken at {place(new, first + fault.offset)}: {fault.what}."
-                problem = _repeats(document, max(0, start - first), stop - first)
+                problem = _repeats(document, max(0, start - first), stop - first, olds)
                 if problem := problem or self._faults(document, olds, path):
                     return problem
             return None
@@ -86,7 +86,7 @@ class Checks:
             known[rule] -= 1
             if known[rule] < 0:
                 where = "/".join(map(str, error.absolute_path)) or "the document"
-                return f"The schema does not allow this at {where}: {error.message[:MAX_MESSAGE]}."
+                return f"The schema does not allow this at {where[:MAX_PATH]}, by its keyword `{error.validator}`."
         return None
 
 
@@ -94,11 +94,18 @@ def _inside(path: Path, other: Path | None) -> bool:
     return other is not None and list(path)[: len(other)] == list(other)
 
 
-def _repeats(document: Document, start: int, end: int) -> str | None:
-    """Of the objects that an edit is in or has written."""
+def _repeats(document: Document, start: int, end: int, olds: Sequence[Document]) -> str | None:
+    """Of the objects that an edit is in or has written; one that did so before is as it was."""
     around = document.innermost(start, end)
     written = range(bisect_left(document.starts, start), bisect_left(document.starts, end))
     for value in ([around] if around >= 0 else []) + [one for one in written if document.kinds[one] == "object"]:
         if span := document.repeated(value):
+            if value == around and any(_repeated(old, document.path(around)) for old in olds):
+                continue
             return f'The key "{decoded(document.text[slice(*span)])[:40]}" would stand twice in its object.'
     return None
+
+
+def _repeated(old: Document, path: Path) -> bool:
+    """Whether the object at a path had a key twice."""
+    return any(old.repeated(value) and old.path(value) == path for value in range(len(old.kinds)))

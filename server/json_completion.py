@@ -169,7 +169,7 @@ def _complete(
     behind = _Behind(text, offset, relaxed=relaxed, quoted=quoted)
     if len(typed) > MAX_STRING or len(behind.then) > MAX_STRING:
         return None
-    if wants == "key" and not behind.whole:
+    if (wants == "key" and not behind.whole) or (not before.open and behind.item):
         return None
     if not behind.free or (not typed and before.last != ":" and _leaves_line(text, offset)):
         return None

@@ -57,16 +57,17 @@ class Way:
 
 def ways(document: Document, schema: Schema | None, spot: Spot) -> list[Way]:
     """The best first, the free one last."""
-    instance = _instance(document, spot.container) if schema else None
+    instance = _instance(document, spot) if schema else None
     found = [_alike(document, schema, spot, instance), _as_required(schema, spot, instance)]
     grammars = Grammars(schema, instance)
     hole = grammars.hole(spot.layout, spot.level, grammars.at(spot.path))
     return [*(way for way in found if way is not None), Way("", [hole], grammars)]
 
 
-def _instance(document: Document, value: int) -> Any:
-    """The whole value that a container lies in; None where it cannot be read."""
-    while value >= 0 and document.parents[value] >= 0:
+def _instance(document: Document, spot: Spot) -> Any:
+    """The whole value that has the schema and the spot in it; None where it cannot be read."""
+    value = spot.container if spot.path else -1
+    for _ in spot.path[1:]:
         value = document.parents[value]
     try:
         return document.value(value) if value >= 0 else None

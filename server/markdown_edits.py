@@ -23,9 +23,8 @@ _LINE_TOKENS, _BODY_TOKENS = 40, 128
 _OTHER = "There is no table, list, empty heading or empty fence here; plain text is filled by completion."
 
 
-def offers(text: str, start: int, end: int, *, language: str = "markdown") -> list[Offer]:
+def offers(text: str, start: int, end: int) -> list[Offer]:
     """The edits that make sense at a cursor or a selection, best first. Raises NoOffer."""
-    assert language == "markdown", "other languages have their own edits"
     if len(text) > MAX_TEXT:
         raise NoOffer(f"The document is longer than {MAX_TEXT:,} characters; split it to edit it by structure.")
     document = read(text)
@@ -58,10 +57,9 @@ def offers(text: str, start: int, end: int, *, language: str = "markdown") -> li
     return [_add_item(document, item)]
 
 
-def completion(text: str, offset: int, *, language: str = "markdown") -> Offer | None:
+def completion(text: str, offset: int) -> Offer | None:
     """What a line that has begun a table's row, a list item or a heading may go on with: the first hole begins at the
     cursor. None where ordinary completion does it."""
-    assert language == "markdown", "other languages have their own edits"
     if len(text) > MAX_TEXT:
         return None
     document = read(text)

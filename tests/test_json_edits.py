@@ -563,3 +563,40 @@ def test_no_sibling_shows_a_password_to_the_engine() -> None:
     for offer in offers(text, at, end, language="json"):
         assert not any("qLw7" in near.text for near in offer.evidence)
         assert "qLw7" not in "".join(offer.schemas)
+
+
+def test_an_object_that_has_a_key_twice_already_can_be_edited_elsewhere() -> None:
+    text = '{"a": 1, "a": 2, "b": 3}'
+    at = text.index("3")
+    [first, *_] = offers(text, at, at + 1, language="json")
+    assert first.check(text.replace("3", "4")) is None
+    assert first.check(text.replace("3", '{"c": 1, "c": 2}')) is not None
+
+
+def test_what_a_check_says_holds_nothing_of_the_document() -> None:
+    schema = Schema.read(json.dumps({"maxProperties": 2}))
+    text = '{"password": "hunter2-very-secret", "b": 1}'
+    [first, *_] = offers(text, len(text) - 1, len(text) - 1, language="json", schema=schema)
+    said = first.check(text[:-1] + ', "c": 1}')
+    assert said is not None
+    assert "maxProperties" in said
+    assert "hunter2" not in said
+
+
+def test_above_a_whole_document_nothing_is_completed() -> None:
+    assert completion('\n{"a": 1}\n', 0, language="json") is None
+    assert completion('// c\n\n{"a": 1}\n', 5, language="jsonc") is None
+    assert completion("\n", 0, language="json") is not None
+
+
+def test_the_lines_of_a_file_tell_their_branches_apart_each_by_itself() -> None:
+    branches = [
+        {"properties": {"t": {"const": t}, "v": {"type": kind}}} for t, kind in (("x", "string"), ("y", "null"))
+    ]
+    schema = Schema.read(json.dumps({"oneOf": branches}))
+    text = '{"t": "x", "v": "a"}\n{"t": "y", "v": }\n'
+    at = text.rindex("}")
+    offer = offers(text, at, at, language="jsonl", schema=schema)[-1]
+    [hole] = offer.holes
+    assert isinstance(hole.grammar, wire.Json)
+    assert Schema.read(offer.schemas[0]).at(hole.grammar.at) == {"type": "null"}

@@ -294,3 +294,9 @@ def test_a_pattern_that_takes_others_for_ever_is_read_in_one_go() -> None:
         schema({"patternProperties": {"^(a+)+$": True}, "unevaluatedProperties": False})
     assert schema({"patternProperties": {"^x-[a-z]+$": True}, "unevaluatedProperties": False})
     assert not schema({"patternProperties": {r"^\s$": False}}).validator().is_valid({"\u00a0": 1})
+
+
+def test_the_oldest_dialect_has_no_true_for_a_subschema() -> None:
+    old = schema({"$schema": "http://json-schema.org/draft-04/schema#", "type": "object", "properties": {}})
+    found, at, _ = old.child("", ["x"])
+    assert Schema.read(found.text).at(at) in (True, {})
