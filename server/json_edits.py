@@ -16,7 +16,7 @@ from caesura.schemas import Schema
 from caesura.server.json_checks import Checks
 from caesura.server.json_grammars import Grammars
 from caesura.server.json_places import Gap, gap
-from caesura.server.json_scaffold import Segment, joined
+from caesura.server.json_scaffold import Segment, joined, siblings
 from caesura.server.json_text import Broken, Document, Style, begins_line, indent_at, place, read, style
 from caesura.server.json_values import Path, Spot, Way, evidence, lacking, ways
 from caesura.server.offers import NoOffer, Offer
@@ -243,7 +243,24 @@ class _Site:
         assert span is not None
         at = grammars.at(self._path(container))
         hole = grammars.hole(layout, None, at, start="key", taken=self._keys(container, [value]))
-        return [self._offer(f"Replace the key {_named(document, value)}", *span, [hole], grammars)]
+        offer = self._offer(f"Replace the key {_named(document, value)}", *span, [hole], grammars)
+        return [replace(offer, drafts=self._usual_key(value))]
+
+    def _usual_key(self, value: int) -> tuple[str, ...]:
+        """What the nearest of the object's siblings has and it has not."""
+        document, container = self.document, self.document.parents[value]
+        if document.parents[container] < 0:
+            return ()
+        own = self._keys(container, ())
+        alike = siblings(
+            document, document.parents[container], document.key(container), document.starts[container], container
+        )
+        for other in alike:
+            for child in document.children(other) if document.kinds[other] == "object" else ():
+                key, span = document.key(child), document.keys[child]
+                if span is not None and key not in own:
+                    return (document.text[slice(*span)],)
+        return ()
 
     def _keys(self, container: int, besides: Sequence[int]) -> list[str]:
         document = self.document

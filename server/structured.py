@@ -152,6 +152,7 @@ class Structured:
             candidates=CANDIDATES,
             seed=seed,
             schemas=offer.schemas,
+            draft=tuple(map(masked, offer.drafts)) or None,
         )
 
 

@@ -600,3 +600,10 @@ def test_the_lines_of_a_file_tell_their_branches_apart_each_by_itself() -> None:
     [hole] = offer.holes
     assert isinstance(hole.grammar, wire.Json)
     assert Schema.read(offer.schemas[0]).at(hole.grammar.at) == {"type": "null"}
+
+
+def test_a_key_may_begin_from_one_that_a_sibling_has() -> None:
+    text = '[{"id": 1, "name": "a"}, {"id": 2, "x": "b"}, {"id": 3, "size": 4}]'
+    at = text.index('"x"')
+    [offer] = offers(text, at, at + 3, language="json")
+    assert offer.drafts == ('"name"',)
