@@ -68,6 +68,7 @@ class _Between:
         return self._at(self._content(self.line_end), below, "", alone=True)
 
     def _in_line(self, below: str) -> Gap:
+        style = self.style
         blank = self.style.comma.partition(",")[2]
         ahead = self.left >= 0 and (self.comma < 0 or self.comma >= self.offset)
         if not ahead and self.right >= 0 and not self.code[self.offset :].strip(" \t"):
@@ -75,7 +76,7 @@ class _Between:
         at = self._content(self.offset)
         lead = blank if at or self.left >= 0 else ""
         if (at + self.start) in {end for start, end in self.document.comments if self.document.text[start + 1] == "/"}:
-            lead = below
+            lead = below + ((style.indent or "  ") if style.item is None else "")
         return self._at(at, lead, "" if ahead or self.code[at : at + 1].isspace() or at == len(self.code) else blank)
 
     def _content(self, end: int) -> int:

@@ -607,3 +607,11 @@ def test_a_key_may_begin_from_one_that_a_sibling_has() -> None:
     at = text.index('"x"')
     [offer] = offers(text, at, at + 3, language="json")
     assert offer.drafts == ('"name"',)
+
+
+def test_behind_a_line_comment_an_item_begins_a_line_of_its_own_with_an_indent() -> None:
+    text = '{"a": 1 // x\n }'
+    at = text.index("}")
+    [first, *_] = offers(text, at, at, language="jsonc")
+    new = text[: first.start] + first.text(['"n": 1']) + text[first.end :]
+    assert new == '{"a": 1, // x\n  "n": 1\n }'
