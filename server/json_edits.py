@@ -4,11 +4,12 @@ What an edit writes, and only that, is left to grammars: keys, commas, line brea
 stands there are fixed text. Pure."""
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Literal
 
 from caesura import wire
@@ -241,26 +242,25 @@ class _Site:
         document, container = self.document, self.document.parents[value]
         grammars, layout, span = Grammars(self.schema), style(document, container), document.keys[value]
         assert span is not None
+        taken, named = self._keys(container, [value]), _named(document, value)
         at = grammars.at(self._path(container))
-        hole = grammars.hole(layout, None, at, start="key", taken=self._keys(container, [value]))
-        offer = self._offer(f"Replace the key {_named(document, value)}", *span, [hole], grammars)
-        return [replace(offer, drafts=self._usual_key(value))]
+        found = [("", grammars.hole(layout, None, at, start="key", taken=taken), grammars)]
+        if self.schema is None and (usual := self._usual_keys(container, taken)):
+            alike = Grammars(None)
+            at = alike.own({"properties": dict.fromkeys(usual, True), "additionalProperties": False})
+            hole = alike.hole(layout, None, at, start="key", taken=taken)
+            found.insert(0, (" like its siblings", hole, alike))
+        return [self._offer(f"Replace the key {named}{how}", *span, [hole], used) for how, hole, used in found]
 
-    def _usual_key(self, value: int) -> tuple[str, ...]:
-        """What the nearest of the object's siblings has and it has not."""
-        document, container = self.document, self.document.parents[value]
-        if document.parents[container] < 0:
-            return ()
-        own = self._keys(container, ())
-        alike = siblings(
-            document, document.parents[container], document.key(container), document.starts[container], container
-        )
-        for other in alike:
-            for child in document.children(other) if document.kinds[other] == "object" else ():
-                key, span = document.key(child), document.keys[child]
-                if span is not None and key not in own:
-                    return (document.text[slice(*span)],)
-        return ()
+    def _usual_keys(self, container: int, taken: Sequence[str]) -> list[str]:
+        """What most of the object's siblings have and it has nowhere else."""
+        document, parent = self.document, self.document.parents[container]
+        if parent < 0:
+            return []
+        near = siblings(document, parent, document.key(container), document.starts[container], container)
+        alike = [self._keys(other, ()) for other in near if document.kinds[other] == "object"]
+        said = Counter(key for keys in alike for key in set(keys))
+        return [key for key in dict.fromkeys(chain(*alike)) if 2 * said[key] > len(alike) and key not in taken]
 
     def _keys(self, container: int, besides: Sequence[int]) -> list[str]:
         document = self.document

@@ -19,8 +19,7 @@ class Offer:
     """A structured edit that makes sense at a place: `segments` replace text[start:end] (code points).
 
     `title` names the code action: an imperative without a full stop. `schemas` are what the grammars of the holes
-    point into. `evidence` are siblings that lie far from the hole, `drafts` what the holes may begin from, one for each
-    if there are any; the model has the last word. `assemble` makes the text of start:end from the
+    point into. `evidence` are siblings that lie far from the hole. `assemble` makes the text of start:end from the
     fills where that is more than segments put together. `check` takes the whole new document and returns None, or one
     sentence that says why it is not valid. `level` is what the grammars guarantee: with a schema it may be "checked"
     already here, where the place alone does not say what is valid in it, and the engine's may lower it.
@@ -32,7 +31,6 @@ class Offer:
     segments: tuple[wire.Text | wire.Hole, ...]
     schemas: tuple[str, ...] = ()
     evidence: tuple[wire.Neighbour, ...] = ()
-    drafts: tuple[str, ...] = ()
     assemble: Callable[[Sequence[str]], str] | None = None
     check: Callable[[str], str | None] = field(kw_only=True)
     level: Literal["valid", "checked", "parses"] = field(default="valid", kw_only=True)

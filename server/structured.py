@@ -152,7 +152,6 @@ class Structured:
             candidates=CANDIDATES,
             seed=seed,
             schemas=offer.schemas,
-            draft=tuple(map(masked, offer.drafts)) or None,
         )
 
 

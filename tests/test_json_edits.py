@@ -602,11 +602,13 @@ def test_the_lines_of_a_file_tell_their_branches_apart_each_by_itself() -> None:
     assert Schema.read(offer.schemas[0]).at(hole.grammar.at) == {"type": "null"}
 
 
-def test_a_key_may_begin_from_one_that_a_sibling_has() -> None:
-    text = '[{"id": 1, "name": "a"}, {"id": 2, "x": "b"}, {"id": 3, "size": 4}]'
+def test_a_key_may_be_one_that_most_siblings_have_and_its_object_has_not() -> None:
+    text = '[{"id": 1, "name": "a"}, {"id": 2, "x": "b"}, {"id": 3, "name": "c", "size": 4}]'
     at = text.index('"x"')
-    [offer] = offers(text, at, at + 3, language="json")
-    assert offer.drafts == ('"name"',)
+    first, second = offers(text, at, at + 3, language="json")
+    assert [first.title, second.title] == ['Replace the key "x" like its siblings', 'Replace the key "x"']
+    assert json.loads(first.schemas[0])["$defs"]["0"]["properties"] == {"name": True}
+    assert second.schemas == ()
 
 
 def test_behind_a_line_comment_an_item_begins_a_line_of_its_own_with_an_indent() -> None:
