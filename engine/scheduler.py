@@ -423,7 +423,7 @@ def shown(search: Search, *, final: bool) -> wire.Fill:
 def candidate(search: Search, node: Node) -> wire.Fill:
     text = search.text_of(node)
     spans = ((0, len(text)),) if text else ()
-    return wire.Fill(text, spans, search.confidence(node), 0, search.probabilities(node, search.closing(node)))
+    return wire.Fill(text, spans, search.confidence(node), 0, search.probabilities(node, search.answer(node)))
 
 
 def settled(fill: wire.Fill) -> wire.Fill:

@@ -319,6 +319,14 @@ class Search:
             return b""
         return grammar.closing(node.state, self._own(node))
 
+    def answer(self, node: Node) -> bytes:
+        """A path as it is answered: whole, and sound where that can be."""
+        grammar, raw = self.hole.grammar, self._bytes(node) + self.closing(node)
+        if grammar is not None and not grammar.sound(raw[len(self.hole.forced) :], whole=True):
+            simplest = b"".join(self.vocabulary.pieces[token] for token in self.hole.shortest)
+            return simplest if simplest.startswith(self.locked) else raw
+        return raw
+
     def leader(self) -> Node:
         """The node whose path is shown: the best candidate's, else the most promising hypothesis'."""
         best = self.best()
@@ -338,13 +346,13 @@ class Search:
 
     def text_of(self, node: Node) -> str:
         """The text of an answer, whole and without the forced part."""
-        raw, forced = self._bytes(node) + self.closing(node), self.hole.forced
+        raw, forced = self.answer(node), self.hole.forced
         return raw[len(forced) :].decode("utf-8", errors="ignore") if raw.startswith(forced) else ""
 
     def tokens(self, node: Node) -> list[int]:
         """Of an answer."""
-        closing = self.closing(node)
-        return self.vocabulary.spelled(self._bytes(node) + closing) if closing else [n.token for n in node.path()]
+        answer = self.answer(node)
+        return [n.token for n in node.path()] if answer == self._bytes(node) else self.vocabulary.spelled(answer)
 
     def confidence(self, node: Node) -> float:
         """Geometric mean of the token probabilities of the path, and of ending there if it is a candidate."""
@@ -354,13 +362,17 @@ class Search:
         logp, count = (ended.logp, node.depth + 1) if ended else (node.logp, node.depth)
         return math.exp(min(0.0, max(-50.0, logp / count)))
 
-    def probabilities(self, node: Node, closing: bytes = b"") -> tuple[tuple[int, float], ...]:
-        """The end of each token in the text of a path, and its probability given what stands before it; of what
-        closes it, which no model has proposed, 0."""
-        path = node.path()
-        given = [n.logp - n.parent.logp for n in path if n.parent is not None]
-        pieces = [(self.vocabulary.pieces[n.token], math.exp(min(0.0, p))) for n, p in zip(path, given, strict=True)]
-        return by_token([*pieces, (closing, 0.0)] if closing else pieces, len(self.hole.forced))
+    def probabilities(self, node: Node, answer: bytes | None = None) -> tuple[tuple[int, float], ...]:
+        """The end of each token in the text of a path, and its probability given what stands before it. Of an answer,
+        that of what closes the path, which no model has proposed, is 0."""
+        nodes = node.path()
+        given = [n.logp - n.parent.logp for n in nodes if n.parent is not None]
+        pieces = [(self.vocabulary.pieces[n.token], math.exp(min(0.0, p))) for n, p in zip(nodes, given, strict=True)]
+        path = self._bytes(node)
+        if answer is not None and not answer.startswith(path):
+            pieces, path = [], b""
+        behind = b"" if answer is None else answer[len(path) :]
+        return by_token([*pieces, (behind, 0.0)] if behind else pieces, len(self.hole.forced))
 
     def sources(self, node: Node) -> list[Source]:
         return [n.source for n in node.path()]

@@ -135,7 +135,7 @@ class Grammar:
         logp = -1 - 3 * torch.rand(SIMPLE, null + 1, generator=draw)
         logp[:, null] = 0.0
         fill = Fill(self.graph, state, Gains(logp, self.graph.walker.sets), [None] * SIMPLE, [], null)
-        tokens = self._sound_fill(fill, 0, own)
+        tokens = self._sound_fill(fill, 0, own, on=True)
         return shortest if tokens is None else b"".join(self._pieces[t] for t in tokens if t != null)
 
     def sound(self, raw: bytes, *, whole: bool = False) -> bool:
@@ -172,9 +172,10 @@ class Grammar:
             self._fills[forced, slots] = self._sound_fill(fill, len(forced))
         return self._fills[forced, slots]
 
-    def _sound_fill(self, fill: Fill, skip: int, own: bytes = b"") -> list[int] | None:
-        """The best fill whose keys differ, behind the `own` text so far; None where that is not found soon."""
-        for _ in range(DUPLICATES):
+    def _sound_fill(self, fill: Fill, skip: int, own: bytes = b"", *, on: bool = False) -> list[int] | None:
+        """The best fill whose keys differ, behind the `own` text so far; None where that is not found soon. `on`: what
+        ends a key a second time is not said again, else it would be in the next slot."""
+        for _ in range(4 * DUPLICATES if on else DUPLICATES):
             tokens = fill.solve()
             if tokens is None:
                 return None
@@ -183,7 +184,7 @@ class Grammar:
                 return tokens
             if fill.held[twice] is not None:
                 return None
-            fill.ban(twice, tokens[twice])
+            fill.ban(twice, tokens[twice], on=on)
         return None
 
     def _first_unsound(self, written: Sequence[bytes], skip: int, own: bytes) -> int | None:

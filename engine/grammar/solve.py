@@ -189,9 +189,10 @@ class Fill:
         first = np.array(self.start, np.int64)
         self.layers.append((first, np.zeros(len(first), np.float32)))
 
-    def ban(self, slot: int, token: int) -> None:
-        """Have another token there."""
-        self.gains.banned.setdefault(slot, set()).add(token)
+    def ban(self, slot: int, token: int, *, on: bool = False) -> None:
+        """Have another token there; `on`: and in all slots behind."""
+        for number in range(slot, len(self.held) if on else slot + 1):
+            self.gains.banned.setdefault(number, set()).add(token)
         del self.layers[slot + 1 :]
 
     def solve(self) -> list[int] | None:
