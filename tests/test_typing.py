@@ -792,7 +792,7 @@ async def test_what_is_valid_as_a_whole_is_shown_whole_or_not_at_all() -> None:
     await editor.type(" ")
     request = await editor.ask()
     await editor.engine.say(text, locked=17)
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)  # past the deadline, when locked words of other text would be shown
     assert not request.done()
     await editor.engine.say(text, None, "another item", sure=unsure)
     assert (await proposed(request)).insert == ""
