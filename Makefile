@@ -2,7 +2,7 @@
 
 PYTHON = .venv/bin/python
 
-.PHONY: install test lint slow real bench quality train
+.PHONY: install test lint slow editors real bench quality train
 
 install:
 	python3 -m venv .venv
@@ -19,7 +19,11 @@ lint:
 slow:  # minutes
 	$(PYTHON) -m pytest -m slow
 
-real:  # the shipped model in real processes and a real editor: Neovim 0.12, found as $NVIM or on PATH
+editors:  # into .editors, on Debian; `make real` takes those, else what is on PATH
+	$(PYTHON) -m pip install -q -c constraints.txt -e '.[test,real]'
+	PATH="$(CURDIR)/.venv/bin:$$PATH" tests/real/editors.sh .editors
+
+real:  # the shipped model in real processes and real editors; the browser is the machine's Chromium
 	$(PYTHON) -m pip install -q -c constraints.txt -e '.[test,real]'
 	$(PYTHON) -m pytest -m real
 
