@@ -39,13 +39,14 @@ class Stream:
         if len(locked) > len(self._locked):
             self._locked = locked
         self._last = draft
-        self._value(draft.text, draft.eat, self._locked, draft.confidence, done=False)
+        self._value(draft.text, draft.eat, self._locked, draft.text[: draft.ready], draft.confidence, done=False)
 
     def done(self, proposal: Proposal) -> None:
         """The answer, which is also the response: it may be shorter than the drafts, and empty."""
-        self._value(proposal.insert, proposal.eat, proposal.insert, proposal.confidence, done=True)
+        text = proposal.insert
+        self._value(text, proposal.eat, text, text, proposal.confidence, done=True)
 
-    def _value(self, text: str, eat: int, locked: str, confidence: float, *, done: bool) -> None:
+    def _value(self, text: str, eat: int, locked: str, ready: str, confidence: float, *, done: bool) -> None:
         items = [{"insertText": text, "range": self._where(eat)}] if text else []
         spans = [[0, self._units(locked)]] if locked else []
         self._send(
@@ -54,6 +55,7 @@ class Stream:
                 "version": self._version,
                 "items": items,
                 "locked": spans,
+                "ready": self._units(ready),
                 "confidence": round(confidence, 4),
                 "done": done,
             }

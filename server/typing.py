@@ -174,7 +174,7 @@ class Typing:
         while asked.current:
             canvas = cursor.canvas or canvas  # `_run` begins another when this one has drifted away
             if asked.on_draft:
-                asked.on_draft(canvas.draft(asked.at))
+                asked.on_draft(self._draft(asked, canvas))
             mending = cursor.ahead is not None and canvas.broken and not cursor.ahead.over
             part = clock() >= asked.late
             if (canvas.over if asked.on_draft else canvas.ready(asked.at, part=part, whole=asked.whole)) and (
@@ -185,6 +185,20 @@ class Typing:
                 async with asyncio.timeout_at(None if part else asked.late):
                     await cursor.changed.wait()
         return canvas
+
+    def _draft(self, asked: _Asked, canvas: WarmCanvas) -> Draft:
+        """A state for a streaming editor, which shows at once as much of it as is ready."""
+        draft = canvas.draft(asked.at)
+        part = asyncio.get_running_loop().time() >= asked.late
+        if canvas.over or not canvas.ready(asked.at, part=part):
+            return draft
+        proposal = self._choose(asked, canvas)
+        if not draft.text.startswith(proposal.insert) or proposal.eat != draft.eat:
+            return draft
+        shown = asked.cursor.shown
+        if proposal.insert and not (shown and shown.fits and shown.insert.endswith(proposal.insert)):
+            self._show(asked, canvas, proposal)
+        return replace(draft, ready=len(proposal.insert))
 
     def _choose(self, asked: _Asked, canvas: WarmCanvas) -> Proposal:
         began = perf_counter()

@@ -38,12 +38,14 @@ class Proposal:
 @dataclass(frozen=True)
 class Draft:
     """A canvas on its way: `text` is the best guess for the cursor; its first `locked` code points will not change,
-    though an answer may end before them, where it is surer or sound."""
+    though an answer may end before them, where it is surer or sound. The first `ready` are what the plain request
+    would be answered with by now."""
 
     text: str
     eat: int = 0
     locked: int = 0
     confidence: float = 0.0
+    ready: int = 0
 
 
 class Typed:

@@ -366,6 +366,7 @@ async def test_a_streaming_request_tells_states_that_only_grow_and_ends_like_the
         ('"😀" + gamma', [[0, 12]], False),
         ('"😀" + gamma', [[0, 12]], True),
     ]
+    assert [value["ready"] for value in values] == [0, 0, 12]
     assert values[0]["version"] == 0
     assert values[0]["items"][0]["range"]["start"] == _position(0, 11)
 

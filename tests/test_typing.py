@@ -644,6 +644,18 @@ async def test_a_streaming_editor_is_told_each_state_and_the_answer() -> None:
     ]
 
 
+async def test_a_streaming_editor_is_told_how_much_it_may_show_already() -> None:
+    editor = Editor("def f():\n    |")
+    drafts: list[Draft] = []
+    request = await editor.ask(on_draft=drafts.append)
+    await editor.engine.say("a = 1\n    b", locked=3)
+    await editor.engine.say("a = 1\n    b", locked=8)
+    await editor.engine.say("a = 1\n    b = 2")
+    assert (await proposed(request)).insert == "a = 1\n    b = 2"
+    assert [d.ready for d in drafts if d.text] == [0, 5, 0]  # the last is followed by the answer
+    assert editor.counted.counts == [("shown", 5), ("grown", 10)]
+
+
 async def test_what_is_shown_is_not_exchanged_for_a_better_candidate() -> None:
     editor = Editor("x = f(|)\n")
     request = await editor.ask()
