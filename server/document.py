@@ -65,19 +65,26 @@ class Document:
             self._text = "".join(self._lines)
         return self._text
 
-    def replace(self, text: str) -> None:
-        """Take `text` as the whole document."""
-        self._text = _SURROGATE.sub("\ufffd", text)
-        self._lines = _split(self._text)
-        self._index = _Index()
+    def replace(self, text: str) -> Edit:
+        """Take `text` as the whole document: an editor that sends it whole at every key has typed what differs."""
+        text, old = _SURROGATE.sub("\ufffd", text), self.text
+        head = _shared_head(old, text)
+        tail = _shared_tail(old, text, min(len(old), len(text)) - head)
+        return self._change(head, len(old) - tail, text[head : len(text) - tail])
 
     def edit(self, start: Position, end: Position, text: str) -> Edit:
-        """Apply one incremental change. Raises InvertedRange and changes nothing when `end` lies before `start`."""
+        """Apply one incremental change. Raises InvertedRange and changes nothing when `end` lies before `start`. What
+        replaces a word by itself and more, as an accepted item of a popup may do, is an edit behind the word."""
         first, last = self._locate(start), self._locate(end)
         if last < first:
             raise InvertedRange
         text = _SURROGATE.sub("\ufffd", text)
         begin, stop = self._offset(first), self._offset(last)
+        head = _shared_head(self.text[begin:stop], text) if begin < stop and text else 0
+        return self._change(begin + head, stop, text[head:])
+
+    def _change(self, begin: int, stop: int, text: str) -> Edit:
+        first, last = self._find(begin), self._find(stop)
         start_byte, start_point = self._byte(first)
         old_end_byte, old_end_point = self._byte(last)
         self._splice(first, last, text)
@@ -158,6 +165,32 @@ class _Index:
     def truncate(self, line: int) -> None:
         for column in (self.chars, self.bytes, self.rows):
             del column[line + 1 :]
+
+
+def _shared_head(old: str, new: str) -> int:
+    """How many characters two texts begin with alike; never an `\r` alone, which may be half of a line break."""
+    size = _bisect(min(len(old), len(new)), lambda a, b: old[a:b] == new[a:b])
+    return size - (old[size - 1 : size] == "\r")
+
+
+def _shared_tail(old: str, new: str, most: int) -> int:
+    """How many characters, up to `most`, two texts end with alike; no line break of either is cut in two."""
+    a, b = len(old), len(new)
+    size = _bisect(most, lambda low, high: old[a - high : a - low] == new[b - high : b - low])
+    halved = old[a - size : a - size + 1] == "\n" and "\r" in old[: a - size][-1:] + new[: b - size][-1:]
+    return size - halved
+
+
+def _bisect(most: int, equal: Callable[[int, int], bool]) -> int:
+    """The largest n up to `most` for which the first n are equal; `equal(low, high)` compares those in between."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if equal(low, middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _split(text: str) -> list[str]:

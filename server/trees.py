@@ -37,10 +37,6 @@ class SyntaxTree:
                 edit.new_end_point,
             )
 
-    def forget(self) -> None:
-        """The whole text was replaced: the next parse starts anew."""
-        self.tree = None
-
     def parse(self, text: str) -> None:
         """Bring the tree up to date with `text`, reusing what the edits left untouched."""
         known = grammar(self._language)

@@ -57,8 +57,8 @@ class Workspace:
         opened.tree.schedule(lambda: document.text)
 
     def edit(self, uri: str, version: int, changes: Sequence[Change | str]) -> list[Edit] | None:
-        """Apply changes in order, each a range and its text, or the whole text. The edits since the last whole text;
-        None where the document is not open or its text is no longer known."""
+        """Apply changes in order, each a range and its text, or the whole text. What has changed; None where the
+        document is not open or its text is no longer known."""
         opened = self._open.get(uri)
         if opened is None:
             return None
@@ -66,17 +66,16 @@ class Workspace:
         document.version = version
         for change in changes:
             if isinstance(change, str):
-                document.replace(change)
-                opened.tree.forget()
                 opened.lost = False
-                edits.clear()
-            elif not opened.lost:
-                try:
-                    edits.append(document.edit(*change))
-                except InvertedRange:
-                    self.lose(uri)
-                else:
-                    opened.tree.edit(edits[-1])
+            elif opened.lost:
+                continue
+            try:
+                edit = document.replace(change) if isinstance(change, str) else document.edit(*change)
+            except InvertedRange:
+                self.lose(uri)
+            else:
+                opened.tree.edit(edit)
+                edits.append(edit)
         if opened.lost:
             return None
         opened.tree.schedule(lambda: document.text)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caesura.server.document import Document, Encoding, InvertedRange
+from caesura.server.document import Document, Edit, Encoding, InvertedRange
 
 CODECS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
 PIECES = [
@@ -56,15 +56,51 @@ def test_edits_equal_the_oracle(text: str, changes: list, encoding: Encoding) ->
     for one, other, new in changes:
         start, end = sorted((one, other))
         first, last = (oracle_offset(text, place, encoding) for place in (start, end))
-        edit = document.edit(start, end, new)
         edited = text[:first] + new + text[last:]
-        assert (edit.start, edit.end, edit.text) == (first, last, new)
-        assert (edit.start_point, edit.old_end_point) == (oracle_point(text, first), oracle_point(text, last))
-        assert edit.new_end_point == oracle_point(edited, first + len(new))
-        sizes = [len(part.encode()) for part in (text[:first], text[:last], edited[: first + len(new)])]
-        assert [edit.start_byte, edit.old_end_byte, edit.new_end_byte] == sizes
+        edit = document.edit(start, end, new)
+        assert first <= edit.start <= edit.end == last
+        assert_is_the_edit(edit, text, edited)
         text = edited
         assert document.text == text
+
+
+@settings(max_examples=300, deadline=None)
+@given(texts, st.lists(texts, max_size=4), texts, texts)
+def test_a_whole_text_is_an_edit_of_what_differs(text: str, wholes: list[str], head: str, tail: str) -> None:
+    document = Document("file:///a", "python", 1, text)
+    for new in (*wholes, head + text + tail, head + tail):
+        assert_is_the_edit(document.replace(new), text, new)
+        text = new
+        assert document.text == text
+        assert document.position(len(text)) == Document("file:///b", "python", 1, text).position(len(text))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "edit"),
+    [
+        ("x = re\ny\n", "x = ret\ny\n", (6, 6, "t")),
+        ("x\r\ny", "x\r\nz\r\ny", (3, 3, "z\r\n")),
+        ("x\ny", "x\r\ny", (1, 2, "\r\n")),  # a line break stays whole
+        ("aa", "a", (1, 2, "")),
+        ("same", "same", (4, 4, "")),
+    ],
+)
+def test_what_an_editor_sends_whole_is_taken_for_what_was_typed(old: str, new: str, edit: tuple) -> None:
+    found = Document("file:///a", "python", 1, old).replace(new)
+    assert (found.start, found.end, found.text) == edit
+
+
+def test_a_word_replaced_by_itself_and_more_is_taken_for_what_was_added() -> None:
+    edit = Document("file:///a", "python", 1, "x = ret").edit((0, 4), (0, 7), "return x")
+    assert (edit.start, edit.end, edit.text) == (7, 7, "urn x")
+
+
+def assert_is_the_edit(edit: Edit, text: str, edited: str) -> None:
+    assert text[: edit.start] + edit.text + text[edit.end :] == edited
+    assert (edit.start_point, edit.old_end_point) == (oracle_point(text, edit.start), oracle_point(text, edit.end))
+    assert edit.new_end_point == oracle_point(edited, edit.start + len(edit.text))
+    parts = (text[: edit.start], text[: edit.end], edited[: edit.start + len(edit.text)])
+    assert [edit.start_byte, edit.old_end_byte, edit.new_end_byte] == [len(part.encode()) for part in parts]
 
 
 @settings(max_examples=300, deadline=None)
