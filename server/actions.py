@@ -374,7 +374,8 @@ def _rewrites(document: Document, span: Span) -> list[tuple[types.CodeActionKind
     if found := markers(document.text, where, document.language):
         title = f"Infill {len(found)} holes" if len(found) > 1 else "Infill the hole"
         return [(REWRITE, FILL_HOLES, title, where)]
-    if document.text[start:end].strip() and end - start <= MAX_SELECTION:
+    least = 2 if document.language in edits.LANGUAGES else 1  # one character may be a block cursor on a bracket
+    if document.text[start:end].strip() and least <= end - start <= MAX_SELECTION:
         return [(REWRITE, FILL_SELECTION, TITLES[FILL_SELECTION], [span])]
     return []
 

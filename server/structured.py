@@ -165,7 +165,13 @@ def finder(uri: str, language: str, schemas: SchemaFiles, schema: str | None = N
             found = schemas.find(uri, text, schema) if language in edits.JSON else Found()
         except SchemaError as error:
             raise NoOffer(str(error)) from error
-        return edits.offers(text, start, end, language=language, schema=found.schema), found.note
+        try:
+            offers = edits.offers(text, start, end, language=language, schema=found.schema)
+        except NoOffer:
+            if end - start != 1:  # an editor whose cursor is a block sends what it stands on as a selection
+                raise
+            offers = edits.offers(text, start, start, language=language, schema=found.schema)
+        return offers, found.note
 
     return find
 

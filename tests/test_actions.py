@@ -39,7 +39,9 @@ class Editor:
             "textDocument": {"codeAction": code_action},
             **more,
         }
-        result = await self.client.call("initialize", {"processId": None, "capabilities": capabilities})
+        typing = {"warm": False}  # no jobs but those that are asked for
+        start = {"processId": None, "capabilities": capabilities, "initializationOptions": typing}
+        result = await self.client.call("initialize", start)
         self.client.notify("initialized", {})
         self.open(text)
         return result
@@ -428,8 +430,17 @@ async def test_what_cannot_be_edited_is_said_and_offered_by_nobody(
     assert answer["applied"] is False
     assert reason in answer["message"]
     if not more:
-        assert [one["title"] for one in await editor.actions(at(0, 6, 0, 7))] == ["Infill selection"]
+        others = ["Infill selection"] if language == "python" else []
+        assert [one["title"] for one in await editor.actions(at(0, 6, 0, 7))] == others
     assert editor.text == text
+
+
+@pytest.mark.parametrize("column", [1, 4, 7])
+async def test_a_block_cursor_on_a_bracket_or_a_quote_is_a_cursor(editor: Editor, column: int) -> None:
+    editor.open('{"a": 1}', "json")
+    titles = [one["title"] for one in await editor.actions(at(0, column, 0, column + 1))]
+    assert len(titles) > 0
+    assert "Infill selection" not in titles
 
 
 async def test_a_schema_that_is_named_and_not_there_is_told_with_the_edit(editor: Editor) -> None:
