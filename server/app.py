@@ -20,6 +20,7 @@ from caesura.server.cells import SYNC, Cells
 from caesura.server.document import Position
 from caesura.server.engine import Engine
 from caesura.server.options import Options, parse
+from caesura.server.popup import ACCEPTED, Popup
 from caesura.server.stats import Stats
 from caesura.server.status import Status
 from caesura.server.streaming import Stream
@@ -32,7 +33,6 @@ from caesura.server.workspace import Open, Workspace
 
 CLOSE_S = 1.0
 STREAM = "caesura/inlineCompletionStream"  # see docs/protocol.md
-ACCEPTED = "caesura.accepted"  # the command of an item: the editor has inserted it
 NOTHING = types.InlineCompletionList(items=[])
 
 log = logging.getLogger(__name__)
@@ -84,6 +84,8 @@ class App:
         self._client = client.name(params)
         self._engine = self._make_engine(self.options, self._client)
         self._typing = Typing(self, lambda: self.options, self._around, self._tally, self._trace)
+        self._popup = Popup(self.workspace, lambda: self.options, self._typing)
+        self._popup.register(self.server.on, params.capabilities)
         window = params.capabilities.window
         draws = bool(window and window.work_done_progress)
         self._status = Status(self.server, self._engine, wanted=client.wants_status(params), progress=draws)
@@ -142,8 +144,10 @@ class App:
         with them is said once, in one message."""
         before = self.options
         self.options, problems = parse(self._settings | settings)
-        if (before.model, before.device) != (self.options.model, self.options.device):
-            problems.append("The settings 'model' and 'device' count when the server starts: restart it to use them.")
+        if any(getattr(before, name) != getattr(self.options, name) for name in ("model", "device", "popup")):
+            problems.append(
+                "The settings 'model', 'device' and 'popup' count when the server starts: restart it to use them."
+            )
         self._tally.enable(self.options.stats)
         self._trace.enable(self.options.stats)
         self._status.enable(self.options.enable)
@@ -168,7 +172,7 @@ class App:
         changes = [_change(change) for change in params.content_changes]
         edits = self.workspace.edit(uri, params.text_document.version, changes)
         opened = self.workspace.get(uri)
-        if opened is None or edits is None or any(isinstance(change, str) for change in changes):
+        if opened is None or edits is None:
             self._typing.replaced(uri)
         if opened is not None and edits:
             self._around.edited(opened, edits)
@@ -201,6 +205,7 @@ class App:
         """Items, an empty list for nothing to propose, or None to leave what the editor shows; never an error.
 
         A request names no version: its position is meant for the text as it is when the request arrives."""
+        self._popup.ghost = True
         opened = self.workspace.get(params.text_document.uri)
         if opened is None:
             return NOTHING
@@ -212,6 +217,7 @@ class App:
 
     def stream(self, params: Any) -> Any:
         """The same, with what is known on the way as `$/progress` for the request's `partialResultToken`."""
+        self._popup.ghost = True
         try:
             uri, token = str(params.textDocument.uri), params.partialResultToken
             position = int(params.position.line), int(params.position.character)

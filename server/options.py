@@ -117,6 +117,13 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
             " nothing from them that could be measured"
         ),
     ] = False
+    popup: Annotated[
+        Literal["auto", "on", "off"],
+        _about(
+            "suggest in the completion popup, for editors without ghost text; `auto`: in those that do not announce"
+            " inline completion, until they ask for it; read when the server starts"
+        ),
+    ] = "auto"
     trusted: Annotated[bool, _about("whether the workspace is trusted; off: no other file is looked at")] = True
     ignore: Annotated[
         tuple[Annotated[str, Meta(max_length=256)], ...],

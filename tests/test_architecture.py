@@ -49,7 +49,9 @@ def offenders(where: tuple[str, ...], banned: tuple[str, ...], besides: tuple[st
     ]
 
 
-HANDLERS = tuple(f"caesura.server.{name}" for name in ("app", "transport", "actions", "cells", "client", "status"))
+HANDLERS = tuple(
+    f"caesura.server.{name}" for name in ("app", "transport", "actions", "cells", "client", "popup", "status")
+)
 HEAVY = ("torch", "safetensors", "tokenizers", "numpy", "triton")
 
 
