@@ -82,6 +82,12 @@ def _parser() -> argparse.ArgumentParser:
     _generation(evaluate, json=False)
     evaluate.set_defaults(run="evaluate:run")
 
+    demo = add("demo", help="a page that shows the canvas step by step, beside the same gap filled left to right")
+    demo.add_argument("file", nargs="?", metavar="FILE", help="a text to fill, besides the examples; never written")
+    demo.add_argument("--port", type=_port, default=0, metavar="N", help="default: one that is free")
+    demo.add_argument("--no-browser", action="store_true", help="only print the address")
+    demo.set_defaults(run="demo:run")
+
     engine = add("engine", help="start the engine that all editors share")
     _model(engine)
     engine.add_argument("--foreground", action="store_true", help="be the engine instead of starting it")
@@ -169,6 +175,12 @@ def _milliseconds(text: str) -> float:
     if not 1 <= value <= 600_000:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of milliseconds from 1 to 600000")
     return value
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
+    return int(text)
 
 
 def _marker(text: str) -> str:

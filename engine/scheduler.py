@@ -21,7 +21,7 @@ from caesura.engine.models import Model
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import Sampler, entropy_bound
 from caesura.engine.samplers import load as load_sampler
-from caesura.engine.search import VERIFY, Node, Search, passes
+from caesura.engine.search import LEFT_TO_RIGHT, VERIFY, WIDTH, Node, Search, passes
 
 Event = tuple[bytes, wire.EngineMessage]
 
@@ -29,6 +29,8 @@ LIVE = 8  # canvases of one step
 SLOTS = 16  # open slots of a hole at the start; a canvas that does not end grows
 STEPS = 48
 LEAST_STEPS = 8  # of a canvas of uniform noise; a larger one gets one for every two slots
+
+SEARCHES = (VERIFY, LEFT_TO_RIGHT)
 
 PRIORITY = {"invoked": 0, "automatic": 1, "speculative": 2}
 
@@ -109,9 +111,9 @@ class Scheduler:
             return f"A job has 1 to {wire.Limits().holes} holes; this one has {len(holes)}."
         if job.draft is not None and len(job.draft) != len(holes):
             return f"The job has {len(holes)} holes and {len(job.draft)} drafts; there must be one for each."
-        if job.sampler == VERIFY and self.model.null_id is None:
+        if job.sampler in SEARCHES and self.model.null_id is None:
             return f"The model {self.model.name} cannot verify drafts; name another sampler."
-        if job.sampler not in (None, VERIFY):
+        if job.sampler not in (None, *SEARCHES):
             try:
                 load_sampler(job.sampler)
             except ValueError as error:
@@ -204,7 +206,7 @@ class Scheduler:
         """Make the canvases; `fresh` is context that the first forward takes along."""
         assert live.layout is not None
         name = live.job.sampler or self.model.sampler
-        sampler = load_sampler("threshold" if name == VERIFY else name)
+        sampler = load_sampler("threshold" if name in SEARCHES else name)
         canvas, encode = live.layout.canvas, self.model.tokenizer.encode
         forced = [encode(hole.forced.decode()) for hole in canvas.holes]
         texts = zip(canvas.holes, live.job.draft or (), strict=False)
@@ -225,8 +227,9 @@ class Scheduler:
                     slot.shown = token
             live.works = [self._denoising(live, canvas, sampler, STEPS)]
         live.works[0].fresh = fresh
-        if name == VERIFY:
-            live.works[0].of = 1 + sum(map(passes, canvas.holes))
+        if name in SEARCHES:
+            live.works[0].of = 1 + sum(passes(hole, width(live.job)) for hole in canvas.holes)
+            live.works[0].step = int(name == LEFT_TO_RIGHT)  # which has no draft, and begins behind it
             self._search(live, list(canvas.tail))
         live.of = max(work.of for work in live.works)
 
@@ -236,7 +239,7 @@ class Scheduler:
         return denoise.Denoising(canvas, live.kv, sampler, of, generator)
 
     def _search(self, live: Live, tail: list[int]) -> None:
-        """Start the token tree of the current hole behind `tail`, with the lookup's proposals."""
+        """Start the token tree of the current hole behind `tail`, with what is proposed for it."""
         assert live.layout is not None
         assert live.kv is not None
         assert live.work is not None
@@ -248,7 +251,10 @@ class Scheduler:
         else:
             behind = canvas.head
         generator = live.work.generator if live.job.seed else None
-        search = Search(self.vocabulary, hole, tail, behind, live.kv.length, generator)
+        search = Search(self.vocabulary, hole, tail, behind, live.kv.length, generator, width(live.job))
+        live.work.search = search
+        if live.job.sampler == LEFT_TO_RIGHT:
+            return
         search.propose(canvas.guess(number), "canvas")  # of later holes: the first one's draft is still to come
         encode, forced = self.model.tokenizer.encode, hole.forced.decode()
         if live.job.draft:
@@ -256,7 +262,6 @@ class Scheduler:
         repeated = lookup(*around(live), [neighbour.text for neighbour in live.job.neighbours])
         for text in (*repeated, *names([fill.text for fill in live.done])):
             search.propose(encode(forced + text), "lookup")
-        live.work.search = search
 
     def _fixed(self, canvas: Canvas, number: int) -> list[int]:
         """Ids of the fixed text between a hole and the next one."""
@@ -388,6 +393,11 @@ def within(lives: Sequence[Live]) -> list[Live]:
             chosen.append(live)
             rows += more
     return chosen
+
+
+def width(job: wire.Infill) -> int:
+    """Of a job's searches."""
+    return 1 if job.sampler == LEFT_TO_RIGHT else WIDTH
 
 
 def around(live: Live) -> tuple[str, str]:

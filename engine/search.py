@@ -31,6 +31,7 @@ LOCK_MARGIN = 2.5  # nats; hypotheses this far behind the best do not keep text 
 TEMPERATURE = 0.8  # of the draw for another answer; at 1 the unlikely tail of a small model shows
 
 VERIFY = "verify"  # what a model's entry, or a job, names in the place of a sampler to have drafts verified
+LEFT_TO_RIGHT = "left_to_right"  # likewise, to compare with: no drafts, and the best token of each pass
 
 Source = Literal["canvas", "lookup", "left_to_right"]
 
@@ -82,8 +83,9 @@ class Rows:
 
 
 class Search:
-    """The hypotheses of one hole. `start` is the position of the first tail row. With a `generator` another answer is
-    looked for: as likely a one as it draws."""
+    """The hypotheses of one hole, `width` of them scored in a pass; a single one ends where nothing is as likely as the
+    end. `start` is the position of the first tail row. With a `generator` another answer is looked for: as likely a one
+    as it draws."""
 
     def __init__(
         self,
@@ -93,9 +95,11 @@ class Search:
         head: Sequence[int],
         start: int,
         generator: torch.Generator | None = None,
+        width: int = WIDTH,
     ) -> None:
         self.vocabulary, self.hole, self.start, self.generator = vocabulary, hole, start, generator
-        self.tail, self.head = list(tail), list(head[:HEAD])
+        self.width = width
+        self.tail, self.head = list(tail), list(head[: HEAD if width > 1 else 1])
         self.root = Node(self.tail[-1] if self.tail else 0, None, 0.0, 0.0, hole.forced, "left_to_right", 0, hole.state)
         self.open: list[Node] = []  # known probability, not yet run
         self.ends: list[End] = []
@@ -186,7 +190,7 @@ class Search:
 
     def _best_open(self) -> list[Node]:
         self.open.sort(key=lambda n: n.rank + DEPTH_BONUS * n.depth, reverse=True)
-        chosen, self.open = self.open[:WIDTH], self.open[WIDTH:]
+        chosen, self.open = self.open[: self.width], self.open[self.width :]
         return chosen
 
     def _best_ends(self) -> list[End]:
@@ -216,13 +220,13 @@ class Search:
         if node.pending:  # the forced text is given: condition on it
             logp = (logp + bias).log_softmax(-1)
         gain = self._gain(node, logp)
+        best = (gain + bias).topk(min(BRANCH, self.width))
         if not node.pending:
-            self._maybe_end(node, logp, gain)
+            self._maybe_end(node, logp, gain, -math.inf if self.width > 1 else float(best.values[0]))
         for token, child in node.children.items():
             child.logp, child.rank = node.logp + float(logp[token]), node.rank + float(gain[token])
         if node.depth >= self.hole.max_tokens:
             return
-        best = (gain + bias).topk(BRANCH)
         for value, token in zip(best.values.tolist(), best.indices.tolist(), strict=True):
             if token in node.children or not math.isfinite(value):
                 continue
@@ -238,8 +242,9 @@ class Search:
             return logp
         return perturbed(node.logp + logp, node.rank, self.generator) - node.rank
 
-    def _maybe_end(self, node: Node, logp: Tensor, gain: Tensor) -> None:
-        """A fill may end behind this node, unless it would be empty or end inside a character."""
+    def _maybe_end(self, node: Node, logp: Tensor, gain: Tensor, least: float) -> None:
+        """A fill may end behind this node, unless it would be empty or end inside a character, or the end adds less
+        than `least` to its rank."""
         grammar, raw = self.hole.grammar, self._own(node)
         if grammar is not None and not (grammar.ends(node.state) and grammar.sound(raw, whole=True)):
             return
@@ -247,8 +252,12 @@ class Search:
         if not node.depth or text.encode() != raw or not text.strip():
             return
         ends = torch.tensor(self.head[:1]) if self.head else self.vocabulary.line_ends
+        if self.width == 1 and self.hole.one_line and ends[0] in self.vocabulary.line_ends:
+            ends = self.vocabulary.line_ends  # whatever breaks the line: nothing else would be as likely
         together = logp[ends].logsumexp(0)
         rank = together if self.generator is None else gain[ends].max()  # a Gumbel of a sum is the greatest of it
+        if rank < least:
+            return
         bound = node.rank + float(rank)
         self.ends.append(End(node, node.logp + float(together), bound, None if len(self.head) > 1 else bound))
 
@@ -303,7 +312,7 @@ class Search:
         """Nothing left that is likely to beat the best candidate."""
         if not self.passes:
             return False
-        return self.passes >= passes(self.hole) or not (self.open or self._best_ends())
+        return self.passes >= passes(self.hole, self.width) or not (self.open or self._best_ends())
 
     def _bytes(self, node: Node) -> bytes:
         return b"".join(self.vocabulary.pieces[n.token] for n in node.path())
@@ -378,10 +387,10 @@ class Search:
         return [n.source for n in node.path()]
 
 
-def passes(hole: HoleState) -> int:
-    """Of a hole at most. What is cut short by a grammar is closed without the model, so its whole budget may be
-    written."""
-    return max(PASSES, hole.max_tokens) if hole.grammar is not None else PASSES
+def passes(hole: HoleState, width: int) -> int:
+    """Of a hole at most. Its whole budget may be written where a pass writes one token, and where a grammar closes what
+    is cut short without the model."""
+    return max(PASSES, hole.max_tokens) if hole.grammar is not None or width == 1 else PASSES
 
 
 def perturbed(logp: Tensor, greatest: float, generator: torch.Generator) -> Tensor:

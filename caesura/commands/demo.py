@@ -1,0 +1,19 @@
+"""`caesura demo`: the page that shows the canvas."""
+
+import argparse
+import asyncio
+
+from caesura.commands import CommandFailed
+from caesura.commands.source import Source
+from caesura.demo.app import Document, examples, serve
+from caesura.demo.fills import MAX_TEXT
+
+
+def run(options: argparse.Namespace) -> None:
+    own = []
+    if options.file:
+        source = Source.read(options.file)
+        if len(source.text) > MAX_TEXT:
+            raise CommandFailed(f"{options.file} is longer than the {MAX_TEXT:,} characters that the demo takes.")
+        own.append(Document.marked(source.path.name, source.text))
+    asyncio.run(serve(examples(own), options.port, browser=not options.no_browser))

@@ -1,0 +1,149 @@
+"""The demo's routes and its life: the page's files, its documents, a language server for each page, fills."""
+
+import asyncio
+import os
+import re
+import secrets
+import signal
+import sys
+import threading
+import webbrowser
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path, PurePath
+
+import msgspec
+
+from caesura.demo import fills
+from caesura.demo.session import COMMAND, NotPassed, Session
+from caesura.demo.web import Refused, Request, Response, Stream, listening
+from caesura.server.engine import Engine
+from caesura.server.languages import language
+
+PAGE = Path(__file__).parent / "page"
+EXAMPLES = [Path(__file__).parent / "examples" / f"{name}.txt" for name in ("stack.js", "words.go", "shapes.py")]
+MARKER = "<FILL>"  # where a document's gaps are
+MAX_PAGES = 4  # each has a language server
+SETTINGS = {"stats": False}  # what is tried here is not what the user's own suggestions are counted by
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".ttf": "font/ttf",
+}
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text to fill; `gaps` are offsets in code points."""
+
+    name: str
+    language: str
+    text: str
+    gaps: tuple[int, ...]
+
+    @staticmethod
+    def marked(name: str, text: str) -> "Document":
+        """A text with its gaps marked, or without any."""
+        gaps = tuple(found.start() - n * len(MARKER) for n, found in enumerate(re.finditer(MARKER, text)))
+        return Document(name, language("", name).id, text.replace(MARKER, ""), gaps)
+
+
+def examples(own: Sequence[Document] = ()) -> list[Document]:
+    """The user's own documents, and behind them the examples, but for those of the same name."""
+    named = {document.name for document in own}
+    found = [Document.marked(path.stem, path.read_text("utf-8")) for path in EXAMPLES]
+    return [*own, *(document for document in found if document.name not in named)]
+
+
+class App:
+    """`lsp` is the command of a language server."""
+
+    def __init__(self, engine: Engine, documents: Sequence[Document], lsp: Sequence[str] = COMMAND) -> None:
+        self.sessions: dict[str, Session] = {}
+        self._engine, self._lsp = engine, lsp
+        self._pages = asyncio.Semaphore(MAX_PAGES)
+        self._files = files()
+        self._documents = Response(msgspec.json.encode(list(documents)))
+
+    def __repr__(self) -> str:
+        return f"<App {len(self.sessions)} pages>"
+
+    async def answer(self, request: Request) -> Response | Stream:
+        match request.method, request.path.split("/")[1:]:
+            case "GET", ["documents"]:
+                return self._documents
+            case "GET", _ if request.path in self._files:
+                return self._files[request.path]
+            case "POST", ["sessions"]:
+                return self._session()
+            case "POST", ["sessions", key] if key in self.sessions:
+                return self._pass_on(self.sessions[key], request.body)
+            case "POST", ["fill"]:
+                return self._fill(request.body)
+        raise Refused(HTTPStatus.NOT_FOUND, "There is no such thing here.")
+
+    async def _session(self) -> Stream:
+        """The messages of a new language server, behind one with the key of the session."""
+        if self._pages.locked():
+            yield fills.Failed(f"The demo is open {MAX_PAGES} times already; close another of its pages and reload.")
+            return
+        async with self._pages, Session.started(self._lsp, SETTINGS) as session:
+            key = secrets.token_hex(16)
+            self.sessions[key] = session
+            try:
+                yield {"session": key}
+                async for message in session.messages():
+                    yield message
+            finally:
+                del self.sessions[key]
+
+    def _pass_on(self, session: Session, body: bytes) -> Response:
+        try:
+            session.pass_on(body)
+        except NotPassed as error:
+            raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from error
+        return Response(b"", status=HTTPStatus.NO_CONTENT)
+
+    def _fill(self, body: bytes) -> Stream:
+        try:
+            wanted = msgspec.json.decode(body, type=fills.Wanted)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Refused(HTTPStatus.BAD_REQUEST, f"The demo cannot fill this: {error}.") from error
+        return fills.fill(self._engine, wanted)
+
+
+def files() -> dict[str, Response]:
+    """All that can be read here, by path: the page's files, as they are when we start."""
+    found = {}
+    for path in (p for p in PAGE.rglob("*") if p.is_file()):
+        name = path.relative_to(PAGE)
+        packed = name.suffix == ".gz"
+        name = name.with_suffix("") if packed else name
+        type = TYPES.get(name.suffix, "text/plain; charset=utf-8")
+        headers = {"Content-Encoding": "gzip"} if packed else {}
+        found[f"/{PurePath(name).as_posix()}"] = Response(path.read_bytes(), type, headers=headers)
+    return found | {"/": found["/index.html"]}
+
+
+async def serve(documents: Sequence[Document], port: int, *, browser: bool) -> None:
+    """Serve the page until somebody ends us."""
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    engine = Engine(client="demo")
+    try:
+        async with listening(port, App(engine, documents).answer) as guard:
+            print(f"The demo is at {guard.address}\nCtrl-C ends it.", flush=True)
+            if browser and _has_screen():  # in a thread that nobody waits for: some browsers are slow to start
+                threading.Thread(target=webbrowser.open, args=(guard.address_once,), daemon=True).start()
+            await ended.wait()
+    finally:
+        await engine.close()
+
+
+def _has_screen() -> bool:
+    """Where there is none, a browser would take the terminal."""
+    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

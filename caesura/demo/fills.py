@@ -1,0 +1,120 @@
+"""One gap, filled twice by the same engine: as asked, and from left to right. What the page shows of both.
+
+Before the first run the context is read by a job of one token, so that both start with it in the cache.
+"""
+
+import time
+from collections.abc import AsyncGenerator
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from caesura import wire
+from caesura.commands.asking import START_S, Gap, gap
+from caesura.server.engine import Engine, EngineError, job_id
+from caesura.server.languages import language
+
+MAX_TEXT = 1 << 18  # code points of a document
+DEADLINE_MS = 60_000.0
+
+Run = Literal["diffusion", "left_to_right"]
+
+
+class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the page asks for: the span `start:end` (code points) of a text, by a sampler, from a seed."""
+
+    text: Annotated[str, Meta(max_length=MAX_TEXT)]
+    start: Annotated[int, Meta(ge=0, le=MAX_TEXT)]
+    end: Annotated[int, Meta(ge=0, le=MAX_TEXT)]
+    language: wire.Name
+    sampler: Literal["verify", "threshold"]
+    seed: Annotated[int, Meta(ge=0, le=2**32)] = 0
+
+
+class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
+    """The engine is starting."""
+
+
+class Reading(msgspec.Struct, frozen=True, tag="read"):
+    """The model has read the context."""
+
+    ms: float
+
+
+class Step(msgspec.Struct, frozen=True, tag="step"):
+    """The gap after a step, by our clock: milliseconds since the run was asked for."""
+
+    run: Run
+    ms: float
+    step: int
+    fill: wire.Fill
+
+
+class Ended(msgspec.Struct, frozen=True, tag="ended"):
+    """The answer. `inserted` is what of it an editor would insert."""
+
+    run: Run
+    ms: float
+    steps: int
+    fill: wire.Fill
+    tokens: wire.Tokens
+    stop: str
+    inserted: str
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """There is no answer; a sentence for a person."""
+
+    message: str
+
+
+Shown = Waiting | Reading | Step | Ended | Failed
+
+
+async def fill(engine: Engine, wanted: Wanted) -> AsyncGenerator[Shown, None]:
+    """All that happens to the gap. Closing it cancels the job that runs."""
+    start, end = sorted((min(wanted.start, len(wanted.text)), min(wanted.end, len(wanted.text))))
+    asked = gap(wanted.text, start, end, language(wanted.language, "").id)
+    runs: tuple[tuple[Run, str], ...] = (("diffusion", wanted.sampler), ("left_to_right", "left_to_right"))
+    try:
+        await engine.start()
+        if engine.state != "ready":
+            yield Waiting()
+            await engine.ready(START_S)
+        began = time.monotonic()
+        async for _ in engine.infill(_job(asked, wire.Hole(max_tokens=1), "threshold", 0)):
+            pass
+        yield Reading(_since(began))
+        for run, sampler in runs:
+            began = time.monotonic()
+            async for event in engine.infill(_job(asked, asked.hole, sampler, wanted.seed)):
+                ms, (filled,) = _since(began), event.holes
+                if isinstance(event, wire.Locked):
+                    yield Step(run, ms, event.step, filled)
+                else:
+                    text = asked.fitted(filled.text)
+                    yield Ended(run, ms, event.steps, filled, event.tokens, event.stop, text)
+    except EngineError as error:
+        yield Failed(str(error))
+
+
+def _job(asked: Gap, hole: wire.Hole, sampler: str, seed: int) -> wire.Infill:
+    around = asked.context
+    return wire.Infill(
+        job=job_id(),
+        document=job_id(),
+        kind="fill",
+        priority="invoked",
+        deadline_ms=DEADLINE_MS,
+        prefix=around.prefix,
+        suffix=around.suffix,
+        language=around.language,
+        segments=(hole,),
+        sampler=sampler,
+        seed=seed,
+    )
+
+
+def _since(began: float) -> float:
+    return round((time.monotonic() - began) * 1000, 1)

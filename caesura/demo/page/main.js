@@ -1,0 +1,137 @@
+// The page: documents and gaps in an editor, a fill asked for, both runs on one clock.
+import { Run } from "/canvas.js";
+import { Editor } from "/editor.js";
+import { Playback } from "/playback.js";
+import { LanguageServer, stream } from "/server.js";
+import { points, Points } from "/text.js";
+
+history.replaceState(null, "", "/"); // the token is in a cookie now
+
+const $ = (id) => document.getElementById(id);
+const server = new LanguageServer();
+const editor = new Editor($("editor"), server, { onChange: changed, onFill: fill });
+const runs = { diffusion: new Run($("diffusion")), left_to_right: new Run($("left_to_right")) };
+const playback = new Playback({ slider: $("at"), ticks: $("ticks"), button: $("play"), speed: $("speed") }, show);
+const STATES = {
+  connecting: "looking for the engine",
+  loading: "the model is loading",
+  ready: "model loaded",
+  unavailable: "no engine",
+  off: "off",
+};
+let asked = null; // the gap that the runs are of
+let under = null; // ends the fill that is under way
+
+for (const run of Object.values(runs)) run.part(".canvas").dataset.empty = "Choose a gap, then Fill.";
+$("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  fill();
+});
+$("sampler").addEventListener("change", how);
+for (const run of Object.values(runs)) {
+  run.part(".insert").addEventListener("click", () => editor.insert(asked.range, run.ended.inserted));
+}
+how();
+server.run(hear).catch((error) => engine("unavailable", error.message));
+await documents();
+
+async function documents() {
+  const found = await (await fetch("/documents")).json();
+  const choose = (chosen) => {
+    for (const [index, tab] of [...$("documents").children].entries()) {
+      tab.ariaSelected = String(found[index] === chosen);
+      tab.tabIndex = found[index] === chosen ? 0 : -1;
+    }
+    editor.open(chosen.name);
+    const offsets = chosen.gaps.map((gap) => new Points(chosen.text).slice(0, gap).length);
+    $("gaps").replaceChildren(...offsets.map((offset, index) => {
+      const button = document.createElement("button");
+      button.textContent = `gap ${index + 1}`;
+      button.addEventListener("click", () => editor.go(offset));
+      return button;
+    }));
+    editor.go(offsets[0] ?? 0);
+  };
+  for (const one of found) {
+    editor.add(one);
+    const tab = document.createElement("button");
+    tab.role = "tab";
+    tab.setAttribute("aria-controls", "editor");
+    tab.textContent = one.name;
+    tab.addEventListener("click", () => choose(one));
+    tab.addEventListener("keydown", ({ key }) => {
+      const next = { ArrowRight: tab.nextSibling, ArrowLeft: tab.previousSibling }[key];
+      next?.click();
+      next?.focus();
+    });
+    $("documents").append(tab);
+  }
+  choose(found[0]);
+}
+
+async function fill() {
+  under?.abort();
+  under = new AbortController();
+  const { signal } = under;
+  asked = editor.ask();
+  const { text, start, end, language } = asked;
+  for (const run of Object.values(runs)) {
+    run.clear(text.slice(0, start), text.slice(end));
+    run.show(0);
+  }
+  playback.clear();
+  changed();
+  say("The model reads the text around the gap.");
+  const wanted = { text, start: points(text, start), end: points(text, end), language };
+  wanted.sampler = $("sampler").value;
+  wanted.seed = $("seed").valueAsNumber || 0;
+  try {
+    for await (const event of stream("/fill", wanted, signal)) hearFill(event);
+  } catch (error) {
+    if (!signal.aborted) say(error.message, true);
+  }
+  if (!signal.aborted) changed();
+}
+
+function hearFill(event) {
+  if (event.type === "waiting") say("Starting the engine, which takes a few seconds the first time.");
+  else if (event.type === "failed") say(event.message, true);
+  else if (event.type === "read") say(`Both start with the text around the gap read: ${Math.round(event.ms)} ms.`);
+  else {
+    const run = runs[event.run];
+    run.hear(event);
+    run.show(event.ms);
+    if (runs.diffusion.ended && runs.left_to_right.ended) playback.begin(runs);
+  }
+}
+
+/** Draw a time; in words for those who do not see it. */
+function show(ms) {
+  const steps = Object.values(runs).map((run) => `step ${run.show(ms)} of ${run.ended?.steps ?? 0}`);
+  return `${Math.round(ms)} ms; diffusion ${steps[0]}; left to right ${steps[1]}`;
+}
+
+/** A fill is for the text that it was asked for, and for no other. */
+function changed() {
+  for (const run of Object.values(runs)) {
+    run.part(".insert").disabled = !(run.ended?.inserted && asked?.current());
+  }
+}
+
+function how() {
+  runs.diffusion.part(".how").textContent = $("sampler").selectedOptions[0].textContent;
+}
+
+function hear(method, params) {
+  if (method === "caesura/status") engine(params.state, params.message);
+}
+
+function engine(state, message) {
+  $("engine").dataset.state = state;
+  $("engine").textContent = message || STATES[state] || state;
+}
+
+function say(sentence, bad = false) {
+  $("said").textContent = sentence;
+  $("said").toggleAttribute("data-bad", bad);
+}
