@@ -168,7 +168,8 @@ class WarmCanvas:
             sound = sound or [replace(found[0], insert=self._gated(found[0], cursor, gate))]
         kept = self.typed.left(self.shown, cursor) if self.shown and not whole else None
         if kept and kept.insert:
-            sound = [p for p in sound if p.insert.startswith(kept.insert)] or [kept]
+            on = [p for p in sound if p.insert.startswith(kept.insert)] or [kept]
+            sound = on + [p for p in sound if p not in on]
         if not sound:
             return Proposal("")
         best, *rest = sound

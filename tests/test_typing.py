@@ -666,6 +666,17 @@ async def test_what_is_shown_is_not_exchanged_for_a_better_candidate() -> None:
     assert await editor.shown() == shown
 
 
+async def test_the_other_candidates_are_there_when_the_shown_one_is_asked_for_again() -> None:
+    editor = Editor("x =|")
+    await editor.type(" ")
+    request = await editor.ask()
+    await editor.engine.say("alpha", None, "beta")
+    first = await proposed(request)
+    assert (first.insert, first.others) == ("alpha", ("beta",))
+    again = await editor.answer()
+    assert (again.insert, again.others) == ("alpha", ("beta",))
+
+
 async def test_what_goes_on_is_counted_as_shown() -> None:
     editor = Editor("x =|")
     await editor.type(" ")

@@ -1,0 +1,83 @@
+--- What `setup` was given. A value that is wrong keeps its default, and is told of once.
+
+local M = {}
+
+---@class caesura.Options
+---@field cmd? string[] the server, e.g. { "/path/to/caesura", "lsp" }; see program.lua for the default
+---@field view "stream"|"builtin" who draws: this plugin, as the text gets sure, or Neovim 0.12 when it is
+---@field eager boolean with the builtin view, ask at each key and not 200 ms after it
+---@field drafts number how likely a draft must be to be shown before it is a suggestion: 0 shows all, 1 none
+---@field menu boolean suggest while a completion menu is open
+---@field keymaps boolean|table<string, string|false> see keymaps.lua
+---@field filetypes table<string, boolean> "*" stands for all others
+---@field settings table the server's settings
+local defaults = {
+  cmd = nil,
+  view = "stream",
+  eager = false,
+  drafts = 0.7,
+  menu = false,
+  keymaps = false,
+  filetypes = { ["*"] = true, gitcommit = false, gitrebase = false },
+  settings = {},
+}
+
+local valid = {
+  cmd = function(value)
+    return vim.islist(value) and #value > 0, 'a list, such as { "/path/to/caesura", "lsp" }'
+  end,
+  view = function(value)
+    return value == "stream" or value == "builtin", '"stream" or "builtin"'
+  end,
+  drafts = function(value)
+    return type(value) == "number" and value >= 0 and value <= 1, "a number from 0 to 1"
+  end,
+  keymaps = function(value)
+    return type(value) == "boolean" or type(value) == "table", "true, false or a table"
+  end,
+}
+
+---@type caesura.Options
+local current = vim.deepcopy(defaults)
+
+---@return caesura.Options
+function M.get()
+  return current
+end
+
+---@param given? table
+function M.set(given)
+  current = vim.deepcopy(defaults)
+  local problems = {}
+  for name, value in pairs(given or {}) do
+    local check = valid[name]
+    if not check and defaults[name] == nil then
+      table.insert(problems, ("there is no option '%s'"):format(name))
+    else
+      local fits, wanted = type(value) == type(defaults[name]), "a " .. type(defaults[name])
+      if check then
+        fits, wanted = check(value)
+      end
+      if fits then
+        current[name] = name == "filetypes" and vim.tbl_extend("force", defaults.filetypes, value) or value
+      else
+        table.insert(problems, ("'%s' must be %s"):format(name, wanted))
+      end
+    end
+  end
+  if #problems > 0 then
+    table.sort(problems)
+    vim.notify("Caesura: " .. table.concat(problems, "; ") .. ". See :help caesura-setup.", vim.log.levels.WARN)
+  end
+end
+
+--- Whether a file type gets suggestions.
+function M.wants(filetype)
+  local wanted = current.filetypes[filetype]
+  if wanted == nil then
+    wanted = current.filetypes["*"]
+  end
+  return wanted ~= false
+end
+
+return M

@@ -1,0 +1,37 @@
+-- What is there before anything is asked for: the command, the <Plug> maps, the colours. Nothing starts here.
+
+if vim.g.loaded_caesura then
+  return
+end
+vim.g.loaded_caesura = true
+
+vim.api.nvim_create_user_command("Caesura", function(call)
+  require("caesura.command").run(call)
+end, {
+  nargs = "*",
+  range = true,
+  complete = function(lead, line)
+    return require("caesura.command").complete(lead, line)
+  end,
+  desc = "Caesura: fill, holes, edit, repair, another, keep, cancel, toggle, status, restart, log",
+})
+
+for name, what in pairs({
+  accept = "take the suggestion",
+  ["accept-word"] = "take its next word",
+  ["accept-line"] = "take its next line",
+  next = "show the next suggestion",
+  previous = "show the suggestion before",
+  dismiss = "put the suggestion away",
+  trigger = "ask for a suggestion",
+}) do
+  vim.keymap.set("i", ("<Plug>(caesura-%s)"):format(name), function()
+    require("caesura")[name:gsub("-", "_")]()
+  end, { desc = "Caesura: " .. what })
+end
+vim.keymap.set("x", "<Plug>(caesura-fill)", ":Caesura fill<CR>", { silent = true, desc = "Caesura: fill this" })
+
+vim.api.nvim_set_hl(0, "CaesuraLocked", { default = true, link = "Comment" })
+vim.api.nvim_set_hl(0, "CaesuraDraft", { default = true, link = "NonText" })
+vim.api.nvim_set_hl(0, "CaesuraCount", { default = true, link = "MoreMsg" })
+vim.api.nvim_set_hl(0, "CaesuraFilling", { default = true, link = "Visual" })
