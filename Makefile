@@ -2,7 +2,7 @@
 
 PYTHON = .venv/bin/python
 
-.PHONY: install test lint slow editors real bench quality train
+.PHONY: install test lint slow vscode editors real bench quality train
 
 install:
 	python3 -m venv .venv
@@ -19,13 +19,17 @@ lint:
 slow:  # minutes
 	$(PYTHON) -m pytest -m slow
 
+vscode:  # build the extension with Node and put it into VS Code; CODE=codium for another of its kind
+	cd editors/vscode && npm ci --silent && npm run --silent package
+	$(or $(CODE),code) --install-extension editors/vscode/caesura.vsix --force
+
 editors:  # into .editors, on Debian; `make real` takes those, else what is on PATH
 	$(PYTHON) -m pip install -q -c constraints.txt -e '.[test,real]'
 	PATH="$(CURDIR)/.venv/bin:$$PATH" tests/real/editors.sh .editors
 
 real:  # the shipped model in real processes and real editors; the browser is the machine's Chromium
 	$(PYTHON) -m pip install -q -c constraints.txt -e '.[test,real]'
-	$(PYTHON) -m pytest -m real
+	$(PYTHON) -m pytest -m real -rs
 
 bench:
 	$(PYTHON) bench/latency.py

@@ -1,5 +1,6 @@
 """Settings as an editor sends them, and the documentation that is made from their definition."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 from caesura.commands import settings
 from caesura.server.options import Options, parse
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "configuration.md"
+ROOT = Path(__file__).parents[1]
+DOCUMENT = ROOT / "docs" / "configuration.md"
+EXTENSION = ROOT / "editors" / "vscode" / "package.json"
 
 
 def test_the_document_has_the_table_that_the_settings_make() -> None:
@@ -32,6 +35,17 @@ def test_the_schema_has_the_bounds_and_refuses_unknown_names() -> None:
     assert schema["additionalProperties"] is False
     assert (schema["properties"]["deadlineMs"]["minimum"], schema["properties"]["deadlineMs"]["maximum"]) == (1, 10_000)
     assert set(schema["properties"]["device"]["enum"]) == {"auto", "cpu", "cuda"}
+
+
+def test_the_extension_for_vs_code_has_every_setting_with_its_default() -> None:
+    """But for those that VS Code knows by itself."""
+    groups = json.loads(EXTENSION.read_text())["contributes"]["configuration"]
+    theirs = {name: about["default"] for group in groups for name, about in group["properties"].items()}
+    ours = {f"caesura.{name}": about["default"] for name, about in settings.schema()["properties"].items()}
+    assert set(ours) - set(theirs) == {"caesura.trusted", "caesura.popup"}
+    assert {name: theirs[name] for name in set(ours) & set(theirs)} == {
+        name: default for name, default in ours.items() if name in theirs
+    }
 
 
 @pytest.mark.parametrize(

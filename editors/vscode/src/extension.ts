@@ -1,0 +1,87 @@
+/** Caesura for VS Code: starts the language server, and wires its parts to VS Code. */
+
+import { type ExtensionContext, type TextEditor, commands, window, workspace } from "vscode";
+
+import { Completion } from "./completion.ts";
+import { doctor } from "./doctor.ts";
+import { create, wanted } from "./environment.ts";
+import { Fills } from "./fills.ts";
+import { menu } from "./menu.ts";
+import { Preview } from "./preview.ts";
+import { Server, findProgram } from "./server.ts";
+import { change, setting } from "./settings.ts";
+import { type Condition, Status } from "./status.ts";
+
+const RESTART = ["caesura.command", "caesura.model", "caesura.device"]; // settings that count when the server starts
+
+export async function activate(context: ExtensionContext): Promise<void> {
+  const log = window.createOutputChannel("Caesura", { log: true });
+  const status = new Status();
+  const told = (condition: Condition) => {
+    status.set(condition);
+    void commands.executeCommand("setContext", "caesura.running", condition.state !== "stopped");
+  };
+  const client = () => server.client;
+  const completion = new Completion(client, (ms) => status.took(ms));
+  const server = new Server(log, completion, told);
+  const fills = new Fills(client);
+  const preview = new Preview(client, fills);
+
+  const start = async () => {
+    const program = await findProgram(context);
+    if (program) await server.start(program);
+    else status.set({ state: "missing" });
+    return program !== undefined;
+  };
+  const setUp = async (asked: boolean) => {
+    if (!(await wanted(context, asked))) return;
+    status.set({ state: "installing" });
+    await server.stop(); // it may run from what is made anew
+    await create(context, log);
+    await start();
+  };
+  const editing = (work: (editor: TextEditor) => Promise<void>) => async () => {
+    if (window.activeTextEditor) await work(window.activeTextEditor);
+  };
+  const toggleLanguage = async () => {
+    const { language, offHere } = status;
+    if (language) await change("languages", { ...setting<object>("languages"), [language]: offHere });
+  };
+
+  const handlers: Record<string, () => unknown> = {
+    infillSelection: editing((editor) => fills.selection(editor)),
+    infillHoles: editing((editor) => fills.holes(editor)),
+    repairSyntax: editing((editor) => fills.repair(editor)),
+    anotherFill: editing((editor) => fills.another(editor)),
+    editHere: () => preview.edit(),
+    applyProposal: () => preview.apply(),
+    discardProposal: () => preview.discard(),
+    dismiss: () => completion.dismiss(),
+    toggle: () => change("enable", setting("enable") === false),
+    toggleLanguage,
+    restart: start,
+    showStatus: () => menu(status),
+    openLog: () => log.show(),
+    openSettings: () => commands.executeCommand("workbench.action.openSettings", "@ext:caesura.caesura"),
+    runDoctor: async () => {
+      const program = await findProgram(context);
+      await (program ? doctor(program, log) : setUp(true));
+    },
+    createEnvironment: () => setUp(true),
+  };
+  for (const [name, handler] of Object.entries(handlers)) {
+    context.subscriptions.push(commands.registerCommand(`caesura.${name}`, handler));
+  }
+  context.subscriptions.push(
+    log,
+    status,
+    completion,
+    preview,
+    server,
+    workspace.onDidGrantWorkspaceTrust(() => server.configure()),
+    workspace.onDidChangeConfiguration(async (event) => {
+      if (RESTART.some((name) => event.affectsConfiguration(name))) await start();
+    }),
+  );
+  if (!(await start())) void setUp(false);
+}

@@ -1,0 +1,155 @@
+/** The language server: where its program is, and the client that runs it. */
+
+import { homedir } from "node:os";
+
+import { type Disposable, type ExtensionContext, type LogOutputChannel, Uri } from "vscode";
+import {
+  type ClientCapabilities,
+  CloseAction,
+  DidChangeConfigurationNotification,
+  ErrorAction,
+  type ErrorHandler,
+  LanguageClient,
+  type Middleware,
+  RevealOutputChannelOn,
+  State as ClientState,
+} from "vscode-languageclient/node";
+
+import { executable, which } from "./python.ts";
+import { forServer, setting } from "./settings.ts";
+import type { Condition } from "./status.ts";
+
+const SCHEMES = ["file", "untitled", "vscode-notebook-cell"];
+
+/** Faults are told in the log and in the status bar, and nowhere else. */
+class QuietClient extends LanguageClient {
+  override error(message: string, data?: unknown): void {
+    super.error(message, data, false);
+  }
+}
+
+/** The program of the environment that we make. */
+export function ownProgram(context: ExtensionContext): Uri {
+  const program = process.platform === "win32" ? ["Scripts", "caesura.exe"] : ["bin", "caesura"];
+  return Uri.joinPath(ownEnvironment(context), ...program);
+}
+
+export function ownEnvironment(context: ExtensionContext): Uri {
+  return Uri.joinPath(context.globalStorageUri, "environment");
+}
+
+/** The `caesura` to run: the one of the settings, else ours, else the one on PATH. */
+export async function findProgram(context: ExtensionContext): Promise<string | undefined> {
+  const chosen = setting<string>("command")?.trim();
+  if (chosen) return chosen.replace(/^~(?=[/\\])/, homedir());
+  const own = ownProgram(context).fsPath;
+  return (await executable(own)) ? own : which("caesura");
+}
+
+export class Server implements Disposable {
+  client: LanguageClient | undefined;
+  /** What the client runs. */
+  program: string | undefined;
+  private starting: Promise<void> = Promise.resolve();
+
+  constructor(
+    private readonly log: LogOutputChannel,
+    private readonly completion: Middleware,
+    private readonly told: (condition: Condition) => void,
+  ) {}
+
+  /** Start `program` in the place of what runs. One start at a time. */
+  start(program: string): Promise<void> {
+    this.starting = this.starting.then(async () => {
+      await this.stop();
+      if (!(await executable(program))) {
+        const message = `There is no program ${program}; change the setting caesura.command`;
+        this.log.error(message);
+        this.told({ state: "stopped", message });
+        return;
+      }
+      await this.run(program);
+    });
+    return this.starting;
+  }
+
+  async stop(): Promise<void> {
+    const { client } = this;
+    this.client = undefined;
+    if (client?.needsStop()) await client.stop().catch((error: unknown) => this.log.warn(String(error)));
+  }
+
+  /** Have the server read its settings again. */
+  async configure(): Promise<void> {
+    if (this.client?.isRunning()) {
+      await this.client.sendNotification(DidChangeConfigurationNotification.type, { settings: null });
+    }
+  }
+
+  dispose(): Promise<void> {
+    return this.stop();
+  }
+
+  private async run(program: string): Promise<void> {
+    this.told({ state: "connecting" });
+    this.program = program;
+    const client = (this.client = new QuietClient(
+      "caesura",
+      "Caesura",
+      { command: program, args: ["lsp"], options: { cwd: homedir() } }, // not in the workspace, whose files could be run
+      {
+        documentSelector: SCHEMES.map((scheme) => ({ scheme })),
+        initializationOptions: () => forServer(),
+        initializationFailedHandler: () => false,
+        errorHandler: this.errorHandler(),
+        middleware: this.middleware(),
+        outputChannel: this.log,
+        revealOutputChannelOn: RevealOutputChannelOn.Never,
+      },
+    ));
+    client.registerFeature({
+      fillClientCapabilities: (capabilities: ClientCapabilities) => {
+        capabilities.experimental = { ...(capabilities.experimental as object), caesura: { status: true } };
+      },
+      initialize: () => undefined,
+      getState: () => ({ kind: "static" }),
+      clear: () => undefined,
+    });
+    client.onNotification("caesura/status", (condition: Condition) => this.told(condition));
+    client.onNotification("didChangeStatus", () => undefined); // Copilot's form of the same
+    client.onDidChangeState(({ newState }) => {
+      if (client !== this.client) return;
+      if (newState === ClientState.Starting) this.told({ state: "connecting" });
+      if (newState === ClientState.Stopped) this.told({ state: "stopped", message: "The log says why" });
+    });
+    await client.start().catch((error: unknown) => {
+      this.log.error(String(error));
+      this.told({ state: "stopped", message: "The log says why" });
+    });
+  }
+
+  /** The languageclient's own policy, four restarts in three minutes, without its dialog. */
+  private errorHandler(): ErrorHandler {
+    let policy: ErrorHandler | undefined;
+    const theirs = () => (policy ??= this.client?.createDefaultErrorHandler());
+    return {
+      error: async (error, message, count) =>
+        (await theirs()?.error(error, message, count)) ?? { action: ErrorAction.Continue },
+      closed: async () => ({ ...((await theirs()?.closed()) ?? { action: CloseAction.DoNotRestart }), handled: true }),
+    };
+  }
+
+  private middleware(): Middleware {
+    return {
+      ...this.completion,
+      workspace: {
+        configuration: async (params, token, next) => {
+          const found = await next(params, token);
+          if (!Array.isArray(found)) return found;
+          return params.items.map(({ section }, i) => (section === "caesura" ? forServer(found[i]) : found[i]));
+        },
+        didChangeConfiguration: () => this.configure(),
+      },
+    };
+  }
+}
