@@ -184,6 +184,13 @@ async def test_the_address_that_a_browser_is_started_with_opens_the_page_once(de
     assert (await demo.get(path))[0] == 403
 
 
+@pytest.mark.parametrize("other", ['theme={"a":1}', "user=John Doe", "x[0]=1", "a", "", "e=a@b, c", "caesura=", "u=é"])
+async def test_cookies_of_other_servers_of_this_host_are_passed_over(demo: Demo, other: str) -> None:
+    headers = await demo.enter()
+    for cookies in (f"{other}; {headers['Cookie']}", f"{headers['Cookie']}; {other}"):
+        assert (await demo.get("/documents", {**headers, "Cookie": cookies}))[0] == 200
+
+
 @pytest.mark.parametrize("host", ["localhost", "evil.example", "evil.example:80", "127.0.0.1", "[::1]", ""])
 async def test_another_host_is_refused_though_it_leads_here(demo: Demo, host: str) -> None:
     headers = await demo.enter()
@@ -273,6 +280,7 @@ async def test_no_file_of_the_disk_can_be_read(demo: Demo, path: str) -> None:
         (b"GET / HTTP/1.1\r\nHost : a\r\n\r\n", 400),
         (b"GET / HTTP/1.0\r\n\r\n", 400),
         (b"GET http://127.0.0.1/ HTTP/1.1\r\n\r\n", 400),
+        (b"GET //[ HTTP/1.1\r\n\r\n", 403),
         (b"\x16\x03\x01\r\n\r\n", 400),
         (b"OPTIONS /fill HTTP/1.1\r\n\r\n", 405),
         (b"DELETE / HTTP/1.1\r\n\r\n", 405),
@@ -533,6 +541,17 @@ def test_the_command_prints_its_address_and_ends_with_ctrl_c(number: signal.Sign
     _, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, errors) == (0, "")
     assert list(runtime.iterdir()) == []
+
+
+def test_a_file_whose_name_is_no_text_is_served(runtime: Path, tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/n\xff.py"
+    with open(path, "w") as file:
+        file.write("x = <FILL>\n")
+    process = subprocess.Popen([*command(), path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("The demo is at ")
+    process.terminate()
+    assert process.communicate(timeout=PATIENCE_S)[1] == ""
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 
 from caesura.commands import CommandFailed
 from caesura.commands.source import Source
@@ -15,5 +16,6 @@ def run(options: argparse.Namespace) -> None:
         source = Source.read(options.file)
         if len(source.text) > MAX_TEXT:
             raise CommandFailed(f"{options.file} is longer than the {MAX_TEXT:,} characters that the demo takes.")
-        own.append(Document.marked(source.path.name, source.text))
+        name = os.fsencode(source.path.name).decode(errors="replace")
+        own.append(Document.marked(name, source.text))
     asyncio.run(serve(examples(own), options.port, browser=not options.no_browser))

@@ -222,6 +222,15 @@ def test_a_fill_is_inserted_into_the_text_that_it_was_asked_for_and_into_no_othe
     assert [button.is_enabled() for button in inserts] == [True, True]
 
 
+def test_a_gap_is_where_edits_before_it_have_moved_it(show: Callable[..., Page]) -> None:
+    page = show(reduced_motion="reduce")
+    page.get_by_role("button", name="gap 1").click()
+    page.keyboard.type("this.limit")
+    page.get_by_role("button", name="gap 2").click()
+    page.keyboard.type("return 1;")
+    wait_for(page, r"pop\(\) \{\n    return 1;\n", "the second gap is still in pop")
+
+
 def test_another_seed_may_draw_another_answer(show: Callable[..., Page]) -> None:
     page = show(reduced_motion="reduce")
     texts = set()

@@ -1,5 +1,6 @@
 // Monaco as a client of the language server: texts that follow each key, and ghost text.
 import { editor as monaco, languages, KeyCode, KeyMod, Range, Selection, Uri } from "/monaco/editor.js";
+import { Points } from "/text.js";
 
 self.MonacoEnvironment = { getWorker: () => new Worker("/monaco/worker.js", { type: "module" }) };
 
@@ -28,6 +29,7 @@ export class Editor {
       scrollBeyondLastLine: false,
       overviewRulerLanes: 0,
       renderLineHighlight: "none",
+      renderFinalNewline: "on",
       folding: false,
       lineNumbersMinChars: 3,
       padding: { top: 10, bottom: 10 },
@@ -52,11 +54,13 @@ export class Editor {
     });
   }
 
-  add({ name, language, text }) {
+  /** A document; `gaps` are offsets in code points. */
+  add({ name, language, text, gaps }) {
     const grammar = GRAMMARS[language] ?? language;
     const model = monaco.createModel(text, grammar, Uri.from({ scheme: "inmemory", path: `/${name}` }));
     const uri = model.uri.toString();
-    this.documents.set(name, { model, language });
+    const marks = gaps.map((gap) => ({ range: emptyAt(text, gap), options: { stickiness: 1 } }));
+    this.documents.set(name, { model, language, gaps: model.deltaDecorations([], marks) });
     const textDocument = { uri, languageId: language, version: model.getVersionId(), text: model.getValue() };
     this.server.notify("textDocument/didOpen", { textDocument });
     model.onDidChangeContent(({ changes, versionId }) => {
@@ -66,15 +70,18 @@ export class Editor {
   }
 
   open(name) {
-    const { model, language } = this.documents.get(name);
+    const { model, language, gaps } = this.documents.get(name);
     this.language = language;
+    this.gaps = gaps;
     this.view.setModel(model);
     this.gap.clear();
   }
 
-  /** Put the cursor at an offset. */
-  go(offset) {
-    const position = this.view.getModel().getPositionAt(offset);
+  /** Put the cursor into a gap of the document, wherever edits have moved it; else at the start. */
+  go(index) {
+    const model = this.view.getModel();
+    const range = model.getDecorationRange(this.gaps[index] ?? "") ?? model.getFullModelRange();
+    const position = range.getStartPosition();
     this.view.setPosition(position);
     this.view.revealPositionInCenterIfOutsideViewport(position);
     this.mark(Range.fromPositions(position));
@@ -122,6 +129,12 @@ export class Editor {
     const items = (answer.items ?? answer).map(({ insertText, range }) => ({ insertText, range: fromLsp(range) }));
     return { items };
   }
+}
+
+/** The place of an offset, in lines as the text has them: Monaco makes all line breaks one kind. */
+function emptyAt(text, offset) {
+  const lines = new Points(text).slice(0, offset).split(/\r\n|\r|\n/);
+  return Range.fromPositions({ lineNumber: lines.length, column: lines.at(-1).length + 1 });
 }
 
 const toLsp = (range) => ({

@@ -3,7 +3,7 @@ import { Run } from "/canvas.js";
 import { Editor } from "/editor.js";
 import { Playback } from "/playback.js";
 import { LanguageServer, stream } from "/server.js";
-import { points, Points } from "/text.js";
+import { points } from "/text.js";
 
 history.replaceState(null, "", "/"); // the token is in a cookie now
 
@@ -21,6 +21,7 @@ const STATES = {
 };
 let asked = null; // the gap that the runs are of
 let under = null; // ends the fill that is under way
+let reading = ""; // what there is to say of the text around the gap
 
 for (const run of Object.values(runs)) run.part(".canvas").dataset.empty = "Choose a gap, then Fill.";
 $("ask").addEventListener("submit", (event) => {
@@ -43,14 +44,13 @@ async function documents() {
       tab.tabIndex = found[index] === chosen ? 0 : -1;
     }
     editor.open(chosen.name);
-    const offsets = chosen.gaps.map((gap) => new Points(chosen.text).slice(0, gap).length);
-    $("gaps").replaceChildren(...offsets.map((offset, index) => {
+    $("gaps").replaceChildren(...chosen.gaps.map((_, index) => {
       const button = document.createElement("button");
       button.textContent = `gap ${index + 1}`;
-      button.addEventListener("click", () => editor.go(offset));
+      button.addEventListener("click", () => editor.go(index));
       return button;
     }));
-    editor.go(offsets[0] ?? 0);
+    editor.go(0);
   };
   for (const one of found) {
     editor.add(one);
@@ -96,12 +96,16 @@ async function fill() {
 function hearFill(event) {
   if (event.type === "waiting") say("Starting the engine, which takes a few seconds the first time.");
   else if (event.type === "failed") say(event.message, true);
-  else if (event.type === "read") say(`Both start with the text around the gap read: ${Math.round(event.ms)} ms.`);
+  else if (event.type === "read") say(reading = `Both start with the text around the gap read: ${Math.round(event.ms)} ms.`);
   else {
     const run = runs[event.run];
     run.hear(event);
     run.show(event.ms);
-    if (runs.diffusion.ended && runs.left_to_right.ended) playback.begin(runs);
+    if (runs.diffusion.ended && runs.left_to_right.ended) {
+      const took = Object.values(runs).map((each) => `${Math.round(each.lasts)} ms`);
+      say(`${reading} Diffusion took ${took[0]}, left to right ${took[1]}.`);
+      playback.begin(runs);
+    }
   }
 }
 
