@@ -21,6 +21,7 @@ from caesura.engine.models import Model
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import Sampler, entropy_bound
 from caesura.engine.samplers import load as load_sampler
+from caesura.engine.samplers import names as samplers
 from caesura.engine.search import LEFT_TO_RIGHT, VERIFY, WIDTH, Node, Search, passes
 
 Event = tuple[bytes, wire.EngineMessage]
@@ -113,11 +114,8 @@ class Scheduler:
             return f"The job has {len(holes)} holes and {len(job.draft)} drafts; there must be one for each."
         if job.sampler in SEARCHES and self.model.null_id is None:
             return f"The model {self.model.name} cannot verify drafts; name another sampler."
-        if job.sampler not in (None, *SEARCHES):
-            try:
-                load_sampler(job.sampler)
-            except ValueError as error:
-                return str(error)
+        if job.sampler not in (None, *SEARCHES, *samplers()):
+            return f"There is no sampler named {job.sampler!r}; there are {', '.join((*SEARCHES, *samplers()))}."
         return ""
 
     def drop(self, peer: bytes) -> None:

@@ -6,6 +6,7 @@ always incomplete, so that the editor asks again at each key, which costs no for
 
 import asyncio
 import re
+import unicodedata
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import takewhile
@@ -82,7 +83,7 @@ class Popup:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._options().deadline_ms / 1000 + GRACE_S):
                 answer = await answering()
-                if isinstance(answer, Proposal) and answer.insert:
+                if isinstance(answer, Proposal) and answer.insert.strip():
                     found = item(document, cursor, answer, markdown=self._markdown)
                     return types.CompletionList(is_incomplete=True, items=[found])
         return NOTHING
@@ -91,7 +92,7 @@ class Popup:
 def item(document: Document, cursor: int, proposal: Proposal, *, markdown: bool) -> types.CompletionItem:
     """A proposal for the cursor, with the word that it goes on from."""
     before = line_before(document.text, cursor)[-WORD:]
-    word = "".join(takewhile(lambda c: c.isalnum() or c == "_", reversed(before)))[::-1]
+    word = "".join(takewhile(_of_a_word, reversed(before)))[::-1]
     text = word + proposal.insert
     first, _, more = text.strip().partition("\n")
     first = first.rstrip()
@@ -109,6 +110,10 @@ def item(document: Document, cursor: int, proposal: Proposal, *, markdown: bool)
         text_edit=types.TextEdit(where, text),
         command=types.Command("Accepted", ACCEPTED, arguments=[proposal.id]),
     )
+
+
+def _of_a_word(character: str) -> bool:
+    return character == "_" or unicodedata.category(character)[0] in "LMN"  # with the marks that combine
 
 
 def label(first: str, *, more: bool) -> str:

@@ -190,7 +190,7 @@ class Typing:
         """A state for a streaming editor, which shows at once as much of it as is ready."""
         draft = canvas.draft(asked.at)
         part = asyncio.get_running_loop().time() >= asked.late
-        if canvas.over or not canvas.ready(asked.at, part=part):
+        if not canvas.ready(asked.at, part=part):
             return draft
         proposal = self._choose(asked, canvas)
         if not draft.text.startswith(proposal.insert) or proposal.eat != draft.eat:

@@ -74,8 +74,9 @@ class Workspace:
             except InvertedRange:
                 self.lose(uri)
             else:
-                opened.tree.edit(edit)
-                edits.append(edit)
+                if edit.text or edit.start < edit.end:  # some editors send the whole text again, and nobody has typed
+                    opened.tree.edit(edit)
+                    edits.append(edit)
         if opened.lost:
             return None
         opened.tree.schedule(lambda: document.text)

@@ -366,7 +366,7 @@ async def test_a_streaming_request_tells_states_that_only_grow_and_ends_like_the
         ('"😀" + gamma', [[0, 12]], False),
         ('"😀" + gamma', [[0, 12]], True),
     ]
-    assert [value["ready"] for value in values] == [0, 0, 12]
+    assert [value["ready"] for value in values] == [0, 12, 12]
     assert values[0]["version"] == 0
     assert values[0]["items"][0]["range"]["start"] == _position(0, 11)
 
@@ -398,6 +398,27 @@ async def test_an_inverted_range_silences_the_document_until_it_comes_whole(clie
     waiting = client.complete(0, 4)
     await client.engine("1")
     assert await answer(waiting) == [("1", 4, 4)]
+
+
+async def test_an_editor_that_sends_the_whole_text_types_what_differs_and_nothing_where_nothing_does(
+    client: Client,
+) -> None:
+    await client.start(initializationOptions={"deadlineMs": 10_000})
+    client.open("x = \ny = 2\n")
+
+    def send(text: str) -> None:
+        client.version += 1
+        document = {"uri": URI, "version": client.version}
+        client.notify("textDocument/didChange", {"textDocument": document, "contentChanges": [{"text": text}]})
+
+    send("x = m\ny = 2\n")
+    waiting = client.complete(0, 5)
+    send("x = m\ny = 2\n")
+    assert (await client.engine())["jobs"][-1]["prefix"] == "x = m"
+    await client.engine("ax(1)")
+    assert await answer(waiting) == [("ax(1)", 5, 5)]
+    send("x = max\ny = 2\n")
+    assert await answer(client.complete(0, 7)) == [("(1)", 7, 7)]  # and no engine has said more
 
 
 async def test_settings_change_and_wrong_ones_reported_once(client: Client) -> None:

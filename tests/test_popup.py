@@ -249,6 +249,12 @@ def test_an_item_in_a_file_of_dos_has_no_carriage_return_in_its_label() -> None:
     assert (found.filter_text, found.label) == ("if a:", "if a:…")
 
 
+@pytest.mark.parametrize("word", ["cafe\u0301", "नमस्ते", "x_1"])
+def test_marks_that_combine_are_of_the_word(word: str) -> None:
+    found = made(f"x = {word}", "y")
+    assert found.filter_text == word + "y"
+
+
 def test_an_endless_word_before_the_cursor_is_not_repeated_whole() -> None:
     found = made("x" * 1_000_000, "y")
     assert found.text_edit
