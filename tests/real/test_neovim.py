@@ -394,6 +394,15 @@ def test_tab_does_what_it_did_before_where_nothing_is_shown(scripted: Open) -> N
     area.has(4, "mine")
 
 
+def test_a_key_that_was_mapped_to_a_special_key_still_moves(each: Open) -> None:
+    """What a Vim expression gives has the key as bytes of Neovim's own."""
+    area = each(keymaps=False)
+    area.vim.command(r'inoremap <expr> <Tab> "\<Right>"')
+    area.vim.lua("require('caesura').setup({ cmd = ..., keymaps = { accept = '<Tab>' } })", SCRIPTED)
+    area.vim.input("4GAab<Left><Left><Tab>x")
+    area.has(4, "axb")
+
+
 def test_a_suggestion_is_put_away_until_the_next_key(scripted: Open) -> None:
     area = scripted()
     area.vim.input("2GA")
@@ -485,6 +494,20 @@ def test_the_server_is_started_anew(each: Open) -> None:
     area.shows("urn width")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"filetypes": ["python"]}, "'filetypes' must be a table, such as { python = true }"),
+        ({"keymaps": {"accept": 9}}, "'keymaps' must be true, false or a table"),
+        ({"keymaps": {"acept": "<Tab>"}}, "there is no keymap 'acept'"),
+        ({"veiw": "stream"}, "there is no option 'veiw'"),
+        ({"settings": {"deadlineM": 9}}, "Unknown setting 'deadlineM'"),
+    ],
+)
+def test_an_option_that_is_wrong_is_told(wrong: dict[str, Any], told: str, each: Open) -> None:
+    each(**wrong).says(told)
+
+
 # Asked for
 
 
@@ -513,6 +536,27 @@ def test_a_block_is_filled_as_several_places(each: Open) -> None:
     assert area.vim.lines == ["one = 1", "two = 2"]
     area.vim.command("undo")
     assert area.vim.lines == ["one = x", "two = x"]
+
+
+def test_a_block_to_the_ends_of_its_lines(each: Open) -> None:
+    area = each("one = x\ntwo = xyz\nsix = x\n")
+    area.vim.input("1G$<C-v>jj$")
+    area.type(":Caesura fill\n")
+    area.vim.wait(lambda: area.engine()["jobs"], "the job")
+    area.engine(choices=[["1", "2", "6"]], done=True)
+    area.has(2, "two = 2")
+    assert area.vim.lines == ["one = 1", "two = 2", "six = 6"]
+
+
+def test_a_server_that_ends_in_a_fill_leaves_no_mark(each: Open) -> None:
+    area = each("one = 1\ntwo = wrong\n")
+    area.vim.command("2Caesura fill")
+    area.vim.wait(lambda: area.engine()["live"] == 1, "the job")
+    area.vim.lua("require('caesura.compat').stop(vim.lsp.get_clients({ name = 'caesura' })[1])")
+    area.says("Caesura: the server has ended")
+    space = "vim.api.nvim_create_namespace('caesura.fill')"
+    assert area.vim.lua(f"return #vim.api.nvim_buf_get_extmarks(0, {space}, 0, -1, {{}})") == 0
+    assert area.vim.lines == ["one = 1", "two = wrong"]
 
 
 def test_a_fill_is_cancelled_and_a_refusal_is_one_sentence(each: Open) -> None:
@@ -670,6 +714,7 @@ def test_health(real: Open) -> None:
     assert "embedded on cpu" in text
     assert "ERROR" not in text
     assert "<Tab>: accept" in text
+    assert "deprecated" not in area.vim.lua("return vim.fn.execute('messages')")
 
 
 def test_without_a_program_there_is_one_sentence(editor: Callable[[str], str], tmp_path: Path) -> None:
@@ -681,6 +726,17 @@ def test_without_a_program_there_is_one_sentence(editor: Callable[[str], str], t
             vim.command(f"filetype on | edit {tmp_path / name}")
         messages = vim.lua("return vim.fn.execute('messages')")
         assert messages.count("no-such-caesura") == 1
+
+
+def test_a_program_that_vim_lsp_config_names(editor: Callable[[str], str], tmp_path: Path) -> None:
+    plugin = tmp_path / "nvim"
+    shutil.copytree(PLUGIN, plugin)  # where there is no .venv
+    (tmp_path / "area.py").write_text(AREA)
+    with neovim(editor("nvim")) as vim:
+        vim.command(f"set rtp^={plugin} | let $PATH = '/usr/bin:/bin' | filetype on | edit {tmp_path / 'area.py'}")
+        vim.lua("vim.lsp.config('caesura', { cmd = ... }); vim.lsp.enable('caesura')", SCRIPTED)
+        vim.wait(lambda: vim.lua("return #vim.lsp.get_clients({ name = 'caesura' }) == 1"), "the server to attach")
+        assert "not found" not in vim.lua("return vim.fn.execute('messages')")
 
 
 # Installing
@@ -696,7 +752,7 @@ def test_the_help_is_found(editor: Callable[[str], str], tmp_path: Path) -> None
 def clone(home: Path) -> None:
     """~/caesura, with the plugin and a program that answers as ours does."""
     place = home / "caesura"
-    shutil.copytree(PLUGIN, place / "editors" / "nvim")
+    shutil.copytree(PLUGIN, place / "editors" / "nvim", ignore=shutil.ignore_patterns("tags"))
     for command in ("init -q -b main", "add .", "-c user.name=a -c user.email=a@b commit -qm a"):
         subprocess.run(["git", "-C", place, *command.split()], check=True)
     program = place / ".venv" / "bin" / "caesura"
@@ -736,3 +792,4 @@ def test_installed_as_the_readme_says(
         vim.wait(lambda: vim.lua("return #vim.lsp.get_clients({ name = 'caesura' }) == 1"), "the server to attach")
         assert vim.call("nvim_get_commands", {}).get("Caesura")
         assert vim.lua("return vim.fn.maparg('<Tab>', 'i', false, true).desc") == "Caesura: accept"
+        vim.command("help caesura-setup")

@@ -35,3 +35,9 @@ vim.api.nvim_set_hl(0, "CaesuraLocked", { default = true, link = "Comment" })
 vim.api.nvim_set_hl(0, "CaesuraDraft", { default = true, link = "NonText" })
 vim.api.nvim_set_hl(0, "CaesuraCount", { default = true, link = "MoreMsg" })
 vim.api.nvim_set_hl(0, "CaesuraFilling", { default = true, link = "Visual" })
+
+-- The tags of the help, which no package manager makes where the plugin lies in a folder of a repository.
+local help = vim.api.nvim_get_runtime_file("doc/caesura.txt", false)[1]
+if help and vim.fn.getftime(vim.fs.dirname(help) .. "/tags") < vim.fn.getftime(help) then
+  pcall(vim.cmd.helptags, vim.fn.fnameescape(vim.fs.dirname(help)))
+end

@@ -51,6 +51,9 @@ return {
   on_init = function(client)
     client.server_capabilities.codeActionProvider.resolveProvider = false
   end,
+  on_exit = vim.schedule_wrap(function(_, _, client_id)
+    fill.ended(client_id)
+  end),
   commands = fill.commands,
   handlers = {
     ["$/progress"] = function(err, params, context, config)
@@ -58,6 +61,12 @@ return {
         fill.progress(params)
         vim.lsp.handlers["$/progress"](err, params, context, config)
       end
+    end,
+    ["window/logMessage"] = function(err, params, context, config)
+      if params.type == vim.lsp.protocol.MessageType.Warning then -- a setting that is wrong, which Neovim only logs
+        vim.notify_once("Caesura: " .. params.message, vim.log.levels.WARN)
+      end
+      return vim.lsp.handlers["window/logMessage"](err, params, context, config)
     end,
     ["caesura/status"] = status.told,
     ["didChangeStatus"] = status.busy,

@@ -12,11 +12,20 @@ local function end_of(line, column)
   return math.min(#line, column - 1 + #vim.fn.strpart(line, column - 1, 1, true))
 end
 
+--- Whether a position is behind its line, as those of a block that was extended with `$` are.
+local function is_behind(position)
+  local line = vim.fn.getline(position[2])
+  return line ~= "" and position[3] > #line
+end
+
 --- Each line of a block between two positions of |getpos()|, as far as it reaches into the block.
 local function block(from, to)
   local left = vim.fn.virtcol({ from[2], from[3] }, true)
   local right = vim.fn.virtcol({ to[2], to[3] }, true)
   local first, last = math.min(left[1], right[1]), math.max(left[2], right[2])
+  if is_behind(from) or is_behind(to) then
+    last = vim.v.maxcol
+  end
   local found = {}
   for row = from[2], to[2] do
     local line = vim.fn.getline(row)
@@ -63,6 +72,7 @@ local function report()
 end
 
 local function restart()
+  fill.cancel()
   local clients = vim.lsp.get_clients({ name = "caesura" })
   vim.iter(clients):each(compat.stop)
   local function start()

@@ -176,6 +176,15 @@ function M.cancel()
   return was ~= nil
 end
 
+--- A server has ended, and what it was to fill stays as it is.
+---@param client_id integer
+function M.ended(client_id)
+  if running and running.client.id == client_id then
+    finish()
+    say("the server has ended; :Caesura restart starts it anew.", vim.log.levels.WARN)
+  end
+end
+
 --- A value of `$/progress`: ours is shown below the text.
 function M.progress(params)
   if running and params.token == running.token and params.value.kind ~= "end" then

@@ -45,7 +45,8 @@ end
 local function check_program()
   local command, missing = program.command()
   if not command then
-    return health.error(missing)
+    local where = ("Looked for: %s, caesura on PATH. Name another: :help caesura-setup"):format(program.OWN)
+    return health.error(missing, where)
   end
   local ran = vim.system({ command[1], "--version" }, { text = true, timeout = 20000 }):wait()
   if ran.code == 0 then
@@ -61,10 +62,11 @@ local function check_servers()
     return health.warn("No server runs", {
       'Call require("caesura").setup {} or vim.lsp.enable("caesura")',
       "Open a file: buffers without one, and file types that are off, get none",
+      "Start it anew where it has ended: :Caesura restart",
     })
   end
   for _, client in ipairs(clients) do
-    local buffers = vim.lsp.get_buffers_by_client_id(client.id)
+    local buffers = vim.tbl_keys(client.attached_buffers)
     local root = client.config.root_dir or "no folder"
     health.ok(("A server in %s: %d buffers, positions in %s"):format(root, #buffers, client.offset_encoding))
     local found = status.get(buffers[1])
@@ -100,7 +102,7 @@ local function check_keymaps()
   if not wanted then
     return health.info("No keys are mapped by setup; see :help caesura-keymaps")
   end
-  for name, key in pairs(type(wanted) == "table" and wanted or keymaps.DEFAULTS) do
+  for name, key in vim.spairs(type(wanted) == "table" and wanted or keymaps.DEFAULTS) do
     local now = key and vim.fn.maparg(key, "i", false, true)
     if now and not vim.startswith(now.desc or "", "Caesura") then
       local remedy = "Call setup later, or take another key"

@@ -15,22 +15,19 @@ M.DEFAULTS = {
 
 local set = {} ---@type table<string, true>  the keys that are mapped
 
-local function type_keys(keys, remap)
-  vim.api.nvim_feedkeys(vim.api.nvim_replace_termcodes(keys, true, true, true), remap and "im" or "in", false)
+local function raw(keys)
+  return vim.api.nvim_replace_termcodes(keys, true, true, true)
 end
 
---- What a key did before it was mapped here.
-local function run(key, before)
-  if vim.tbl_isempty(before) then
-    type_keys(key, false)
-  elseif before.expr == 1 then
-    local keys = before.callback and before.callback() or vim.api.nvim_eval(before.rhs)
-    type_keys(keys or "", before.noremap == 0)
-  elseif before.callback then
-    before.callback()
-  else
-    type_keys(before.rhs, before.noremap == 0)
+--- Give what a key does by now, a map or the key itself, another name. Maps of a buffer are in front of ours anyway.
+local function rename(key, name)
+  for _, map in ipairs(vim.api.nvim_get_keymap("i")) do
+    if map.lhsraw == raw(key) or map.lhsrawalt == raw(key) then
+      map.lhs, map.lhsraw, map.lhsrawalt = name, raw(name), nil
+      return vim.fn.mapset("i", false, map)
+    end
   end
+  vim.keymap.set("i", name, key)
 end
 
 ---@param wanted boolean|table<string, string|false>
@@ -44,10 +41,11 @@ function M.set(wanted)
       vim.notify(("Caesura: there is no keymap '%s'. See :help caesura-keymaps."):format(name), vim.log.levels.WARN)
     elseif key and not set[key] then
       set[key] = true
-      local before = vim.fn.maparg(key, "i", false, true)
+      local before = ("<Plug>(caesura-before-%s)"):format(name)
+      rename(key, before)
       vim.keymap.set("i", key, function()
         if not require("caesura")[name]() then
-          run(key, before)
+          vim.api.nvim_feedkeys(raw(before), "im", false)
         end
       end, { desc = "Caesura: " .. name:gsub("_", " ") })
     end

@@ -22,6 +22,14 @@ local defaults = {
   settings = {},
 }
 
+--- Whether a value is a table from names to what fits.
+local function maps(value, fits)
+  return type(value) == "table"
+    and vim.iter(pairs(value)):all(function(name, of)
+      return type(name) == "string" and fits(of)
+    end)
+end
+
 local valid = {
   cmd = function(value)
     return vim.islist(value) and #value > 0, 'a list, such as { "/path/to/caesura", "lsp" }'
@@ -33,7 +41,16 @@ local valid = {
     return type(value) == "number" and value >= 0 and value <= 1, "a number from 0 to 1"
   end,
   keymaps = function(value)
-    return type(value) == "boolean" or type(value) == "table", "true, false or a table"
+    local function is_key(key)
+      return key == false or type(key) == "string"
+    end
+    return type(value) == "boolean" or maps(value, is_key), 'true, false or a table, such as { accept = "<Tab>" }'
+  end,
+  filetypes = function(value)
+    local function is_boolean(wanted)
+      return type(wanted) == "boolean"
+    end
+    return maps(value, is_boolean), "a table, such as { python = true }"
   end,
 }
 
