@@ -182,8 +182,10 @@ class Session:
 
 def markers(text: str, spans: Sequence[Span], language_id: str, marker: str = MARKER) -> list[Span]:
     """The markers in `spans`, or in the whole text where there are none. In spans without markers, snippet placeholders
-    (`$1`, `${1:name}`) count as such, unless that is code in this language."""
-    pattern = re.compile(re.escape(marker))
+    (`$1`, `${1:name}`) count as such, unless that is code in this language. Editors that close tags have made
+    `<FILL></FILL>` of a typed marker: the end belongs to it."""
+    end = f"(?:{re.escape(f'</{marker[1:]}')})?" if marker.startswith("<") else ""
+    pattern = re.compile(re.escape(marker) + end)
     found = [m.span() for span in spans or [(0, len(text))] for m in pattern.finditer(text, *span)]
     if found or not spans or language(language_id).dollars:
         return found

@@ -187,6 +187,7 @@ async def test_nothing_proposed_and_nothing_to_fill_are_said() -> None:
     ("language", "text", "filled"),
     [
         ("python", "for ${1:item} in $2:\n", "for A in A:\n"),
+        ("javascript", "f(<FILL></FILL>, <FILL>)\n", "f(A, A)\n"),  # VS Code has closed what it took for a tag
         ("python", "x = '<FILL>' + '$1'\n", "x = 'A' + '$1'\n"),  # with a marker, the dollar is code
         ("shellscript", 'echo "$1"\n', None),
     ],
