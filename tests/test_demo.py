@@ -22,6 +22,7 @@ import pytest
 from caesura import wire
 from caesura.demo import web
 from caesura.demo.app import MAX_PAGES, App, Document, examples, files
+from caesura.demo.fills import MAX_TEXT
 from caesura.demo.web import Guard, listening
 from caesura.server.engine import EngineUnavailable
 
@@ -83,12 +84,20 @@ class Demo:
     def port(self) -> int:
         return int(self.guard.host.rpartition(":")[2])
 
+    @property
+    def origin(self) -> dict[str, str]:
+        """What a browser says of who asks, for our page."""
+        return {"Origin": f"http://{self.guard.host}", "Sec-Fetch-Site": "same-origin"}
+
     async def enter(self) -> dict[str, str]:
         """Open the page; the headers of what it asks from then on."""
-        status, headers, _ = await self.get(self.guard.address.removeprefix(f"http://{self.guard.host}"))
+        status, _, body = await self.trade(self.guard.address)
         assert status == 200
-        cookie = headers["set-cookie"].partition(";")[0]
-        return {"Cookie": cookie, "Origin": f"http://{self.guard.host}", "Sec-Fetch-Site": "same-origin"}
+        return {**self.origin, **bearer(json.loads(body))}
+
+    async def trade(self, address: str, headers: Mapping[str, str] = {}) -> tuple[int, dict[str, str], bytes]:
+        """Ask for the key with the token of an address."""
+        return await self.ask("POST", "/key", {**self.origin, **bearer(address.partition("#")[2]), **headers})
 
     async def get(self, path: str, headers: Mapping[str, str] = {}) -> tuple[int, dict[str, str], bytes]:
         return await self.ask("GET", path, headers)
@@ -141,6 +150,10 @@ def parsed(answer: bytes) -> tuple[int, dict[str, str], bytes]:
     return int(first.split()[1]), headers, body
 
 
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
 @pytest.fixture
 async def demo() -> AsyncIterator[Demo]:
     engine = FakeEngine()
@@ -159,71 +172,98 @@ async def until(condition: Any, what: str) -> None:
 # Who may ask
 
 
-async def test_the_page_needs_its_token_and_everything_else_the_cookie(demo: Demo) -> None:
-    for path in ("/", "/?token=wrong", "/?token=", "/documents", "/main.js", "/monaco/editor.js", "/nothing"):
-        assert (await demo.get(path))[0] == 403, path
-    for path in ("/fill", "/sessions", "/sessions/x"):
-        assert (await demo.ask("POST", path, {"Origin": f"http://{demo.guard.host}"}))[0] == 403, path
+async def test_the_files_of_the_page_are_public_and_all_else_needs_the_key(demo: Demo) -> None:
+    for path in ("/", "/?token=wrong", "/main.js", "/monaco/editor.js"):
+        assert (await demo.get(path))[0] == 200, path
     headers = await demo.enter()
-    for path in ("/", "/documents", "/main.js", "/monaco/editor.js"):
-        assert (await demo.get(path, headers))[0] == 200, path
-    assert (await demo.get("/nothing", headers))[0] == 404
+    key, token = headers["Authorization"].removeprefix("Bearer "), demo.guard.address.partition("#")[2]
+    others: list[dict[str, str]] = [{}, bearer(""), bearer(key[:-1]), bearer(token), bearer("é")]
+    others += [{"Authorization": key}, {"Authorization": f"Basic {key}"}, {"Cookie": f"key={key}"}]
+    for path in ("/documents", "/fill", "/sessions", "/sessions/x", "/nothing", f"/documents?key={key}"):
+        for other in others:
+            status, _, body = await demo.ask("POST", path, {**demo.origin, **other}, json.dumps(WANTED).encode())
+            assert (status, b"`caesura demo` printed" in body) == (403, True), (path, other)
+    assert demo.engine.jobs == []
+    assert (await demo.ask("POST", "/documents", headers))[0] == 200
+    assert (await demo.ask("POST", "/nothing", headers))[0] == 404
+    for path in ("/documents", "/key", "/nothing"):
+        assert (await demo.get(path, headers))[0] == 404, "a GET reads files and nothing else"
 
 
-async def test_the_cookie_is_kept_from_scripts_and_from_other_pages(demo: Demo) -> None:
-    _, headers, _ = await demo.get(demo.guard.address.partition(demo.guard.host)[2])
-    name, *rest = headers["set-cookie"].split("; ")
-    assert set(rest) == {"Path=/", "HttpOnly", "SameSite=Strict"}
-    token = demo.guard.address.partition("token=")[2]
-    assert token not in name, "who sees the address in a history does not know the cookie"
+@pytest.mark.parametrize("token", ["", "wrong", "é"])
+async def test_the_key_is_for_a_token_alone(demo: Demo, token: str) -> None:
+    assert (await demo.trade(f"#{token}"))[0] == 403
+    assert (await demo.ask("POST", "/key", await demo.enter()))[0] == 403
+    assert (await demo.ask("POST", f"/key?token={demo.guard.address.partition('#')[2]}", demo.origin))[0] == 403
+
+
+async def test_the_key_is_in_no_address_in_no_file_and_in_no_cookie(demo: Demo) -> None:
+    _, sent, body = await demo.trade(demo.guard.address)
+    key = json.loads(body)
+    assert len(key) == 43
+    assert sent["cache-control"] == "no-store"
+    assert key not in demo.guard.address + demo.guard.address_once, "who sees a history does not know the key"
+    assert [name for name, file in files().items() if key.encode() in file.body] == []
+    for path in ("/", "/main.js", "/nothing"):
+        assert "set-cookie" not in (await demo.get(path))[1]
+    for path in ("/key", "/documents"):
+        assert "set-cookie" not in (await demo.ask("POST", path, {**demo.origin, **bearer(key)}))[1]
+    assert "set-cookie" not in sent
+
+
+async def test_a_token_is_behind_the_hash_which_no_browser_sends(demo: Demo) -> None:
+    for address in (demo.guard.address, demo.guard.address_once):
+        assert re.fullmatch(rf"http://{re.escape(demo.guard.host)}/#[\w-]{{43}}", address)
 
 
 async def test_the_address_that_a_browser_is_started_with_opens_the_page_once(demo: Demo) -> None:
-    path = demo.guard.address_once.partition(demo.guard.host)[2]
-    assert (await demo.get(path))[0] == 200
-    assert (await demo.get(path))[0] == 403
-
-
-@pytest.mark.parametrize("other", ['theme={"a":1}', "user=John Doe", "x[0]=1", "a", "", "e=a@b, c", "caesura=", "u=é"])
-async def test_cookies_of_other_servers_of_this_host_are_passed_over(demo: Demo, other: str) -> None:
-    headers = await demo.enter()
-    for cookies in (f"{other}; {headers['Cookie']}", f"{headers['Cookie']}; {other}"):
-        assert (await demo.get("/documents", {**headers, "Cookie": cookies}))[0] == 200
+    address = demo.guard.address_once
+    for refused in ({"Origin": "http://127.0.0.1:1"}, {"Sec-Fetch-Site": "same-site"}, {"Host": "localhost"}):
+        assert (await demo.trade(address, refused))[0] == 403, "who may not ask does not use it up"
+    assert [(await demo.trade(address))[0] for _ in range(2)] == [200, 403]
+    assert [(await demo.trade(demo.guard.address))[0] for _ in range(2)] == [200, 200]
 
 
 @pytest.mark.parametrize("host", ["localhost", "evil.example", "evil.example:80", "127.0.0.1", "[::1]", ""])
 async def test_another_host_is_refused_though_it_leads_here(demo: Demo, host: str) -> None:
     headers = await demo.enter()
-    status, _, body = await demo.get("/documents", {**headers, "Host": host})
+    status, _, body = await demo.ask("POST", "/documents", {**headers, "Host": host})
     assert status == 403
     assert demo.guard.host in body.decode()
-    assert (await demo.get(demo.guard.address.partition(demo.guard.host)[2], {"Host": host}))[0] == 403
+    assert (await demo.trade(demo.guard.address, {"Host": host}))[0] == 403
+    assert (await demo.get("/", {"Host": host}))[0] == 403
 
 
 @pytest.mark.parametrize("origin", ["http://127.0.0.1:1", "https://evil.example", "null", ""])
-async def test_another_page_is_refused_though_the_browser_adds_the_cookie(demo: Demo, origin: str) -> None:
+async def test_another_page_is_refused_though_it_had_the_key(demo: Demo, origin: str) -> None:
     headers = {**await demo.enter(), "Origin": origin}
-    assert (await demo.get("/documents", headers))[0] == 403
+    assert (await demo.get("/main.js", headers))[0] == 403
+    assert (await demo.ask("POST", "/documents", headers))[0] == 403
+    assert (await demo.trade(demo.guard.address, {"Origin": origin}))[0] == 403
     assert (await demo.ask("POST", "/fill", headers, json.dumps(WANTED).encode()))[0] == 403
     assert demo.engine.jobs == []
 
 
-async def test_a_request_that_changes_something_needs_an_origin(demo: Demo) -> None:
+async def test_a_request_with_the_key_needs_an_origin(demo: Demo) -> None:
     headers = await demo.enter()
     del headers["Origin"]
     assert (await demo.ask("POST", "/fill", headers, json.dumps(WANTED).encode()))[0] == 403
-    assert (await demo.get("/documents", headers))[0] == 200
+    assert (await demo.ask("POST", "/documents", headers))[0] == 403
+    assert (await demo.get("/main.js"))[0] == 200
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-async def test_another_page_cannot_embed_what_is_here(demo: Demo, site: str) -> None:
+async def test_another_page_cannot_embed_what_is_here_but_lead_here(demo: Demo, site: str) -> None:
     headers = {**await demo.enter(), "Sec-Fetch-Site": site}
-    assert (await demo.get("/documents", headers))[0] == 403
+    assert (await demo.ask("POST", "/documents", headers))[0] == 403
+    for path in ("/main.js", "/index.html", "/monaco/editor.js"):
+        assert (await demo.get(path, {"Sec-Fetch-Site": site}))[0] == 403, path
+    assert (await demo.get("/", {"Sec-Fetch-Site": site}))[0] == 200, "a link in a terminal that is a page"
 
 
 async def test_every_answer_forbids_foreign_scripts_and_grants_nothing_to_other_pages(demo: Demo) -> None:
-    for path, headers in (("/", await demo.enter()), ("/", {})):
-        _, sent, _ = await demo.get(path, headers)
+    for method, path, headers in (("GET", "/", {}), ("POST", "/documents", await demo.enter()), ("POST", "/", {})):
+        _, sent, _ = await demo.ask(method, path, headers)
         policy = dict(part.strip().split(" ", 1) for part in sent["content-security-policy"].split(";"))
         assert policy["default-src"] == "'self'"
         assert "script-src" not in policy
@@ -265,7 +305,9 @@ async def test_it_listens_on_loopback_alone(demo: Demo) -> None:
     ],
 )
 async def test_no_file_of_the_disk_can_be_read(demo: Demo, path: str) -> None:
-    assert (await demo.get(path, await demo.enter()))[0] == 404
+    headers = await demo.enter()
+    for method in ("GET", "POST"):
+        assert (await demo.ask(method, path, headers))[0] == 404
 
 
 @pytest.mark.parametrize(
@@ -314,17 +356,37 @@ async def test_connections_are_bounded(demo: Demo) -> None:
         {**WANTED, "start": -1},
         {**WANTED, "seed": 2**40},
         {**WANTED, "path": "/etc/passwd"},
-        {**WANTED, "text": "x" * (1 << 18) + "x"},
         {"text": "x"},
         [],
     ],
-    ids=["sampler", "start", "seed", "unknown field", "long", "missing", "no map"],
+    ids=["sampler", "start", "seed", "unknown field", "missing", "no map"],
 )
 async def test_a_wrong_order_is_refused_with_a_sentence(demo: Demo, wrong: object) -> None:
     status, _, body = await demo.ask("POST", "/fill", await demo.enter(), json.dumps(wrong).encode())
     assert status == 400
     assert body.startswith(b"The demo cannot fill this: ")
     assert demo.engine.jobs == []
+
+
+@pytest.mark.parametrize(
+    ("length", "sentence"),
+    [
+        (MAX_TEXT + 1, b"The text is longer than the 262,144 characters that the demo takes.\n"),
+        (web.MAX_BODY, b"What was sent is longer than the 2,097,152 bytes that the demo takes.\n"),
+        (8 * web.MAX_BODY, b"What was sent is longer than the 2,097,152 bytes that the demo takes.\n"),
+    ],
+)
+async def test_a_text_over_the_limit_is_refused_with_a_sentence(demo: Demo, length: int, sentence: bytes) -> None:
+    wanted = {**WANTED, "text": "x" * length, "start": length, "end": length}
+    status, _, body = await demo.ask("POST", "/fill", await demo.enter(), json.dumps(wanted).encode())
+    assert (status, body) == (413, sentence)
+    assert demo.engine.jobs == []
+
+
+async def test_a_text_of_just_the_limit_is_filled(demo: Demo) -> None:
+    wanted = {**WANTED, "text": "x" * MAX_TEXT, "start": MAX_TEXT, "end": MAX_TEXT}
+    async with demo.stream("/fill", await demo.enter(), wanted) as told:
+        assert [event["type"] async for event in told].count("ended") == 2
 
 
 # Fills
@@ -489,7 +551,7 @@ async def test_pages_are_bounded(demo: Demo) -> None:
 
 
 async def test_the_examples_and_their_gaps_are_told(demo: Demo) -> None:
-    _, _, body = await demo.get("/documents", await demo.enter())
+    _, _, body = await demo.ask("POST", "/documents", await demo.enter())
     told = json.loads(body)
     assert [document["name"] for document in told] == ["stack.js", "words.go", "shapes.py"]
     assert [document["language"] for document in told] == ["javascript", "go", "python"]
@@ -518,7 +580,7 @@ def test_monaco_is_what_the_script_built() -> None:
 
 
 async def test_what_is_stored_compressed_is_sent_so(demo: Demo) -> None:
-    _, headers, body = await demo.get("/monaco/editor.js", await demo.enter())
+    _, headers, body = await demo.get("/monaco/editor.js")
     assert headers["content-encoding"] == "gzip"
     assert headers["content-type"].startswith("text/javascript")
     assert b"inlineSuggest" in gzip.decompress(body)
@@ -535,7 +597,7 @@ def command(*arguments: str) -> list[str]:
 def test_the_command_prints_its_address_and_ends_with_ctrl_c(number: signal.Signals, runtime: Path) -> None:
     process = subprocess.Popen(command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    assert re.fullmatch(r"The demo is at http://127\.0\.0\.1:\d+/\?token=[\w-]{43}\n", process.stdout.readline())
+    assert re.fullmatch(r"The demo is at http://127\.0\.0\.1:\d+/#[\w-]{43}\n", process.stdout.readline())
     assert process.stdout.readline() == "Ctrl-C ends it.\n"
     process.send_signal(number)
     _, errors = process.communicate(timeout=PATIENCE_S)

@@ -73,32 +73,32 @@ class App:
 
     async def answer(self, request: Request) -> Response | Stream:
         match request.method, request.path.split("/")[1:]:
-            case "GET", ["documents"]:
-                return self._documents
             case "GET", _ if request.path in self._files:
                 return self._files[request.path]
+            case "POST", ["documents"]:
+                return self._documents
             case "POST", ["sessions"]:
                 return self._session()
-            case "POST", ["sessions", key] if key in self.sessions:
-                return self._pass_on(self.sessions[key], request.body)
+            case "POST", ["sessions", name] if name in self.sessions:
+                return self._pass_on(self.sessions[name], request.body)
             case "POST", ["fill"]:
                 return self._fill(request.body)
         raise Refused(HTTPStatus.NOT_FOUND, "There is no such thing here.")
 
     async def _session(self) -> Stream:
-        """The messages of a new language server, behind one with the key of the session."""
+        """The messages of a new language server, behind one with the name of the session."""
         if self._pages.locked():
             yield fills.Failed(f"The demo is open {MAX_PAGES} times already; close another of its pages and reload.")
             return
         async with self._pages, Session.started(self._lsp, SETTINGS) as session:
-            key = secrets.token_hex(16)
-            self.sessions[key] = session
+            name = secrets.token_hex(16)
+            self.sessions[name] = session
             try:
-                yield {"session": key}
+                yield {"session": name}
                 async for message in session.messages():
                     yield message
             finally:
-                del self.sessions[key]
+                del self.sessions[name]
 
     def _pass_on(self, session: Session, body: bytes) -> Response:
         try:
@@ -112,11 +112,14 @@ class App:
             wanted = msgspec.json.decode(body, type=fills.Wanted)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Refused(HTTPStatus.BAD_REQUEST, f"The demo cannot fill this: {error}.") from error
+        if len(wanted.text) > fills.MAX_TEXT:
+            sentence = f"The text is longer than the {fills.MAX_TEXT:,} characters that the demo takes."
+            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence)
         return fills.fill(self._engine, wanted)
 
 
 def files() -> dict[str, Response]:
-    """All that can be read here, by path: the page's files, as they are when we start."""
+    """All that anyone can read here, by path: the page's files, as they are when we start."""
     found = {}
     for path in (p for p in PAGE.rglob("*") if p.is_file()):
         name = path.relative_to(PAGE)

@@ -10,7 +10,6 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from urllib.parse import parse_qs
 
 import msgspec
 
@@ -20,6 +19,7 @@ MAX_BODY = 2 << 20  # bytes
 MAX_CONNECTIONS = 32
 READ_S = 10.0  # for a whole request
 WRITE_S = 30.0  # for a part of an answer that nobody reads
+KEY_PATH = "/key"  # where the page gets the key for its token
 
 # Monaco writes style elements and attributes of its own; scripts come from files alone.
 HEADERS = {
@@ -40,7 +40,6 @@ class Request:
 
     method: str
     path: str
-    token: str
     headers: Mapping[str, str]
     body: bytes
 
@@ -66,40 +65,43 @@ class Refused(Exception):
 
 
 class Guard:
-    """Who may ask: the page that was opened with a token, and nothing else that runs in the same browser.
+    """Who may ask: for the page's files, which are public, anyone; for all else, a page that was opened with a token.
 
-    Host keeps out names that were rebound to us, Origin and Sec-Fetch-Site other pages, the cookie other users.
+    Host keeps out names that were rebound to us, Origin and Sec-Fetch-Site other pages, the key other users. It is in
+    a header and in no cookie, since a browser sends cookies of a host to all of its ports.
     """
 
     def __init__(self, port: int) -> None:
         self.host = f"{ADDRESS}:{port}"
-        self._name = f"caesura-{port}"  # cookies do not know of ports
-        self._cookie, self._token, self._once = (secrets.token_urlsafe(32) for _ in range(3))
+        self._key, self._token, self._once = (secrets.token_urlsafe(32) for _ in range(3))
 
     @property
     def address(self) -> str:
         """Opens the page as often as one likes."""
-        return f"http://{self.host}/?token={self._token}"
+        return f"{self.origin}/#{self._token}"
 
     @property
     def address_once(self) -> str:
         """Opens the page once: other users see the command line of a browser."""
-        return f"http://{self.host}/?token={self._once}"
+        return f"{self.origin}/#{self._once}"
 
-    def check(self, request: Request) -> Mapping[str, str]:
-        """Headers for the answer. Raises Refused."""
-        headers = request.headers
+    def check(self, request: Request) -> Response | None:
+        """Answers with the key, for a token; None for what others answer. Raises Refused."""
+        headers, public = request.headers, request.method == "GET"
         if headers.get("host") != self.host:
             raise Refused(HTTPStatus.FORBIDDEN, f"This is {self.host}, not the host that was asked for.")
-        if headers.get("origin", self.origin if request.method == "GET" else "") != self.origin:
+        if headers.get("origin", self.origin if public else "") != self.origin:
             raise Refused(HTTPStatus.FORBIDDEN, "Another page may not ask.")
-        if request.method == "GET" and request.path == "/" and self._takes(request.token):
-            return {"Set-Cookie": f"{self._name}={self._cookie}; Path=/; HttpOnly; SameSite=Strict"}
-        if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        linked = public and request.path == "/"  # the address may be a link in a terminal that is a page
+        if not linked and headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
             raise Refused(HTTPStatus.FORBIDDEN, "Another page may not ask.")
-        if not _same(_cookie(headers.get("cookie", ""), self._name), self._cookie):
+        if public:
+            return None
+        scheme, _, secret = headers.get("authorization", "").partition(" ")
+        asks_key = request.path == KEY_PATH
+        if scheme != "Bearer" or not (self._takes(secret) if asks_key else _same(secret, self._key)):
             raise Refused(HTTPStatus.FORBIDDEN, "Open the address that `caesura demo` printed; it holds a token.")
-        return {}
+        return Response(msgspec.json.encode(self._key)) if asks_key else None
 
     @property
     def origin(self) -> str:
@@ -114,11 +116,6 @@ class Guard:
 
 def _same(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode(), other.encode())
-
-
-def _cookie(header: str, name: str) -> str:
-    """The value of ours, whatever those are that other servers of this host have set."""
-    return dict(part.strip().partition("=")[::2] for part in header.split(";")).get(name, "")
 
 
 @contextlib.asynccontextmanager
@@ -158,17 +155,17 @@ async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
     try:
         async with asyncio.timeout(READ_S):
             request = await _read(reader)
-        more = guard.check(request)
-        answer = await handler(request)
+        answer = guard.check(request) or await handler(request)
     except Refused as refused:
         text = f"{refused}\n".encode()
         await _write(writer, _head(refused.status, "text/plain; charset=utf-8", {"Content-Length": len(text)}) + text)
+        await _drain(reader, writer)
         return
     if isinstance(answer, Response):
-        headers = {**more, **answer.headers, "Content-Length": len(answer.body)}
+        headers = {**answer.headers, "Content-Length": len(answer.body)}
         await _write(writer, _head(answer.status, answer.type, headers) + answer.body)
     else:
-        await _write(writer, _head(HTTPStatus.OK, "application/x-ndjson", {**more, "Transfer-Encoding": "chunked"}))
+        await _write(writer, _head(HTTPStatus.OK, "application/x-ndjson", {"Transfer-Encoding": "chunked"}))
         await _stream(reader, writer, answer)
 
 
@@ -189,14 +186,25 @@ async def _read(reader: asyncio.StreamReader) -> Request:
         raise Refused(HTTPStatus.BAD_REQUEST, "This is not a request of HTTP/1.1.")
     if words[0] not in ("GET", "POST"):
         raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET and POST are known here.")
-    path, _, query = words[1].partition("?")
+    path = words[1].partition("?")[0]
     length = headers.get("content-length", "0")
     if "transfer-encoding" in headers or not (length.isascii() and length.isdecimal()):
         raise Refused(HTTPStatus.LENGTH_REQUIRED, "A body needs its length.")
     if len(length) > 9 or int(length) > MAX_BODY:
-        raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A body may have {MAX_BODY} bytes.")
-    token = parse_qs(query).get("token", [""])[0]
-    return Request(words[0], path, token, headers, await reader.readexactly(int(length)))
+        raise Refused(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"What was sent is longer than the {MAX_BODY:,} bytes that the demo takes.",
+        )
+    return Request(words[0], path, headers, await reader.readexactly(int(length)))
+
+
+async def _drain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read what is left of a request that was refused unread: closed over it, a browser would lose the answer."""
+    with contextlib.suppress(OSError):  # a timeout is one as well
+        writer.write_eof()
+        async with asyncio.timeout(READ_S):
+            while await reader.read(MAX_HEAD):
+                pass
 
 
 def _head(status: HTTPStatus, type: str, headers: Mapping[str, object]) -> bytes:

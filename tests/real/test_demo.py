@@ -73,8 +73,9 @@ def show(browser: Browser, address: str) -> Iterator[Callable[..., Page]]:
     for context in contexts:
         context.close()
     assert faults == []
-    host = address.partition("/?")[0]
+    host, _, token = address.partition("/#")
     assert [url for url in asked if not url.startswith((f"{host}/", f"blob:{host}/", "data:"))] == []
+    assert [url for url in asked if token in url.partition("#")[0]] == []
 
 
 def fill(page: Page, gap: int, sampler: str = "verify", document: str = STACK.name) -> None:
@@ -242,20 +243,88 @@ def test_another_seed_may_draw_another_answer(show: Callable[..., Page]) -> None
     assert len(texts) > 1
 
 
-def test_without_the_token_there_is_no_page(browser: Browser, address: str) -> None:
+def test_without_the_token_the_page_says_how_to_open_it(browser: Browser, address: str, pictures: Path) -> None:
     page = browser.new_page()
-    answer = page.goto(address.partition("?")[0])
-    assert answer is not None
-    assert answer.status == 403
-    assert "caesura demo" in page.inner_text("body")
+    page.goto(address.partition("#")[0])
+    page.wait_for_selector("#engine[data-state=unavailable]")
+    assert page.inner_text("#engine") == "Open the address that `caesura demo` printed; it holds a token."
+    assert page.query_selector("main") is None
+    page.screenshot(path=pictures / "demo-no-token.png")
+    page.goto(address)
+    page.wait_for_selector("#engine[data-state=ready]", timeout=READY_MS)
     page.close()
 
 
-def test_the_token_does_not_stay_in_the_address(show: Callable[..., Page], address: str) -> None:
+def test_the_token_does_not_stay_in_the_address_and_the_key_stays_with_the_tab(
+    show: Callable[..., Page], address: str
+) -> None:
     page = show()
-    assert page.url == address.partition("?")[0]
+    host, _, token = address.partition("#")
+    assert page.url == host
     page.reload()
     page.wait_for_selector("#engine[data-state=ready]", timeout=READY_MS)
+    assert page.url == host
+    key = page.evaluate("sessionStorage.getItem('key')")
+    assert re.fullmatch(r"[\w-]{43}", key)
+    assert key != token
+    assert page.context.cookies() == []
+    assert page.evaluate("localStorage.length") == 0
+
+
+def paste(page: Page, text: str) -> None:
+    """Into the editor; `text` is an expression of JavaScript."""
+    page.evaluate(f"""() => {{
+      const clipboardData = new DataTransfer();
+      clipboardData.setData("text/plain", {text});
+      const into = {{ clipboardData, bubbles: true, cancelable: true }};
+      document.activeElement.dispatchEvent(new ClipboardEvent("paste", into));
+    }}""")
+
+
+def test_a_text_over_the_limit_ends_ghost_text_with_a_sentence(browser: Browser, address: str, pictures: Path) -> None:
+    page = browser.new_page(viewport={"width": 1040, "height": 800})
+    page.goto(address)
+    page.wait_for_selector("#engine[data-state=ready]", timeout=READY_MS)
+    sentence = "What was sent is longer than the 2,097,152 bytes that the demo takes."
+    page.get_by_role("button", name="gap 2").click()
+    paste(page, "'x = 1;\\n'.repeat(500_000)")
+    page.wait_for_selector("#engine[data-state=unavailable]", timeout=READY_MS)
+    assert page.inner_text("#engine") == f"{sentence} Reload the page for ghost text."
+    page.click("#fill")
+    page.wait_for_selector("#said[data-bad]", timeout=READY_MS)
+    assert page.inner_text("#said") == sentence
+    page.screenshot(path=pictures / "demo-limit.png")
+    page.get_by_role("tab", name=WORDS.name).click()
+    page.keyboard.type("ret", delay=120)
+    assert not ghost_comes(page)
+    page.close()
+
+
+def test_half_an_emoji_is_sent_as_text(show: Callable[..., Page]) -> None:
+    page = show()
+    page.get_by_role("button", name="gap 1").click()
+    paste(page, "'// \\ud83d'")
+    wait_for(page, r"// .\) \{\n", "the half is in the text")
+    page.get_by_role("button", name="gap 2").click()
+    page.keyboard.type("ret", delay=120)
+    for _ in range(TRIES):
+        if ghost_comes(page):
+            break
+        page.keyboard.press("Backspace")
+        page.keyboard.type("t")
+    assert page.query_selector(GHOST)
+    assert page.get_attribute("#engine", "data-state") == "ready"
+    fill(page, 2)
+    assert page.get_attribute("#said", "data-bad") is None
+
+
+def test_tab_leaves_the_text_as_the_hint_says(show: Callable[..., Page]) -> None:
+    page = show()
+    assert "Ctrl+M" in page.inner_text(".hint")
+    page.get_by_role("button", name="gap 1").click()
+    page.keyboard.press("Control+m")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "fill"
 
 
 def test_it_is_dark_where_that_is_preferred_and_fits_a_narrow_window(show: Callable[..., Page], pictures: Path) -> None:

@@ -2,10 +2,8 @@
 import { Run } from "/canvas.js";
 import { Editor } from "/editor.js";
 import { Playback } from "/playback.js";
-import { LanguageServer, stream } from "/server.js";
+import { ask, enter, LanguageServer, stream } from "/server.js";
 import { points } from "/text.js";
-
-history.replaceState(null, "", "/"); // the token is in a cookie now
 
 const $ = (id) => document.getElementById(id);
 const server = new LanguageServer();
@@ -33,11 +31,10 @@ for (const run of Object.values(runs)) {
   run.part(".insert").addEventListener("click", () => editor.insert(asked.range, run.ended.inserted));
 }
 how();
-server.run(hear).catch((error) => engine("unavailable", error.message));
-await documents();
+enter().then(() => ask("/documents")).then(begin, refuse);
 
-async function documents() {
-  const found = await (await fetch("/documents")).json();
+function begin(found) {
+  server.run(hear).catch((error) => engine("unavailable", error.message));
   const choose = (chosen) => {
     for (const [index, tab] of [...$("documents").children].entries()) {
       tab.ariaSelected = String(found[index] === chosen);
@@ -67,6 +64,11 @@ async function documents() {
     $("documents").append(tab);
   }
   choose(found[0]);
+}
+
+function refuse(error) {
+  document.querySelector("main").remove();
+  engine("unavailable", error.message);
 }
 
 async function fill() {
