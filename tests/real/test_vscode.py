@@ -302,6 +302,19 @@ def test_a_server_that_dies_comes_back_without_a_word(scripted: Code, name: str)
     assert not scripted.notifications
 
 
+def test_a_server_that_keeps_dying_is_left_alone_without_a_word_until_it_is_asked_for(scripted: Code) -> None:
+    deadline = time.monotonic() + 60
+    while "has stopped" not in scripted.status:
+        assert time.monotonic() < deadline, "it is started for ever"
+        for pid in pids(str(SCRIPTED)):
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.2)
+    assert not scripted.notifications
+    scripted.command("Caesura: Restart Language Server")
+    wait(lambda: scripted.status.startswith("Caesura: ready"), "the server to be back")
+    assert not scripted.notifications
+
+
 def pids(text: str) -> list[int]:
     found = subprocess.run(["pgrep", "-f", text], capture_output=True, text=True)
     return [int(pid) for pid in found.stdout.split()]
@@ -328,6 +341,25 @@ def test_a_draft_is_shown_and_cannot_be_taken(window: Code, engine: Path, name: 
     assert scripted.lines[2] == "    to"
     scripted.wait_for_ghost(LINE.removeprefix("to"))
     assert not scripted.draft
+
+
+def test_a_draft_does_not_stay_behind_in_an_editor_that_was_left(window: Code, engine: Path, name: str) -> None:
+    window.settings(streaming="draft")
+    scripted = running(window, engine, "scripted", "scripted")
+    scripted.open(name, FUNCTION.format("draft"), BODY)
+    scripted.command("View: Split Editor Right")
+    groups = scripted.page.locator(".editor-group-container")
+    wait(lambda: groups.count() == 2 and bool(scripted.lines), "the second editor")
+    scripted.press("Control+Home", "ArrowDown", "ArrowDown", "End")
+    scripted.type("to")
+    wait(lambda: scripted.draft, "the draft")
+    scripted.press("Control+1")
+    wait(lambda: not scripted.draft, "the other editor to be in front")
+    scripted.press("Control+2")
+    time.sleep(0.5)
+    assert not scripted.draft
+    scripted.command("View: Join All Editor Groups")
+    wait(lambda: groups.count() == 1, "one editor again")
 
 
 # The embedded model
@@ -415,6 +447,32 @@ def test_json_is_edited_after_a_look_at_what_changes(real: Code, pictures: Path)
 
 def test_a_proposal_that_is_discarded_changes_nothing(real: Code) -> None:
     file = proposed(real, "others.json")
+    real.press("Escape")
+    wait(lambda: real.title == file, "the file in front")
+    assert same(real, BOXES)
+
+
+def test_a_proposal_is_not_applied_to_a_text_that_has_changed(real: Code) -> None:
+    file = proposed(real, "changed.json")
+    real.page.mouse.click(250, 300)  # the left side
+    real.press("Control+Home")
+    real.type(" ")
+    real.press("Control+Enter")
+    wait(lambda: real.title == file and real.notifications, "the proposal to be refused")
+    assert "has changed" in real.notifications[0]
+    assert same(real, " " + BOXES)
+
+
+def test_ctrl_enter_elsewhere_applies_nothing(real: Code) -> None:
+    file = proposed(real, "elsewhere.json")
+    real.press("Control+Shift+f")
+    real.page.get_by_role("textbox", name="Search").first.wait_for(state="visible")
+    real.type("boxes")
+    real.press("Control+Enter")
+    time.sleep(1)
+    assert "by construction" in real.title
+    real.command("View: Toggle Primary Side Bar Visibility")
+    real.page.mouse.click(250, 300)
     real.press("Escape")
     wait(lambda: real.title == file, "the file in front")
     assert same(real, BOXES)

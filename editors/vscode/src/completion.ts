@@ -12,6 +12,7 @@ import {
   type Position,
   Range,
   type TextDocument,
+  type TextEditor,
   type TextEditorDecorationType,
   ThemeColor,
   commands,
@@ -69,6 +70,7 @@ export class Completion implements Disposable {
   private timer: NodeJS.Timeout | undefined;
   private tokens = 0;
   private readonly draft: TextEditorDecorationType;
+  private drawnIn: TextEditor | undefined; // which may not be the active one any more
   private readonly listeners: Disposable[];
 
   /** `took` hears how many milliseconds each answer with text has needed. */
@@ -208,7 +210,7 @@ export class Completion implements Disposable {
     if (!live) return;
     if (!live.suggestion.over) live.stop.cancel();
     live.settle();
-    window.activeTextEditor?.setDecorations(this.draft, []);
+    this.hideDraft();
     void commands.executeCommand("setContext", GROWING, false);
   }
 
@@ -216,10 +218,17 @@ export class Completion implements Disposable {
   private drawDraft({ document, position, suggestion }: Live): void {
     const editor = window.activeTextEditor;
     if (setting<Streaming>("streaming") !== "draft" || editor?.document !== document) return;
+    if (editor !== this.drawnIn) this.hideDraft();
+    this.drawnIn = editor;
     const [line = ""] = suggestion.settled ? [] : suggestion.draft.split("\n");
     const color = new ThemeColor("caesura.draft");
     const after = { contentText: line.replaceAll(" ", "\u00a0"), color, fontStyle: "italic" };
     const where = new Range(position, position);
     editor.setDecorations(this.draft, line ? [{ range: where, renderOptions: { after } }] : []);
+  }
+
+  private hideDraft(): void {
+    this.drawnIn?.setDecorations(this.draft, []);
+    this.drawnIn = undefined;
   }
 }

@@ -5,21 +5,22 @@ import { type ExtensionContext, type TextEditor, commands, window, workspace } f
 import { Completion } from "./completion.ts";
 import { doctor } from "./doctor.ts";
 import { create, wanted } from "./environment.ts";
-import { Fills } from "./fills.ts";
+import { Fills, say } from "./fills.ts";
 import { menu } from "./menu.ts";
 import { Preview } from "./preview.ts";
 import { Server, findProgram } from "./server.ts";
 import { change, setting } from "./settings.ts";
-import { type Condition, Status } from "./status.ts";
+import { type Condition, type State, Status } from "./status.ts";
 
 const RESTART = ["caesura.command", "caesura.model", "caesura.device"]; // settings that count when the server starts
+const WITHOUT_SERVER: State[] = ["missing", "installing", "stopped"];
 
 export async function activate(context: ExtensionContext): Promise<void> {
   const log = window.createOutputChannel("Caesura", { log: true });
   const status = new Status();
   const told = (condition: Condition) => {
     status.set(condition);
-    void commands.executeCommand("setContext", "caesura.running", condition.state !== "stopped");
+    void commands.executeCommand("setContext", "caesura.running", !WITHOUT_SERVER.includes(condition.state));
   };
   const client = () => server.client;
   const completion = new Completion(client, (ms) => status.took(ms));
@@ -29,19 +30,19 @@ export async function activate(context: ExtensionContext): Promise<void> {
 
   const start = async () => {
     const program = await findProgram(context);
-    if (program) await server.start(program);
-    else status.set({ state: "missing" });
+    await server.start(program);
     return program !== undefined;
   };
   const setUp = async (asked: boolean) => {
     if (!(await wanted(context, asked))) return;
-    status.set({ state: "installing" });
     await server.stop(); // it may run from what is made anew
+    told({ state: "installing" });
     await create(context, log);
     await start();
   };
   const editing = (work: (editor: TextEditor) => Promise<void>) => async () => {
-    if (window.activeTextEditor) await work(window.activeTextEditor);
+    if (!window.activeTextEditor) return say("Put the cursor into a document first.");
+    await work(window.activeTextEditor);
   };
   const toggleLanguage = async () => {
     const { language, offHere } = status;
@@ -53,7 +54,7 @@ export async function activate(context: ExtensionContext): Promise<void> {
     infillHoles: editing((editor) => fills.holes(editor)),
     repairSyntax: editing((editor) => fills.repair(editor)),
     anotherFill: editing((editor) => fills.another(editor)),
-    editHere: () => preview.edit(),
+    editHere: editing((editor) => preview.edit(editor)),
     applyProposal: () => preview.apply(),
     discardProposal: () => preview.discard(),
     dismiss: () => completion.dismiss(),

@@ -12,6 +12,7 @@ import {
   WorkDoneProgress,
 } from "vscode-languageclient/node";
 
+export const NOT_RUNNING = "Caesura's server is not running; a click on its status tells why.";
 const SLOW_MS = 1200; // from then on there is a notification, with a button to cancel
 
 /** The argument of the server's commands: docs/protocol.md. */
@@ -35,7 +36,7 @@ export class Fills {
 
   async selection(editor: TextEditor): Promise<void> {
     const order = this.order(editor);
-    if (!order?.ranges.length) return say("Select the text that is to be replaced first.");
+    if (order && !order.ranges.length) return say("Select the text that is to be replaced first.");
     await this.run("Infill selection", "caesura.fillSelection", order);
   }
 
@@ -55,15 +56,17 @@ export class Fills {
 
   /** What is selected in the editor; with `cursor`, where the cursors are, too. Undefined without a server. */
   order({ document, selections }: TextEditor, { cursor = false } = {}): Order | undefined {
-    const converter = this.client()?.code2ProtocolConverter;
-    const ranges = converter && selections.filter((one) => cursor || !one.isEmpty).map((one) => converter.asRange(one));
-    return converter && ranges && { uri: converter.asUri(document.uri), version: document.version, ranges };
+    const client = this.client();
+    if (!client?.isRunning()) return undefined;
+    const converter = client.code2ProtocolConverter;
+    const ranges = selections.filter((one) => cursor || !one.isEmpty).map((one) => converter.asRange(one));
+    return { uri: converter.asUri(document.uri), version: document.version, ranges };
   }
 
   /** The server's answer; undefined where the user has been told why there is none. */
   async run(title: string, command: string, order: Order | undefined): Promise<Answer | undefined> {
     const client = this.client();
-    if (!client?.isRunning() || !order) return say("Caesura's server is not running; a click on its status tells why.");
+    if (!client?.isRunning() || !order) return say(NOT_RUNNING);
     const workDoneToken = randomUUID();
     const params: ExecuteCommandParams = { command, arguments: [order], workDoneToken };
     const answer = await withProgress(title, client, workDoneToken, async (token) => {

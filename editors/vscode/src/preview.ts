@@ -7,6 +7,7 @@ import {
   type TextDocument,
   type TextDocumentContentProvider,
   type TextEdit,
+  type TextEditor,
   Uri,
   WorkspaceEdit,
   commands,
@@ -22,11 +23,12 @@ import {
   type LanguageClient,
 } from "vscode-languageclient/node";
 
-import { type Answer, type Fills, type Order, say } from "./fills.ts";
+import { type Answer, type Fills, NOT_RUNNING, type Order, say } from "./fills.ts";
 
 const SCHEME = "caesura-proposal";
 const EDIT = "caesura.edit";
 const SHOWN = "caesura.proposal"; // a context: the comparison is in front
+const CHANGED = "The text has changed since this was proposed; ask again.";
 const SURE = { valid: "valid by construction", checked: "checked against the schema", parses: "parses" };
 
 interface Proposal {
@@ -59,10 +61,9 @@ export class Preview implements TextDocumentContentProvider, Disposable {
   }
 
   /** Ask for the offers of the cursor or the selection, let the user choose, and show what would change. */
-  async edit(): Promise<void> {
-    const editor = window.activeTextEditor;
-    const order = editor && this.fills.order(editor, { cursor: true });
-    if (!order) return say("Caesura's server is not running; a click on its status tells why.");
+  async edit(editor: TextEditor): Promise<void> {
+    const order = this.fills.order(editor, { cursor: true });
+    if (!order) return say(NOT_RUNNING);
     const { document } = editor;
     const titles = await this.offers(order);
     if (!titles.length) {
@@ -71,7 +72,7 @@ export class Preview implements TextDocumentContentProvider, Disposable {
     const chosen = titles.length > 1 ? await window.showQuickPick(titles, { title: "Caesura: edit here" }) : titles[0];
     if (!chosen) return;
     const answer = await this.fills.run(chosen, EDIT, { ...order, offer: chosen, preview: true });
-    if (answer?.edit) await this.show(document, chosen, answer);
+    if (answer?.edit) await this.show(document, order.version, chosen, answer);
   }
 
   /** Put the proposal into the document, if that is still the one it was made for. */
@@ -81,7 +82,7 @@ export class Preview implements TextDocumentContentProvider, Disposable {
     if (!proposal) return;
     const { document, version, edits } = proposal;
     await this.discard();
-    if (document.version !== version) return say("The text has changed since this was proposed; ask again.");
+    if (document.version !== version) return say(CHANGED);
     const edit = new WorkspaceEdit();
     edit.set(document.uri, edits);
     await workspace.applyEdit(edit);
@@ -110,26 +111,21 @@ export class Preview implements TextDocumentContentProvider, Disposable {
     return actions.filter((action) => commandOf(action as CodeAction) === EDIT).map((action) => action.title);
   }
 
-  private async show(document: TextDocument, title: string, answer: Answer): Promise<void> {
-    const proposal = await this.proposal(document, answer);
-    if (!proposal) return;
+  private async show(document: TextDocument, version: number, title: string, answer: Answer): Promise<void> {
+    const edits = await this.edits(document, answer);
+    if (!edits) return;
+    if (document.version !== version) return say(CHANGED);
     const right = document.uri.with({ scheme: SCHEME });
-    this.proposals.set(right.toString(), proposal);
+    this.proposals.set(right.toString(), { document, version, edits, text: edited(document, edits) });
     this.changed.fire(right);
     const sure = answer.level ? ` (${SURE[answer.level]})` : "";
     const name = document.uri.path.split("/").at(-1) ?? "";
     await commands.executeCommand("vscode.diff", document.uri, right, `${name}: ${title}${sure}`, { preview: true });
   }
 
-  private async proposal(document: TextDocument, { edit }: Answer): Promise<Proposal | undefined> {
+  private async edits(document: TextDocument, { edit }: Answer): Promise<TextEdit[] | undefined> {
     const converted = edit && (await this.client()?.protocol2CodeConverter.asWorkspaceEdit(edit));
-    if (!converted) return undefined;
-    const edits = converted.get(document.uri);
-    let text = document.getText();
-    for (const { range, newText } of [...edits].sort((a, b) => b.range.start.compareTo(a.range.start))) {
-      text = text.slice(0, document.offsetAt(range.start)) + newText + text.slice(document.offsetAt(range.end));
-    }
-    return { document, version: document.version, edits, text };
+    return converted?.get(document.uri);
   }
 
   /** The comparison in front. */
@@ -137,6 +133,15 @@ export class Preview implements TextDocumentContentProvider, Disposable {
     const input = window.tabGroups.activeTabGroup.activeTab?.input as TabInputTextDiff | undefined;
     return input?.modified?.scheme === SCHEME ? input : undefined;
   }
+}
+
+/** The document's text with the edits in it. */
+function edited(document: TextDocument, edits: TextEdit[]): string {
+  let text = document.getText();
+  for (const { range, newText } of [...edits].sort((a, b) => b.range.start.compareTo(a.range.start))) {
+    text = text.slice(0, document.offsetAt(range.start)) + newText + text.slice(document.offsetAt(range.end));
+  }
+  return text;
 }
 
 /** The server's own word for what the action does, which it gives back when one is chosen. */

@@ -48,9 +48,7 @@ export async function findProgram(context: ExtensionContext): Promise<string | u
 
 export class Server implements Disposable {
   client: LanguageClient | undefined;
-  /** What the client runs. */
-  program: string | undefined;
-  private starting: Promise<void> = Promise.resolve();
+  private done: Promise<void> = Promise.resolve(); // what was asked for before
 
   constructor(
     private readonly log: LogOutputChannel,
@@ -58,10 +56,11 @@ export class Server implements Disposable {
     private readonly told: (condition: Condition) => void,
   ) {}
 
-  /** Start `program` in the place of what runs. One start at a time. */
-  start(program: string): Promise<void> {
-    this.starting = this.starting.then(async () => {
-      await this.stop();
+  /** Start `program`, if there is one, in the place of what runs. */
+  start(program: string | undefined): Promise<void> {
+    return this.afterwards(async () => {
+      await this.halt();
+      if (program === undefined) return this.told({ state: "missing" });
       if (!(await executable(program))) {
         const message = `There is no program ${program}; change the setting caesura.command`;
         this.log.error(message);
@@ -70,13 +69,10 @@ export class Server implements Disposable {
       }
       await this.run(program);
     });
-    return this.starting;
   }
 
-  async stop(): Promise<void> {
-    const { client } = this;
-    this.client = undefined;
-    if (client?.needsStop()) await client.stop().catch((error: unknown) => this.log.warn(String(error)));
+  stop(): Promise<void> {
+    return this.afterwards(() => this.halt());
   }
 
   /** Have the server read its settings again. */
@@ -90,9 +86,25 @@ export class Server implements Disposable {
     return this.stop();
   }
 
+  /** One thing at a time. */
+  private afterwards(work: () => Promise<void>): Promise<void> {
+    return (this.done = this.done.then(work));
+  }
+
+  private async halt(): Promise<void> {
+    const { client } = this;
+    this.client = undefined;
+    if (!client?.needsStop()) return;
+    try {
+      await client.start(); // one that is starting cannot be stopped
+      await client.stop();
+    } catch (error) {
+      this.log.warn(String(error));
+    }
+  }
+
   private async run(program: string): Promise<void> {
     this.told({ state: "connecting" });
-    this.program = program;
     const client = (this.client = new QuietClient(
       "caesura",
       "Caesura",

@@ -67,7 +67,7 @@ export class Status implements Disposable {
   /** One sentence. */
   get sentence(): string {
     const { state, model, device, message } = this.condition;
-    if (this.offHere) return `Caesura: off for ${this.language}`;
+    if (state === "ready" && this.offHere) return `Caesura: off for ${this.language}`;
     const on = state === "ready" && model ? ` (${model} on ${device})` : "";
     return `Caesura: ${LOOKS[state].says}${on}${message ? `. ${message}` : ""}`;
   }
