@@ -65,7 +65,7 @@ install() {
     unpack emacs forky emacs-nox elpa-lsp-mode
     local dump lisp
     dump=$(find "$root/libexec/emacs" -name '*.pdmp')
-    lisp=$(find "$root"/share/emacs/30.*/lisp "$root/share/emacs/site-lisp" -type d ! -path '*/.*' -printf '%p:')
+    lisp=$(find "$root"/share/emacs/30.*/lisp "$root/share/emacs/site-lisp" -type d -printf '%p:')
     # No package of the folder is compiled, and its compiler is not asked for one.
     launcher emacs "EMACSLOADPATH='$lisp' EMACSDATA='$(echo "$root"/share/emacs/30.*/etc)'" \
       "EMACSPATH='$(dirname "$dump")' exec '$root/bin/emacs-nox' --dump-file='$dump'" \
