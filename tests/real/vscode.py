@@ -72,6 +72,8 @@ DRAFT = """() => {
   return texts.map((text) => text.slice(1, -1).replaceAll("\\u00a0", " ")).join("");
 }"""
 
+TOLD = ".notification-list-item:not(:has(.monaco-progress-container.active)) .notification-list-item-message"
+
 # At each frame that the browser draws: when, what ghost text there is, and the lines.
 FRAMES = f"""() => {{
   const screen = {SCREEN};
@@ -198,7 +200,8 @@ class Code:
 
     @property
     def notifications(self) -> list[str]:
-        return [one.strip() for one in self.page.locator(".notification-list-item-message").all_inner_texts()]
+        """What is told; a progress bar tells nothing yet."""
+        return [one.strip() for one in self.page.locator(TOLD).all_inner_texts()]
 
     def record(self) -> None:
         """Look at every frame from now on."""
