@@ -20,7 +20,7 @@ slow:  # minutes
 	$(PYTHON) -m pytest -m slow
 
 vscode:  # build the extension with Node and put it into VS Code; CODE=codium for another of its kind
-	cd editors/vscode && npm ci --silent && npm run --silent package
+	cd editors/vscode && npm ci --no-audit --no-fund --loglevel=error && npm run package
 	$(or $(CODE),code) --install-extension editors/vscode/caesura.vsix --force
 
 editors:  # into .editors, on Debian; `make real` takes those, else what is on PATH
@@ -36,8 +36,8 @@ bench:
 	$(PYTHON) bench/simulator.py
 	$(PYTHON) bench/kept.py
 
-quality:  # make quality DATA=folder-of-HumanEval-Infilling BASE=folder-of-the-uncut-base
-	$(PYTHON) bench/quality.py --data '$(DATA)' --base '$(BASE)'
+quality:  # make quality DATA=folder-of-HumanEval-Infilling [MORE='--santa FILE --held-out FILE --peers FOLDER --docs']
+	$(PYTHON) bench/quality.py --data '$(DATA)' $(MORE)
 
 train:  # make train MODEL=folder CORPUS=folder RUN=folder [MINUTES=60]; goes on where RUN left off
 	$(PYTHON) training/train.py --model '$(MODEL)' --corpus '$(CORPUS)' --run '$(RUN)' --minutes $(or $(MINUTES),60)

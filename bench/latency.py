@@ -47,6 +47,7 @@ START_S = 300.0
 STARTS = 10  # of the language server
 ENGINE_STARTS = 3
 SETTLE_S = 0.3  # between opening a file and typing in it
+REST_S = 1.0  # that the cursor rests in every second place before the first key, told as VS Code's extension does
 
 Report = dict[str, Any]
 
@@ -200,6 +201,10 @@ class Editor:
         document = {"uri": self._uri, "version": self._version}
         self.tell("textDocument/didChange", {"textDocument": document, "contentChanges": [change]})
 
+    def rest(self, line: int, column: int) -> None:
+        where = {"line": line, "character": column}
+        self.tell("caesura/cursor", {"textDocument": {"uri": self._uri}, "position": where})
+
     def complete(self, line: int, column: int) -> str:
         """The text of the first item, empty where nothing is proposed."""
         where = {"textDocument": {"uri": self._uri}, "position": {"line": line, "character": column}}
@@ -268,14 +273,17 @@ class Place:
 
 @dataclass
 class Typing:
-    """Milliseconds from the didChange. `cold`: the first key of a place; `nothing`: keys without text."""
+    """Milliseconds from the didChange. `cold`: the first key of a place, and the same where the cursor has rested
+    before; `nothing`: keys without text."""
 
+    first_rested: list[float] = field(default_factory=list)
     first_cold: list[float] = field(default_factory=list)
     first_warm: list[float] = field(default_factory=list)
     whole: list[float] = field(default_factory=list)
     hits: list[float] = field(default_factory=list)
     typed: int = 0
     foreseen: int = 0  # keys of the file's author that the proposal on the screen began with
+    rested: int = 0  # first keys after a rest, which are in no share
     nothing: int = 0
     lost: int = 0  # typed through a proposal and got another answer than the rest of it
 
@@ -314,11 +322,16 @@ def _places(name: str, source: str, draw: random.Random) -> list[Place]:
     return found
 
 
-def type_at(editor: Editor, place: Place, seen: Typing) -> None:
+def type_at(editor: Editor, place: Place, seen: Typing, *, rest: bool) -> None:
     """Type `place.keys`, then through the last proposal, waiting for the whole fill of each key."""
     editor.open(place.text)
     time.sleep(SETTLE_S)
+    if rest:
+        seen.rested += 1
+        editor.rest(place.line, place.column)
+        time.sleep(REST_S)
     column, shown = place.column, ""
+    first = seen.first_rested if rest else seen.first_cold
     for number, key in enumerate(place.keys):
         seen.typed += 1
         column += 1
@@ -326,7 +339,7 @@ def type_at(editor: Editor, place: Place, seen: Typing) -> None:
             seen.foreseen += 1
             shown = _through(editor, place.line, column, shown, seen)
         else:
-            shown = _key(editor, place.line, column, key, seen, cold=number == 0)
+            shown = _key(editor, place.line, column, key, seen, seen.first_warm if number else first)
     for _ in range(THROUGH):
         if len(shown) < 2 or not shown.isascii() or "\n" in shown:
             break
@@ -335,13 +348,13 @@ def type_at(editor: Editor, place: Place, seen: Typing) -> None:
     editor.close()
 
 
-def _key(editor: Editor, line: int, column: int, key: str, seen: Typing, *, cold: bool) -> str:
-    """A key that nothing foresaw; the whole proposal for what follows it."""
+def _key(editor: Editor, line: int, column: int, key: str, seen: Typing, first: list[float]) -> str:
+    """A key that nothing foresaw; the whole proposal for what follows it. `first` takes the time to the first text."""
     began = time.perf_counter()
     editor.type(line, column - 1, key)
     text = editor.complete(line, column)
     if text:
-        (seen.first_cold if cold else seen.first_warm).append(_since(began))
+        first.append(_since(began))
     editor.deadline(WAIT_MS)
     whole = editor.complete(line, column)
     if whole and text:
@@ -410,11 +423,11 @@ def typing(model: str, keystrokes: int, seed: int) -> tuple[Typing, Report]:
         settings = {"minConfidence": 0, "speculate": False, "stats": False}
         editor.initialize(model=models.resolve(model), deadlineMs=PART_MS, **settings)
         editor.tell("initialized", {})
-        type_at(editor, next(rest), Typing())  # grammars and buffers that are made once
-        for place in rest:
+        type_at(editor, next(rest), Typing(), rest=False)  # grammars and buffers that are made once
+        for number, place in enumerate(rest):
             if seen.enough >= keystrokes:
                 break
-            type_at(editor, place, seen)
+            type_at(editor, place, seen, rest=bool(number % 2))
             print(f"\r{place.name}: {seen.enough} of {keystrokes} ", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)
         for sentence in editor.said:
@@ -445,12 +458,13 @@ def measure(model: str, keystrokes: int, seed: int) -> Report:
         "key to first locked text": spread(seen.first),
         "  context warm": spread(seen.first_warm),
         "  context cold": spread(seen.first_cold),
+        f"  context cold, after {REST_S:g} s of rest": spread(seen.first_rested),
         "key to whole line": spread(seen.whole),
         "typed-through hit": spread(seen.hits),
         "lsp: start to initialized": spread(starts[0]),
         "engine: start to ready": spread(starts[1]),
     }
-    computed = seen.typed - seen.foreseen
+    computed = seen.typed - seen.foreseen - seen.rested
     report["share"] = {
         "keys foreseen by the proposal before": _share(seen.foreseen, seen.typed),
         f"computed keys with text within {SHOWN_MS:g} ms": _share(sum(ms <= SHOWN_MS for ms in seen.first), computed),

@@ -25,8 +25,8 @@ from caesura.server.engine import Engine, job_id
 from caesura.server.files import Files
 from caesura.server.neighbours import Snapshot, Target, choose
 
-from latency import HERE, START_S, Report, conditions, own_engine, save, spread, table  # isort: skip  (beside this)
-from quality import interval, similarity  # isort: skip
+from infilling.scores import interval, similarity  # isort: skip  (beside this)
+from latency import HERE, START_S, Report, conditions, own_engine, save, spread, table  # isort: skip
 
 LANGUAGES = ("python", "typescript")
 ROWS = ("off", "on")

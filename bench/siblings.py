@@ -144,7 +144,7 @@ def most_frequent(case: Case) -> str:
 
 
 def repeated(case: Case) -> str:
-    """The engine's lookup: how the line went on where it stood before, up to the end of the value or key."""
+    """The engine's lookup: what stood between the same texts elsewhere, up to the end of the value or key."""
     found = lookup(case.document.text[: case.start], case.document.text[case.end :], most=1)
     return first_value(found[0]) if found else ""
 

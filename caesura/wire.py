@@ -274,6 +274,7 @@ class Status(_Message, frozen=True, kw_only=True):
     worker_pid: Count | None = None
     uptime_s: Seconds
     peers: Count
+    clients: Annotated[tuple[Name, ...], Meta(max_length=256)] = ()  # what the peers call themselves
     live: Count = 0
     queued: Count = 0
     done: Count = 0

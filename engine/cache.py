@@ -133,7 +133,7 @@ class Cache:
         dtype: torch.dtype = torch.float32,
         *,
         entries: int = 14,
-        spare: int = 6,
+        spare: int = 3,
     ) -> None:
         self._layers, self._device, self._dtype = list(layers), device, dtype
         self._entries, self._spare = entries, spare

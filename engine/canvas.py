@@ -63,6 +63,7 @@ class Vocabulary:
         self.null_id, self.ends, self.size = model.null_id, model.ends, model.width
         self._sorted = sorted((piece, number) for number, piece in enumerate(self.pieces) if piece)
         self._numbers = dict(self._sorted)
+        self.crossing = lru_cache(maxsize=256)(self._crossing)
         text = torch.full((self.size,), -torch.inf)
         text[torch.tensor([number for _, number in self._sorted])] = 0.0
         breaks = torch.tensor([number for piece, number in self._sorted if not one_line(piece)], dtype=torch.int64)
@@ -97,6 +98,19 @@ class Vocabulary:
         """Some text in tokens, each the one that is found by its bytes."""
         return [self._numbers[self.pieces[token]] for token in self._encode(text.decode())]
 
+    def _crossing(self, behind: bytes, of_line: bool) -> list[tuple[int, int]]:
+        """Tokens that end a text and begin what stands `behind` it, such as `":` before `: 1`, and how many bytes of
+        each are the text's. A blank begins a token of its own."""
+        if not behind.strip() or behind[:1].isspace():
+            return []
+        return [
+            (number, at)
+            for piece, number in self._sorted
+            if behind[:1] in piece[1:]
+            for at in range(1, len(piece))
+            if behind.startswith(piece[at:]) and is_whole(piece[at:]) and not (of_line and not one_line(piece[:at]))
+        ]
+
     @cached_property
     def line_ends(self) -> Tensor:
         """Ids of tokens that begin with a line break, and of the end-of-text specials."""
@@ -125,6 +139,11 @@ class Vocabulary:
 
 def one_line(piece: bytes) -> bool:
     return b"\n" not in piece and b"\r" not in piece
+
+
+def is_whole(raw: bytes) -> bool:
+    """Whether no character is cut."""
+    return raw.decode("utf-8", errors="ignore").encode() == raw
 
 
 @dataclass(eq=False)

@@ -1,50 +1,77 @@
-"""What may stand in a hole because it stands elsewhere: how a line went on where it stood before, in the buffer and in
-its neighbours, and the names that the job's earlier holes were given."""
+"""What may stand in a hole because it stands elsewhere: between such a text as before the hole and such a one as behind
+it, in the buffer or in its neighbours; and the names that the job's earlier holes were given."""
 
-import itertools
 import re
+from bisect import bisect
 from collections.abc import Sequence
 
-PLACES = 2000  # occurrences looked at
-_LINE = re.compile(r"[^\r\n\0]*")
+PLACES = 500  # looked at, those nearest to the hole
+REACH = 200  # code points of a line that are looked at: also a buffer of one line is read in a few milliseconds
+UNKNOWN = "\0"  # stands for what is not known yet, such as a later hole; nothing is found across it
+_END = re.compile(r"[\r\n\0]")
 _NAME = re.compile(r"[^\W\d]\w*")
 
 
 def lookup(
     before: str, after: str, neighbours: Sequence[str] = (), *, most: int = 2, longest: int = 48, least: int = 3
 ) -> list[str]:
-    """Continuations of the text before the cursor found elsewhere: the rest of the line behind the places that agree
-    with it for the most characters, best first. The buffer's own come first, `most` of them; then the neighbours' best,
-    one only: every token of a proposal is a row of the first pass.
-
-    A NUL stands for what is not known yet, such as a later hole; nothing is found across it.
-    """
+    """Texts within a line that stand elsewhere as the hole stands here: behind what ends as `before` does, in front of
+    what begins as `after` does. At the end of a line that is the rest of one. Those come first whose place agrees with
+    the hole's in the most characters on both sides, and of equals the nearest: `most` of the buffer, then the
+    neighbours' best, one only: every token of a proposal is a row of the first pass."""
     written = len(before.rstrip())
     key = before[max(0, min(len(before) - least, written - 1)) :]  # behind indentation, the end of the line before too
-    if not written or not least <= len(key) <= longest:
+    unknown = after[len(line(after)) :].startswith(UNKNOWN) and not line(after).strip()
+    if not written or unknown or not least <= len(key) <= longest:
         return []
-    own = continuations(before, key, before + "\0" + after, longest)[:most]
-    return own + [text for text in continuations(before, key, "\0".join(neighbours), longest) if text not in own][:1]
+    sides = before[-longest:], after[:longest].partition(UNKNOWN)[0]
+    own = between(*sides, key, before + UNKNOWN + after, len(before))[:most]
+    others = between(*sides, key, UNKNOWN.join(neighbours), 0)
+    return own + [text for text in others if text not in own][:1]
 
 
-def continuations(before: str, key: str, text: str, longest: int) -> list[str]:
-    """The rest of the line wherever `key`, the end of `before`, stands in `text`, the cursor apart; best first."""
-    found: dict[str, int] = {}
-    for match in itertools.islice(re.finditer(re.escape(key), text), PLACES):
-        end = match.end()
-        rest = _LINE.match(text, end)
-        if rest and rest.group().strip():
-            agreed = agreement(before, text, end, longest)
-            found[rest.group()] = max(agreed, found.get(rest.group(), 0))
+def between(before: str, after: str, key: str, text: str, here: int) -> list[str]:
+    """What `lookup` finds in `text`, best first; `key` is the end of `before` that has to stand there."""
+    found: dict[str, tuple[int, int]] = {}
+    ends = [match.end() for match in re.finditer(re.escape(key), text)]
+    middle = bisect(ends, here)
+    for end in ends[max(0, middle - PLACES // 2) : middle + PLACES // 2]:
+        size, agreed = fitting(text, end, after)
+        filling = text[end : end + size]
+        if filling.strip():
+            agreed += agreement(text[max(0, end - len(before)) : end][::-1], before[::-1])
+            found[filling] = max((agreed, -abs(end - here)), found.get(filling, (0, 0)))
     return sorted(found, key=found.__getitem__, reverse=True)
 
 
-def agreement(before: str, text: str, end: int, longest: int) -> int:
-    """How many characters before `end` of the text are those at the end of `before`."""
-    count = 0
-    while count < min(longest, end, len(before)) and text[end - 1 - count] == before[-1 - count]:
-        count += 1
-    return count
+def fitting(text: str, start: int, after: str) -> tuple[int, int]:
+    """How much of the line from `start` on stands before what goes on as `after` does for the most characters, and how
+    many those are; 0 and 0 where nothing does."""
+    end = _END.search(text, start, start + REACH)
+    stop = end.start() if end else min(len(text), start + REACH)
+    if not line(after).strip():
+        whole = end is not None or stop == len(text)
+        return (stop - start, agreement(text[stop : stop + len(after)], after)) if whole else (0, 0)
+
+    def at(count: int) -> int:
+        return text.find(after[:count], start, stop - 1 + count)
+
+    agreed, most = 0, len(after)
+    while agreed < most:
+        count = (agreed + most + 1) // 2
+        agreed, most = (count, most) if at(count) >= 0 else (agreed, count - 1)
+    return (at(agreed) - start, agreed) if agreed else (0, 0)
+
+
+def line(text: str) -> str:
+    """The first one."""
+    return _END.split(text, maxsplit=1)[0]
+
+
+def agreement(left: str, right: str) -> int:
+    """How many characters both begin with."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((at for at, (a, b) in pairs if a != b or a == UNKNOWN), min(len(left), len(right)))
 
 
 def names(fills: Sequence[str], *, most: int = 8) -> list[str]:

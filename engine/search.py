@@ -1,13 +1,15 @@
-"""Draft and verify: a token tree over one hole, scored by causal passes of the untouched base.
+"""Draft and verify: a token tree over one hole, scored by causal passes of the base.
 
 The canvas and the lookup propose whole chains; one pass scores all of their tokens at once, and left-to-right steps go
 on from the best places (best first, several a pass). A chain that reaches the suffix is scored on: the candidate with
-the highest log p(fill) + log p(suffix head | fill) wins. What all surviving hypotheses share is locked. With a
+the highest log p(fill) + log p(suffix head | fill) wins. A fill may also end inside a token that goes on into the
+suffix, as `"` does before `: 1`: models know the two as one. What all surviving hypotheses share is locked. With a
 generator another answer is looked for: it is ranked by perturbed log-probabilities, and reports the model's own. Pure
 state: `plan` says which rows to run, `receive` takes their log-probabilities. (Speculative decoding: Leviathan et al.
 2023; token trees: SpecInfer, Miao et al. 2024; stochastic beam search: Kool et al. 2019.)
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from caesura.engine.canvas import HoleState, Vocabulary, by_token, spans
+from caesura.engine.canvas import HoleState, Vocabulary, by_token, is_whole, spans
 from caesura.engine.grammar.solve import State
 
 WIDTH = 4  # hypotheses scored in one pass
@@ -24,6 +26,7 @@ BRANCH = 3  # left-to-right children of a hypothesis
 PASSES = 40  # of a hole, at most
 PATIENCE = 1.0  # nats a hypothesis must promise more for every pass that found no better candidate
 HEAD = 6  # suffix tokens that judge a fill
+CROSSED = 16  # bytes of the suffix that a token may go on into
 DEPTH_BONUS = 0.7  # nats a token: best-first would else never leave the shallow nodes
 USUAL_NATS = 2.0  # a token of the suffix head under a fill that fits
 END_MARGIN = 4.0  # nats; see `_best_ends`
@@ -39,7 +42,8 @@ Source = Literal["canvas", "lookup", "left_to_right"]
 @dataclass(eq=False)
 class Node:
     """One token of a hypothesis. `logp` is of the whole path, given the forced text; `rank` is what it is chosen by:
-    the same, or perturbed. `state` is of the hole's grammar behind it. `row` is its place in the KV."""
+    the same, or perturbed. `state` is of the hole's grammar behind it. `row` is its place in the KV. `cut`: how many
+    bytes of it are the fill's, where the rest begins the suffix."""
 
     token: int
     parent: "Node | None"
@@ -50,6 +54,7 @@ class Node:
     depth: int
     state: State = ()
     row: int = -1
+    cut: int | None = None
     children: dict[int, "Node"] = field(default_factory=dict)
 
     def path(self) -> list["Node"]:
@@ -65,12 +70,19 @@ class Node:
 @dataclass(eq=False)
 class End:
     """A hypothesis that ends here. `logp` is of its path and the end; `score` is its rank and the log-probability of
-    the suffix head, once that is known."""
+    the suffix head, once that is known. `behind` are the tokens that judge it; the first is in the rank already."""
 
     node: Node
     logp: float
     bound: float  # its rank, which is an upper bound of the score
+    behind: list[int]
     score: float | None = None
+
+    @property
+    def row(self) -> int:
+        """Of what stands before `behind`."""
+        assert self.node.parent is not None
+        return self.node.row if self.node.cut is None else self.node.parent.row
 
 
 @dataclass(frozen=True)
@@ -100,6 +112,9 @@ class Search:
         self.vocabulary, self.hole, self.start, self.generator = vocabulary, hole, start, generator
         self.width = width
         self.tail, self.head = list(tail), list(head[: HEAD if width > 1 else 1])
+        behind = b"".join(vocabulary.pieces[token] for token in head)
+        self._crossing = vocabulary.crossing(behind[:CROSSED], hole.one_line)
+        self._across = torch.tensor([token for token, _ in self._crossing], dtype=torch.int64)
         self.root = Node(self.tail[-1] if self.tail else 0, None, 0.0, 0.0, hole.forced, "left_to_right", 0, hole.state)
         self.open: list[Node] = []  # known probability, not yet run
         self.ends: list[End] = []
@@ -180,9 +195,9 @@ class Search:
             node.row = add(node.token, node.parent.row, depth0 + node.depth, (node, None, 0))
             queue += node.children.values()
         for end in self._best_ends():
-            row = end.node.row
-            for number, token in enumerate(self.head[:-1]):
-                row = add(token, row, depth0 + end.node.depth + 1 + number, (None, end, number))
+            row, place = end.row, depth0 + end.node.depth + (end.node.cut is None)
+            for number, token in enumerate(end.behind[:-1]):
+                row = add(token, row, place + number, (None, end, number))
         self.passes += 1
         columns = len(self._ancestors)
         mask = torch.tensor([[bool(seen >> c & 1) for c in range(columns)] for seen in self._ancestors[first:]])
@@ -208,7 +223,7 @@ class Search:
             if node is not None:
                 self._expand(node, row)
             elif end is not None:
-                running[end] = running.get(end, end.bound) + float(row[self.head[number + 1]])
+                running[end] = running.get(end, end.bound) + float(row[end.behind[number + 1]])
         for end, score in running.items():
             end.score = score
         self._prune()
@@ -222,7 +237,9 @@ class Search:
         gain = self._gain(node, logp)
         best = (gain + bias).topk(min(BRANCH, self.width))
         if not node.pending:
-            self._maybe_end(node, logp, gain, -math.inf if self.width > 1 else float(best.values[0]))
+            least = -math.inf if self.width > 1 else float(best.values[0])
+            self._maybe_end(node, logp, gain, least)
+            self._maybe_cross(node, logp, gain, least)
         for token, child in node.children.items():
             child.logp, child.rank = node.logp + float(logp[token]), node.rank + float(gain[token])
         if node.depth >= self.hole.max_tokens:
@@ -248,8 +265,7 @@ class Search:
         grammar, raw = self.hole.grammar, self._own(node)
         if grammar is not None and not (grammar.ends(node.state) and grammar.sound(raw, whole=True)):
             return
-        text = raw.decode("utf-8", errors="ignore")
-        if not node.depth or text.encode() != raw or not text.strip():
+        if not is_text(raw):
             return
         ends = torch.tensor(self.head[:1]) if self.head else self.vocabulary.line_ends
         if self.width == 1 and self.hole.one_line and ends[0] in self.vocabulary.line_ends:
@@ -258,8 +274,33 @@ class Search:
         rank = together if self.generator is None else gain[ends].max()  # a Gumbel of a sum is the greatest of it
         if rank < least:
             return
-        bound = node.rank + float(rank)
-        self.ends.append(End(node, node.logp + float(together), bound, None if len(self.head) > 1 else bound))
+        self._end(node, node.logp + float(together), node.rank + float(rank), self.head)
+
+    def _maybe_cross(self, node: Node, logp: Tensor, gain: Tensor, least: float) -> None:
+        """A fill may end inside the likeliest token that goes on into the suffix, if it adds `least` to the rank. Where
+        that can be cut in more than one place, the suffix behind it decides."""
+        if not self._crossing or self.hole.grammar is not None or node.depth >= self.hole.max_tokens:
+            return
+        token = int(self._across[gain[self._across].argmax()])
+        if gain[token] < least:
+            return
+        taken, rank = node.logp + float(logp[token]), node.rank + float(gain[token])
+        for cut in (at for number, at in self._crossing if number == token):
+            leaf = Node(token, node, taken, rank, b"", "left_to_right", node.depth + 1, cut=cut)
+            if is_text(self._own(leaf)):
+                rest = self._left_of_head(len(self.vocabulary.pieces[token]) - cut)
+                self._end(leaf, taken, rank, [token, *rest])
+
+    def _left_of_head(self, taken: int) -> list[int]:
+        """The head without its first bytes, in tokens."""
+        pieces = [self.vocabulary.pieces[token] for token in self.head]
+        starts = [0, *itertools.accumulate(len(piece) for piece in pieces)]
+        if taken in starts:
+            return self.head[starts.index(taken) :]
+        return self.vocabulary.spelled(b"".join(pieces)[taken:].decode(errors="ignore").encode())
+
+    def _end(self, node: Node, logp: float, bound: float, behind: list[int]) -> None:
+        self.ends.append(End(node, logp, bound, behind, None if len(behind) > 1 else bound))
 
     # Decisions
 
@@ -314,8 +355,11 @@ class Search:
             return False
         return self.passes >= passes(self.hole, self.width) or not (self.open or self._best_ends())
 
+    def _piece(self, node: Node) -> bytes:
+        return self.vocabulary.pieces[node.token][: node.cut]
+
     def _bytes(self, node: Node) -> bytes:
-        return b"".join(self.vocabulary.pieces[n.token] for n in node.path())
+        return b"".join(self._piece(n) for n in node.path())
 
     def _own(self, node: Node) -> bytes:
         """The bytes of a path, without the forced part."""
@@ -361,14 +405,15 @@ class Search:
     def tokens(self, node: Node) -> list[int]:
         """Of an answer."""
         answer = self.answer(node)
-        return [n.token for n in node.path()] if answer == self._bytes(node) else self.vocabulary.spelled(answer)
+        whole = node.cut is None and answer == self._bytes(node)
+        return [n.token for n in node.path()] if whole else self.vocabulary.spelled(answer)
 
     def confidence(self, node: Node) -> float:
         """Geometric mean of the token probabilities of the path, and of ending there if it is a candidate."""
         if not node.depth:
             return 0.0
         ended = next((e for e in self.ends if e.node is node), None)
-        logp, count = (ended.logp, node.depth + 1) if ended else (node.logp, node.depth)
+        logp, count = (ended.logp, node.depth + (node.cut is None)) if ended else (node.logp, node.depth)
         return math.exp(min(0.0, max(-50.0, logp / count)))
 
     def probabilities(self, node: Node, answer: bytes | None = None) -> tuple[tuple[int, float], ...]:
@@ -376,7 +421,7 @@ class Search:
         that of what closes the path, which no model has proposed, is 0."""
         nodes = node.path()
         given = [n.logp - n.parent.logp for n in nodes if n.parent is not None]
-        pieces = [(self.vocabulary.pieces[n.token], math.exp(min(0.0, p))) for n, p in zip(nodes, given, strict=True)]
+        pieces = [(self._piece(n), math.exp(min(0.0, p))) for n, p in zip(nodes, given, strict=True)]
         path = self._bytes(node)
         if answer is not None and not answer.startswith(path):
             pieces, path = [], b""
@@ -385,6 +430,11 @@ class Search:
 
     def sources(self, node: Node) -> list[Source]:
         return [n.source for n in node.path()]
+
+
+def is_text(raw: bytes) -> bool:
+    """Whether a fill may be these bytes: whole characters, not blanks alone."""
+    return is_whole(raw) and bool(raw.decode().strip())
 
 
 def passes(hole: HoleState, width: int) -> int:

@@ -359,6 +359,7 @@ class Supervisor:
             worker_pid=child.pid,
             uptime_s=now - self._started,
             peers=len(self._ledger.peers),
+            clients=tuple(sorted(peer.client for peer in self._ledger.peers.values())),
             live=len(self._ledger.live()),
             queued=len(self._ledger.waiting()),
             done=self._done,

@@ -73,9 +73,12 @@ class Stored(Mapping[str, Tensor]):
             tensor, *rest = (self._file.get_tensor(part) for part in parts)
             if form == "q4":
                 tensor = torch.stack((tensor & 15, tensor >> 4), -1).flatten(1)
-            return grouped(tensor.float(), *rest) if form else tensor.float()
+            return grouped(tensor, *rest) if form else tensor.float()
         except (SafetensorError, RuntimeError) as error:
             raise WeightsError(f"The tensor {name} is damaged ({one_line(error)}); install the model again.") from error
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._forms  # without reading the tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._forms)
@@ -91,9 +94,9 @@ def one_line(error: BaseException) -> str:
 
 def grouped(q: Tensor, scale: Tensor, least: Tensor | None = None) -> Tensor:
     """[N, K] codes with [N, K/32] scale (and minimum) -> [N, K] float32."""
-    groups = q.view(q.shape[0], -1, GROUP) * scale.float()[..., None]
+    groups = q.float().view(q.shape[0], -1, GROUP).mul_(scale.float()[..., None])
     if least is not None:
-        groups = groups + least.float()[..., None]
+        groups += least.float()[..., None]
     return groups.flatten(1)
 
 

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -141,11 +142,26 @@ def _load(name: str, device: str) -> tuple[Scheduler, str]:
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     from caesura.engine import models, scheduler
 
-    try:
-        model = models.load(name, device, _context())
-    except models.ModelError as error:
-        raise CannotLoad(str(error)) from error
+    with frugal():
+        try:
+            model = models.load(name, device, _context())
+        except models.ModelError as error:
+            raise CannotLoad(str(error)) from error
     return scheduler.Scheduler(model, lambda error: log.error("A job was given up.", exc_info=error)), model.device
+
+
+@contextmanager
+def frugal() -> Iterator[None]:
+    """What loading takes for a moment goes back to the system, where the allocator is glibc's."""
+    import ctypes
+
+    arenas, libc = -8, ctypes.CDLL(None)
+    if not hasattr(libc, "malloc_trim"):
+        yield
+        return
+    libc.mallopt(arenas, 1)  # a pool a thread would leave more holes that stay resident
+    yield
+    libc.malloc_trim(0)
 
 
 def _context() -> int | None:

@@ -81,7 +81,7 @@ def forward(net: Net, *canvas: Any) -> Tensor:
 @torch.no_grad()
 def steps(config: Config, device: str, repeats: int, shapes: Iterable[tuple[int, int, int]]) -> list[dict[str, Any]]:
     """Canvas rows, head included, over cached contexts."""
-    net = Net(config, random_weights(config, device), full=True, device=device)
+    net = Net(config, random_weights(config, device), "all", device=device)
     net.trained = {name: torch.nn.Parameter(p.bfloat16()) for name, p in net.trained.items()}
     found = []
     for batch, context, rows in shapes:
@@ -122,7 +122,7 @@ def training(config: Config, device: str, contexts: int, repeats: int, *, compil
     batches = [{n: t.to(device) for n, t in synthetic(config, contexts, b).items()} for b in BUCKETS]
     rows = [batch["context"].numel() + batch["ids"].numel() for batch in batches]
     for compiled in (False, True)[: 1 + compile]:
-        net = Net(config, random_weights(config, device), full=True, device=device, compiled=compiled)
+        net = Net(config, random_weights(config, device), "all", device=device, compiled=compiled)
         optimizer = torch.optim.AdamW(net.trained.values(), lr=1e-5, fused=True)
 
         def both(net: Net = net, optimizer: torch.optim.Optimizer = optimizer) -> None:

@@ -92,8 +92,9 @@ def unstage(arguments: argparse.Namespace) -> None:
     model, corpus = arguments.work / "model", arguments.work / "corpus"
     model.mkdir(exist_ok=True)
     corpus.mkdir(exist_ok=True)
-    for name in ("config.json", "tokenizer.json", "manifest.json"):
-        shutil.copy(arguments.embedded / name, model)
+    for name in ("config.json", "tokenizer.json", "manifest.json", "context.safetensors"):
+        if (arguments.embedded / name).exists():  # the update of the context path, if the model has one
+            shutil.copy(arguments.embedded / name, model)
     join(staged, model / "base.safetensors")
     expected = json.loads((model / "manifest.json").read_text())["files"]["base.safetensors"]
     assert sha256(model / "base.safetensors") == expected, "the base does not match its manifest"
@@ -131,6 +132,7 @@ def join_model(arguments: argparse.Namespace) -> None:
     for path in model.iterdir():
         if re.search(r"\.part\d+$", path.name) or path.name == "contents.json":
             path.unlink()
+    (model / "context.safetensors").unlink(missing_ok=True)  # the base that came back has it inside
     embedded = Path(__file__).parents[1] / "engine" / "embedded"
     for name in ("config.json", "tokenizer.json"):
         shutil.copy(embedded / name, model)

@@ -32,7 +32,7 @@ from caesura.server.warm import Proposal
 from caesura.server.workspace import Open, Workspace
 
 CLOSE_S = 1.0
-STREAM = "caesura/inlineCompletionStream"  # see docs/protocol.md
+STREAM, CURSOR = "caesura/inlineCompletionStream", "caesura/cursor"  # see docs/protocol.md
 NOTHING = types.InlineCompletionList(items=[])
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class App:
     """The language server. `make_engine` gets the options and a name for the client."""
 
     def __init__(self, make_engine: Callable[[Options, str], Engine]) -> None:
-        self.server = Server("caesura", __version__, {"caesura": {"stream": STREAM}}, SYNC)
+        self.server = Server("caesura", __version__, {"caesura": {"stream": STREAM, "cursor": CURSOR}}, SYNC)
         self.server.on_malformed = self.malformed
         self.server.on_exit = self.exit
         self.workspace = Workspace()
@@ -69,6 +69,7 @@ class App:
         on(types.TEXT_DOCUMENT_DID_CLOSE, self.did_close)
         on(types.TEXT_DOCUMENT_INLINE_COMPLETION, self.inline_completion, types.InlineCompletionOptions())
         on(STREAM, self.stream)
+        on(CURSOR, self.cursor)
         on("textDocument/didShowCompletion", self.did_show)
         on("textDocument/didPartiallyAcceptCompletion", self.did_accept_a_part)
         self._cells.register(on)
@@ -91,8 +92,11 @@ class App:
         self._status = Status(self.server, self._engine, wanted=client.wants_status(params), progress=draws)
         self._engine.on_change, self._engine.on_job = self._changed, self._trace.job
 
-    async def initialized(self, params: types.InitializedParams) -> None:
-        self._configure({})
+    def initialized(self, params: types.InitializedParams) -> None:
+        self._configure({})  # before the message behind this one, which may bring settings
+        self._soon(self._start())
+
+    async def _start(self) -> None:
         await self._engine.start()
         self._soon(client.watch_settings(self.server))
         await self._pull_settings()
@@ -237,6 +241,15 @@ class App:
         )
         answer = self._typing.propose(opened, cursor, invoked=invoked, on_draft=stream.draft)
         return _completion(opened, cursor, answer, stream.done)
+
+    def cursor(self, params: Any) -> None:
+        """The cursor has come to rest somewhere, and nothing is asked for yet."""
+        try:
+            uri, position = str(params.textDocument.uri), (int(params.position.line), int(params.position.character))
+        except (AttributeError, TypeError, ValueError):
+            return
+        if opened := self.workspace.get(uri):
+            self._typing.rested(opened, opened.document.offset(position))
 
     # What became of an item, as Copilot's clients tell it
 

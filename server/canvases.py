@@ -5,7 +5,7 @@ computing ahead. The engine, and what lies around a document, are passed in.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from time import perf_counter
@@ -68,6 +68,8 @@ class Canvases:
         self._options = options
         self._around = around
         self._trouble = ""
+        self._reading: asyncio.Task[None] | None = None  # of what lies around a resting cursor
+        self._readings, self._reader = 0, job_id()
 
     def __repr__(self) -> str:
         return f"<Canvases {self._trouble!r}>"
@@ -84,7 +86,7 @@ class Canvases:
         """The canvas for `at`: one there is that still agrees, else a new one; and which of them. `least` is the
         confidence asked of what is shown."""
         start = partial(self._start, cursor, opened, at, priority, least, selected)
-        cursor.at, cursor.restart = at, start
+        cursor.at, cursor.restart, cursor.readings = at, start, self._readings
         canvas = self._known(cursor, opened, at, selected)
         if canvas is None:
             return start(), "cold"
@@ -126,17 +128,48 @@ class Canvases:
         typed = Typed(start, opened.document.text[start:at])
         draft = _draft((cursor.canvas, *cursor.resting), typed.text, lead, at)
         began = perf_counter()
-        place = self._context(opened, start, at, lead)
-        context_ms = (perf_counter() - began) * 1000
+        place = self._place(cursor, opened, start, at, lead)
         canvas = WarmCanvas(typed, place, lead=lead, least=least)
-        canvas.replaces, canvas.context_ms = selected is not None, context_ms
+        canvas.replaces, canvas.context_ms = selected is not None, (perf_counter() - began) * 1000
+        cursor.put(canvas)
+        self._launch(cursor, opened, canvas, priority, cursor.key, draft=draft)
+        return canvas
+
+    def read(self, cursor: Cursor, opened: Open, at: int) -> None:
+        """Have the context of `at` prefilled in idle time. That of a known canvas was, unless other readings have taken
+        its place in the engine's cache since. There is one reading at a time: it ends with this."""
+        self.end_reading()
+        known = self._known(cursor, opened, at, None) is not None
+        if known and cursor.readings == self._readings:
+            return
+        canvas = WarmCanvas(Typed(at), self._place(cursor, opened, at, at))
+        if self._wanted(canvas):
+            job = self._job(cursor, opened, canvas, "speculative", self._reader)
+            self._readings += 1
+            cursor.readings = self._readings if known else cursor.readings
+            self._reading = asyncio.create_task(self._prefill(job))
+
+    def end_reading(self) -> None:
+        """Before another job begins, so that the engine has what was read so far for it."""
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+
+    async def _prefill(self, job: wire.Infill) -> None:
+        """Until the engine says the first thing of the hole; its KV cache has the context then. Where it fails, nobody
+        has asked for anything yet."""
+        with suppress(EngineError):
+            async with aclosing(self._engine.infill(job)) as events:
+                await anext(events, None)
+
+    def _place(self, cursor: Cursor, opened: Open, start: int, at: int, lead: str = "") -> Context:
+        """The context there, with the cursor's neighbours chosen for it."""
+        place = self._context(opened, start, at, lead)
         line, generation = opened.document.position(at)[0], self._around.generation
         if cursor.generation != generation or abs(line - cursor.anchor) > NEARBY:
             cursor.anchor, cursor.generation = line, generation
             cursor.neighbours = self._around.neighbours(opened, place, cursor.neighbours)
-        cursor.put(canvas)
-        self._launch(cursor, opened, canvas, priority, cursor.key, draft=draft)
-        return canvas
+        return place
 
     def _context(self, opened: Open, start: int, end: int, lead: str = "") -> Context:
         """The context of the hole behind `lead`, which is thought to stand in the place of `start:end`."""
@@ -160,14 +193,32 @@ class Canvases:
         seed: int = 0,
     ) -> None:
         """Begin the job of a canvas, unless nothing is wanted there."""
-        place, options = canvas.context, self._options()
-        if not {"comment": options.in_comments, "string": options.in_strings}.get(place.scope, True):
+        if not self._wanted(canvas):
             canvas.over = True
             return
+        job = self._job(cursor, opened, canvas, priority, key, draft=draft, seed=seed)
+        canvas.task = asyncio.create_task(self._run(cursor, opened, canvas, job))
+
+    def _wanted(self, canvas: WarmCanvas) -> bool:
+        options = self._options()
+        return {"comment": options.in_comments, "string": options.in_strings}.get(canvas.context.scope, True)
+
+    def _job(
+        self,
+        cursor: Cursor,
+        opened: Open,
+        canvas: WarmCanvas,
+        priority: Literal["invoked", "automatic", "speculative"],
+        key: str,
+        *,
+        draft: tuple[str] | None = None,
+        seed: int = 0,
+    ) -> wire.Infill:
+        place, options = canvas.context, self._options()
         canvas.job, canvas.offer = job_id(), self._offer(opened, canvas)
         wanted = canvas.offer.segments if canvas.offer else (hole(place, options.max_tokens),)
         prefix, segments, suffix = privacy.concealed(place.prefix, wanted, place.suffix)
-        job = wire.Infill(
+        return wire.Infill(
             job=canvas.job,
             document=key,
             version=max(0, opened.document.version),
@@ -182,7 +233,6 @@ class Canvases:
             seed=seed,
             schemas=canvas.offer.schemas if canvas.offer else (),
         )
-        canvas.task = asyncio.create_task(self._run(cursor, opened, canvas, job))
 
     def _offer(self, opened: Open, canvas: WarmCanvas) -> Offer | None:
         """What the grammar of the document's language lets stand behind the lead of a canvas."""

@@ -151,7 +151,9 @@ def _low_enough(lines: list[str], context: Context) -> str:
 
 
 def _inside(text: str, context: Context, row: Language) -> str:
-    """Up to where `text` leaves the innermost brackets or string of the prefix, if the suffix closes them."""
+    """Up to where `text` leaves the innermost brackets or string of the prefix, if the suffix closes them. A line that
+    goes from one bracket into the next leaves none."""
+    before, after = line_before(context.prefix, len(context.prefix)), line_after(context.suffix, 0)
     scan = _behind_prefix(context)
     depth, quote = len(scan.open), scan.quote
     spans = quote in (*row.long_quotes, *row.spanning)
@@ -162,7 +164,7 @@ def _inside(text: str, context: Context, row: Language) -> str:
                 return text  # no one else ends the string
             leaves.append(end - len(quote))
             quote = ""
-        elif len(scan.open) < depth:
+        elif len(scan.open) < depth and not _turns(_line_at(before + text + after, len(before) + end - 1), row):
             leaves.append(end - 1)
             depth = len(scan.open)
     if not leaves:
@@ -173,6 +175,17 @@ def _inside(text: str, context: Context, row: Language) -> str:
         len(context.suffix) > NEAR
     )  # closed where we cannot see
     return text[: min(faults, key=lambda end: (faults[end], end))]
+
+
+def _turns(line: str, row: Language) -> bool:
+    """Whether it closes a bracket and opens another of its kind, as `} else {` does."""
+    bare = line.strip()
+    scan = Scan(row).feed(bare)
+    return PARTNER.get(bare[:1]) == bare[-1:] and scan.faults == len(scan.open) == 1
+
+
+def _line_at(text: str, offset: int) -> str:
+    return line_before(text, offset) + line_after(text, offset)
 
 
 def _without_rest_of_line(text: str, context: Context, row: Language, after: str) -> str:

@@ -29,6 +29,7 @@ class Cursor:
         self.generation = -1  # of what lies around, when they were
         self.shown: Shown | None = None
         self.ticket = 0  # of the newest request
+        self.readings = 0  # how many had begun, of all documents, when the engine last had the context of the canvas
         self.changed = asyncio.Event()  # replaced whenever it is set
 
     def __repr__(self) -> str:

@@ -97,7 +97,13 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     ] = {}
     in_comments: Annotated[bool, _about("suggest in comments")] = True
     in_strings: Annotated[bool, _about("suggest in strings")] = True
-    warm: Annotated[bool, _about("begin to denoise at each edit; off: at the request, which saves power")] = True
+    warm: Annotated[
+        bool,
+        _about(
+            "begin to denoise at each edit, and to read the context where the cursor rests; off: at the request, which"
+            " saves power"
+        ),
+    ] = True
     speculate: Annotated[bool, _about("in idle time, compute what comes after the suggestion that is shown")] = True
     structured: Annotated[
         bool, _about("in JSON and Markdown, suggest what is valid by construction, and offer structured edits")

@@ -88,6 +88,7 @@ class Typing:
         """The text has changed: keep the canvas if the user typed what it proposes, else begin a new one."""
         cursor = self._cursor(opened.document.uri)
         cursor.take_ticket()
+        self._canvases.end_reading()
         now = asyncio.get_running_loop().time()
         for edit in edits:
             cursor.follow(edit)
@@ -103,11 +104,20 @@ class Typing:
 
     def replaced(self, uri: str) -> None:
         """The whole text was replaced. Where the cursor is now, nobody knows: the next request begins a canvas."""
+        self._canvases.end_reading()
         if cursor := self._cursors.get(uri):
             cursor.take_ticket()
             cursor.drop()
             if cursor.shown:
                 cursor.shown.moved = True
+
+    def rested(self, opened: Open, at: int) -> None:
+        """The cursor has come to rest: have the engine read what lies around it before the first key. A document that
+        is only looked at takes no other's place."""
+        cursor = self._cursors.get(opened.document.uri) or Cursor(job_id())
+        self._canvases.end_reading()
+        if self._options().warm and not self._off(opened, invoked=False):
+            self._canvases.read(cursor, opened, at)
 
     def propose(
         self,
@@ -123,6 +133,7 @@ class Typing:
 
         The text is read now, before an edit that may come while the answer waits for its turn."""
         cursor = self._cursor(opened.document.uri)
+        self._canvases.end_reading()
         late = asyncio.get_running_loop().time() + self._options().deadline_ms / 1000
         asked = _Asked(cursor, cursor.take_ticket(), opened, at, selected is not None, perf_counter(), late, on_draft)
         shown = cursor.canvas is not None and bool(cursor.canvas.shown) and cursor.canvas.agrees(at)
@@ -135,6 +146,7 @@ class Typing:
 
     def close(self, uri: str) -> None:
         """Free what belongs to a document; its jobs are cancelled."""
+        self._canvases.end_reading()
         if cursor := self._cursors.pop(uri, None):
             cursor.take_ticket()
             cursor.drop()

@@ -13,6 +13,7 @@ from caesura.engine import supervisor, worker
 from caesura.engine.child import Patience
 
 ANSWER = "answer"
+OTHER = "another"  # the second candidate where the text begins with `again`
 VALUE = "12"  # of a hole with a grammar
 
 
@@ -70,6 +71,10 @@ class Scheduler:
             fills = [wire.Fill("")] * number
         elif request.prefix.startswith("some"):
             fills[0] = wire.Fill("")
+        elif request.prefix.startswith("doubt"):
+            fills = [
+                wire.Fill(text, (), 0.5, len(ANSWER) - step, tuple((end + 1, 0.5) for end in range(step)))
+            ] * number
         if step < len(ANSWER):
             return [(peer, wire.Locked(job, step, tuple(fills), step, len(ANSWER)))]
         del self.jobs[peer, job]
@@ -79,6 +84,7 @@ class Scheduler:
             job=job,
             seq=step,
             holes=tuple(fills),
+            alternatives=((wire.Fill(OTHER, ((0, len(OTHER)),), 0.3),),) if request.prefix.startswith("again") else (),
             steps=step,
             tokens=wire.Tokens(canvas=1),
             timings=wire.Timings(denoise_ms=12.0, first_lock_ms=2.0, total_ms=12.1 if self.model != "slow" else 2500),

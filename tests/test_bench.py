@@ -7,8 +7,9 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -29,6 +30,31 @@ def quality(beside: None) -> ModuleType:
 
 
 @pytest.fixture(scope="module")
+def sandbox(beside: None) -> ModuleType:
+    return importlib.import_module("infilling.sandbox")
+
+
+@pytest.fixture(scope="module")
+def cases(beside: None) -> ModuleType:
+    return importlib.import_module("infilling.cases")
+
+
+@pytest.fixture(scope="module")
+def scores(beside: None) -> ModuleType:
+    return importlib.import_module("infilling.scores")
+
+
+@pytest.fixture(scope="module")
+def rows(beside: None) -> ModuleType:
+    return importlib.import_module("infilling.rows")
+
+
+@pytest.fixture(scope="module")
+def report(beside: None) -> ModuleType:
+    return importlib.import_module("infilling.report")
+
+
+@pytest.fixture(scope="module")
 def latency(beside: None) -> ModuleType:
     return importlib.import_module("latency")
 
@@ -36,8 +62,8 @@ def latency(beside: None) -> ModuleType:
 # The sandbox
 
 
-def test_a_program_that_runs_to_its_end_passes(quality: ModuleType) -> None:
-    assert quality.passes("import math, random\nprint('noise', math.pi, random.random())")
+def test_a_program_that_runs_to_its_end_passes(sandbox: ModuleType) -> None:
+    assert sandbox.passes("import math, random\nprint('noise', math.pi, random.random())")
 
 
 @pytest.mark.parametrize(
@@ -51,14 +77,14 @@ def test_a_program_that_runs_to_its_end_passes(quality: ModuleType) -> None:
         "x = bytearray(2 << 30)",
     ],
 )
-def test_a_program_that_fails_or_leaves_early_does_not_pass(quality: ModuleType, program: str) -> None:
-    assert not quality.passes(program)
+def test_a_program_that_fails_or_leaves_early_does_not_pass(sandbox: ModuleType, program: str) -> None:
+    assert not sandbox.passes(program)
 
 
-def test_an_endless_loop_ends(quality: ModuleType) -> None:
+def test_an_endless_loop_ends(sandbox: ModuleType) -> None:
     began = time.monotonic()
-    assert not quality.passes("while True: pass", cpu_s=1)
-    assert not quality.passes("import time\ntime.sleep(60)", wall_s=0.5)
+    assert not sandbox.passes("while True: pass", cpu_s=1)
+    assert not sandbox.passes("import time\ntime.sleep(60)", wall_s=0.5)
     assert time.monotonic() - began < 10
 
 
@@ -80,11 +106,11 @@ def test_an_endless_loop_ends(quality: ModuleType) -> None:
         "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (9, 9))",
     ],
 )
-def test_a_program_reaches_nothing_outside(quality: ModuleType, tmp_path: Path, program: str) -> None:
+def test_a_program_reaches_nothing_outside(sandbox: ModuleType, tmp_path: Path, program: str) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     old.write_text("old")
     tried = program.format(old=str(old), new=str(new), folder=str(tmp_path))
-    assert quality.passes(f"try:\n    exec({tried!r})\nexcept PermissionError:\n    pass\nelse:\n    1 / 0")
+    assert sandbox.passes(f"try:\n    exec({tried!r})\nexcept PermissionError:\n    pass\nelse:\n    1 / 0")
     assert old.read_text() == "old"
     assert not new.exists()
 
@@ -101,43 +127,87 @@ TASK = {
 }
 
 
-def test_the_cursor_is_behind_the_indentation(quality: ModuleType) -> None:
-    case = quality.at_cursor(TASK)
+def test_the_cursor_is_behind_the_indentation(cases: ModuleType) -> None:
+    case = cases.at_cursor(TASK)
     assert case.prefix == "def double(x):\n    y = x\n    "
     assert case.suffix == "\n\n# end\n"
-    assert case.middle == "return x + y"
+    assert (case.middle, case.kind) == ("return x + y", "line")
+    block = cases.at_cursor({**TASK, "canonical_solution": "    x += y\n    return x\n"})
+    assert (block.middle, block.kind) == ("x += y\n    return x", "block")
+
+
+def test_santacoders_lines_are_put_together(cases: ModuleType) -> None:
+    task = {"name": "n", "language": "js", "prompt": "{\n  a();", "suffix": "}", "canonical_solution": "  b();"}
+    case = cases.joined(task)
+    assert case.filled(case.middle) == "{\n  a();\n  b();\n}"
+    assert (case.middle, case.lang) == ("b();", "javascript")
 
 
 @pytest.mark.parametrize(
-    ("fill", "exact", "passed"),
+    ("fill", "exact", "parses", "passed"),
     [
-        ("return x + y", True, True),
-        ("return x + y  ", True, True),
-        ("return 2 * x", False, True),
-        ("return x", False, False),
-        ("    return x + y", False, False),
-        ("", False, False),
+        ("return x + y", True, True, True),
+        ("return x + y  ", True, True, True),
+        ("return 2 * x", False, True, True),
+        ("return x", False, True, False),
+        ("    return x + y", False, False, False),
+        ("return (", False, False, False),
+        ("", False, True, False),
     ],
 )
-def test_exact_and_pass(quality: ModuleType, fill: str, exact: bool, passed: bool) -> None:
-    found = quality.score(quality.at_cursor(TASK), quality.Completion(fill))
-    assert (found.exact, found.passed) == (exact, passed)
+def test_a_fill_of_a_program(
+    cases: ModuleType, scores: ModuleType, fill: str, exact: bool, parses: bool, passed: bool
+) -> None:
+    found = scores.score(cases.at_cursor(TASK), fill)
+    assert (found.exact, found.parses, found.passed) == (exact, parses, passed)
+
+
+@pytest.mark.parametrize(
+    ("language", "prefix", "middle", "suffix", "fill", "parses"),
+    [
+        ("json", '{"a": ', "1", "}", "[2]", True),
+        ("json", '{"a": ', "1", "}", "[2", False),
+        ("javascript", "f(", "x, y", ");\n", "z", True),
+        ("javascript", "f(", "x, y", ");\n", "z)", False),
+        ("markdown", "| a | b |\n|---|---|\n| ", "c | d |", "\n", "e | f |", True),
+        ("markdown", "| a | b |\n|---|---|\n| ", "c | d |", "\n", "e |", False),
+        ("markdown", "- a\n- ", "b", "\n", "anything", None),
+    ],
+)
+def test_whether_a_text_is_valid_with_its_fill(
+    cases: ModuleType, scores: ModuleType, language: str, prefix: str, middle: str, suffix: str, fill: str, parses: bool
+) -> None:
+    assert scores.parses(cases.Case("", prefix, suffix, middle, language), fill) is parses
+
+
+def test_length_and_first_line(cases: ModuleType, scores: ModuleType) -> None:
+    found = scores.score(cases.Case("", "", "", "a = 1\nb = 22", "python", "block"), "a = 1\nb")
+    assert (found.first_line, found.exact, found.length) == (True, False, -5)
 
 
 @pytest.mark.parametrize(
     ("left", "right", "expected"),
     [("", "", 1.0), ("", "abc", 0.0), ("abc", "abc", 1.0), ("abc", "abd", 2 / 3), ("kitten", "sitting", 4 / 7)],
 )
-def test_similarity(quality: ModuleType, left: str, right: str, expected: float) -> None:
-    assert quality.similarity(left, right) == pytest.approx(expected)
-    assert quality.similarity(right, left) == pytest.approx(expected)
+def test_similarity(scores: ModuleType, left: str, right: str, expected: float) -> None:
+    assert scores.similarity(left, right) == pytest.approx(expected)
+    assert scores.similarity(right, left) == pytest.approx(expected)
 
 
-def test_interval(quality: ModuleType) -> None:
-    assert quality.interval(0, 200) == (0.0, pytest.approx(0.0188, abs=1e-3))
-    low, high = quality.interval(20, 200)
+def test_interval(scores: ModuleType) -> None:
+    assert scores.interval(0, 200) == (0.0, pytest.approx(0.0188, abs=1e-3))
+    low, high = scores.interval(20, 200)
     assert low == pytest.approx(0.0657, abs=1e-3)
     assert high == pytest.approx(0.1494, abs=1e-3)
+
+
+def test_calibration(scores: ModuleType) -> None:
+    """Nine of ten right at 0.9 is no error; sure and wrong is."""
+    honest = scores.reliability([(0.9, i > 0) for i in range(10)])
+    assert honest[9] == (10, 9.0, 9)
+    assert scores.calibration_error(honest) == 0.0
+    assert scores.calibration_error(scores.reliability([(1.0, False), (0.0, False)])) == 0.5
+    assert scores.calibration_error([]) is None
 
 
 @pytest.mark.parametrize(
@@ -150,54 +220,106 @@ def test_interval(quality: ModuleType) -> None:
         ("", "", ""),
     ],
 )
-def test_lookup(quality: ModuleType, prefix: str, suffix: str, expected: str) -> None:
-    case = quality.Case("", prefix, suffix, "", "", "")
-    assert quality.lookup(case).text == expected
+def test_lookup(cases: ModuleType, rows: ModuleType, prefix: str, suffix: str, expected: str) -> None:
+    assert rows.lookup(cases.Case("", prefix, suffix, "")).text == expected
 
 
 # Rows
 
 
-def test_every_row_has_its_completions(quality: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_row_has_its_completions(
+    cases: ModuleType, rows: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A row is a command from cases to completions; here one that answers in the wrong order."""
     asked: list[list[str]] = []
 
     def answer(command: list[str], **_: Any) -> None:
         asked.append(command)
-        cases = [json.loads(line) for line in Path(command[-3]).read_text().splitlines()]
-        done = [{"id": c["id"], "completion": c["prefix"][-1], "ms": 2.5, "steps": 3} for c in reversed(cases)]
-        Path(command[-1]).write_text("".join(json.dumps(one) + "\n" for one in done))
+        source, target = (part for part in command if part.endswith(".jsonl"))
+        told = [json.loads(line) for line in Path(source).read_text().splitlines()]
+        done = [
+            {"id": c["id"], "completion": f"{c['id']}\nmore", "ms": 2.5} for c in reversed(told)
+        ]  # steps are omitted
+        Path(target).write_text("".join(json.dumps(one) + "\n" for one in done))
 
     monkeypatch.setattr(subprocess, "run", answer)
-    options = SimpleNamespace(model="m", base=Path("b"), deadline_ms=100.0)
-    cases = [quality.Case(str(i), f"x{i}", "", "", "", "") for i in range(4)]
-    for row in ("smollm2", "canvas", "verify"):
-        assert [c.text for c in quality.complete(row, cases, options, tmp_path)] == ["0", "1", "2", "3"]
-    assert [("--sampler" in command, "eval" in command) for command in asked] == [
-        (False, False),
-        (True, True),
-        (False, True),
-    ]
+    means = rows.Means("m", 100.0, Path("b"), Path("p"))
+    found = [cases.Case(str(i), "x = ", "\n", "") for i in range(4)]
+    ours = [("smollm2", False), ("canvas", True), ("left-to-right", True), ("verify", False)]
+    for row, _ in ours:
+        assert [c.text for c in rows.complete(row, found, means, tmp_path)] == [f"{i}\nmore" for i in range(4)]
+    assert [("--sampler" in command) for command in asked] == [sampled for _, sampled in ours]
+    for row in ("smollm2-q4", "qwen"):  # what they say is fitted into its line
+        assert [c.text for c in rows.complete(row, found, means, tmp_path)] == ["0", "1", "2", "3"]
+    assert [command[0] for command in asked[4:]] == ["node", "node"]
 
 
-def test_a_summary_counts_and_the_table_shows_it(quality: ModuleType) -> None:
+def test_what_a_row_or_group_lacks_is_said(quality: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    for given, said in {
+        "": "no cases; give --data, --santa or --held-out",
+        "--data d --groups json-key": "the group json-key needs --held-out",
+        "--data d --rows qwen": "the row qwen needs --peers",
+        "--data d --rows best": "no row best; there are empty, lookup,",
+    }.items():
+        asked = quality.parser()
+        with pytest.raises(SystemExit):
+            quality.checked(asked, asked.parse_args(given.split()))
+        assert said in capsys.readouterr().err
+    options = quality.parser().parse_args(["--data", "d"])
+    quality.checked(quality.parser(), options)
+    assert options.groups == ["single-line", "multi-line", "random-span"]
+    assert options.rows == ["empty", "lookup", "left-to-right", "canvas", "verify"]
+
+
+def test_a_summary_counts_and_the_tables_show_it(rows: ModuleType, scores: ModuleType, report: ModuleType) -> None:
     completions = [
-        quality.Completion("a", 10.0, 4, {"canvas": 3, "left_to_right": 1}),
-        quality.Completion(" ", 30.0, 8, {"canvas": 2}),
-        quality.Completion("", error="too long"),
+        rows.Completion("a", 10.0, 4, {"canvas": 3, "left_to_right": 1}, chance=0.9),
+        rows.Completion(" ", 30.0, 8, {"canvas": 2}, chance=0.1, late=True),
+        rows.Completion("", error="too long"),
     ]
-    scores = [quality.Score(True, True, 1.0), quality.Score(False, True, 0.5), quality.Score(False, False, 0.0)]
-    row = quality.summary(completions, scores)
+    verdicts = [
+        scores.Score(True, True, 1.0, 0, True, True),
+        scores.Score(False, True, 0.5, -4, True, True),
+        scores.Score(False, False, 0.0, 1, None, False),
+    ]
+    row = report.summary(completions, verdicts)
     assert (row["n"], row["exact"], row["pass"], row["similarity"]) == (3, 0.3333, 0.6667, 0.5)
-    assert (row["empty"], row["errors"]) == (0.6667, 1)
+    assert (row["parses"], row["length_error"], row["length_bias"]) == (1.0, 1.67, -1.0)
+    assert (row["empty"], row["errors"], row["late"]) == (0.6667, 1, 1)
     assert row["tokens"] == {"canvas": 5, "lookup": 0, "left_to_right": 1}
     assert row["steps"]["p95"] == 8
-    report = {"rows": {"canvas": row, "empty": quality.summary([quality.Completion("")], scores[2:])}}
-    about = {"n": 3, "seed": 7, "reference_passes": 3, "commit": "c", "machine": "box", "load": 0.1}
-    shown = quality.picture({**report, **about, "model": {"name": "m"}})
-    assert "canvas (1 errors)" in shown
+    assert scores.calibration_error(row["reliability"]) == 0.1
+    trivial = report.summary([rows.Completion("")], verdicts[2:])
+    group = {"data": "d", "n": 3, "seed": 7, "reference_passes": 3, "rows": {"canvas": row, "empty": trivial}}
+    shown = report.picture("g", group)
+    assert "canvas (1 errors, 1 late)" in shown
     assert "5/0/1" in shown
-    assert len({len(line) for line in shown.splitlines()[3:-1]}) == 1
+    assert len({len(line) for line in shown.splitlines()[1:]}) == 1
+    told = {"groups": {"g": group, "h": {**group, "rows": {**group["rows"], "verify": row}}}}
+    lines = report.markdown(told).splitlines()
+    assert lines[0] == "| | empty | canvas |"
+    assert lines[2] == "| g, 3 | 0.0 / 0.0 | 33.3 / 66.7 |"
+    assert "| **ms p50** | | 20.0 |" in lines
+    assert "| **calibration error %** | | 10.0 |" in lines
+
+
+def test_one_command_writes_the_table_and_the_plot_of_the_docs(
+    quality: ModuleType, rows: ModuleType, scores: ModuleType, report: ModuleType, tmp_path: Path
+) -> None:
+    right = report.summary([rows.Completion("a", 50.0, 4)], [scores.Score(True, True, 1.0, 0, True, True)])
+    about = {"data": "d", "n": 1, "seed": 7, "reference_passes": 1}
+    told = {"groups": {"single-line": {**about, "rows": {"canvas": right, "verify": right}}}}
+    (tmp_path / "pictures").mkdir()
+    page = tmp_path / "models.md"
+    page.write_text((quality.DOCS / "models.md").read_text())
+    quality.document(told, tmp_path)
+    once = page.read_text()
+    assert "| single-line, 1 | 100.0 / 100.0 | 100.0 / 100.0 |" in once
+    assert "](pictures/quality.svg)" in once
+    quality.document(told, tmp_path)
+    assert page.read_text() == once
+    shown = ElementTree.parse(tmp_path / "pictures" / "quality.svg")
+    assert len(shown.findall(".//{http://www.w3.org/2000/svg}circle")) == 2
 
 
 def test_spread(latency: ModuleType) -> None:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from caesura import cli, rendezvous, wire
+from caesura import cli, paths, rendezvous, wire
 from caesura.commands import asking, doctor
 from caesura.server import stats, trace
 from caesura.server.engine import Engine
@@ -322,6 +322,25 @@ def test_eval_completes_every_case_and_goes_on_where_it_stopped(run: Run, tmp_pa
     assert {one["completion"] for one in found} == {"answer"}
     assert found[0]["tokens_by_source"] == {"canvas": 1, "lookup": 0, "left_to_right": 0}
     assert found[0]["ms"] > 0
+    assert "chance" not in found[0]  # the engine has not said how likely its tokens are
+
+
+def test_eval_says_how_likely_the_whole_of_a_text_is(run: Run, tmp_path: Path) -> None:
+    cases, out = tmp_path / "cases.jsonl", tmp_path / "out.jsonl"
+    cases.write_text(case("0", "doubt = "))
+    assert run("eval", cases, "--out", out).code == 0
+    found = json.loads(out.read_text())
+    assert (found["confidence"], found["chance"]) == (0.5, 0.5 ** len("answer"))
+
+
+def test_a_fill_that_repeats_the_line_behind_it_gives_way_to_the_next_candidate(run: Run, tmp_path: Path) -> None:
+    cases, out, file = tmp_path / "cases.jsonl", tmp_path / "out.jsonl", tmp_path / "again.py"
+    cases.write_text(json.dumps({"id": "0", "prefix": "again = 1\n", "suffix": "\nanswer\n", "lang": "python"}) + "\n")
+    assert run("eval", cases, "--out", out).code == 0
+    found = json.loads(out.read_text())
+    assert (found["completion"], found["confidence"]) == ("another", 0.3)
+    file.write_text("again = 1\n\nanswer\n")
+    assert run("fill", file, "--at", "2:1").out == "another\n"
 
 
 def case(name: str, prefix: str = "x = ") -> str:
@@ -380,9 +399,82 @@ def test_eval_says_which_line_is_wrong(run: Run, tmp_path: Path) -> None:
 
 
 def test_status(run: Run) -> None:
+    run("engine")
     found = json.loads(run("status", "--json").out)["engines"]
     assert [(one["state"], one["model"], one["device"]) for one in found] == [("ready", "embedded", "fake")]
     assert run("status").out.startswith(f"ready: embedded on fake, process {found[0]['pid']}, up ")
+
+
+async def test_status_names_the_editors_and_counts_the_others(run: Run) -> None:
+    names = ("Neovim 0.12.4", "Neovim 0.12.4", "Visual Studio Code 1.139.0", "an editor", "demo", "bench all")
+    found = [Engine(client=name) for name in names]
+    try:
+        for one in found:
+            await one.start()
+            await one.ready(30)
+        out = (await asyncio.to_thread(run, "status")).out
+        assert "\n  2 Neovim 0.12.4, Visual Studio Code 1.139.0, an editor, 2 other clients, 0 jobs running" in out
+    finally:
+        for one in found:
+            await one.close()
+
+
+OTHER_BUILD = """
+import json, pathlib, sys, msgspec, zmq
+from caesura import rendezvous, wire
+place = rendezvous.Place(pathlib.Path(sys.argv[1]))
+socket = zmq.Context().socket(zmq.ROUTER)
+socket.bind(f"ipc://{place.socket}")
+held = place.acquire()
+about = {"build": "0.0+other", "model": "other", "device": "cpu", "state": "ready"}
+status = {"type": "status", "pid": 1, "uptime_s": 1.0, "peers": 3} | about | json.loads(sys.argv[2])
+while True:
+    peer, frame = socket.recv_multipart()
+    match wire.decode_client(frame):
+        case wire.Hello():
+            socket.send_multipart([peer, wire.encode(wire.Welcome(protocol=1, limits=wire.Limits(), **about))])
+        case wire.Query():
+            socket.send_multipart([peer, msgspec.msgpack.encode(status)])
+"""
+
+
+@contextlib.contextmanager
+def engine_of_another_build(**more: object) -> Iterator[None]:
+    """Its status has `more`, and nothing that was added to it later."""
+    before = len(rendezvous.running())
+    command = [sys.executable, "-c", OTHER_BUILD, str(paths.runtime() / "e-other"), json.dumps(more)]
+    with subprocess.Popen(command) as process:
+        try:
+            deadline = time.monotonic() + 20
+            while len(rendezvous.running()) == before:
+                assert time.monotonic() < deadline
+            yield
+            assert process.poll() is None, "asking ends nobody's engine"
+        finally:
+            process.kill()
+
+
+def test_status_of_an_older_build_counts_its_clients(run: Run) -> None:
+    with engine_of_another_build():
+        ran = run("status")
+    assert "\n  3 clients, 0 jobs running, 0 waiting, 0 done\n  0 MiB, 0 restarts, build 0.0+other\n" in ran.out
+    assert (ran.code, ran.err) == (0, "")
+
+
+def test_status_of_a_newer_build_is_a_sentence_beside_the_others(run: Run) -> None:
+    with engine_of_another_build(added_later=1):
+        ran = run("status")
+    assert ran.out.startswith("ready: embedded on fake, ")
+    assert (ran.code, ran.err) == (0, "caesura: e-other: The engine did not answer.\n")
+
+
+def test_an_engine_whose_status_cannot_be_read_is_running_for_all_that(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CAESURA_RUNTIME", str(tmp_path))
+    tmp_path.chmod(0o700)
+    with engine_of_another_build(added_later=1):
+        assert run("status") == Ran(0, "", "caesura: e-other: The engine did not answer.\n")
 
 
 def test_engine_says_that_it_is_ready(run: Run) -> None:
@@ -473,12 +565,23 @@ def test_doctor_says_what_to_do_about_what_is_slow_or_failed(
     monkeypatch.setattr(doctor, "START_S", 0)
     session = trace.Session("VS Code", problems=("Unknown setting 'debounce' was ignored.",))
     slow = trace.Request("python", "line", "cold", {"wait": 900.0})
-    asyncio.run(_recorded(session, [slow], [trace.Job("j", "engine_lost", "automatic")]))
+    asyncio.run(_recorded(session, [slow] * doctor.ENOUGH, [trace.Job("j", "engine_lost", "automatic")]))
     ran = run("doctor", "--json", "--model", model)
     assert ran.code == 1
     bad = {check["name"]: check["next"] for check in json.loads(ran.out)["checks"] if not check["ok"]}
     assert set(bad) == {"language server", "settings", "answers, p50/p95 ms", "jobs lost"}
     assert all(bad.values())
+
+
+@pytest.mark.usefixtures("other_engines", "state")
+def test_doctor_does_not_judge_a_few_answers(run: Run, model: Path) -> None:
+    """In two sessions, none of which has enough of them."""
+    slow = trace.Request("python", "line", "cold", {"wait": 900.0})
+    for _ in range(2):
+        asyncio.run(_recorded(trace.Session("VS Code"), [slow] * (doctor.ENOUGH - 1), []))
+    ran = run("doctor", "--model", model)
+    assert ran.code == 0, ran.err
+    assert "ok   answers, p50/p95 ms: 48 cold 900/900; not judged: no session has 25 answers yet\n" in ran.out
 
 
 @pytest.mark.usefixtures("other_engines", "state")

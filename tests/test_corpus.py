@@ -1,9 +1,10 @@
 """Every filter of training/corpus.py, each with a case that only that filter catches. No network, no benchmark data."""
 
 import gzip
-import importlib.util
+import io
 import json
 import random
+import subprocess
 import sys
 import tarfile
 import zipfile
@@ -11,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-SPEC = importlib.util.spec_from_file_location("corpus", Path(__file__).parents[1] / "training" / "corpus.py")
-corpus = importlib.util.module_from_spec(SPEC)
-sys.modules["corpus"] = corpus  # dataclasses look their module up
-SPEC.loader.exec_module(corpus)
+sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
+import corpus
+import licences
+import packages
 
 
 def source(seed: int, functions: int = 6) -> str:
@@ -40,9 +41,9 @@ def data(tmp_path):
     (folder / "exclude").mkdir()
     with gzip.open(folder / "human-eval" / "HumanEval.jsonl.gz", "wt") as out:
         out.write(json.dumps(TASK) + "\n")
-    (folder / "exclude/blocklist_sha256.txt").write_text(corpus.sha256("pypi:secret-bench") + "\n")
+    (folder / "exclude/blocklist_sha256.txt").write_text(packages.sha256("pypi:secret-bench") + "\n")
     folded = " ".join(SECRET_LINE.split())
-    (folder / "exclude/target_line_hashes16.txt").write_text(corpus.sha256(folded)[:16] + "\n")
+    (folder / "exclude/target_line_hashes16.txt").write_text(packages.sha256(folded)[:16] + "\n")
     return folder
 
 
@@ -56,8 +57,8 @@ def built(tmp_path, exclusions):
     return corpus.Corpus(tmp_path / "out", 1_000_000, exclusions, seed=0)
 
 
-def package(*files: tuple[str, str], name: str = "demo", licence: str = "MIT") -> corpus.Package:
-    return corpus.Package("pypi", name, "1.0", licence, "0" * 64, [(path, text.encode()) for path, text in files])
+def package(*files: tuple[str, str], name: str = "demo", licence: str = "MIT") -> packages.Package:
+    return packages.Package("pypi", name, "1.0", licence, "0" * 64, [(path, text.encode()) for path, text in files])
 
 
 def dropped(built) -> dict[str, int]:
@@ -79,7 +80,7 @@ def dropped(built) -> dict[str, int]:
     ],
 )
 def test_spdx_expressions(expression, allowed):
-    assert corpus.spdx_allowed(expression) is allowed
+    assert licences.spdx_allowed(expression) is allowed
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ def test_spdx_expressions(expression, allowed):
     ],
 )
 def test_declared_licence(spdx, classifiers, words, licence):
-    assert corpus.licence_of(spdx, classifiers, words) == licence
+    assert licences.licence_of(spdx, classifiers, words) == licence
 
 
 def metadata(licence: str) -> bytes:
@@ -116,12 +117,12 @@ def metadata(licence: str) -> bytes:
 )
 def test_licence_files_inside_the_archive_refuse_the_package(text, licence):
     files = {"demo-1.2.dist-info/METADATA": metadata("MIT"), "demo/data/COPYING.txt": text.encode()}
-    assert corpus.gate(files) == ("1.2", licence)
+    assert licences.gate(files) == ("1.2", licence)
 
 
 def test_a_module_called_licence_is_no_licence_file():
-    assert not corpus.LICENCE_FILE.search("demo/licenses_page.py")
-    assert corpus.LICENCE_FILE.search("demo/LICENSE")
+    assert not licences.LICENCE_FILE.search("demo/licenses_page.py")
+    assert licences.LICENCE_FILE.search("demo/LICENSE")
 
 
 def test_a_refused_package_leaves_nothing(built):
@@ -206,6 +207,7 @@ def test_near_duplicates_have_more_than_60_percent_known_lines(old, new, seen):
 def test_blocked_packages_are_never_asked_for(exclusions, monkeypatch):
     monkeypatch.setattr(corpus, "PYPI", ["Secret_Bench", "demo"])
     monkeypatch.setattr(corpus, "NPM", [])
+    monkeypatch.setattr(corpus, "DEBIAN", [])
     assert corpus.sources(exclusions, set(), seed=0) == [("pypi", "demo")]
     assert not exclusions.package("npm", "secret-bench")
 
@@ -287,8 +289,8 @@ def wheel(folder: Path) -> Path:
 
 
 def test_a_wheel_is_read_without_installing_it(monkeypatch):
-    monkeypatch.setattr(corpus, "download", lambda registry, name, folder: wheel(Path(folder)))
-    fetched = corpus.fetch("pypi", "demo")
+    monkeypatch.setattr(packages, "download", lambda registry, name, folder: wheel(Path(folder)))
+    fetched = packages.fetch("pypi", "demo")
     assert (fetched.version, fetched.licence, len(fetched.sha256)) == ("1.2", "MIT", 64)
     assert fetched.files == [("demo/a.py", source(1).encode())]
 
@@ -305,12 +307,92 @@ def tarball(folder: Path) -> Path:
 
 
 def test_an_npm_tarball_is_read(monkeypatch):
-    monkeypatch.setattr(corpus, "download", lambda registry, name, folder: tarball(Path(folder)))
-    fetched = corpus.fetch("npm", "demo")
+    monkeypatch.setattr(packages, "download", lambda registry, name, folder: tarball(Path(folder)))
+    fetched = packages.fetch("npm", "demo")
     assert (fetched.version, fetched.licence) == ("3.1", "ISC")
     assert "src/a.ts" in dict(fetched.files)
+
+
+COPYRIGHT = """\
+Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+Upstream-Name: demo
+
+Files: *
+Copyright: 2020 A. Nother
+License: Expat or Apache-2.0
+
+# mixed: see upstream
+Files: deps/lzf/*
+ ./src/mixed?.c
+Copyright: 2010 B. Nother
+License: BSD-3-clause and GPL-2+
+ All of it.
+
+Files: src/mixed2.c
+Copyright: 2010 B. Nother
+License: ISC
+"""
+
+
+def tar(path: Path, top: str, files: dict[str, str]) -> Path:
+    with tarfile.open(path, "w:xz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"{top}/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return path
+
+
+@pytest.mark.parametrize("top", ["demo-1.5", "./demo-1.5", "."])
+def test_of_a_debian_source_package_the_files_are_read_whose_licence_allows_it(monkeypatch, top):
+    def download(registry: str, name: str, folder: str) -> Path:
+        tar(Path(folder) / "demo_1.5-2.debian.tar.xz", "debian", {"copyright": COPYRIGHT, "rules.c": NOISE * 8})
+        names = ("a.go", "deps/lzf/x.c", "src/mixed1.c", "src/mixed2.c")
+        return tar(Path(folder) / "demo_1.5.orig.tar.xz", top, dict.fromkeys(names, NOISE * 8))
+
+    monkeypatch.setattr(packages, "download", download)
+    fetched = packages.fetch("debian", "demo")
+    assert (fetched.version, fetched.licence, len(fetched.sha256)) == ("1.5", "ISC AND (MIT or Apache-2.0)", 64)
+    assert [path for path, _ in fetched.files] == ["a.go", "src/mixed2.c"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "Files: a.go, b.go\nLicense: GPL-2",
+        "Files: src/*.[ch]\nLicense: GPL-2",
+        "Files: src/{a,b}.c\nLicense: GPL-2",
+        "Files: src/\nLicense: GPL-2",
+        "Files: /src/*\nLicense: GPL-2",
+        "Files: src/*",
+    ],
+)
+def test_a_debian_package_is_refused_whose_records_cannot_be_read(more):
+    assert dict(licences.licences_of_files(COPYRIGHT, ["a.go"])) == {"a.go": "MIT or Apache-2.0"}
+    assert not dict(licences.licences_of_files(f"{COPYRIGHT}\n{more}\n", ["a.go"]))
+
+
+def test_a_licence_with_a_comma_is_refused():
+    text = COPYRIGHT.replace("Expat or Apache-2.0", "MIT or GPL-2, and CC-BY-4.0")
+    assert not dict(licences.licences_of_files(text, ["a.go"]))
+
+
+@pytest.mark.parametrize("registry", ["pypi", "npm", "debian"])
+def test_half_a_download_is_none(monkeypatch, tmp_path, registry):
+    def run(command, *, cwd, **_):
+        wheel(tmp_path)
+        return subprocess.CompletedProcess(command, 100)
+
+    monkeypatch.setattr(packages, "apt", lambda: ["apt-get"])
+    monkeypatch.setattr(packages.subprocess, "run", run)
+    assert packages.download(registry, "demo", str(tmp_path)) is None
+
+
+def test_a_debian_source_package_without_records_of_its_files_is_refused():
+    assert not list(licences.licences_of_files("It is all MIT.\n\nFiles: *\nLicense: MIT\n", ["a.go"]))
 
 
 def test_the_list_names_each_package_once():
     assert len(corpus.PYPI) == len(set(corpus.PYPI))
     assert len(corpus.NPM) == len(set(corpus.NPM))
+    assert len(corpus.DEBIAN) == len(set(corpus.DEBIAN))

@@ -346,6 +346,20 @@ def test_the_greatest_of_a_large_set_is_found_among_the_likely_or_all(
     assert np.allclose(expected, [[float(noise(6, 1)[i, s].max()) for s in sets] for i in range(6)])
 
 
+def test_what_a_set_is_worth_without_what_is_banned() -> None:
+    sets = [np.array(one) for one in ([0, 1, 2], [1], [2, 5, 9], list(range(40)))]
+    gains, logp = Gains(noise(3, 2), sets), noise(3, 2)
+    numbers = np.array([0, 1, 2, 3, 0, 3])
+    banned = set[int]()
+    for token in (int(logp[1].argmax()), 1, 2, 5, 9, 0):
+        gains.banned.setdefault(1, set()).add(token)
+        banned.add(token)
+        left = [[t for t in sets[number].tolist() if t not in banned] for number in numbers]
+        expected = [max((float(logp[1, t]) for t in tokens), default=-np.inf) for tokens in left]
+        assert gains.of(1, numbers).tolist() == expected
+        assert gains.of(0, numbers).tolist() == Gains(logp, sets).of(0, numbers).tolist()
+
+
 def test_a_rule_that_is_too_large_after_all_is_not_gone_into() -> None:
     huge = repeat(one_of("x"), 10_000, None)
     grammar = Grammar(Language(choice(literal("a"), Rule("huge")), lambda name: huge), TREE)

@@ -1,21 +1,33 @@
-"""How a line goes on elsewhere: in the buffer, and in its neighbours."""
+"""What stands elsewhere where the hole stands here: in the buffer, and in its neighbours."""
+
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caesura.engine.lookup import lookup, names
+from caesura.engine.lookup import between, lookup, names
 
 
-def test_lookup_finds_the_rest_of_the_line() -> None:
+def test_lookup_finds_what_stood_between_the_same_texts() -> None:
     buffer = "total = count(left) + 1\nother\ntotal = count("
-    assert lookup(buffer, ")\n") == ["left) + 1"]
+    assert lookup(buffer, ") + 1\n") == ["left"]
+    assert lookup(buffer, "\n") == ["left) + 1"]
+    assert lookup(buffer, "]\n") == []
+    assert lookup('{"type": "car", "a": 1}\n{"type": ', ', "b": 2}\n') == ['"car"']
     assert lookup("x = total.co", "\ny = total.count(3)\n") == ["unt(3)"]
 
 
-def test_the_longest_match_comes_first() -> None:
+def test_nothing_is_found_in_front_of_what_is_not_known() -> None:
+    assert lookup("zf(a, b)\nzf(", "\0)\n") == lookup("zf(a, b)\nzf(", " \0)\n") == []
+    assert lookup("zf(a, b)\nzf(", ", \0)\n") == ["a"]
+
+
+def test_what_agrees_most_on_both_sides_comes_first_and_of_equals_the_nearest() -> None:
     before = "self.a = foo(1)\nself.b = foo(2)\nmine.b = foo(3)\nself.b = foo("
     assert lookup(before, "\n")[0] == "2)"
+    assert lookup("x = f(1)\nx = f(2)\nx = f(3)\nx = f(", ")\n") == ["3", "2"]
+    assert lookup("x = f(1)\ndone()\nx = f(2)\nx = f(", ")\ndone()\n") == ["1", "2"]
 
 
 @pytest.mark.parametrize("before", ["", "x", "ab", "\n\n    ", "unique text"])
@@ -29,7 +41,7 @@ def test_lookup_finds_nothing_where_nothing_repeats(before: str) -> None:
     st.text(st.sampled_from("ab(\n\0"), max_size=20),
     st.lists(st.text(st.sampled_from("ab(\n\0"), max_size=20), max_size=2),
 )
-def test_a_lookup_is_the_rest_of_one_line_of_what_was_given(before: str, after: str, neighbours: list[str]) -> None:
+def test_a_lookup_is_of_one_line_of_what_was_given(before: str, after: str, neighbours: list[str]) -> None:
     for rest in lookup(before, after, neighbours):
         assert rest.strip()
         assert not {"\n", "\r", "\0"} & set(rest)
@@ -42,7 +54,7 @@ def test_a_lookup_is_the_rest_of_one_line_of_what_was_given(before: str, after: 
         ("b = foo.bar(1)\nc = foo.b", "\n", ["ar(1)"]),
         ("def f():\n    return 1\n\ndef g():\n    ", "\n", ["return 1"]),  # behind indentation: the line before counts
         ("x = aab\ny = xaab\nz = xaa", "\n", ["b"]),
-        ("print(a)\npri", "\nprint(bb)\n", ["nt(bb)", "nt(a)"]),  # text after the cursor too; the longer match first
+        ("a = 1; print(a)\npri", "\nx\nprint(bb)\n", ["nt(bb)", "nt(a)"]),  # text after the cursor too
         ("", "x", []),
         ("   ", "x = 1", []),
         ("abc", "", []),
@@ -54,8 +66,37 @@ def test_the_lookup_finds_what_followed_the_same_text_elsewhere(before: str, aft
 
 def test_the_neighbours_best_comes_behind_the_buffers_own() -> None:
     neighbours = ["def parse(text, strict):\n", "value = parse(line, strict=False)\nreparse(it)\n"]
-    assert lookup("value = parse(", ")\n", neighbours) == ["line, strict=False)"]
-    assert lookup("x = parse(a)\nvalue = parse(", ")\n", neighbours) == ["a)", "line, strict=False)"]
+    assert lookup("value = parse(", ")\n", neighbours) == ["line, strict=False"]
+    assert lookup("x = parse(a)\nvalue = parse(", ")\n", neighbours) == ["a", "line, strict=False"]
+
+
+@pytest.mark.parametrize("above", ["pad\n", "pad\n" * 40])
+def test_of_equals_the_neighbours_first_and_the_buffers_nearest_comes_first(above: str) -> None:
+    assert lookup(above + "z f(", ")", ["\nz f(aa)\n" + "\n" * 20 + "z f(bb)\n"]) == ["aa"]
+    assert lookup("z f(0)\n" * 2500 + "z f(9)\n" * 2 + "z f(", ")\n")[0] == "9"
+
+
+def test_a_line_without_end_is_not_taken_for_the_rest_of_one() -> None:
+    long = "x = [" + "0, " * 200 + "]\n"
+    assert lookup(long + "x = [", "\n") == []
+    assert lookup(long + "x = [", ", 0]\n") == ["0"]
+
+
+@pytest.mark.parametrize("text", ["x" * 8000, "0, " * 2700, '{"a": 1, "b": [2, 3]}, ' * 350, "A" * 8000 + '"'])
+def test_a_buffer_of_one_line_costs_little(text: str) -> None:
+    """By count, not by time: the places, and what is read of each."""
+    places, read = 0, 0
+
+    class Counted(str):
+        def find(self, *given: Any) -> int:
+            nonlocal places, read
+            places, read = places + 1, read + given[2] - given[1]
+            return super().find(*given)
+
+    key, sides = text[5997:6000], (text[5952:6000], text[6000:6048])
+    between(*sides, key, Counted(text), 6000)
+    assert 0 < places <= 500 * 7
+    assert read <= places * 250
 
 
 def test_what_buffer_and_neighbour_share_is_proposed_once() -> None:

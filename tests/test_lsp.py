@@ -6,12 +6,17 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pygls.io_ import StdoutWriter
 
 from caesura.server import options
+from caesura.server.app import App
+
+from .lsp_server import FakeEngine
 
 SERVER = Path(__file__).with_name("lsp_server.py")
 URI = "file:///project/a.py"
@@ -141,7 +146,10 @@ async def test_initialize_advertises_what_we_do(client: Client) -> None:
     assert capabilities["textDocumentSync"]["change"] == 2
     assert capabilities["textDocumentSync"]["openClose"] is True
     assert capabilities["positionEncoding"] == "utf-16"
-    assert "caesura" in capabilities["experimental"]
+    assert capabilities["experimental"]["caesura"] == {
+        "stream": "caesura/inlineCompletionStream",
+        "cursor": "caesura/cursor",
+    }
 
 
 async def test_a_canvas_begun_by_typing_answers_the_request(client: Client) -> None:
@@ -371,6 +379,16 @@ async def test_a_streaming_request_tells_states_that_only_grow_and_ends_like_the
     assert values[0]["items"][0]["range"]["start"] == _position(0, 11)
 
 
+async def test_where_the_cursor_rests_the_context_is_read_before_the_first_key(client: Client) -> None:
+    await client.start()
+    client.open('x = "😀" + ')
+    client.notify("caesura/cursor", {"textDocument": {"uri": URI}, "position": _position(0, 11)})
+    client.notify("caesura/cursor", {"textDocument": 1})
+    client.notify("caesura/cursor", {"textDocument": {"uri": "file:///other"}, "position": _position(0, 0)})
+    [job] = (await client.engine())["jobs"]
+    assert job["prefix"] == 'x = "😀" + '
+
+
 async def test_a_streaming_request_that_cannot_be_read_is_answered_with_nothing(client: Client) -> None:
     await client.start()
     assert await answer(client.ask("caesura/inlineCompletionStream", {"textDocument": 1})) == []
@@ -430,6 +448,18 @@ async def test_settings_change_and_wrong_ones_reported_once(client: Client) -> N
     [report] = [m for m in client.others if m.get("method") == "window/logMessage"]
     assert "colour" in report["params"]["message"]
     assert "deadlineMs" in report["params"]["message"]
+
+
+async def test_settings_that_come_in_one_piece_with_initialized_hold() -> None:
+    app = App(lambda options, client: FakeEngine())  # type: ignore[arg-type, return-value]
+    app.server.protocol.set_writer(StdoutWriter(BytesIO()))
+    settings = {"settings": {"caesura": {"enable": False}}}
+    initialize = {"id": 1, "method": "initialize", "params": {"processId": None, "capabilities": {}}}
+    configured = {"method": "workspace/didChangeConfiguration", "params": settings}
+    for message in (initialize, {"method": "initialized", "params": {}}, configured):
+        app.server.protocol.receive(json.dumps({"jsonrpc": "2.0", **message}).encode())
+    await asyncio.sleep(0.05)
+    assert app.options.enable is False
 
 
 async def test_a_setting_that_is_taken_back_is_as_at_the_start(client: Client) -> None:

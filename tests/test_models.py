@@ -14,7 +14,7 @@ from torch import Tensor
 from caesura.engine import models, weights
 from caesura.engine.cache import KV
 from caesura.engine.models import ModelError, Run
-from caesura.engine.models.block_llama import MATRICES, SPECIALS, BlockLlama, Config
+from caesura.engine.models.block_llama import MATRICES, SPECIALS, BlockLlama, Config, Matrix
 
 from .tiny import CODE, CONFIG
 
@@ -157,6 +157,14 @@ def test_with_a_zero_adapter_a_canvas_of_one_slot_is_the_next_token_model(tiny: 
 
 
 # Files that are not what they should be
+
+
+def test_one_packed_matrix_serves_both_paths() -> None:
+    draw = torch.Generator().manual_seed(0)
+    weight, down, up, x = (torch.randn(*size, generator=draw) for size in ((96, 64), (8, 64), (96, 8), (5, 64)))
+    matrix = Matrix({"m": weight}, {"m.a": down, "m.b": up}, "m", (96, 64))
+    for out, exact in ((matrix.context(x), x @ weight.T), (matrix.canvas(x), x @ (weight + up @ down).T)):
+        assert (out - exact).norm() < 0.03 * exact.norm()
 
 
 def test_no_such_model_is_a_sentence() -> None:

@@ -49,6 +49,23 @@ def test_the_extension_for_vs_code_has_every_setting_with_its_default() -> None:
     }
 
 
+def test_what_names_a_program_or_a_folder_is_set_for_the_machine_that_has_it() -> None:
+    """In a remote window VS Code takes such a setting from the remote's tab. A workspace may say which model, if it is
+    trusted, and never what is run."""
+    package = json.loads(EXTENSION.read_text())
+    groups = package["contributes"]["configuration"]
+    scopes = {name: about["scope"] for group in groups for name, about in group["properties"].items()}
+    assert {name: scope for name, scope in scopes.items() if scope != "window"} == {
+        "caesura.command": "machine",
+        "caesura.install.package": "machine",
+        "caesura.install.pipArguments": "machine",
+        "caesura.model": "machine-overridable",
+        "caesura.device": "machine-overridable",
+    }
+    untrusted = package["capabilities"]["untrustedWorkspaces"]["restrictedConfigurations"]
+    assert {name for name, scope in scopes.items() if scope != "window"} <= set(untrusted)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "default"),
     [

@@ -107,6 +107,39 @@ def test_without_a_suffix_a_fill_ends_at_a_line_break(tiny: BlockLlama, vocabula
     assert search.text()[0] == " left"
 
 
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize(
+    ("fill", "after"),
+    [(' "left"', ": 1,\n"), (" left(0)", "):\n"), (" 1, ", "self)\n"), (' "', '""\n')],
+)
+def test_a_fill_may_end_inside_a_token_that_goes_on_into_the_suffix(
+    tiny: BlockLlama, vocabulary: Vocabulary, fill: str, after: str, width: int
+) -> None:
+    """`":` is one token: what the model never saw is a `"` alone before `: 1`."""
+    tail, head = tiny.tokenizer.encode("return"), tiny.tokenizer.encode(after)
+    search = Search(vocabulary, HoleState(True, 16, b""), tail, head, 0, width=width)
+    whole = tiny.tokenizer.encode(fill + after)
+    assert whole[: len(tiny.tokenizer.encode(fill))] != tiny.tokenizer.encode(fill)
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *whole], 0.9, len(tail))
+    answer(search, table)
+    node = search.leader()
+    assert search.text()[0] == search.text_of(node) == fill
+    assert b"".join(vocabulary.pieces[token] for token in search.tokens(node)) == fill.encode()
+    assert search.confidence(node) == pytest.approx(0.9, rel=0.01)
+    assert search.probabilities(node)[-1] == (len(fill), pytest.approx(0.9, rel=0.01))
+
+
+def test_a_token_ends_a_fill_where_its_rest_begins_the_suffix(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    assert not vocabulary.crossing(b"\n    return x", True)
+    assert not vocabulary.crossing(b"", True)
+    found = {(vocabulary.pieces[number], at) for number, at in vocabulary.crossing(b': "x"', True)}
+    assert (b'":', 1) in found
+    assert all(0 < at < len(piece) and b': "x"'.startswith(piece[at:]) for piece, at in found)
+    cuts = {at for number, at in vocabulary.crossing(b'""\n', True) if vocabulary.pieces[number] == b'"""'}
+    assert cuts == {1, 2}, "each place where the rest fits"
+
+
 @pytest.mark.parametrize("source", ["lookup", "canvas"])
 def test_a_good_proposal_is_accepted_in_one_pass(tiny: BlockLlama, vocabulary: Vocabulary, source: str) -> None:
     text = " self._count[0] + 1"

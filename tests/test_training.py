@@ -27,6 +27,7 @@ sys.path.insert(0, str(ROOT / "training"))
 
 import batches  # noqa: E402
 import export  # noqa: E402
+import gaps  # noqa: E402
 import net  # noqa: E402
 import pack  # noqa: E402
 import scratch  # noqa: E402
@@ -40,6 +41,7 @@ TINY = {
     "num_kv_heads": 2, "intermediate_size": 96, "rope_theta": 10000.0, "rms_norm_eps": 1e-5, "separator": "<file_sep>",
     "sampler": "verify",
 }  # fmt: skip
+EXPORTS = {"canvas": "adapter", "context": "context", "all": "full"}
 MASK, NULL = 16384, 16385
 TEXTS = [path.read_text() for path in sorted(ROOT.glob("engine/*.py"))]
 HERE = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -80,10 +82,10 @@ def batch(tokenizer, step=0, mix=examples.PLAIN, contexts=2):
     return batches.Batches(TEXTS, tokenizer, separator, (MASK, NULL), contexts, mix, "test")[step]
 
 
-def network(model, *, full, device="cpu", compiled=False):
+def network(model, trains="canvas", *, device="cpu", compiled=False):
     torch.manual_seed(0)
     base = weights.Stored(model / "base.safetensors")
-    return net.Net(Config.read(TINY), base, full=full, device=device, compiled=compiled)
+    return net.Net(Config.read(TINY), base, trains, device=device, compiled=compiled)
 
 
 def run(model, corpus, folder, *options):
@@ -192,7 +194,7 @@ def test_a_batch_has_one_shape_and_labels_at_the_predicting_row(tokenizer):
 
 def test_workers_prepare_the_same_batches(tokenizer):
     source = batches.Batches(TEXTS, tokenizer, [0], (MASK, NULL), 1, examples.PLAIN, "w")
-    here, there = source.stream(5, 0), source.stream(5, 2)
+    here, there = batches.stream(source, 5, 0), batches.stream(source, 5, 2)
     for _ in range(3):
         one, other = next(here), next(there)
         assert all(torch.equal(one[name], other[name]) for name in one)
@@ -212,17 +214,18 @@ def test_packs_give_the_texts_back(corpus, tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("full", [False, True])
-def test_logits_are_the_runtimes(model, tokenizer, tmp_path, full, device):
+@pytest.mark.parametrize("trains", ["canvas", "all"])
+def test_logits_are_the_runtimes(model, tokenizer, tmp_path, trains, device):
     """bfloat16 training forward against the int8 runtime, both paths, the adapter or the whole model exported."""
-    made = network(model, full=full, device=device)
+    full = trains == "all"
+    made = network(model, trains, device=device)
     generator = torch.Generator().manual_seed(1)
     for name, p in made.trained.items():
         noise = torch.randn(p.shape, generator=generator).to(device)
         p.data += noise * (0.02 if name.endswith(".b") or full else 0.01)
     folder = exported(made, model, tmp_path)
     if full:  # both sides from the exported weights: what rounding them to 4 bits costs is not asked here
-        made = network(folder, full=True, device=device)
+        made = network(folder, "all", device=device)
         train.begin(folder, made)
     runtime = models.load(str(folder))
     ids = tokenizer.encode("def add(left, right):\n    return left + right\n")[:12]
@@ -256,22 +259,24 @@ def exported(made, model, tmp_path):
     save_file(
         {f"p.{n}": p.detach().cpu().contiguous() for n, p in made.trained.items()}, tmp_path / "state.safetensors"
     )
-    command = [sys.executable, ROOT / "training" / "export.py", "full" if made.full else "adapter"]
+    command = [sys.executable, ROOT / "training" / "export.py", EXPORTS[made.trains]]
     subprocess.run([*command, "--checkpoint", tmp_path / "state.safetensors", "--out", folder], check=True)
     return folder
 
 
-@pytest.mark.parametrize("full", [False, True])
-def test_exports_round_to_their_form(model, tmp_path, full):
-    made = network(model, full=full)
+@pytest.mark.parametrize("trains", ["canvas", "context", "all"])
+def test_exports_round_to_their_form(model, tmp_path, trains):
+    full = trains == "all"
+    made = network(model, trains)
     folder = exported(made, model, tmp_path)
-    stored = dict(weights.Stored(folder / "adapter.safetensors"))
+    written = folder / ("context.safetensors" if trains == "context" else "adapter.safetensors")
+    stored = dict(weights.Stored(written))
     if full:
         assert set(stored) == {"special"}
         stored |= dict(weights.Stored(folder / "base.safetensors"))
         assert "layers.0.qkv.q4" in load_file(folder / "base.safetensors")
     else:
-        assert load_file(folder / "adapter.safetensors")["layers.0.qkv.a.q8"].dtype == torch.int8
+        assert load_file(written)["layers.0.qkv.a.q8"].dtype == torch.int8
         assert (folder / "base.safetensors").read_bytes() == (model / "base.safetensors").read_bytes()
     assert set(stored) == set(made.trained)
     for name, p in made.trained.items():
@@ -281,9 +286,10 @@ def test_exports_round_to_their_form(model, tmp_path, full):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("full", [False, True])
-def test_losses_fall_on_one_batch(model, tokenizer, full, device):
-    made = network(model, full=full, device=device)
+@pytest.mark.parametrize("trains", ["canvas", "all"])
+def test_losses_fall_on_one_batch(model, tokenizer, trains, device):
+    full = trains == "all"
+    made = network(model, trains, device=device)
     mix = train.FULL if full else examples.PLAIN
     data = {n: t.to(device) for n, t in batch(tokenizer, mix=mix, contexts=1).items()}
     optimizer = torch.optim.AdamW(made.trained.values(), lr=1e-2, fused=True)
@@ -314,7 +320,7 @@ def test_the_nulls_of_a_canvas_weigh_as_one_token():
 def test_a_step_on_cuda_is_the_step_on_the_cpu(model, tokenizer, compiled):
     gradients = []
     for device in ("cpu", "cuda"):
-        made = network(model, full=True, device=device, compiled=compiled and device == "cuda")
+        made = network(model, "all", device=device, compiled=compiled and device == "cuda")
         data = {n: t.to(device) for n, t in batch(tokenizer, mix=train.FULL).items()}
         found = net.losses(made, data, NULL)
         (net.objective(found, 28) + found.causal).backward()
@@ -325,29 +331,101 @@ def test_a_step_on_cuda_is_the_step_on_the_cpu(model, tokenizer, compiled):
 
 def test_compiled_layers_are_built_once(model, tokenizer):
     """One graph a shape and grad mode, whatever the number of layers (traced only: nothing is generated)."""
-    made = network(model, full=True)
+    made = network(model, "all")
     counted = CompileCounterWithBackend("aot_eager")
     made.before = torch.compile(net.before, dynamic=False, fullgraph=True, backend=counted)
     data = batch(tokenizer, mix=train.FULL)
-    plain = net.losses(network(model, full=True), data, NULL)
+    plain = net.losses(network(model, "all"), data, NULL)
     compiled = net.losses(made, data, NULL)
     assert counted.frame_count == 2  # context and canvas
     assert torch.allclose(plain.ce, compiled.ce, atol=0.05)
 
 
+# ---- gaps read left to right
+
+
+@pytest.fixture(scope="module")
+def chains(tokenizer):
+    separator, rng = [tokenizer.special(TINY["separator"])], random.Random(5)
+    made = [(text, gaps.chain(text, tokenizer, separator, rng, 160, 96)) for text in TEXTS * 3]
+    return [(text, chain) for text, chain in made if chain is not None]
+
+
+def part(tokenizer, chain, name):
+    number = gaps.PARTS.index(name)
+    return [t for t, p in zip(chain.ids, chain.parts, strict=True) if p == number]
+
+
+def test_a_gap_stands_between_its_prefix_and_the_start_of_its_suffix(chains, tokenizer):
+    separator = tokenizer.special(TINY["separator"])
+    assert len(chains) > 50
+    for text, chain in chains:
+        *suffix, last = part(tokenizer, chain, "suffix")
+        assert last == separator
+        before, gap, end, head = (tokenizer.bytes(part(tokenizer, chain, n)) for n in ("prefix", "gap", "end", "head"))
+        assert before
+        assert before + gap + end + head in text.encode()
+        assert len(part(tokenizer, chain, "end")) <= 1
+        front = tokenizer.bytes(suffix)[: len(head)]
+        assert not head or front in end + head  # the suffix in front begins inside the end, or with it
+
+
+def test_reading_gaps_lowers_every_part(model, tokenizer):
+    made = network(model, "context")
+    source = gaps.Gaps(TEXTS, tokenizer, [tokenizer.special(TINY["separator"])], 4, "test")
+    optimizer = torch.optim.AdamW(made.trained.values(), lr=1e-2, fused=True)
+    found = []
+    for _ in range(12):
+        ce, parts = gaps.nats(made, source[0])
+        found.append([float(ce.detach()[parts == gaps.PARTS.index(name)].mean()) for name in gaps.WEIGHTS])
+        gaps.objective(ce, parts).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert all(after < before for before, after in zip(found[0], found[-1], strict=True))
+
+
+def test_every_part_of_a_gap_counts_by_its_mean():
+    ce = torch.tensor([1.0, 3.0, 4.0, 6.0])
+    parts = torch.tensor([1, 1, 2, 3])
+    assert float(gaps.objective(ce, parts)) == pytest.approx(0.5 * 2 + 1.0 * 4 + 0.5 * 6)
+
+
+def test_the_update_of_the_context_is_what_the_runtime_reads_with(model, tokenizer, tmp_path):
+    """And both the canvas path and a later training stand on it."""
+    made = network(model, "context")
+    generator = torch.Generator().manual_seed(2)
+    for name, p in made.trained.items():
+        p.data += torch.randn(p.shape, generator=generator) * (0.02 if name.endswith(".b") else 0.01)
+    folder = exported(made, model, tmp_path)
+    ids = tokenizer.encode("def add(left, right):\n    return left + right\n")[:12]
+    runtime, bare = models.load(str(folder)), models.load(str(model))
+    order = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
+    read, unread = (m.causal([Run(m.cache().lease([]), ids, range(len(ids)), order)]) for m in (runtime, bare))
+    with torch.no_grad():
+        hidden, _ = made.context(torch.tensor([ids]))
+    expected = hidden[0].float() @ made.table().float().T
+    assert (read - expected).norm() < 0.05 * expected.norm()
+    assert (read - unread).norm() > 0.1 * expected.norm()
+    drawn, undrawn = (m.denoise([Run(m.cache().lease([]), ids, range(len(ids)))]) for m in (runtime, bare))
+    assert not torch.allclose(drawn, undrawn, atol=0.1)
+    stood = train.stood_on(folder, "canvas")
+    assert not torch.equal(stood["layers.0.qkv"], train.stood_on(folder, "context")["layers.0.qkv"])
+
+
 # ---- runs
 
 
-@pytest.mark.parametrize("full", [[], ["--full"]])
-def test_a_resumed_run_is_the_uninterrupted_one(model, corpus, tmp_path, full):
-    whole, _ = run(model, corpus, tmp_path / "whole", "--steps", 4, "--total", 4, *full)
-    run(model, corpus, tmp_path / "parts", "--steps", 2, "--total", 4, *full)
-    parts, log = run(model, corpus, tmp_path / "parts", "--steps", 9, "--total", 4, *full)
+@pytest.mark.parametrize("trains", ["canvas", "context", "all"])
+def test_a_resumed_run_is_the_uninterrupted_one(model, corpus, tmp_path, trains):
+    whole, _ = run(model, corpus, tmp_path / "whole", "--steps", 4, "--total", 4, "--trains", trains)
+    run(model, corpus, tmp_path / "parts", "--steps", 2, "--total", 4, "--trains", trains)
+    parts, log = run(model, corpus, tmp_path / "parts", "--steps", 9, "--total", 4, "--trains", trains)
     assert log[-1]["step"] == 4
     assert set(whole) == set(parts)
     assert any(name.startswith("exp_avg_sq.") for name in whole)
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
-    assert set(log[-1]) >= {"ce_token", "ce_byte", "ce_blind", "ce_null", "step", "positions", "cpu_s", "wall_s"}
+    canvas, reading = {"ce_token", "ce_byte", "ce_blind", "ce_null"}, {"ce_prefix", "ce_gap", "ce_end", "ce_head"}
+    assert set(log[-1]) >= {"step", "positions", "cpu_s", "wall_s"} | (reading if trains == "context" else canvas)
 
 
 def test_checkpoints_of_the_first_version_resume(model, corpus, tmp_path):
@@ -367,11 +445,11 @@ def test_a_new_run_begins_from_the_shipped_adapter(model, corpus, tmp_path):
     )
     shipped = weights.Stored(tmp_path / "model" / "adapter.safetensors")
     config = Config.read(json.loads((model / "config.json").read_text()))
-    for full in (False, True):
-        fresh = net.Net(config, weights.Stored(model / "base.safetensors"), full=full)
+    for trains in ("canvas", "all"):
+        fresh = net.Net(config, weights.Stored(model / "base.safetensors"), trains)
         train.begin(tmp_path / "model", fresh)
         assert torch.equal(fresh.trained["special"], shipped["special"])
-        assert full or all(torch.equal(fresh.trained[name], shipped[name]) for name in shipped)
+        assert trains == "all" or all(torch.equal(fresh.trained[name], shipped[name]) for name in shipped)
 
 
 def test_the_rate_is_keyed_on_the_whole_run():

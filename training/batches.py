@@ -64,18 +64,19 @@ class Batches(Dataset[Batch]):
                 made.append(one)
         return collate(made, bucket)
 
-    def stream(self, start: int, workers: int) -> Iterator[Batch]:
-        """Batches from step `start` on, without an end, prepared ahead by `workers` processes (0: here, when asked)."""
-        loader = DataLoader(
-            self,
-            batch_size=None,
-            sampler=range(start, 1 << 40),
-            num_workers=workers,
-            prefetch_factor=4 if workers else None,
-            multiprocessing_context="fork" if workers else None,  # the corpus is shared, not copied
-            pin_memory=torch.cuda.is_available(),
-        )
-        return iter(loader)
+
+def stream(batches: Dataset[Batch], start: int, workers: int) -> Iterator[Batch]:
+    """Batches from step `start` on, without an end, prepared ahead by `workers` processes (0: here, when asked)."""
+    loader = DataLoader(
+        batches,
+        batch_size=None,
+        sampler=range(start, 1 << 40),
+        num_workers=workers,
+        prefetch_factor=4 if workers else None,
+        multiprocessing_context="fork" if workers else None,  # the corpus is shared, not copied
+        pin_memory=torch.cuda.is_available(),
+    )
+    return iter(loader)
 
 
 def collate(examples: Sequence[Example], bucket: int) -> Batch:

@@ -1,8 +1,8 @@
-"""Builds the training corpus from packages of PyPI and npm, through a licence gate and quality and leak filters.
+"""Builds the training corpus from packages of PyPI, npm and Debian, through filters of licence, quality and leaks.
 
     python training/corpus.py --out FOLDER --mb N --exclude DATA [--seed S]
 
-Packages are named below by hand and fetched by pip (wheels only) and npm: no code of a package ever runs.
+Packages are named below by hand and fetched by packages.py: no code of a package ever runs.
 One line of manifest.jsonl a finished package: a second run goes on where the first one stopped.
 """
 
@@ -11,24 +11,18 @@ from __future__ import annotations
 import argparse
 import ast
 import gzip
-import hashlib
 import json
 import random
 import re
-import subprocess
-import sys
-import tarfile
-import tempfile
 import tomllib
 import warnings
-import zipfile
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from email.parser import HeaderParser
-from functools import partial
-from pathlib import Path, PurePosixPath
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from licences import refused_header  # isort: skip  (beside this script)
+from packages import Package, fetch_all, language, project, sha256  # isort: skip
 
 # Large, maintained and permissive. Each is downloaded whole and used: a registry is no catalogue to scan.
 # ruff: noqa: SIM905 - one name a line would be two screens
@@ -58,12 +52,14 @@ jquery bootstrap chart.js socket.io pino marked markdown-it vega node-red @node-
 @hapi/hapi @ai-sdk/provider-utils openai @deck.gl/core @luma.gl/core maplibre-gl matter-js tone d3-geo d3-shape
 """.split()
 
-LANGUAGES = {
-    ".py": "python", ".pyi": "python", ".js": "javascript", ".mjs": "javascript", ".cjs": "javascript",
-    ".jsx": "javascript", ".ts": "typescript", ".tsx": "typescript", ".json": "json", ".md": "markdown",
-    ".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".html": "html", ".css": "css", ".go": "go", ".rs": "rust",
-    ".c": "c", ".h": "c",
-}  # fmt: skip
+# What wheels and npm packages have little of: Go, Rust, C, and files of configuration.
+DEBIAN = """
+etcd prometheus caddy containerd kubernetes docker.io hugo restic rclone gh libpod skopeo golang-golang-x-tools
+golang-golang-x-net golang-google-grpc golang-github-spf13-cobra rust-clap rust-bat rust-ripgrep rust-serde rust-tokio
+rust-syn rust-regex rust-hyper rust-rayon rust-nom rust-coreutils rust-fd-find cargo redis openssl libuv1 mbedtls musl
+nginx lua5.4 memcached libevent jansson nghttp2 tmux wayland weston libzstd
+""".split()
+
 # Of the bytes asked for; Python takes the rest, at least 84 %.
 LANGUAGE_SHARES = {
     "javascript": 0.045, "typescript": 0.045, "markdown": 0.02, "json": 0.01, "yaml": 0.005, "toml": 0.005,
@@ -71,60 +67,7 @@ LANGUAGE_SHARES = {
 }  # fmt: skip
 TEST_SHARE = 0.08
 PACKAGE_SHARE = 0.06
-FILE_BYTES = range(200, 60_001)
 SHARD_BYTES = 8_000_000
-HELD_OUT_ONE_IN = 50
-DOWNLOADS = 4  # each is a pip or npm process and costs a core for a second
-
-# ---- the licence gate
-
-ALLOWED = {
-    "mit", "mit-0", "bsd-2-clause", "bsd-3-clause", "apache-2.0", "psf-2.0", "python-2.0", "isc", "0bsd", "zlib",
-}  # fmt: skip
-ALLOWED_CLASSIFIER = re.compile(r"\b(MIT|BSD|Apache Software|Python Software|ISC License|Zero-Clause|zlib)\b", re.I)
-ALLOWED_WORDS = re.compile(
-    r"(the )?(new |modified |simplified |revised |\d-clause )?(MIT|BSD|Apache|PSF|Python Software|ISC|0BSD|zlib)\b",
-    re.I,
-)
-REFUSED_TEXT = re.compile(
-    r"GNU (lesser |library |affero )?general public|\b[AL]?GPL(v|-)?[23]|mozilla public|\bMPL-?[12]|creative ?commons"
-    r"|\bCC[- ]BY|business source|server side public|elastic license|commons clause|eclipse public|non-?commercial",
-    re.I,
-)
-# A sentence of Python's own licence, which is allowed and names the GPL only to say where older code came from.
-PYTHON_LICENCE = re.compile(r"previously\s+distributed\s+under\s+the\s+GNU\s+General\s+Public\s+License\s+\(GPL\)")
-LICENCE_FILE = re.compile(r"(^|/)((un)?licen[cs]es?|copying)\b[^/]*$|(^|/)licen[cs]es/[^/]+$", re.I)
-SPDX_HEADER = re.compile(r"SPDX-License-Identifier:\s*([\w.+() -]+)")
-
-
-def spdx_allowed(expression: str) -> bool:
-    """AND: all allowed; OR: any; WITH is refused, since `X WITH Y` is no allowed id."""
-    while inner := re.search(r"\(([^()]*)\)", expression):
-        expression = expression.replace(inner[0], "MIT" if spdx_allowed(inner[1]) else "refused")
-    choices = re.split(r"\s+OR\s+", expression, flags=re.I)
-    return any(all(one.strip().lower() in ALLOWED for one in re.split(r"\s+AND\s+", c, flags=re.I)) for c in choices)
-
-
-def licence_of(spdx: str, classifiers: Iterable[str], words: str) -> str:
-    """The licence a package declares, or "" if that is none of the allowed ones: SPDX, else classifiers, else words."""
-    named = [c.rsplit("::", 1)[-1].strip() for c in classifiers if c.startswith("License ::")]
-    named = [name for name in named if name != "OSI Approved"]
-    if spdx:
-        return spdx if spdx_allowed(spdx) else ""
-    if named:
-        return " AND ".join(named) if all(ALLOWED_CLASSIFIER.search(name) for name in named) else ""
-    if spdx_allowed(words):
-        return words
-    match = ALLOWED_WORDS.match(words.strip())
-    return match[0] if match and not REFUSED_TEXT.search(words) else ""
-
-
-def refused_header(text: str) -> bool:
-    """Whether a file says at its top that another licence than the package's holds for it."""
-    head = text[:2000]
-    spdx = SPDX_HEADER.search(head)
-    return bool(REFUSED_TEXT.search(head) or (spdx and not spdx_allowed(spdx[1].strip())))
-
 
 # ---- filters of one file
 
@@ -182,18 +125,9 @@ def fault(path: str, text: str, lang: str) -> str:
 # ---- what must never be learnt
 
 
-def sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def grams(text: str, n: int = 13) -> Iterator[tuple[str, ...]]:
     words = re.findall(r"\w+", text)
     return zip(*(words[i:] for i in range(n)), strict=False)
-
-
-def project(name: str) -> str:
-    """One spelling a package: the blocklist and the split must not depend on `-`, `_` or `.`."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @dataclass
@@ -249,122 +183,6 @@ class Duplicates:
     @staticmethod
     def long_lines(text: str) -> list[int]:
         return [hash(line) for line in map(str.strip, text.splitlines()) if len(line) >= 24]
-
-
-# ---- packages
-
-
-@dataclass
-class Package:
-    registry: str
-    name: str
-    version: str = ""
-    licence: str = ""
-    sha256: str = ""
-    files: list[tuple[str, bytes]] = field(default_factory=list)
-
-    @property
-    def label(self) -> str:
-        return f"{self.registry}:{self.name}"
-
-    @property
-    def origin(self) -> dict[str, str]:
-        return {"package": self.label, "version": self.version, "licence": self.licence}
-
-    @property
-    def held_out(self) -> bool:
-        return int(sha256(project(self.name)), 16) % HELD_OUT_ONE_IN == 0
-
-
-def download(registry: str, name: str, folder: str) -> Path | None:
-    """The package's archive, by the registry's own client; neither command runs code of the package."""
-    if registry == "pypi":
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
-        command = [*pip, "--ignore-requires-python", "--disable-pip-version-check", "--dest", folder, name]
-    else:
-        command = ["npm", "pack", name, "--silent", "--ignore-scripts", "--pack-destination", folder]
-    subprocess.run(command, capture_output=True, timeout=600, check=False)
-    return next((path for path in Path(folder).iterdir() if path.suffix in (".whl", ".tgz")), None)
-
-
-def unpack(archive: Path) -> Iterator[tuple[str, Callable[[], bytes], int]]:
-    """(path, reader, size) of each regular file; nothing is written to the disk."""
-    if archive.suffix == ".whl":
-        with zipfile.ZipFile(archive) as wheel:
-            for info in wheel.infolist():
-                yield info.filename, partial(wheel.read, info), info.file_size
-        return
-    with tarfile.open(archive) as tar:
-        for member in tar:
-            if member.isfile():
-                path = member.name.split("/", 1)[-1]
-                yield path, partial(tar_member, tar, member), member.size
-
-
-def tar_member(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    contents = tar.extractfile(member)
-    assert contents is not None, "only regular files are asked for"
-    return contents.read()
-
-
-def language(path: str) -> str:
-    return LANGUAGES.get(PurePosixPath(path).suffix.lower(), "")
-
-
-def wanted(path: str, size: int) -> bool:
-    if LICENCE_FILE.search(path) or path == "package.json" or path.endswith(".dist-info/METADATA"):
-        return size <= 1_000_000
-    return bool(language(path)) and size in FILE_BYTES
-
-
-def declared(files: dict[str, bytes]) -> tuple[str, str]:
-    """(version, licence) from a wheel's METADATA or an npm package.json."""
-    metadata = next((raw for path, raw in files.items() if path.endswith(".dist-info/METADATA")), None)
-    if metadata is not None:
-        head = HeaderParser().parsestr(metadata.decode("utf-8", "replace"))
-        spdx, words = head["License-Expression"] or "", head["License"] or ""
-        return head["Version"], licence_of(spdx, head.get_all("Classifier", []), words)
-    manifest = json.loads(files["package.json"])
-    licence = manifest.get("license", "")
-    return manifest["version"], licence_of(licence if isinstance(licence, str) else "", [], "")
-
-
-def gate(files: dict[str, bytes]) -> tuple[str, str]:
-    """(version, licence); no licence if what is declared or what lies in the archive is not allowed."""
-    version, licence = declared(files)
-    texts = (raw.decode("utf-8", "replace") for path, raw in files.items() if LICENCE_FILE.search(path))
-    refused = any(REFUSED_TEXT.search(PYTHON_LICENCE.sub("", text)) for text in texts)
-    return version, "" if refused else licence
-
-
-def fetch(registry: str, name: str) -> Package | None:
-    with tempfile.TemporaryDirectory() as folder:
-        archive = download(registry, name, folder)
-        if archive is None:
-            return None
-        files = {path: read() for path, read, size in unpack(archive) if wanted(path, size)}
-        version, licence = gate(files)
-        with archive.open("rb") as raw:
-            digest = hashlib.file_digest(raw, "sha256").hexdigest()
-    sources = [(path, raw) for path, raw in files.items() if language(path) and not LICENCE_FILE.search(path)]
-    return Package(registry, name, version, licence, digest, sources)
-
-
-def fetch_all(names: list[tuple[str, str]]) -> Iterator[tuple[str, str, Package | None]]:
-    """In order, a few downloads ahead of the filters and no more: archives wait on the disk and in memory."""
-    with ThreadPoolExecutor(DOWNLOADS) as pool:
-        ahead: deque[tuple[str, str, Future[Package | None]]] = deque()
-        todo = iter(names)
-        try:
-            while True:
-                while len(ahead) < 2 * DOWNLOADS and (one := next(todo, None)):
-                    ahead.append((*one, pool.submit(fetch, *one)))
-                if not ahead:
-                    return
-                registry, name, future = ahead.popleft()
-                yield registry, name, future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 # ---- the corpus
@@ -479,7 +297,8 @@ def text_size(records: list[dict[str, str]]) -> int:
 
 
 def sources(exclusions: Exclusions, finished: set[str], seed: int) -> list[tuple[str, str]]:
-    names = [("pypi", name) for name in PYPI] + [("npm", name) for name in NPM]
+    lists = {"pypi": PYPI, "npm": NPM, "debian": DEBIAN}
+    names = [(registry, name) for registry, some in lists.items() for name in some]
     random.Random(seed).shuffle(names)
     names.sort(key=lambda one: not Package(*one).held_out)  # first, so that a small corpus has a held-out split too
     return [one for one in names if ":".join(one) not in finished and not exclusions.package(*one)]

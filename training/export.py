@@ -1,7 +1,8 @@
-"""Make the files of `engine/embedded/`: the base from SmolLM2's GGUF with its vocabulary cut, the adapter from a
-training checkpoint. Base and adapter are separate files, so that retraining changes only the small one.
+"""Make the files of `engine/embedded/`: the base from SmolLM2's GGUF with its vocabulary cut, the updates of its two
+paths from training checkpoints. They are separate files, so that retraining changes only a small one.
 
     python training/export.py base --gguf SmolLM2-135M-Instruct.Q4_1.gguf --corpus FOLDER --out FOLDER
+    python training/export.py context --checkpoint RUN/state.safetensors --out FOLDER
     python training/export.py adapter --checkpoint RUN/state.safetensors --out FOLDER
     python training/export.py full --checkpoint RUN/state.safetensors --out FOLDER
 """
@@ -13,7 +14,7 @@ import collections
 import gzip
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -229,25 +230,39 @@ def about(folder: Path) -> dict[str, Any]:
     return {name: value for name, value in kept.items() if name != "files"}
 
 
-def export_adapter(arguments: argparse.Namespace) -> None:
-    """adapter.safetensors beside the base of `--out`: low-rank matrices 8-bit, norms and special rows float16."""
+def low_rank(trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The stored parts of an update: its matrices 8-bit, norms and special rows float16."""
+    forms = {name: "q8" if name.endswith((".a", ".b")) else "" for name in trained}
+    return {part: t for name, tensor in trained.items() for part, t in encode(name, tensor, forms[name]).items()}
+
+
+def export_context(arguments: argparse.Namespace) -> None:
+    """context.safetensors beside the base of `--out`."""
     trained = checkpoint(arguments.checkpoint)
+    assert not trained.keys() & {"embed", "special"}, "this checkpoint did not train the context path alone"
+    save_file(low_rank(trained), arguments.out / "context.safetensors")
+    weights.write_manifest(arguments.out, about(arguments.out))
+
+
+def export_adapter(arguments: argparse.Namespace) -> None:
+    """adapter.safetensors beside the base of `--out`."""
+    trained = checkpoint(arguments.checkpoint)
+    assert "special" in trained, "this checkpoint trained the context path: use `context`"
     assert "embed" not in trained, "this checkpoint trained every weight: use `full`"
-    low_rank = {name: "q8" if name.endswith((".a", ".b")) else "" for name in trained}
-    tensors = [encode(name, tensor, low_rank[name]) for name, tensor in trained.items()]
-    save_file({name: t for parts in tensors for name, t in parts.items()}, arguments.out / "adapter.safetensors")
+    save_file(low_rank(trained), arguments.out / "adapter.safetensors")
     weights.write_manifest(arguments.out, about(arguments.out))
 
 
 def export_full(arguments: argparse.Namespace) -> None:
-    """base.safetensors re-encoded from fine-tuned weights (4-bit body, 8-bit embedding); what is left of the adapter is
-    its special rows."""
+    """base.safetensors re-encoded from fine-tuned weights (4-bit body, 8-bit embedding), which hold what an update of
+    the context path did; what is left of the adapter is its special rows."""
     trained = checkpoint(arguments.checkpoint)
-    assert "embed" in trained, "this checkpoint trained an adapter: use `adapter`"
+    assert "embed" in trained, "this checkpoint trained an update: use `adapter` or `context`"
     special = trained.pop("special")
     tensors = [encode(name, tensor, "q8" if name == "embed" else "q4") for name, tensor in trained.items()]
     save_file({name: t for parts in tensors for name, t in parts.items()}, arguments.out / "base.safetensors")
     save_file(encode("special", special, ""), arguments.out / "adapter.safetensors")
+    (arguments.out / "context.safetensors").unlink(missing_ok=True)
     weights.write_manifest(arguments.out, about(arguments.out))
 
 
@@ -262,7 +277,7 @@ def main() -> None:
     base.add_argument("--layers", default="", help="indices to keep, comma separated; empty keeps all")
     base.add_argument("--out", type=Path, required=True)
     base.set_defaults(run=export_base)
-    for name, run in (("adapter", export_adapter), ("full", export_full)):
+    for name, run in (("context", export_context), ("adapter", export_adapter), ("full", export_full)):
         trained = commands.add_parser(name, help=run.__doc__)
         trained.add_argument("--checkpoint", type=Path, required=True, help="state.safetensors of a run")
         trained.add_argument("--out", type=Path, required=True, help="a model folder; its manifest is rewritten")

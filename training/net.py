@@ -1,13 +1,13 @@
 """The two paths of `block_llama` with gradients, over batches of one fixed shape, and what is minimised.
 
-Frozen base + low-rank updates on the canvas path, or (`full`) one set of float32 weights for both paths, used in
-bfloat16. `tests/test_training.py` holds that the logits are the runtime's. A layer is written as the two functions
+Frozen base + a low-rank update of one of its paths, or one set of float32 weights for both, used in bfloat16 where the
+device has it. `tests/test_training.py` holds that the logits are the runtime's. A layer is written as the two functions
 around its attention, so that `compiled` builds them once instead of once a layer.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,15 @@ from caesura.engine.models.block_llama import MATRICES, SPECIALS, Config, rms_no
 RANK = 32
 POSITIONS = 1024  # rows of the rotary table; a context with its canvas is shorter
 
+Trains = Literal["canvas", "context", "all"]  # an update of that path's matrices, or every weight
+
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 KeysValues = list[tuple[Tensor, Tensor]]
+
+
+def fastest(device: str) -> torch.dtype:
+    """bfloat16 where the device computes in it: a CPU that does not takes seven times as long with it."""
+    return torch.bfloat16 if device != "cpu" or torch.cpu._is_avx512_bf16_supported() else torch.float32
 
 
 class Matrix(NamedTuple):
@@ -66,37 +73,49 @@ class Net:
     """`trained` are the parameters, `base` what stays as it is."""
 
     def __init__(
-        self, config: Config, base: Mapping[str, Tensor], *, full: bool, device: str = "cpu", compiled: bool = False
+        self,
+        config: Config,
+        base: Mapping[str, Tensor],
+        trains: Trains,
+        *,
+        device: str = "cpu",
+        compiled: bool = False,
     ) -> None:
-        self.config, self.full = config, full
-        trained = {"special": base["embed"].mean(0, keepdim=True).repeat(len(SPECIALS), 1)}
+        self.config, self.trains, self.dtype = config, trains, fastest(device)
+        trained = {}
+        if trains != "context":
+            trained["special"] = base["embed"].mean(0, keepdim=True).repeat(len(SPECIALS), 1)
         for i in range(config.num_layers):
-            for matrix in () if full else MATRICES:
+            for matrix in () if trains == "all" else MATRICES:
                 n, k = config.shape(matrix)
                 trained[f"layers.{i}.{matrix}.a"] = torch.randn(RANK, k) / math.sqrt(k)
                 trained[f"layers.{i}.{matrix}.b"] = torch.zeros(n, RANK)
             for norm in ("attn_norm", "mlp_norm"):
                 trained[f"layers.{i}.{norm}"] = base[f"layers.{i}.{norm}"].clone()
         trained["norm"] = base["norm"].clone()
-        if full:
+        if trains == "all":
             trained |= {name: t.clone() for name, t in base.items() if name not in trained}
         self.trained = {name: nn.Parameter(t.to(device)) for name, t in trained.items()}
-        self.base = {} if full else {name: t.to(device, torch.bfloat16) for name, t in base.items()}
-        self.turn = [t.to(device, torch.bfloat16) for t in rotary(config, torch.arange(POSITIONS))]
+        self.base = {} if trains == "all" else {name: t.to(device, self.dtype) for name, t in base.items()}
+        self.turn = [t.to(device, self.dtype) for t in rotary(config, torch.arange(POSITIONS))]
         # Few shapes: contexts, and canvases of each bucket, with gradients and without.
         self.before = torch.compile(before, dynamic=False, fullgraph=True, disable=not compiled)
         self.after = torch.compile(after, dynamic=False, fullgraph=True, disable=not compiled)
 
+    def moves(self, *, canvas: bool) -> bool:
+        """Whether that path is trained."""
+        return self.trains in ("all", "canvas" if canvas else "context")
+
     def matrix(self, name: str, *, canvas: bool) -> Matrix:
-        if self.full:
+        if self.trains == "all":
             return Matrix(self.trained[name])
-        if not canvas:
+        if not self.moves(canvas=canvas):
             return Matrix(self.base[name])
         return Matrix(self.base[name], self.trained[f"{name}.a"], self.trained[f"{name}.b"])
 
     def layer(self, number: int, *, canvas: bool) -> Layer:
         """One layer of the canvas path or of the context path."""
-        norms = self.trained if canvas or self.full else self.base
+        norms = self.trained if self.moves(canvas=canvas) else self.base
         stem = f"layers.{number}"
         return Layer(
             norms[f"{stem}.attn_norm"],
@@ -108,9 +127,10 @@ class Net:
         )
 
     def table(self) -> Tensor:
-        """Embedding and head, [vocabulary + specials, hidden]."""
-        embed = self.trained["embed"] if self.full else self.base["embed"]
-        return torch.cat((embed.to(torch.bfloat16), self.trained["special"].to(torch.bfloat16)))
+        """Embedding and head, [vocabulary + specials, hidden]; without specials where only the context is trained."""
+        embed = self.trained["embed"] if self.trains == "all" else self.base["embed"]
+        special = [self.trained["special"].to(self.dtype)] if self.trains != "context" else []
+        return torch.cat((embed.to(self.dtype), *special))
 
     def stack(self, x: Tensor, positions: Tensor, attend: Attend, *, canvas: bool) -> Tensor:
         """All layers over rows [..., hidden] at positions [...]; `attend` owns masks and KV. Returns normed rows."""
@@ -120,7 +140,7 @@ class Net:
             layer = self.layer(number, canvas=canvas)
             q, k, v = self.before(x, layer.attn_norm, layer.qkv, cos, sin, self.config)
             x = self.after(x, attend(number, q, k, v), layer.out, layer.mlp_norm, layer.gate_up, layer.down, eps)
-        norm = self.trained["norm"] if canvas or self.full else self.base["norm"]
+        norm = (self.trained if self.moves(canvas=canvas) else self.base)["norm"]
         return rms_norm(x, norm.to(x.dtype), eps)
 
     def context(self, ids: Tensor) -> tuple[Tensor, KeysValues]:
@@ -148,7 +168,7 @@ class Net:
         order = torch.ones(rows, rows, dtype=torch.bool, device=ids.device).tril()
         own = keys[:, :, None] & (order | ~causal[..., None, None])
         mask = torch.cat((seen, own), 3).flatten(0, 1).repeat(1, share, 1)[:, None]
-        bias = torch.zeros(mask.shape, dtype=torch.bfloat16, device=ids.device).masked_fill(~mask, -torch.inf)
+        bias = torch.zeros(mask.shape, dtype=self.dtype, device=ids.device).masked_fill(~mask, -torch.inf)
 
         def spread(t: Tensor) -> Tensor:
             return t[:, None].expand(-1, canvases, -1, -1, -1).flatten(0, 1)
@@ -176,7 +196,7 @@ class Losses(NamedTuple):
 
 def losses(net: Net, batch: Mapping[str, Tensor], null: int) -> Losses:
     """Forward of a batch as `batches.collate` makes it."""
-    with torch.set_grad_enabled(net.full and torch.is_grad_enabled()):
+    with torch.set_grad_enabled(net.trains == "all" and torch.is_grad_enabled()):
         hidden, held = net.context(batch["context"])
     rows = net.canvas(batch["ids"], batch["start"], batch["keys"], batch["causal"], held)
     table, labels = net.table(), batch["labels"]
@@ -184,7 +204,7 @@ def losses(net: Net, batch: Mapping[str, Tensor], null: int) -> Losses:
     picked = (labels >= 0) & ~ordered
     ce = cross_entropy(linear(rows[picked], table).float(), labels[picked], reduction="none")
     causal = ce.new_zeros(())
-    if net.full:
+    if net.trains == "all":
         real = torch.arange(1, hidden.shape[1], device=hidden.device) < batch["lengths"][:, None]
         read = torch.cat((hidden[:, :-1][real], rows[ordered]))
         causal = cross_entropy(linear(read, table).float(), torch.cat((batch["context"][:, 1:][real], labels[ordered])))

@@ -1,7 +1,8 @@
-"""Train the embedded model: an adapter on canvas rows over a frozen base (CPU), or every weight (GPU).
+"""Train the embedded model: an update of its context path by gaps read left to right, an update of its canvas path by
+canvases over the frozen rest (CPU), or every weight by canvases (GPU).
 
-    python training/train.py --model FOLDER --corpus FOLDER --run FOLDER [--minutes N] [--total N]
-                             [--full] [--device cuda] [--compile] [--workers N]
+    python training/train.py --model FOLDER --corpus FOLDER --run FOLDER [--trains context|canvas|all] [--minutes N]
+                             [--total N] [--device cuda] [--compile] [--workers N]
 
 Resumable to the step: batches are drawn from (seed, step), and a checkpoint holds parameters, optimizer moments, the
 step and what has been spent. `--minutes` is the length of this command, `--total` that of the whole run over several
@@ -13,49 +14,99 @@ import argparse
 import itertools
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, get_args
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from caesura.engine import weights
-from caesura.engine.models.block_llama import SPECIALS, Config
+from caesura.engine.models.block_llama import SPECIALS, Config, base_of
 from caesura.engine.tokenizer import Tokenizer
 
-from batches import Batch, Batches, texts  # isort: skip  (beside this script)
+import gaps  # isort: skip  (beside this script)
+from batches import Batch, Batches, stream, texts  # isort: skip
 from examples import PLAIN, TAIL, Mix  # isort: skip
-from net import Net, losses, objective  # isort: skip
+from net import Net, Trains, losses, objective  # isort: skip
 
 AR_WEIGHT = 0.3  # of the left-to-right loss, where the weights of the context rows are trained
 FULL = Mix(causal=0.15, complement=True)
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-@torch.no_grad()
-def evaluate(net: Net, held: Iterable[Batch], tokenizer: Tokenizer, null: int) -> dict[str, float]:
-    """Cross-entropy in nats by token and by byte over the held-out batches, all-masked canvases apart."""
-    total = count = whole = whole_count = nulls = null_count = size = 0.0
-    for batch in held:
-        found = losses(net, batch, null)
-        labels = batch["labels"]
-        real = found.ce[~found.null]
-        total, count = total + float(real.sum()), count + real.numel()
-        size += sum(len(tokenizer.pieces[t]) for t in labels[labels >= 0][~found.null].tolist())
-        nulls, null_count = nulls + float(found.ce[found.null].sum()), null_count + int(found.null.sum())
-        first = (labels[..., TAIL - 1] >= 0).flatten()
-        blind = found.ce[first[found.canvas] & ~found.null]
-        whole, whole_count = whole + float(blind.sum()), whole_count + blind.numel()
-    return {
-        "ce_token": total / count,
-        "ce_byte": total / size,
-        "ce_blind": whole / max(1, whole_count),
-        "ce_null": nulls / max(1, null_count),
-    }
+class Task(Protocol):
+    """What is trained: `batches` by step, and `held` ones that are not."""
+
+    net: Net
+    batches: Dataset[Batch]
+    held: Sequence[Batch]
+
+    def loss(self, batch: Batch) -> tuple[Tensor, int]:
+        """What is minimised, and how many tokens it is made of."""
+
+    def evaluate(self) -> dict[str, float]:
+        """Cross-entropies in nats over the held-out batches."""
+
+
+@dataclass
+class Canvases:
+    """Slots of canvases (examples.py), and with every weight also the context rows."""
+
+    net: Net
+    batches: Batches
+    held: Sequence[Batch]
+    tokenizer: Tokenizer
+    null: int
+
+    def loss(self, batch: Batch) -> tuple[Tensor, int]:
+        found = losses(self.net, batch, self.null)
+        return objective(found, batch["start"].numel()) + AR_WEIGHT * found.causal, found.ce.numel()
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, float]:
+        """By token and by byte, all-masked canvases and nulls apart."""
+        total = count = whole = whole_count = nulls = null_count = size = 0.0
+        for batch in self.held:
+            found = losses(self.net, batch, self.null)
+            labels = batch["labels"]
+            real = found.ce[~found.null]
+            total, count = total + float(real.sum()), count + real.numel()
+            size += sum(len(self.tokenizer.pieces[t]) for t in labels[labels >= 0][~found.null].tolist())
+            nulls, null_count = nulls + float(found.ce[found.null].sum()), null_count + int(found.null.sum())
+            first = (labels[..., TAIL - 1] >= 0).flatten()
+            blind = found.ce[first[found.canvas] & ~found.null]
+            whole, whole_count = whole + float(blind.sum()), whole_count + blind.numel()
+        return {
+            "ce_token": total / count,
+            "ce_byte": total / size,
+            "ce_blind": whole / max(1, whole_count),
+            "ce_null": nulls / max(1, null_count),
+        }
+
+
+@dataclass
+class Reading:
+    """Gaps read left to right behind their suffix (gaps.py)."""
+
+    net: Net
+    batches: gaps.Gaps
+    held: Sequence[Batch]
+
+    def loss(self, batch: Batch) -> tuple[Tensor, int]:
+        ce, parts = gaps.nats(self.net, batch)
+        return gaps.objective(ce, parts), ce.numel()
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, float]:
+        """By token of each part."""
+        found = [gaps.nats(self.net, batch) for batch in self.held]
+        ce, parts = (torch.cat(column) for column in zip(*found, strict=True))
+        return {f"ce_{name}": float(ce[parts == gaps.PARTS.index(name)].mean()) for name in gaps.WEIGHTS}
 
 
 def rate(step: int, spent: float, total: float, peak: float, warm: int = 40) -> float:
@@ -100,15 +151,40 @@ def restore(run: Path, net: Net, optimizer: torch.optim.Optimizer) -> Progress:
     return progress
 
 
+def stood_on(model: Path, trains: Trains) -> Mapping[str, Tensor]:
+    """The weights that a run begins from or leaves as they are. An update of the context path is over the bare base."""
+    return weights.Stored(model / "base.safetensors") if trains == "context" else base_of(model)
+
+
 def begin(model: Path, net: Net) -> None:
-    """Start from the adapter in the model's folder, if there is one: a new run goes on from what was shipped. Every
+    """Start from the update in the model's folder, if there is one: a new run goes on from what was shipped. Every
     weight of a full run but the special embeddings comes from the base."""
-    path = model / "adapter.safetensors"
+    path = model / ("context.safetensors" if net.trains == "context" else "adapter.safetensors")
     if not path.is_file():
         return
-    adapter = weights.Stored(path)
-    for name in adapter.keys() & (net.trained.keys() if not net.full else {"special"}):
-        net.trained[name].data.copy_(adapter[name])
+    update = weights.Stored(path)
+    for name in update.keys() & (net.trained.keys() if net.trains != "all" else {"special"}):
+        net.trained[name].data.copy_(update[name])
+
+
+def task_of(arguments: argparse.Namespace) -> Task:
+    """The net with what it learns from."""
+    raw = json.loads((arguments.model / "config.json").read_text())
+    config, trains = Config.read(raw), arguments.trains
+    tokenizer = Tokenizer(arguments.model / "tokenizer.json")
+    separator = [tokenizer.special(raw["separator"])]
+    net = Net(config, stood_on(arguments.model, trains), trains, device=arguments.device, compiled=arguments.compile)
+    begin(arguments.model, net)
+    learnt, held = (texts(arguments.corpus, split, tokenizer) for split in ("shard", "heldout"))
+    size, seed = arguments.contexts, str(arguments.seed)
+    count = range(-(-arguments.held // size))
+    if trains == "context":
+        tested = gaps.Gaps(held, tokenizer, separator, size, "held")
+        return Reading(net, gaps.Gaps(learnt, tokenizer, separator, size, seed), [tested[n] for n in count])
+    special = (config.vocab_size, config.vocab_size + SPECIALS.index("null"))
+    drawn = Batches(learnt, tokenizer, separator, special, size, FULL if trains == "all" else PLAIN, seed)
+    plain = Batches(held, tokenizer, separator, special, size, PLAIN, "held")
+    return Canvases(net, drawn, [plain[n] for n in count], tokenizer, special[1])
 
 
 class Trainer:
@@ -117,34 +193,15 @@ class Trainer:
     def __init__(self, arguments: argparse.Namespace) -> None:
         torch.manual_seed(arguments.seed)
         self.arguments = arguments
-        raw = json.loads((arguments.model / "config.json").read_text())
-        config = Config.read(raw)
-        self.tokenizer = Tokenizer(arguments.model / "tokenizer.json")
-        self.null = config.vocab_size + SPECIALS.index("null")
-        self.net = Net(
-            config,
-            weights.Stored(arguments.model / "base.safetensors"),
-            full=arguments.full,
-            device=arguments.device,
-            compiled=arguments.compile,
-        )
+        self.task = task_of(arguments)
+        self.net = self.task.net
+        self.task.held = [self.to_device(batch) for batch in self.task.held]
         self.optimizer = torch.optim.AdamW(
             self.net.trained.values(), lr=arguments.rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True
         )
         arguments.run.mkdir(parents=True, exist_ok=True)
-        begin(arguments.model, self.net)
         self.progress = restore(arguments.run, self.net, self.optimizer)
         self.before, self.steps = self.progress.spent, 0
-        separator = [self.tokenizer.special(raw["separator"])]
-
-        def batches(split: str, mix: Mix, seed: str) -> Batches:
-            found = texts(arguments.corpus, split, self.tokenizer)
-            special = (config.vocab_size, self.null)
-            return Batches(found, self.tokenizer, separator, special, arguments.contexts, mix, seed)
-
-        held = batches("heldout", PLAIN, "held")
-        self.held = [self.to_device(held[n]) for n in range(-(-arguments.held // arguments.contexts))]
-        self.batches = batches("shard", FULL if arguments.full else PLAIN, str(arguments.seed))
         self.began, self.cpu = time.monotonic(), time.process_time()
 
     def to_device(self, batch: Batch) -> Batch:
@@ -166,30 +223,29 @@ class Trainer:
     def checkpoint(self) -> None:
         self.progress.spent = self.before + self.spent()
         save(self.arguments.run, self.net, self.optimizer, self.progress)
-        self.note("eval", **evaluate(self.net, self.held, self.tokenizer, self.null))
+        self.note("eval", **self.task.evaluate())
 
     def step(self, batch: Batch, total: float) -> Tensor:
         for group in self.optimizer.param_groups:
             group["lr"] = rate(self.progress.step, self.before + self.spent(), total, self.arguments.rate)
-        found = losses(self.net, batch, self.null)
-        loss = objective(found, batch["start"].numel()) + AR_WEIGHT * found.causal
+        loss, count = self.task.loss(batch)
         loss.backward()
         nn.utils.clip_grad_norm_(self.net.trained.values(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.progress.step += 1
-        self.progress.positions += found.ce.numel()
+        self.progress.positions += count
         return loss.detach()
 
     def train(self) -> None:
         arguments = self.arguments
         budget = float(arguments.steps or arguments.minutes * 60)
         total = arguments.total * (1 if arguments.steps else 60) or self.before + budget
-        self.note("eval", **evaluate(self.net, self.held, self.tokenizer, self.null))
+        self.note("eval", **self.task.evaluate())
         last_saved = last_logged = time.monotonic()
         recent: list[Tensor] = []
-        stream = self.batches.stream(self.progress.step, arguments.workers)
-        for batch in itertools.takewhile(lambda _: self.spent() < min(budget, total - self.before), stream):
+        drawn = stream(self.task.batches, self.progress.step, arguments.workers)
+        for batch in itertools.takewhile(lambda _: self.spent() < min(budget, total - self.before), drawn):
             recent.append(self.step(self.to_device(batch), total))
             self.steps += 1
             now = time.monotonic()
@@ -213,7 +269,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--cpu-time", action="store_true", help="count the minutes in CPU time (for fair comparisons)")
     parser.add_argument("--save-s", type=float, default=300)
     parser.add_argument("--log-s", type=float, default=60)
-    parser.add_argument("--full", action="store_true", help="train every weight, the context path too")
+    parser.add_argument("--trains", choices=get_args(Trains), default="canvas", help="of the weights")
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
         "--compile",
@@ -223,8 +279,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--workers", type=int, default=0, help="processes that prepare batches; 0: this one")
     parser.add_argument("--rate", type=float, default=1e-3)
-    parser.add_argument("--contexts", type=int, default=4, help="contexts of a step")
-    parser.add_argument("--held", type=int, default=32, help="held-out contexts")
+    parser.add_argument("--contexts", type=int, default=4, help="contexts of a step, or gaps")
+    parser.add_argument("--held", type=int, default=32, help="held-out contexts, or gaps")
     parser.add_argument("--seed", type=int, default=0)
     Trainer(parser.parse_args(argv)).train()
 

@@ -37,6 +37,15 @@ class Gap:
         """What is inserted for the engine's `text`."""
         return self.gate.shortened(finish(text, self.context))
 
+    def chosen(self, done: wire.Done) -> tuple[str, wire.Fill]:
+        """What is inserted for an answer of one hole, and the fill that it is of: as in an editor the best candidate
+        that leaves the syntax sound, else what is sound of the best."""
+        fills = [done.holes[0], *(others[0] for others in done.alternatives)]
+        texts = [finish(fill.text, self.context) for fill in fills]
+        sound = (n for n, text in enumerate(texts) if text and self.gate.shortened(text) == text)
+        best = next(sound, 0)
+        return self.gate.shortened(texts[best]), fills[best]
+
 
 def gap(text: str, start: int, end: int, name: str, kind: Kind | None = None) -> Gap:
     """The span `start:end` (code points) of a text in the language with the id `name`."""

@@ -5,6 +5,8 @@ import asyncio
 import logging
 import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
 
 from caesura import rendezvous, wire
 from caesura.commands import CommandFailed
@@ -12,6 +14,8 @@ from caesura.commands.asking import print_json, shared
 from caesura.server.engine import Engine, EngineError
 
 STOP_S = 5.0
+# How our own clients that are no editors begin their names.
+OURS = ("command line", "demo", "caesura demo", "bench", "simulator")
 
 
 def engine(options: argparse.Namespace) -> None:
@@ -37,7 +41,7 @@ def status(options: argparse.Namespace) -> None:
     found = asyncio.run(_statuses())
     if options.json:
         print_json({"engines": found})
-    elif not found:
+    elif not found and not rendezvous.running():  # else stderr says which did not answer
         print("No engine is running; an editor or `caesura fill` starts it.")
     for one in [] if options.json else found:
         print(_line(one))
@@ -65,15 +69,25 @@ async def _status(place: rendezvous.Place) -> wire.Status:
 
 def _line(one: wire.Status) -> str:
     memory = one.memory_mb + (one.worker_memory_mb or 0)
+    clients = _clients(one.clients) if one.clients else f"{one.peers} clients"  # engines of older builds name none
     lines = [
         f"{one.state}: {one.model} on {one.device}, process {one.pid}, up {one.uptime_s:.0f} s",
-        f"  {one.peers} clients, {one.live} jobs running, {one.queued} waiting, {one.done} done",
+        f"  {clients}, {one.live} jobs running, {one.queued} waiting, {one.done} done",
         f"  {memory:.0f} MiB, {one.restarts} restarts, build {one.build}",
     ]
     if one.p50_ms:
         stages = ", ".join(f"{stage} {one.p50_ms[stage]:.0f}/{one.p95_ms[stage]:.0f}" for stage in one.p50_ms)
         lines.append(f"  p50/p95 ms: {stages}")
     return "\n".join([*lines, *([f"  {one.message}"] if one.message else [])])
+
+
+def _clients(names: Sequence[str]) -> str:
+    """The editors by name and how many clients of ours there are, without the command that asks."""
+    editors = Counter(name for name in names if not name.startswith(OURS))
+    others = max(0, len(names) - editors.total() - 1)
+    found = [f"{count} {name}" if count > 1 else name for name, count in editors.items()]
+    found += [f"{others} other client{'s' * (others > 1)}"] if others else []
+    return ", ".join(found) or "no clients"
 
 
 def stop(options: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import math
 import os
 import sys
 import time
@@ -17,6 +18,7 @@ from caesura.commands import CommandFailed
 from caesura.commands.asking import ask, gap, shared
 from caesura.server.engine import Engine, EngineFailed, job_id
 from caesura.server.languages import language
+from caesura.server.options import Options
 
 REPORT_S = 10.0
 
@@ -34,7 +36,8 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Completion(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`ms` is what a client waits: from sending the job to its last event. `error`: there is no completion."""
+    """`ms` is what a client waits: from sending the job to its last event. `confidence` is that of a token, `chance`
+    that of all tokens of the engine's text, but not of its ending there. `error`: there is no completion."""
 
     id: str
     completion: str
@@ -42,6 +45,7 @@ class Completion(msgspec.Struct, frozen=True, omit_defaults=True):
     steps: int = 0
     tokens: int = 0
     confidence: float = 0.0
+    chance: float | None = None
     tokens_by_source: wire.Tokens | None = None
     stop: str = ""
     error: str = ""
@@ -117,6 +121,7 @@ async def _one(engine: Engine, case: Case, options: argparse.Namespace) -> Compl
         suffix=asked.context.suffix,
         language=asked.context.language,
         segments=(asked.hole,),
+        candidates=Options().candidates,
         sampler=options.sampler,
         prompt=options.prompt_format,
     )
@@ -125,13 +130,16 @@ async def _one(engine: Engine, case: Case, options: argparse.Namespace) -> Compl
         done = await ask(engine, job, lambda event: None)
     except EngineFailed as error:  # of this case; an engine that is unavailable ends the run, to be resumed later
         return Completion(case.id, "", (time.perf_counter() - began) * 1000, error=str(error))
+    text, fill = asked.chosen(done)
+    told = fill.probabilities
     return Completion(
         id=case.id,
-        completion=asked.fitted(done.holes[0].text),
+        completion=text,
         ms=(time.perf_counter() - began) * 1000,
         steps=done.steps,
         tokens=done.tokens.canvas + done.tokens.lookup + done.tokens.left_to_right,
-        confidence=done.holes[0].confidence,
+        confidence=fill.confidence,
+        chance=math.prod(probability for _, probability in told) if told else None,
         tokens_by_source=done.tokens,
         stop=done.stop,
     )

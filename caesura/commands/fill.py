@@ -15,6 +15,7 @@ from caesura.commands.source import Source
 from caesura.server.context import Context
 from caesura.server.engine import job_id
 from caesura.server.languages import language
+from caesura.server.options import Options
 
 Show = Callable[[wire.Locked | wire.Done], None]
 
@@ -31,7 +32,7 @@ def fill(options: argparse.Namespace) -> None:
             done, model = asyncio.run(_run(options, asked.context, segments, show))
     else:
         done, model = asyncio.run(_run(options, asked.context, segments))
-    text = asked.fitted(done.holes[0].text)
+    text, _ = asked.chosen(done)
     if options.write and text:
         source.write([(start, end, text)])
     if options.json:
@@ -107,6 +108,7 @@ async def _run(
             suffix=around.suffix,
             language=around.language,
             segments=segments,
+            candidates=Options().candidates if len(segments) == 1 else 1,
             sampler=options.sampler,
             prompt=options.prompt_format,
         )

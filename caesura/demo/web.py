@@ -20,6 +20,10 @@ MAX_CONNECTIONS = 32
 READ_S = 10.0  # for a whole request
 WRITE_S = 30.0  # for a part of an answer that nobody reads
 KEY_PATH = "/key"  # where the page gets the key for its token
+USED = (
+    "This address works once and has been used: open the one that `caesura demo` printed, and if it was not you who"
+    " used it, end the demo with Ctrl-C."
+)
 
 # Monaco writes style elements and attributes of its own; scripts come from files alone.
 HEADERS = {
@@ -74,6 +78,7 @@ class Guard:
     def __init__(self, port: int) -> None:
         self.host = f"{ADDRESS}:{port}"
         self._key, self._token, self._once = (secrets.token_urlsafe(32) for _ in range(3))
+        self._used = False  # the one that opens the page once
 
     @property
     def address(self) -> str:
@@ -108,10 +113,13 @@ class Guard:
         return f"http://{self.host}"
 
     def _takes(self, token: str) -> bool:
-        if _same(token, self._once):
-            self._once = secrets.token_urlsafe(32)
-            return True
-        return _same(token, self._token)
+        """Whether the token opens the page. Raises Refused for the one that has done so already."""
+        if not _same(token, self._once):
+            return _same(token, self._token)
+        if self._used:
+            raise Refused(HTTPStatus.FORBIDDEN, USED)
+        self._used = True
+        return True
 
 
 def _same(one: str, other: str) -> bool:

@@ -116,6 +116,7 @@ class Gains:
         self._known = np.zeros((0, len(logp)), np.float32)  # [sets, slots]
         self._have = np.zeros(0, bool)
         self.banned: dict[int, set[int]] = {}  # tokens of a slot
+        self._left: dict[tuple[int, int, int], float] = {}
 
     def of(self, slot: int, sets: Ints) -> Floats:
         """[len(sets)]"""
@@ -129,9 +130,18 @@ class Gains:
             self._known[missing] = torch.stack(best).cpu().numpy()
             self._have[missing] = True
         gains: Floats = self._known[sets, slot]
-        if slot in self.banned:
-            gains = np.array([self.best(slot, number)[1] for number in sets.tolist()], np.float32)
+        if banned := self.banned.get(slot):
+            lost = self.logp[slot, torch.tensor(sorted(banned))].cpu().numpy()
+            for number in np.unique(sets[np.isin(gains, lost)]).tolist():  # of all others the best is not banned
+                gains[sets == number] = self._allowed(slot, number, len(banned))
         return gains
+
+    def _allowed(self, slot: int, number: int, count: int) -> float:
+        """What a set is worth without the `count` tokens that are banned so far: a token that is stays so."""
+        key = slot, number, count
+        if key not in self._left:
+            self._left[key] = self.best(slot, number)[1]
+        return self._left[key]
 
     def _greatest(self, number: int) -> Tensor:
         """[slots]"""

@@ -78,7 +78,7 @@ class Verifier(Model, Protocol):
     """A family that can also check a draft left to right."""
 
     def causal(self, runs: Sequence[Run], *, keep: bool = False) -> Tensor:
-        """Left-to-right logits of the untouched base; `keep` leaves the rows in each run's KV (a token tree)."""
+        """Left-to-right logits of the context path; `keep` leaves the rows in each run's KV (a token tree)."""
 
 
 def load(name: str, device: str = "auto", context: int | None = None) -> Model:

@@ -1,12 +1,15 @@
-"""The embedded family: a Llama base whose context path stays exactly the base's, and a canvas path of base + adapter.
+"""The embedded family: a Llama base whose context path reads left to right, and a canvas path of base + adapter.
 
 Context is causal and KV-cached; the canvas rows see all of it and each other (block diffusion with one block: Arriola
 et al. 2025, BD3LM). Logits are shifted: the row before a slot predicts it, so the adapter starts from the base's own
-left-to-right knowledge (Dream 7B). The base itself is the verifier: a canvas of one slot is the next-token model.
+left-to-right knowledge (Dream 7B). The base itself is the verifier: a canvas of one slot is the next-token model. It
+may have a low-rank update of its own, `context.safetensors`, merged when it loads, to read a gap behind its suffix.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +26,7 @@ from caesura.engine.tokenizer import Tokenizer
 from caesura.kernels import int8
 
 MATRICES = ("qkv", "out", "gate_up", "down")
+PACKERS = 2  # threads that pack matrices while a model is loaded
 SPECIALS = ("mask", "null")  # rows of the adapter's embedding, behind the base's vocabulary
 
 Linear = Callable[[Tensor], Tensor]
@@ -96,42 +100,83 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def stack(
-    x: Tensor, layers: Sequence[Layer], norm: Tensor, attend: Attend, turn: tuple[Tensor, Tensor], config: Config
+    x: Tensor,
+    layers: Sequence[Layer],
+    norm: Tensor,
+    attend: Attend,
+    turn: tuple[Tensor, Tensor],
+    config: Config,
+    wanted: Sequence[int],
 ) -> Tensor:
-    """All layers over rows [..., hidden]; `attend(layer, q, k, v)` owns masks and KV. Returns normed hidden rows."""
+    """All layers over rows [rows, hidden]; `attend(layer, q, k, v)` owns masks and KV. Returns the wanted rows, normed:
+    the others end with the keys and values of the last layer."""
     heads, kv_heads, eps = config.num_heads, config.num_kv_heads, config.rms_norm_eps
     for number, layer in enumerate(layers):
         qkv = layer.qkv(rms_norm(x, layer.attn_norm, eps)).unflatten(-1, (heads + 2 * kv_heads, config.head_dim))
         turned = rotate(qkv[..., : heads + kv_heads, :], *turn)
         q, k, v = turned[..., :heads, :], turned[..., heads:, :], qkv[..., heads + kv_heads :, :]
-        x = x + layer.out(attend(number, q, k, v))
+        seen = attend(number, q, k, v)
+        if number == len(layers) - 1:
+            x, seen = x[wanted], seen[wanted]
+        x = x + layer.out(seen)
         gate, up = layer.gate_up(rms_norm(x, layer.mlp_norm, eps)).chunk(2, -1)
         x = x + layer.down(silu(gate) * up)
     return rms_norm(x, norm, eps)
 
 
 class Merged(Mapping[str, Tensor]):
-    """The canvas path: every matrix W of the base becomes W + B A (Hu et al. 2021, LoRA; the scale is inside B), and
-    what the adapter holds whole (norms) takes the base's place."""
+    """Every matrix W of the base becomes W + B A (Hu et al. 2021, LoRA; the scale is inside B), and what the update
+    holds whole (norms) takes the base's place."""
 
-    def __init__(self, base: Mapping[str, Tensor], adapter: Mapping[str, Tensor]) -> None:
-        self._base, self._adapter = base, adapter
+    def __init__(self, base: Mapping[str, Tensor], update: Mapping[str, Tensor]) -> None:
+        self._base, self._update = base, update
 
     def __getitem__(self, name: str) -> Tensor:
-        if name in self._adapter:
-            return self._adapter[name]
+        if name in self._update:
+            return self._update[name]
         weight = self._base[name]
-        if f"{name}.a" not in self._adapter:
+        if f"{name}.a" not in self._update:
             return weight
-        down = self._adapter[f"{name}.a"]
-        up = expect(self._adapter, f"{name}.b", (weight.shape[0], down.shape[0]))
-        return weight + up @ expect(self._adapter, f"{name}.a", (up.shape[1], weight.shape[1]))
+        rank = self._update[f"{name}.a"].shape[0]
+        down = expect(self._update, f"{name}.a", (rank, weight.shape[1]))
+        return weight + expect(self._update, f"{name}.b", (weight.shape[0], rank)) @ down
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._base  # without making the tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._base)
 
     def __len__(self) -> int:
         return len(self._base)
+
+
+def base_of(folder: Path) -> Mapping[str, Tensor]:
+    """What both paths stand on: the base of a model folder, with the update of its context path if there is one."""
+    base, update = weights.Stored(folder / "base.safetensors"), folder / "context.safetensors"
+    return Merged(base, weights.Stored(update)) if update.is_file() else base
+
+
+class Matrix:
+    """A matrix W of both paths, packed once with A below it: the canvas path adds B (A x) to the context path's W x (as
+    `Merged` would)."""
+
+    def __init__(self, base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], name: str, size: tuple[int, int]):
+        weight, self._rows, self._up = expect(base, name, size), size[0], torch.zeros(0, size[0])
+        if f"{name}.a" in adapter:
+            rank = adapter[f"{name}.a"].shape[0]
+            weight = torch.cat((weight, expect(adapter, f"{name}.a", (rank, size[1]))))
+            self._up = expect(adapter, f"{name}.b", (size[0], rank)).T.half()  # for memory's sake
+        self._packed = int8.Linear(weight)
+
+    def context(self, x: Tensor) -> Tensor:
+        """[rows, K] -> [rows, N]"""
+        return self._packed(x)[:, : self._rows]
+
+    def canvas(self, x: Tensor) -> Tensor:
+        """[rows, K] -> [rows, N]"""
+        out = self._packed(x)
+        return torch.addmm(out[:, : self._rows], out[:, self._rows :], self._up.float())
 
 
 class BlockLlama:
@@ -158,14 +203,14 @@ class BlockLlama:
         self.prompt = "suffix_first"
         self.max_context = 768
         self.chunk = 64
-        self.mixed = False  # context rows run on the base's weights, canvas rows on merged ones
-        self.embed = torch.cat((base["embed"], adapter["special"]))
-        self._head = int8.Linear(self.embed)
-        self._base = [packed(config, base, i) for i in range(config.num_layers)]
-        canvas = Merged(base, adapter)
-        self._canvas = [packed(config, canvas, i) for i in range(config.num_layers)]
+        self.mixed = False  # context rows run on the base's weights, canvas rows on adapted ones
+        embed = torch.cat((base["embed"], adapter["special"]))
+        self._embed, self._head = weights.q8(embed), int8.Linear(embed)
+        with ThreadPoolExecutor(PACKERS) as pool:  # the kernel packs slowly, on one core each
+            pairs = list(pool.map(partial(packed, config, base, adapter), range(config.num_layers)))
+        self._base, self._canvas = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         width = (config.hidden_size,)
-        self._norms = expect(base, "norm", width), expect(canvas, "norm", width)
+        self._norms = expect(base, "norm", width), own(adapter, base, "norm", width)
 
     def __repr__(self) -> str:
         return f"<BlockLlama {self.name} {self.config.num_layers}x{self.config.hidden_size}>"
@@ -177,7 +222,7 @@ class BlockLlama:
     def prefill(self, ids: Sequence[int], kv: KV) -> None:
         start = kv.length
         causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
-        run = Run(kv, ids, range(start, start + len(ids)), causal)
+        run = Run(kv, ids, range(start, start + len(ids)), causal, wanted=())
         self._forward([run], self._base, self._norms[0])
         kv.length += len(ids)
         kv.ids.extend(ids)
@@ -188,18 +233,17 @@ class BlockLlama:
         if keep:
             for run in runs:
                 run.kv.length += len(run.ids)
-        return self._head(wanted(hidden, runs, shift=0))[:, : self.config.vocab_size]
+        return self._head(hidden)[:, : self.config.vocab_size]
 
     @torch.inference_mode()
     def denoise(self, runs: Sequence[Run]) -> Tensor:
-        hidden = self._forward(runs, self._canvas, self._norms[1])
-        return self._head(wanted(hidden, runs, shift=self.shift))
+        return self._head(self._forward(runs, self._canvas, self._norms[1], self.shift))
 
     def condition(self, logits: Tensor) -> None:
         """The mask token says all that an earlier step could."""
 
-    def _forward(self, runs: Sequence[Run], layers: Sequence[Layer], norm: Tensor) -> Tensor:
-        """Hidden rows [all rows of all runs, hidden]: matrices over the packed rows, attention run by run."""
+    def _forward(self, runs: Sequence[Run], layers: Sequence[Layer], norm: Tensor, shift: int = 0) -> Tensor:
+        """The wanted rows of all runs [rows, hidden]: matrices over the packed rows, attention run by run."""
         spans, start = [], 0
         for run in runs:
             run.kv.reserve(len(run.ids))
@@ -211,9 +255,10 @@ class BlockLlama:
             parts = [attention(layer, q[s], k[s], v[s], r.kv, m) for s, r, m in zip(spans, runs, masks, strict=True)]
             return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-        x = self.embed[torch.tensor([i for run in runs for i in run.ids])]
+        ids = torch.tensor([i for run in runs for i in run.ids])
+        x = weights.grouped(*(part[ids] for part in self._embed))
         turn = rotary(self.config, torch.tensor([p for run in runs for p in run.positions]))
-        return stack(x, layers, norm, attend, turn, self.config)
+        return stack(x, layers, norm, attend, turn, self.config, wanted(runs, shift))
 
 
 def attention(layer: int, q: Tensor, k: Tensor, v: Tensor, kv: KV, mask: Tensor | None) -> Tensor:
@@ -240,26 +285,36 @@ def visible(run: Run, config: Config) -> Tensor | None:
     return additive.repeat(config.num_heads // config.num_kv_heads, 1)
 
 
-def wanted(hidden: Tensor, runs: Sequence[Run], *, shift: int) -> Tensor:
+def wanted(runs: Sequence[Run], shift: int) -> list[int]:
     """The rows that predict each run's wanted positions."""
     picked, start = [], 0
     for run in runs:
         rows = range(len(run.ids)) if run.wanted is None else run.wanted
         picked += [start + row - shift for row in rows]
         start += len(run.ids)
-    return hidden[picked]
+    return picked
 
 
-def packed(config: Config, tensors: Mapping[str, Tensor], number: int) -> Layer:
-    """One layer for inference; shape errors name the tensor."""
+def packed(
+    config: Config, base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], number: int
+) -> tuple[Layer, Layer]:
+    """One layer for inference, of the context path and of the canvas path; shape errors name the tensor."""
+    qkv, out, gate_up, down = (Matrix(base, adapter, f"layers.{number}.{m}", config.shape(m)) for m in MATRICES)
 
-    def norm(name: str) -> Tensor:
-        return expect(tensors, f"layers.{number}.{name}", (config.hidden_size,))
+    def norms(tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        first, second = (f"layers.{number}.{norm}" for norm in ("attn_norm", "mlp_norm"))
+        return own(tensors, base, first, (config.hidden_size,)), own(tensors, base, second, (config.hidden_size,))
 
-    def matrix(name: str) -> Linear:
-        return int8.Linear(expect(tensors, f"layers.{number}.{name}", config.shape(name)))
+    (first, second), (canvas_first, canvas_second) = norms(base), norms(adapter)
+    return (
+        Layer(first, qkv.context, out.context, second, gate_up.context, down.context),
+        Layer(canvas_first, qkv.canvas, out.canvas, canvas_second, gate_up.canvas, down.canvas),
+    )
 
-    return Layer(norm("attn_norm"), matrix("qkv"), matrix("out"), norm("mlp_norm"), matrix("gate_up"), matrix("down"))
+
+def own(tensors: Mapping[str, Tensor], base: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
+    """The path's own tensor of that name, else the base's."""
+    return expect(tensors if name in tensors else base, name, shape)
 
 
 def expect(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
@@ -280,7 +335,7 @@ def load(folder: Path, config: dict[str, Any], device: str, context: int | None)
     torch.set_num_threads(1)  # barriers cost canvases and chunks of context more than a second thread gains
     shape = Config.read(config)
     tokenizer = Tokenizer(folder / "tokenizer.json")
-    base = weights.Stored(folder / "base.safetensors")
+    base = base_of(folder)
     if tokenizer.size != shape.vocab_size:
         raise weights.WeightsError(f"tokenizer.json has {tokenizer.size} tokens, config.json {shape.vocab_size}.")
     embed = expect(base, "embed", (shape.vocab_size, shape.hidden_size))

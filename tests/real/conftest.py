@@ -14,7 +14,7 @@ from caesura import rendezvous
 from caesura.server.engine import Engine
 
 EDITORS = Path(os.environ.get("CAESURA_EDITORS") or Path(__file__).parents[2] / ".editors")
-ENGINE_S = 120.0
+ENGINE_S = 300.0
 
 
 @pytest.fixture(scope="session")

@@ -66,7 +66,9 @@ install() {
     local dump lisp
     dump=$(find "$root/libexec/emacs" -name '*.pdmp')
     lisp=$(find "$root"/share/emacs/30.*/lisp "$root/share/emacs/site-lisp" -type d -printf '%p:')
-    # No package of the folder is compiled, and its compiler is not asked for one.
+    # What Emacs has the source of it compiles in the background, anew for each home: a core is busy with that for
+    # minutes. The packages' sources are not compiled at all, and stay.
+    find "$root/share/emacs" -name '*.elc' | sed 's/c$/.gz/' | xargs rm -f
     launcher emacs "EMACSLOADPATH='$lisp' EMACSDATA='$(echo "$root"/share/emacs/30.*/etc)'" \
       "EMACSPATH='$(dirname "$dump")' exec '$root/bin/emacs-nox' --dump-file='$dump'" \
       "--eval '(setq native-comp-enable-subr-trampolines nil native-comp-jit-compilation nil)'"
@@ -112,7 +114,7 @@ install() {
 }
 
 [ $# -gt 0 ] || set -- nvim nvim-0.10 code-server emacs hx vim kak chromium
-trap 'echo "editors.sh: $editor could not be installed" >&2' ERR
+trap 'tail -n 20 "$folder/$editor.log" 2>/dev/null; echo "editors.sh: $editor could not be installed" >&2' ERR
 for editor in "$@"; do
   [ ! -x "$folder/bin/$editor" ] || continue
   echo "$editor"

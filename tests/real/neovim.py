@@ -21,7 +21,7 @@ import msgpack
 
 PLUGIN = Path(__file__).parents[2] / "editors" / "nvim"
 GHOST = ("CaesuraLocked", "CaesuraDraft", "ComplHint")
-RPC_S = 30.0
+RPC_S = WAIT_S = 120.0  # limits are reached only where something is wrong
 
 Cell = tuple[str, int]  # what is drawn, and the number of its highlight
 
@@ -211,7 +211,7 @@ class Neovim:
         with self._news:
             return list(self.screen.frames)
 
-    def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
+    def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
         """What `condition` gives, as soon as it is true."""
         deadline = time.monotonic() + timeout_s
         while not (found := condition()):

@@ -1,25 +1,27 @@
 """The real language server with an engine whose answers are known: what an editor shows does not depend on a model.
 
-Not a test: test_vscode.py has VS Code start it. What the engine says stands in the last comment before the cursor.
+Not a test: test_vscode.py has VS Code start it. What the engine says stands in the last comment before the cursor; what
+it was asked stands in JOBS.
 """
 
 import asyncio
 import sys
 from collections.abc import AsyncGenerator
 
-from caesura import wire
+from caesura import paths, wire
 from caesura.server.app import App
 from caesura.server.engine import Condition
 
 LINE = "total = alpha + beta"
 LINES = ("first = 1", "    second = 2", "    third = 3")  # as many as a block may have
-BETWEEN_S = 0.4  # two lines
+BETWEEN_S = 1.0  # two lines: a screen shows each for a while, on a busy machine too
 SLOW_S = 3.0  # before an answer to `slow`
+JOBS = "scripted-jobs"  # a file of the runtime folder: priority and prefix of a job in Python's notation, a line each
 
 
 class ScriptedEngine:
-    """Proposes LINE; after `# grow` the LINES, one by one; after `# slow` LINE, late; after `# draft` LINE, first as a
-    draft; after `# two` two choices."""
+    """Proposes LINE; after `# grow` the LINES, one by one, after `# lines` all at once; after `# slow` LINE, late;
+    after `# draft` LINE, first as a draft; after `# two` two choices."""
 
     condition = Condition("ready", "scripted", "cpu")
 
@@ -27,6 +29,8 @@ class ScriptedEngine:
     async def close(self) -> None: ...
 
     async def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]:
+        with (paths.runtime() / JOBS).open("a", encoding="utf-8") as jobs:
+            jobs.write(f"{job.priority} {job.prefix!r}\n")
         asked = job.prefix.rpartition("# ")[2]
         texts = [LINE]
         if asked.startswith("grow"):
@@ -43,6 +47,8 @@ class ScriptedEngine:
             await asyncio.sleep(SLOW_S)
         elif asked.startswith("slow"):
             await asyncio.sleep(SLOW_S)
+        elif asked.startswith("lines"):
+            texts = ["\n".join(LINES)]
         elif asked.startswith("two"):
             texts = [LINE, "other = gamma"]
         fills = [wire.Fill(_left(text, job.prefix), (), 0.9) for text in texts]

@@ -28,10 +28,14 @@ COLOURS = {  # the names that a terminal has for its colours
     **{"magenta": "#c678dd", "cyan": "#56b6c2", "white": "#d8d8d8"},
 }
 ESCAPE, ENTER, TAB = "\x1b", "\r", "\t"
+WAIT_S = 120.0  # for what surely comes: it is only reached where it does not
+TRY_S, TRIES = 15.0, 10  # for what has to be asked for again where it does not come
 
 SOURCE = (
     "def area(width, height):\n    \n\n\ndef volume(width, height, depth):\n    return area(width, height) * depth\n"
 )
+# Its last word is to be filled: the lines above say what belongs there, and any model has something to say.
+VOLUME = "def area(width, height):\n    return width * height\n\n\ndef volume(width, height, depth):\n    return None\n"
 PEOPLE = '{\n  "people": [\n    {"name": "Ada", "born": 1815},\n    {"name": "Grace", "born": 1906}\n  ]\n}\n'
 
 
@@ -82,13 +86,19 @@ class Terminal:
             os.write(self._pty, key.encode())
             time.sleep(pause_s)
 
-    def wait(self, shown: str | Callable[[str], object], timeout_s: float = 30.0) -> str:
+    @property
+    def cursor(self) -> tuple[int, int]:
+        """Its row and column, from 0."""
+        with self._lock:
+            return self._screen.cursor.y, self._screen.cursor.x
+
+    def wait(self, shown: str | Callable[[str], object]) -> str:
         """The screen, once it has the text `shown`, or `shown` is true of it."""
-        if (found := self.seen(shown, timeout_s)) is None:
+        if (found := self.seen(shown, WAIT_S)) is None:
             raise AssertionError(f"waited in vain for {shown!r}:\n{self.screen}")
         return found
 
-    def seen(self, shown: str | Callable[[str], object], timeout_s: float) -> str | None:
+    def seen(self, shown: str | Callable[[str], object], timeout_s: float = TRY_S) -> str | None:
         """The same; None where it never came."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -97,6 +107,14 @@ class Terminal:
                 return screen
             time.sleep(0.02)
         return None
+
+    def saved(self, file: Path, keys: str) -> str:
+        """The text that the editor writes into a file at these keys. Editors make a file first and then fill it, one as
+        short as ours in one piece: it is whole once it has its last line break."""
+        file.unlink()
+        self.type(keys)
+        self.wait(lambda screen: file.exists() and file.read_bytes().endswith(b"\n"))
+        return file.read_text()
 
     def picture(self, path: Path, rows: int = ROWS) -> None:
         """The upper rows of the screen as a PNG, where pictures are asked for: it takes a browser."""

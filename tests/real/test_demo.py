@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real
 
 CAESURA = (sys.executable, "-P", "-m", "caesura")
-READY_MS = 120_000
-GHOST_MS = 5_000
-TRIES = 5  # what the model proposes for a key is its own affair
+READY_MS = 300_000  # limits are reached only where something is wrong
+GHOST_MS = 15_000  # of a try: what the model proposes for a key is its own affair
+NO_GHOST_MS = 5_000
+TRIES = 5
 GHOST = ".ghost-text-decoration, .ghost-text"
 CANCELED = "Canceled"  # what Monaco throws where a later key has made its own work useless
 STACK, WORDS, _ = examples()
@@ -41,7 +42,7 @@ def address(runtime: Path, warm: None) -> Iterator[str]:
         yield process.stdout.readline().split()[-1]
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(READY_MS / 1000)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,7 @@ def show(browser: Browser, address: str) -> Iterator[Callable[..., Page]]:
 
     def open_page(**settings: Any) -> Page:
         context = browser.new_context(**settings)
+        context.set_default_timeout(READY_MS)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda told: faults.append(told.text) if told.type in ("error", "warning") else None)
@@ -128,14 +130,14 @@ def text_of(page: Page) -> str:
 
 def wait_for(page: Page, pattern: str, what: str) -> None:
     """Until the editor's text has it."""
-    deadline = time.monotonic() + GHOST_MS / 1000
+    deadline = time.monotonic() + READY_MS / 1000
     while not re.search(pattern, text_of(page)):
         assert time.monotonic() < deadline, f"{what}: {text_of(page)}"
         page.wait_for_timeout(20)
 
 
-def ghost_comes(page: Page) -> bool:
-    deadline = time.monotonic() + GHOST_MS / 1000
+def ghost_comes(page: Page, within_ms: int = GHOST_MS) -> bool:
+    deadline = time.monotonic() + within_ms / 1000
     while not page.query_selector(GHOST) and time.monotonic() < deadline:
         page.wait_for_timeout(20)
     return page.query_selector(GHOST) is not None
@@ -191,7 +193,7 @@ def test_the_slider_goes_through_the_steps(show: Callable[..., Page], pictures: 
             page.screenshot(path=pictures / "demo-light.png")
     steps = re.findall(r"step (\d+) of (\d+)", said)
     assert all(step == of for step, of in steps)
-    assert len(shown) > int(steps[1][1]) / 2, "on a busy machine some steps come together"
+    assert len(shown) > 2, "it comes in pieces; on a busy machine some steps come together"
     page.keyboard.press("ArrowLeft")
     assert float(page.input_value("#at")) < last
 
@@ -204,9 +206,11 @@ def test_it_plays_by_itself_and_pauses(show: Callable[..., Page]) -> None:
     at = float(page.input_value("#at"))
     assert at < float(page.get_attribute("#at", "max") or 0)
     page.get_by_role("button", name="Play").click()
-    page.wait_for_timeout(300)
+    page.wait_for_function("at => Number(document.querySelector('#at').value) > at", arg=at)
     page.get_by_role("button", name="Pause").click()
-    assert float(page.input_value("#at")) > at
+    stays = page.input_value("#at")
+    page.wait_for_timeout(300)
+    assert page.input_value("#at") == stays
 
 
 def test_a_fill_is_inserted_into_the_text_that_it_was_asked_for_and_into_no_other(show: Callable[..., Page]) -> None:
@@ -230,6 +234,24 @@ def test_a_gap_is_where_edits_before_it_have_moved_it(show: Callable[..., Page])
     page.get_by_role("button", name="gap 2").click()
     page.keyboard.type("return 1;")
     wait_for(page, r"pop\(\) \{\n    return 1;\n", "the second gap is still in pop")
+
+
+def test_a_document_is_as_it_was_left_and_the_runs_say_whose_they_are(show: Callable[..., Page]) -> None:
+    page = show(reduced_motion="reduce")
+    page.get_by_role("button", name="gap 2").click()
+    page.keyboard.type("return 1;")
+    page.get_by_role("tab", name=WORDS.name).click()
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector("#at:enabled")
+    page.wait_for_selector(".gap-empty")
+    page.get_by_role("tab", name=STACK.name).click()
+    page.wait_for_selector(".gap-empty", state="detached")
+    page.get_by_role("tab", name=WORDS.name).click()
+    page.wait_for_selector(".gap-empty")
+    page.get_by_role("tab", name=STACK.name).click()
+    page.keyboard.type(" // here")
+    wait_for(page, r"pop\(\) \{\n    return 1; // here\n", "the cursor is where it was")
+    assert page.inner_text("#said").startswith(f"{WORDS.name}, ")
 
 
 def test_another_seed_may_draw_another_answer(show: Callable[..., Page]) -> None:
@@ -296,7 +318,7 @@ def test_a_text_over_the_limit_ends_ghost_text_with_a_sentence(browser: Browser,
     page.screenshot(path=pictures / "demo-limit.png")
     page.get_by_role("tab", name=WORDS.name).click()
     page.keyboard.type("ret", delay=120)
-    assert not ghost_comes(page)
+    assert not ghost_comes(page, NO_GHOST_MS)
     page.close()
 
 

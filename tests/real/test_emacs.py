@@ -1,6 +1,7 @@
 """A real Emacs, set up as editors/emacs.md says: ghost text in lsp-mode, completion in eglot, fills in both."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -9,18 +10,22 @@ import pytest
 
 from caesura import rendezvous
 
-from .terminal import ENTER, PEOPLE, SOURCE, TAB, Terminal, body, on_path, pasted, terminal
+from .terminal import ENTER, PEOPLE, SOURCE, TAB, TRIES, VOLUME, Terminal, body, on_path, pasted, terminal
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("warm")]
 
 DOWN, END, UNDO, COMMAND, MARK, COMPLETE, SAVE = "\x0e", "\x05", "\x1f", "\x1bx", "\x00", "\x1b\t", "\x18\x13"
 LAST_LINE = "\x1b>\x10"
+REGION = LAST_LINE + MARK + "\x1b>"  # the last line; Emacs undoes only what is in it, as long as it is active
 GHOST = "Accept: [TAB"
+DRAWN = re.compile(r"^ *(ret\S.*?)$", re.MULTILINE)
 SETTINGS = """(setq frame-background-mode 'dark make-backup-files nil auto-save-default nil create-lockfiles nil
-                    lsp-auto-guess-root t lsp-enable-suggest-server-download nil lsp-enabled-clients '(caesura))"""
+                    lsp-auto-guess-root t lsp-enable-suggest-server-download nil lsp-enabled-clients '(caesura)
+                    lsp-response-timeout 120 eglot-connect-timeout 120 jsonrpc-default-request-timeout 120)"""
 DARK = "(frame-set-background-mode (selected-frame))"  # as the terminal of the pictures is
 LSP_MODE, EGLOT = 0, 1  # the blocks of the page
 OPTIONS = {LSP_MODE: ':popup "off"', EGLOT: ":deadlineMs 1000"}
+PATIENT = {LSP_MODE: ':popup "off" :minConfidence 0', EGLOT: ":deadlineMs 9000 :minConfidence 0"}
 
 Start = Callable[[int, str, str], AbstractContextManager["Emacs"]]
 
@@ -36,17 +41,16 @@ class Emacs:
 
     def saved(self) -> str:
         """The text, as Emacs writes it."""
-        self.file.unlink()
-        self.shown.type(SAVE)
-        self.shown.wait(lambda screen: self.file.exists() and self.file.stat().st_size)
-        return self.file.read_text()
+        return self.shown.saved(self.file, SAVE)
 
-    def ghost(self) -> None:
-        """Type `ret` in the empty body until ghost text stands behind it."""
-        for _ in range(5):
+    def ghost(self) -> str:
+        """Type `ret` in the empty body until ghost text stands behind it; the line as it is drawn then."""
+        for _ in range(TRIES):
             self.shown.type("ret", pause_s=0.1)
-            if self.shown.seen(GHOST, 10):
-                return
+            if screen := self.shown.seen(lambda screen: GHOST in screen and DRAWN.search(screen)):
+                found = DRAWN.search(screen)
+                assert found
+                return found[1]
             self.shown.type("\x7f\x7f\x7f", pause_s=0.1)
         raise AssertionError(f"no ghost text:\n{self.shown.screen}")
 
@@ -62,7 +66,7 @@ def emacs(editor: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.Monk
     def start(block: int, name: str, text: str) -> Iterator[Emacs]:
         lisp = pasted("emacs.md", "elisp", block)
         assert OPTIONS[block] in lisp, "editors/emacs.md has other options"
-        (tmp_path / "init.el").write_text(lisp.replace(OPTIONS[block], f"{OPTIONS[block]} :minConfidence 0"))
+        (tmp_path / "init.el").write_text(lisp.replace(OPTIONS[block], PATIENT[block]))
         file = tmp_path / name
         file.write_text(text)
         loads = ("-l", "lsp-mode-autoloads", "-l", str(tmp_path / "init.el"))
@@ -70,7 +74,7 @@ def emacs(editor: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.Monk
             if block == EGLOT:
                 shown.wait(name)
                 shown.type(f"{COMMAND}eglot{ENTER}")
-            shown.wait("initialized successfully" if block == LSP_MODE else "Connected!", 60)
+            shown.wait("initialized successfully" if block == LSP_MODE else "Connected!")
             yield Emacs(shown, file)
 
     return start
@@ -79,12 +83,11 @@ def emacs(editor: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.Monk
 def test_ghost_text_is_taken_with_tab_and_undone_in_one_step(emacs: Start, pictures: Path) -> None:
     with emacs(LSP_MODE, "area.py", SOURCE) as found:
         found.shown.type(DOWN + END)
-        found.ghost()
+        drawn = found.ghost()
         found.shown.picture(pictures / "emacs-ghost-text.png", rows=8)
-        drawn = next(line.strip() for line in found.shown.lines if line.strip().startswith("ret"))
         found.shown.type(TAB)
         found.shown.wait(lambda screen: GHOST not in screen)
-        assert body(found.saved()).strip() == drawn != "ret"
+        assert body(found.saved()).strip() == drawn
         found.shown.type(UNDO)
         found.shown.wait("Undo")
         assert body(found.saved()) == "    ret"
@@ -93,10 +96,10 @@ def test_ghost_text_is_taken_with_tab_and_undone_in_one_step(emacs: Start, pictu
 def test_typing_on_along_the_ghost_text_doubles_nothing(emacs: Start) -> None:
     with emacs(LSP_MODE, "area.py", SOURCE) as found:
         found.shown.type(DOWN + END)
-        found.ghost()
-        drawn = next(line.strip() for line in found.shown.lines if line.strip().startswith("ret"))
+        drawn = found.ghost()
+        row, column = found.shown.cursor
         found.shown.type(drawn[3:6], pause_s=0.05)
-        found.shown.wait(GHOST)
+        found.shown.wait(lambda screen: found.shown.cursor == (row, column + 3) and GHOST in screen)
         found.shown.type(TAB)
         found.shown.wait(lambda screen: GHOST not in screen)
         assert body(found.saved()).strip().startswith(drawn)
@@ -115,17 +118,16 @@ def test_a_killed_engine_comes_back_and_nothing_is_said_of_it(emacs: Start) -> N
 
 
 def test_tab_indents_where_there_is_no_ghost_text_and_the_region_is_filled(emacs: Start) -> None:
-    with emacs(LSP_MODE, "area.py", SOURCE.replace("    return", "return")) as found:
+    with emacs(LSP_MODE, "volume.py", VOLUME.replace("    return None", "return None")) as found:
         found.shown.type(LAST_LINE + TAB)
-        found.shown.wait("    return area(width, height) * depth")
-        found.shown.type("\x01" + MARK + END)
+        found.shown.wait("    return None")
+        found.shown.type(REGION)
         found.command("lsp-execute-code-action")
-        found.shown.wait(lambda screen: "area(width, height) * depth" not in screen)
-        text = found.saved()
-        assert text.startswith(SOURCE.rpartition("    return")[0])
+        found.shown.wait(lambda screen: "return None" not in screen)
+        assert found.saved().startswith(VOLUME.rpartition("    return")[0])
         found.shown.type(UNDO)
-        found.shown.wait("area(width, height) * depth")
-        assert found.saved() == SOURCE
+        found.shown.wait("return None")
+        assert found.saved() == VOLUME
 
 
 def test_json_stays_json(emacs: Start) -> None:
@@ -141,10 +143,10 @@ def test_json_stays_json(emacs: Start) -> None:
 def test_eglot_completes_and_undoes_it_in_one_step(emacs: Start) -> None:
     with emacs(EGLOT, "area.py", SOURCE) as found:
         found.shown.type(DOWN + END)
-        for _ in range(5):
+        for _ in range(TRIES):
             found.shown.type("ret", pause_s=0.1)
             found.shown.type(COMPLETE)
-            if found.shown.seen(lambda screen: screen.count("return") == 2, 5):
+            if found.shown.seen(lambda screen: screen.count("return") == 2):
                 break
             found.shown.type("\x7f\x7f\x7f")
         taken = body(found.saved())
@@ -155,10 +157,10 @@ def test_eglot_completes_and_undoes_it_in_one_step(emacs: Start) -> None:
 
 
 def test_eglot_fills_the_region(emacs: Start) -> None:
-    with emacs(EGLOT, "area.py", SOURCE) as found:
-        found.shown.type(LAST_LINE + MARK + END)
+    with emacs(EGLOT, "volume.py", VOLUME) as found:
+        found.shown.type(REGION)
         found.command("eglot-code-actions")
         found.shown.wait("Infill selection")
         found.shown.type(ENTER)
-        found.shown.wait(lambda screen: "area(width, height) * depth" not in screen)
-        assert found.saved().startswith(SOURCE.rpartition("    return")[0])
+        found.shown.wait(lambda screen: "return None" not in screen)
+        assert found.saved().startswith(VOLUME.rpartition("    return")[0])

@@ -11,13 +11,15 @@ import pytest
 from caesura import rendezvous
 
 from .scripted import LINES
-from .terminal import ENTER, ESCAPE, PEOPLE, SOURCE, TAB, Terminal, body, on_path, pasted, terminal
+from .terminal import ENTER, ESCAPE, PEOPLE, SOURCE, TAB, TRIES, VOLUME, Terminal, body, on_path, pasted, terminal
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("warm")]
 
 OPTIONS, PATIENT = "deadlineMs = 1000", "deadlineMs = 9000, minConfidence = 0"
+COMMAND = 'command = "caesura"\n'
 ASK = "\x18"
 ITEM = "text"  # the kind that Helix writes behind the label
+INSERT = " INS "  # its mode, in the status line
 SCRIPTED = Path(__file__).with_name("scripted.py")
 
 Start = Callable[..., AbstractContextManager["Helix"]]
@@ -31,20 +33,30 @@ class Helix:
 
     def saved(self) -> str:
         """The text, as Helix writes it."""
-        self.file.unlink()
-        self.shown.type(ESCAPE, pause_s=0.3)
-        self.shown.type(f":w{ENTER}")
-        self.shown.wait(lambda screen: self.file.exists() and self.file.stat().st_size)
-        return self.file.read_text()
+        if INSERT in self.shown.screen:
+            self.shown.type(ESCAPE)  # alone, as it makes a meta key of the next one
+            self.shown.wait(lambda screen: INSERT not in screen)
+        return self.shown.saved(self.file, f":w{ENTER}")
 
     def item(self, typed: str) -> str:
         """Type this, again if need be, until there is an item; its label."""
-        for _ in range(5):
+        for _ in range(TRIES):
             self.shown.type(typed, pause_s=0.1)
-            if self.shown.seen(lambda screen: labels(screen), 10):
+            if self.shown.seen(lambda screen: labels(screen)):
                 return labels(self.shown.screen)[0]
             self.shown.type("\x7f" * len(typed), pause_s=0.05)
         raise AssertionError(f"no item:\n{self.shown.screen}")
+
+    def take(self, label: str, picture: Path | None = None) -> None:
+        """Select the item and take it. A list that has come anew has nothing selected."""
+        for _ in range(TRIES):
+            self.shown.type(TAB)  # then it is in the text, in the popup and beside it
+            if self.shown.seen(lambda screen: screen.count(label.rstrip("…")) > 2):
+                break
+        if picture:
+            self.shown.picture(picture, rows=9)
+        self.shown.type(ENTER)
+        self.shown.wait(lambda screen: not labels(screen))
 
 
 def labels(screen: str) -> list[str]:
@@ -59,8 +71,10 @@ def helix(editor: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.Monk
     on_path(monkeypatch, tmp_path)
     settings = pasted("helix.md", "toml")
     assert OPTIONS in settings, "editors/helix.md has other options"
+    assert COMMAND in settings
+    settings = settings.replace(OPTIONS, PATIENT).replace(COMMAND, f"{COMMAND}timeout = 120\n")
     (tmp_path / "helix").mkdir()
-    (tmp_path / "helix" / "languages.toml").write_text(settings.replace(OPTIONS, PATIENT))
+    (tmp_path / "helix" / "languages.toml").write_text(settings)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
     @contextmanager
@@ -73,7 +87,7 @@ def helix(editor: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.Monk
         file.write_text(text)
         log = tmp_path / "log"
         with terminal([program, "-v", "--log", str(log), str(file)]) as shown:
-            shown.wait(lambda screen: log.exists() and "textDocument/didOpen" in log.read_text())
+            shown.wait(lambda screen: log.exists() and b"textDocument/didOpen" in log.read_bytes())
             yield Helix(shown, file)
 
     return start
@@ -83,11 +97,7 @@ def test_an_item_is_taken_and_undone_in_one_step(helix: Start, pictures: Path) -
     with helix("area.py", SOURCE) as found:
         found.shown.type("jA")
         label = found.item("ret")
-        found.shown.type(TAB)
-        found.shown.wait(lambda screen: screen.count(label) > 2)  # in the text, in the popup and beside it
-        found.shown.picture(pictures / "helix-popup.png", rows=9)
-        found.shown.type(ENTER)
-        found.shown.wait(lambda screen: not labels(screen))
+        found.take(label, pictures / "helix-popup.png")
         assert body(found.saved()) == "    " + label
         found.shown.type("u")
         found.shown.wait(lambda screen: label not in screen)
@@ -99,8 +109,8 @@ def test_an_item_stays_while_it_is_typed(helix: Start) -> None:
         found.shown.type("jA")
         label = found.item("ret")
         found.shown.type(label[3:5], pause_s=0.1)
-        found.shown.wait(lambda screen: label in labels(screen))
-        found.shown.type(TAB + ENTER, pause_s=0.3)
+        found.shown.wait(lambda screen: screen.split("\n")[1].endswith(f" {label[:5]}") and label in labels(screen))
+        found.take(label)
         assert body(found.saved()) == "    " + label
 
 
@@ -113,14 +123,13 @@ def test_enter_is_a_line_break_with_the_popup_open(helix: Start) -> None:
 
 
 def test_an_item_of_several_lines_is_taken_as_it_is(helix: Start) -> None:
-    text = SOURCE.replace("    \n", "    # grow\n    \n", 1)
+    text = SOURCE.replace("    \n", "    # lines\n    \n", 1)
     with helix("area.py", text, SCRIPTED) as found:
         found.shown.type("jjA")
-        found.item(ASK)
-        found.shown.wait(lambda screen: "first = 1" in labels(screen))
-        found.shown.type("fi", pause_s=1.5)  # the other lines come
-        found.shown.wait(lambda screen: "first = 1…" in labels(screen))
-        found.shown.type(TAB + ENTER, pause_s=0.3)
+        assert found.item(ASK) == "first = 1…"
+        found.shown.type("fi", pause_s=0.1)
+        found.shown.wait(lambda screen: "    fi\n" in screen and "first = 1…" in labels(screen))
+        found.take("first = 1…")
         assert found.saved() == text.replace("    \n", "".join(f"    {line.strip()}\n" for line in LINES), 1)
 
 
@@ -136,16 +145,16 @@ def test_a_killed_engine_comes_back(helix: Start) -> None:
 
 
 def test_the_selection_is_filled(helix: Start) -> None:
-    with helix("area.py", SOURCE) as found:
-        found.shown.type("6Gx", pause_s=0.1)
+    with helix("volume.py", VOLUME) as found:
+        found.shown.type("6Gglmiw", pause_s=0.1)
         found.shown.type(" a", pause_s=0.3)
         found.shown.wait("Infill selection")
         found.shown.type(ENTER)
-        found.shown.wait(lambda screen: "area(width, height) * depth" not in screen)
-        assert found.saved().startswith(SOURCE.rpartition("    return")[0])
+        found.shown.wait(lambda screen: "return None" not in screen)
+        assert found.saved().startswith(VOLUME.rpartition("None")[0])
         found.shown.type("u")
-        found.shown.wait("area(width, height) * depth")
-        assert found.saved() == SOURCE
+        found.shown.wait("return None")
+        assert found.saved() == VOLUME
 
 
 def test_json_stays_json(helix: Start) -> None:

@@ -32,7 +32,8 @@ CAESURA = [sys.executable, "-P", "-m", "caesura", "lsp"]
 SCRIPTED = [sys.executable, "-P", str(TESTS / "lsp_server.py")]
 COLORS = {"CaesuraLocked": 0x9B9EA4, "CaesuraDraft": 0x4F5258, "ComplHint": 0x9B9EA4}
 SETTINGS = {"minConfidence": 0, "speculate": False}  # however unsure a text is, and nothing that was not asked for
-TRIES = 5
+TRIES, TRY_S = 10, 15.0
+ENGINE_S = 300.0
 AREA = "def area(width, height):\n    \n\n\ndef volume(width, height, depth):\n    return area(width, height) * depth\n"
 STACK = """class Stack:
     def __init__(self):
@@ -90,6 +91,17 @@ class Editing:
         """Wait for a ghost."""
         return self.vim.wait(lambda: self.vim.ghost == ghost and self.vim.frame, f"the ghost {ghost!r}")  # type: ignore[no-any-return]
 
+    def shows_after(self, keys: str, ghost: str) -> Frame:
+        """Press keys until a ghost is there: the other choices may come later than the first."""
+        for _ in range(TRIES):
+            self.type(keys)
+            deadline = time.monotonic() + TRY_S
+            while time.monotonic() < deadline:
+                if (frame := self.vim.frame).ghost == ghost:
+                    return frame
+                time.sleep(0.02)
+        return self.shows(ghost)
+
     def has(self, line: int, text: str) -> None:
         """Wait for a line, from 1."""
         self.vim.wait(lambda: self.vim.lines[line - 1 : line] == [text], f"line {line} to be {text!r}")
@@ -124,7 +136,7 @@ class Editing:
         self.vim.input("<Esc>2GA")
         self.type(keys)
         for _ in range(TRIES):
-            deadline = time.monotonic() + 4
+            deadline = time.monotonic() + TRY_S
             while time.monotonic() < deadline:
                 suggestion = self.vim.frame.of("CaesuraLocked") or self.vim.frame.of("ComplHint")
                 if suggestion and suggestion == self.vim.ghost.replace("\n", ""):
@@ -151,7 +163,7 @@ def editing(program: str, file: Path, text: str, server: str = "", **setup: Any)
         vim.wait(lambda: vim.lua(ready), "the server to attach")
         if setup["cmd"] == CAESURA:
             status = "return require('caesura.status').get().state"
-            vim.wait(lambda: vim.lua(status) == "ready", "the engine", 120)
+            vim.wait(lambda: vim.lua(status) == "ready", "the engine", ENGINE_S)
         yield Editing(vim)
 
 
@@ -367,9 +379,7 @@ def test_the_next_suggestion(scripted: Open) -> None:
     area.type("ret")
     area.answer("    ret", "urn width", "urn height")
     area.vim.wait(lambda: area.vim.frame.of("CaesuraLocked") == "urn width", "the answer")
-    area.type("<M-]>")
-    area.shows("urn height")
-    assert area.vim.frame.rows[1].endswith("urn height (2/2)")
+    assert area.shows_after("<M-]>", "urn height").rows[1].endswith("urn height (2/2)")
     area.type("<M-]>")
     area.shows("urn width")
     area.type("<M-[>")
@@ -439,8 +449,8 @@ def test_no_suggestion_beside_a_menu_or_in_a_macro(scripted: Open) -> None:
     area.answer("    ret", "urn width")
     area.shows("urn width")
     area.type("<Esc>qq4GAret<Tab><Esc>q")
+    area.has(4, "ret ")
     area.vim.settle()
-    assert area.vim.lines[3] == "ret "
     assert not area.vim.ghost
 
 
@@ -615,7 +625,7 @@ def test_pictures(real: Open, pictures: Path) -> None:
         area.vim.input("<Esc>7G0D")
         area.vim.wait(lambda: not area.vim.ghost, "an empty line")
         area.type("A        ret")
-        deadline = time.monotonic() + 4
+        deadline = time.monotonic() + TRY_S
         while time.monotonic() < deadline and "suggestion" not in pages:
             frame, page = area.vim.frame, area.vim.page()
             if frame.of("CaesuraDraft") and "draft" not in pages:
@@ -637,7 +647,7 @@ def test_pictures(real: Open, pictures: Path) -> None:
 def test_the_builtin_view(real: Open) -> None:
     area = real(view="builtin")
     shown = area.proposal("ret")
-    area.type(shown[:2] + "<Tab>")  # before Neovim asks again
+    area.vim.input(shown[:2] + "<Tab>")  # in one go, before Neovim asks again
     area.has(2, "    ret" + shown)
     area.vim.input("<Esc>")
     area.vim.command("undo")
@@ -653,8 +663,7 @@ def test_the_builtin_view_asks_at_once_if_it_may(real: Open) -> None:
     )
     area.vim.input("2GA")
     area.type("ret")
-    area.vim.settle()
-    assert area.vim.lua("return requests") >= 1
+    area.vim.wait(lambda: area.vim.lua("return requests") >= 1, "a request")
     shown = area.proposal("u")
     area.type("<M-Right>")
     word = re.match(r"\s*[^\w\s]?\w*", shown)
@@ -666,10 +675,10 @@ def test_holes_and_another(real: Open) -> None:
     area = real("def area(width, height):\n    return <FILL>\n\n\ndef double(number):\n    return <FILL>\n")
     before = area.vim.lines
     area.vim.command("Caesura holes")
-    area.vim.wait(lambda: "<FILL>" not in "".join(area.vim.lines), "the holes to be filled", 60)
+    area.vim.wait(lambda: "<FILL>" not in "".join(area.vim.lines), "the holes to be filled")
     first = area.vim.lines
     area.vim.command("Caesura another")
-    area.vim.wait(lambda: area.vim.lines != first, "another fill", 60)
+    area.vim.wait(lambda: area.vim.lines != first, "another fill")
     area.vim.command("undo")
     assert area.vim.lines == first
     area.vim.command("undo")
@@ -685,7 +694,7 @@ def test_a_json_edit_chosen_from_a_list(real: Open) -> None:
     )
     area.vim.command("normal! 3G$")
     area.vim.command("Caesura edit")
-    area.vim.wait(lambda: "".join(area.vim.lines) != text.replace("\n", ""), "the edit", 60)
+    area.vim.wait(lambda: "".join(area.vim.lines) != text.replace("\n", ""), "the edit")
     servers = json.loads("\n".join(area.vim.lines))["servers"]
     assert len(servers) == 3, area.vim.lua("return offered")
     assert all(list(server) == ["name", "port"] for server in servers)
@@ -702,7 +711,9 @@ def test_a_killed_engine_comes_back(real: Open) -> None:
         assert holder
         os.kill(holder.pid, signal.SIGKILL)
     area.type("u")
-    area.vim.wait(lambda: area.vim.lua("return require('caesura.status').get().state") == "ready", "the engine", 120)
+    area.vim.wait(
+        lambda: area.vim.lua("return require('caesura.status').get().state") == "ready", "the engine", ENGINE_S
+    )
     assert area.proposal("r")
     assert area.vim.lua("return vim.v.errmsg") == ""
 
@@ -724,8 +735,10 @@ def test_without_a_program_there_is_one_sentence(editor: Callable[[str], str], t
         for name in ("one.py", "two.py"):
             (tmp_path / name).write_text(AREA)
             vim.command(f"filetype on | edit {tmp_path / name}")
-        messages = vim.lua("return vim.fn.execute('messages')")
-        assert messages.count("no-such-caesura") == 1
+        told = "return select(2, vim.fn.execute('messages'):gsub('no%-such%-caesura', ''))"
+        vim.wait(lambda: vim.lua(told), "the sentence")
+        vim.settle()
+        assert vim.lua(told) == 1
 
 
 def test_a_program_that_vim_lsp_config_names(editor: Callable[[str], str], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ known, then with the embedded model.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -22,8 +23,8 @@ import pytest
 from caesura import rendezvous
 
 from .browser import chromium
-from .scripted import BETWEEN_S, LINE, LINES, SLOW_S
-from .vscode import Code, Frame, Server, build, code_server, wait
+from .scripted import BETWEEN_S, JOBS, LINE, LINES, SLOW_S
+from .vscode import START_S, Code, Frame, Server, build, code_server, wait
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real
 
 SCRIPTED = Path(__file__).with_name("scripted.py")
-TRIES = 3  # of what depends on the model's taste, or on a machine that is busy
+TRIES = 8  # of what depends on the model's taste, or on a machine that is busy
 PICTURE = (52, 36, 940, 360)  # what of the window is kept
 WITH_TITLE = (52, 0, 948, 396)
 FUNCTION = "def f(alpha, beta):\n    # {}\n    \n\n\nx = 1\n"
@@ -139,6 +140,13 @@ def window(server: Server, browser: Browser, tmp_path_factory: pytest.TempPathFa
         yield found
 
 
+@pytest.fixture
+def own(server: Server, browser: Browser, tmp_path: Path) -> Iterator[Code]:
+    """A window for one test that splits it: VS Code may lay out a folder as it was some seconds before a reload."""
+    with server.window(browser, tmp_path) as found:
+        yield found
+
+
 def running(code: Code, engine: Path, name: str, model: str) -> Code:
     """The window with that server, and nothing open or told."""
     code.press("Escape", "Escape")
@@ -146,7 +154,7 @@ def running(code: Code, engine: Path, name: str, model: str) -> Code:
     if chosen.read_text() != name:
         chosen.write_text(name)
         code.command("Caesura: Restart Language Server")
-    wait(lambda: code.status.startswith(f"Caesura: ready ({model} on "), f"the engine {model}", 120)
+    wait(lambda: code.status.startswith(f"Caesura: ready ({model} on "), f"the engine {model}", START_S)
     if code.notifications:
         code.command("Notifications: Clear All Notifications")
     return code
@@ -212,12 +220,11 @@ def test_a_suggestion_grows_by_lines_and_hardly_blinks(scripted: Code, name: str
         scripted.wait_for_ghost("\n".join(LINES))
         seen = states(scripted.frames())
         whole = ["\n".join(LINES[:count]) for count in (1, 2, 3)]
-        assert [ghost for ghost in dict(seen) if ghost in whole] == whole
         blinks = [frames for ghost, frames in seen[1:] if not ghost]
-        if all(frames <= 1 for frames in blinks):
+        if [ghost for ghost in dict(seen) if ghost in whole] == whole and all(frames <= 1 for frames in blinks):
             break
     else:
-        pytest.fail(f"frames without a suggestion: {blinks}")
+        pytest.fail(f"what was seen, and for how many frames: {seen}")
     scripted.press("Tab")
     wait(lambda: scripted.lines[2:5] == ["    first = 1", *LINES[1:]], "all lines in the text")
     scripted.press("Control+z")
@@ -256,7 +263,8 @@ def test_fast_typing_never_shows_what_does_not_fit(scripted: Code, name: str) ->
     scripted.wait_for_ghost(LINE[12:])
     frames = [frame for frame in scripted.frames() if frame.ghost]
     assert frames
-    assert {frame.lines[2].lstrip() + frame.ghost for frame in frames} == {LINE}
+    for frame in frames:  # behind what is wrong the engine proposes all of it
+        assert frame.ghost == LINE.removeprefix(frame.lines[2].lstrip())
 
 
 def test_an_answer_that_comes_late_is_not_drawn_over_newer_text(scripted: Code, name: str) -> None:
@@ -286,15 +294,29 @@ def test_suggestions_are_turned_off_and_on(scripted: Code, name: str) -> None:
     assert not scripted.notifications
 
 
+def test_where_the_cursor_rests_the_engine_reads_before_the_first_key(scripted: Code, name: str, runtime: Path) -> None:
+    scripted.open(name, FUNCTION.format("rests"), BODY)
+    before = "".join(FUNCTION.format("rests").splitlines(keepends=True)[:2]) + "    "
+    wait(lambda: f"speculative {before!r}\n" in jobs(runtime), "the engine to be asked")
+    scripted.type("to")
+    scripted.wait_for_ghost(LINE.removeprefix("to"))
+    time.sleep(0.5)
+    assert f"speculative {before + 'to'!r}\n" not in jobs(runtime), "what is typed is asked for by its edit"
+
+
+def jobs(runtime: Path) -> str:
+    """What the scripted engine was asked, a line each."""
+    return (runtime / JOBS).read_text()
+
+
 def test_a_server_that_dies_comes_back_without_a_word(scripted: Code, name: str) -> None:
     killed = pids(str(SCRIPTED))
-    for pid in killed:
-        os.kill(pid, signal.SIGKILL)
+    kill(killed)
     wait(lambda: set(pids(str(SCRIPTED))) - set(killed), "the server to be back")
     scripted.open(name, FUNCTION.format("plain"), BODY)
     for _ in range(TRIES):  # it may still be starting
         scripted.type("to")
-        if seen(scripted, 5):
+        if seen(scripted):
             break
         scripted.press("Backspace", "Backspace")
     scripted.wait_for_ghost(LINE.removeprefix("to"))
@@ -303,11 +325,10 @@ def test_a_server_that_dies_comes_back_without_a_word(scripted: Code, name: str)
 
 
 def test_a_server_that_keeps_dying_is_left_alone_without_a_word_until_it_is_asked_for(scripted: Code) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + START_S
     while "has stopped" not in scripted.status:
         assert time.monotonic() < deadline, "it is started for ever"
-        for pid in pids(str(SCRIPTED)):
-            os.kill(pid, signal.SIGKILL)
+        kill(pids(str(SCRIPTED)))
         time.sleep(0.2)
     assert not scripted.notifications
     scripted.command("Caesura: Restart Language Server")
@@ -318,6 +339,12 @@ def test_a_server_that_keeps_dying_is_left_alone_without_a_word_until_it_is_aske
 def pids(text: str) -> list[int]:
     found = subprocess.run(["pgrep", "-f", text], capture_output=True, text=True)
     return [int(pid) for pid in found.stdout.split()]
+
+
+def kill(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_a_suggestion_does_not_grow_where_that_is_not_wanted(window: Code, engine: Path, name: str) -> None:
@@ -335,31 +362,41 @@ def test_a_draft_is_shown_and_cannot_be_taken(window: Code, engine: Path, name: 
     window.settings(streaming="draft")
     scripted = running(window, engine, "scripted", "scripted")
     scripted.open(name, FUNCTION.format("draft"), BODY)
-    scripted.type("to")
-    wait(lambda: scripted.draft == LINE.removeprefix("to"), "the draft")
+    type_for_draft(scripted)
     assert not scripted.ghost
     assert scripted.lines[2] == "    to"
     scripted.wait_for_ghost(LINE.removeprefix("to"))
     assert not scripted.draft
 
 
-def test_a_draft_does_not_stay_behind_in_an_editor_that_was_left(window: Code, engine: Path, name: str) -> None:
-    window.settings(streaming="draft")
-    scripted = running(window, engine, "scripted", "scripted")
+def test_a_draft_does_not_stay_behind_in_an_editor_that_was_left(own: Code, engine: Path, name: str) -> None:
+    own.settings(streaming="draft")
+    scripted = running(own, engine, "scripted", "scripted")
     scripted.open(name, FUNCTION.format("draft"), BODY)
     scripted.command("View: Split Editor Right")
     groups = scripted.page.locator(".editor-group-container")
     wait(lambda: groups.count() == 2 and bool(scripted.lines), "the second editor")
+    scripted.page.mouse.click(800, 450)  # else the palette may still have the keys
     scripted.press("Control+Home", "ArrowDown", "ArrowDown", "End")
-    scripted.type("to")
-    wait(lambda: scripted.draft, "the draft")
+    type_for_draft(scripted)
     scripted.press("Control+1")
     wait(lambda: not scripted.draft, "the other editor to be in front")
     scripted.press("Control+2")
     time.sleep(0.5)
     assert not scripted.draft
-    scripted.command("View: Join All Editor Groups")
-    wait(lambda: groups.count() == 1, "one editor again")
+
+
+def type_for_draft(code: Code) -> None:
+    """Type until there is a draft: on a busy machine it may have been there and gone."""
+    for _ in range(TRIES):
+        code.type("to")
+        deadline = time.monotonic() + 15
+        while time.monotonic() < deadline:
+            if code.draft == LINE.removeprefix("to"):
+                return
+            time.sleep(0.03)
+        code.press("Backspace", "Backspace")
+    pytest.fail(f"no draft was seen: {code.screen()}")
 
 
 # The embedded model
@@ -382,7 +419,7 @@ def test_the_model_completes_a_body(real: Code, pictures: Path) -> None:
     wait(lambda: same(real, STACK), "one step to undo")
 
 
-def seen(code: Code, timeout_s: float = 10) -> str:
+def seen(code: Code, timeout_s: float = 15) -> str:
     """The ghost text after a while at the latest, or nothing."""
     deadline = time.monotonic() + timeout_s
     while not code.ghost and time.monotonic() < deadline:
@@ -408,7 +445,7 @@ def test_a_selection_is_filled(real: Code) -> None:
     wait(lambda: same(real, source), "one step to undo")
 
 
-def changed(code: Code, text: str, timeout_s: float = 15) -> bool:
+def changed(code: Code, text: str, timeout_s: float = 60) -> bool:
     """Whether the text has changed before a notification says why not."""
     deadline = time.monotonic() + timeout_s
     while same(code, text) and not code.notifications and time.monotonic() < deadline:
@@ -436,8 +473,8 @@ def test_json_is_edited_after_a_look_at_what_changes(real: Code, pictures: Path)
     file = proposed(real, "boxes.json")
     real.picture(pictures / "vscode-proposal.png", WITH_TITLE)
     assert (real.folder / file).read_text() == BOXES
-    real.press("Control+Enter")
-    wait(lambda: real.title == file and not same(real, BOXES), "the proposal in the text")
+    pressed(real, "Control+Enter", lambda: real.title == file)
+    wait(lambda: not same(real, BOXES), "the proposal in the text")
     found = json.loads(real.text)
     assert len(found["boxes"]) == 3
     assert all(box.keys() == {"width", "height", "visible"} for box in found["boxes"])
@@ -447,8 +484,7 @@ def test_json_is_edited_after_a_look_at_what_changes(real: Code, pictures: Path)
 
 def test_a_proposal_that_is_discarded_changes_nothing(real: Code) -> None:
     file = proposed(real, "others.json")
-    real.press("Escape")
-    wait(lambda: real.title == file, "the file in front")
+    pressed(real, "Escape", lambda: real.title == file)
     assert same(real, BOXES)
 
 
@@ -478,6 +514,18 @@ def test_ctrl_enter_elsewhere_applies_nothing(real: Code) -> None:
     assert same(real, BOXES)
 
 
+def pressed(code: Code, key: str, condition: Callable[[], object], timeout_s: float = 15) -> None:
+    """A key of the comparison, again while that may not have the keys yet."""
+    for _ in range(TRIES):
+        code.press(key)
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if condition():
+                return
+            time.sleep(0.05)
+    raise AssertionError(f"{key} was pressed in vain: {code.title}")
+
+
 def proposed(code: Code, file: str) -> str:
     """A JSON file with another element proposed for it, side by side; its name."""
     code.open(file, BOXES, (12, 6))
@@ -498,9 +546,9 @@ def test_an_engine_that_is_killed_comes_back(real: Code) -> None:
     for place in rendezvous.running():
         if holder := place.holder():
             rendezvous.kill(holder)
-    for _ in range(10):
+    for _ in range(TRIES):
         real.type("r")
-        if seen(real, 5):
+        if seen(real):
             break
         real.press("Backspace")
     assert real.ghost
@@ -541,9 +589,10 @@ def test_nothing_is_run_or_fetched_that_a_workspace_names(
     ):
         code.page.get_by_text("Restricted Mode", exact=True).wait_for(state="visible")
         wait(lambda: "not set up" in code.status, "the status to say that there is no server")
-        wait(lambda: code.notifications, "the offer to make an environment")
-        assert "284 MB" in code.notifications[0]
+        wait(lambda: code.notifications, "the sentence that says what to do")
+        assert "carries no Python package to install. Set caesura.command" in code.notifications[0]
+        assert code.page.get_by_role("button", name="Create Environment").count() == 0
         code.page.get_by_role("button", name="Not Now").click()
-        wait(lambda: not code.notifications, "the offer to go")
+        wait(lambda: not code.notifications, "the sentence to go")
     assert not ran.exists()
     assert not list((folder / "user").rglob("pyvenv.cfg"))

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 EXTENSION = Path(__file__).parents[2] / "editors" / "vscode"
-WAIT_S = 30.0
-START_S = 90.0
+WAIT_S = 120.0  # limits are reached only where something is wrong
+START_S = 300.0
 NOWHERE = "http://127.0.0.1:9/"  # nobody listens: no gallery is asked for anything
 
 SETTINGS: Mapping[str, Any] = {
@@ -102,7 +102,7 @@ class Code:
 
     def __init__(self, page: Page, folder: Path, settings: Path) -> None:
         self.page, self.folder = page, folder
-        self._settings = settings
+        self._settings, self._loaded = settings, settings.read_text()
 
     def started(self) -> None:
         """Wait until the extension has started, and have the editor alone on the screen."""
@@ -146,17 +146,20 @@ class Code:
             f'.quick-input-list [aria-label="{text}"], .quick-input-list [aria-label^="{text}, "]'
         ).first
         row.wait_for(state="visible")
-        time.sleep(0.3)  # the list is filtered once more
+        rows = self.page.locator(".quick-input-list .monaco-list-row")
+        before: list[str] = []
+        while before != (before := rows.all_inner_texts()):  # the list is filtered once more
+            time.sleep(0.3)
         row.click()
 
     def settings(self, plain: Mapping[str, object] | None = None, **ours: object) -> None:
         """The user's settings, `plain` ones and those of Caesura. The window loads anew: without its native parts,
         code-server does not see that a file has changed."""
-        before = self._settings.read_text()
         write_settings(self._settings, {**(plain or {}), **of_caesura(ours)})
-        if self._settings.read_text() != before:
+        if self._loaded != (wanted := self._settings.read_text()):
             self.page.reload(timeout=START_S * 1000)
             self.started()
+            self._loaded = wanted
 
     # Eyes
 
@@ -200,8 +203,9 @@ class Code:
 
     @property
     def notifications(self) -> list[str]:
-        """What is told; a progress bar tells nothing yet."""
-        return [one.strip() for one in self.page.locator(TOLD).all_inner_texts()]
+        """What is told, in sentences; the title of a progress is none and tells nothing yet."""
+        texts = [one.strip() for one in self.page.locator(TOLD).all_inner_texts()]
+        return [text for text in texts if text.endswith(".")]
 
     def record(self) -> None:
         """Look at every frame from now on."""
@@ -255,6 +259,7 @@ class Server:
     @contextlib.contextmanager
     def window(self, browser: Browser, folder: Path, size: tuple[int, int] = (1000, 640)) -> Iterator[Code]:
         page = browser.new_page(viewport={"width": size[0], "height": size[1]})
+        page.set_default_timeout(WAIT_S * 1000)
         try:
             page.goto(f"{self.address}/?folder={folder}", timeout=START_S * 1000)
             code = Code(page, folder, self._settings)
@@ -296,7 +301,7 @@ def code_server(
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(10)
+            process.wait(WAIT_S)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 

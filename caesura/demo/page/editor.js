@@ -69,12 +69,19 @@ export class Editor {
     });
   }
 
+  /** Show a document as it was left. Whether it is shown for the first time. */
   open(name) {
-    const { model, language, gaps } = this.documents.get(name);
+    if (this.name) this.documents.get(this.name).left = { view: this.view.saveViewState(), gap: this.gap.getRange(0) };
+    this.name = name;
+    const { model, language, gaps, left } = this.documents.get(name);
     this.language = language;
     this.gaps = gaps;
     this.view.setModel(model);
     this.gap.clear();
+    if (left) this.view.restoreViewState(left.view);
+    if (left?.gap) this.mark(left.gap);
+    this.view.focus();
+    return !left;
   }
 
   /** Put the cursor into a gap of the document, wherever edits have moved it; else at the start. */
@@ -102,6 +109,7 @@ export class Editor {
     const text = model.getValue();
     this.mark(range);
     return {
+      name: this.name,
       text,
       start: model.getOffsetAt(range.getStartPosition()),
       end: model.getOffsetAt(range.getEndPosition()),

@@ -7,7 +7,7 @@ import { points } from "/text.js";
 
 const $ = (id) => document.getElementById(id);
 const server = new LanguageServer();
-const editor = new Editor($("editor"), server, { onChange: changed, onFill: fill });
+const editor = new Editor($("editor"), server, { onChange: changed, onFill: () => $("ask").requestSubmit() });
 const runs = { diffusion: new Run($("diffusion")), left_to_right: new Run($("left_to_right")) };
 const playback = new Playback({ slider: $("at"), ticks: $("ticks"), button: $("play"), speed: $("speed") }, show);
 const STATES = {
@@ -40,14 +40,14 @@ function begin(found) {
       tab.ariaSelected = String(found[index] === chosen);
       tab.tabIndex = found[index] === chosen ? 0 : -1;
     }
-    editor.open(chosen.name);
+    const first = editor.open(chosen.name);
     $("gaps").replaceChildren(...chosen.gaps.map((_, index) => {
       const button = document.createElement("button");
       button.textContent = `gap ${index + 1}`;
       button.addEventListener("click", () => editor.go(index));
       return button;
     }));
-    editor.go(0);
+    if (first) editor.go(0);
   };
   for (const one of found) {
     editor.add(one);
@@ -75,7 +75,7 @@ async function fill() {
   under?.abort();
   under = new AbortController();
   const { signal } = under;
-  asked = editor.ask();
+  asked = { ...editor.ask(), at: new Date().toLocaleTimeString() };
   const { text, start, end, language } = asked;
   for (const run of Object.values(runs)) {
     run.clear(text.slice(0, start), text.slice(end));
@@ -105,7 +105,7 @@ function hearFill(event) {
     run.show(event.ms);
     if (runs.diffusion.ended && runs.left_to_right.ended) {
       const took = Object.values(runs).map((each) => `${Math.round(each.lasts)} ms`);
-      say(`${reading} Diffusion took ${took[0]}, left to right ${took[1]}.`);
+      say(`${asked.name}, ${asked.at}. ${reading} Diffusion took ${took[0]}, left to right ${took[1]}.`);
       playback.begin(runs);
     }
   }

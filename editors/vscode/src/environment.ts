@@ -2,7 +2,6 @@
 
 import { spawn } from "node:child_process";
 import { homedir } from "node:os";
-import { join } from "node:path";
 
 import {
   type CancellationToken,
@@ -15,14 +14,23 @@ import {
   workspace,
 } from "vscode";
 
+import { fresh, installed, mark, programIn, remove } from "./installed.ts";
 import { choose, pythons } from "./python.ts";
-import { ownEnvironment } from "./server.ts";
 import { setting } from "./settings.ts";
 
 const CREATE = "Create Environment";
+const UPDATE = "Update Environment";
 const LOG = "Show Log";
 const SETTINGS = "Open Settings";
 const DECLINED = "declined"; // in the global state: the user does not want to be asked again
+const ASKED = "updateAskedFor"; // there too: the version of the extension that has asked for an update
+const NOTHING =
+  "This build of the extension carries no Python package to install. Set caesura.command to the program, or " +
+  "caesura.install.package to the path of a clone of Caesura, or to what pip should install.";
+
+const FAILED =
+  "The environment could not be made. The log has all that Python and pip said; mend that, or change " +
+  'caesura.install.pipArguments, and run "Caesura: Create Environment..." again.';
 
 /** A sentence for the user. */
 class Refused extends Error {}
@@ -32,9 +40,16 @@ class Refused extends Error {}
 export async function wanted(context: ExtensionContext, asked: boolean): Promise<boolean> {
   if (!asked && context.globalState.get<boolean>(DECLINED)) return false;
   const later = asked ? "Cancel" : "Not Now";
+  const none = asked ? "" : "There is none in caesura.command, on PATH or in ~/.local/bin. ";
+  if ((await toInstall(context)) === undefined) {
+    const answer = await window.showWarningMessage(`Caesura runs a Python program. ${none}${NOTHING}`, SETTINGS, later);
+    if (answer === later) await context.globalState.update(DECLINED, !asked);
+    if (answer === SETTINGS) await openSettings();
+    return false;
+  }
   const message =
-    `Caesura runs a Python program. ${asked ? "" : "There is none in caesura.command or on PATH. "}It can install one ` +
-    `for itself in ${ownEnvironment(context).fsPath}: pip downloads about 284 MB (1.3 GB on disk), or 2.8 GB where it ` +
+    `Caesura runs a Python program. ${none}It can install one ` +
+    `for itself in ${context.globalStorageUri.fsPath}: pip downloads about 284 MB (1.3 GB on disk), or 2.8 GB where it ` +
     `takes torch with CUDA, as plain pip on x86-64 Linux does (see caesura.install.pipArguments).`;
   const answer = await window.showInformationMessage(message, CREATE, SETTINGS, later);
   if (answer === later) await context.globalState.update(DECLINED, !asked);
@@ -42,21 +57,38 @@ export async function wanted(context: ExtensionContext, asked: boolean): Promise
   return answer === CREATE;
 }
 
-/** Make it, with its output in the log. What goes wrong is told in one sentence. */
+/** Whether the user wants an environment of an older version of the extension made anew; asked once a version. */
+export async function updateWanted(context: ExtensionContext): Promise<boolean> {
+  const version = versionOf(context);
+  const own = await installed(context.globalStorageUri.fsPath);
+  if (!own || own.version === version || context.globalState.get<string>(ASKED) === version) return false;
+  if (setting<string>("command")?.trim() || (await toInstall(context)) === undefined) return false;
+  await context.globalState.update(ASKED, version);
+  const message =
+    `Caesura's environment is of version ${own.version}, the extension of ${version}. The new one is made beside it, ` +
+    "with what pip has to download again; the old one stays for what runs from it, until the next update.";
+  return (await window.showInformationMessage(message, UPDATE, "Not Now")) === UPDATE;
+}
+
+/** Make it, with its output in the log. What goes wrong is told in one sentence, and leaves what there was. */
 export async function create(context: ExtensionContext, log: LogOutputChannel): Promise<void> {
   const options = { location: ProgressLocation.Notification, title: "Caesura", cancellable: true };
-  const folder = ownEnvironment(context);
+  const folder = fresh(context.globalStorageUri.fsPath);
   try {
     await window.withProgress(options, async (progress, token) => {
       const what = await toInstall(context);
+      if (what === undefined) throw new Refused(NOTHING);
       const python = choose(await pythons());
       if (typeof python === "string") throw new Refused(python);
       await workspace.fs.createDirectory(context.globalStorageUri);
       progress.report({ message: "creating the environment" });
-      await execute(log, token, python.path, ["-m", "venv", "--clear", folder.fsPath]);
+      await execute(log, token, python.path, ["-m", "venv", folder]);
       progress.report({ message: "installing packages, which takes minutes" });
       const pip = ["-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar", "off"];
-      await execute(log, token, pythonOf(folder), [...pip, ...(setting<string[]>("install.pipArguments") ?? []), what]);
+      const own = setting<string[]>("install.pipArguments") ?? [];
+      await execute(log, token, programIn(folder, "python"), [...pip, ...own, what]);
+      await execute(log, token, programIn(folder, "caesura"), ["--version"]);
+      await mark({ folder, version: versionOf(context) });
     });
   } catch (error) {
     await remove(folder);
@@ -64,17 +96,17 @@ export async function create(context: ExtensionContext, log: LogOutputChannel): 
   }
 }
 
-/** The wheel that came with the extension, else what the settings say. */
-async function toInstall(context: ExtensionContext): Promise<string> {
+function versionOf(context: ExtensionContext): string {
+  return String((context.extension.packageJSON as { version?: unknown }).version);
+}
+
+/** The wheel that came with the extension, else what the settings say, else undefined. */
+export async function toInstall(context: ExtensionContext): Promise<string | undefined> {
   const wheels = Uri.joinPath(context.extensionUri, "wheel");
   const bundled = (await entries(wheels)).find((name) => name.endsWith(".whl"));
   if (bundled) return Uri.joinPath(wheels, bundled).fsPath;
   const chosen = setting<string>("install.package")?.trim();
-  if (chosen) return chosen.replace(/^~(?=[/\\])/, homedir());
-  throw new Refused(
-    "This build of the extension does not carry the Python package. Set caesura.install.package to the path of a " +
-      "clone of Caesura, or to what pip should install, and try again.",
-  );
+  return chosen ? chosen.replace(/^~(?=[/\\])/, homedir()) : undefined;
 }
 
 async function entries(folder: Uri): Promise<string[]> {
@@ -83,12 +115,6 @@ async function entries(folder: Uri): Promise<string[]> {
   } catch {
     return [];
   }
-}
-
-function pythonOf(folder: Uri): string {
-  return process.platform === "win32"
-    ? join(folder.fsPath, "Scripts", "python.exe")
-    : join(folder.fsPath, "bin", "python");
 }
 
 /** Run a program to its end, with its output in the log. */
@@ -108,18 +134,9 @@ async function execute(log: LogOutputChannel, token: CancellationToken, program:
   try {
     const code = await new Promise<number | null>((resolve, reject) => child.on("error", reject).on("close", resolve));
     if (token.isCancellationRequested) throw new Refused("");
-    if (code !== 0) throw new Refused(`The environment could not be made: ${last || `exit code ${code}`}`);
+    if (code !== 0) throw new Refused(`${FAILED} It said last: ${last || `exit code ${code}`}`);
   } finally {
     stop.dispose();
-  }
-}
-
-/** What is half made is of no use. */
-async function remove(folder: Uri): Promise<void> {
-  try {
-    await workspace.fs.delete(folder, { recursive: true });
-  } catch {
-    // there is none
   }
 }
 

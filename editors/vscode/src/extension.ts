@@ -4,10 +4,12 @@ import { type ExtensionContext, type TextEditor, commands, window, workspace } f
 
 import { Completion } from "./completion.ts";
 import { doctor } from "./doctor.ts";
-import { create, wanted } from "./environment.ts";
+import { create, toInstall, updateWanted, wanted } from "./environment.ts";
 import { Fills, say } from "./fills.ts";
+import { prune } from "./installed.ts";
 import { menu } from "./menu.ts";
 import { Preview } from "./preview.ts";
+import { Rest } from "./rest.ts";
 import { Server, findProgram } from "./server.ts";
 import { change, setting } from "./settings.ts";
 import { type Condition, type State, Status } from "./status.ts";
@@ -33,12 +35,16 @@ export async function activate(context: ExtensionContext): Promise<void> {
     await server.start(program);
     return program !== undefined;
   };
-  const setUp = async (asked: boolean) => {
-    if (!(await wanted(context, asked))) return;
-    await server.stop(); // it may run from what is made anew
-    told({ state: "installing" });
+  const install = async () => {
+    if (!server.client) told({ state: "installing" });
     await create(context, log);
     await start();
+  };
+  const update = async () => {
+    if (await updateWanted(context)) await install();
+  };
+  const setUp = async (asked: boolean) => {
+    if (await wanted(context, asked)) await install();
   };
   const editing = (work: (editor: TextEditor) => Promise<void>) => async () => {
     if (!window.activeTextEditor) return say("Put the cursor into a document first.");
@@ -61,7 +67,7 @@ export async function activate(context: ExtensionContext): Promise<void> {
     toggle: () => change("enable", setting("enable") === false),
     toggleLanguage,
     restart: start,
-    showStatus: () => menu(status),
+    showStatus: async () => menu(status, (await toInstall(context)) !== undefined),
     openLog: () => log.show(),
     openSettings: () => commands.executeCommand("workbench.action.openSettings", "@ext:caesura.caesura"),
     runDoctor: async () => {
@@ -78,6 +84,7 @@ export async function activate(context: ExtensionContext): Promise<void> {
     status,
     completion,
     preview,
+    new Rest(client),
     server,
     workspace.onDidGrantWorkspaceTrust(() => server.configure()),
     workspace.onDidChangeConfiguration(async (event) => {
@@ -85,4 +92,6 @@ export async function activate(context: ExtensionContext): Promise<void> {
     }),
   );
   if (!(await start())) void setUp(false);
+  else void update();
+  void prune(context.globalStorageUri.fsPath);
 }

@@ -9,14 +9,16 @@ interface Choice extends QuickPickItem {
   command?: string;
 }
 
-export async function menu(status: Status): Promise<void> {
+/** `installable`: there is something to make an environment from. */
+export async function menu(status: Status, installable: boolean): Promise<void> {
   const on = setting<boolean>("enable") !== false;
   const { state } = status.condition;
   const language = status.language;
   const choices: (Choice | false)[] = [
     { label: status.sentence, ...(status.speed && { detail: status.speed }), command: "caesura.openLog" },
     { label: "", kind: QuickPickItemKind.Separator },
-    state === "missing" && { label: "$(cloud-download) Create environment...", command: "caesura.createEnvironment" },
+    state === "missing" &&
+      installable && { label: "$(cloud-download) Create environment...", command: "caesura.createEnvironment" },
     { label: `$(circle-slash) Turn ${on ? "off" : "on"}`, command: "caesura.toggle" },
     language !== undefined && {
       label: `$(circle-slash) Turn ${status.offHere ? "on" : "off"} for ${language}`,

@@ -2,6 +2,7 @@
 
 import { execFile } from "node:child_process";
 import { access, constants } from "node:fs/promises";
+import { homedir } from "node:os";
 import { delimiter, isAbsolute, join } from "node:path";
 import { promisify } from "node:util";
 
@@ -24,6 +25,11 @@ export async function which(name: string, path = process.env["PATH"] ?? ""): Pro
     if (await executable(found)) return found;
   }
   return undefined;
+}
+
+/** PATH and behind it where README has `caesura` linked: a desktop starts editors with another PATH than a terminal's. */
+export function usualPath(path = process.env["PATH"] ?? "", home = homedir()): string {
+  return [path, join(home, ".local", "bin")].join(delimiter);
 }
 
 export async function executable(path: string): Promise<boolean> {

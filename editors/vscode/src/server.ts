@@ -2,7 +2,7 @@
 
 import { homedir } from "node:os";
 
-import { type Disposable, type ExtensionContext, type LogOutputChannel, Uri } from "vscode";
+import { type Disposable, type ExtensionContext, type LogOutputChannel } from "vscode";
 import {
   type ClientCapabilities,
   CloseAction,
@@ -15,7 +15,8 @@ import {
   State as ClientState,
 } from "vscode-languageclient/node";
 
-import { executable, which } from "./python.ts";
+import { installed, programIn } from "./installed.ts";
+import { executable, usualPath, which } from "./python.ts";
 import { forServer, setting } from "./settings.ts";
 import type { Condition } from "./status.ts";
 
@@ -28,22 +29,13 @@ class QuietClient extends LanguageClient {
   }
 }
 
-/** The program of the environment that we make. */
-export function ownProgram(context: ExtensionContext): Uri {
-  const program = process.platform === "win32" ? ["Scripts", "caesura.exe"] : ["bin", "caesura"];
-  return Uri.joinPath(ownEnvironment(context), ...program);
-}
-
-export function ownEnvironment(context: ExtensionContext): Uri {
-  return Uri.joinPath(context.globalStorageUri, "environment");
-}
-
-/** The `caesura` to run: the one of the settings, else ours, else the one on PATH. */
+/** The `caesura` to run: the one of the settings, else ours, else the one on PATH, else the one in ~/.local/bin. */
 export async function findProgram(context: ExtensionContext): Promise<string | undefined> {
   const chosen = setting<string>("command")?.trim();
   if (chosen) return chosen.replace(/^~(?=[/\\])/, homedir());
-  const own = ownProgram(context).fsPath;
-  return (await executable(own)) ? own : which("caesura");
+  const own = await installed(context.globalStorageUri.fsPath);
+  const program = own && programIn(own.folder, "caesura");
+  return program && (await executable(program)) ? program : which("caesura", usualPath());
 }
 
 export class Server implements Disposable {

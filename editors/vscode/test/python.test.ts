@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
-import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { delimiter, join, relative } from "node:path";
 import { test } from "node:test";
 
-import { choose, parse, which } from "../src/python.ts";
+import { choose, parse, usualPath, which } from "../src/python.ts";
 
 const python = (minor: number, path = `/usr/bin/python3.${minor}`) => ({ version: [3, minor] as const, path });
 
@@ -25,6 +25,22 @@ test("where none fits, the sentence says what is needed and what there is", () =
 test("what a Python says of itself", () => {
   assert.deepEqual(parse("3 12 /opt/with space/python\n"), python(12, "/opt/with space/python"));
   assert.equal(parse("Python was not found; run without arguments to install"), undefined);
+});
+
+test("a program in ~/.local/bin is found where PATH has none, and only there", async () => {
+  if (process.platform === "win32") return;
+  const home = mkdtempSync(join(tmpdir(), "home-"));
+  const folders = [join(home, "first"), join(home, ".local", "bin")];
+  try {
+    for (const folder of folders) {
+      mkdirSync(folder, { recursive: true });
+      writeFileSync(join(folder, "caesura"), "", { mode: 0o755 });
+    }
+    assert.equal(await which("caesura", usualPath("/nowhere", home)), join(home, ".local", "bin", "caesura"));
+    assert.equal(await which("caesura", usualPath(folders[0], home)), join(home, "first", "caesura"));
+  } finally {
+    rmSync(home, { recursive: true });
+  }
 });
 
 test("a program is looked for in PATH, but never beside the files that are open", async () => {

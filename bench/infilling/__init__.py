@@ -1,0 +1,1 @@
+"""What quality.py is made of: cases in, rows of completions, their scores, a report of them."""

@@ -1,0 +1,133 @@
+"""The report: what a row came to in a group, and the tables that people read.
+
+Sums over groups are means of the groups' figures, each group as heavy as any other.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean
+from typing import Any
+
+from infilling.rows import ROWS, SOURCES, Completion  # isort: skip  (beside this)
+from infilling.scores import Bin, Score, calibration_error, interval, reliability  # isort: skip
+from latency import Report, spread, table  # isort: skip
+
+
+def summary(completions: Sequence[Completion], scores: Sequence[Score]) -> Report:
+    """One row of one group: shares of 1 with their intervals, means and percentiles. Lengths are code points."""
+    n = len(scores)
+    exact = sum(s.exact for s in scores)
+    tokens: Counter[str] = Counter()
+    for completion in completions:
+        tokens.update(completion.tokens)
+    told = [(c.chance, s.exact) for c, s in zip(completions, scores, strict=True) if c.chance is not None]
+    return {
+        "n": n,
+        "exact": round(exact / n, 4),
+        "exact_95": interval(exact, n),
+        **_verdicts("pass", [s.passed for s in scores]),
+        **_verdicts("parses", [s.parses for s in scores]),
+        "first_line": round(sum(s.first_line for s in scores) / n, 4),
+        "similarity": round(sum(s.similarity for s in scores) / n, 4),
+        "length_error": round(fmean(abs(s.length) for s in scores), 2),
+        "length_bias": round(fmean(s.length for s in scores), 2),
+        "empty": round(sum(not c.text.strip() for c in completions) / n, 4),
+        "errors": sum(bool(c.error) for c in completions),
+        "late": sum(c.late for c in completions),
+        "ms": spread([c.ms for c in completions if c.ms is not None]),
+        "steps": spread([c.steps for c in completions if c.ms is not None]),
+        "tokens": {source: tokens[source] for source in SOURCES},
+        "reliability": reliability(told) if told else None,
+    }
+
+
+def _verdicts(name: str, found: Sequence[bool | None]) -> Report:
+    """A share and its interval, where there are verdicts."""
+    known = [verdict for verdict in found if verdict is not None]
+    if not known:
+        return {name: None}
+    return {name: round(sum(known) / len(known), 4), f"{name}_95": interval(sum(known), len(known))}
+
+
+# Tables
+
+Cell = Callable[[Report], object]
+MEASURES: dict[str, Cell] = {
+    "exact %": lambda row: _percent(row["exact"]),
+    "pass@1 %": lambda row: _percent(row["pass"]),
+    "first line %": lambda row: _percent(row["first_line"]),
+    "edit similarity %": lambda row: _percent(row["similarity"]),
+    "parses %": lambda row: _percent(row["parses"]),
+    "length error": lambda row: row["length_error"],
+    "empty %": lambda row: _percent(row["empty"]),
+    "steps p50": lambda row: row["steps"]["p50"],
+    "ms p50": lambda row: row["ms"]["p50"],
+    "ms p95": lambda row: row["ms"]["p95"],
+}
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def rows(report: Report) -> list[str]:
+    """Those that every group has: only they can be compared."""
+    return [row for row in ROWS if report["groups"] and all(row in g["rows"] for g in report["groups"].values())]
+
+
+def over_groups(report: Report, row: str, measure: str) -> float | None:
+    """The mean of the groups that have the measure."""
+    found = [MEASURES[measure](group["rows"][row]) for group in report["groups"].values()]
+    known = [value for value in found if isinstance(value, int | float)]
+    return fmean(known) if known else None
+
+
+def curve(report: Report, row: str) -> list[Bin]:
+    """A row's reliability over all groups."""
+    found: list[list[Any]] = [group["rows"][row]["reliability"] or [] for group in report["groups"].values()]
+    return [tuple(map(sum, zip(*bins, strict=True))) for bins in zip(*filter(None, found), strict=True)]  # type: ignore[misc]
+
+
+def markdown(report: Report) -> str:
+    """The table of docs/models.md: exact matches by group, then every measure over all groups."""
+    named = rows(report)
+    head = ["", *named]
+    lines = [
+        [f"{name}, {group['n']}", *(_exact(group["rows"], row) for row in named)] for name, group in _groups(report)
+    ]
+    for measure in MEASURES:
+        lines.append([f"**{measure}**", *(_figure(over_groups(report, row, measure)) for row in named)])
+    lines.append(["**calibration error %**", *(_figure(_percent(calibration_error(curve(report, r)))) for r in named)])
+    cells = [head, ["---"] * len(head), *lines]
+    return "".join("|" + "|".join(f" {cell} " if cell else " " for cell in line) + "|\n" for line in cells)
+
+
+def _groups(report: Report) -> Iterable[tuple[str, Report]]:
+    return report["groups"].items()
+
+
+def _exact(found: Report, row: str) -> str:
+    """With the pass rate behind a stroke where programs were run."""
+    exact, passed = found[row]["exact"], found[row]["pass"]
+    return f"{100 * exact:.1f}" + ("" if passed is None else f" / {100 * passed:.1f}")
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def picture(name: str, group: Report) -> str:
+    """A group as a person reads it."""
+    head = ("", *MEASURES, "c/l/r")
+    said = f"{name}: {group['data']}, n {group['n']}, seed {group['seed']}"
+    passing = group["reference_passes"]
+    lines = [_line(row, group["rows"][row]) for row in ROWS if row in group["rows"]]
+    return "\n".join([said if passing is None else f"{said}, reference passes {passing}", table(head, lines)])
+
+
+def _line(name: str, row: Report) -> list[object]:
+    trouble = [f"{row[key]} {key}" for key in ("errors", "late") if row[key]]
+    said = f"{name} ({', '.join(trouble)})" if trouble else name
+    return [said, *(of(row) for of in MEASURES.values()), "/".join(str(row["tokens"][source]) for source in SOURCES)]

@@ -1,0 +1,122 @@
+"""The rows: who completes the cases. Ours go through the command `caesura eval`, peers through scripts of `peers/`.
+
+A peer of llama.cpp sees what our engine sees of a text (`server/context.py`), generates as many tokens as ours may, and
+what it says is fitted into the text by the server's own rules, as ours is.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from caesura.commands.asking import gap
+from caesura.engine.canvas import heal
+from caesura.engine.lookup import lookup as occurrences
+
+from infilling.cases import Case  # isort: skip  (beside this)
+from latency import CAESURA, HERE  # isort: skip
+
+PEERS = HERE / "peers"
+OURS = {"canvas": "threshold", "left-to-right": "left_to_right", "verify": ""}  # sampler; "" is the model's own
+LLAMA = {"smollm2-q4": ("smollm2-135m-q4_0.gguf", "prefix"), "qwen": ("qwen2.5-coder-0.5b-q4_k_m.gguf", "fim")}
+ROWS = ("empty", "lookup", "smollm2", *LLAMA, "left-to-right", "canvas", "verify")
+SOURCES = ("canvas", "lookup", "left_to_right")
+
+
+@dataclass(frozen=True)
+class Completion:
+    """`chance` is how likely the model holds the whole of it to be; `late`: the deadline ended it."""
+
+    text: str
+    ms: float | None = None
+    steps: int = 0
+    tokens: dict[str, int] = field(default_factory=dict)
+    error: str = ""
+    chance: float | None = None
+    late: bool = False
+
+
+@dataclass(frozen=True)
+class Means:
+    """What rows need: our model, the uncut base for `smollm2`, the folder for those of llama.cpp."""
+
+    model: str
+    deadline_ms: float
+    base: Path | None = None
+    peers: Path | None = None
+
+    def missing(self, row: str) -> str:
+        """The option that a row lacks, or ""."""
+        if row == "smollm2" and self.base is None:
+            return "--base"
+        return "--peers" if row in LLAMA and self.peers is None else ""
+
+
+def empty(case: Case) -> Completion:
+    return Completion("")
+
+
+def lookup(case: Case) -> Completion:
+    """What stands elsewhere in the buffer between texts that agree most with those around the gap."""
+    found = occurrences(case.prefix, case.suffix, most=1)
+    text = found[0].strip() if found else ""
+    return Completion(text, tokens={"lookup": 1} if text else {})
+
+
+TRIVIAL: dict[str, Callable[[Case], Completion]] = {"empty": empty, "lookup": lookup}
+
+
+def complete(row: str, cases: Sequence[Case], means: Means, folder: Path) -> list[Completion]:
+    """The completions of a row, in the order of the cases; files of it lie in `folder`."""
+    if row in TRIVIAL:
+        return [TRIVIAL[row](case) for case in cases]
+    asked, answered = folder / f"{row}.cases.jsonl", folder / f"{row}.jsonl"
+    question = _prompted if row in LLAMA else _question
+    asked.write_text("".join(json.dumps(question(case)) + "\n" for case in cases), encoding="utf-8")
+    answered.unlink(missing_ok=True)
+    subprocess.run(command(row, asked, answered, means), check=True)
+    answers = {answer["id"]: answer for answer in map(json.loads, answered.read_text("utf-8").splitlines())}
+    found = [_completion(answers[case.id]) for case in cases]
+    return [_fitted(*pair) for pair in zip(cases, found, strict=True)] if row in LLAMA else found
+
+
+def command(row: str, asked: Path, answered: Path, means: Means) -> list[str]:
+    if row in LLAMA:
+        weights, prompt = LLAMA[row]
+        script, folder = str(PEERS / "llamacpp.mjs"), means.peers
+        assert folder is not None, "a row is only asked for where its means are"
+        return ["node", script, str(asked), str(answered), str(folder / weights), prompt, str(folder)]
+    files = [str(asked), "--out", str(answered)]
+    if row == "smollm2":
+        return [sys.executable, str(PEERS / "smollm2.py"), "--model", str(means.base), *files]
+    sampler = ["--sampler", OURS[row]] if OURS[row] else []
+    return [*CAESURA, "eval", "--model", means.model, "--deadline-ms", str(means.deadline_ms), *sampler, *files]
+
+
+def _question(case: Case) -> dict[str, str]:
+    return {"id": case.id, "prefix": case.prefix, "suffix": case.suffix, "lang": case.lang, "kind": case.kind}
+
+
+def _prompted(case: Case) -> dict[str, str | int]:
+    asked = _gap(case)
+    stable, rest = heal(asked.context.prefix)
+    told = {"id": case.id, "stable": stable, "rest": rest, "suffix": asked.context.suffix, "kind": case.kind}
+    return {**told, "indent": len(asked.context.indent), "most": asked.hole.max_tokens}
+
+
+def _fitted(case: Case, completion: Completion) -> Completion:
+    return Completion(**{**vars(completion), "text": _gap(case).fitted(completion.text)})
+
+
+def _gap(case: Case) -> Any:
+    start = len(case.prefix)
+    return gap(case.prefix + case.suffix, start, start, case.lang, case.kind)
+
+
+def _completion(answer: dict[str, Any]) -> Completion:
+    sources = answer.get("tokens_by_source") or {}
+    error, chance, late = answer.get("error", ""), answer.get("chance"), answer.get("stop") == "deadline"
+    return Completion(answer["completion"], answer["ms"], answer.get("steps", 0), sources, error, chance, late)
