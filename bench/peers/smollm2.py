@@ -40,7 +40,7 @@ def complete(model: Model, vocabulary: Vocabulary, prefix: str) -> Line:
     token, pending, line, forwards = ids[-1], rest.encode(), b"", 0
     while forwards < MOST and b"\n" not in line and b"\r" not in line:
         logits = model.causal([Run(kv, [token], [kv.length])], keep=True)[0]
-        token = int((logits + vocabulary.allowed(pending, not line.strip())).argmax())
+        token = int((logits + vocabulary.allowed(pending, not line.strip())[: len(logits)]).argmax())
         piece = model.tokenizer.pieces[token]
         line += piece[len(pending) :]
         pending = pending[len(piece) :]
