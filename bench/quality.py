@@ -15,6 +15,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from caesura import models
@@ -128,6 +129,8 @@ def checked(asked: argparse.ArgumentParser, options: argparse.Namespace) -> tupl
         if sources.of(group) is None:
             option = "--data" if group in HUMAN_EVAL else "--santa" if group in SANTA else "--held-out"
             asked.error(f"the group {group} needs {option}")
+    if set(SANTA) & set(options.groups) and find_spec("pyarrow") is None:
+        asked.error("the groups of SantaCoder-FIM need pyarrow; pip install -c constraints.txt -e '.[bench]'")
     for row in options.rows:
         if option := means.missing(row):
             asked.error(f"the row {row} needs {option}")

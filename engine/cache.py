@@ -18,11 +18,12 @@ BLOCK = 4096  # ids compared at once
 @dataclass(frozen=True)
 class Kept:
     """What a layer keeps of a context row: its key heads, their width, and for a sliding layer how many rows a row
-    sees, itself included."""
+    sees, itself included. `turned`: its keys lie column by column, as a product with queries reads them."""
 
     heads: int
     width: int
     window: int | None = None
+    turned: bool = False
 
 
 class _Rows:
@@ -30,8 +31,15 @@ class _Rows:
 
     def __init__(self, kept: Kept, device: str, dtype: torch.dtype) -> None:
         self.kept, self.start = kept, 0
-        self.k = torch.empty(kept.heads, 0, kept.width, device=device, dtype=dtype)
-        self.v = torch.empty_like(self.k)
+        self.v = torch.zeros(kept.heads, 0, kept.width, device=device, dtype=dtype)
+        self.k = self._keys(0)
+
+    def _keys(self, capacity: int) -> Tensor:
+        """Room for as many, [heads, capacity, width] in either order."""
+        heads, width = self.kept.heads, self.kept.width
+        if self.kept.turned:
+            return self.v.new_empty(heads, width, capacity).transpose(1, 2)
+        return self.v.new_empty(heads, capacity, width)
 
     def reserve(self, length: int, rows: int) -> None:
         """Room for `rows` behind `length`; what no row to come can see, nor any that may be taken back, goes."""
@@ -43,12 +51,9 @@ class _Rows:
         held = slice(start - self.start, length - self.start)
         needed = length + rows - start
         capacity = max(self.k.shape[1], -(-(needed + needed // PART) // GROWTH) * GROWTH)
-        for name in ("k", "v"):
-            old: Tensor = getattr(self, name)
-            new = old.new_empty(old.shape[0], capacity, old.shape[2])
-            new[:, : length - start] = old[:, held]
-            setattr(self, name, new)
-        self.start = start
+        k, v = self._keys(capacity), self.v.new_zeros(self.v.shape[0], capacity, self.v.shape[2])
+        k[:, : length - start], v[:, : length - start] = self.k[:, held], self.v[:, held]
+        self.k, self.v, self.start = k, v, start
 
 
 class KV:
@@ -84,16 +89,11 @@ class KV:
 
     def get(self, layer: int, low: int, high: int) -> tuple[Tensor, Tensor]:
         """Keys and values [heads, high - low, width] of those positions: views. Of a sliding layer only what its window
-        reaches from `length` on is sure to be there."""
+        reaches from `length` on is sure to be there. Where nothing was put yet, values are 0 and keys anything."""
         rows = self._rows[layer]
         assert low >= rows.start, "rows outside the window are gone"
         span = slice(low - rows.start, high - rows.start)
         return rows.k[:, span], rows.v[:, span]
-
-    def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Put rows [heads, n, width] behind the held ones, without keeping them, and return all rows so far."""
-        self.put(layer, self.length, k, v)
-        return self.get(layer, 0, self.length + k.shape[1])
 
     def reach(self, length: int) -> int:
         """To how many rows it can be cut to go on from `length`: that many, or none where a sliding layer has lost what

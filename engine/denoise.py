@@ -2,7 +2,7 @@
 
 Absorbing noise: an accepted slot stays, the rest is masked again. Uniform noise: every slot is predicted anew at every
 step (renoise.py), and one that is sure and does not move any more is locked: it is pinned from then on. Models whose
-entry says `verify` draft with the first forward and decide by causal passes (search.py).
+entry says `verify` draft with the first forward and decide by causal passes (search.py), one in each forward.
 """
 
 import math
@@ -49,22 +49,24 @@ class Denoising:
 
 
 def step(model: Model, work: Sequence[Denoising]) -> None:
-    """One step of every canvas; a batch gives each canvas what it would get alone."""
-    searching = [w for w in work if w.search is not None and w.step > 0]
+    """One step of every canvas; a batch gives each canvas what it would get alone. A canvas that is to be verified is
+    denoised once, in the same forward that first scores its token tree; the next one has its draft in the tree."""
     drafting = [w for w in work if w.search is None or w.step == 0]
-    if drafting:
-        for w, logits in zip(drafting, forward(model, drafting), strict=True):
-            decide(model, w, logits)
-    if searching:
-        verify(model, searching)
+    searching = [w for w in work if w.search is not None]
+    for w, logits in zip(drafting, forward(model, drafting, searching), strict=True):
+        decide(model, w, logits)
     for w in work:
+        if w.search is not None:
+            w.search.prune()
+            w.finished = w.search.finished()
         w.step += 1
         w.finished = w.finished or w.step >= w.of
 
 
-def forward(model: Model, work: Sequence[Denoising]) -> tuple[Tensor, ...]:
-    """Per canvas: logits [slots, width], and behind them those of its pins where the canvas is judged by them."""
-    runs, rows = [], []
+def forward(model: Model, work: Sequence[Denoising], searching: Sequence[Denoising] = ()) -> tuple[Tensor, ...]:
+    """Per canvas: logits [slots, width], and behind them those of its pins where the canvas is judged by them. Those of
+    the token trees go to their searches."""
+    canvases, rows = [], []
     fresh = {id(w.kv): len(w.fresh) for w in work if w.fresh}
     for w in work:
         if isinstance(model.noise, Uniform):
@@ -75,10 +77,22 @@ def forward(model: Model, work: Sequence[Denoising]) -> tuple[Tensor, ...]:
         wanted = w.canvas.slot_rows() + ([row for row, _ in w.canvas.pins()] if w.judged else [])
         at = w.kv.length + fresh.get(id(w.kv), 0)
         conditioning = w.state.conditioning if w.state else None
-        runs.append(Run(w.kv, ids, range(at, at + len(ids)), None, wanted, w.fresh, conditioning))
+        canvases.append(Run(w.kv, ids, range(at, at + len(ids)), None, wanted, w.fresh, conditioning))
         rows.append(len(wanted))
         w.fresh = ()
-    parts: tuple[Tensor, ...] = model.denoise(runs).split(rows)
+    if not searching:
+        parts: tuple[Tensor, ...] = model.denoise(canvases).split(rows)
+        return parts
+    plans = [w.search.plan() for w in searching if w.search is not None]
+    trees = [Run(w.kv, p.ids, p.positions, p.mask, fresh=w.fresh) for w, p in zip(searching, plans, strict=True)]
+    for w in searching:
+        w.fresh = ()
+    verifier = cast(Verifier, model)  # a job that asks another family for it is not taken
+    judged, logits = verifier.forward(trees, canvases)
+    for w, of_tree in zip(searching, judged.split([len(p.ids) for p in plans]), strict=True):
+        assert w.search is not None
+        w.search.receive(of_tree.log_softmax(-1))
+    parts = logits.split(rows)
     return parts
 
 
@@ -217,18 +231,3 @@ def lengthen(canvas: Canvas) -> bool:
             grown = True
     canvas.begin()
     return grown
-
-
-def verify(model: Model, work: Sequence[Denoising]) -> None:
-    """One causal pass over the token trees of all searches."""
-    runs, plans = [], []
-    for w in work:
-        assert w.search is not None
-        rows = w.search.plan()
-        plans.append(len(rows.ids))
-        runs.append(Run(w.kv, rows.ids, rows.positions, rows.mask))
-    verifier = cast(Verifier, model)  # a job that asks another family for it is not taken
-    for w, logits in zip(work, verifier.causal(runs, keep=True).split(plans), strict=True):
-        assert w.search is not None
-        w.search.receive(logits.log_softmax(-1))
-        w.finished = w.search.finished()

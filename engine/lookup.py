@@ -4,6 +4,7 @@ it, in the buffer or in its neighbours; and the names that the job's earlier hol
 import re
 from bisect import bisect
 from collections.abc import Sequence
+from itertools import pairwise
 
 PLACES = 500  # looked at, those nearest to the hole
 REACH = 200  # code points of a line that are looked at: also a buffer of one line is read in a few milliseconds
@@ -72,6 +73,32 @@ def agreement(left: str, right: str) -> int:
     """How many characters both begin with."""
     pairs = enumerate(zip(left, right, strict=False))
     return next((at for at, (a, b) in pairs if a != b or a == UNKNOWN), min(len(left), len(right)))
+
+
+class Repeats:
+    """What follows the same tokens elsewhere in a context: a draft for any place of a hole (prompt lookup decoding,
+    Saxena 2023)."""
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        self._ids, self._behind = ids, dict[tuple[int, int], list[int]]()
+        for at, pair in enumerate(pairwise(ids), 2):
+            self._behind.setdefault(pair, []).append(at)
+
+    def after(self, path: Sequence[int], *, most: int = 5, longest: int = 8) -> Sequence[int]:
+        """The tokens behind the place that agrees with the end of `path` in the most tokens, two at least; of equals
+        the latest."""
+        end, best, place = path[-longest:][::-1], 0, 0
+        for at in self._behind.get((path[-2], path[-1]), ()) if len(path) > 1 else ():
+            agreed = agreeing(self._ids[max(0, at - longest) : at][::-1], end)
+            if agreed >= best:
+                best, place = agreed, at
+        return self._ids[place : place + most] if best else ()
+
+
+def agreeing(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
 def names(fills: Sequence[str], *, most: int = 8) -> list[str]:

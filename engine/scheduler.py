@@ -16,7 +16,7 @@ from caesura import wire
 from caesura.engine import denoise, race
 from caesura.engine.cache import KV
 from caesura.engine.canvas import MAX_ROWS, Canvas, Layout, Slot, Vocabulary, lay
-from caesura.engine.lookup import lookup, names
+from caesura.engine.lookup import Repeats, lookup, names
 from caesura.engine.models import Model
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import Sampler, entropy_bound
@@ -172,7 +172,8 @@ class Scheduler:
     # A job's way
 
     def _prepare(self, live: Live, clock: Callable[[], float]) -> None:
-        """Lay out the canvas, lease a KV and prefill at most a chunk; set `work` when the context is complete."""
+        """Lay out the canvas and lease a KV; then prefill a chunk, or set `work` when the first forward can take along
+        what is missing."""
         if live.work is not None:
             return
         began = clock()
@@ -193,11 +194,10 @@ class Scheduler:
             )
             live.kv = self.cache.lease(live.layout.context)
         missing = live.layout.context[live.kv.length :]
-        chunk, taken = self.model.chunk, self.model.mixed and len(missing) <= self.model.chunk
-        if missing and not taken:
-            self.model.prefill(missing[:chunk], live.kv)
-        if len(missing) <= chunk:
-            self._begin(live, missing if taken else ())
+        if len(missing) > self.model.chunk:
+            self.model.prefill(missing[: self.model.chunk], live.kv)
+        else:
+            self._begin(live, missing)
         live.prefill_s += clock() - began
 
     def _begin(self, live: Live, fresh: Sequence[int]) -> None:
@@ -249,8 +249,9 @@ class Scheduler:
         else:
             behind = canvas.head
         generator = live.work.generator if live.job.seed else None
-        search = Search(self.vocabulary, hole, tail, behind, live.kv.length, generator, width(live.job))
-        live.work.search = search
+        start, wide = len(live.layout.context), width(live.job)
+        repeats = None if live.job.sampler == LEFT_TO_RIGHT else Repeats([*live.layout.context, *tail])
+        live.work.search = search = Search(self.vocabulary, hole, tail, behind, start, generator, wide, repeats)
         if live.job.sampler == LEFT_TO_RIGHT:
             return
         search.propose(canvas.guess(number), "canvas")  # of later holes: the first one's draft is still to come
@@ -309,8 +310,8 @@ class Scheduler:
         if search is None:
             return tuple(settled(f) for f in drafts) if final else drafts
         current = [] if live.hole >= len(drafts) else [shown(search, final=final)]
-        if not search.passes and current:
-            current = [settled(drafts[live.hole]) if final else drafts[live.hole]]
+        if current and (search.drafted or not search.passes):
+            current = [drafted(search, drafts[live.hole], final=final) or current[0]]
         rest = drafts[len(live.done) + len(current) :]
         return (*live.done, *current, *(map(settled, rest) if final else rest))
 
@@ -426,6 +427,14 @@ def shown(search: Search, *, final: bool) -> wire.Fill:
     text, locked = search.text()
     spans = ((0, locked),) if locked else ()
     return wire.Fill(text, spans, search.confidence(node), 1, search.probabilities(node))
+
+
+def drafted(search: Search, draft: wire.Fill, *, final: bool) -> wire.Fill | None:
+    """The canvas's draft that is still to be verified, if it agrees with what is locked."""
+    text, locked = search.text()
+    if not draft.text.startswith(text[:locked]):
+        return None
+    return settled(draft) if final else msgspec.structs.replace(draft, locked=((0, locked),) if locked else ())
 
 
 def candidate(search: Search, node: Node) -> wire.Fill:

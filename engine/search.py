@@ -1,11 +1,12 @@
 """Draft and verify: a token tree over one hole, scored by causal passes of the base.
 
 The canvas and the lookup propose whole chains; one pass scores all of their tokens at once, and left-to-right steps go
-on from the best places (best first, several a pass). A chain that reaches the suffix is scored on: the candidate with
-the highest log p(fill) + log p(suffix head | fill) wins. A fill may also end inside a token that goes on into the
-suffix, as `"` does before `: 1`: models know the two as one. What all surviving hypotheses share is locked. With a
-generator another answer is looked for: it is ranked by perturbed log-probabilities, and reports the model's own. Pure
-state: `plan` says which rows to run, `receive` takes their log-probabilities. (Speculative decoding: Leviathan et al.
+on from the best places (best first, several a pass; the best one takes along what followed its tokens elsewhere). A
+chain that reaches the suffix is scored on: the candidate with the highest log p(fill) + log p(suffix head | fill) wins.
+A fill may also end inside a token that goes on into the suffix, as `"` does before `: 1`: models know the two as one.
+What all surviving hypotheses share is locked. With a generator another answer is looked for: it is ranked by perturbed
+log-probabilities, and reports the model's own. Pure state: `plan` says which rows to run, `receive` takes their
+log-probabilities, `prune` decides. (Speculative decoding: Leviathan et al.
 2023; token trees: SpecInfer, Miao et al. 2024; stochastic beam search: Kool et al. 2019.)
 """
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from caesura.engine.canvas import HoleState, Vocabulary, by_token, is_whole, spans
 from caesura.engine.grammar.solve import State
+from caesura.engine.lookup import Repeats
 
 WIDTH = 4  # hypotheses scored in one pass
 BRANCH = 3  # left-to-right children of a hypothesis
@@ -108,9 +110,10 @@ class Search:
         start: int,
         generator: torch.Generator | None = None,
         width: int = WIDTH,
+        repeats: Repeats | None = None,
     ) -> None:
         self.vocabulary, self.hole, self.start, self.generator = vocabulary, hole, start, generator
-        self.width = width
+        self.width, self._repeats = width, repeats
         self.tail, self.head = list(tail), list(head[: HEAD if width > 1 else 1])
         behind = b"".join(vocabulary.pieces[token] for token in head)
         self._crossing = vocabulary.crossing(behind[:CROSSED], hole.one_line)
@@ -125,6 +128,8 @@ class Search:
         self.locked = b""
         self._ancestors: list[int] = []  # per row of the tree: bit set of the rows it sees
         self._plan: list[tuple[Node | None, End | None, int]] = []  # node, end, index in the head, of each row
+        self._behind: dict[Node, tuple[Tensor, Tensor]] = {}  # what the last pass said of the tokens behind its nodes
+        self._proposed: list[Node] = []  # where chains begin that came between two passes
 
     def __repr__(self) -> str:
         return f"<Search pass {self.passes} {len(self.open)} open {self.text()[0]!r} locked {self.locked!r}>"
@@ -132,14 +137,28 @@ class Search:
     # Proposals
 
     def propose(self, tokens: Sequence[int], source: Source) -> None:
-        """Add a chain below the root; it is scored by the next pass, whatever it is worth."""
-        node = self.root
+        """Add a chain below the root; it is scored by the next pass, whatever it is worth. Between two passes: of its
+        tokens the next one scores those that are not known yet."""
+        node, first = self.root, None
         for token in tokens[: self.hole.max_tokens]:
-            child = node.children.get(token) or self._child(node, token, source)
-            if child is None:
-                return
+            child = node.children.get(token)
+            if child is None and (child := self._child(node, token, source)) is None:
+                break
+            if token not in node.children and node in self._behind:
+                logp, gain = self._behind[node]
+                child.logp, child.rank = node.logp + float(logp[token]), node.rank + float(gain[token])
             node.children[token] = child
+            if child.row < 0:
+                child.source, first = source, first or child
             node = child
+        if self.passes and first is not None and first not in self._proposed and math.isfinite(first.rank):
+            self._proposed.append(first)
+            self.open = [n for n in self.open if n is not first]
+
+    @property
+    def drafted(self) -> bool:
+        """Whether a chain is still to be scored that came behind the last pass."""
+        return bool(self._proposed)
 
     def _child(self, parent: Node, token: int, source: Source) -> Node | None:
         """A hypothesis of one token more, not scored yet; None where that token must not stand."""
@@ -164,8 +183,9 @@ class Search:
     # One pass
 
     def plan(self) -> Rows:
-        """The rows of the next causal pass; call `receive` with their log-probabilities."""
+        """The rows of the next causal pass; call `receive` with their log-probabilities, and then `prune`."""
         self._plan = []
+        self._behind.clear()
         ids: list[int] = []
         positions: list[int] = []
         first = len(self._ancestors)
@@ -187,7 +207,11 @@ class Search:
             base = self.root
             queue = list(base.children.values())
         else:
-            queue = self._best_open()
+            chosen = self._best_open()
+            if chosen:
+                self._follow(chosen[0])
+            queue = self._proposed + chosen
+            self._proposed = []
         depth0 = self.start + len(self.tail) - 1
         while queue:
             node = queue.pop(0)
@@ -202,6 +226,16 @@ class Search:
         columns = len(self._ancestors)
         mask = torch.tensor([[bool(seen >> c & 1) for c in range(columns)] for seen in self._ancestors[first:]])
         return Rows(ids, positions, mask)
+
+    def _follow(self, node: Node) -> None:
+        """Have what follows the same tokens elsewhere scored with a hypothesis: what is right of it saves a pass."""
+        if self._repeats is None or node.children:
+            return
+        for token in self._repeats.after([*self.tail, *(n.token for n in node.path())]):
+            if node.depth >= self.hole.max_tokens or (child := self._child(node, token, "lookup")) is None:
+                break
+            node.children[token] = child
+            node = child
 
     def _best_open(self) -> list[Node]:
         self.open.sort(key=lambda n: n.rank + DEPTH_BONUS * n.depth, reverse=True)
@@ -226,7 +260,6 @@ class Search:
                 running[end] = running.get(end, end.bound) + float(row[end.behind[number + 1]])
         for end, score in running.items():
             end.score = score
-        self._prune()
 
     def _expand(self, node: Node, logp: Tensor) -> None:
         if not math.isfinite(node.logp):
@@ -235,6 +268,7 @@ class Search:
         if node.pending:  # the forced text is given: condition on it
             logp = (logp + bias).log_softmax(-1)
         gain = self._gain(node, logp)
+        self._behind[node] = logp, gain
         best = (gain + bias).topk(min(BRANCH, self.width))
         if not node.pending:
             least = -math.inf if self.width > 1 else float(best.values[0])
@@ -317,14 +351,14 @@ class Search:
             seen.setdefault(self._bytes(end.node), end)
         return list(seen.values())
 
-    def _prune(self) -> None:
+    def prune(self) -> None:
         """Drop what cannot win any more, then lock what the rest shares."""
         best = self.best()
         if best is not self._best:
             self._best, self._improved = best, self.passes
         least = self._least() + PATIENCE * (self.passes - self._improved)
         self.open = [n for n in self.open if n.rank > least]
-        leaders = [(n.rank + DEPTH_BONUS * n.depth, n) for n in self.open]
+        leaders = [(n.rank + DEPTH_BONUS * n.depth, n) for n in (*self.open, *self._proposed)]
         leaders += [(e.node.rank + DEPTH_BONUS * e.node.depth, e.node) for e in self.ends if e.score is None]
         if best is not None:
             leaders.append((best.node.rank + DEPTH_BONUS * best.node.depth, best.node))
@@ -332,6 +366,7 @@ class Search:
             return
         top, self._last = max(leaders, key=lambda leader: leader[0])
         texts = [self._bytes(n) for value, n in leaders if value > top - LOCK_MARGIN or (best and n is best.node)]
+        texts += [self._bytes(leaf) for n in self._proposed for leaf in leaves(n)]
         shared = common_prefix(texts)
         if len(shared) > len(self.locked):
             self.locked = shared
@@ -353,7 +388,7 @@ class Search:
         """Nothing left that is likely to beat the best candidate."""
         if not self.passes:
             return False
-        return self.passes >= passes(self.hole, self.width) or not (self.open or self._best_ends())
+        return self.passes >= passes(self.hole, self.width) or not (self.open or self._proposed or self._best_ends())
 
     def _piece(self, node: Node) -> bytes:
         return self.vocabulary.pieces[node.token][: node.cut]
@@ -385,8 +420,8 @@ class Search:
         best = self.best()
         if best is not None:
             return best.node
-        waiting = [e.node for e in self.ends]
-        return max(self.open + waiting, key=lambda n: n.rank + DEPTH_BONUS * n.depth, default=self._last)
+        waiting = [*self.open, *self._proposed, *(e.node for e in self.ends)]
+        return max(waiting, key=lambda n: n.rank + DEPTH_BONUS * n.depth, default=self._last)
 
     def text(self) -> tuple[str, int]:
         """The shown text without the forced part, and how many of its code points are locked."""
@@ -430,6 +465,11 @@ class Search:
 
     def sources(self, node: Node) -> list[Source]:
         return [n.source for n in node.path()]
+
+
+def leaves(node: Node) -> list[Node]:
+    """The ends of all chains from a node on."""
+    return [leaf for child in node.children.values() for leaf in leaves(child)] or [node]
 
 
 def is_text(raw: bytes) -> bool:

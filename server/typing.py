@@ -115,7 +115,6 @@ class Typing:
         """The cursor has come to rest: have the engine read what lies around it before the first key. A document that
         is only looked at takes no other's place."""
         cursor = self._cursors.get(opened.document.uri) or Cursor(job_id())
-        self._canvases.end_reading()
         if self._options().warm and not self._off(opened, invoked=False):
             self._canvases.read(cursor, opened, at)
 

@@ -16,7 +16,7 @@ POOL = 997  # rows of noise, which are read from a place that is drawn
 class Noisy:
     """Absorbing noise and a null token, or uniform noise. `scale` is how sure the model is of what it does not know."""
 
-    name, device, shift, tail, max_context, chunk, mixed = "noisy", "cpu", 0, 4, 768, 1024, False
+    name, device, shift, tail, max_context, chunk = "noisy", "cpu", 0, 4, 768, 1024
     prompt, ends = "suffix_first", frozenset[int]()
 
     def __init__(
@@ -45,13 +45,17 @@ class Noisy:
         kv.length += len(ids)
 
     def denoise(self, runs: Sequence[Run]) -> Tensor:
+        for run in runs:
+            self.prefill(run.fresh, run.kv)
         return self._rows(sum(len(run.ids if run.wanted is None else run.wanted) for run in runs))
 
-    def causal(self, runs: Sequence[Run], *, keep: bool = False) -> Tensor:
-        for run in runs:
+    def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
+        logits = self.denoise(canvases)
+        for run in trees:
+            self.prefill(run.fresh, run.kv)
             run.kv.reserve(len(run.ids))
-            run.kv.length += len(run.ids) if keep else 0
-        return self._rows(sum(len(run.ids) for run in runs))[:, : self.tokenizer.size]
+            run.kv.length += len(run.ids)
+        return self._rows(sum(len(run.ids) for run in trees))[:, : self.tokenizer.size], logits
 
     def _rows(self, count: int) -> Tensor:
         at = torch.randint(POOL, (1,), generator=self._generator)

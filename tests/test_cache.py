@@ -10,7 +10,7 @@ def filled(cache: Cache, ids: list[int]) -> KV:
     kv = cache.lease(ids)
     missing = torch.tensor(ids[kv.length :], dtype=torch.float32)
     kv.reserve(len(missing))
-    kv.write(0, missing[None, :, None], missing[None, :, None])
+    kv.put(0, kv.length, missing[None, :, None], missing[None, :, None])
     kv.length += len(missing)
     kv.ids += ids[len(ids) - len(missing) :]
     return kv
@@ -28,6 +28,22 @@ def test_typing_appends() -> None:
     assert second is first
     assert second.length == 3
     assert (cache.reused, cache.asked) == (3, 7)
+
+
+def test_keys_that_lie_column_by_column_are_the_same_keys() -> None:
+    plain, turned = KV([Kept(2, 4)]), KV([Kept(2, 4, turned=True)])
+    for kv in (plain, turned):
+        for start in range(0, 600, 50):
+            rows = torch.arange(start, start + 50.0)[None, :, None].expand(2, 50, 4) + torch.arange(8.0).view(2, 1, 4)
+            kv.reserve(50)
+            kv.put(0, start, rows, -rows)
+            kv.length += 50
+    fork = turned.fork()
+    fork.truncate(300)
+    for kv, length in ((turned, 600), (fork, 300)):
+        for one, other in zip(kv.get(0, 0, length), plain.get(0, 0, length), strict=True):
+            assert torch.equal(one, other)
+    assert turned.get(0, 0, 600)[0].stride(1) == 1
 
 
 def test_deleting_truncates() -> None:

@@ -69,7 +69,7 @@ def test_the_base_reads_code(embedded: Model) -> None:
     ids = embedded.tokenizer.encode(SNIPPET)
     causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
     kv = embedded.cache().lease([])
-    logp = embedded.causal([Run(kv, ids, range(len(ids)), causal)]).log_softmax(-1)
+    logp = embedded.forward([Run(kv, ids, range(len(ids)), causal)])[0].log_softmax(-1)
     loss = -logp[:-1].gather(1, torch.tensor(ids[1:])[:, None]).mean()
     assert 0.3 < float(loss) < 3.0
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caesura.engine.lookup import between, lookup, names
+from caesura.engine.lookup import Repeats, between, lookup, names
 
 
 def test_lookup_finds_what_stood_between_the_same_texts() -> None:
@@ -107,3 +107,18 @@ def test_names_of_earlier_holes_come_latest_first_and_once() -> None:
     assert names([]) == names(["1 + 2"]) == []
     assert names(["total", "left(x1)\n    total, größe"]) == ["größe", "total", "x1", "left"]
     assert len(names([" ".join(f"n{i}" for i in range(100))])) <= 8
+
+
+@pytest.mark.parametrize(
+    ("ids", "path", "found"),
+    [
+        ([1, 2, 3, 4, 5], [9, 1, 2], [3, 4, 5]),
+        ([1, 2, 3, 1, 2, 4], [1, 2], [4]),  # of equals the latest
+        ([7, 1, 2, 3, 8, 1, 2, 4], [7, 1, 2], [3, 8, 1, 2, 4]),  # who agrees longer
+        ([1, 2, 3], [2], []),
+        ([1, 2, 3], [5, 2], []),
+        ([], [1, 2], []),
+    ],
+)
+def test_what_follows_the_same_tokens_elsewhere(ids: list[int], path: list[int], found: list[int]) -> None:
+    assert list(Repeats(ids).after(path)) == found

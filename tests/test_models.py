@@ -34,7 +34,9 @@ def context(model: BlockLlama, ids: list[int]) -> KV:
 
 def causal(model: BlockLlama, kv: KV, ids: list[int]) -> Tensor:
     mask = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
-    return model.causal([Run(kv, ids, range(kv.length, kv.length + len(ids)), mask)])
+    logits, _ = model.forward([Run(kv, ids, range(kv.length, kv.length + len(ids)), mask)])
+    kv.truncate(len(kv.ids))
+    return logits
 
 
 @pytest.fixture
@@ -108,7 +110,7 @@ def test_nothing_is_kept_unless_asked(tiny: BlockLlama) -> None:
     tiny.denoise([Run(kv, [8, 9, 400], range(60, 63), None, [2])])
     assert (kv.length, kv.ids) == (60, IDS)
     assert torch.equal(causal(tiny, kv, [5, 6, 7]), before)
-    tiny.causal([Run(kv, [5], [60])], keep=True)
+    tiny.forward([Run(kv, [5], [60])])
     assert kv.length == 61
     assert torch.equal(causal(tiny, kv, [6, 7]), before[1:])
 
@@ -116,9 +118,45 @@ def test_nothing_is_kept_unless_asked(tiny: BlockLlama) -> None:
 def test_a_row_that_is_masked_is_not_seen(tiny: BlockLlama) -> None:
     kv = context(tiny, IDS)
     tree = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1]], dtype=torch.bool)  # two children of one row
-    both = tiny.causal([Run(kv, [5, 6, 7], [60, 61, 61], tree)])
+    both, _ = tiny.forward([Run(kv, [5, 6, 7], [60, 61, 61], tree)])
+    kv.truncate(60)
     for child, row in ((6, 1), (7, 2)):
         torch.testing.assert_close(both[row], causal(tiny, kv, [5, child])[1], atol=1e-3, rtol=0)
+
+
+def test_a_tree_and_a_canvas_in_one_forward_are_what_each_is_alone(tiny: BlockLlama, folder: Path) -> None:
+    model = models.load(str(with_adapter(folder, adapter_of(tiny.config, zero=False))))
+    assert isinstance(model, BlockLlama)
+    tree = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1]], dtype=torch.bool)
+    branches, canvas = ([5, 6, 7], [60, 61, 61], tree), ([8, 9, 400, 401], range(60, 64), None, [2, 3])
+    alone = model.forward([Run(context(model, IDS), *branches)])[0], model.denoise([Run(context(model, IDS), *canvas)])
+    kv = context(model, IDS[:41])
+    together = model.forward([Run(kv, *branches, fresh=IDS[41:])], [Run(kv, *canvas)])
+    for one, other in zip(together, alone, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-2, rtol=0)
+        assert torch.equal(one.argmax(-1), other.argmax(-1))
+    assert (kv.ids, kv.length) == (IDS, 63)  # the tree stays behind the context
+
+
+def test_what_lies_behind_the_rows_is_not_seen(tiny: BlockLlama) -> None:
+    kv, clean = context(tiny, IDS), context(tiny, IDS)
+    for layer in range(tiny.config.num_layers):
+        with torch.inference_mode():
+            keys, values = kv.get(layer, 70, 128)
+            keys.fill_(torch.nan)
+            values.fill_(1e9)
+    assert torch.equal(causal(tiny, kv, [5, 6, 7]), causal(tiny, clean, [5, 6, 7]))
+
+
+def test_attention_in_bfloat16_is_that_in_float32_but_for_rounding(
+    tiny: BlockLlama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits = []
+    for supported in (False, True):  # as the CPU says
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda supported=supported: supported)
+        logits.append(causal(tiny, context(tiny, IDS), [5, 6, 7]))
+    exact, rounded = logits
+    assert 0 < (rounded - exact).norm() < 0.02 * exact.norm()
 
 
 def test_runs_do_not_see_each_other(tiny: BlockLlama) -> None:
@@ -132,7 +170,7 @@ def test_runs_do_not_see_each_other(tiny: BlockLlama) -> None:
 def test_logits_are_one_row_for_each_wanted(tiny: BlockLlama) -> None:
     kv = context(tiny, IDS)
     assert tiny.denoise([Run(kv, [1, 400, 400], range(60, 63), None, [1, 2])]).shape == (2, 402)
-    assert tiny.causal([Run(kv, [1, 2, 3], range(60, 63))]).shape == (3, 400)
+    assert tiny.forward([Run(kv, [1, 2, 3], range(60, 63))])[0].shape == (3, 400)
 
 
 # Base and adapter
@@ -163,8 +201,9 @@ def test_one_packed_matrix_serves_both_paths() -> None:
     draw = torch.Generator().manual_seed(0)
     weight, down, up, x = (torch.randn(*size, generator=draw) for size in ((96, 64), (8, 64), (96, 8), (5, 64)))
     matrix = Matrix({"m": weight}, {"m.a": down, "m.b": up}, "m", (96, 64))
-    for out, exact in ((matrix.context(x), x @ weight.T), (matrix.canvas(x), x @ (weight + up @ down).T)):
-        assert (out - exact).norm() < 0.03 * exact.norm()
+    for split in (5, 2, 0):  # rows of the context path, which come first
+        exact = torch.cat((x[:split] @ weight.T, x[split:] @ (weight + up @ down).T))
+        assert (matrix(x, split) - exact).norm() < 0.03 * exact.norm()
 
 
 def test_no_such_model_is_a_sentence() -> None:

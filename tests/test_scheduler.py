@@ -260,12 +260,12 @@ class Echo(Scripted):
         ids = model.tokenizer.encode(text)
         self.next = dict(pairwise(ids))
 
-    def causal(self, runs: Sequence[Run], *, keep: bool = False) -> Tensor:
-        logits = super().causal(runs, keep=keep)
-        for row, token in zip(logits, (token for each in runs for token in each.ids), strict=True):
+    def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
+        judged, logits = super().forward(trees, canvases)
+        for row, token in zip(judged, (token for each in trees for token in each.ids), strict=True):
             if token in self.next:
                 row[self.next[token]] = 12.0
-        return logits
+        return judged, logits
 
 
 LINE = "value = left(right)\n"

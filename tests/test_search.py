@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from caesura.engine.canvas import HoleState, Vocabulary
+from caesura.engine.lookup import Repeats
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.search import PASSES, TEMPERATURE, Rows, Search, perturbed
@@ -51,8 +52,11 @@ class Drawn:
         return (torch.randn(self.size, generator=generator) * self.sharp).log_softmax(-1)
 
 
-def answer(search: Search, predict: Predict, seen: Callable[[Rows], None] = lambda rows: None) -> list[tuple[str, int]]:
-    """Run to the end as denoise.verify does; what was shown after each pass, and how much of it was locked."""
+def answer(
+    search: Search, predict: Predict, seen: Callable[[Rows], None] = lambda rows: None, draft: Sequence[int] = ()
+) -> list[tuple[str, int]]:
+    """Run to the end as denoise.step does, with the draft of a canvas that was denoised beside the first pass; what was
+    shown after each pass, and how much of it was locked."""
     ids: list[int] = []
     shown = []
     while not search.finished():
@@ -61,6 +65,9 @@ def answer(search: Search, predict: Predict, seen: Callable[[Rows], None] = lamb
         seen(rows)
         paths = [tuple(ids[c] for c in row.nonzero()[:, 0].tolist()) for row in rows.mask]
         search.receive(torch.stack([predict(path) for path in paths]))
+        if search.passes == 1:
+            search.propose(draft, "canvas")
+        search.prune()
         shown.append(search.text())
         assert len(shown) <= PASSES
     return shown
@@ -96,6 +103,45 @@ def test_the_greedy_path_is_found(tiny: BlockLlama, vocabulary: Vocabulary) -> N
     assert search.text()[0] == " left + 1"
     assert search.tokens(search.leader()) == fill
     assert search.confidence(search.leader()) == pytest.approx(0.9, rel=0.01)
+
+
+def test_a_draft_from_beside_the_first_pass_is_scored_by_the_next(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    search, tail, head = searching(tiny, vocabulary)
+    fill = tiny.tokenizer.encode(" left + 1")
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *fill, *head], 0.5, len(tail))
+    passes: list[list[int]] = []
+    shown = answer(search, table, lambda rows: passes.append(rows.ids), fill)
+    assert shown[-1][0] == " left + 1"
+    assert set(fill) <= set(passes[1])
+    assert len(passes) <= 4
+    assert search.sources(search.leader()) == ["canvas"] * len(fill)
+
+
+def test_nothing_is_locked_that_a_draft_still_to_be_scored_disagrees_with(
+    tiny: BlockLlama, vocabulary: Vocabulary
+) -> None:
+    encode = tiny.tokenizer.encode
+    for draft, agrees in ((" left", True), ("(right)", False), ("", True)):
+        search, tail, head = searching(tiny, vocabulary)
+        table = Table(tiny.tokenizer.size)
+        table.chain([*tail, *encode(" left"), *head], 0.97, len(tail))
+        _, locked = answer(search, table, draft=encode(draft))[0]
+        assert (locked > 0) == agrees
+
+
+def test_what_follows_the_same_tokens_elsewhere_saves_passes(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    encode = tiny.tokenizer.encode
+    tail, head, fill = encode("return"), encode("\n"), encode(" value + left + right")
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *fill, *head], 0.8, len(tail))
+    taken = []
+    for ids in ([], encode("return value + left + right\n")):
+        search = Search(vocabulary, HoleState(True, 16), tail, head, 0, repeats=Repeats([*ids, *tail]))
+        assert answer(search, table)[-1][0] == " value + left + right"
+        taken.append(search.passes)
+    assert taken[1] <= taken[0] - 3
+    assert "lookup" in search.sources(search.leader())
 
 
 def test_without_a_suffix_a_fill_ends_at_a_line_break(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
@@ -288,8 +334,9 @@ def test_a_tree_pass_gives_what_a_plain_pass_gives(tiny: BlockLlama, vocabulary:
         search.propose(encode(text), "lookup")
     while not search.finished():
         rows = search.plan()
-        logits = tiny.causal([Run(kv, rows.ids, rows.positions, rows.mask)], keep=True)
+        logits, _ = tiny.forward([Run(kv, rows.ids, rows.positions, rows.mask)])
         search.receive(logits.log_softmax(-1))
+        search.prune()
 
     for end in search.candidates()[:5]:
         fill = search.tokens(end.node)
@@ -298,7 +345,7 @@ def test_a_tree_pass_gives_what_a_plain_pass_gives(tiny: BlockLlama, vocabulary:
         ids = [*tail, *fill, *search.head]
         causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
         positions = range(len(context), len(context) + len(ids))
-        logp = tiny.causal([Run(plain, ids, positions, causal)]).log_softmax(-1)
+        logp = tiny.forward([Run(plain, ids, positions, causal)])[0].log_softmax(-1)
         of = [float(logp[i - 1, ids[i]]) for i in range(len(tail), len(ids))]
         assert end.node.logp == pytest.approx(sum(of[: len(fill)]), abs=2e-3)
         if head:

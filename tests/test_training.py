@@ -232,7 +232,8 @@ def test_logits_are_the_runtimes(model, tokenizer, tmp_path, trains, device):
     canvas = [*ids[-2:], MASK, MASK, 5]
     kv = runtime.cache().lease([])
     order = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
-    expected = {"causal": runtime.causal([Run(kv, ids, range(len(ids)), order)])}
+    expected = {"causal": runtime.forward([Run(kv, ids, range(len(ids)), order)])[0]}
+    kv.truncate(0)
     runtime.prefill(ids[:-2], kv)
     positions = range(len(ids) - 2, len(ids) + 3)
     expected["denoise"] = runtime.denoise([Run(kv, canvas, positions, wanted=range(1, 5))])
@@ -400,7 +401,7 @@ def test_the_update_of_the_context_is_what_the_runtime_reads_with(model, tokeniz
     ids = tokenizer.encode("def add(left, right):\n    return left + right\n")[:12]
     runtime, bare = models.load(str(folder)), models.load(str(model))
     order = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
-    read, unread = (m.causal([Run(m.cache().lease([]), ids, range(len(ids)), order)]) for m in (runtime, bare))
+    read, unread = (m.forward([Run(m.cache().lease([]), ids, range(len(ids)), order)])[0] for m in (runtime, bare))
     with torch.no_grad():
         hidden, _ = made.context(torch.tensor([ids]))
     expected = hidden[0].float() @ made.table().float().T

@@ -105,7 +105,7 @@ class Scripted:
     """A `Model` that answers each slot from a list, with logits of `sure` over zero, and null behind its end. Left to
     right it has no opinion."""
 
-    name, device, shift, tail, max_context, chunk, mixed = "scripted", "cpu", 0, 4, 768, 64, False
+    name, device, shift, tail, max_context, chunk = "scripted", "cpu", 0, 4, 768, 64
     sampler, prompt, ends = "threshold", "suffix_first", frozenset[int]()
 
     def __init__(self, tokenizer: Tokenizer, answer: Sequence[int], noise: Noise | None = None, sure: float = 20.0):
@@ -123,21 +123,24 @@ class Scripted:
         kv.ids += ids
         kv.length += len(ids)
 
-    def causal(self, runs: Sequence[Run], *, keep: bool = False) -> Tensor:
-        for run in runs:
+    def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
+        logits = self.denoise(canvases)
+        for run in trees:
             assert run.ids, "a pass without rows"
+            self.prefill(run.fresh, run.kv)
             run.kv.reserve(len(run.ids))
-            run.kv.length += len(run.ids) if keep else 0
-        return torch.zeros(sum(len(run.ids) for run in runs), self.tokenizer.size)
+            run.kv.length += len(run.ids)
+        return torch.zeros(sum(len(run.ids) for run in trees), self.tokenizer.size), logits
 
     def denoise(self, runs: Sequence[Run]) -> Tensor:
-        rows = []
+        rows = [torch.zeros(0, self.width)]
         for run in runs:
+            self.prefill(run.fresh, run.kv)
             for slot in range(len(run.wanted if run.wanted is not None else run.ids)):
-                rows.append(torch.zeros(self.width))
+                rows.append(torch.zeros(1, self.width))
                 token = self.answer[slot] if slot < len(self.answer) else self.null_id
-                rows[-1][0 if token is None else token] = self.sure
-        return torch.stack(rows)
+                rows[-1][0, 0 if token is None else token] = self.sure
+        return torch.cat(rows)
 
     def condition(self, logits: Tensor) -> None:
         """It has said all."""

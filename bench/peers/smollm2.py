@@ -39,7 +39,7 @@ def complete(model: Model, vocabulary: Vocabulary, prefix: str) -> Line:
         model.prefill(ids[:-1], kv)
     token, pending, line, forwards = ids[-1], rest.encode(), b"", 0
     while forwards < MOST and b"\n" not in line and b"\r" not in line:
-        logits = model.causal([Run(kv, [token], [kv.length])], keep=True)[0]
+        logits = model.forward([Run(kv, [token], [kv.length])])[0][0]
         token = int((logits + vocabulary.allowed(pending, not line.strip())[: len(logits)]).argmax())
         piece = model.tokenizer.pieces[token]
         line += piece[len(pending) :]

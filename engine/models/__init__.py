@@ -38,7 +38,7 @@ class Run:
     positions: Sequence[int]
     mask: Tensor | None = None
     wanted: Sequence[int] | None = None  # rows whose logits are returned; None for all
-    fresh: Sequence[int] = ()  # context that this forward appends to `kv` first, where the model is `mixed`
+    fresh: Sequence[int] = ()  # context that this forward appends to `kv` first; of one KV in one run
     conditioning: Tensor | None = None  # [n, hidden] of the first n wanted rows; the other rows are sure of themselves
 
 
@@ -59,7 +59,6 @@ class Model(Protocol):
     prompt: str  # the default format, by its name in prompts.py
     max_context: int  # tokens of context that are used
     chunk: int  # context rows prefilled in one step, so that a cancel never waits for a whole cold context
-    mixed: bool  # whether `denoise` takes fresh context along
 
     def cache(self) -> Cache: ...
 
@@ -77,8 +76,10 @@ class Model(Protocol):
 class Verifier(Model, Protocol):
     """A family that can also check a draft left to right."""
 
-    def causal(self, runs: Sequence[Run], *, keep: bool = False) -> Tensor:
-        """Left-to-right logits of the context path; `keep` leaves the rows in each run's KV (a token tree)."""
+    def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
+        """Logits of both in one pass over the weights: [rows, vocabulary] of what follows each row of a tree, by the
+        path that reads context, and those of `denoise`. A tree sees of itself what its mask says, and its rows stay in
+        the KV behind the context until that is truncated; a canvas sees the context alone."""
 
 
 def load(name: str, device: str = "auto", context: int | None = None) -> Model:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention, silu
+from torch.nn.functional import silu
 
 from caesura.engine import samplers, weights
 from caesura.engine.cache import KV, Cache, Kept
@@ -26,10 +26,10 @@ from caesura.engine.tokenizer import Tokenizer
 from caesura.kernels import int8
 
 MATRICES = ("qkv", "out", "gate_up", "down")
+COLUMNS = 128  # columns of attention are padded to a multiple of it; the KV's room is one
 PACKERS = 2  # threads that pack matrices while a model is loaded
 SPECIALS = ("mask", "null")  # rows of the adapter's embedding, behind the base's vocabulary
 
-Linear = Callable[[Tensor], Tensor]
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -73,12 +73,25 @@ class Config:
 
 
 class Layer(NamedTuple):
-    attn_norm: Tensor
-    qkv: Linear
-    out: Linear
-    mlp_norm: Tensor
-    gate_up: Linear
-    down: Linear
+    """Matrices and norms of both paths."""
+
+    attn_norm: "Norm"
+    qkv: "Matrix"
+    out: "Matrix"
+    mlp_norm: "Norm"
+    gate_up: "Matrix"
+    down: "Matrix"
+
+
+class Span(NamedTuple):
+    """Rows `start` to `stop` of a forward, which lie in `kv` from row `at` on. `mask` is additive, of the last columns,
+    and repeated for the query heads that share a key head: [rows * share, columns]."""
+
+    kv: KV
+    start: int
+    stop: int
+    at: int
+    mask: Tensor | None
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -102,26 +115,26 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def stack(
     x: Tensor,
     layers: Sequence[Layer],
-    norm: Tensor,
     attend: Attend,
     turn: tuple[Tensor, Tensor],
     config: Config,
+    split: int,
     wanted: Sequence[int],
 ) -> Tensor:
-    """All layers over rows [rows, hidden]; `attend(layer, q, k, v)` owns masks and KV. Returns the wanted rows, normed:
-    the others end with the keys and values of the last layer."""
-    heads, kv_heads, eps = config.num_heads, config.num_kv_heads, config.rms_norm_eps
+    """All layers over rows [rows, hidden], those from `split` on of the canvas path; `attend(layer, q, k, v)` owns
+    masks and KV. Returns the wanted rows: the others end with the keys and values of the last layer."""
+    heads, kv_heads = config.num_heads, config.num_kv_heads
     for number, layer in enumerate(layers):
-        qkv = layer.qkv(rms_norm(x, layer.attn_norm, eps)).unflatten(-1, (heads + 2 * kv_heads, config.head_dim))
+        qkv = layer.qkv(layer.attn_norm(x, split), split).unflatten(-1, (heads + 2 * kv_heads, config.head_dim))
         turned = rotate(qkv[..., : heads + kv_heads, :], *turn)
         q, k, v = turned[..., :heads, :], turned[..., heads:, :], qkv[..., heads + kv_heads :, :]
         seen = attend(number, q, k, v)
         if number == len(layers) - 1:
-            x, seen = x[wanted], seen[wanted]
-        x = x + layer.out(seen)
-        gate, up = layer.gate_up(rms_norm(x, layer.mlp_norm, eps)).chunk(2, -1)
-        x = x + layer.down(silu(gate) * up)
-    return rms_norm(x, norm, eps)
+            x, seen, split = x[wanted], seen[wanted], sum(row < split for row in wanted)
+        x = x + layer.out(seen, split)
+        gate, up = layer.gate_up(layer.mlp_norm(x, split), split).chunk(2, -1)
+        x = x + layer.down(silu(gate) * up, split)
+    return x
 
 
 class Merged(Mapping[str, Tensor]):
@@ -166,17 +179,31 @@ class Matrix:
         if f"{name}.a" in adapter:
             rank = adapter[f"{name}.a"].shape[0]
             weight = torch.cat((weight, expect(adapter, f"{name}.a", (rank, size[1]))))
-            self._up = expect(adapter, f"{name}.b", (size[0], rank)).T.half()  # for memory's sake
+            self._up = expect(adapter, f"{name}.b", (size[0], rank)).T
         self._packed = int8.Linear(weight)
 
-    def context(self, x: Tensor) -> Tensor:
-        """[rows, K] -> [rows, N]"""
-        return self._packed(x)[:, : self._rows]
-
-    def canvas(self, x: Tensor) -> Tensor:
-        """[rows, K] -> [rows, N]"""
+    def __call__(self, x: Tensor, split: int) -> Tensor:
+        """[rows, K] -> [rows, N]; rows from `split` on are of the canvas path."""
         out = self._packed(x)
-        return torch.addmm(out[:, : self._rows], out[:, self._rows :], self._up.float())
+        if split < len(x):
+            out[split:, : self._rows].addmm_(out[split:, self._rows :], self._up)
+        return out[:, : self._rows]
+
+
+class Norm:
+    """RMS norm with a weight for each path (Zhang and Sennrich 2019)."""
+
+    def __init__(self, base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], name: str, config: Config) -> None:
+        size, self._eps = (config.hidden_size,), config.rms_norm_eps
+        self._context, self._canvas = expect(base, name, size), own(adapter, base, name, size)
+
+    def __call__(self, x: Tensor, split: int) -> Tensor:
+        """[rows, hidden]; rows from `split` on are of the canvas path."""
+        if split == len(x):
+            return rms_norm(x, self._context, self._eps)
+        if split == 0:
+            return rms_norm(x, self._canvas, self._eps)
+        return torch.cat((rms_norm(x[:split], self._context, self._eps), rms_norm(x[split:], self._canvas, self._eps)))
 
 
 class BlockLlama:
@@ -203,113 +230,138 @@ class BlockLlama:
         self.prompt = "suffix_first"
         self.max_context = 768
         self.chunk = 64
-        self.mixed = False  # context rows run on the base's weights, canvas rows on adapted ones
         embed = torch.cat((base["embed"], adapter["special"]))
         self._embed, self._head = weights.q8(embed), int8.Linear(embed)
         with ThreadPoolExecutor(PACKERS) as pool:  # the kernel packs slowly, on one core each
-            pairs = list(pool.map(partial(packed, config, base, adapter), range(config.num_layers)))
-        self._base, self._canvas = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        width = (config.hidden_size,)
-        self._norms = expect(base, "norm", width), own(adapter, base, "norm", width)
+            self._layers = list(pool.map(partial(packed, config, base, adapter), range(config.num_layers)))
+        self._norm = Norm(base, adapter, "norm", config)
 
     def __repr__(self) -> str:
         return f"<BlockLlama {self.name} {self.config.num_layers}x{self.config.hidden_size}>"
 
     def cache(self) -> Cache:
-        return Cache([Kept(self.config.num_kv_heads, self.config.head_dim)] * self.config.num_layers)
+        kept = Kept(self.config.num_kv_heads, self.config.head_dim, turned=True)
+        return Cache([kept] * self.config.num_layers, dtype=attended())
 
     @torch.inference_mode()
     def prefill(self, ids: Sequence[int], kv: KV) -> None:
-        start = kv.length
-        causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
-        run = Run(kv, ids, range(start, start + len(ids)), causal, wanted=())
-        self._forward([run], self._base, self._norms[0])
-        kv.length += len(ids)
-        kv.ids.extend(ids)
-
-    @torch.inference_mode()
-    def causal(self, runs: Sequence[Run], *, keep: bool = False) -> Tensor:
-        hidden = self._forward(runs, self._base, self._norms[0])
-        if keep:
-            for run in runs:
-                run.kv.length += len(run.ids)
-        return self._head(hidden)[:, : self.config.vocab_size]
+        self._forward([(kv, ids)], (), ())
 
     @torch.inference_mode()
     def denoise(self, runs: Sequence[Run]) -> Tensor:
-        return self._head(self._forward(runs, self._canvas, self._norms[1], self.shift))
+        return self.forward((), runs)[1]
+
+    @torch.inference_mode()
+    def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
+        fresh = [(run.kv, run.fresh) for run in (*trees, *canvases) if run.fresh]
+        logits = self._head(self._forward(fresh, trees, canvases))
+        rows = sum(len(run.ids) for run in trees)
+        return logits[:rows, : self.config.vocab_size], logits[rows:]
 
     def condition(self, logits: Tensor) -> None:
         """The mask token says all that an earlier step could."""
 
-    def _forward(self, runs: Sequence[Run], layers: Sequence[Layer], norm: Tensor, shift: int = 0) -> Tensor:
-        """The wanted rows of all runs [rows, hidden]: matrices over the packed rows, attention run by run."""
-        spans, start = [], 0
-        for run in runs:
-            run.kv.reserve(len(run.ids))
-            spans.append(slice(start, start + len(run.ids)))
-            start += len(run.ids)
-        masks = [visible(run, self.config) for run in runs]
+    def _forward(
+        self, fresh: Sequence[tuple[KV, Sequence[int]]], trees: Sequence[Run], canvases: Sequence[Run]
+    ) -> Tensor:
+        """All rows of the trees and those that predict what the canvases want, normed: matrices over the packed rows,
+        those of the context path first, attention by span."""
+        ids = [i for _, of_kv in fresh for i in of_kv] + [i for run in (*trees, *canvases) for i in run.ids]
+        split = len(ids) - sum(len(run.ids) for run in canvases)
+        spans = self._spans(fresh, trees, canvases)
+        of_runs = spans[len(fresh) :]
+        positions = [span.at + i for span in spans[: len(fresh)] for i in range(span.stop - span.start)]
+        positions += [position for run in (*trees, *canvases) for position in run.positions]
+        wanted = [row for span in of_runs[: len(trees)] for row in range(span.start, span.stop)]
+        of_tree = len(wanted)
+        for run, span in zip(canvases, of_runs[len(trees) :], strict=True):
+            asked = range(len(run.ids)) if run.wanted is None else run.wanted
+            wanted += [span.start + row - self.shift for row in asked]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            parts = [attention(layer, q[s], k[s], v[s], r.kv, m) for s, r, m in zip(spans, runs, masks, strict=True)]
+            rows = [slice(span.start, span.stop) for span in spans]
+            parts = [attention(layer, q[r], k[r], v[r], span) for r, span in zip(rows, spans, strict=True)]
             return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-        ids = torch.tensor([i for run in runs for i in run.ids])
-        x = weights.grouped(*(part[ids] for part in self._embed))
-        turn = rotary(self.config, torch.tensor([p for run in runs for p in run.positions]))
-        return stack(x, layers, norm, attend, turn, self.config, wanted(runs, shift))
+        at = torch.tensor(ids)
+        x = weights.grouped(*(part[at] for part in self._embed))
+        x = stack(x, self._layers, attend, rotary(self.config, torch.tensor(positions)), self.config, split, wanted)
+        for kv, of_kv in fresh:
+            kv.length += len(of_kv)
+            kv.ids.extend(of_kv)
+        for run in trees:
+            run.kv.length += len(run.ids)
+        return self._norm(x, of_tree)
+
+    def _spans(
+        self, fresh: Sequence[tuple[KV, Sequence[int]]], trees: Sequence[Run], canvases: Sequence[Run]
+    ) -> list[Span]:
+        """Rows and places of fresh context, trees and canvases; of one KV they lie in this order too. Makes room."""
+        share = self.config.num_heads // self.config.num_kv_heads
+        spans, ends, rows = list[Span](), dict[int, int](), 0
+
+        def add(kv: KV, count: int, mask: Tensor | None) -> None:
+            nonlocal rows
+            at = ends.get(id(kv), kv.length)
+            spans.append(Span(kv, rows, rows + count, at, None if mask is None else additive(mask, share)))
+            ends[id(kv)], rows = at + count, rows + count
+            kv.reserve(at + count - kv.length)
+
+        for kv, of_kv in fresh:
+            add(kv, len(of_kv), torch.ones(len(of_kv), len(of_kv), dtype=torch.bool).tril())
+        for run in trees:
+            add(run.kv, len(run.ids), run.mask)
+        of_trees = {id(run.kv): len(run.ids) for run in trees}
+        for run in canvases:
+            count, hidden = len(run.ids), of_trees.get(id(run.kv), 0)
+            add(run.kv, count, (torch.arange(hidden + count) >= hidden).expand(count, -1) if hidden else None)
+        return spans
 
 
-def attention(layer: int, q: Tensor, k: Tensor, v: Tensor, kv: KV, mask: Tensor | None) -> Tensor:
-    """q [rows, heads, width], k and v [rows, kv_heads, width] of one run -> [rows, heads * width].
+def attended() -> torch.dtype:
+    """Of keys and values: bfloat16 where the CPU multiplies it, which takes half the time and the memory."""
+    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
 
-    Query heads that share a key head are laid out as more rows of it, so keys are never repeated.
+
+def attention(layer: int, q: Tensor, k: Tensor, v: Tensor, span: Span) -> Tensor:
+    """q [rows, heads, width], k and v [rows, kv_heads, width] of a span -> [rows, heads * width]; puts k and v.
+
+    Query heads that share a key head are laid out as more rows of it, so keys are never repeated. Plain products:
+    torch's fused kernel takes up to twice as long in bfloat16, and no less in float32. Rows and columns are padded to
+    few sizes: oneDNN makes code for each pair of them, in half a millisecond and half a megabyte.
     """
     rows, heads, width = q.shape
-    keys, values = kv.write(layer, k.transpose(0, 1), v.transpose(0, 1))
-    groups = keys.shape[0]
-    folded = q.view(rows, groups, heads // groups, width).permute(1, 2, 0, 3).reshape(1, groups, -1, width)
-    out = scaled_dot_product_attention(folded, keys[None], values[None], attn_mask=mask)
+    span.kv.put(layer, span.at, k.transpose(0, 1), v.transpose(0, 1))
+    end = span.at + rows
+    keys, values = span.kv.get(layer, 0, -(-end // COLUMNS) * COLUMNS)
+    groups, folded = keys.shape[0], rows * heads // keys.shape[0]
+    queries = keys.new_zeros(groups, rounded(folded), width)
+    share = queries[:, :folded].view(groups, heads // groups, rows, width)
+    torch.mul(q.view(rows, groups, heads // groups, width).permute(1, 2, 0, 3), width**-0.5, out=share)
+    scores = torch.bmm(queries, keys.transpose(1, 2)).float()
+    scores[..., end:] = -torch.inf
+    if span.mask is not None:
+        scores[:, :folded, end - span.mask.shape[1] : end] += span.mask
+    out = torch.bmm(scores.softmax(-1).to(values.dtype), values)[:, :folded].float()
     return out.view(groups, heads // groups, rows, width).permute(2, 0, 1, 3).reshape(rows, -1)
 
 
-def visible(run: Run, config: Config) -> Tensor | None:
-    """The run's mask over all columns, repeated for the query heads that share a key head: [rows * share, columns],
-    additive, since a boolean one would be converted in every layer."""
-    if run.mask is None:
-        return None
-    before = run.kv.length + len(run.ids) - run.mask.shape[1]
-    full = torch.cat((torch.ones(len(run.ids), before, dtype=torch.bool), run.mask), 1)
-    additive = torch.zeros(full.shape).masked_fill_(~full, -torch.inf)
-    return additive.repeat(config.num_heads // config.num_kv_heads, 1)
+def rounded(rows: int) -> int:
+    """Up to a multiple of 16, and of a half of the power of two below."""
+    step = max(16, 1 << rows.bit_length() - 2)
+    return -(-rows // step) * step
 
 
-def wanted(runs: Sequence[Run], shift: int) -> list[int]:
-    """The rows that predict each run's wanted positions."""
-    picked, start = [], 0
-    for run in runs:
-        rows = range(len(run.ids)) if run.wanted is None else run.wanted
-        picked += [start + row - shift for row in rows]
-        start += len(run.ids)
-    return picked
+def additive(mask: Tensor, share: int) -> Tensor:
+    """[rows, columns] bool -> [rows * share, columns], 0 or -inf: a boolean one would be converted in every layer."""
+    return torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf).repeat(share, 1)
 
 
-def packed(
-    config: Config, base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], number: int
-) -> tuple[Layer, Layer]:
-    """One layer for inference, of the context path and of the canvas path; shape errors name the tensor."""
+def packed(config: Config, base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], number: int) -> Layer:
+    """One layer for inference; shape errors name the tensor."""
     qkv, out, gate_up, down = (Matrix(base, adapter, f"layers.{number}.{m}", config.shape(m)) for m in MATRICES)
-
-    def norms(tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        first, second = (f"layers.{number}.{norm}" for norm in ("attn_norm", "mlp_norm"))
-        return own(tensors, base, first, (config.hidden_size,)), own(tensors, base, second, (config.hidden_size,))
-
-    (first, second), (canvas_first, canvas_second) = norms(base), norms(adapter)
-    return (
-        Layer(first, qkv.context, out.context, second, gate_up.context, down.context),
-        Layer(canvas_first, qkv.canvas, out.canvas, canvas_second, gate_up.canvas, down.canvas),
-    )
+    first, second = (Norm(base, adapter, f"layers.{number}.{norm}", config) for norm in ("attn_norm", "mlp_norm"))
+    return Layer(first, qkv, out, second, gate_up, down)
 
 
 def own(tensors: Mapping[str, Tensor], base: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:

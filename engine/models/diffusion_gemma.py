@@ -89,7 +89,6 @@ class DiffusionGemma:
     separator: Sequence[int] = ()
     null_id: int | None = None
     sampler = "entropy_bound"
-    mixed = True
 
     def __init__(
         self, name: str, config: Config, weights: Weights, tokenizer: Tokenizer, context: int, contexts: int = CONTEXTS
