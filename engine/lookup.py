@@ -81,7 +81,7 @@ class Repeats:
 
     def __init__(self, ids: Sequence[int]) -> None:
         self._ids, self._behind = ids, dict[tuple[int, int], list[int]]()
-        for at, pair in enumerate(pairwise(ids), 2):
+        for at, pair in enumerate(pairwise(ids[:-1]), 2):
             self._behind.setdefault(pair, []).append(at)
 
     def after(self, path: Sequence[int], *, most: int = 5, longest: int = 8) -> Sequence[int]:

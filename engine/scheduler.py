@@ -226,8 +226,8 @@ class Scheduler:
             live.works = [self._denoising(live, canvas, sampler, STEPS)]
         live.works[0].fresh = fresh
         if name in SEARCHES:
-            live.works[0].of = 1 + sum(passes(hole, width(live.job)) for hole in canvas.holes)
             live.works[0].step = int(name == LEFT_TO_RIGHT)  # which has no draft, and begins behind it
+            live.works[0].of = live.works[0].step + sum(passes(hole, width(live.job)) for hole in canvas.holes)
             self._search(live, list(canvas.tail))
         live.of = max(work.of for work in live.works)
 
@@ -310,8 +310,10 @@ class Scheduler:
         if search is None:
             return tuple(settled(f) for f in drafts) if final else drafts
         current = [] if live.hole >= len(drafts) else [shown(search, final=final)]
-        if current and (search.drafted or not search.passes):
-            current = [drafted(search, drafts[live.hole], final=final) or current[0]]
+        if current and not search.passes:
+            current = [settled(drafts[live.hole]) if final else drafts[live.hole]]
+        elif current and search.drafted and not final:
+            current = [drafted(search, drafts[live.hole]) or current[0]]
         rest = drafts[len(live.done) + len(current) :]
         return (*live.done, *current, *(map(settled, rest) if final else rest))
 
@@ -429,12 +431,12 @@ def shown(search: Search, *, final: bool) -> wire.Fill:
     return wire.Fill(text, spans, search.confidence(node), 1, search.probabilities(node))
 
 
-def drafted(search: Search, draft: wire.Fill, *, final: bool) -> wire.Fill | None:
+def drafted(search: Search, draft: wire.Fill) -> wire.Fill | None:
     """The canvas's draft that is still to be verified, if it agrees with what is locked."""
     text, locked = search.text()
     if not draft.text.startswith(text[:locked]):
         return None
-    return settled(draft) if final else msgspec.structs.replace(draft, locked=((0, locked),) if locked else ())
+    return msgspec.structs.replace(draft, locked=((0, locked),) if locked else ())
 
 
 def candidate(search: Search, node: Node) -> wire.Fill:

@@ -5,9 +5,9 @@ on from the best places (best first, several a pass; the best one takes along wh
 chain that reaches the suffix is scored on: the candidate with the highest log p(fill) + log p(suffix head | fill) wins.
 A fill may also end inside a token that goes on into the suffix, as `"` does before `: 1`: models know the two as one.
 What all surviving hypotheses share is locked. With a generator another answer is looked for: it is ranked by perturbed
-log-probabilities, and reports the model's own. Pure state: `plan` says which rows to run, `receive` takes their
-log-probabilities, `prune` decides. (Speculative decoding: Leviathan et al.
-2023; token trees: SpecInfer, Miao et al. 2024; stochastic beam search: Kool et al. 2019.)
+log-probabilities, and reports the model's own. Pure state: `plan` says which rows to run, `receive` takes their log-
+probabilities, `prune` decides. (Speculative decoding: Leviathan et al. 2023; token trees: SpecInfer, Miao et al. 2024;
+stochastic beam search: Kool et al. 2019.)
 """
 
 import itertools
@@ -128,8 +128,8 @@ class Search:
         self.locked = b""
         self._ancestors: list[int] = []  # per row of the tree: bit set of the rows it sees
         self._plan: list[tuple[Node | None, End | None, int]] = []  # node, end, index in the head, of each row
-        self._behind: dict[Node, tuple[Tensor, Tensor]] = {}  # what the last pass said of the tokens behind its nodes
-        self._proposed: list[Node] = []  # where chains begin that came between two passes
+        self._behind: dict[Node, tuple[Tensor, Tensor]] = {}  # what the first pass says of the tokens behind its nodes
+        self._proposed: list[Node] = []  # where chains begin that came behind it
 
     def __repr__(self) -> str:
         return f"<Search pass {self.passes} {len(self.open)} open {self.text()[0]!r} locked {self.locked!r}>"
@@ -137,8 +137,8 @@ class Search:
     # Proposals
 
     def propose(self, tokens: Sequence[int], source: Source) -> None:
-        """Add a chain below the root; it is scored by the next pass, whatever it is worth. Between two passes: of its
-        tokens the next one scores those that are not known yet."""
+        """Add a chain below the root, before the first pass or behind it; it is scored by the next one, whatever it is
+        worth."""
         node, first = self.root, None
         for token in tokens[: self.hole.max_tokens]:
             child = node.children.get(token)
@@ -149,7 +149,8 @@ class Search:
                 child.logp, child.rank = node.logp + float(logp[token]), node.rank + float(gain[token])
             node.children[token] = child
             if child.row < 0:
-                child.source, first = source, first or child
+                first = first or child
+                child.source = source if child.source == "left_to_right" else child.source
             node = child
         if self.passes and first is not None and first not in self._proposed and math.isfinite(first.rank):
             self._proposed.append(first)
@@ -157,7 +158,7 @@ class Search:
 
     @property
     def drafted(self) -> bool:
-        """Whether a chain is still to be scored that came behind the last pass."""
+        """Whether a chain is still to be scored that came behind the first pass."""
         return bool(self._proposed)
 
     def _child(self, parent: Node, token: int, source: Source) -> Node | None:
@@ -268,7 +269,8 @@ class Search:
         if node.pending:  # the forced text is given: condition on it
             logp = (logp + bias).log_softmax(-1)
         gain = self._gain(node, logp)
-        self._behind[node] = logp, gain
+        if self.passes == 1:
+            self._behind[node] = logp, gain
         best = (gain + bias).topk(min(BRANCH, self.width))
         if not node.pending:
             least = -math.inf if self.width > 1 else float(best.values[0])
@@ -366,7 +368,7 @@ class Search:
             return
         top, self._last = max(leaders, key=lambda leader: leader[0])
         texts = [self._bytes(n) for value, n in leaders if value > top - LOCK_MARGIN or (best and n is best.node)]
-        texts += [self._bytes(leaf) for n in self._proposed for leaf in leaves(n)]
+        texts += [self._bytes(n) for n in self._proposed]
         shared = common_prefix(texts)
         if len(shared) > len(self.locked):
             self.locked = shared
@@ -465,11 +467,6 @@ class Search:
 
     def sources(self, node: Node) -> list[Source]:
         return [n.source for n in node.path()]
-
-
-def leaves(node: Node) -> list[Node]:
-    """The ends of all chains from a node on."""
-    return [leaf for child in node.children.values() for leaf in leaves(child)] or [node]
 
 
 def is_text(raw: bytes) -> bool:

@@ -167,6 +167,13 @@ def test_runs_do_not_see_each_other(tiny: BlockLlama) -> None:
     assert torch.equal(together[2:], tiny.denoise([other]))
 
 
+def test_two_canvases_behind_one_context_do_not_see_each_other(tiny: BlockLlama) -> None:
+    kv = context(tiny, IDS)
+    one, other = Run(kv, [7, 8, 400], range(60, 63), None, [1, 2]), Run(kv, [9, 400], range(60, 62), None, [1])
+    together = tiny.denoise([one, other])
+    assert torch.equal(together, torch.cat((tiny.denoise([one]), tiny.denoise([other]))))
+
+
 def test_logits_are_one_row_for_each_wanted(tiny: BlockLlama) -> None:
     kv = context(tiny, IDS)
     assert tiny.denoise([Run(kv, [1, 400, 400], range(60, 63), None, [1, 2])]).shape == (2, 402)

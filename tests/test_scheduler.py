@@ -449,6 +449,12 @@ def test_timings_add_up(tiny: BlockLlama) -> None:
     assert t.first_lock_ms <= t.total_ms
 
 
+def test_a_search_that_is_cut_short_says_so(tiny: BlockLlama, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caesura.engine.search.PASSES", 3)
+    answer = alone(tiny, infill("j", CODE, "\n", wire.Hole(64), sampler="verify"))
+    assert (answer.steps, answer.stop) == (3, "steps")
+
+
 # The context
 
 

@@ -118,6 +118,17 @@ def test_a_draft_from_beside_the_first_pass_is_scored_by_the_next(tiny: BlockLla
     assert search.sources(search.leader()) == ["canvas"] * len(fill)
 
 
+def test_a_token_is_the_first_ones_that_proposed_it(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    search, tail, head = searching(tiny, vocabulary)
+    fill = tiny.tokenizer.encode(" left + 1")
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *fill, *head], 0.9, len(tail))
+    for source in ("canvas", "lookup"):
+        search.propose(fill, source)
+    answer(search, table)
+    assert search.sources(search.leader()) == ["canvas"] * len(fill)
+
+
 def test_nothing_is_locked_that_a_draft_still_to_be_scored_disagrees_with(
     tiny: BlockLlama, vocabulary: Vocabulary
 ) -> None:

@@ -296,7 +296,7 @@ class BlockLlama:
     def _spans(
         self, fresh: Sequence[tuple[KV, Sequence[int]]], trees: Sequence[Run], canvases: Sequence[Run]
     ) -> list[Span]:
-        """Rows and places of fresh context, trees and canvases; of one KV they lie in this order too. Makes room."""
+        """Rows and places of fresh context, trees and canvases, in this order in a KV too. Makes room."""
         share = self.config.num_heads // self.config.num_kv_heads
         spans, ends, rows = list[Span](), dict[int, int](), 0
 
@@ -304,15 +304,17 @@ class BlockLlama:
             nonlocal rows
             at = ends.get(id(kv), kv.length)
             spans.append(Span(kv, rows, rows + count, at, None if mask is None else additive(mask, share)))
-            ends[id(kv)], rows = at + count, rows + count
+            rows += count
             kv.reserve(at + count - kv.length)
 
         for kv, of_kv in fresh:
             add(kv, len(of_kv), torch.ones(len(of_kv), len(of_kv), dtype=torch.bool).tril())
+            ends[id(kv)] = kv.length + len(of_kv)
         for run in trees:
             add(run.kv, len(run.ids), run.mask)
         of_trees = {id(run.kv): len(run.ids) for run in trees}
-        for run in canvases:
+        ends |= {id(run.kv): ends.get(id(run.kv), run.kv.length) + len(run.ids) for run in trees}
+        for run in canvases:  # of one KV, each takes the place of the one before: nothing of them is kept
             count, hidden = len(run.ids), of_trees.get(id(run.kv), 0)
             add(run.kv, count, (torch.arange(hidden + count) >= hidden).expand(count, -1) if hidden else None)
         return spans
