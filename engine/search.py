@@ -2,12 +2,12 @@
 
 The canvas and the lookup propose whole chains; one pass scores all of their tokens at once, and left-to-right steps go
 on from the best places (best first, several a pass; the best one takes along what followed its tokens elsewhere). A
-chain that reaches the suffix is scored on: the candidate with the highest log p(fill) + log p(suffix head | fill), and
-a bonus for its length, wins. A fill may also end inside a token that goes on into the suffix, as `"` does before `: 1`:
-models know the two as one. What all surviving hypotheses share is locked. With a generator another answer is looked
-for: it is ranked by perturbed log-probabilities, and reports the model's own. Pure state: `plan` says which rows to
-run, `receive` takes their log- probabilities, `prune` decides. (Speculative decoding: Leviathan et al. 2023; token
-trees: SpecInfer, Miao et al. 2024; stochastic beam search: Kool et al. 2019.)
+chain that reaches the suffix is scored on: the candidate with the highest log p(fill) + log p(suffix head | fill) wins.
+A fill may also end inside a token that goes on into the suffix, as `"` does before `: 1`: models know the two as one.
+What all surviving hypotheses share is locked. With a generator another answer is looked for: it is ranked by perturbed
+log-probabilities, and reports the model's own. Pure state: `plan` says which rows to run, `receive` takes their log-
+probabilities, `prune` decides. (Speculative decoding: Leviathan et al. 2023; token trees: SpecInfer, Miao et al. 2024;
+stochastic beam search: Kool et al. 2019.)
 """
 
 import itertools
@@ -29,7 +29,6 @@ PASSES = 40  # of a hole, at most
 PATIENCE = 1.0  # nats a hypothesis must promise more for every pass that found no better candidate
 HEAD = 6  # suffix tokens that judge a fill
 CROSSED = 16  # bytes of the suffix that a token may go on into
-LENGTH_BONUS = 0.3  # nats a token, of a candidate: a small model's sums of log-probabilities prefer what is short
 DEPTH_BONUS = 0.7  # nats a token: best-first would else never leave the shallow nodes
 USUAL_NATS = 2.0  # a token of the suffix head under a fill that fits
 END_MARGIN = 4.0  # nats; see `_best_ends`
@@ -72,13 +71,12 @@ class Node:
 
 @dataclass(eq=False)
 class End:
-    """A hypothesis that ends here. `logp` is of its path and the end; `score` is its worth, the end included, and the
-    log-probability of the suffix head, once that is known. `behind` are the tokens that judge it; the first is in the
-    worth already."""
+    """A hypothesis that ends here. `logp` is of its path and the end; `score` is its rank and the log-probability of
+    the suffix head, once that is known. `behind` are the tokens that judge it; the first is in the rank already."""
 
     node: Node
     logp: float
-    bound: float  # that worth, which is an upper bound of the score
+    bound: float  # its rank, which is an upper bound of the score
     behind: list[int]
     score: float | None = None
 
@@ -248,7 +246,7 @@ class Search:
     def _best_ends(self) -> list[End]:
         """The most promising unfinished ends, if they can still win. Ends far behind the open hypotheses wait: judging
         one costs a row for every token of the head."""
-        leading = max((self._worth(n) for n in self.open), default=-math.inf)
+        leading = max((n.rank for n in self.open), default=-math.inf)
         least = max(self._least(), leading - END_MARGIN)
         waiting = [e for e in self.ends if e.score is None and e.bound > least]
         return sorted(waiting, key=lambda e: e.bound, reverse=True)[:2]
@@ -312,7 +310,7 @@ class Search:
         rank = together if self.generator is None else gain[ends].max()  # a Gumbel of a sum is the greatest of it
         if rank < least:
             return
-        self._end(node, node.logp + float(together), self._worth(node) + float(rank), self.head)
+        self._end(node, node.logp + float(together), node.rank + float(rank), self.head)
 
     def _maybe_cross(self, node: Node, logp: Tensor, gain: Tensor, least: float) -> None:
         """A fill may end inside the likeliest token that goes on into the suffix, if it adds `least` to the rank. Where
@@ -327,7 +325,7 @@ class Search:
             leaf = Node(token, node, taken, rank, b"", "left_to_right", node.depth + 1, cut=cut)
             if is_text(self._own(leaf)):
                 rest = self._left_of_head(len(self.vocabulary.pieces[token]) - cut)
-                self._end(leaf, taken, self._worth(leaf), [token, *rest])
+                self._end(leaf, taken, rank, [token, *rest])
 
     def _left_of_head(self, taken: int) -> list[int]:
         """The head without its first bytes, in tokens."""
@@ -339,10 +337,6 @@ class Search:
 
     def _end(self, node: Node, logp: float, bound: float, behind: list[int]) -> None:
         self.ends.append(End(node, logp, bound, behind, None if len(behind) > 1 else bound))
-
-    def _worth(self, node: Node) -> float:
-        """What candidates are compared by."""
-        return node.rank + (LENGTH_BONUS * node.depth if self.width > 1 else 0.0)
 
     # Decisions
 
@@ -365,7 +359,7 @@ class Search:
         if best is not self._best:
             self._best, self._improved = best, self.passes
         least = self._least() + PATIENCE * (self.passes - self._improved)
-        self.open = [n for n in self.open if self._worth(n) > least]
+        self.open = [n for n in self.open if n.rank > least]
         leaders = [(n.rank + DEPTH_BONUS * n.depth, n) for n in (*self.open, *self._proposed)]
         leaders += [(e.node.rank + DEPTH_BONUS * e.node.depth, e.node) for e in self.ends if e.score is None]
         if best is not None:

@@ -521,8 +521,8 @@ def test_a_good_draft_spares_the_search_its_steps(tiny: BlockLlama) -> None:
         drafted = alone(tiny, infill("j", prefix, suffix, sampler="verify", draft=(cold.holes[0].text,)))
         if drafted.holes[0].text == cold.holes[0].text:
             steps.append((drafted.tokens.left_to_right, cold.tokens.left_to_right))
-    assert len(steps) > len(JOBS) / 2
-    assert sum(drafted for drafted, _ in steps) < sum(cold for _, cold in steps) / 2
+    assert all(drafted <= cold for drafted, cold in steps)
+    assert sum(drafted < cold for drafted, cold in steps) > len(steps) / 3
 
 
 # What cannot be taken

@@ -14,7 +14,7 @@ from caesura.engine.canvas import HoleState, Vocabulary
 from caesura.engine.lookup import Repeats
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import BlockLlama
-from caesura.engine.search import LENGTH_BONUS, PASSES, TEMPERATURE, Rows, Search, perturbed
+from caesura.engine.search import PASSES, TEMPERATURE, Rows, Search, perturbed
 
 Predict = Callable[[tuple[int, ...]], Tensor]  # what came before, from the tail on -> log-probabilities of what follows
 
@@ -236,8 +236,7 @@ def test_the_suffix_overrules_a_fill_that_looks_better(tiny: BlockLlama, vocabul
     table.chain([*tail, *fitting, *head], [0.3, 0.9, 0.9], len(tail))
     answer(search, table)
     assert search.text()[0] == tiny.tokenizer.decode(fitting)
-    score = math.log(0.3 * 0.9 * 0.9 ** len(head)) + LENGTH_BONUS * len(fitting)
-    assert search.candidates()[0].score == pytest.approx(score, rel=1e-3)
+    assert search.candidates()[0].score == pytest.approx(math.log(0.3 * 0.9 * 0.9 ** len(head)), rel=1e-3)
 
 
 def test_candidates_are_different_texts_best_first(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
@@ -361,7 +360,7 @@ def test_a_tree_pass_gives_what_a_plain_pass_gives(tiny: BlockLlama, vocabulary:
         of = [float(logp[i - 1, ids[i]]) for i in range(len(tail), len(ids))]
         assert end.node.logp == pytest.approx(sum(of[: len(fill)]), abs=2e-3)
         if head:
-            assert end.score == pytest.approx(sum(of) + LENGTH_BONUS * len(fill), abs=2e-3)
+            assert end.score == pytest.approx(sum(of), abs=2e-3)
 
 
 # Probabilities of tokens
