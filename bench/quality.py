@@ -130,7 +130,7 @@ def checked(asked: argparse.ArgumentParser, options: argparse.Namespace) -> tupl
             option = "--data" if group in HUMAN_EVAL else "--santa" if group in SANTA else "--held-out"
             asked.error(f"the group {group} needs {option}")
     if set(SANTA) & set(options.groups) and find_spec("pyarrow") is None:
-        asked.error("the groups of SantaCoder-FIM need pyarrow; pip install -c constraints.txt -e '.[bench]'")
+        asked.error("the groups of SantaCoder-FIM need pyarrow; install the extra `bench`")
     for row in options.rows:
         if option := means.missing(row):
             asked.error(f"the row {row} needs {option}")

@@ -458,7 +458,8 @@ async def test_settings_that_come_in_one_piece_with_initialized_hold() -> None:
     configured = {"method": "workspace/didChangeConfiguration", "params": settings}
     for message in (initialize, {"method": "initialized", "params": {}}, configured):
         app.server.protocol.receive(json.dumps({"jsonrpc": "2.0", **message}).encode())
-    await asyncio.sleep(0.05)
+    for _ in range(8):  # turns of the loop
+        await asyncio.sleep(0)
     assert app.options.enable is False
 
 
