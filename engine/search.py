@@ -29,6 +29,7 @@ PASSES = 40  # of a hole, at most
 PATIENCE = 1.0  # nats a hypothesis must promise more for every pass that found no better candidate
 HEAD = 6  # suffix tokens that judge a fill
 CROSSED = 16  # bytes of the suffix that a token may go on into
+CROSSINGS = 8  # such tokens that are tried where a grammar may refuse them
 DEPTH_BONUS = 0.7  # nats a token: best-first would else never leave the shallow nodes
 USUAL_NATS = 2.0  # a token of the suffix head under a fill that fits
 END_MARGIN = 4.0  # nats; see `_best_ends`
@@ -314,18 +315,34 @@ class Search:
 
     def _maybe_cross(self, node: Node, logp: Tensor, gain: Tensor, least: float) -> None:
         """A fill may end inside the likeliest token that goes on into the suffix, if it adds `least` to the rank. Where
-        that can be cut in more than one place, the suffix behind it decides."""
-        if not self._crossing or self.hole.grammar is not None or node.depth >= self.hole.max_tokens:
+        that can be cut in more than one place, the suffix behind it decides. A grammar may refuse the likeliest."""
+        if not self._crossing or node.depth >= self.hole.max_tokens:
             return
-        token = int(self._across[gain[self._across].argmax()])
-        if gain[token] < least:
-            return
-        taken, rank = node.logp + float(logp[token]), node.rank + float(gain[token])
-        for cut in (at for number, at in self._crossing if number == token):
-            leaf = Node(token, node, taken, rank, b"", "left_to_right", node.depth + 1, cut=cut)
-            if is_text(self._own(leaf)):
-                rest = self._left_of_head(len(self.vocabulary.pieces[token]) - cut)
-                self._end(leaf, taken, rank, [token, *rest])
+        likeliest = gain[self._across].argsort(descending=True)[: CROSSINGS if self.hole.grammar else 1]
+        for token in dict.fromkeys(self._across[likeliest].tolist()):
+            if gain[token] < least:
+                return
+            leaves = [
+                leaf for number, cut in self._crossing if number == token and (leaf := self._cut(node, token, cut))
+            ]
+            for leaf in leaves:
+                leaf.logp, leaf.rank = node.logp + float(logp[token]), node.rank + float(gain[token])
+                rest = self._left_of_head(len(self.vocabulary.pieces[token]) - (leaf.cut or 0))
+                self._end(leaf, leaf.logp, leaf.rank, [token, *rest])
+            if leaves:
+                return
+
+    def _cut(self, node: Node, token: int, cut: int) -> Node | None:
+        """A fill that ends behind the first `cut` bytes of a token; None where it must not."""
+        grammar, state, own = self.hole.grammar, node.state, self.vocabulary.pieces[token][:cut]
+        if grammar is not None:
+            for part in self.vocabulary.spelled(own) if is_whole(own) else ():
+                state = grammar.after(state, part)
+            if not (is_whole(own) and grammar.ends(state)):
+                return None
+        leaf = Node(token, node, -math.inf, -math.inf, b"", "left_to_right", node.depth + 1, state, cut=cut)
+        raw = self._own(leaf)
+        return leaf if is_text(raw) and (grammar is None or grammar.sound(raw, whole=True)) else None
 
     def _left_of_head(self, taken: int) -> list[int]:
         """The head without its first bytes, in tokens."""

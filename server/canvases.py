@@ -242,8 +242,7 @@ class Canvases:
         start, typed = canvas.typed.origin, canvas.typed.text
         before, after = document.text[:start] + canvas.lead, document.text[start + len(typed) :]
         text, schema = before + after, self._around.schema(opened)
-        found = edits.completion(text, len(before), language=document.language, schema=schema)
-        return found if found and not text[len(before) : found.end].strip() else None
+        return edits.completion(text, len(before), language=document.language, schema=schema)
 
     async def _run(self, cursor: Cursor, opened: Open, canvas: WarmCanvas, job: wire.Infill) -> None:
         try:

@@ -207,7 +207,7 @@ class WarmCanvas:
     def _fill(self, holes: Sequence[wire.Fill]) -> wire.Fill:
         if self.offer is None or len(self.offer.segments) == 1:
             return holes[0]
-        return _joined(self.offer, holes)
+        return joined(self.offer, holes)
 
     def _finish(self, text: str) -> str:
         if self.offer is None:
@@ -252,7 +252,7 @@ class WarmCanvas:
         return self._sound[whole][len(typed) :]
 
 
-def _joined(offer: Offer, holes: Sequence[wire.Fill]) -> wire.Fill:
+def joined(offer: Offer, holes: Sequence[wire.Fill]) -> wire.Fill:
     """What an offer makes of its fills, as one fill. It counts as locked when all of it is."""
     text = offer.text([fill.text for fill in holes])
     waiting = sum(bool(fill.open) or _locked_run(fill) != fill.text for fill in holes)

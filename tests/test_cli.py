@@ -343,6 +343,17 @@ def test_a_fill_that_repeats_the_line_behind_it_gives_way_to_the_next_candidate(
     assert run("fill", file, "--at", "2:1").out == "another\n"
 
 
+def test_eval_asks_in_json_for_what_is_valid_as_an_editor_does(run: Run, tmp_path: Path) -> None:
+    """The engine of these tests has `12` for whatever has a grammar, and plain text else."""
+    cases, out = tmp_path / "cases.jsonl", tmp_path / "out.jsonl"
+    gaps = {"value": ('{"a": ', ', "b": 1}\n'), "key": ("{", ': 1, "b": 1}\n'), "code": ("x = [", "]\n")}
+    told = [{"id": n, "prefix": p, "suffix": s, "lang": "json" if n != "code" else ""} for n, (p, s) in gaps.items()]
+    cases.write_text("".join(json.dumps(one) + "\n" for one in told))
+    assert run("eval", cases, "--out", out).code == 0
+    found = {one["id"]: one["completion"] for one in map(json.loads, out.read_text().splitlines())}
+    assert found == {"value": "12", "key": "", "code": "answer"}, "12 is no key: what is not valid is not inserted"
+
+
 def case(name: str, prefix: str = "x = ") -> str:
     return json.dumps({"id": name, "prefix": prefix, "suffix": "\n", "lang": "python"}) + "\n"
 

@@ -1,8 +1,10 @@
 """Draft and verify, driven by distributions that are written down, drawn at random, or a tiny model's."""
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import pytest
 import torch
@@ -10,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from caesura.engine.canvas import HoleState, Vocabulary
+from caesura import wire
+from caesura.engine.canvas import HoleState, Vocabulary, rule
 from caesura.engine.lookup import Repeats
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import BlockLlama
@@ -185,6 +188,35 @@ def test_a_fill_may_end_inside_a_token_that_goes_on_into_the_suffix(
     assert b"".join(vocabulary.pieces[token] for token in search.tokens(node)) == fill.encode()
     assert search.confidence(node) == pytest.approx(0.9, rel=0.01)
     assert search.probabilities(node)[-1] == (len(fill), pytest.approx(0.9, rel=0.01))
+
+
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize(
+    ("start", "fill", "after", "likelier"),
+    [("key", '"left"', ": 1}\n", b""), ("value", '"left"', ', "b": 2}\n', b""), ("value", "[0]", ", 1\n", b'",')],
+)
+def test_what_a_grammar_allows_may_end_inside_such_a_token_too(
+    tiny: BlockLlama,
+    vocabulary: Vocabulary,
+    start: Literal["key", "value"],
+    fill: str,
+    after: str,
+    likelier: bytes,
+    width: int,
+) -> None:
+    """A likelier token that goes on into the suffix would end the fill with what is no JSON."""
+    encode, pieces = tiny.tokenizer.encode, vocabulary.pieces
+    tail, whole = encode("{"), encode(fill + after)
+    inside = sum(end < len(fill) for end in itertools.accumulate(len(pieces[token]) for token in whole))
+    hole = HoleState(False, 16)
+    rule(vocabulary, hole, wire.Json(start=start), ())
+    search = Search(vocabulary, hole, tail, encode(after), 0, width=width)
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *whole], [*[0.9] * inside, 0.4, 0.9], len(tail))
+    if likelier:
+        table.known[*tail, *whole[:inside]][pieces.index(likelier)] = 0.5
+    answer(search, table)
+    assert search.text()[0] == search.text_of(search.leader()) == fill
 
 
 def test_a_token_ends_a_fill_where_its_rest_begins_the_suffix(tiny: BlockLlama, vocabulary: Vocabulary) -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from caesura import models, wire
 from caesura.commands import CommandFailed
-from caesura.commands.asking import ask, gap, shared
+from caesura.commands.asking import ask, at_cursor, shared
 from caesura.server.engine import Engine, EngineFailed, job_id
 from caesura.server.languages import language
 from caesura.server.options import Options
@@ -110,8 +110,7 @@ async def _complete(options: argparse.Namespace, cases: list[Case], file: IO[byt
 
 
 async def _one(engine: Engine, case: Case, options: argparse.Namespace) -> Completion:
-    start = len(case.prefix)
-    asked = gap(case.prefix + case.suffix, start, start, language(case.lang).id, case.kind or None)
+    asked = at_cursor(case.prefix + case.suffix, len(case.prefix), language(case.lang).id, case.kind or None)
     job = wire.Infill(
         job=job_id(),
         document=job_id(),
@@ -120,7 +119,7 @@ async def _one(engine: Engine, case: Case, options: argparse.Namespace) -> Compl
         prefix=asked.context.prefix,
         suffix=asked.context.suffix,
         language=asked.context.language,
-        segments=(asked.hole,),
+        segments=asked.segments,
         candidates=Options().candidates,
         sampler=options.sampler,
         prompt=options.prompt_format,
