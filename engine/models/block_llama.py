@@ -6,11 +6,12 @@ left-to-right knowledge (Dream 7B). The base itself is the verifier: a canvas of
 may have a low-rank update of its own, `context.safetensors`, merged when it loads, to read a gap behind its suffix.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Semaphore
 from typing import Any, NamedTuple
 
 import torch
@@ -27,10 +28,12 @@ from caesura.kernels import int8
 
 MATRICES = ("qkv", "out", "gate_up", "down")
 COLUMNS = 128  # columns of attention are padded to a multiple of it; the KV's room is one
+WORTH_TWO = 32  # rows of context; fewer are prefilled by one thread
 PACKERS = 2  # threads that pack matrices while a model is loaded
 SPECIALS = ("mask", "null")  # rows of the adapter's embedding, behind the base's vocabulary
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+Step = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -84,14 +87,42 @@ class Layer(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Rows `start` to `stop` of a forward, which lie in `kv` from row `at` on. `mask` is additive, of the last columns,
-    and repeated for the query heads that share a key head: [rows * share, columns]."""
+    """The rows `rows` of a lane, which lie in `kv` from row `at` on. `mask` is additive, of the last columns, and
+    repeated for the query heads that share a key head: [rows * share, columns]."""
 
     kv: KV
-    start: int
-    stop: int
+    rows: slice
     at: int
     mask: Tensor | None
+
+
+class Lane:
+    """Rows of one path that one thread takes through the layers; `share` query heads share a key head."""
+
+    def __init__(self, share: int, *, canvas: bool) -> None:
+        self.canvas, self._share = canvas, share
+        self.ids, self.positions, self.spans, self.wanted = list[int](), list[int](), list[Span](), list[int]()
+
+    def __repr__(self) -> str:
+        return f"<Lane of {len(self.ids)} rows {'canvas' if self.canvas else 'context'} {len(self.spans)} spans>"
+
+    def add(
+        self,
+        kv: KV,
+        at: int,
+        ids: Sequence[int],
+        positions: Sequence[int],
+        mask: Tensor | None,
+        wanted: Iterable[int] = (),
+    ) -> None:
+        """Rows that lie in `kv` from row `at` on, and those of them whose logits are wanted. Makes room."""
+        start = len(self.ids)
+        kv.reserve(at + len(ids) - kv.length)
+        shared = None if mask is None else additive(mask, self._share)
+        self.spans.append(Span(kv, slice(start, start + len(ids)), at, shared))
+        self.ids += ids
+        self.positions += positions
+        self.wanted += [start + row for row in wanted]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -118,22 +149,22 @@ def stack(
     attend: Attend,
     turn: tuple[Tensor, Tensor],
     config: Config,
-    split: int,
+    canvas: bool,
     wanted: Sequence[int],
 ) -> Tensor:
-    """All layers over rows [rows, hidden], those from `split` on of the canvas path; `attend(layer, q, k, v)` owns
-    masks and KV. Returns the wanted rows: the others end with the keys and values of the last layer."""
+    """All layers over rows [rows, hidden], of the canvas path or the context path; `attend(layer, q, k, v)` owns masks
+    and KV. Returns the wanted rows: the others end with the keys and values of the last layer."""
     heads, kv_heads = config.num_heads, config.num_kv_heads
     for number, layer in enumerate(layers):
-        qkv = layer.qkv(layer.attn_norm(x, split), split).unflatten(-1, (heads + 2 * kv_heads, config.head_dim))
+        qkv = layer.qkv(layer.attn_norm(x, canvas), canvas).unflatten(-1, (heads + 2 * kv_heads, config.head_dim))
         turned = rotate(qkv[..., : heads + kv_heads, :], *turn)
         q, k, v = turned[..., :heads, :], turned[..., heads:, :], qkv[..., heads + kv_heads :, :]
         seen = attend(number, q, k, v)
         if number == len(layers) - 1:
-            x, seen, split = x[wanted], seen[wanted], sum(row < split for row in wanted)
-        x = x + layer.out(seen, split)
-        gate, up = layer.gate_up(layer.mlp_norm(x, split), split).chunk(2, -1)
-        x = x + layer.down(silu(gate) * up, split)
+            x, seen = x[wanted], seen[wanted]
+        x = x + layer.out(seen, canvas)
+        gate, up = layer.gate_up(layer.mlp_norm(x, canvas), canvas).chunk(2, -1)
+        x = x + layer.down(silu(gate) * up, canvas)
     return x
 
 
@@ -182,11 +213,11 @@ class Matrix:
             self._up = expect(adapter, f"{name}.b", (size[0], rank)).T
         self._packed = int8.Linear(weight)
 
-    def __call__(self, x: Tensor, split: int) -> Tensor:
-        """[rows, K] -> [rows, N]; rows from `split` on are of the canvas path."""
+    def __call__(self, x: Tensor, canvas: bool) -> Tensor:
+        """[rows, K] -> [rows, N] of a path."""
         out = self._packed(x)
-        if split < len(x):
-            out[split:, : self._rows].addmm_(out[split:, self._rows :], self._up)
+        if canvas:
+            out[:, : self._rows].addmm_(out[:, self._rows :], self._up)
         return out[:, : self._rows]
 
 
@@ -197,13 +228,9 @@ class Norm:
         size, self._eps = (config.hidden_size,), config.rms_norm_eps
         self._context, self._canvas = expect(base, name, size), own(adapter, base, name, size)
 
-    def __call__(self, x: Tensor, split: int) -> Tensor:
-        """[rows, hidden]; rows from `split` on are of the canvas path."""
-        if split == len(x):
-            return rms_norm(x, self._context, self._eps)
-        if split == 0:
-            return rms_norm(x, self._canvas, self._eps)
-        return torch.cat((rms_norm(x[:split], self._context, self._eps), rms_norm(x[split:], self._canvas, self._eps)))
+    def __call__(self, x: Tensor, canvas: bool) -> Tensor:
+        """[rows, hidden] of a path."""
+        return rms_norm(x, self._canvas if canvas else self._context, self._eps)
 
 
 class BlockLlama:
@@ -229,12 +256,13 @@ class BlockLlama:
         self.sampler = "threshold"
         self.prompt = "suffix_first"
         self.max_context = 768
-        self.chunk = 64
+        self.chunk = 128
         embed = torch.cat((base["embed"], adapter["special"]))
         self._embed, self._head = weights.q8(embed), int8.Linear(embed)
         with ThreadPoolExecutor(PACKERS) as pool:  # the kernel packs slowly, on one core each
             self._layers = list(pool.map(partial(packed, config, base, adapter), range(config.num_layers)))
         self._norm = Norm(base, adapter, "norm", config)
+        self._second = ThreadPoolExecutor(1, "lane")
 
     def __repr__(self) -> str:
         return f"<BlockLlama {self.name} {self.config.num_layers}x{self.config.hidden_size}>"
@@ -243,81 +271,94 @@ class BlockLlama:
         kept = Kept(self.config.num_kv_heads, self.config.head_dim, turned=True)
         return Cache([kept] * self.config.num_layers, dtype=attended())
 
-    @torch.inference_mode()
     def prefill(self, ids: Sequence[int], kv: KV) -> None:
-        self._forward([(kv, ids)], (), ())
+        half = -(-len(ids) // 2) if len(ids) > WORTH_TWO else len(ids)
+        ahead, behind = self._lane(), self._lane()
+        self._add_context(ahead, kv, kv.length, ids[:half])
+        if half < len(ids):
+            self._add_context(behind, kv, kv.length + half, ids[half:])
+        self._wave(ahead, behind)
+        _append(kv, ids)
 
-    @torch.inference_mode()
     def denoise(self, runs: Sequence[Run]) -> Tensor:
         return self.forward((), runs)[1]
 
-    @torch.inference_mode()
     def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
-        fresh = [(run.kv, run.fresh) for run in (*trees, *canvases) if run.fresh]
-        logits = self._head(self._forward(fresh, trees, canvases))
-        rows = sum(len(run.ids) for run in trees)
-        return logits[:rows, : self.config.vocab_size], logits[rows:]
+        """In a KV fresh context, the tree and the canvas follow one another."""
+        read, drawn = self._lane(), self._lane(canvas=True)
+        ends = {id(run.kv): run.kv.length for run in (*trees, *canvases)}
+        for run in (*trees, *canvases):
+            if run.fresh:
+                self._add_context(read, run.kv, run.kv.length, run.fresh)
+                ends[id(run.kv)] += len(run.fresh)
+        for run in trees:
+            read.add(run.kv, ends[id(run.kv)], run.ids, run.positions, run.mask, range(len(run.ids)))
+        of_trees = {id(run.kv): len(run.ids) for run in trees}
+        for run in canvases:  # of one KV, each takes the place of the one before: nothing of them is kept
+            count, hidden = len(run.ids), of_trees.get(id(run.kv), 0)
+            mask = (torch.arange(hidden + count) >= hidden).expand(count, -1) if hidden else None
+            asked = range(count) if run.wanted is None else run.wanted
+            at = ends[id(run.kv)] + hidden
+            drawn.add(run.kv, at, run.ids, run.positions, mask, (row - self.shift for row in asked))
+        judged, logits = self._wave(read, drawn)
+        for run in (*trees, *canvases):
+            _append(run.kv, run.fresh)
+        for run in trees:
+            run.kv.length += len(run.ids)
+        return judged[:, : self.config.vocab_size], logits
 
     def condition(self, logits: Tensor) -> None:
         """The mask token says all that an earlier step could."""
 
-    def _forward(
-        self, fresh: Sequence[tuple[KV, Sequence[int]]], trees: Sequence[Run], canvases: Sequence[Run]
-    ) -> Tensor:
-        """All rows of the trees and those that predict what the canvases want, normed: matrices over the packed rows,
-        those of the context path first, attention by span."""
-        ids = [i for _, of_kv in fresh for i in of_kv] + [i for run in (*trees, *canvases) for i in run.ids]
-        split = len(ids) - sum(len(run.ids) for run in canvases)
-        spans = self._spans(fresh, trees, canvases)
-        of_runs = spans[len(fresh) :]
-        positions = [span.at + i for span in spans[: len(fresh)] for i in range(span.stop - span.start)]
-        positions += [position for run in (*trees, *canvases) for position in run.positions]
-        wanted = [row for span in of_runs[: len(trees)] for row in range(span.start, span.stop)]
-        of_tree = len(wanted)
-        for run, span in zip(canvases, of_runs[len(trees) :], strict=True):
-            asked = range(len(run.ids)) if run.wanted is None else run.wanted
-            wanted += [span.start + row - self.shift for row in asked]
+    def _lane(self, *, canvas: bool = False) -> Lane:
+        return Lane(self.config.num_heads // self.config.num_kv_heads, canvas=canvas)
+
+    def _add_context(self, lane: Lane, kv: KV, at: int, ids: Sequence[int]) -> None:
+        causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
+        lane.add(kv, at, ids, range(at, at + len(ids)), causal)
+
+    def _wave(self, ahead: Lane, behind: Lane) -> tuple[Tensor, Tensor]:
+        """The logits that two lanes want. Each has a thread: the second one computes a layer once the first one has put
+        its keys and values there. A matrix is read from memory for both."""
+        if not (ahead.ids and behind.ids):
+            return self._logits(ahead), self._logits(behind)
+        put = Semaphore(0)
+        later = self._second.submit(self._logits, behind, begin=put.acquire)
+        try:
+            first = self._logits(ahead, placed=put.release)
+        finally:  # whatever came of it, nothing of this forward goes on behind it
+            put.release(len(self._layers))
+            wait([later])
+        return first, later.result()
+
+    @torch.inference_mode()
+    def _logits(self, lane: Lane, begin: Step = lambda: None, placed: Step = lambda: None) -> Tensor:
+        """[rows wanted, width]. In each layer, what a lane ahead has put is waited for with `begin`, and `placed` is
+        called when the lane's own keys and values are there."""
+        if not lane.ids:
+            return torch.empty(0, self.width)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            rows = [slice(span.start, span.stop) for span in spans]
-            parts = [attention(layer, q[r], k[r], v[r], span) for r, span in zip(rows, spans, strict=True)]
+            begin()
+            parts = []
+            for number, span in enumerate(lane.spans, 1):  # one at a time: canvases of a KV take the same place
+                span.kv.put(layer, span.at, k[span.rows].transpose(0, 1), v[span.rows].transpose(0, 1))
+                if number == len(lane.spans):
+                    placed()
+                parts.append(attention(layer, q[span.rows], span))
             return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-        at = torch.tensor(ids)
+        at = torch.tensor(lane.ids)
         x = weights.grouped(*(part[at] for part in self._embed))
-        x = stack(x, self._layers, attend, rotary(self.config, torch.tensor(positions)), self.config, split, wanted)
-        for kv, of_kv in fresh:
-            kv.length += len(of_kv)
-            kv.ids.extend(of_kv)
-        for run in trees:
-            run.kv.length += len(run.ids)
-        return self._norm(x, of_tree)
+        turn = rotary(self.config, torch.tensor(lane.positions))
+        x = stack(x, self._layers, attend, turn, self.config, lane.canvas, lane.wanted)
+        return self._head(self._norm(x, lane.canvas)) if lane.wanted else torch.empty(0, self.width)
 
-    def _spans(
-        self, fresh: Sequence[tuple[KV, Sequence[int]]], trees: Sequence[Run], canvases: Sequence[Run]
-    ) -> list[Span]:
-        """Rows and places of fresh context, trees and canvases, in this order in a KV too. Makes room."""
-        share = self.config.num_heads // self.config.num_kv_heads
-        spans, ends, rows = list[Span](), dict[int, int](), 0
 
-        def add(kv: KV, count: int, mask: Tensor | None) -> None:
-            nonlocal rows
-            at = ends.get(id(kv), kv.length)
-            spans.append(Span(kv, rows, rows + count, at, None if mask is None else additive(mask, share)))
-            rows += count
-            kv.reserve(at + count - kv.length)
-
-        for kv, of_kv in fresh:
-            add(kv, len(of_kv), torch.ones(len(of_kv), len(of_kv), dtype=torch.bool).tril())
-            ends[id(kv)] = kv.length + len(of_kv)
-        for run in trees:
-            add(run.kv, len(run.ids), run.mask)
-        of_trees = {id(run.kv): len(run.ids) for run in trees}
-        ends |= {id(run.kv): ends.get(id(run.kv), run.kv.length) + len(run.ids) for run in trees}
-        for run in canvases:  # of one KV, each takes the place of the one before: nothing of them is kept
-            count, hidden = len(run.ids), of_trees.get(id(run.kv), 0)
-            add(run.kv, count, (torch.arange(hidden + count) >= hidden).expand(count, -1) if hidden else None)
-        return spans
+def _append(kv: KV, ids: Sequence[int]) -> None:
+    """Rows that were put become context."""
+    kv.length += len(ids)
+    kv.ids.extend(ids)
 
 
 def attended() -> torch.dtype:
@@ -325,15 +366,14 @@ def attended() -> torch.dtype:
     return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
 
 
-def attention(layer: int, q: Tensor, k: Tensor, v: Tensor, span: Span) -> Tensor:
-    """q [rows, heads, width], k and v [rows, kv_heads, width] of a span -> [rows, heads * width]; puts k and v.
+def attention(layer: int, q: Tensor, span: Span) -> Tensor:
+    """q [rows, heads, width] of a span whose keys and values are in its KV -> [rows, heads * width].
 
     Query heads that share a key head are laid out as more rows of it, so keys are never repeated. Plain products:
     torch's fused kernel takes up to twice as long in bfloat16, and no less in float32. Rows and columns are padded to
     few sizes: oneDNN makes code for each pair of them, in half a millisecond and half a megabyte.
     """
     rows, heads, width = q.shape
-    span.kv.put(layer, span.at, k.transpose(0, 1), v.transpose(0, 1))
     end = span.at + rows
     keys, values = span.kv.get(layer, 0, -(-end // COLUMNS) * COLUMNS)
     groups, folded = keys.shape[0], rows * heads // keys.shape[0]
