@@ -29,7 +29,7 @@ PASSES = 40  # of a hole, at most
 PATIENCE = 1.0  # nats a hypothesis must promise more for every pass that found no better candidate
 HEAD = 6  # suffix tokens that judge a fill
 CROSSED = 16  # bytes of the suffix that a token may go on into
-CROSSINGS = 8  # such tokens that are tried where a grammar may refuse them
+CROSSINGS = 8  # such tokens, by their cuts, that are tried where a grammar may refuse them
 DEPTH_BONUS = 0.7  # nats a token: best-first would else never leave the shallow nodes
 USUAL_NATS = 2.0  # a token of the suffix head under a fill that fits
 END_MARGIN = 4.0  # nats; see `_best_ends`
@@ -318,7 +318,7 @@ class Search:
         that can be cut in more than one place, the suffix behind it decides. A grammar may refuse the likeliest."""
         if not self._crossing or node.depth >= self.hole.max_tokens:
             return
-        likeliest = gain[self._across].argsort(descending=True)[: CROSSINGS if self.hole.grammar else 1]
+        likeliest = gain[self._across].argsort(descending=True)[: CROSSINGS if self.hole.grammar is not None else 1]
         for token in dict.fromkeys(self._across[likeliest].tolist()):
             if gain[token] < least:
                 return

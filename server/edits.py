@@ -8,7 +8,8 @@ from caesura.schemas import Schema
 from caesura.server.offers import NoOffer, Offer
 
 MOST_BEFORE = 50_000  # code points of JSON before a cursor that are read for a completion: about 30 ms
-MOST_TEXT = 40_000  # code points of Markdown: 10 ms as a rule, 200 where every second line begins a block
+MOST_TEXT = 40_000  # code points of Markdown, and
+MOST_LINES = 1_500  # lines: 10 ms as a rule, 250 where every line begins a block
 
 # A line up to the cursor that may have begun an item or a heading without a text, or a row.
 _BEGUN = re.compile(r"[ \t>]*+(?:(?:[-*+]|\d{1,9}[.)])[ \t]*+(?:\[[ xX]?\]?[ \t]*+)?|#{1,6}[ \t]*+|.*\|.*)")
@@ -47,7 +48,7 @@ def _completion(text: str, offset: int, language: str, schema: Schema | None) ->
         from caesura.server import json_completion
 
         return json_completion.completion(text, offset, language=language, schema=schema)
-    if language == "markdown" and len(text) <= MOST_TEXT:
+    if language == "markdown" and len(text) <= MOST_TEXT and text.count("\n") < MOST_LINES:
         from caesura.server import markdown_edits
 
         begin = text.rfind("\n", 0, offset) + 1
