@@ -37,6 +37,7 @@ GRAMMARS = 64  # kept
 NEAR = 1e-3  # nats: what is nearer to the best token of a slot could become its equal when it is cooled
 WORTH_A_ROW = 0.05  # joint probability of a drafted chain
 HEAD = 12  # rows of the suffix that close a canvas, as in training/examples.py
+CROSSED = 16  # bytes of what stands behind a hole that a token may go on into
 
 
 def heal(prefix: str, *, sentencepiece: bool = False) -> tuple[str, str]:
@@ -63,7 +64,7 @@ class Vocabulary:
         self.null_id, self.ends, self.size = model.null_id, model.ends, model.width
         self._sorted = sorted((piece, number) for number, piece in enumerate(self.pieces) if piece)
         self._numbers = dict(self._sorted)
-        self.crossing = lru_cache(maxsize=256)(self._crossing)
+        self._crossings = lru_cache(maxsize=256)(self._crossing)
         text = torch.full((self.size,), -torch.inf)
         text[torch.tensor([number for _, number in self._sorted])] = 0.0
         breaks = torch.tensor([number for piece, number in self._sorted if not one_line(piece)], dtype=torch.int64)
@@ -98,9 +99,12 @@ class Vocabulary:
         """Some text in tokens, each the one that is found by its bytes."""
         return [self._numbers[self.pieces[token]] for token in self._encode(text.decode())]
 
-    def _crossing(self, behind: bytes, of_line: bool) -> list[tuple[int, int]]:
+    def crossing(self, behind: bytes, of_line: bool) -> list[tuple[int, int]]:
         """Tokens that end a text and begin what stands `behind` it, such as `":` before `: 1`, and how many bytes of
         each are the text's. A blank begins a token of its own."""
+        return self._crossings(behind[:CROSSED], of_line)
+
+    def _crossing(self, behind: bytes, of_line: bool) -> list[tuple[int, int]]:
         if not behind.strip() or behind[:1].isspace():
             return []
         return [
@@ -110,6 +114,16 @@ class Vocabulary:
             for at in range(1, len(piece))
             if behind.startswith(piece[at:]) and is_whole(piece[at:]) and not (of_line and not one_line(piece[:at]))
         ]
+
+    def ending(self, logits: Tensor, behind: bytes, of_line: bool) -> Tensor:
+        """Logits [slots, width] for a hole that has to end before what stands `behind` it: the chance of a token that
+        goes on into that is added to the token of its part before it."""
+        cuts = [(n, self._numbers.get(self.pieces[n][:at])) for n, at in self.crossing(behind, of_line)]
+        across = torch.tensor([cut for cut in cuts if cut[1] is not None], dtype=torch.int64, device=logits.device)
+        if not len(across):
+            return logits
+        chances = logits.softmax(-1)
+        return chances.index_add(1, across[:, 1], chances[:, across[:, 0]]).log()
 
     @cached_property
     def line_ends(self) -> Tensor:
@@ -237,6 +251,14 @@ class Canvas:
     def of_hole(self, number: int) -> list[Slot]:
         return [s for s in self.slots if s.hole == number]
 
+    def behind(self, number: int) -> list[int]:
+        """Ids of what is fixed behind a hole: the text up to the next one, or the suffix head."""
+        if number + 1 == len(self.holes):
+            return self.head
+        last = max(at for at, row in enumerate(self.layout) if isinstance(row, Slot) and row.hole == number)
+        fixed = itertools.takewhile(lambda row: not isinstance(row, Slot), self.layout[last + 1 :])
+        return [row for row in fixed if isinstance(row, int)]
+
     def guess(self, number: int) -> list[int]:
         """The best known tokens of a hole from its left, as long as all of them together are likely enough to be worth
         a row each in a verifying pass; the first one always."""
@@ -296,7 +318,7 @@ class Canvas:
         for number, hole in enumerate(self.holes):
             slots, forced = self.of_hole(number), hole.forced
             if hole.grammar is not None:
-                constrained[row : row + len(slots)] = self._whole(hole, slots, logits[row : row + len(slots)])
+                constrained[row : row + len(slots)] = self._whole(number, slots, logits[row : row + len(slots)])
                 row += len(slots)
                 continue
             usual = self.vocabulary.allowed(b"", hole.one_line).to(logits.device)
@@ -316,8 +338,10 @@ class Canvas:
             row += len(slots)
         return constrained
 
-    def _whole(self, hole: HoleState, slots: Sequence[Slot], logits: Tensor) -> Tensor:
+    def _whole(self, number: int, slots: Sequence[Slot], logits: Tensor) -> Tensor:
+        hole, behind = self.holes[number], b"".join(map(self.piece, self.behind(number)))
         assert hole.grammar is not None
+        logits = self.vocabulary.ending(logits, behind, hole.one_line)
         held = [slot.token for slot in slots]
         known = [slot.draft if slot.token is None else slot.token for slot in slots]
         assert None not in known, "`begin` has drafted"

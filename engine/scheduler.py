@@ -15,7 +15,7 @@ import torch
 from caesura import wire
 from caesura.engine import denoise, race
 from caesura.engine.cache import KV
-from caesura.engine.canvas import MAX_ROWS, Canvas, Layout, Slot, Vocabulary, lay
+from caesura.engine.canvas import MAX_ROWS, Canvas, Layout, Vocabulary, lay
 from caesura.engine.lookup import Repeats, lookup, names
 from caesura.engine.models import Model
 from caesura.engine.noise import Uniform
@@ -244,10 +244,9 @@ class Scheduler:
         canvas, number = live.layout.canvas, live.hole
         hole = canvas.holes[number]
         live.kv.truncate(len(live.kv.ids))
+        behind = canvas.behind(number)
         if number + 1 < len(canvas.holes):
-            behind = self._fixed(canvas, number) + self.model.tokenizer.encode(canvas.holes[number + 1].forced.decode())
-        else:
-            behind = canvas.head
+            behind = behind + self.model.tokenizer.encode(canvas.holes[number + 1].forced.decode())
         generator = live.work.generator if live.job.seed else None
         start, wide = len(live.layout.context), width(live.job)
         repeats = None if live.job.sampler == LEFT_TO_RIGHT else Repeats([*live.layout.context, *tail])
@@ -261,12 +260,6 @@ class Scheduler:
         repeated = lookup(*around(live), [neighbour.text for neighbour in live.job.neighbours])
         for text in (*repeated, *names([fill.text for fill in live.done])):
             search.propose(encode(forced + text), "lookup")
-
-    def _fixed(self, canvas: Canvas, number: int) -> list[int]:
-        """Ids of the fixed text between a hole and the next one."""
-        last = max(i for i, row in enumerate(canvas.layout) if isinstance(row, Slot) and row.hole == number)
-        fixed = itertools.takewhile(lambda row: not isinstance(row, Slot), canvas.layout[last + 1 :])
-        return [row for row in fixed if isinstance(row, int)]
 
     def _report(self, live: Live, now: float) -> list[Event]:
         """What to send after a step."""
@@ -297,7 +290,7 @@ class Scheduler:
         canvas = live.work.canvas
         if live.hole >= len(canvas.holes):
             return False
-        tail = search.tail + search.tokens(node) + self._fixed(canvas, live.hole - 1)
+        tail = search.tail + search.tokens(node) + canvas.behind(live.hole - 1)
         live.work.search = None
         self._search(live, tail)
         return True

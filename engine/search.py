@@ -28,7 +28,6 @@ BRANCH = 3  # left-to-right children of a hypothesis
 PASSES = 40  # of a hole, at most
 PATIENCE = 1.0  # nats a hypothesis must promise more for every pass that found no better candidate
 HEAD = 6  # suffix tokens that judge a fill
-CROSSED = 16  # bytes of the suffix that a token may go on into
 CROSSINGS = 8  # such tokens, by their cuts, that are tried where a grammar may refuse them
 DEPTH_BONUS = 0.7  # nats a token: best-first would else never leave the shallow nodes
 USUAL_NATS = 2.0  # a token of the suffix head under a fill that fits
@@ -117,7 +116,7 @@ class Search:
         self.width, self._repeats = width, repeats
         self.tail, self.head = list(tail), list(head[: HEAD if width > 1 else 1])
         behind = b"".join(vocabulary.pieces[token] for token in head)
-        self._crossing = vocabulary.crossing(behind[:CROSSED], hole.one_line)
+        self._crossing = vocabulary.crossing(behind, hole.one_line)
         self._across = torch.tensor([token for token, _ in self._crossing], dtype=torch.int64)
         self.root = Node(self.tail[-1] if self.tail else 0, None, 0.0, 0.0, hole.forced, "left_to_right", 0, hole.state)
         self.open: list[Node] = []  # known probability, not yet run

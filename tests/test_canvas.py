@@ -16,13 +16,14 @@ from caesura.engine.canvas import (
     fold,
     heal,
     lay,
+    rule,
     single_line,
     spans,
 )
 from caesura.engine.models import EMBEDDED
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokenizer import Tokenizer
-from caesura.wire import Hole, Text
+from caesura.wire import Hole, Json, Text
 
 from .tiny import Scripted
 
@@ -286,6 +287,23 @@ def test_fixed_text_at_the_ends_becomes_prefix_and_suffix() -> None:
     assert fold("a", [Text("b"), Text("c"), hole], "") == ("abc", [hole], "")
     with pytest.raises(ValueError, match="no hole"):
         fold("a", [Text("b")], "c")
+
+
+@pytest.mark.parametrize("before_another_hole", [False, True])
+def test_a_token_that_goes_on_into_what_stands_behind_is_an_end(before_another_hole: bool) -> None:
+    """Models know `":` as one token; a grammar has no room for it before `: 1`."""
+    encode, null = SHIPPED.tokenizer.encode, VOCABULARY.null_id
+    holes, slots, behind = [HoleState(True, 4)], [Slot(0) for _ in range(4)], encode(": 1}")
+    rule(VOCABULARY, holes[0], Json(start="key"), ())
+    canvas = Canvas([], [*slots], behind, holes, VOCABULARY)
+    if before_another_hole:
+        canvas = Canvas([], [*slots, *behind, Slot(1)], [], [*holes, HoleState(True, 1)], VOCABULARY)
+    canvas.begin()
+    logits = torch.full((len(canvas.slots), VOCABULARY.size), -20.0)
+    said = [*encode('"left":'), null]
+    logits[range(4), said] = 0.0
+    logits[range(4), encode('"left hand"')] = torch.tensor([0.0, 0.0, -5.0, -1.0])  # what would be left
+    assert canvas.constrain(logits)[:4].argmax(-1).tolist() == [*said[:2], *encode('"'), null]
 
 
 @pytest.mark.parametrize("between", [", ", ") + (", ")\n    retu", "\r\n", "😀", "_", ")"])
