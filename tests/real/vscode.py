@@ -75,6 +75,12 @@ DRAFT = """() => {
 TOLD = ".notification-list-item:not(:has(.monaco-progress-container.active)) .notification-list-item-message"
 
 # At each frame that the browser draws: when, what ghost text there is, and the lines.
+RECORDED = """async () => {
+  await new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)));
+  const found = window.frames_;
+  window.frames_ = undefined;
+  return found;
+}"""
 FRAMES = f"""() => {{
   const screen = {SCREEN};
   const frames = (window.frames_ = []);
@@ -212,9 +218,8 @@ class Code:
         self.page.evaluate(FRAMES)
 
     def frames(self) -> list[Frame]:
-        """The frames since `record`."""
-        found = self.page.evaluate("() => { const found = window.frames_; window.frames_ = undefined; return found; }")
-        return [Frame(*frame) for frame in found]
+        """The frames since `record`, and one that shows what stands there now."""
+        return [Frame(*frame) for frame in self.page.evaluate(RECORDED)]
 
     def wait_for_ghost(self, expected: str) -> None:
         wait(lambda: self.ghost == expected, f"the ghost text {expected!r}")
