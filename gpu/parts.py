@@ -110,7 +110,8 @@ def take(arguments: argparse.Namespace) -> None:
     if not parts.is_dir():
         parts.mkdir()
         files = split(result / "base.safetensors", parts, 15 * MIB)
-        small = [result / n for n in ("adapter.safetensors", "manifest.json")] + [arguments.work / "run/log.jsonl"]
+        small = [result / n for n in ("adapter.safetensors", "config.json", "manifest.json")]
+        small.append(arguments.work / "run/log.jsonl")
         files += [Path(shutil.copy(path, parts)) for path in small]
         write_contents(files, parts / "contents.json")
     made = loads((p for p in parts.iterdir() if p.name != "contents.json"), BACK, BACK_FILES - 1)
@@ -120,7 +121,7 @@ def take(arguments: argparse.Namespace) -> None:
 
 
 def join_model(arguments: argparse.Namespace) -> None:
-    """A model folder from all loads; config and tokenizer are the embedded model's."""
+    """A model folder from all loads; the tokenizer is the embedded model's."""
     model: Path = arguments.model
     model.mkdir(parents=True, exist_ok=True)
     for load in arguments.loads:
@@ -133,9 +134,7 @@ def join_model(arguments: argparse.Namespace) -> None:
         if re.search(r"\.part\d+$", path.name) or path.name == "contents.json":
             path.unlink()
     (model / "context.safetensors").unlink(missing_ok=True)  # the base that came back has it inside
-    embedded = Path(__file__).parents[1] / "engine" / "embedded"
-    for name in ("config.json", "tokenizer.json"):
-        shutil.copy(embedded / name, model)
+    shutil.copy(Path(__file__).parents[1] / "engine" / "embedded" / "tokenizer.json", model)
     for name, expected in json.loads((model / "manifest.json").read_text())["files"].items():
         assert sha256(model / name) == expected, f"{name} does not match the manifest"
     print(f"gpu/join: {model} is complete.")

@@ -315,6 +315,63 @@ def test_the_nulls_of_a_canvas_weigh_as_one_token():
     assert float(net.objective(two, 2)) == pytest.approx((1 + 3 + 5 + 2) / 4)
 
 
+def shallower(model, folder):
+    """A model of the first layer of two."""
+    export.export_layers(argparse.Namespace(model=model, layers="0", out=folder))
+    weights.verify(folder)
+    return folder
+
+
+def test_half_of_what_is_learnt_is_what_the_teacher_expects():
+    target = net.softened(torch.tensor([1, 0]), torch.tensor([[0.0, 0.0], [0.0, 3.0]]).log_softmax(-1))
+    expected = torch.tensor([0.0, 3.0]).softmax(-1) / 2
+    assert torch.allclose(target, torch.stack((torch.tensor([0.25, 0.75]), expected + torch.tensor([0.5, 0.0]))))
+
+
+@pytest.mark.parametrize("trains", ["canvas", "all"])
+def test_the_teacher_is_the_model_as_it_fills(model, tokenizer, tmp_path, trains):
+    """With the update of its canvas path, or with every weight fine-tuned."""
+    made = network(model, trains)
+    for name, p in made.trained.items():
+        p.data += torch.randn(p.shape) * (0.02 if name.endswith(".b") or trains == "all" else 0.01)
+    folder = exported(made, model, tmp_path)
+    teacher = train.teacher_of(argparse.Namespace(teacher=folder, device="cpu", compile=False))
+    runtime = models.load(str(folder))
+    data = batch(tokenizer, contexts=1)
+    with torch.no_grad():
+        found = net.read(teacher, data, ordered=False)
+    one = (data["labels"] >= 0).nonzero()[0]
+    kv = runtime.cache().lease([])
+    runtime.prefill(data["context"][0, : data["start"][0, one[1]]].tolist(), kv)
+    rows = data["ids"][0, one[1]][data["keys"][0, one[1]]].tolist()
+    start = int(data["start"][0, one[1]])
+    expected = runtime.denoise([Run(kv, rows, range(start, start + len(rows)), wanted=[int(one[2]) + 1])])
+    assert (found.slots[0] - expected[0]).norm() < 0.05 * expected[0].norm()
+
+
+def test_a_taught_model_is_nearer_to_its_teacher_than_one_left_alone(model, corpus, tokenizer, tmp_path):
+    deep = Path(shutil.copytree(model, tmp_path / "deep"))
+    lively = {name: t * 20 if name == "norm" else t for name, t in load_file(model / "base.safetensors").items()}
+    save_file(lively, deep / "base.safetensors")
+    weights.write_manifest(deep, {})
+    student = shallower(deep, tmp_path / "student")
+    teacher = train.teacher_of(argparse.Namespace(teacher=deep, device="cpu", compile=False))
+    data = batch(tokenizer, step=7, contexts=1)
+
+    def distance(name, *options):
+        """Mean divergence from the teacher, in nats a slot, after a few steps."""
+        run(student, corpus, tmp_path / name, "--trains", "all", "--steps", 12, "--rate", 5e-3, *options)
+        result = Path(shutil.copytree(student, tmp_path / f"{name}.model"))
+        export.export_full(argparse.Namespace(checkpoint=tmp_path / name / "state.safetensors", out=result))
+        learnt = train.teacher_of(argparse.Namespace(teacher=result, device="cpu", compile=False))
+        with torch.no_grad():
+            ours, theirs = (net.read(one, data, ordered=False).slots.log_softmax(-1) for one in (learnt, teacher))
+        return float((theirs.exp() * (theirs - ours)).sum(-1).mean())
+
+    taught, alone = distance("taught", "--teacher", deep), distance("alone")
+    assert taught < 0.9 * alone
+
+
 @HERE
 @pytest.mark.gpu
 @pytest.mark.parametrize("compiled", [False, True])
@@ -499,6 +556,18 @@ def test_staged_trained_taken_and_joined(model, corpus, tmp_path):
     assert (embedded / "base.safetensors").read_bytes() == (model / "base.safetensors").read_bytes()
     trained = weights.Stored(tmp_path / "joined" / "base.safetensors")
     assert not torch.equal(trained["embed"], weights.Stored(model / "base.safetensors")["embed"])
+
+    assert "done;" in script(checkout, "shallow", *options, CAESURA_WORK=work, DEVICE="cpu", WAIT=90, LAYERS="1")
+    back = tmp_path / "back"
+    back.mkdir()
+    script(checkout, "take", 1, CAESURA_WORK=work / "shallow", OUT=back)
+    script(checkout, "join", tmp_path / "shallow", back)
+    weights.verify(tmp_path / "shallow")
+    kept, whole = (weights.Stored(tmp_path / n / "base.safetensors") for n in ("shallow", "joined"))
+    assert kept.keys() == {name for name in whole if not name.startswith("layers.1.")}
+    assert (kept["layers.0.out"] - whole["layers.1.out"]).norm() < 0.5 * whole["layers.1.out"].norm()
+    assert json.loads((tmp_path / "shallow" / "config.json").read_text())["num_layers"] == 1
+    models.load(str(tmp_path / "shallow"))
 
 
 def test_the_bench_runs_at_tiny_size(tmp_path):

@@ -5,6 +5,7 @@ paths from training checkpoints. They are separate files, so that retraining cha
     python training/export.py context --checkpoint RUN/state.safetensors --out FOLDER
     python training/export.py adapter --checkpoint RUN/state.safetensors --out FOLDER
     python training/export.py full --checkpoint RUN/state.safetensors --out FOLDER
+    python training/export.py layers --model FOLDER --layers 0,2,4 --out FOLDER
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import collections
 import gzip
 import json
 import random
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +24,7 @@ import numpy as np
 import tokenizers
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from caesura.engine import weights
@@ -266,6 +268,21 @@ def export_full(arguments: argparse.Namespace) -> None:
     weights.write_manifest(arguments.out, about(arguments.out))
 
 
+def export_layers(arguments: argparse.Namespace) -> None:
+    """A model of some of another one's layers, to be distilled from it. Of the other one's updates it has the special
+    rows alone."""
+    model, out = arguments.model, arguments.out
+    kept = [int(n) for n in arguments.layers.split(",")]
+    out.mkdir(parents=True, exist_ok=True)
+    save_file(keep_layers(load_file(model / "base.safetensors"), kept), out / "base.safetensors")
+    if (model / "adapter.safetensors").is_file():
+        save_file({"special": load_file(model / "adapter.safetensors")["special"]}, out / "adapter.safetensors")
+    raw = json.loads((model / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps(raw | {"num_layers": len(kept)}, indent=1) + "\n")
+    shutil.copy(model / "tokenizer.json", out)
+    weights.write_manifest(out, about(model))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
@@ -282,6 +299,11 @@ def main() -> None:
         trained.add_argument("--checkpoint", type=Path, required=True, help="state.safetensors of a run")
         trained.add_argument("--out", type=Path, required=True, help="a model folder; its manifest is rewritten")
         trained.set_defaults(run=run)
+    some = commands.add_parser("layers", help=export_layers.__doc__)
+    some.add_argument("--model", type=Path, required=True)
+    some.add_argument("--layers", required=True, help="indices to keep, comma separated")
+    some.add_argument("--out", type=Path, required=True)
+    some.set_defaults(run=export_layers)
     arguments = parser.parse_args()
     arguments.run(arguments)
 

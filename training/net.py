@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attent
 from caesura.engine.models.block_llama import MATRICES, SPECIALS, Config, rms_norm, rotary, rotate
 
 RANK = 32
+TAUGHT = 0.5  # share of a teacher's expectation in what is learnt
 POSITIONS = 1024  # rows of the rotary table; a context with its canvas is shorter
 
 Trains = Literal["canvas", "context", "all"]  # an update of that path's matrices, or every weight
@@ -187,6 +188,30 @@ class Net:
         return self.stack(self.table()[ids], positions, attend, canvas=True)
 
 
+class Read(NamedTuple):
+    """Logits [.., vocabulary + specials] of what a batch asks for, and the tokens that are right."""
+
+    slots: Tensor
+    slot_labels: Tensor
+    ordered: Tensor  # left to right: context rows, and canvases that are read so
+    ordered_labels: Tensor
+
+
+def read(net: Net, batch: Mapping[str, Tensor], *, ordered: bool) -> Read:
+    """Forward of a batch as `batches.collate` makes it; `ordered` where the left-to-right rows are wanted too."""
+    with torch.set_grad_enabled(net.trains == "all" and torch.is_grad_enabled()):
+        hidden, held = net.context(batch["context"])
+    rows = net.canvas(batch["ids"], batch["start"], batch["keys"], batch["causal"], held)
+    table, labels = net.table(), batch["labels"]
+    causal = batch["causal"][..., None] & (labels >= 0)
+    picked = (labels >= 0) & ~causal
+    real = torch.arange(1, hidden.shape[1], device=hidden.device) < batch["lengths"][:, None]
+    real &= ordered
+    follow = torch.cat((batch["context"][:, 1:][real], labels[causal & ordered]))
+    left = torch.cat((hidden[:, :-1][real], rows[causal & ordered]))
+    return Read(linear(rows[picked], table).float(), labels[picked], linear(left, table).float(), follow)
+
+
 class Losses(NamedTuple):
     ce: Tensor  # [n] of every predicted slot
     null: Tensor  # [n] whether its true token is null
@@ -194,22 +219,28 @@ class Losses(NamedTuple):
     causal: Tensor  # mean left-to-right loss, 0 where only the canvas path is trained
 
 
-def losses(net: Net, batch: Mapping[str, Tensor], null: int) -> Losses:
-    """Forward of a batch as `batches.collate` makes it."""
-    with torch.set_grad_enabled(net.trains == "all" and torch.is_grad_enabled()):
-        hidden, held = net.context(batch["context"])
-    rows = net.canvas(batch["ids"], batch["start"], batch["keys"], batch["causal"], held)
-    table, labels = net.table(), batch["labels"]
-    ordered = batch["causal"][..., None] & (labels >= 0)
-    picked = (labels >= 0) & ~ordered
-    ce = cross_entropy(linear(rows[picked], table).float(), labels[picked], reduction="none")
-    causal = ce.new_zeros(())
-    if net.trains == "all":
-        real = torch.arange(1, hidden.shape[1], device=hidden.device) < batch["lengths"][:, None]
-        read = torch.cat((hidden[:, :-1][real], rows[ordered]))
-        causal = cross_entropy(linear(read, table).float(), torch.cat((batch["context"][:, 1:][real], labels[ordered])))
+def losses(net: Net, batch: Mapping[str, Tensor], null: int, teacher: Net | None = None) -> Losses:
+    """Cross-entropy of a batch; with a teacher, half of it against what the teacher expects there (Hinton et al. 2015)
+    instead of the token that is right."""
+    ordered = net.trains == "all"
+    found = read(net, batch, ordered=ordered)
+    slots, follow = found.slot_labels, found.ordered_labels
+    if teacher is not None:
+        with torch.no_grad():
+            taught = read(teacher, batch, ordered=ordered)
+        slots, follow = softened(slots, taught.slots), softened(follow, taught.ordered)
+    ce = cross_entropy(found.slots, slots, reduction="none")
+    causal = cross_entropy(found.ordered, follow) if ordered else ce.new_zeros(())
+    labels = batch["labels"]
+    picked = (labels >= 0) & ~batch["causal"][..., None]
     number = torch.arange(labels.shape[0] * labels.shape[1], device=labels.device).view(*labels.shape[:2], 1)
-    return Losses(ce, labels[picked] == null, number.expand_as(labels)[picked], causal)
+    return Losses(ce, found.slot_labels == null, number.expand_as(labels)[picked], causal)
+
+
+def softened(labels: Tensor, logits: Tensor) -> Tensor:
+    """[n] tokens and [n, V] logits of a teacher -> [n, V] probabilities, half of each."""
+    target = logits.softmax(-1) * TAUGHT
+    return target.scatter_add_(1, labels[:, None], torch.full_like(target[:, :1], 1 - TAUGHT).expand(len(labels), 1))
 
 
 def objective(found: Losses, canvases: int) -> Tensor:

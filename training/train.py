@@ -2,7 +2,7 @@
 canvases over the frozen rest (CPU), or every weight by canvases (GPU).
 
     python training/train.py --model FOLDER --corpus FOLDER --run FOLDER [--trains context|canvas|all] [--minutes N]
-                             [--total N] [--device cuda] [--compile] [--workers N]
+                             [--total N] [--device cuda] [--compile] [--workers N] [--teacher FOLDER]
 
 Resumable to the step: batches are drawn from (seed, step), and a checkpoint holds parameters, optimizer moments, the
 step and what has been spent. `--minutes` is the length of this command, `--total` that of the whole run over several
@@ -62,9 +62,10 @@ class Canvases:
     held: Sequence[Batch]
     tokenizer: Tokenizer
     null: int
+    teacher: Net | None
 
     def loss(self, batch: Batch) -> tuple[Tensor, int]:
-        found = losses(self.net, batch, self.null)
+        found = losses(self.net, batch, self.null, self.teacher)
         return objective(found, batch["start"].numel()) + AR_WEIGHT * found.causal, found.ce.numel()
 
     @torch.no_grad()
@@ -167,6 +168,17 @@ def begin(model: Path, net: Net) -> None:
         net.trained[name].data.copy_(update[name])
 
 
+def teacher_of(arguments: argparse.Namespace) -> Net:
+    """The model of `--teacher`: its context path, and its canvas path with the update it may have. Nothing learns."""
+    folder, device = arguments.teacher, arguments.device
+    config = Config.read(json.loads((folder / "config.json").read_text()))
+    net = Net(config, base_of(folder), "canvas", device=device, compiled=arguments.compile)
+    begin(folder, net)
+    for parameter in net.trained.values():
+        parameter.requires_grad_(False)
+    return net
+
+
 def task_of(arguments: argparse.Namespace) -> Task:
     """The net with what it learns from."""
     raw = json.loads((arguments.model / "config.json").read_text())
@@ -184,7 +196,8 @@ def task_of(arguments: argparse.Namespace) -> Task:
     special = (config.vocab_size, config.vocab_size + SPECIALS.index("null"))
     drawn = Batches(learnt, tokenizer, separator, special, size, FULL if trains == "all" else PLAIN, seed)
     plain = Batches(held, tokenizer, separator, special, size, PLAIN, "held")
-    return Canvases(net, drawn, [plain[n] for n in count], tokenizer, special[1])
+    taught = teacher_of(arguments) if arguments.teacher else None
+    return Canvases(net, drawn, [plain[n] for n in count], tokenizer, special[1], taught)
 
 
 class Trainer:
@@ -270,6 +283,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--save-s", type=float, default=300)
     parser.add_argument("--log-s", type=float, default=60)
     parser.add_argument("--trains", choices=get_args(Trains), default="canvas", help="of the weights")
+    parser.add_argument("--teacher", type=Path, help="folder of a model of the same vocabulary to learn canvases from")
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
         "--compile",
