@@ -301,6 +301,9 @@ def test_a_summary_counts_and_the_tables_show_it(rows: ModuleType, scores: Modul
     assert lines[2] == "| g, 3 | 0.0 / 0.0 | 33.3 / 66.7 |"
     assert "| **ms p50** | | 20.0 |" in lines
     assert "| **calibration error %** | | 10.0 |" in lines
+    held = next(line for line in lines if line.startswith("| held likely, % |"))
+    assert held.startswith("| held likely, % | 0-10 | 10-20 |")
+    assert lines[-1] == "| canvas | | 0 of 2 | | | | | | | | 100 of 2 |"
 
 
 def test_one_command_writes_the_table_and_the_plot_of_the_docs(

@@ -89,7 +89,7 @@ def curve(report: Report, row: str) -> list[Bin]:
 
 
 def markdown(report: Report) -> str:
-    """The table of docs/models.md: exact matches by group, then every measure over all groups."""
+    """The tables of docs/models.md: exact matches by group, then every measure over all groups; reliability curves."""
     named = rows(report)
     head = ["", *named]
     lines = [
@@ -98,6 +98,21 @@ def markdown(report: Report) -> str:
     for measure in MEASURES:
         lines.append([f"**{measure}**", *(_figure(over_groups(report, row, measure)) for row in named)])
     lines.append(["**calibration error %**", *(_figure(_percent(calibration_error(curve(report, r)))) for r in named)])
+    return f"{_table(head, lines)}\n{_table(*_curves(report))}"
+
+
+def _curves(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Of the fills that a row held so likely, how many in a hundred were exact, and how many there were."""
+    found = {row: curve(report, row) for row in rows(report)}
+    count = max(map(len, found.values()))
+    head = ["held likely, %", *(f"{100 * i // count}-{100 * (i + 1) // count}" for i in range(count))]
+    lines = [
+        [row, *(f"{100 * right / n:.0f} of {n}" if n else "" for n, _, right in bins)] for row, bins in found.items()
+    ]
+    return head, [line for line in lines if len(line) > 1]
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     cells = [head, ["---"] * len(head), *lines]
     return "".join("|" + "|".join(f" {cell} " if cell else " " for cell in line) + "|\n" for line in cells)
 
