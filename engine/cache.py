@@ -13,6 +13,7 @@ GROWTH = 256  # rows; the buffers grow by whole steps so that typing rarely copi
 PART = 8  # and by an eighth of what they hold, so that a long context is not copied again and again
 SLACK = 1024  # rows a sliding layer keeps beyond its window, so that text can be taken back
 BLOCK = 4096  # ids compared at once
+SPARE = 3  # free contexts that are kept for one peer: of the places it goes back and forth between
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class KV:
 
 class Cache:
     """Leases a KV that shares the longest prefix with the wanted ids; `give` returns it for the next job. There are at
-    most `entries`, leased and free together, and `spare` free ones."""
+    most `entries`, leased and free together; of the free ones, SPARE and one more for every peer but the first."""
 
     def __init__(
         self,
@@ -133,16 +134,19 @@ class Cache:
         dtype: torch.dtype = torch.float32,
         *,
         entries: int = 14,
-        spare: int = 3,
     ) -> None:
         self._layers, self._device, self._dtype = list(layers), device, dtype
-        self._entries, self._spare = entries, spare
+        self._entries, self._spare = entries, SPARE
         self._free: list[KV] = []  # least recently used first
         self._leased = 0
         self.reused = self.asked = 0  # tokens, for the status report
 
     def __repr__(self) -> str:
         return f"<Cache {self._leased} leased, {len(self._free)} free, {self.reused} of {self.asked} tokens reused>"
+
+    def serve(self, peers: int) -> None:
+        """Keep as many free entries as those peers need to find each its own again, at the next `give`."""
+        self._spare = SPARE + max(0, peers - 1)
 
     @property
     def full(self) -> bool:

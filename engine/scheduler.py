@@ -4,6 +4,7 @@
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -73,6 +74,15 @@ class Live:
         return f"#{self.job.job} step {self.steps}"
 
 
+@dataclass
+class Room:
+    """What a step may read of context, so that it stays short whoever waits: one chunk of a context that takes several,
+    and `fresh` rows of those that take no more than one forward."""
+
+    fresh: int
+    prefill: bool = True
+
+
 class Scheduler:
     """Canvases of all peers over one model."""
 
@@ -82,6 +92,7 @@ class Scheduler:
         self.vocabulary = Vocabulary(model)
         self.cache = model.cache()
         self.jobs: list[Live] = []  # by arrival
+        self._peers: set[bytes] = set()  # that have asked and are still there
         self._orders = itertools.count()
 
     def __repr__(self) -> str:
@@ -102,6 +113,8 @@ class Scheduler:
         problem = self._problem(message)
         if problem:
             return [*events, (peer, wire.Failed(job=message.job, code="invalid", message=problem[:256]))]
+        self._peers.add(peer)
+        self.cache.serve(len(self._peers))
         self.jobs.append(Live(peer, message, next(self._orders), now))
         return events
 
@@ -120,6 +133,8 @@ class Scheduler:
 
     def drop(self, peer: bytes) -> None:
         """The peer is gone: free its canvases, tell nobody."""
+        self._peers.discard(peer)
+        self.cache.serve(len(self._peers))
         self._end([live for live in self.jobs if live.peer == peer], "cancelled", "")
 
     def expire(self, now: float) -> list[Event]:
@@ -135,14 +150,14 @@ class Scheduler:
         Speculation waits while anything else is live: the step's forwards are the others' alone."""
         events = self.expire(clock())
         wanted = [live for live in self.jobs if live.job.priority != "speculative"] or self.jobs
-        chosen = sorted(wanted, key=lambda live: (PRIORITY[live.job.priority], live.order))[:LIVE]
+        chosen, room = in_turn(wanted)[:LIVE], Room(self.model.chunk)
         for live in chosen:
             if live.kv is None and self.cache.full:
                 events += self._give_way(live)
             if live not in self.jobs or (live.kv is None and self.cache.full):
                 continue  # it waits for another job's memory
             try:
-                self._prepare(live, clock)
+                self._prepare(live, clock, room)
             except ValueError as error:
                 events += self._end([live], "invalid", str(error)[:256])
             except Exception as error:  # whatever one job's text does must not take the others' canvases down
@@ -171,9 +186,9 @@ class Scheduler:
 
     # A job's way
 
-    def _prepare(self, live: Live, clock: Callable[[], float]) -> None:
+    def _prepare(self, live: Live, clock: Callable[[], float], room: Room) -> None:
         """Lay out the canvas and lease a KV; then prefill a chunk, or set `work` when the first forward can take along
-        what is missing."""
+        what is missing. Where the step has no `room` for that, the job waits."""
         if live.work is not None:
             return
         began = clock()
@@ -193,11 +208,13 @@ class Scheduler:
                 schemas=job.schemas,
             )
             live.kv = self.cache.lease(live.layout.context)
-        missing = live.layout.context[live.kv.length :]
-        if len(missing) > self.model.chunk:
-            self.model.prefill(missing[: self.model.chunk], live.kv)
-        else:
+        missing, chunk = live.layout.context[live.kv.length :], self.model.chunk
+        if len(missing) <= room.fresh:
+            room.fresh -= len(missing)
             self._begin(live, missing)
+        elif len(missing) > chunk and room.prefill:
+            room.prefill = False
+            self.model.prefill(missing[:chunk], live.kv)
         live.prefill_s += clock() - began
 
     def _begin(self, live: Live, fresh: Sequence[int]) -> None:
@@ -376,6 +393,16 @@ class Scheduler:
             self.jobs.remove(live)
             if live.kv is not None:
                 self.cache.give(live.kv)
+
+
+def in_turn(lives: Sequence[Live]) -> list[Live]:
+    """By priority; then the first job of each peer, before anybody's second; then by arrival."""
+    ahead = Counter[bytes]()
+    turns = []
+    for live in sorted(lives, key=lambda live: (PRIORITY[live.job.priority], live.order)):
+        turns.append((PRIORITY[live.job.priority], ahead[live.peer], live.order, live))
+        ahead[live.peer] += 1
+    return [live for *_, live in sorted(turns)]
 
 
 def within(lives: Sequence[Live]) -> list[Live]:

@@ -145,8 +145,19 @@ def test_a_sliding_layer_keeps_its_window_and_goes_back_as_far_as_its_slack() ->
 
 
 def test_free_entries_are_bounded_on_their_own() -> None:
-    cache = Cache([Kept(1, 1)], entries=9, spare=2)
+    cache = Cache([Kept(1, 1)], entries=9)
     for kv in [filled(cache, [n] * 4) for n in range(5)]:
         cache.give(kv)
-    assert [cache.lease([n] * 4).length for n in (4, 3)] == [4, 4]
+    assert [cache.lease([n] * 4).length for n in (4, 3, 2)] == [4, 4, 4]
     assert cache.lease([0] * 4).length == 0
+
+
+def test_more_peers_keep_more_free_entries_as_long_as_they_are_there() -> None:
+    cache = Cache([Kept(1, 1)], entries=9)
+    cache.serve(3)
+    for kv in [filled(cache, [n] * 4) for n in range(9)]:
+        cache.give(kv)
+    assert repr(cache).startswith("<Cache 0 leased, 5 free")
+    cache.serve(1)
+    cache.give(cache.lease([8] * 4))
+    assert repr(cache).startswith("<Cache 0 leased, 3 free")

@@ -8,10 +8,11 @@ import pytest
 from torch import Tensor
 
 from caesura import wire
+from caesura.engine.cache import KV
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.samplers import names
-from caesura.engine.scheduler import Event, Live, Scheduler, around
+from caesura.engine.scheduler import LIVE, Event, Live, Scheduler, around
 
 from .test_canvas import CURSORS
 from .tiny import Clock, Scripted, alone, done, infill, run
@@ -355,6 +356,49 @@ def test_a_newer_job_supersedes_the_same_peers_document_and_kind(tiny: BlockLlam
     finished = {job for _, job, what in kinds(later) if what == "Done"}
     assert finished == {"other document", "other kind", "other peer", "new"}
     assert "old" not in {job for _, job, _ in kinds(later)}
+
+
+def test_one_peers_many_jobs_do_not_keep_another_waiting(tiny: BlockLlama) -> None:
+    scheduler, clock = Scheduler(tiny), Clock()
+    for number in range(2 * LIVE):
+        scheduler.take(b"many", infill(f"m{number}", CODE), 0.0)
+    scheduler.take(b"one", infill("j", CODE), 0.0)
+    events = scheduler.step(clock)
+    assert (b"one", "j") in [(peer, event.job) for peer, event in events if isinstance(event, wire.Locked)]
+
+
+class Counted(Scripted):
+    """Counts the context rows that it reads."""
+
+    read = 0
+
+    def prefill(self, ids: Sequence[int], kv: KV) -> None:
+        self.read += len(ids)
+        super().prefill(ids, kv)
+
+
+def test_a_step_reads_little_context_however_many_wait(tiny: BlockLlama) -> None:
+    model = Counted(tiny.tokenizer, [])
+    scheduler, clock, steps = Scheduler(model), Clock(), 0
+    for peer in range(LIVE):
+        prefix, suffix = JOBS["long"]
+        scheduler.take(b"%d" % peer, infill("j", f"# {peer}\n{prefix}", suffix), 0.0)
+    while scheduler.busy and steps < 400:
+        before, steps = model.read, steps + 1
+        scheduler.step(clock)
+        assert model.read - before <= 2 * model.chunk
+    assert not scheduler.busy
+    assert model.read > LIVE * model.chunk
+
+
+def test_every_editor_finds_its_context_again(tiny: BlockLlama) -> None:
+    scheduler = Scheduler(tiny)
+    prefix, suffix = JOBS["long"]
+    for typed in ("", "l"):
+        scheduler.cache.reused = scheduler.cache.asked = 0
+        for peer in (b"%d" % n for n in range(6)):
+            run(scheduler, [infill("j", f"# {peer!r}\n{prefix}{typed}", suffix)], peer=peer)
+    assert scheduler.cache.reused > 0.9 * scheduler.cache.asked
 
 
 def test_a_peer_that_left_hears_nothing_and_frees_its_canvases(tiny: BlockLlama) -> None:
