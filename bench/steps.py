@@ -37,6 +37,7 @@ from caesura.engine import models, renoise
 from caesura.engine.models import Run
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.engine.samplers import entropy_bound
+from caesura.kernels import head
 from tests.oracle import Gains, Oracle, build
 
 TEXT: dict[str, Any] = {
@@ -90,18 +91,19 @@ class Ours:
         self.kv = model.cache().lease(list(prompt))
         model.prefill(prompt, self.kv)
         self.state = renoise.start(model, [None] * canvas, self.generator)
+        self.free = torch.zeros(model.width)
 
     def __repr__(self) -> str:
         return f"<Ours {self.model} behind {self.kv}>"
 
-    def forward(self, ids: Sequence[int], conditioning: Tensor | None) -> Tensor:
-        return self.model.denoise([Run(self.kv, ids, range(PROMPT, PROMPT + len(ids)), conditioning=conditioning)])
+    def run(self, ids: Sequence[int], conditioning: Tensor | None) -> Run:
+        return Run(self.kv, ids, range(PROMPT, PROMPT + len(ids)), conditioning=conditioning)
 
     def step(self) -> None:
-        logits = self.forward(self.state.ids.tolist(), self.state.conditioning)
-        scores, _ = renoise.advance(
-            self.model, self.state, logits, entropy_bound.select, self.schedule, STEP, 48, self.generator
-        )
+        hidden = self.model.hidden([self.run(self.state.ids.tolist(), self.state.conditioning)])
+        asked = renoise.Asked(hidden, self.schedule.temperature(STEP, 48), [self.free] * len(hidden))
+        outlook = renoise.outlooks(self.model, [asked])[0]
+        scores, _ = renoise.advance(self.model, self.state, outlook, entropy_bound.select, STEP, 48, self.generator)
         renoise.settled(self.schedule, self.state, scores)
 
 
@@ -147,7 +149,7 @@ def agreement(ours: Ours, theirs: Theirs, canvas: int, vocabulary: int) -> dict[
     generator = torch.Generator().manual_seed(2)
     ids = torch.randint(vocabulary, (canvas,), generator=generator).tolist()
     before = torch.randn(canvas, vocabulary, generator=generator) * 3
-    mine = ours.forward(ids, ours.model.condition(before))
+    mine = ours.model.denoise([ours.run(ids, ours.model.condition(before))])
     its = Oracle.decode(theirs.model, ids, theirs.cache, before)
     return {
         "apart": round((mine - its).abs().max().item(), 5),
@@ -187,10 +189,11 @@ def part_of(name: str, shapes: Sequence[Any], text: Mapping[str, Any], canvas: i
     tensors = [tuple(shape) for shape in shapes if shape and isinstance(shape[0], int)]
     sizes = {size for shape in tensors for size in shape}
     multiplies = name.removeprefix("aten::") in ("mm", "addmm", "bmm", "baddbmm", "matmul", "linear")
-    if text["vocab_size"] in sizes:
+    tile = head.breadth(text["hidden_size"])  # of the vocabulary; our step holds no more of it at once
+    if text["vocab_size"] in sizes or tile in sizes:
         if not multiplies:
             return "sampler"
-        return "self-conditioning" if any(shape[-1:] == (text["vocab_size"],) for shape in tensors[:1]) else "head"
+        return "self-conditioning" if tensors[0][-1] in (tile, text["vocab_size"]) else "head"
     if text["moe_intermediate_size"] in sizes or 2 * text["moe_intermediate_size"] in sizes:
         return "experts"
     if canvas * text["top_k_experts"] in {shape[0] for shape in tensors if len(shape) == 2} and not multiplies:

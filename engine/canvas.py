@@ -8,7 +8,7 @@ import itertools
 import re
 import unicodedata
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -65,10 +65,11 @@ class Vocabulary:
         self._sorted = sorted((piece, number) for number, piece in enumerate(self.pieces) if piece)
         self._numbers = dict(self._sorted)
         self._crossings = lru_cache(maxsize=256)(self._crossing)
-        text = torch.full((self.size,), -torch.inf)
-        text[torch.tensor([number for _, number in self._sorted])] = 0.0
-        breaks = torch.tensor([number for piece, number in self._sorted if not one_line(piece)], dtype=torch.int64)
-        self._any, self._any_of_line = text, text.index_fill(0, breaks, -torch.inf)
+        self._nothing = torch.full((self.size,), -torch.inf, device=model.device)
+        self._any = self._but([number for _, number in self._sorted], self._nothing)
+        breaks = [number for piece, number in self._sorted if not one_line(piece)]
+        self._any_of_line = self._but(breaks, self._any, -torch.inf)
+        self.anything = torch.zeros_like(self._nothing)
         for bias in (self._any, self._any_of_line):
             if self.null_id is not None:
                 bias[self.null_id] = 0.0
@@ -133,7 +134,7 @@ class Vocabulary:
     @cached_property
     def may_end(self) -> Tensor:
         """Of a hole with nothing behind it: as `allowed`, and the text may end."""
-        return self._any.index_fill(0, torch.tensor(sorted(self.ends), dtype=torch.int64), 0.0)
+        return self._but(sorted(self.ends), self._any)
 
     def _allowed(self, pending: bytes, of_line: bool) -> Tensor:
         """Bias [size] for a slot that still has to produce `pending` first; `of_line` forbids line breaks behind it.
@@ -148,7 +149,11 @@ class Vocabulary:
             rest = piece[len(pending) :]
             if not (of_line and not one_line(rest)) and not (indented and rest[:1] in (b" ", b"\t")):
                 fits.append(number)
-        return torch.full((self.size,), -torch.inf).index_fill(0, torch.tensor(fits, dtype=torch.int64), 0.0)
+        return self._but(fits, self._nothing)
+
+    def _but(self, tokens: Sequence[int], bias: Tensor, value: float = 0.0) -> Tensor:
+        """The bias with another value for some tokens."""
+        return bias.index_fill(0, torch.tensor(tokens, dtype=torch.int64, device=bias.device), value)
 
 
 def one_line(piece: bytes) -> bool:
@@ -314,29 +319,44 @@ class Canvas:
         """Logits [slots, width] with -inf where a token must not stand: no mask token, no specials, one-line holes stay
         so, and a healed hole begins with its forced text, which may take the best tokens of several slots. With a
         grammar the best tokens are those of the best whole fill: whatever is likelier has to go."""
-        constrained, row = torch.empty_like(logits), 0
+        constrained = torch.empty_like(logits)
+        for at, bias in enumerate(self.biases(lambda at, bias: int((logits[at] + bias).argmax()))):
+            torch.add(logits[at], bias, out=constrained[at])
+        row = 0
         for number, hole in enumerate(self.holes):
-            slots, forced = self.of_hole(number), hole.forced
+            slots = self.of_hole(number)
             if hole.grammar is not None:
                 constrained[row : row + len(slots)] = self._whole(number, slots, logits[row : row + len(slots)])
-                row += len(slots)
-                continue
-            usual = self.vocabulary.allowed(b"", hole.one_line).to(logits.device)
-            constrained[row : row + len(slots)] = logits[row : row + len(slots)] + usual
+            row += len(slots)
+        return constrained
+
+    def biases(self, best: Callable[[int, Tensor], int | None]) -> list[Tensor]:
+        """What `constrain` adds to the logits of each slot where no grammar rules. `best` is the best token of a slot
+        with a bias, on which the next slot's depends where a forced text takes several; None where it is not known."""
+        biases = list[Tensor]()
+        for number, hole in enumerate(self.holes):
+            slots, forced = self.of_hole(number), hole.forced
+            of_hole = [self.vocabulary.allowed(b"", hole.one_line)] * len(slots)
             if hole.last:  # what is locked is not to be cut off
-                free = row + max((at + 1 for at, slot in enumerate(slots) if slot.locked), default=0)
-                end = row + len(slots)
-                constrained[free:end] = logits[free:end] + self.vocabulary.may_end.to(logits.device)
-            for at, slot in enumerate(slots, row):
-                if not forced:
+                free = max((at + 1 for at, slot in enumerate(slots) if slot.locked), default=0)
+                of_hole[free:] = [self.vocabulary.may_end] * (len(slots) - free)
+            for at, slot in enumerate(slots):
+                if not forced or hole.grammar is not None:
                     break
                 token = slot.token
                 if token is None:
-                    constrained[at] = logits[at] + self.vocabulary.allowed(forced, hole.one_line).to(logits.device)
-                    token = int(constrained[at].argmax())
+                    of_hole[at] = self.vocabulary.allowed(forced, hole.one_line)
+                    token = best(len(biases) + at, of_hole[at])
+                if token is None:
+                    break
                 forced = forced[len(self.piece(token)) :]
-            row += len(slots)
-        return constrained
+            biases += of_hole
+        return biases
+
+    @property
+    def ruled(self) -> bool:
+        """Whether a grammar has a say in any hole."""
+        return any(hole.grammar is not None for hole in self.holes)
 
     def _whole(self, number: int, slots: Sequence[Slot], logits: Tensor) -> Tensor:
         hole, behind = self.holes[number], b"".join(map(self.piece, self.behind(number)))

@@ -16,8 +16,8 @@ from torch import Tensor
 from caesura.engine import length, renoise
 from caesura.engine.cache import KV
 from caesura.engine.canvas import Canvas
-from caesura.engine.models import Model, Run, Verifier
-from caesura.engine.noise import Uniform
+from caesura.engine.models import Model, Renoiser, Run, Verifier
+from caesura.engine.noise import Schedule, Uniform
 from caesura.engine.samplers import Sampler, Scores, statistics
 from caesura.engine.search import Search
 
@@ -51,10 +51,13 @@ class Denoising:
 def step(model: Model, work: Sequence[Denoising]) -> None:
     """One step of every canvas; a batch gives each canvas what it would get alone. A canvas that is to be verified is
     denoised once, in the same forward that first scores its token tree; the next one has its draft in the tree."""
-    drafting = [w for w in work if w.search is None or w.step == 0]
-    searching = [w for w in work if w.search is not None]
-    for w, logits in zip(drafting, forward(model, drafting, searching), strict=True):
-        decide(model, w, logits)
+    if isinstance(model.noise, Uniform):
+        renew(cast(Renoiser, model), model.noise.schedule, work)
+    else:
+        drafting = [w for w in work if w.search is None or w.step == 0]
+        searching = [w for w in work if w.search is not None]
+        for w, logits in zip(drafting, forward(model, drafting, searching), strict=True):
+            decide(model, w, logits)
     for w in work:
         if w.search is not None:
             w.search.prune()
@@ -64,22 +67,9 @@ def step(model: Model, work: Sequence[Denoising]) -> None:
 
 
 def forward(model: Model, work: Sequence[Denoising], searching: Sequence[Denoising] = ()) -> tuple[Tensor, ...]:
-    """Per canvas: logits [slots, width], and behind them those of its pins where the canvas is judged by them. Those of
-    the token trees go to their searches."""
-    canvases, rows = [], []
-    fresh = {id(w.kv): len(w.fresh) for w in work if w.fresh}
-    for w in work:
-        if isinstance(model.noise, Uniform):
-            w.state = w.state or renoise.start(model, [s.shown for s in w.canvas.slots], w.generator)
-            ids = w.canvas.ids(w.state.ids.tolist())
-        else:
-            ids = w.canvas.ids(model.noise.draw(len(w.canvas.slots), w.generator).tolist())
-        wanted = w.canvas.slot_rows() + ([row for row, _ in w.canvas.pins()] if w.judged else [])
-        at = w.kv.length + fresh.get(id(w.kv), 0)
-        conditioning = w.state.conditioning if w.state else None
-        canvases.append(Run(w.kv, ids, range(at, at + len(ids)), None, wanted, w.fresh, conditioning))
-        rows.append(len(wanted))
-        w.fresh = ()
+    """Per canvas: logits [slots, width]. Those of the token trees go to their searches."""
+    canvases = runs(model, work)
+    rows = [len(w.canvas.slots) for w in work]
     if not searching:
         parts: tuple[Tensor, ...] = model.denoise(canvases).split(rows)
         return parts
@@ -96,16 +86,28 @@ def forward(model: Model, work: Sequence[Denoising], searching: Sequence[Denoisi
     return parts
 
 
+def runs(model: Model, work: Sequence[Denoising]) -> list[Run]:
+    """A forward's rows of each canvas. Of uniform noise its pins are wanted too where the canvas is judged by them."""
+    found = []
+    fresh = {id(w.kv): len(w.fresh) for w in work if w.fresh}
+    for w in work:
+        if isinstance(model.noise, Uniform):
+            w.state = w.state or renoise.start(model, [s.shown for s in w.canvas.slots], w.generator)
+            ids = w.canvas.ids(w.state.ids.tolist())
+        else:
+            ids = w.canvas.ids(model.noise.draw(len(w.canvas.slots), w.generator).tolist())
+        wanted = w.canvas.slot_rows() + ([row for row, _ in w.canvas.pins()] if w.judged else [])
+        at = w.kv.length + fresh.get(id(w.kv), 0)
+        conditioning = w.state.conditioning if w.state else None
+        found.append(Run(w.kv, ids, range(at, at + len(ids)), None, wanted, w.fresh, conditioning))
+        w.fresh = ()
+    return found
+
+
 def decide(model: Model, w: Denoising, logits: Tensor) -> None:
-    """Accept, broadcast nulls, grow, lock."""
+    """Absorbing noise: accept, broadcast nulls, grow, lock."""
     canvas = w.canvas
-    slots = len(canvas.slots)
-    allowed = canvas.constrain(logits[:slots])
-    if isinstance(model.noise, Uniform):
-        settle(model, w, allowed)
-        if w.judged:
-            judge(w, logits)
-        return
+    allowed = canvas.constrain(logits)
     scores = statistics(allowed)
     observe(canvas, scores, beside(allowed, scores, model.null_id) if model.null_id is not None else None)
     if w.step == 0:
@@ -177,36 +179,79 @@ def healed_first(canvas: Canvas, accepted: list[bool]) -> list[bool]:
     ]
 
 
-def settle(model: Model, w: Denoising, logits: Tensor) -> None:
-    """Uniform noise: every slot that is not locked is decided anew, and the canvas is done when it is sure and none
-    moves. Probabilities are told as they were before they were cooled."""
-    noise, state, slots = model.noise, w.state, w.canvas.slots
-    assert isinstance(noise, Uniform)
+def renew(model: Renoiser, schedule: Schedule, work: Sequence[Denoising]) -> None:
+    """Uniform noise: a forward, what it says of each canvas, and the decision."""
+    of_forward = runs(model, work)
+    hidden = model.hidden(of_forward).split([len(run.wanted or ()) for run in of_forward])
+    for w, rows, outlook in zip(work, hidden, outlooks(model, schedule, work, hidden), strict=True):
+        settle(model, schedule, w, outlook.first(len(w.canvas.slots)))
+        if w.judged:
+            judge(model, w, rows, outlook)
+
+
+def outlooks(
+    model: Renoiser, schedule: Schedule, work: Sequence[Denoising], hidden: Sequence[Tensor]
+) -> list[renoise.Outlook]:
+    """Of each canvas, from its rows [slots and pins, hidden]. A grammar has to see all logits."""
+    asked = []
+    for w, rows in zip(work, hidden, strict=True):
+        pins = [w.canvas.vocabulary.anything] * (len(rows) - len(w.canvas.slots))
+        biases = [*w.canvas.biases(lambda *_: None), *pins]
+        asked.append(renoise.Asked(rows, schedule.temperature(w.step, w.of), biases))
+    free = [i for i, w in enumerate(work) if not w.canvas.ruled]
+    found = dict(zip(free, renoise.outlooks(model, [asked[i] for i in free]) if free else [], strict=True))
+    for i, w in enumerate(work):
+        if w.canvas.ruled:
+            raw, slots = model.logits(hidden[i]), len(w.canvas.slots)
+            allowed = torch.cat((w.canvas.constrain(raw[:slots]), raw[slots:]))
+            found[i] = renoise.of_logits(model, allowed, asked[i].temperature, raw)
+        else:
+            found[i] = healed(model, w.canvas, asked[i], found[i])
+    return [found[i] for i in range(len(work))]
+
+
+def healed(model: Renoiser, canvas: Canvas, asked: renoise.Asked, outlook: renoise.Outlook) -> renoise.Outlook:
+    """What may stand in a slot can depend on the best token of the one before, where a forced text takes several: then
+    that slot is asked again."""
+    known = asked.biases
+
+    def best(at: int, bias: Tensor) -> int | None:
+        return int(outlook.scores.token[0, at]) if known[at] is bias else None
+
+    while again := [at for at, bias in enumerate(canvas.biases(best)) if bias is not known[at]]:
+        known = [*canvas.biases(best), *known[len(canvas.slots) :]]
+        part = renoise.Asked(asked.hidden[again], asked.temperature, [known[at] for at in again])
+        outlook = outlook.but(again, renoise.outlooks(model, [part])[0])
+    return outlook
+
+
+def settle(model: Model, schedule: Schedule, w: Denoising, outlook: renoise.Outlook) -> None:
+    """Every slot that is not locked is decided anew, and the canvas is done when it is sure and none moves.
+    Probabilities are told as they were before they were cooled."""
+    state, slots = w.state, w.canvas.slots
     assert state is not None
-    movable = torch.tensor([not s.locked for s in slots], device=logits.device)
-    scores, accepted = renoise.advance(
-        model, state, logits, w.sampler, noise.schedule, w.step, w.of, w.generator, movable
-    )
-    logp = logits.log_softmax(-1).gather(1, state.best[:, None])[:, 0]
-    for slot, best, prob in zip(slots, state.best.tolist(), logp.exp().tolist(), strict=True):
+    movable = torch.tensor([not s.locked for s in slots], device=outlook.logit.device)
+    scores, accepted = renoise.advance(model, state, outlook, w.sampler, w.step, w.of, w.generator, movable)
+    probs = (outlook.logit - outlook.allowed).exp().tolist()
+    for slot, best, prob in zip(slots, state.best.tolist(), probs, strict=True):
         if not slot.locked:
             slot.draft, slot.prob, slot.shown = best, prob, None
     sure = scores.entropy[0][movable]
-    still = bool((state.stable[movable] >= noise.schedule.stability).all())
-    least = max(noise.schedule.confidence, BUDGET / len(slots))
+    still = bool((state.stable[movable] >= schedule.stability).all())
+    least = max(schedule.confidence, BUDGET / len(slots))
     w.finished = still and (float(sure.mean()) < least or bool(accepted[movable].all()))
     if not w.judged:
         lock(w, scores.entropy[0])
         w.finished = w.finished or all(s.locked for s in slots)
 
 
-def judge(w: Denoising, logits: Tensor) -> None:
+def judge(model: Renoiser, w: Denoising, hidden: Tensor, outlook: renoise.Outlook) -> None:
     """How well a canvas of this length fits, by what the model says of it before anything was forbidden."""
-    assert w.state is not None
-    pins = torch.tensor([pin for _, pin in w.canvas.pins()], dtype=torch.int64, device=logits.device)
-    ids = torch.cat((w.state.best, pins))
-    logp = logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(-1)
-    w.score = length.score(logp[: len(w.state.best)], logp[len(w.state.best) :]) if w.canvas.whole() else -math.inf
+    slots, pins = len(w.canvas.slots), [pin for _, pin in w.canvas.pins()]
+    ids = torch.tensor(pins, dtype=torch.int64, device=hidden.device)
+    logits = torch.cat((outlook.logit[:slots], model.score(hidden[slots:], ids)))
+    logp = logits - outlook.total
+    w.score = length.score(logp[:slots], logp[slots:]) if w.canvas.whole() else -math.inf
 
 
 def lock(w: Denoising, entropy: Tensor) -> None:

@@ -46,9 +46,8 @@ def generate(
                 kv, state.ids.tolist(), range(at, at + noise.canvas), fresh=fresh, conditioning=state.conditioning
             )
             logits, fresh = model.denoise([run]), []
-            scores, _ = renoise.advance(
-                model, state, logits, sampler, schedule, step, schedule.steps, generator, draw_all=True
-            )
+            outlook = renoise.of_logits(model, logits, schedule.temperature(step, schedule.steps))
+            scores, _ = renoise.advance(model, state, outlook, sampler, step, schedule.steps, generator, draw_all=True)
             step += 1
             if renoise.settled(schedule, state, scores):
                 break

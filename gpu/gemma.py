@@ -92,12 +92,14 @@ def ours(model: DiffusionGemma, context: int, canvas: int) -> Callable[[], objec
     ids = torch.randint(model.width, (context,), generator=generator, device=device).tolist()
     for start in range(0, context, model.chunk):
         model.prefill(ids[start : start + model.chunk], kv)
-    state = renoise.start(model, [None] * canvas, generator)
+    state, free = renoise.start(model, [None] * canvas, generator), torch.zeros(model.width, device=device)
 
     def step() -> None:
         at = range(context, context + canvas)
-        logits = model.denoise([Run(kv, state.ids.tolist(), at, conditioning=state.conditioning)])
-        renoise.advance(model, state, logits, entropy_bound.select, schedule, 24, 48, generator)
+        hidden = model.hidden([Run(kv, state.ids.tolist(), at, conditioning=state.conditioning)])
+        asked = renoise.Asked(hidden, schedule.temperature(24, 48), [free] * canvas)
+        outlook = renoise.outlooks(model, [asked])[0]
+        renoise.advance(model, state, outlook, entropy_bound.select, 24, 48, generator)
 
     return step
 

@@ -10,10 +10,12 @@ from caesura.engine.models import Run
 from caesura.engine.noise import Absorbing, Noise, Uniform
 from caesura.engine.tokenizer import Tokenizer
 
+from .tiny import Plain
+
 POOL = 997  # rows of noise, which are read from a place that is drawn
 
 
-class Noisy:
+class Noisy(Plain):
     """Absorbing noise and a null token, or uniform noise. `scale` is how sure the model is of what it does not know."""
 
     name, device, shift, tail, max_context, chunk = "noisy", "cpu", 0, 4, 768, 1024
@@ -61,6 +63,3 @@ class Noisy:
         at = torch.randint(POOL, (1,), generator=self._generator)
         rows = torch.arange(count) % POOL + at
         return self._pool[rows] * self.scale
-
-    def condition(self, logits: Tensor) -> None:
-        """Nothing is kept."""

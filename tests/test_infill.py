@@ -50,13 +50,13 @@ def model(random: Path) -> DiffusionGemma:
 def shown(model: DiffusionGemma, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     """Every run that the model is asked for."""
     runs = list[Run]()
-    inner = model.denoise
+    inner = model.hidden
 
     def watched(asked: list[Run]) -> Tensor:
         runs.extend(asked)
         return inner(asked)
 
-    monkeypatch.setattr(model, "denoise", watched)
+    monkeypatch.setattr(model, "hidden", watched)
     return runs
 
 
@@ -157,11 +157,12 @@ def test_a_pinned_slot_takes_nothing_from_the_budget_and_is_sure_of_itself(model
         state.best = torch.tensor([7, 8, 9])
         movable = torch.tensor([i != pinned for i in range(3)])
         sampler = entropy_bound.select
-        scores, taken = renoise.advance(model, state, logits, sampler, schedule, 0, 1, generator, movable)
+        outlook = renoise.of_logits(model, logits, schedule.temperature(0, 1))
+        scores, taken = renoise.advance(model, state, outlook, sampler, 0, 1, generator, movable)
         assert int(taken.sum()) == accepted
         assert (float(scores.entropy[0, 2]) == 0.0) == (pinned == 2)
         assert state.conditioning is not None
-        certain = model.condition(renoise.certainly(torch.tensor([9]), model.width))[0]
+        certain = model.embedded(torch.tensor([9]))[0]
         assert torch.allclose(state.conditioning[2], certain) == (pinned == 2)
 
 

@@ -16,8 +16,10 @@ from caesura import wire
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.models import Model, Run
 from caesura.engine.noise import Absorbing, Noise
+from caesura.engine.samplers import statistics
 from caesura.engine.scheduler import Event, Scheduler
 from caesura.engine.tokenizer import Tokenizer
+from caesura.kernels.head import Rows, Seen
 
 SPECIALS = ["<|endoftext|>", "<file_sep>"]
 VOCABULARY = 400
@@ -101,7 +103,39 @@ def make(folder: Path) -> Path:
     return folder
 
 
-class Scripted:
+class Plain:
+    """What a family of uniform noise is asked, for one whose hidden rows are its logits."""
+
+    def hidden(self, runs: Sequence[Run]) -> Tensor:
+        return self.denoise(runs)
+
+    def denoise(self, runs: Sequence[Run]) -> Tensor:
+        raise NotImplementedError
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+    def observe(self, rows: Rows) -> Seen:
+        z = rows.hidden + rows.bans[rows.which]
+        best, *rest = (values[0] for values in statistics(z / rows.temperature[:, None]))
+        found = self.score(z, best), z.logsumexp(-1), rows.hidden.logsumexp(-1)
+        return Seen(best, *rest, *found, torch.ones(len(z), 1), z.shape[1], torch.zeros(len(z), 1))
+
+    def score(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        return hidden.gather(1, ids[:, None])[:, 0]
+
+    def draw(self, rows: Rows, seen: Seen, at: Tensor) -> Tensor:
+        p = ((rows.hidden + rows.bans[rows.which]) / rows.temperature[:, None]).softmax(-1)
+        return (p.cumsum(-1) < at[:, None]).sum(-1)
+
+    def condition(self, logits: Tensor) -> None:
+        """It has said all."""
+
+    def embedded(self, ids: Tensor) -> None:
+        """As `condition`."""
+
+
+class Scripted(Plain):
     """A `Model` that answers each slot from a list, with logits of `sure` over zero, and null behind its end. Left to
     right it has no opinion."""
 
@@ -141,9 +175,6 @@ class Scripted:
                 token = self.answer[slot] if slot < len(self.answer) else self.null_id
                 rows[-1][0, 0 if token is None else token] = self.sure
         return torch.cat(rows)
-
-    def condition(self, logits: Tensor) -> None:
-        """It has said all."""
 
 
 class Clock:

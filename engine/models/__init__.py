@@ -17,6 +17,7 @@ from caesura.engine.cache import KV, Cache
 from caesura.engine.noise import Noise
 from caesura.engine.tokenizer import Tokenizer, TokenizerError
 from caesura.engine.weights import WeightsError
+from caesura.kernels.head import Rows, Seen
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "embedded"
 
@@ -71,6 +72,28 @@ class Model(Protocol):
     def condition(self, logits: Tensor) -> Tensor | None:
         """[rows, width] logits of a step -> [rows, hidden] for `Run.conditioning` of the next; None for a family
         without self-conditioning (Chen et al. 2022, Analog Bits)."""
+
+    def embedded(self, ids: Tensor) -> Tensor | None:
+        """The same for rows [n] that are certain of their token."""
+
+
+class Renoiser(Model, Protocol):
+    """A family of uniform noise: it is asked what it says of a slot, not for all logits."""
+
+    def hidden(self, runs: Sequence[Run]) -> Tensor:
+        """The wanted rows [rows, hidden] of a forward, of which `denoise` gives the logits."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[rows, hidden] -> [rows, width] float32."""
+
+    def observe(self, rows: Rows) -> Seen:
+        """The statistics of rows, and what the next step is conditioned on, in one pass over the vocabulary."""
+
+    def score(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        """The logit of one token of each row [rows]."""
+
+    def draw(self, rows: Rows, seen: Seen, at: Tensor) -> Tensor:
+        """A token [rows] for each uniform number."""
 
 
 class Verifier(Model, Protocol):

@@ -310,6 +310,9 @@ class BlockLlama:
     def condition(self, logits: Tensor) -> None:
         """The mask token says all that an earlier step could."""
 
+    def embedded(self, ids: Tensor) -> None:
+        """As `condition`."""
+
     def _lane(self, *, canvas: bool = False) -> Lane:
         return Lane(self.config.num_heads // self.config.num_kv_heads, canvas=canvas)
 

@@ -33,6 +33,7 @@ from caesura.engine.noise import Noise, Uniform
 from caesura.engine.prompts import TURNS
 from caesura.engine.tokenizer import Tokenizer
 from caesura.engine.weights import WeightsError
+from caesura.kernels import head
 from caesura.kernels.linear import Linear
 
 __all__ = ["QUANTISED", "Config", "DiffusionGemma", "canonical", "kept", "load"]
@@ -101,6 +102,7 @@ class DiffusionGemma:
         self.prompt = "chat"
         self.max_context, self._contexts = context, contexts
         self.chunk = CHUNK // 8 if self.device == "cpu" else CHUNK
+        self._head = head.Head(weights.head, weights.embed, config.softcap)
         self.scale = torch.tensor(config.hidden_size**0.5).to(self.dtype).item()  # rounded as the reference rounds it
 
     def __repr__(self) -> str:
@@ -115,13 +117,32 @@ class DiffusionGemma:
 
     @torch.inference_mode()
     def denoise(self, runs: Sequence[Run]) -> Tensor:
+        return self.logits(self.hidden(runs))
+
+    @torch.inference_mode()
+    def hidden(self, runs: Sequence[Run]) -> Tensor:
         fresh: dict[int, tuple[KV, Sequence[int]]] = {}
         for run in runs:
             if run.fresh:
                 fresh[id(run.kv)] = run.kv, run.fresh
-        hidden = rms(self._forward(runs, fresh), self.weights.norm, self.config.rms_norm_eps)
-        logits = linear(hidden, self.weights.head).float()
-        return logits.div_(self.config.softcap).tanh_().mul_(self.config.softcap)
+        return rms(self._forward(runs, fresh), self.weights.norm, self.config.rms_norm_eps)
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        return head.logits(self._head, hidden)
+
+    @torch.inference_mode()
+    def observe(self, rows: head.Rows) -> head.Seen:
+        seen = head.observe(self._head, rows)
+        return seen._replace(soft=seen.soft * self.scale)
+
+    @torch.inference_mode()
+    def score(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        return head.score(self._head, hidden, ids)
+
+    @torch.inference_mode()
+    def draw(self, rows: head.Rows, seen: head.Seen, at: Tensor) -> Tensor:
+        return head.draw(self._head, rows, seen, at)
 
     @torch.inference_mode()
     def condition(self, logits: Tensor) -> Tensor:
@@ -136,7 +157,7 @@ class DiffusionGemma:
         ids = [i for _, rows in fresh.values() for i in rows] + [i for run in runs for i in run.ids]
         positions = torch.cat([torch.arange(s.at, s.at + s.rows.stop - s.rows.start) for s in spans]).to(self.device)
         mode = torch.cat([torch.full((s.rows.stop - s.rows.start,), int(s.canvas)) for s in spans]).to(self.device)
-        x = self._embedded(torch.tensor(ids, device=self.device))
+        x = self.embedded(torch.tensor(ids, device=self.device))
         x = self._conditioned(x, runs, [s for s in spans if s.canvas])
         turns = {shape: self._turn(positions, shape) for shape in set(self.config.shapes)}
         masks = {sliding: [self._mask(span, sliding) for span in spans] for sliding in (False, True)}
@@ -155,7 +176,8 @@ class DiffusionGemma:
         rows = [range(len(run.ids)) if run.wanted is None else run.wanted for run in runs]
         return x[[start + row for start, of_run in zip(starts, rows, strict=True) for row in of_run]]
 
-    def _embedded(self, ids: Tensor) -> Tensor:
+    @torch.inference_mode()
+    def embedded(self, ids: Tensor) -> Tensor:
         return embedding(ids, self.weights.embed) * self.scale
 
     def _conditioned(self, x: Tensor, runs: Sequence[Run], spans: Sequence[Span]) -> Tensor:

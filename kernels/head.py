@@ -1,0 +1,311 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+"""The LM head and all that a denoise step asks of its logits, in one pass over the embedding E [V, D]: logits of whole
+rows, [rows, V], are never held.
+
+    z = cap * tanh(h E^T / cap) + ban        y = z / temperature        p = softmax(y)
+
+Of every row: the most probable token, its probability and its lead over the second, the entropy of p, what z says of
+that token, log-sum-exp of z before anything was banned, and the mean embedding p E that the next step is conditioned on
+(Chen et al. 2022, Analog Bits). With m = max y, s = sum e^(y-m) and u = sum (y-m) e^(y-m), the entropy is ln s - u/s.
+V is gone through by tiles: each gives its sums, and `merge` puts them together.
+
+A token is drawn in two steps (`draw`): a tile by its mass, then a token by the tile's logits, computed again. That
+takes one random number a row; the argmax of Gumbel noise would take one a logit, 67 million for 256 rows.
+
+Bytes: E once, 2*V*D in bfloat16, and per row 4*V/TILE*(2*TOP+4) of sums; FLOP 2*rows*V*D. Held logits that are read by
+a dozen operations are 12*4*rows*V bytes: at V = 262,144 and 256 rows more than twice as much as E.
+
+The mean embedding on a CPU goes along in the same pass, while a tile of E and its logits lie in the cache: 2*rows*V*D
+more FLOP, no more bytes. On a GPU it is gathered from the TOP best of each tile, K*D*2 bytes a row, where these have
+ENOUGH of the mass; rows where they have not read E a second time, behind logits that were kept for it in bfloat16.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding, embedding_bag, linear
+
+from caesura.kernels.jit import cdiv, fused, jit, power, tl
+
+TILE = 256  # tokens; of a GPU's program
+CACHE = 1 << 18  # numbers of E that a CPU works on at once
+TOP = 8  # best tokens that a tile tells of
+KEPT = 64  # best tokens of a row whose embeddings are gathered
+ENOUGH = 0.999  # of the mass
+SPLITS = 16  # of the vocabulary, where rows are too flat to be gathered
+FAR = -80.0  # nats below the best; subnormal numbers would make a CPU's products four times slower
+NEVER = -1e30  # a ban: finite, so that nothing becomes 0 * inf
+
+
+@dataclass(frozen=True)
+class Head:
+    matrix: Tensor  # [V, D], E in the logits
+    embed: Tensor  # [V, D], E in the mean; of most models the same
+    cap: float  # of the logits
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What is asked: `bans` are float32 of 0 where a token may stand and NEVER where not;
+    `which` of them holds for each row."""
+
+    hidden: Tensor  # [rows, D]
+    temperature: Tensor  # float32 [rows]
+    bans: Tensor  # [n, V]
+    which: Tensor  # int64 [rows]
+
+    def some(self, at: Tensor) -> "Rows":
+        """Rows by number."""
+        return Rows(self.hidden[at], self.temperature[at], self.bans, self.which[at])
+
+
+class Parts(NamedTuple):
+    """Of each tile, [rows, tiles]; `top` and `ids` [rows, tiles, k], best first; `mass` and `lean` are s and u."""
+
+    top: Tensor
+    ids: Tensor
+    raw: Tensor
+    told: Tensor
+    mass: Tensor
+    lean: Tensor
+
+
+class Seen(NamedTuple):
+    """Of each row: best token, its probability, its lead, and the entropy in nats, all cooled; its logit, and
+    log-sum-exp of all logits with bans and without, before cooling; the share of each tile [rows, tiles] of `width`
+    tokens; the mean embedding [rows, D]."""
+
+    token: Tensor
+    prob: Tensor
+    margin: Tensor
+    entropy: Tensor
+    best: Tensor
+    told: Tensor
+    raw: Tensor
+    shares: Tensor
+    width: int
+    soft: Tensor
+
+    def some(self, at: Tensor) -> "Seen":
+        """Rows by number."""
+        return self._replace(**{n: t[at] for n, t in self._asdict().items() if n != "width"})
+
+
+def observe(head: Head, rows: Rows) -> Seen:
+    return launch(head, rows) if fused(rows.hidden) else reference(head, rows)
+
+
+def logits(head: Head, hidden: Tensor) -> Tensor:
+    """All of them, float32 [rows, V], for who cannot do without."""
+    z = linear(hidden, head.matrix).float()
+    return z.div_(head.cap).tanh_().mul_(head.cap)
+
+
+# The reference, tile by tile
+
+
+def breadth(size: int) -> int:
+    """Tokens of a tile, so that its embeddings of that size and its logits stay in a CPU's cache."""
+    return max(TILE, CACHE // size)
+
+
+def reference(head: Head, rows: Rows) -> Seen:
+    count, step = len(rows.hidden), breadth(head.matrix.shape[1])
+    soft = torch.zeros(count, head.embed.shape[1], device=rows.hidden.device)
+    peak = torch.full((count, 1), -torch.inf, device=soft.device)
+    parts = []
+    for low in range(0, len(head.matrix), step):
+        part = Head(head.matrix[low : low + step], head.embed[low : low + step], head.cap)
+        z = logits(part, rows.hidden)
+        raw = z.logsumexp(-1)
+        z += rows.bans[:, low : low + step][rows.which]
+        best, at = z.max(-1, keepdim=True)
+        second = z.scatter_(1, at, -torch.inf).amax(-1, keepdim=True)
+        z.scatter_(1, at, best)
+        told = z.logsumexp(-1)
+        y = (z - best).div_(rows.temperature[:, None]).clamp_(min=FAR)
+        p = y.exp()
+        parts.append(
+            Parts(torch.cat((best, second), 1), torch.cat((at, at), 1) + low, raw, told, p.sum(-1), y.mul_(p).sum(-1))
+        )
+        highest = torch.maximum(peak, best / rows.temperature[:, None])
+        here = (best / rows.temperature[:, None] - highest).exp()
+        soft = soft * (peak - highest).exp() + (p.to(part.embed.dtype) @ part.embed).float() * here
+        peak = highest
+    seen = merge(Parts(*(torch.stack(column, 1) for column in zip(*parts, strict=True))), rows.temperature, step)
+    return seen._replace(soft=(soft * seen.prob[:, None]).to(head.embed.dtype))  # at its peak p is 1 / s
+
+
+def merge(parts: Parts, temperature: Tensor, width: int) -> Seen:
+    """Rows from the sums of their tiles; all but the mean embedding."""
+    top, order = parts.top.flatten(1).topk(2)
+    token = parts.ids.flatten(1).gather(1, order[:, :1])[:, 0]
+    best, second = top[:, 0], top[:, 1]
+    below = (parts.top[..., 0] - best[:, None]) / temperature[:, None]
+    scale = below.exp()
+    mass = parts.mass * scale
+    s = mass.sum(-1)
+    u = (parts.lean * scale + below.clamp_min(-1e4) * mass).sum(-1)
+    margin = (1 - ((second - best) / temperature).exp()) / s
+    return Seen(
+        token,
+        1 / s,
+        margin,
+        s.log() - u / s,
+        best,
+        parts.told.logsumexp(-1),
+        parts.raw.logsumexp(-1),
+        mass / s[:, None],
+        width,
+        top.new_empty(0),
+    )
+
+
+def score(head: Head, hidden: Tensor, ids: Tensor) -> Tensor:
+    """The logit of one token of each row, float32 [rows]."""
+    z = (hidden * embedding(ids, head.matrix)).sum(-1, dtype=torch.float32)
+    return z.div_(head.cap).tanh_().mul_(head.cap)
+
+
+def draw(head: Head, rows: Rows, seen: Seen, at: Tensor) -> Tensor:
+    """A token [rows] of p for each uniform number `at` in [0, 1): the tile that its share falls into, then the token.
+    The embeddings of one tile a row are read, so ask for few rows."""
+    shares, last = seen.shares, len(head.matrix) - 1
+    ends = shares.cumsum(-1)
+    tile = (ends <= at[:, None]).sum(-1, keepdim=True).clamp_max(shares.shape[1] - 1)
+    within = (at[:, None] - (ends - shares).gather(1, tile)) / shares.gather(1, tile)
+    ids = tile * seen.width + torch.arange(seen.width, device=tile.device)
+    known = ids.clamp_max(last)
+    z = torch.einsum("rd,rtd->rt", rows.hidden, embedding(known, head.matrix)).float()
+    z = z.div_(head.cap).tanh_().mul_(head.cap) + rows.bans[rows.which[:, None], known]
+    y = z.masked_fill_(ids > last, -torch.inf).div_(rows.temperature[:, None])
+    drawn = (y.softmax(-1).cumsum(-1) <= within).sum(-1, keepdim=True)
+    return ids.gather(1, torch.minimum(drawn, y.isfinite().sum(-1, keepdim=True) - 1))[:, 0]
+
+
+# The kernels
+
+
+@jit
+def _scan(
+    hidden_ptr, matrix_ptr, warm_ptr, bans_ptr, which_ptr, top_ptr, ids_ptr, sums_ptr, kept_ptr,
+    rows, vocabulary, cap, tiles,
+    D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr, TOP: tl.constexpr,
+):  # fmt: skip
+    # Blocks of rows are next to each other in the launch, so that a tile of E comes from memory once and then from L2.
+    r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    tile = tl.program_id(1)
+    v = tile * BLOCK_V + tl.arange(0, BLOCK_V)
+    d = tl.arange(0, BLOCK_D)
+    there = r < rows
+    known = v < vocabulary
+    z = tl.zeros((BLOCK_R, BLOCK_V), dtype=tl.float32)
+    for low in range(0, D, BLOCK_D):
+        inside = low + d < D
+        h = tl.load(hidden_ptr + r[:, None] * D + low + d[None], mask=there[:, None] & inside[None], other=0.0)
+        e = tl.load(
+            matrix_ptr + v[:, None].to(tl.int64) * D + low + d[None], mask=known[:, None] & inside[None], other=0.0
+        )
+        z = tl.dot(h, tl.trans(e), z, input_precision="ieee")
+    shrunk = tl.exp(-2.0 * tl.abs(z) / cap)  # tanh without overflow
+    z = tl.where(z < 0, -cap, cap) * (1.0 - shrunk) / (1.0 + shrunk)
+    out = r * tiles + tile
+
+    z = tl.where(known[None], z, float("-inf"))
+    highest = tl.max(z, 1)
+    tl.store(sums_ptr + out, highest + tl.log(tl.sum(tl.exp(z - highest[:, None]), 1)), mask=there)
+    which = tl.load(which_ptr + r, mask=there, other=0)
+    z += tl.load(
+        bans_ptr + which[:, None].to(tl.int64) * vocabulary + v[None], mask=there[:, None] & known[None], other=0.0
+    )
+    best = tl.max(z, 1)
+    warm = tl.load(warm_ptr + r, mask=there, other=1.0)
+    y = (z - best[:, None]) / warm[:, None]
+    p = tl.exp(y)
+    size = rows * tiles
+    tl.store(sums_ptr + size + out, best + tl.log(tl.sum(tl.exp(z - best[:, None]), 1)), mask=there)
+    tl.store(sums_ptr + 2 * size + out, tl.sum(p, 1), mask=there)
+    tl.store(sums_ptr + 3 * size + out, tl.sum(tl.maximum(y, -1e4) * p, 1), mask=there)
+    held = r[:, None].to(tl.int64) * vocabulary + v[None]
+    # Below the tile's best: what weighs something is near 0, where 16 bits are fine.
+    tl.store(kept_ptr + held, tl.maximum(y, -1e4).to(kept_ptr.dtype.element_ty), mask=there[:, None] & known[None])
+
+    for k in range(TOP):
+        at = tl.argmax(z, 1)
+        tl.store(top_ptr + out * TOP + k, tl.max(z, 1), mask=there)
+        tl.store(ids_ptr + out * TOP + k, tile * BLOCK_V + at, mask=there)
+        z = tl.where(tl.arange(0, BLOCK_V)[None] == at[:, None], float("-inf"), z)
+
+
+@jit
+def _mean(
+    kept_ptr, level_ptr, flat_ptr, embed_ptr, out_ptr,
+    rows, vocabulary, share, tiles,
+    D: tl.constexpr, BLOCK_R: tl.constexpr, TILE: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    # A block of rows of which none is flat reads nothing of E.
+    r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
+    split = tl.program_id(2)
+    there = r < rows
+    flat = tl.load(flat_ptr + r, mask=there, other=0)
+    if tl.max(flat, 0) > 0:
+        mean = tl.zeros((BLOCK_R, BLOCK_D), dtype=tl.float32)
+        for low in range(split * share, tl.minimum(split * share + share, vocabulary), BLOCK_V):
+            v = low + tl.arange(0, BLOCK_V)
+            known = v < vocabulary
+            held = r[:, None].to(tl.int64) * vocabulary + v[None]
+            y = tl.load(kept_ptr + held, mask=there[:, None] & known[None], other=float("-inf")).to(tl.float32)
+            y += tl.load(level_ptr + r * tiles + low // TILE, mask=there, other=0.0)[:, None]
+            e = tl.load(
+                embed_ptr + v[:, None].to(tl.int64) * D + d[None], mask=known[:, None] & (d < D)[None], other=0.0
+            )
+            mean = tl.dot(tl.exp(y).to(e.dtype), e, mean, input_precision="ieee")
+        out = (split * rows + r[:, None]) * D + d[None]
+        tl.store(out_ptr + out, mean, mask=there[:, None] & (d < D)[None])
+
+
+# Their launchers
+
+
+def launch(head: Head, rows: Rows) -> Seen:
+    (count, size), vocabulary, device = rows.hidden.shape, len(head.matrix), rows.hidden.device
+    assert rows.hidden.is_contiguous()
+    assert head.matrix.is_contiguous()
+    assert head.embed.is_contiguous()
+    assert rows.bans.is_contiguous()
+    tiles, block = cdiv(vocabulary, TILE), min(64, max(16, power(count)))
+    top = torch.empty(count, tiles, TOP, device=device)
+    ids = torch.empty(count, tiles, TOP, dtype=torch.int32, device=device)
+    sums = torch.empty(4, count, tiles, device=device)
+    kept = torch.empty(count, vocabulary, dtype=head.embed.dtype, device=device)
+    # Shared memory of a stage: (64 + 256) * 64 * 2 bytes = 40 KiB; two stages.
+    _scan[(cdiv(count, block), tiles)](
+        rows.hidden, head.matrix, rows.temperature, rows.bans, rows.which, top, ids, sums, kept,
+        count, vocabulary, head.cap, tiles,
+        D=size, BLOCK_R=block, BLOCK_V=TILE, BLOCK_D=min(64, max(16, power(size))), TOP=TOP, num_warps=8, num_stages=2,
+    )  # fmt: skip
+    seen = merge(Parts(top, ids.long(), *sums), rows.temperature, TILE)
+    best = top.flatten(1).topk(min(KEPT, tiles * TOP))
+    total = best.values[:, :1] / rows.temperature[:, None] - seen.prob.log()[:, None]
+    p = (best.values / rows.temperature[:, None] - total).exp()
+    mass = p.sum(-1, keepdim=True)
+    near = ids.flatten(1).gather(1, best.indices)
+    soft = embedding_bag(near, head.embed, mode="sum", per_sample_weights=(p / mass).to(head.embed.dtype))
+    flat, level = mass < ENOUGH, top[..., 0] / rows.temperature[:, None] - total
+    return seen._replace(soft=torch.where(flat, mean(head, kept, level, flat[:, 0]).to(soft.dtype), soft))
+
+
+def mean(head: Head, kept: Tensor, level: Tensor, flat: Tensor) -> Tensor:
+    """p E [rows, D] of the flat rows, 0 of others, from ln p [rows, V] less `level` [rows, tiles]."""
+    (count, vocabulary), size = kept.shape, head.embed.shape[1]
+    block, share = min(64, max(16, power(count))), TILE * cdiv(vocabulary, TILE * SPLITS)
+    out = torch.zeros(cdiv(vocabulary, share), count, size, device=kept.device)
+    _mean[(cdiv(count, block), cdiv(size, 128), len(out))](
+        kept, level, flat.to(torch.int32), head.embed, out,
+        count, vocabulary, share, level.shape[1],
+        D=size, BLOCK_R=block, TILE=TILE, BLOCK_V=64, BLOCK_D=128, num_warps=4, num_stages=3,
+    )  # fmt: skip
+    return out.sum(0)

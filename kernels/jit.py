@@ -1,0 +1,31 @@
+"""Triton where it is installed: beside a CUDA build of torch on Linux. Elsewhere the references are all there is.
+
+A kernel file reads from top to bottom: what is computed and what it must move, the reference in PyTorch, the kernel,
+its launcher. The public function takes the kernel where `fused` says so. With TRITON_INTERPRET=1 the launchers run on a
+CPU, one program after another: that is how the tests run them.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+from torch import Tensor
+
+try:
+    import triton
+    import triton.language as tl
+    from triton import cdiv, jit
+    from triton import next_power_of_2 as power
+except ImportError:
+    triton = None
+    tl: Any = SimpleNamespace(constexpr=None)  # type: ignore[no-redef]  # what the kernels' signatures name
+
+    def jit(function: Any) -> Any:
+        return function
+
+
+__all__ = ["cdiv", "fused", "jit", "power", "tl"]
+
+
+def fused(x: Tensor) -> bool:
+    """Whether kernels run where this tensor lies."""
+    return triton is not None and x.is_cuda

@@ -1,0 +1,145 @@
+"""The LM head in one pass: what it says of each row is what the whole logits say."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from caesura.kernels import head, jit
+from caesura.kernels.head import Head, Rows, Seen
+
+CAP = 30.0
+SHAPES = [(1, 16, 7), (3, 40, 300), (17, 33, 1000), (5, 123, 517)]  # rows, D, V
+needs_triton = pytest.mark.skipif(jit.triton is None, reason="Triton is not for this platform")
+WAYS = [pytest.param(head.reference, id="reference"), pytest.param(head.launch, id="kernel", marks=needs_triton)]
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several tiles also of a small vocabulary."""
+    monkeypatch.setattr(head, "TILE", 64)
+    monkeypatch.setattr(head, "CACHE", 1)
+    monkeypatch.setattr(head, "KEPT", 16)
+
+
+def asked(rows: int, size: int, vocabulary: int, sharp: float = 3.0) -> tuple[Head, Rows]:
+    """Two sets of bans: none, and half of the vocabulary."""
+    generator = torch.Generator().manual_seed(rows + vocabulary)
+    embed = torch.randn(vocabulary, size, generator=generator)
+    hidden = torch.randn(rows, size, generator=generator) * sharp
+    bans = torch.zeros(2, vocabulary)
+    bans[1, ::2] = head.NEVER
+    warm = torch.rand(rows, generator=generator) * 0.4 + 0.4
+    return Head(embed, embed, CAP), Rows(hidden, warm, bans, torch.arange(rows) % 2)
+
+
+def whole(of: Head, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits, those with bans, and p."""
+    raw = head.logits(of, rows.hidden)
+    z = raw + rows.bans[rows.which]
+    return raw, z, (z / rows.temperature[:, None]).softmax(-1)
+
+
+def check(of: Head, rows: Rows, seen: Seen, close: float) -> None:
+    raw, z, p = whole(of, rows)
+    best = p.topk(2)
+    assert torch.equal(seen.token, best.indices[:, 0])
+    logp = z.log_softmax(-1).gather(1, seen.token[:, None])[:, 0]
+    entropy = -(p * p.clamp_min(1e-30).log()).sum(-1)
+    expected = (best.values[:, 0], best.values[:, 0] - best.values[:, 1], entropy, logp, raw.logsumexp(-1))
+    found = (seen.prob, seen.margin, seen.entropy, seen.best - seen.told, seen.raw)
+    for one, right in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, right, atol=close, rtol=close)
+    tiles = torch.stack([part.sum(-1) for part in p.split(seen.width, -1)], 1)
+    torch.testing.assert_close(seen.shares, tiles, atol=close, rtol=close)
+
+
+@pytest.mark.parametrize("observe", WAYS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_it_says_what_whole_logits_say(observe: object, shape: tuple[int, int, int]) -> None:
+    of, rows = asked(*shape)
+    assert callable(observe)
+    check(of, rows, observe(of, rows), 2e-5)
+
+
+@pytest.mark.parametrize("observe", WAYS)
+@pytest.mark.parametrize("sharp", [0.02, 0.5, 8.0])
+def test_the_mean_embedding_is_exact_however_flat_the_row(observe: object, sharp: float) -> None:
+    of, rows = asked(5, 40, 1000, sharp)
+    assert callable(observe)
+    mean = whole(of, rows)[2] @ of.embed
+    close = 5e-3 if observe is head.launch and sharp > 1 else 2e-5  # what is gathered leaves out a thousandth
+    torch.testing.assert_close(observe(of, rows).soft, mean, atol=close, rtol=close)
+
+
+@needs_triton
+def test_only_a_flat_row_reads_the_whole_embedding() -> None:
+    of, _ = asked(5, 40, 1000)
+    kept = torch.full((5, 1000), torch.nan)
+    untouched = head.mean(of, kept, torch.zeros(5, 16), torch.zeros(5, dtype=torch.bool))
+    assert torch.equal(untouched, torch.zeros(5, 40))
+    assert head.mean(of, kept, torch.zeros(5, 16), torch.ones(5, dtype=torch.bool)).isnan().all()
+
+
+@pytest.mark.parametrize("observe", WAYS)
+def test_half_precision(observe: object) -> None:
+    of, rows = asked(17, 64, 400, 0.5)
+    assert callable(observe)
+    small = Head(of.embed.half(), of.embed.half(), CAP)
+    half = observe(small, Rows(rows.hidden.half(), rows.temperature, rows.bans, rows.which))
+    embed, hidden = of.embed.half().float(), rows.hidden.half().float()
+    p = whole(Head(embed, embed, CAP), Rows(hidden, rows.temperature, rows.bans, rows.which))[2]
+    torch.testing.assert_close(half.prob, p.amax(-1), atol=3e-3, rtol=1e-2)
+    torch.testing.assert_close(half.soft.float(), p @ embed, atol=1e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("observe", WAYS)
+def test_tokens_are_drawn_as_often_as_they_are_probable(observe: object) -> None:
+    of, rows = asked(2, 16, 300, 0.4)
+    assert callable(observe)
+    seen, (_, _, p), count = observe(of, rows), whole(of, rows), 4000
+    at = (torch.arange(count) + 0.5) / count
+    for row in range(2):
+        same = torch.full((count,), row)
+        many = Rows(rows.hidden[same], rows.temperature[same], rows.bans, rows.which[same])
+        drawn = head.draw(of, many, seen._replace(shares=seen.shares[same]), at)
+        often = torch.bincount(drawn, minlength=300) / count
+        assert (often - p[row]).abs().max() <= 2 / count  # evenly spaced numbers hit each within one step
+        assert (often[rows.bans[rows.which[row]] < 0] == 0).all()
+
+
+def test_the_ends_of_the_unit_interval_draw_tokens() -> None:
+    of, rows = asked(2, 16, 300, 8.0)
+    seen = head.reference(of, rows)
+    for at in (0.0, 1 - 2**-24):
+        drawn = head.draw(of, rows, seen, torch.full((2,), at))
+        assert (whole(of, rows)[2].gather(1, drawn[:, None]) > 0).all()
+
+
+def test_a_token_is_scored_as_among_all() -> None:
+    of, rows = asked(5, 40, 1000)
+    ids = torch.tensor([0, 999, 3, 500, 17])
+    torch.testing.assert_close(head.score(of, rows.hidden, ids), whole(of, rows)[0].gather(1, ids[:, None])[:, 0])
+
+
+def test_a_row_is_what_it_is_alone() -> None:
+    of, rows = asked(17, 33, 1000)
+    together = head.reference(of, rows)
+    alone = head.reference(of, Rows(rows.hidden[4:5], rows.temperature[4:5], rows.bans, rows.which[4:5]))
+    assert together.token[4] == alone.token[0]
+    torch.testing.assert_close(together.soft[4], alone.soft[0])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+@pytest.mark.parametrize("sharp", [0.01, 0.3])
+def test_the_kernel_at_the_real_shape(monkeypatch: pytest.MonkeyPatch, sharp: float) -> None:
+    monkeypatch.undo()
+    generator = torch.Generator("cuda").manual_seed(0)
+    embed = torch.randn(262_144, 2816, generator=generator, device="cuda", dtype=torch.bfloat16)
+    hidden = torch.randn(32, 2816, generator=generator, device="cuda", dtype=torch.bfloat16) * sharp
+    of = Head(embed, embed, CAP)
+    bans = torch.zeros(1, 262_144, device="cuda")
+    rows = Rows(hidden, torch.full((32,), 0.6, device="cuda"), bans, torch.zeros(32, dtype=torch.int64, device="cuda"))
+    kernel, reference = head.launch(of, rows), head.reference(of, rows)
+    torch.testing.assert_close(kernel.entropy, reference.entropy, atol=5e-2, rtol=2e-2)
+    torch.testing.assert_close(kernel.soft.float(), reference.soft.float(), atol=3e-2, rtol=3e-2)
