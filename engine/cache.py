@@ -145,8 +145,9 @@ class Cache:
         return f"<Cache {self._leased} leased, {len(self._free)} free, {self.reused} of {self.asked} tokens reused>"
 
     def serve(self, peers: int) -> None:
-        """Keep as many free entries as those peers need to find each its own again, at the next `give`."""
+        """Keep as many free entries as those peers need to find each its own again, as far as there are entries."""
         self._spare = SPARE + max(0, peers - 1)
+        self._trim()
 
     @property
     def full(self) -> bool:
@@ -177,7 +178,11 @@ class Cache:
     def give(self, kv: KV) -> None:
         kv.truncate(len(kv.ids))
         self._leased -= 1
-        self._free.append(kv)
+        if kv.ids:  # a job that ended before it read anything must not cost another its context
+            self._free.append(kv)
+        self._trim()
+
+    def _trim(self) -> None:
         del self._free[: max(0, len(self._free) - min(self._spare, self._entries - self._leased))]
 
 

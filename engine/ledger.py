@@ -80,9 +80,8 @@ class Ledger:
         return [key for key, peer in self.peers.items() if now - peer.heard > lease_s]
 
     def leave(self, peer: bytes) -> bool:
-        """Forget a peer and its jobs. True when the worker may hold some of them."""
-        known = self.peers.pop(peer, None)
-        return known is not None and any(job.forwarded for job in known.jobs.values())
+        """Forget a peer and its jobs. True when it was known: the worker keeps a context for each it has heard of."""
+        return self.peers.pop(peer, None) is not None
 
     # Jobs
 

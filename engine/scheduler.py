@@ -115,7 +115,9 @@ class Scheduler:
             return [*events, (peer, wire.Failed(job=message.job, code="invalid", message=problem[:256]))]
         self._peers.add(peer)
         self.cache.serve(len(self._peers))
-        self.jobs.append(Live(peer, message, next(self._orders), now))
+        # It keeps the place of the job it supersedes: else whoever types falls behind everybody at each key.
+        order = min((live.order for live in older), default=next(self._orders))
+        self.jobs.append(Live(peer, message, order, now))
         return events
 
     def _problem(self, job: wire.Infill) -> str:
@@ -193,7 +195,6 @@ class Scheduler:
             return
         began = clock()
         if live.layout is None or live.kv is None:
-            live.started = began
             job = live.job
             live.layout = lay(
                 self.model,
@@ -215,6 +216,10 @@ class Scheduler:
         elif len(missing) > chunk and room.prefill:
             room.prefill = False
             self.model.prefill(missing[:chunk], live.kv)
+        else:
+            return
+        if live.started is None:
+            live.started = began
         live.prefill_s += clock() - began
 
     def _begin(self, live: Live, fresh: Sequence[int]) -> None:

@@ -92,9 +92,9 @@ def unstage(arguments: argparse.Namespace) -> None:
     model, corpus = arguments.work / "model", arguments.work / "corpus"
     model.mkdir(exist_ok=True)
     corpus.mkdir(exist_ok=True)
-    for name in ("config.json", "tokenizer.json", "manifest.json", "context.safetensors"):
-        if (arguments.embedded / name).exists():  # the update of the context path, if the model has one
-            shutil.copy(arguments.embedded / name, model)
+    for path in arguments.embedded.iterdir():
+        if path.name != "base.safetensors":
+            shutil.copy(path, model)
     join(staged, model / "base.safetensors")
     expected = json.loads((model / "manifest.json").read_text())["files"]["base.safetensors"]
     assert sha256(model / "base.safetensors") == expected, "the base does not match its manifest"

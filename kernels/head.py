@@ -188,7 +188,7 @@ def draw(head: Head, rows: Rows, seen: Seen, at: Tensor) -> Tensor:
 # The kernels
 
 
-@jit
+@jit(do_not_specialize=["rows"])  # which change from step to step, and must not wait for the compiler
 def _scan(
     hidden_ptr, matrix_ptr, warm_ptr, bans_ptr, which_ptr, top_ptr, ids_ptr, sums_ptr, kept_ptr,
     rows, vocabulary, cap, tiles,
@@ -239,7 +239,7 @@ def _scan(
         z = tl.where(tl.arange(0, BLOCK_V)[None] == at[:, None], float("-inf"), z)
 
 
-@jit
+@jit(do_not_specialize=["rows"])
 def _mean(
     kept_ptr, level_ptr, flat_ptr, embed_ptr, out_ptr,
     rows, vocabulary, share, tiles,

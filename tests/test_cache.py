@@ -152,6 +152,15 @@ def test_free_entries_are_bounded_on_their_own() -> None:
     assert cache.lease([0] * 4).length == 0
 
 
+def test_a_job_that_read_nothing_costs_no_other_its_context() -> None:
+    cache = Cache([Kept(1, 1)], entries=9)
+    for kv in [filled(cache, [n] * 4) for n in range(3)]:
+        cache.give(kv)
+    for _ in range(5):
+        cache.give(cache.lease([9] * 4))
+    assert [cache.lease([n] * 4).length for n in (2, 1)] == [4, 4]
+
+
 def test_more_peers_keep_more_free_entries_as_long_as_they_are_there() -> None:
     cache = Cache([Kept(1, 1)], entries=9)
     cache.serve(3)
@@ -159,5 +168,4 @@ def test_more_peers_keep_more_free_entries_as_long_as_they_are_there() -> None:
         cache.give(kv)
     assert repr(cache).startswith("<Cache 0 leased, 5 free")
     cache.serve(1)
-    cache.give(cache.lease([8] * 4))
     assert repr(cache).startswith("<Cache 0 leased, 3 free")

@@ -367,6 +367,31 @@ def test_one_peers_many_jobs_do_not_keep_another_waiting(tiny: BlockLlama) -> No
     assert (b"one", "j") in [(peer, event.job) for peer, event in events if isinstance(event, wire.Locked)]
 
 
+def test_a_key_keeps_the_place_of_the_one_before(tiny: BlockLlama) -> None:
+    """Else whoever types falls behind everybody else's cold context at each key."""
+    scheduler, clock = Scheduler(Scripted(tiny.tokenizer, [])), Clock()
+    prefix, suffix = JOBS["long"]
+    for peer in range(3):
+        scheduler.take(b"%d" % peer, infill("a", f"# {peer}\n{prefix}", suffix), 0.0)
+    scheduler.take(b"0", infill("b", f"# 0\n{prefix}l", suffix), 0.0)
+    heard = list[bytes]()
+    while scheduler.busy:
+        heard += [peer for peer, event in scheduler.step(clock) if isinstance(event, wire.Done)]
+    assert heard[0] == b"0"
+
+
+def test_the_time_a_job_waits_for_room_is_told_as_waiting(tiny: BlockLlama) -> None:
+    scheduler, clock = Scheduler(Scripted(tiny.tokenizer, [])), Clock()
+    prefix, suffix = JOBS["long"]
+    for peer in (b"0", b"1"):
+        scheduler.take(peer, infill("a", f"# {peer!r}\n{prefix}", suffix), 0.0)
+    found = dict[bytes, wire.Timings]()
+    while scheduler.busy:
+        clock.now += 0.01
+        found |= {peer: event.timings for peer, event in scheduler.step(clock) if isinstance(event, wire.Done)}
+    assert found[b"1"].queue_ms > 20 + found[b"0"].queue_ms
+
+
 class Counted(Scripted):
     """Counts the context rows that it reads."""
 

@@ -350,7 +350,7 @@ def test_the_teacher_is_the_model_as_it_fills(model, tokenizer, tmp_path, trains
 
 
 def test_a_taught_model_is_nearer_to_its_teacher_than_one_left_alone(model, corpus, tokenizer, tmp_path):
-    deep = Path(shutil.copytree(model, tmp_path / "deep"))
+    deep = exported(network(model, "canvas"), model, tmp_path)
     lively = {name: t * 20 if name == "norm" else t for name, t in load_file(model / "base.safetensors").items()}
     save_file(lively, deep / "base.safetensors")
     weights.write_manifest(deep, {})
@@ -397,6 +397,22 @@ def test_compiled_layers_are_built_once(model, tokenizer):
     compiled = net.losses(made, data, NULL)
     assert counted.frame_count == 2  # context and canvas
     assert torch.allclose(plain.ce, compiled.ce, atol=0.05)
+
+
+def test_as_many_layers_are_built_as_a_student_and_its_teacher_take(model, tokenizer):
+    """Contexts, and canvases of both sizes, with gradients and without, and of the teacher without."""
+    torch._dynamo.reset()
+    student, teacher = network(model, "all"), network(model, "canvas")
+    counted = CompileCounterWithBackend("eager")
+    for one in (student, teacher):
+        one.before = torch.compile(net.before, dynamic=False, fullgraph=True, backend=counted)
+    sizes = {data["ids"].shape[-1]: data for data in (batch(tokenizer, step=step) for step in range(8))}
+    assert len(sizes) == 2
+    for data in sizes.values():
+        net.losses(student, data, NULL, teacher)
+        with torch.no_grad():
+            net.losses(student, data, NULL)
+    assert counted.frame_count == 9
 
 
 # ---- gaps read left to right

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention, silu
+from torch.nn.functional import cross_entropy, linear, one_hot, scaled_dot_product_attention, silu
 
 from caesura.engine.models.block_llama import MATRICES, SPECIALS, Config, rms_norm, rotary, rotate
 
@@ -99,7 +99,9 @@ class Net:
         self.trained = {name: nn.Parameter(t.to(device)) for name, t in trained.items()}
         self.base = {} if trains == "all" else {name: t.to(device, self.dtype) for name, t in base.items()}
         self.turn = [t.to(device, self.dtype) for t in rotary(config, torch.arange(POSITIONS))]
-        # Few shapes: contexts, and canvases of each bucket, with gradients and without.
+        # Few shapes: contexts, and canvases of each bucket, with gradients and without; a teacher's on top are more than
+        # the eight that are built for a function before it is given up.
+        torch._dynamo.config.recompile_limit = 32
         self.before = torch.compile(before, dynamic=False, fullgraph=True, disable=not compiled)
         self.after = torch.compile(after, dynamic=False, fullgraph=True, disable=not compiled)
 
@@ -193,8 +195,10 @@ class Read(NamedTuple):
 
     slots: Tensor
     slot_labels: Tensor
-    ordered: Tensor  # left to right: context rows, and canvases that are read so
+    ordered: Tensor  # left to right: context rows, and behind them canvases that are read so
     ordered_labels: Tensor
+    contexts: int  # how many of them are context rows
+    picked: Tensor  # [contexts, canvases, rows] bool: which rows the slots are
 
 
 def read(net: Net, batch: Mapping[str, Tensor], *, ordered: bool) -> Read:
@@ -207,9 +211,10 @@ def read(net: Net, batch: Mapping[str, Tensor], *, ordered: bool) -> Read:
     picked = (labels >= 0) & ~causal
     real = torch.arange(1, hidden.shape[1], device=hidden.device) < batch["lengths"][:, None]
     real &= ordered
-    follow = torch.cat((batch["context"][:, 1:][real], labels[causal & ordered]))
+    context = batch["context"][:, 1:][real]
+    follow = torch.cat((context, labels[causal & ordered]))
     left = torch.cat((hidden[:, :-1][real], rows[causal & ordered]))
-    return Read(linear(rows[picked], table).float(), labels[picked], linear(left, table).float(), follow)
+    return Read(linear(rows[picked], table).float(), labels[picked], linear(left, table).float(), follow, len(context), picked)
 
 
 class Losses(NamedTuple):
@@ -228,13 +233,15 @@ def losses(net: Net, batch: Mapping[str, Tensor], null: int, teacher: Net | None
     if teacher is not None:
         with torch.no_grad():
             taught = read(teacher, batch, ordered=ordered)
-        slots, follow = softened(slots, taught.slots), softened(follow, taught.ordered)
+        slots = softened(slots, taught.slots)
+        # What the teacher says left to right it says by its context path: its canvas path may never have read so.
+        hard = one_hot(follow[found.contexts :], taught.ordered.shape[1]).to(slots.dtype)
+        follow = torch.cat((softened(follow[: found.contexts], taught.ordered[: found.contexts]), hard))
     ce = cross_entropy(found.slots, slots, reduction="none")
     causal = cross_entropy(found.ordered, follow) if ordered else ce.new_zeros(())
     labels = batch["labels"]
-    picked = (labels >= 0) & ~batch["causal"][..., None]
     number = torch.arange(labels.shape[0] * labels.shape[1], device=labels.device).view(*labels.shape[:2], 1)
-    return Losses(ce, found.slot_labels == null, number.expand_as(labels)[picked], causal)
+    return Losses(ce, found.slot_labels == null, number.expand_as(labels)[found.picked], causal)
 
 
 def softened(labels: Tensor, logits: Tensor) -> Tensor:

@@ -171,6 +171,8 @@ def begin(model: Path, net: Net) -> None:
 def teacher_of(arguments: argparse.Namespace) -> Net:
     """The model of `--teacher`: its context path, and its canvas path with the update it may have. Nothing learns."""
     folder, device = arguments.teacher, arguments.device
+    if not (folder / "adapter.safetensors").is_file():
+        raise SystemExit(f"train: {folder} has no adapter.safetensors, so its canvases would teach noise; take a whole model.")
     config = Config.read(json.loads((folder / "config.json").read_text()))
     net = Net(config, base_of(folder), "canvas", device=device, compiled=arguments.compile)
     begin(folder, net)
@@ -296,7 +298,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--contexts", type=int, default=4, help="contexts of a step, or gaps")
     parser.add_argument("--held", type=int, default=32, help="held-out contexts, or gaps")
     parser.add_argument("--seed", type=int, default=0)
-    Trainer(parser.parse_args(argv)).train()
+    arguments = parser.parse_args(argv)
+    if arguments.teacher and arguments.trains == "context":
+        parser.error("--teacher teaches canvases; it has nothing to say to --trains context.")
+    Trainer(arguments).train()
 
 
 if __name__ == "__main__":

@@ -98,13 +98,14 @@ def markdown(report: Report) -> str:
     for measure in MEASURES:
         lines.append([f"**{measure}**", *(_figure(over_groups(report, row, measure)) for row in named)])
     lines.append(["**calibration error %**", *(_figure(_percent(calibration_error(curve(report, r)))) for r in named)])
-    return f"{_table(head, lines)}\n{_table(*_curves(report))}"
+    curves = _curves(report)
+    return _table(head, lines) + (f"\n{_table(*curves)}" if curves[1] else "")
 
 
 def _curves(report: Report) -> tuple[list[str], list[list[str]]]:
     """Of the fills that a row held so likely, how many in a hundred were exact, and how many there were."""
     found = {row: curve(report, row) for row in rows(report)}
-    count = max(map(len, found.values()))
+    count = max(map(len, found.values()), default=0)
     head = ["held likely, %", *(f"{100 * i // count}-{100 * (i + 1) // count}" for i in range(count))]
     lines = [
         [row, *(f"{100 * right / n:.0f} of {n}" if n else "" for n, _, right in bins)] for row, bins in found.items()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, gelu, linear, scaled_dot_product_attention
+from torch.nn.functional import embedding, gelu, linear
 
 from caesura.engine import memory
 from caesura.engine.cache import KV, Cache, Kept
@@ -34,6 +34,8 @@ from caesura.engine.prompts import TURNS
 from caesura.engine.tokenizer import Tokenizer
 from caesura.engine.weights import WeightsError
 from caesura.kernels import head
+from caesura.kernels.attention import attention
+from caesura.kernels.experts import experts
 from caesura.kernels.linear import Linear
 
 __all__ = ["QUANTISED", "Config", "DiffusionGemma", "canonical", "kept", "load"]
@@ -42,6 +44,7 @@ log = logging.getLogger("caesura.engine")
 
 CONTEXT = 8192  # tokens of context used unless more is asked for
 CHUNK = 512  # context rows of a step on a GPU, about 10 ms there; an eighth of it on a CPU
+EVERYTHING = 1 << 62  # columns: the window of a full layer
 CONTEXTS = 4  # kept in memory at most, so that each document finds its own again
 
 
@@ -160,12 +163,11 @@ class DiffusionGemma:
         x = self.embedded(torch.tensor(ids, device=self.device))
         x = self._conditioned(x, runs, [s for s in spans if s.canvas])
         turns = {shape: self._turn(positions, shape) for shape in set(self.config.shapes)}
-        masks = {sliding: [self._mask(span, sliding) for span in spans] for sliding in (False, True)}
         for number, layer in enumerate(self.weights.layers):
             sliding = layer.shape.sliding
 
             def attend(q: Tensor, k: Tensor, v: Tensor, n: int = number, sliding: bool = sliding) -> Tensor:
-                parts = [self._attend(n, q, k, v, s, m, sliding) for s, m in zip(spans, masks[sliding], strict=True)]
+                parts = [self._attend(n, q, k, v, span, sliding) for span in spans]
                 return torch.cat(parts) if len(parts) > 1 else parts[0]
 
             x = self._layer(layer, x, attend, turns[layer.shape]) * layer.scalar[mode, None]
@@ -213,24 +215,13 @@ class DiffusionGemma:
         ends where the context does."""
         return max(0, span.context - (self.config.sliding_window - 1)) if sliding else 0
 
-    def _mask(self, span: Span, sliding: bool) -> Tensor | None:
-        """What each context row sees, bool [rows, columns]; a canvas sees all columns."""
-        if span.canvas:
-            return None
-        end = span.at + span.rows.stop - span.rows.start
-        rows = torch.arange(span.at, end, device=self.device)[:, None]
-        columns = torch.arange(self._low(span, sliding), end, device=self.device)
-        mask = columns <= rows
-        return mask & (columns > rows - self.config.sliding_window) if sliding else mask
-
-    def _attend(
-        self, number: int, q: Tensor, k: Tensor, v: Tensor, span: Span, mask: Tensor | None, sliding: bool
-    ) -> Tensor:
+    def _attend(self, number: int, q: Tensor, k: Tensor, v: Tensor, span: Span, sliding: bool) -> Tensor:
         """Rows [all, heads, width] -> [rows of the span, heads * width]."""
-        rows = span.rows
+        rows, low = span.rows, self._low(span, sliding)
         span.kv.put(number, span.at, k[rows].transpose(0, 1), v[rows].transpose(0, 1))
-        keys, values = span.kv.get(number, self._low(span, sliding), span.at + rows.stop - rows.start)
-        return attention(q[rows], keys, values, mask)
+        keys, values = span.kv.get(number, low, span.at + rows.stop - rows.start)
+        window = self.config.sliding_window if sliding else EVERYTHING
+        return attention(q[rows], keys, values, None if span.canvas else span.at - low, window)
 
     def _layer(self, layer: Layer, x: Tensor, attend: "Attend", turn: tuple[Tensor, Tensor]) -> Tensor:
         """One layer over rows [rows, hidden], without its scalar."""
@@ -242,7 +233,9 @@ class DiffusionGemma:
         v = rms(raw if layer.v is None else layer.v(h).unflatten(-1, (-1, width)), None, eps)
         x = x + rms(layer.o(attend(q, k, v)), layer.post_attention_norm, eps)
         dense = gated(rms(x, layer.pre_mlp_norm, eps), layer.gate, layer.up, layer.down)
-        chosen = experts(layer, rms(x, layer.pre_moe_norm, eps), *self._route(layer, x))
+        chosen = experts(
+            rms(x, layer.pre_moe_norm, eps), *self._route(layer, x), layer.expert_gate_up, layer.expert_down
+        )
         both = rms(dense, layer.post_mlp_norm, eps) + rms(chosen, layer.post_moe_norm, eps)
         return x + rms(both, layer.post_norm, eps)
 
@@ -275,51 +268,6 @@ def _spans(runs: Sequence[Run], fresh: Mapping[int, tuple[KV, Sequence[int]]]) -
         spans.append(Span(run.kv, slice(start, start + len(run.ids)), at, at, canvas=True))
         start += len(run.ids)
     return spans
-
-
-def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """q [rows, heads, width], keys and values [key heads, columns, width] -> [rows, heads * width]; the scale is 1.
-
-    Query heads that share a key head are laid out as more rows of it, so that keys are read once.
-    """
-    rows, heads, width = q.shape
-    groups = keys.shape[0]
-    share = heads // groups
-    folded = q.view(rows, groups, share, width).permute(1, 2, 0, 3)  # [groups, share, rows, width]
-    keys, values = keys[:, None], values[:, None]
-    if q.dtype == torch.float32:  # torch's fused kernel for CPUs has a quick exp, a thousandth of a logit off
-        scores = folded @ keys.transpose(2, 3)
-        if mask is not None:
-            scores.masked_fill_(~mask, -torch.inf)
-        out = scores.softmax(-1) @ values
-    elif mask is None:
-        flat = folded.reshape(1, groups, share * rows, width)
-        out = scaled_dot_product_attention(flat, keys[None, :, 0], values[None, :, 0], scale=1.0)
-        out = out.view(groups, share, rows, width)
-    else:
-        wide = (groups, share, *keys.shape[2:])
-        out = scaled_dot_product_attention(folded, keys.expand(wide), values.expand(wide), attn_mask=mask, scale=1.0)
-    return out.permute(2, 0, 1, 3).reshape(rows, -1)
-
-
-def experts(layer: Layer, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Every row's experts [rows, top_k], weighted and summed in float32. The rows are sorted by expert, so that each
-    matrix is read once."""
-    rows, top_k = chosen.shape
-    order = chosen.flatten().argsort(stable=True)
-    counts = chosen.flatten().bincount(minlength=len(layer.expert_scale)).tolist()
-    ordered = x[order // top_k]
-    out = torch.empty_like(ordered)
-    start = 0
-    for expert, count in enumerate(counts):
-        if count:
-            span = slice(start, start + count)
-            gate, up = layer.expert_gate_up[expert](ordered[span]).chunk(2, -1)
-            out[span] = layer.expert_down[expert](gelu(gate, approximate="tanh") * up)
-            start += count
-    back = torch.empty(rows * top_k, x.shape[1], device=x.device)
-    back[order] = out * weights.flatten()[order, None]
-    return back.view(rows, top_k, -1).sum(1).to(x.dtype)
 
 
 def kept(config: Config) -> list[Kept]:

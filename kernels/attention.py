@@ -1,0 +1,256 @@
+"""Attention of a few rows over the KV cache and each other: a canvas sees every column, context rows are causal within
+a window. The scale is 1 and the softmax float32.
+
+The query heads that share a key head are more rows of it: M = rows * heads / key heads. A program keeps the float32
+sums of a block of M and goes through its columns once (Milakov and Gimelshein, Online normalizer calculation for
+softmax, 2018; Dao et al., FlashAttention, 2022). Few rows make few blocks, so the columns are split as well until every
+processor has work, and a second kernel merges the splits (Dao et al., Flash-Decoding, 2023).
+
+Bytes in 16 bits: keys and values 4*columns*key heads*width read from memory once, and again from L2 by every further
+block of M; q and the result 4*rows*heads*width. Splits, if there are more than one, write and read
+8*splits*rows*heads*width of partial sums. FLOP: 4*rows*heads*columns*width. A head of 512 reads its keys from L2 and
+computes its scores twice, see `_blocks`: 6 for 4.
+"""
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from caesura.kernels.jit import cdiv, fused, jit, power, tl
+
+
+def reference(q: Tensor, keys: Tensor, values: Tensor, first: int | None, window: int) -> Tensor:
+    """As `attention`. Query heads that share a key head are laid out as more rows of it, so that keys are read once."""
+    rows, heads, width = q.shape
+    groups = keys.shape[0]
+    share = heads // groups
+    mask = None
+    if first is not None:
+        at = torch.arange(first, first + rows, device=q.device)[:, None]
+        columns = torch.arange(keys.shape[1], device=q.device)
+        mask = (columns <= at) & (columns > at - window)
+    folded = q.view(rows, groups, share, width).permute(1, 2, 0, 3)  # [groups, share, rows, width]
+    keys, values = keys[:, None], values[:, None]
+    if q.dtype == torch.float32:  # torch's fused kernel for CPUs has a quick exp, a thousandth of a logit off
+        scores = folded @ keys.transpose(2, 3)
+        if mask is not None:
+            scores.masked_fill_(~mask, -torch.inf)
+        out = scores.softmax(-1) @ values
+    elif mask is None:
+        flat = folded.reshape(1, groups, share * rows, width)
+        out = scaled_dot_product_attention(flat, keys[None, :, 0], values[None, :, 0], scale=1.0)
+        out = out.view(groups, share, rows, width)
+    else:
+        wide = (groups, share, *keys.shape[2:])
+        out = scaled_dot_product_attention(folded, keys.expand(wide), values.expand(wide), attn_mask=mask, scale=1.0)
+    return out.permute(2, 0, 1, 3).reshape(rows, -1)
+
+
+# What changes from step to step is not specialised on: a longer context must not wait for the compiler.
+@jit(do_not_specialize=["rows", "columns", "first", "window", "splits"])
+def _attend(
+    q,
+    keys,
+    values,
+    extent,  # int32 [2], the first column there is and where they end; or None: there are `columns` of them
+    out,  # the result; or [splits, rows, heads, width] float32 sums of values, not yet divided, and beside them
+    peaks,  # [splits, rows, heads] float32, the largest score times log2(e); or None
+    totals,  # [splits, rows, heads] float32, the sum of the weights; or None
+    rows,
+    columns,
+    first,
+    window,
+    splits,
+    q_row,
+    q_head,
+    key_head,
+    key_column,
+    value_head,
+    value_column,
+    HEADS: tl.constexpr,
+    SHARE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+):
+    PARTS: tl.constexpr = BLOCK_D // BLOCK_V
+    block, split = tl.program_id(0), tl.program_id(2)
+    group, part = tl.program_id(1) // PARTS, tl.program_id(1) % PARTS
+    d = tl.arange(0, BLOCK_D)
+    e = part * BLOCK_V + tl.arange(0, BLOCK_V)
+    m = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    row, head = m // SHARE, group * SHARE + m % SHARE  # the heads of a row lie together: a causal block spans few rows
+    q += row.to(tl.int64)[:, None] * q_row + head[:, None] * q_head
+    queries = tl.load(q + d[None, :], mask=(row < rows)[:, None] & (d < WIDTH)[None, :], other=0.0)
+
+    if extent is None:
+        low, high = 0, columns
+    else:
+        low, high = tl.load(extent), tl.load(extent + 1)
+    if CAUSAL:
+        last = tl.minimum((block * BLOCK_M + BLOCK_M - 1) // SHARE, rows - 1)
+        low = tl.maximum(low, first + block * BLOCK_M // SHARE - window + 1)
+        high = tl.minimum(high, first + last + 1)
+    each = tl.cdiv(tl.cdiv(high - low, BLOCK_N), splits) * BLOCK_N
+    start = low + split * each
+    stop = tl.minimum(start + each, high)
+
+    keys += group.to(tl.int64) * key_head
+    values += group.to(tl.int64) * value_head
+    # Finite at first: a row that sees nothing of a block gets weights exp2(-inf - peak) = 0, and not exp2(-inf + inf).
+    peak = tl.full([BLOCK_M], -1e30, tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    sums = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
+    for n in range(start, stop, BLOCK_N):
+        at = n + tl.arange(0, BLOCK_N)
+        there = at < stop
+        k = tl.load(keys + at[:, None] * key_column + d, mask=there[:, None] & (d < WIDTH)[None, :], other=0.0)
+        # exp(s) = exp2(s * log2(e)), and exp2 is what the hardware has. Multiplied into q, it would be rounded.
+        scores = tl.dot(queries, tl.trans(k), input_precision="ieee") * 1.4426950408889634
+        seen = there[None, :]
+        if CAUSAL:
+            ahead = first + row[:, None] - at[None, :]
+            seen = seen & (ahead >= 0) & (ahead < window)
+        scores = tl.where(seen, scores, float("-inf"))
+        higher = tl.maximum(peak, tl.max(scores, 1))
+        weights = tl.exp2(scores - higher[:, None])
+        decay = tl.exp2(peak - higher)
+        total = total * decay + tl.sum(weights, 1)
+        v = tl.load(values + at[:, None] * value_column + e, mask=there[:, None] & (e < WIDTH)[None, :], other=0.0)
+        sums = tl.dot(weights.to(v.dtype), v, sums * decay[:, None], input_precision="ieee")
+        peak = higher
+
+    place = row.to(tl.int64) * HEADS + head
+    if peaks is None:
+        sums = sums / total[:, None]
+    else:
+        place += split.to(tl.int64) * rows * HEADS
+        if part == 0:
+            tl.store(peaks + place, peak, mask=row < rows)
+            tl.store(totals + place, total, mask=row < rows)
+    out += place[:, None] * WIDTH + e[None, :]
+    tl.store(out, sums.to(out.dtype.element_ty), mask=(row < rows)[:, None] & (e < WIDTH)[None, :])
+
+
+@jit(do_not_specialize=["splits", "places"])
+def _merge(sums, peaks, totals, out, splits, places, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr):
+    """One head of one row: what the splits summed, brought to the highest peak among them; eight splits at once, so
+    that their loads do not wait for each other."""
+    place = tl.program_id(0).to(tl.int64)
+    d = tl.arange(0, BLOCK_D)
+    peak = tl.full([], -1e30, tl.float32)
+    total = tl.full([], 0.0, tl.float32)
+    whole = tl.zeros([BLOCK_D], tl.float32)
+    for n in range(0, splits, 8):
+        split = n + tl.arange(0, 8)
+        at = place + split * places
+        one = tl.load(peaks + at, mask=split < splits, other=float("-inf"))
+        part = tl.load(totals + at, mask=split < splits, other=0.0)
+        held = (split < splits)[:, None] & (d < WIDTH)[None, :]
+        tile = tl.load(sums + at[:, None] * WIDTH + d[None, :], mask=held, other=0.0)
+        higher = tl.maximum(peak, tl.max(one, 0))
+        decay, weights = tl.exp2(peak - higher), tl.exp2(one - higher)
+        total = total * decay + tl.sum(part * weights, 0)
+        whole = whole * decay + tl.sum(tile * weights[:, None], 0)
+        peak = higher
+    tl.store(out + place * WIDTH + d, (whole / total).to(out.dtype.element_ty), mask=d < WIDTH)
+
+
+def launch(
+    q: Tensor, keys: Tensor, values: Tensor, first: int | None, window: int, extent: Tensor | None = None
+) -> Tensor:
+    """As `attention`. With `extent`, int32 [2] on the device, a canvas sees only the columns from extent[0] to
+    extent[1]: a CUDA graph is given whole buffers, and each replay says how much of them holds."""
+    rows, heads, width = q.shape
+    groups, columns, _ = keys.shape
+    assert extent is None or first is None
+    assert q.stride(2) == keys.stride(2) == values.stride(2) == 1
+    share = heads // groups
+    processors, roomy = _device(q.device)
+    block_m, block_n, block_v, warps = _blocks(rows * share, width, q.element_size(), roomy)
+    block_d = max(16, power(width))
+    grid = cdiv(rows * share, block_m), groups * block_d // block_v
+    reach = columns if first is None else min(columns, window + block_m // share)
+    # A split of as many columns as a block has rows: its partial sums are twice the bytes of the columns. No smaller.
+    splits = max(1, min(processors // (grid[0] * grid[1]), reach // block_m))
+    steps = cdiv(reach, block_n)
+    splits = cdiv(steps, cdiv(steps, splits))  # none without a step to do
+
+    out = torch.empty(rows, heads * width, dtype=q.dtype, device=q.device)
+    sums, peaks, totals = out, None, None
+    if splits > 1:
+        sums = torch.empty(splits, rows, heads, width, device=q.device)
+        peaks, totals = torch.empty(2, splits, rows, heads, device=q.device)
+    _attend[*grid, splits](
+        q,
+        keys,
+        values,
+        extent,
+        sums,
+        peaks,
+        totals,
+        rows,
+        columns,
+        first or 0,
+        min(window, (first or 0) + rows),  # no row can look further back; of 32 bits
+        splits,
+        q.stride(0),
+        q.stride(1),
+        keys.stride(0),
+        keys.stride(1),
+        values.stride(0),
+        values.stride(1),
+        HEADS=heads,
+        SHARE=share,
+        WIDTH=width,
+        CAUSAL=first is not None,
+        BLOCK_M=block_m,
+        BLOCK_N=block_n,
+        BLOCK_D=block_d,
+        BLOCK_V=block_v,
+        num_warps=warps,
+        num_stages=2,
+    )
+    if splits > 1:
+        _merge[rows * heads,](sums, peaks, totals, out, splits, rows * heads, WIDTH=width, BLOCK_D=block_d)
+    return out
+
+
+@cache
+def _device(device: torch.device) -> tuple[int, bool]:
+    """How many processors it has, and whether each has 227 KB of shared memory (Hopper, B200) or only some 100."""
+    if device.type != "cuda":
+        return 12, True  # as tests pretend: enough that columns are split
+    properties = torch.cuda.get_device_properties(device)
+    return properties.multi_processor_count, properties.major in (9, 10)
+
+
+def _blocks(m: int, width: int, itemsize: int, roomy: bool) -> tuple[int, int, int, int]:
+    """Rows, columns and value width of a program's blocks, and its warps.
+
+    Of 16 bits: a warp has 16 rows, since the compiler makes warps beyond that repeat the others' scores, and the sums
+    of its rows are at most 256 wide, 128 registers a thread. So a head of 512 has two programs, each for half of the
+    values. Shared memory holds the block of q and, of keys and values, the columns at work and on Hopper those under
+    way. Roomy, it is 128 KB + 2 * 32 * (1 + 1/2) KB = 224 KB for heads of 512 and 64 + 2 * 64 * (1/2 + 1/2) = 192 KB
+    for 256; else 64 + 16 * (1 + 1/2) = 88 KB and 32 + 32 * (1/2 + 1/2) = 64 KB, and a few KB for the weights.
+    """
+    if itemsize == 4:  # no tensor cores, which would round: small blocks, which registers hold
+        return 16, 16, min(max(16, power(width)), 256), 4
+    block_m = 128 if roomy and m > 64 else 64
+    block_n = max(16, min(block_m // 2, (16384 if roomy else 8192) // width))
+    return block_m, block_n, min(max(16, power(width)), 256), block_m // 16
+
+
+def attention(q: Tensor, keys: Tensor, values: Tensor, first: int | None, window: int) -> Tensor:
+    """q [rows, heads, width], keys and values [key heads, columns, width] -> [rows, heads * width].
+
+    Where `first` is None, every row sees every column. Else row r stands at column first + r and sees the columns up to
+    its own, the last `window` of them.
+    """
+    return (launch if fused(q) else reference)(q, keys, values, first, window)

@@ -1,0 +1,137 @@
+"""Attention over the KV cache: the kernel finds what plain products find, whatever is split, shared or out of sight."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton")
+
+from caesura.kernels.attention import attention, launch, reference
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where there is no GPU, Triton interprets
+
+# Rows that fill up a block may see nothing and divide zero by zero; they are not stored.
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered in divide:RuntimeWarning")
+
+ALL = 1 << 62  # a window that hides nothing
+TOLERANCES = [(torch.float32, 1e-5, 1e-5), (torch.float16, 2e-3, 2e-3)]
+Given = tuple[Tensor, Tensor, Tensor]
+# rows, heads, key heads, columns, width
+CANVASES = [
+    (1, 4, 4, 1, 16),  # a single row that sees itself
+    (5, 4, 2, 123, 24),
+    (17, 6, 1, 300, 32),  # more rows of one key head than a block has
+    (7, 2, 1, 380, 16),  # twelve splits
+    (3, 8, 2, 250, 256),
+    (2, 8, 1, 200, 512),  # two programs share a head's values
+]
+# rows, heads, key heads, columns, width, first, window
+CAUSAL = [
+    (1, 2, 1, 1, 16, 0, ALL),
+    (17, 4, 2, 17, 32, 0, ALL),  # nothing before the rows themselves
+    (17, 4, 2, 140, 32, 123, ALL),
+    (30, 6, 2, 230, 16, 200, 40),  # of many blocks a row sees only the end, and of some splits nothing
+    (90, 2, 2, 90, 16, 0, 1),  # itself alone
+    (70, 2, 1, 260, 24, 190, 64),
+    (3, 4, 1, 130, 512, 120, ALL),  # columns behind the last row are nobody's
+]
+
+
+def inputs(rows: int, heads: int, groups: int, columns: int, width: int, dtype: torch.dtype) -> Given:
+    """q, keys and values: the latter views into buffers of more columns, with nonsense around them, not to be read."""
+    generator = torch.Generator().manual_seed(rows * 1000 + columns)
+    q = torch.randn(rows, heads, width, generator=generator) * 3 / math.sqrt(width)
+    buffers = torch.full((2, groups, columns + 9, width), torch.nan)
+    buffers[:, :, 4 : 4 + columns] = torch.randn(2, groups, columns, width, generator=generator)
+    keys, values = buffers.to(DEVICE, dtype)[:, :, 4 : 4 + columns]
+    return q.to(DEVICE, dtype), keys, values
+
+
+def exact(q: Tensor, keys: Tensor, values: Tensor, first: int | None, window: int) -> Tensor:
+    """Row by row and head by head, from the columns that the row sees alone."""
+    rows, heads, width = q.shape
+    share, out = heads // len(keys), torch.empty(rows, heads, width, dtype=torch.float64, device=q.device)
+    for row in range(rows):
+        low, high = 0, keys.shape[1]
+        if first is not None:
+            low, high = max(0, first + row - window + 1), first + row + 1
+        for head in range(heads):
+            k, v = (x[head // share, low:high].double() for x in (keys, values))
+            out[row, head] = (k @ q[row, head].double()).softmax(0) @ v
+    return out.flatten(1)
+
+
+def assert_equal(found: Tensor, expected: Tensor, atol: float, rtol: float) -> None:
+    torch.testing.assert_close(found.double(), expected.double(), atol=atol, rtol=rtol)
+
+
+@pytest.mark.parametrize(("dtype", "atol", "rtol"), TOLERANCES)
+@pytest.mark.parametrize("shape", CANVASES)
+def test_a_canvas_sees_every_column(shape: tuple[int, ...], dtype: torch.dtype, atol: float, rtol: float) -> None:
+    rows, heads, groups, columns, width = shape
+    given = inputs(rows, heads, groups, columns, width, dtype)
+    expected = exact(*given, None, 1)
+    for path in (reference, launch, attention):
+        found = path(*given, None, 1)  # a canvas has no window
+        assert found.shape == (rows, heads * width)
+        assert found.dtype == dtype
+        assert_equal(found, expected, atol, rtol)
+
+
+@pytest.mark.parametrize(("dtype", "atol", "rtol"), TOLERANCES)
+@pytest.mark.parametrize("shape", CAUSAL)
+def test_a_context_row_sees_its_window(shape: tuple[int, ...], dtype: torch.dtype, atol: float, rtol: float) -> None:
+    rows, heads, groups, columns, width, first, window = shape
+    given = inputs(rows, heads, groups, columns, width, dtype)
+    expected = exact(*given, first, window)
+    for path in (reference, launch, attention):
+        assert_equal(path(*given, first, window), expected, atol, rtol)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_columns_that_no_row_sees_are_not_read(dtype: torch.dtype) -> None:
+    q, keys, values = inputs(5, 4, 2, 300, 16, dtype)
+    expected = launch(q, keys, values, 250, 20)
+    for unseen in (slice(0, 231), slice(255, 300)):
+        keys[:, unseen], values[:, unseen] = torch.nan, torch.nan
+    assert torch.equal(launch(q, keys, values, 250, 20), expected)
+
+
+def test_large_scores_far_apart_neither_overflow_nor_vanish() -> None:
+    q, keys, values = inputs(4, 2, 1, 150, 32, torch.float32)
+    q *= 300  # the largest score decides, in whichever split it is
+    for sign in (1, -1):
+        assert_equal(launch(sign * q, keys, values, None, ALL), exact(sign * q, keys, values, None, ALL), 1e-4, 1e-4)
+
+
+def test_rows_may_be_a_slice_of_wider_ones() -> None:
+    q, keys, values = inputs(9, 4, 2, 70, 16, torch.float32)
+    wide = torch.full((9, 6, 40), torch.nan, device=DEVICE)
+    wide[:, 1:5, 3:19] = q
+    assert torch.equal(launch(wide[2:7, 1:5, 3:19], keys, values, None, ALL), launch(q[2:7], keys, values, None, ALL))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("low", "high"), [(0, 300), (0, 5), (37, 38), (41, 290)])
+def test_an_extent_is_a_slice_that_the_device_chooses(low: int, high: int, dtype: torch.dtype) -> None:
+    q, keys, values = inputs(7, 4, 2, 300, 16, dtype)
+    expected = exact(q, keys[:, low:high], values[:, low:high], None, ALL)
+    keys[:, :low], keys[:, high:], values[:, :low], values[:, high:] = (torch.nan,) * 4
+    extent = torch.tensor([low, high], dtype=torch.int32, device=DEVICE)
+    assert_equal(launch(q, keys, values, None, ALL, extent), expected, 2e-3, 2e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+@pytest.mark.parametrize(("groups", "width"), [(8, 256), (2, 512)])
+@pytest.mark.parametrize(("rows", "columns", "first", "window"), [
+    (16, 2064, None, ALL), (256, 8448, None, ALL), (1, 1024, None, ALL), (512, 1535, 1023, 1024), (37, 4133, 4096, ALL),
+])  # fmt: skip
+def test_on_a_gpu_at_the_real_shapes(
+    rows: int, columns: int, first: int | None, window: int, groups: int, width: int
+) -> None:
+    q, keys, values = inputs(rows, 16, groups, columns, width, torch.bfloat16)
+    expected = reference(q.float(), keys.float(), values.float(), first, window)
+    assert_equal(attention(q, keys, values, first, window), expected, 2e-2, 2e-2)
