@@ -86,12 +86,15 @@ class Room:
 class Scheduler:
     """Canvases of all peers over one model."""
 
-    def __init__(self, model: Model, on_fault: Callable[[Exception], None] = lambda error: None) -> None:
+    def __init__(
+        self, model: Model, on_fault: Callable[[Exception], None] = lambda error: None, *, live: int = LIVE
+    ) -> None:
         self.model = model
         self._on_fault = on_fault  # told of our own bugs, which cost only the job that met them
         self.vocabulary = Vocabulary(model)
         self.cache = model.cache()
         self.jobs: list[Live] = []  # by arrival
+        self._live = live  # jobs that run together
         self._peers: set[bytes] = set()  # that have asked and are still there
         self._orders = itertools.count()
 
@@ -152,7 +155,7 @@ class Scheduler:
         Speculation waits while anything else is live: the step's forwards are the others' alone."""
         events = self.expire(clock())
         wanted = [live for live in self.jobs if live.job.priority != "speculative"] or self.jobs
-        chosen, room = in_turn(wanted)[:LIVE], Room(self.model.chunk)
+        chosen, room = in_turn(wanted)[: self._live], Room(self.model.chunk)
         for live in chosen:
             if live.kv is None and self.cache.full:
                 events += self._give_way(live)

@@ -546,7 +546,7 @@ def script(checkout, name, *arguments, **environment):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_without_a_gpu_the_queue_says_so():
-    assert script(ROOT, "queue").count("skipped, there is no CUDA device here.") == 4
+    assert script(ROOT, "queue").count("skipped, there is no CUDA device here.") == 5
 
 
 def test_staged_trained_taken_and_joined(model, corpus, tmp_path):
@@ -594,7 +594,9 @@ def test_the_bench_runs_at_tiny_size(tmp_path):
     assert {line["canvas"] for line in document["steps"]} == {16}
 
 
-def test_the_steps_of_the_26b_shape_run_at_tiny_size_in_every_precision(tmp_path):
+@pytest.fixture
+def small_gemma(tmp_path):
+    """DiffusionGemma's configuration with every size small."""
     config = json.loads((ROOT / "gpu" / "diffusiongemma-26b.json").read_text())
     sizes = {"hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 6, "num_attention_heads": 2}
     sizes |= {"num_key_value_heads": 2, "num_global_key_value_heads": 1, "head_dim": 16, "global_head_dim": 32}
@@ -603,7 +605,28 @@ def test_the_steps_of_the_26b_shape_run_at_tiny_size_in_every_precision(tmp_path
     config["text_config"] |= sizes
     config |= {"boi_token_id": 1, "eoi_token_id": 2, "image_token_id": 3}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    options = ["--config", tmp_path / "config.json", "--repeats", 1, "--tiny"]
+    return tmp_path / "config.json"
+
+
+def test_every_kernel_is_measured_beside_pytorch_and_its_bound(small_gemma, tmp_path):
+    pytest.importorskip("triton")
+    options = ["--config", small_gemma, "--repeats", 1, "--tiny"]
+    document = json.loads(
+        script(ROOT, "kernels", *options, DEVICE="cpu", OUT=tmp_path, TRITON_INTERPRET="1").splitlines()[-1]
+    )
+    assert json.loads((tmp_path / "kernels.json").read_text()) == document
+    assert {line["kernel"].split(",")[0] for line in document["kernels"]} == {
+        "head",
+        "attention 16",
+        "attention 32",
+        "experts",
+    }
+    assert [line["form"] for line in document["kernels"] if "experts" in line["kernel"]] == ["bf16", "fp8", "nvfp4"]
+    assert all(line["ms"] > 0 and line["pytorch_ms"] > 0 and line["gb_s"] > 0 for line in document["kernels"])
+
+
+def test_the_steps_of_the_26b_shape_run_at_tiny_size_in_every_precision(small_gemma, tmp_path):
+    options = ["--config", small_gemma, "--repeats", 1, "--tiny"]
     document = json.loads(script(ROOT, "steps", *options, DEVICE="cpu", OUT=tmp_path).splitlines()[-1])
     assert json.loads((tmp_path / "steps.json").read_text()) == document
     assert [line["form"] for line in document["steps"]] == ["bf16", "fp8", "nvfp4", "transformers bf16"]

@@ -1,0 +1,144 @@
+"""Every kernel at DiffusionGemma's 26B shape: the bytes and FLOP it has to move and compute, what it gets of the
+device's bandwidth and arithmetic, the least time these allow, and the same work in PyTorch as its reference has it.
+
+Kernels are timed as CUDA graphs: launches cost nothing there, as in a step. What a call reads is more than the L2 cache
+holds, or it goes through as many copies as are.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from caesura.engine.models.diffusion_gemma import Config
+from caesura.kernels import attention, experts, head
+from caesura.kernels.linear import Linear
+
+from embedded import BANDWIDTH, captured, clock, report  # isort: skip  (beside this script)
+from gemma import BYTES, PEAK, maker  # isort: skip
+
+HERE = Path(__file__).parent
+ROWS, CONTEXTS = (16, 32, 64, 128, 256), (2048, 8192, 32768)
+CACHE = 256 << 20  # bytes; more than any L2
+
+
+@dataclass(frozen=True)
+class Case:
+    """One piece of work, `copies` of it in a call of either way."""
+
+    name: str
+    kernel: Callable[[], object]
+    plain: Callable[[], object]
+    bytes: float
+    flops: float
+    copies: int = 1
+
+
+def cases(
+    c: Config, form: str, device: str, rows: Sequence[int], contexts: Sequence[int], cache: int
+) -> Iterator[Case]:
+    """`cache` is how many bytes a call reads at least."""
+    for count in rows:
+        if form == "bf16":  # neither has a stored precision of its own
+            yield of_head(c, device, count)
+            for context in contexts:
+                yield from of_attention(c, device, count, context, cache)
+        yield of_experts(c, maker(form, device), BYTES[form], device, count)
+
+
+def of_head(c: Config, device: str, rows: int) -> Case:
+    embed = torch.randn(c.vocab_size, c.hidden_size, device=device, dtype=torch.bfloat16)
+    of = head.Head(embed, embed, c.softcap)
+    # Logits of a spread of some 10: most rows are sure enough to be gathered, as on real text.
+    hidden = torch.randn(rows, c.hidden_size, device=device, dtype=torch.bfloat16) * 10 / c.hidden_size**0.5
+    which = torch.zeros(rows, dtype=torch.int64, device=device)
+    warm, bans = torch.full((rows,), 0.6, device=device), torch.zeros(1, c.vocab_size, device=device)
+    asked = head.Rows(hidden, warm, bans, which)
+    moved = 2 * embed.numel() + 2 * rows * c.vocab_size
+    return Case(
+        f"head, {rows} rows",
+        lambda: head.launch(of, asked),
+        lambda: head.reference(of, asked),
+        moved,
+        2 * rows * embed.numel(),
+    )
+
+
+def of_attention(c: Config, device: str, rows: int, context: int, cache: int) -> Iterator[Case]:
+    for shape in sorted(set(c.shapes)):
+        seen = (min(context, c.sliding_window - 1) if shape.sliding else context) + rows
+        moved = 2 * 2 * seen * shape.kv_heads * shape.head_dim
+        copies = max(1, -(-cache // moved))
+        kv = torch.randn(copies, 2, shape.kv_heads, seen, shape.head_dim, device=device, dtype=torch.bfloat16)
+        q = torch.randn(rows, c.num_heads, shape.head_dim, device=device, dtype=torch.bfloat16)
+
+        def through(way: Callable[..., object], q: torch.Tensor = q, kv: torch.Tensor = kv) -> None:
+            for keys, values in kv:
+                way(q, keys, values, None, 1)
+
+        yield Case(
+            f"attention {shape.head_dim}, {rows} rows, {context} columns",
+            lambda go=through: go(attention.launch),  # type: ignore[misc]
+            lambda go=through: go(attention.reference),  # type: ignore[misc]
+            moved + 2 * 2 * q.numel(),
+            4 * rows * c.num_heads * seen * shape.head_dim,
+            copies,
+        )
+
+
+def of_experts(c: Config, make: Callable[..., Linear], size: float, device: str, rows: int) -> Case:
+    width = c.moe_intermediate_size
+    gate_up, down = make(c.num_experts, 2 * width, c.hidden_size), make(c.num_experts, c.hidden_size, width)
+    x = torch.randn(rows, c.hidden_size, device=device, dtype=torch.bfloat16)
+    weights, chosen = torch.randn(rows, c.num_experts, device=device).softmax(-1).topk(c.top_k_experts, -1)
+    touched, expert = len(chosen.unique()), 3 * c.hidden_size * width
+    return Case(
+        f"experts, {rows} rows, {touched} touched",
+        lambda: experts.launch(x, weights, chosen, gate_up, down),
+        lambda: experts.reference(x, weights, chosen, gate_up, down),
+        touched * expert * size + 4 * rows * c.top_k_experts * (c.hidden_size + width),
+        2 * rows * c.top_k_experts * expert,
+    )
+
+
+def measure(case: Case, form: str, device: str, repeats: int) -> dict[str, Any]:
+    call = captured(case.kernel) if device == "cuda" else case.kernel
+    ms, plain = (clock(way, device, repeats)["p50_ms"] / case.copies for way in (call, case.plain))
+    floor = 1000 * max(case.bytes / BANDWIDTH, case.flops / PEAK)
+    return {
+        "kernel": case.name,
+        "form": form,
+        "ms": round(ms, 4),
+        "pytorch_ms": round(plain, 4),
+        "floor_ms": round(floor, 4),
+        "of_floor": round(floor / ms, 3),
+        "gb_s": round(case.bytes / ms / 1e6, 1),
+        "tflop_s": round(case.flops / ms / 1e9, 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--config", type=Path, default=HERE / "diffusiongemma-26b.json")
+    parser.add_argument("--forms", nargs="+", default=list(BYTES), choices=list(BYTES))
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--tiny", action="store_true", help="one shape (for the tests)")
+    parser.add_argument("--out", type=Path, help="file for the JSON document")
+    arguments = parser.parse_args()
+    config = Config.read(json.loads(arguments.config.read_text()))
+    rows, contexts, cache = ((3,), (40,), 1) if arguments.tiny else (ROWS, CONTEXTS, CACHE)
+    lines = []
+    for form in arguments.forms:
+        for case in cases(config, form, arguments.device, rows, contexts, cache):
+            lines.append(measure(case, form, arguments.device, arguments.repeats))
+            print(lines[-1], flush=True)
+    report({"kernels": lines}, arguments.device, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
