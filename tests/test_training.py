@@ -622,7 +622,7 @@ def test_every_kernel_is_measured_beside_pytorch_and_its_bound(small_gemma, tmp_
         "experts",
     }
     assert [line["form"] for line in document["kernels"] if "experts" in line["kernel"]] == ["bf16", "fp8", "nvfp4"]
-    assert all(line["ms"] > 0 and line["pytorch_ms"] > 0 and line["gb_s"] > 0 for line in document["kernels"])
+    assert all(line["ms"] > 0 and line["pytorch_ms"] > 0 for line in document["kernels"])
 
 
 def test_the_steps_of_the_26b_shape_run_at_tiny_size_in_every_precision(small_gemma, tmp_path):
