@@ -6,12 +6,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+
+from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.noise import Uniform
+from caesura.engine.scheduler import Scheduler
+
+from .tiny import Scripted
 
 BENCH = Path(__file__).parents[1] / "bench"
 
@@ -340,3 +347,42 @@ def test_places_are_lines_cut_where_their_author_went_on(latency: ModuleType, mo
         line = place.text.split("\n")[place.line]
         assert len(line) == place.column
         assert len(place.keys) == latency.KEYS
+
+
+# ---- many editors at one engine
+
+
+@pytest.fixture(scope="module")
+def crowd(beside: None) -> ModuleType:
+    return importlib.import_module("crowd")
+
+
+def test_a_crowd_types_and_rests(crowd: ModuleType) -> None:
+    keys = crowd.crowd(3, 12.0, 7)
+    assert [key.at for key in keys] == sorted(key.at for key in keys)
+    assert len({key.peer for key in keys}) == 3
+    assert len({key.job.document for key in keys}) >= 3
+    own = [key for key in keys if key.peer == b"1"]
+    for key, following in pairwise(own):
+        assert key.last == (following.at - key.at >= crowd.REST_S)
+
+
+def test_time_passes_where_a_forward_is_paid(crowd: ModuleType, tiny: BlockLlama) -> None:
+    """One editor at a model that costs 4 ms for its 16 rows or fewer: the last key of a place is answered at once."""
+    clock = crowd.Virtual()
+    keys = crowd.crowd(1, 20.0, 7)
+    steps = crowd.replay(Scheduler(crowd.Costed(Scripted(tiny.tokenizer, [], Uniform(400)), clock)), keys, clock, 20.0)
+    told = crowd.summary(keys, steps, 20.0)
+    assert told["rested_answered"] == 1.0
+    assert 4 <= told["step_ms"]["p50"] <= told["rested_ms"]["p50"] < 400
+
+
+def test_who_was_never_answered_waited_for_ever(crowd: ModuleType) -> None:
+    keys = crowd.crowd(1, 20.0, 7)
+    for key in keys[: len(keys) // 4]:
+        key.first = key.whole = 0.05
+    told = crowd.summary(keys, [0.004], 20.0)
+    assert told["first_ms"]["p50"] is None
+    for key in keys:
+        key.first = 0.05
+    assert crowd.summary(keys, [0.004], 20.0)["first_ms"]["p95"] == 50.0
