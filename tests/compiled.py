@@ -13,7 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from caesura.kernels import attention, experts, fp8, head, nvfp4
+from caesura.kernels import attention, experts, fp8, head, nvfp4, rotary
 from caesura.kernels.linear import Dense, Linear
 
 HIDDEN, WIDTH, EXPERTS, TOP_K = 2816, 704, 128, 8
@@ -76,6 +76,10 @@ def main(capability: int) -> None:
             keys, values = torch.zeros(2, groups, 8192, width, dtype=torch.bfloat16)
             for first in (None, 2000):
                 attention.launch(q, keys[:, :3000], values[:, :3000], first, window)
+            k, norm = torch.zeros(rows, groups * width, dtype=torch.bfloat16), torch.ones(width)
+            turn = torch.zeros(2, rows, 128 if groups == 8 else 64, dtype=torch.bfloat16)
+            v = k if groups == 8 else None
+            rotary.launch(q.flatten(1), k, v, norm, norm, turn, 1e-6, keys[:, :rows], values[:, :rows])
         x = torch.zeros(rows, HIDDEN, dtype=torch.bfloat16)
         asked = head.Rows(x, torch.ones(rows), torch.zeros(2, len(embed)), torch.zeros(rows, dtype=torch.int64))
         head.launch(head.Head(embed, embed, 30.0), asked)

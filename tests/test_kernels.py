@@ -11,7 +11,7 @@ import torch
 from caesura.engine import models, renoise
 from caesura.engine.models import Run
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
-from caesura.kernels import attention, experts, head
+from caesura.kernels import attention, experts, head, rotary
 
 from . import gemma
 from .tiny import CODE
@@ -44,14 +44,15 @@ def test_a_step_through_the_kernels_is_a_step_without_them(tmp_path: Path, monke
 
     without = steps()
     launched = set[str]()
-    for module in (attention, experts, head):
+    modules = (attention, experts, head, rotary)
+    for module in modules:
         monkeypatch.setattr(module, "fused", lambda _, name=module.__name__: launched.add(name) or True)
     for ours, plain in zip(steps(), without, strict=True):
         assert torch.equal(ours[0], plain[0])
         for one, other in zip(ours[1:-1], plain[1:-1], strict=True):
             torch.testing.assert_close(one, other, atol=2e-3, rtol=2e-3)
         torch.testing.assert_close(ours[-1], plain[-1], atol=1e-2, rtol=0)  # a thousandth of the mass is left out
-    assert len(launched) == 3
+    assert len(launched) == len(modules)
 
 
 @pytest.mark.slow
@@ -68,5 +69,5 @@ def test_they_compile_for_a_gpu_that_is_not_here(capability: int, most: int) -> 
     )
     assert made.returncode == 0, made.stderr[-2000:]
     shared = {line.split()[0]: int(line.split()[1]) for line in made.stdout.splitlines()}
-    assert {"_attend", "_merge", "_scan", "_mean", "_list", "_up", "_down", "_sum"} <= shared.keys()
+    assert {"_attend", "_merge", "_scan", "_mean", "_list", "_up", "_down", "_sum", "_turn"} <= shared.keys()
     assert max(shared.values()) <= most, shared

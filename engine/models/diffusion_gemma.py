@@ -37,6 +37,7 @@ from caesura.kernels import head
 from caesura.kernels.attention import attention
 from caesura.kernels.experts import experts
 from caesura.kernels.linear import Linear
+from caesura.kernels.rotary import rotary, turned
 
 __all__ = ["QUANTISED", "Config", "DiffusionGemma", "canonical", "kept", "load"]
 
@@ -62,23 +63,6 @@ class Span(NamedTuple):
 def rms(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """Root mean square norm in float32, in x's dtype; the weight multiplies directly."""
     return torch.nn.functional.rms_norm(x.float(), x.shape[-1:], weight, eps).to(x.dtype)
-
-
-def rotary(positions: Tensor, width: int, theta: float, part: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """cos and sin [rows, 1, width] for positions [rows]: the first `part` of the pairs turn, the rest stand still. The
-    exponents count by the whole width (Gemma 4's "proportional" kind)."""
-    half = torch.arange(0, width, 2, dtype=torch.float32, device=positions.device)
-    frequencies = 1.0 / theta ** (half / width)
-    frequencies[int(part * width // 2) :] = 0.0
-    angles = positions.float()[:, None] * frequencies
-    angles = torch.cat((angles, angles), -1)[:, None]
-    return angles.cos().to(dtype), angles.sin().to(dtype)
-
-
-def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions on [rows, heads, width], pairs split in halves."""
-    left, right = x.chunk(2, -1)
-    return x * cos + torch.cat((-right, left), -1) * sin
 
 
 def gated(x: Tensor, gate: Linear, up: Linear, down: Linear) -> Tensor:
@@ -164,13 +148,12 @@ class DiffusionGemma:
         x = self._conditioned(x, runs, [s for s in spans if s.canvas])
         turns = {shape: self._turn(positions, shape) for shape in set(self.config.shapes)}
         for number, layer in enumerate(self.weights.layers):
-            sliding = layer.shape.sliding
 
-            def attend(q: Tensor, k: Tensor, v: Tensor, n: int = number, sliding: bool = sliding) -> Tensor:
-                parts = [self._attend(n, q, k, v, span, sliding) for span in spans]
+            def attend(q: Tensor, k: Tensor, v: Tensor | None, n: int = number, layer: Layer = layer) -> Tensor:
+                parts = [self._attend(n, layer, q, k, v, span, turns[layer.shape]) for span in spans]
                 return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-            x = self._layer(layer, x, attend, turns[layer.shape]) * layer.scalar[mode, None]
+            x = self._layer(layer, x, attend) * layer.scalar[mode, None]
         for kv, context in fresh.values():
             kv.length += len(context)
             kv.ids.extend(context)
@@ -205,7 +188,7 @@ class DiffusionGemma:
     def _eps(self) -> float:
         return self.config.rms_norm_eps
 
-    def _turn(self, positions: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
+    def _turn(self, positions: Tensor, shape: Shape) -> Tensor:
         c = self.config
         theta, part = (c.sliding_theta, 1.0) if shape.sliding else (c.full_theta, c.full_rotary)
         return rotary(positions, shape.head_dim, theta, part, self.dtype)
@@ -215,23 +198,26 @@ class DiffusionGemma:
         ends where the context does."""
         return max(0, span.context - (self.config.sliding_window - 1)) if sliding else 0
 
-    def _attend(self, number: int, q: Tensor, k: Tensor, v: Tensor, span: Span, sliding: bool) -> Tensor:
-        """Rows [all, heads, width] -> [rows of the span, heads * width]."""
-        rows, low = span.rows, self._low(span, sliding)
-        span.kv.put(number, span.at, k[rows].transpose(0, 1), v[rows].transpose(0, 1))
-        keys, values = span.kv.get(number, low, span.at + rows.stop - rows.start)
-        window = self.config.sliding_window if sliding else EVERYTHING
-        return attention(q[rows], keys, values, None if span.canvas else span.at - low, window)
+    def _attend(
+        self, number: int, layer: Layer, q: Tensor, k: Tensor, v: Tensor | None, span: Span, turn: Tensor
+    ) -> Tensor:
+        """Products [all, heads * width] -> [rows of the span, heads * width]. Canvases that share a context write their
+        keys to the same place, so each has attended before the next one writes."""
+        rows, low = span.rows, self._low(span, layer.shape.sliding)
+        end = span.at + rows.stop - rows.start
+        own = span.kv.get(number, span.at, end)
+        v = None if v is None else v[rows]
+        q = turned(q[rows], k[rows], v, layer.q_norm, layer.k_norm, turn[:, rows], self._eps, *own)
+        keys, values = span.kv.get(number, low, end)
+        window = self.config.sliding_window if layer.shape.sliding else EVERYTHING
+        return attention(q, keys, values, None if span.canvas else span.at - low, window)
 
-    def _layer(self, layer: Layer, x: Tensor, attend: "Attend", turn: tuple[Tensor, Tensor]) -> Tensor:
+    def _layer(self, layer: Layer, x: Tensor, attend: "Attend") -> Tensor:
         """One layer over rows [rows, hidden], without its scalar."""
-        eps, width = self._eps, layer.shape.head_dim
+        eps = self._eps
         h = rms(x, layer.input_norm, eps)
-        q = turned(rms(layer.q(h).unflatten(-1, (-1, width)), layer.q_norm, eps), *turn)
-        raw = layer.k(h).unflatten(-1, (-1, width))
-        k = turned(rms(raw, layer.k_norm, eps), *turn)
-        v = rms(raw if layer.v is None else layer.v(h).unflatten(-1, (-1, width)), None, eps)
-        x = x + rms(layer.o(attend(q, k, v)), layer.post_attention_norm, eps)
+        attended = attend(layer.q(h), layer.k(h), None if layer.v is None else layer.v(h))
+        x = x + rms(layer.o(attended), layer.post_attention_norm, eps)
         dense = gated(rms(x, layer.pre_mlp_norm, eps), layer.gate, layer.up, layer.down)
         chosen = experts(
             rms(x, layer.pre_moe_norm, eps), *self._route(layer, x), layer.expert_gate_up, layer.expert_down
@@ -247,7 +233,7 @@ class DiffusionGemma:
         return weights / weights.sum(-1, keepdim=True) * layer.expert_scale[chosen], chosen
 
 
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 def _spans(runs: Sequence[Run], fresh: Mapping[int, tuple[KV, Sequence[int]]]) -> list[Span]:

@@ -1,0 +1,245 @@
+"""What lies between the q, k and v products of a layer and its attention: the norm of every head, rotary positions (Su
+et al., RoFormer, 2021), and the write of keys and values into the KV cache.
+
+    q = turn(rms(q) * q_norm)        k = turn(rms(k) * k_norm)        v = rms(v), or rms(k) in a layer without v
+
+Pairs are (i, i + width/2), and of a full layer only the first quarter turns (Gemma 4's "proportional" kind). cos and
+sin come from a table in x's dtype, made by PyTorch once a forward for all layers of a kind. An angle at position
+200,000 needs every bit of its frequency: with the last one wrong it is 0.01 off. And what a kernel that computes them
+would save is read from L2: 2*pairs values a row, 512 bytes of a sliding layer and 256 of a full one.
+
+Bytes in 16 bits: 2*rows*(heads + 2*key heads)*width read and as many written; where v is k, k is read once. With
+16 heads: at 256 rows 8.4 MB of a sliding layer (8 key heads of 256) and 10 MB of a full one (2 of 512), at 16 rows 0.5
+and 0.6 MB. FLOP: some 10 a value. So at few rows it is a launch, in place of twenty.
+"""
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn.functional import rms_norm
+
+from caesura.kernels.jit import cdiv, fused, jit, power, tl
+
+
+def rotary(positions: Tensor, width: int, theta: float, part: float, dtype: torch.dtype) -> Tensor:
+    """cos and sin [2, rows, pairs] for positions [rows]: of the width / 2 pairs of a head the first `part` turns. The
+    exponents count by the whole width."""
+    angles = positions.float()[:, None] * _frequencies(width, theta, int(part * width // 2), positions.device)
+    return torch.stack((angles.cos(), angles.sin())).to(dtype)
+
+
+@cache
+def _frequencies(width: int, theta: float, pairs: int, device: torch.device) -> Tensor:
+    """Computed on a CPU as Transformers does: a GPU's power may differ in the last bit."""
+    return (1.0 / theta ** (torch.arange(0, 2 * pairs, 2, dtype=torch.float32) / width)).to(device)
+
+
+def reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor | None,
+    q_norm: Tensor,
+    k_norm: Tensor,
+    turn: Tensor,
+    eps: float,
+    keys: Tensor,
+    values: Tensor,
+) -> Tensor:
+    """As `turned`. The norm is float32 and rounded to x's dtype; what follows is rounded at every step."""
+    width = keys.shape[2]
+    q, k = q.unflatten(1, (-1, width)), k.unflatten(1, (-1, width))
+    v = k if v is None else v.unflatten(1, (-1, width))
+    keys.copy_(_rotated(_normed(k, k_norm, eps), turn).transpose(0, 1))
+    values.copy_(_normed(v, None, eps).transpose(0, 1))
+    return _rotated(_normed(q, q_norm, eps), turn)
+
+
+def _normed(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    return rms_norm(x.float(), x.shape[-1:], weight, eps).to(x.dtype)
+
+
+def _rotated(x: Tensor, turn: Tensor) -> Tensor:
+    (cos, sin), half = turn[:, :, None], x.shape[2] // 2
+    pairs = cos.shape[2]
+    left, right = x[..., :pairs], x[..., half : half + pairs]
+    out = x.clone()
+    out[..., :pairs] = left * cos - right * sin
+    out[..., half : half + pairs] = right * cos + left * sin
+    return out
+
+
+@jit
+def _load(x, head, d, live, HALF: tl.constexpr):
+    """Both halves of some heads of a row, float32 [BLOCK_H, BLOCK_D]."""
+    x += head[:, None] * (2 * HALF) + d
+    mask = live[:, None] & (d < HALF)
+    left = tl.load(x, mask=mask, other=0.0).to(tl.float32)
+    return left, tl.load(x + HALF, mask=mask, other=0.0).to(tl.float32)
+
+
+@jit
+def _store(x, left, right, d, live, HALF: tl.constexpr):
+    mask = live[:, None] & (d < HALF)
+    tl.store(x + d, left.to(x.dtype.element_ty), mask=mask)
+    tl.store(x + HALF + d, right.to(x.dtype.element_ty), mask=mask)
+
+
+@jit
+def _norm(left, right, weight, eps, d, HALF: tl.constexpr):
+    scale = tl.rsqrt(tl.sum(left * left + right * right, 1) * (0.5 / HALF) + eps)[:, None]
+    left, right = left * scale, right * scale
+    if weight is not None:
+        left *= tl.load(weight + d, mask=d < HALF, other=0.0)
+        right *= tl.load(weight + HALF + d, mask=d < HALF, other=0.0)
+    return left, right
+
+
+@jit
+def _rotate(left, right, cos, sin, dtype: tl.constexpr):
+    """Every product is rounded, as the reference's is."""
+    left, right = left.to(dtype).to(tl.float32), right.to(dtype).to(tl.float32)
+    across, along = (right * sin).to(dtype).to(tl.float32), (right * cos).to(dtype).to(tl.float32)
+    return (left * cos).to(dtype).to(tl.float32) - across, along + (left * sin).to(dtype).to(tl.float32)
+
+
+@jit(do_not_specialize=["columns"])
+def _turn(
+    q,
+    k,
+    v,  # or None: it is k
+    q_norm,
+    k_norm,
+    turn,
+    out,
+    keys,
+    values,
+    at,  # int32 [1], the column of the first row; or None: 0
+    columns,
+    eps,
+    q_row,
+    k_row,
+    v_row,
+    turn_row,
+    turn_sin,
+    key_head,
+    key_column,
+    value_head,
+    value_column,
+    HEADS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    HALF: tl.constexpr,
+    PAIRS: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """A block of heads of one row: of q, or behind those of k and v."""
+    dtype: tl.constexpr = out.dtype.element_ty
+    row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    head = tl.arange(0, BLOCK_H)
+    # Each head reads norms and table anew, from L1: what it gets once is passed on through shared memory, which waits.
+    d = tl.broadcast_to(tl.arange(0, BLOCK_D)[None, :], BLOCK_H, BLOCK_D)
+    turn += row * turn_row + d
+    cos = tl.load(turn, mask=d < PAIRS, other=1.0).to(tl.float32)
+    sin = tl.load(turn + turn_sin, mask=d < PAIRS, other=0.0).to(tl.float32)
+    before = tl.cdiv(HEADS, BLOCK_H)
+    if block < before:
+        head += block * BLOCK_H
+        live = head < HEADS
+        left, right = _load(q + row * q_row, head, d, live, HALF)
+        left, right = _norm(left, right, q_norm, eps, d, HALF)
+        left, right = _rotate(left, right, cos, sin, dtype)
+        _store(out + (row * HEADS + head)[:, None] * (2 * HALF), left, right, d, live, HALF)
+    else:
+        head += (block - before) * BLOCK_H
+        column = row
+        if at is not None:
+            column += tl.load(at)
+        live = head < tl.where(column < columns, GROUPS, 0)
+        left, right = _load(k + row * k_row, head, d, live, HALF)
+        v_left, v_right = left, right
+        if v is not None:
+            v_left, v_right = _load(v + row * v_row, head, d, live, HALF)
+        left, right = _norm(left, right, k_norm, eps, d, HALF)
+        left, right = _rotate(left, right, cos, sin, dtype)
+        group = head.to(tl.int64)[:, None]
+        _store(keys + group * key_head + column * key_column, left, right, d, live, HALF)
+        v_left, v_right = _norm(v_left, v_right, None, eps, d, HALF)
+        _store(values + group * value_head + column * value_column, v_left, v_right, d, live, HALF)
+
+
+def launch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor | None,
+    q_norm: Tensor,
+    k_norm: Tensor,
+    turn: Tensor,
+    eps: float,
+    keys: Tensor,
+    values: Tensor,
+    at: Tensor | None = None,
+) -> Tensor:
+    """As `turned`. With `at`, int32 [1] on the device, the rows go to columns at[0], at[0] + 1, ... as far as there are
+    any: a CUDA graph is given whole buffers, and each replay says where its rows belong."""
+    rows, (groups, columns, width) = q.shape[0], keys.shape
+    heads, half, pairs = q.shape[1] // width, width // 2, turn.shape[2]
+    assert columns == rows or at is not None
+    assert k.shape[1] == groups * width
+    assert turn.shape[:2] == (2, rows)
+    assert all(x is None or x.stride(-1) == 1 for x in (q, k, v, q_norm, k_norm, turn, keys, values))
+    out = torch.empty(rows, heads, width, dtype=q.dtype, device=q.device)
+    # 8 values of a half are 16 bytes, one load of a thread. A head is then never more than one warp's, and neither is
+    # its sum.
+    block_d = power(half)
+    block_h = min(power(groups), max(1, 512 // block_d))
+    _turn[rows, cdiv(heads, block_h) + cdiv(groups, block_h)](
+        q,
+        k,
+        v,
+        q_norm,
+        k_norm,
+        turn,
+        out,
+        keys,
+        values,
+        at,
+        columns,
+        eps,
+        q.stride(0),
+        k.stride(0),
+        0 if v is None else v.stride(0),
+        turn.stride(1),
+        turn.stride(0),
+        keys.stride(0),
+        keys.stride(1),
+        values.stride(0),
+        values.stride(1),
+        HEADS=heads,
+        GROUPS=groups,
+        HALF=half,
+        PAIRS=pairs,
+        BLOCK_H=block_h,
+        BLOCK_D=block_d,
+        num_warps=max(1, block_h * block_d // 256),
+        enable_fp_fusion=False,  # a product that is fused with a sum would not be rounded
+    )
+    return out
+
+
+def turned(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor | None,
+    q_norm: Tensor,
+    k_norm: Tensor,
+    turn: Tensor,
+    eps: float,
+    keys: Tensor,
+    values: Tensor,
+) -> Tensor:
+    """Products q [rows, heads * width], k and v [rows, key heads * width] and `turn` of `rotary` -> q
+    [rows, heads, width], normed and turned. Keys and values are written to where they stay, views
+    [key heads, rows, width] of a cache. A layer without v has the values rms(k)."""
+    return (launch if fused(q) else reference)(q, k, v, q_norm, k_norm, turn, eps, keys, values)

@@ -1,0 +1,157 @@
+"""Head norms, rotary positions and the KV write: the kernel finds what plain products find, and writes nowhere else."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton")
+
+from caesura.kernels.rotary import launch, reference, rotary, turned
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where there is no GPU, Triton interprets
+
+EPS = 1e-6
+TOLERANCES = [(torch.float32, 1e-5, 1e-5), (torch.float16, 4e-3, 2e-3)]
+# rows, heads, key heads, width, theta, the part that turns, whether there is a v
+SHAPES = [
+    (1, 1, 1, 2, 1e4, 1.0, True),  # one pair
+    (5, 3, 1, 24, 1e4, 1.0, True),
+    (17, 6, 3, 40, 1e6, 0.25, False),  # heads and pairs that fill up no block
+    (3, 5, 5, 246, 1e4, 0.5, True),  # more key heads than a block has
+    (2, 16, 8, 256, 1e4, 1.0, True),  # a sliding layer's
+    (2, 16, 2, 512, 1e6, 0.25, False),  # a full layer's
+    (2, 3, 3, 34, 1e4, 0.0, False),  # no pair turns
+]
+Shape = tuple[int, int, int, int, float, float, bool]
+Given = tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor, Tensor]
+
+
+def inputs(shape: Shape, dtype: torch.dtype, start: int = 1000) -> Given:
+    """q, k, v, both norms and the table; q, k and v as columns of one product, as one matrix for all three gives."""
+    rows, heads, groups, width, theta, part, has_v = shape
+    generator = torch.Generator().manual_seed(rows * 1000 + width)
+    sizes = [heads * width, groups * width, groups * width]
+    q, k, v = (torch.randn(rows, sum(sizes), generator=generator) * 3).to(DEVICE, dtype).split(sizes, 1)
+    norms = (torch.rand(2, width, generator=generator) + 0.5).to(DEVICE)
+    positions = torch.arange(start, start + rows, device=DEVICE)
+    return q, k, v if has_v else None, *norms, rotary(positions, width, theta, part, dtype)
+
+
+def cache(shape: Shape, dtype: torch.dtype, room: int = 9) -> tuple[Tensor, Tensor]:
+    """Buffers of nothing but NaN with more columns than rows."""
+    rows, _, groups, width, *_ = shape
+    keys, values = torch.full((2, groups, rows + room, width), torch.nan, device=DEVICE, dtype=dtype)
+    return keys, values
+
+
+def exact(shape: Shape, given: Given) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v [heads, rows, width], in float64: each pair a complex number that is multiplied by another."""
+    q, k, v, q_norm, k_norm, (cos, sin) = given
+    rows, _, _, width, *_ = shape
+    turns = torch.ones(rows, width // 2, dtype=torch.complex128, device=cos.device)
+    turns[:, : cos.shape[1]] = torch.complex(cos.double(), sin.double())
+
+    def normed(x: Tensor) -> Tensor:
+        x = x.reshape(rows, -1, width).transpose(0, 1).double()
+        return x / (x.square().mean(-1, keepdim=True) + EPS).sqrt()
+
+    def rotated(x: Tensor) -> Tensor:
+        out = torch.complex(*x.chunk(2, -1)) * turns
+        return torch.cat((out.real, out.imag), -1)
+
+    return rotated(normed(q) * q_norm), rotated(normed(k) * k_norm), normed(k if v is None else v)
+
+
+def assert_equal(found: Tensor, expected: Tensor, atol: float, rtol: float) -> None:
+    torch.testing.assert_close(found.double(), expected.double(), atol=atol, rtol=rtol)
+
+
+@pytest.mark.parametrize(("dtype", "atol", "rtol"), TOLERANCES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_heads_are_normed_and_turned_and_kept_in_the_cache(
+    shape: Shape, dtype: torch.dtype, atol: float, rtol: float
+) -> None:
+    rows, heads, _, width, *_ = shape
+    given = inputs(shape, dtype)
+    expected = exact(shape, given)
+    for path in (reference, launch, turned):
+        keys, values = cache(shape, dtype)
+        q = path(*given, EPS, keys[:, 4 : 4 + rows], values[:, 4 : 4 + rows])
+        assert q.shape == (rows, heads, width)
+        assert q.dtype == dtype
+        assert_equal(q.transpose(0, 1), expected[0], atol, rtol)
+        for buffer, kept in zip((keys, values), expected[1:], strict=True):
+            assert_equal(buffer[:, 4 : 4 + rows], kept, atol, rtol)
+            assert buffer[:, :4].isnan().all()
+            assert buffer[:, 4 + rows :].isnan().all()
+
+
+@pytest.mark.parametrize("shape", SHAPES[2:6])
+def test_what_is_rounded_is_rounded_where_the_reference_rounds(shape: Shape) -> None:
+    given = inputs(shape, torch.float16)
+    ours, plain = (cache(shape, torch.float16, 0) for _ in range(2))
+    found, expected = launch(*given, EPS, *ours), reference(*given, EPS, *plain)
+    for one, other in zip((found, *ours), (expected, *plain), strict=True):
+        assert (one == other).double().mean() > 0.995  # but where float32 sums in another order tip the balance
+
+
+@pytest.mark.parametrize("at", [0, 4, 9])
+@pytest.mark.parametrize("shape", SHAPES[1:3])
+def test_the_device_may_choose_where_rows_are_kept(shape: Shape, at: int) -> None:
+    given = inputs(shape, torch.float32)
+    ours, plain = (cache(shape, torch.float32) for _ in range(2))
+    found = launch(*given, EPS, *ours, torch.tensor([at], dtype=torch.int32, device=DEVICE))
+    assert_equal(found, reference(*given, EPS, *(x[:, at : at + shape[0]] for x in plain)), 1e-5, 1e-5)
+    for one, other in zip(ours, plain, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5, equal_nan=True)
+
+
+def test_rows_that_find_no_room_are_not_kept() -> None:
+    shape = SHAPES[1]
+    given, (whole, _), (plain, values) = inputs(shape, torch.float32), *(cache(shape, torch.float32) for _ in range(2))
+    launch(*given, EPS, whole[:, :3], values[:, :3], torch.tensor([1], dtype=torch.int32, device=DEVICE))
+    reference(*given, EPS, plain[:, : shape[0]], torch.empty_like(plain[:, : shape[0]]))
+    assert_equal(whole[:, 1:3], plain[:, :2], 1e-5, 1e-5)
+    for buffer in (whole, values):
+        assert buffer[:, 0].isnan().all()
+        assert buffer[:, 3:].isnan().all()
+
+
+def test_rows_of_nothing_but_zeros_stay_zero() -> None:
+    shape = SHAPES[1]
+    q, k, v, q_norm, k_norm, turn = inputs(shape, torch.float32)
+    assert v is not None
+    keys, values = cache(shape, torch.float32, 0)
+    assert not launch(q * 0, k * 0, v * 0, q_norm, k_norm, turn, EPS, keys, values).any()
+    assert not keys.any()
+    assert not values.any()
+
+
+def test_a_far_position_turns_by_the_float32_angle() -> None:
+    positions = torch.tensor([0, 1, 200_001, 262_143], device=DEVICE)
+    for width, theta, part, pairs in ((256, 1e4, 1.0, 128), (512, 1e6, 0.25, 64)):
+        cos, sin = rotary(positions, width, theta, part, torch.float32).double()
+        assert cos.shape == (4, pairs)
+        frequencies = torch.tensor([theta ** (-2 * i / width) for i in range(pairs)], dtype=torch.float64)
+        angles = positions.double()[:, None] * frequencies.to(DEVICE)
+        off = torch.atan2(sin, cos) - angles
+        off -= (off / (2 * math.pi)).round() * 2 * math.pi
+        # Of float32: two roundings in the frequency's power, one in its inverse, one in the angle.
+        assert (off.abs() <= 4 * 2**-24 * angles + 1e-6).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+@pytest.mark.parametrize("rows", [1, 16, 256, 512])
+@pytest.mark.parametrize("layer", [(16, 8, 256, 1e4, 1.0, True), (16, 2, 512, 1e6, 0.25, False)])
+def test_on_a_gpu_at_the_real_shapes(rows: int, layer: tuple[int, int, int, float, float, bool]) -> None:
+    shape = rows, *layer
+    given = inputs(shape, torch.bfloat16, 200_000)
+    ours, plain = (cache(shape, torch.bfloat16) for _ in range(2))
+    found = turned(*given, EPS, *(x[:, 4 : 4 + rows] for x in ours))
+    expected = reference(*given, EPS, *(x[:, 4 : 4 + rows] for x in plain))
+    for one, other in zip((found, *ours), (expected, *plain), strict=True):
+        torch.testing.assert_close(one, other, atol=3e-2, rtol=1e-2, equal_nan=True)
+        assert (one == other)[~other.isnan()].double().mean() > 0.99
