@@ -115,17 +115,18 @@ def reference(head: Head, rows: Rows) -> Seen:
     count, step = len(rows.hidden), breadth(head.matrix.shape[1])
     soft = torch.zeros(count, head.embed.shape[1], device=rows.hidden.device)
     peak = torch.full((count, 1), -torch.inf, device=soft.device)
-    parts = []
+    parts, work = [], torch.empty(0)
     for low in range(0, len(head.matrix), step):
         part = Head(head.matrix[low : low + step], head.embed[low : low + step], head.cap)
         z = logits(part, rows.hidden)
-        raw = z.logsumexp(-1)
+        work = work if work.shape == z.shape else torch.empty_like(z)
+        raw = log_sum(z, z.amax(-1, keepdim=True), work)
         z += rows.bans[:, low : low + step][rows.which]
         best, at = z.max(-1, keepdim=True)
         second = z.scatter_(1, at, -torch.inf).amax(-1, keepdim=True)
         z.scatter_(1, at, best)
-        told = z.logsumexp(-1)
-        y = (z - best).div_(rows.temperature[:, None]).clamp_(min=FAR)
+        told = log_sum(z, best, work)
+        y = torch.sub(z, best, out=work).div_(rows.temperature[:, None]).clamp_(min=FAR)
         p = y.exp()
         parts.append(
             Parts(torch.cat((best, second), 1), torch.cat((at, at), 1) + low, raw, told, p.sum(-1), y.mul_(p).sum(-1))
@@ -136,6 +137,11 @@ def reference(head: Head, rows: Rows) -> Seen:
         peak = highest
     seen = merge(Parts(*(torch.stack(column, 1) for column in zip(*parts, strict=True))), rows.temperature, step)
     return seen._replace(soft=(soft * seen.prob[:, None]).to(head.embed.dtype))  # at its peak p is 1 / s
+
+
+def log_sum(z: Tensor, peak: Tensor, work: Tensor) -> Tensor:
+    """log-sum-exp [rows] of z, of which `peak` is the highest, in the memory of `work`."""
+    return peak[:, 0] + torch.sub(z, peak, out=work).exp_().sum(-1).log()
 
 
 def merge(parts: Parts, temperature: Tensor, width: int) -> Seen:
