@@ -18,9 +18,9 @@ from functools import cache
 
 import torch
 from torch import Tensor
-from torch.nn.functional import rms_norm
 
 from caesura.kernels.jit import cdiv, fused, jit, power, tl
+from caesura.kernels.norms import rms
 
 
 def rotary(positions: Tensor, width: int, theta: float, part: float, dtype: torch.dtype) -> Tensor:
@@ -51,13 +51,9 @@ def reference(
     width = keys.shape[2]
     q, k = q.unflatten(1, (-1, width)), k.unflatten(1, (-1, width))
     v = k if v is None else v.unflatten(1, (-1, width))
-    keys.copy_(_rotated(_normed(k, k_norm, eps), turn).transpose(0, 1))
-    values.copy_(_normed(v, None, eps).transpose(0, 1))
-    return _rotated(_normed(q, q_norm, eps), turn)
-
-
-def _normed(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    return rms_norm(x.float(), x.shape[-1:], weight, eps).to(x.dtype)
+    keys.copy_(_rotated(rms(k, k_norm, eps), turn).transpose(0, 1))
+    values.copy_(rms(v, None, eps).transpose(0, 1))
+    return _rotated(rms(q, q_norm, eps), turn)
 
 
 def _rotated(x: Tensor, turn: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from caesura.kernels import attention, experts, fp8, head, nvfp4, rotary
+from caesura.kernels import attention, experts, fp8, head, norms, nvfp4, rotary
 from caesura.kernels.linear import Dense, Linear
 
 HIDDEN, WIDTH, EXPERTS, TOP_K = 2816, 704, 128, 8
@@ -84,6 +84,10 @@ def main(capability: int) -> None:
         asked = head.Rows(x, torch.ones(rows), torch.zeros(2, len(embed)), torch.zeros(rows, dtype=torch.int64))
         head.launch(head.Head(embed, embed, 30.0), asked)
         chosen = torch.zeros(rows, TOP_K, dtype=torch.int64)
+        weight, mode = torch.ones(HIDDEN), torch.zeros(rows, dtype=torch.int64)
+        norms.launch_add_attention(x, x, (weight,) * 3, x[0], 1e-6)
+        norms.launch_route(x, x.new_zeros(EXPERTS, HIDDEN), x.new_zeros(EXPERTS), TOP_K)
+        norms.launch_add_experts(x, x, x, (weight,) * 4, x[0, :2], mode, 1e-6)
         for gate_up, down in stacks():
             experts.launch(x, torch.zeros(rows, TOP_K), chosen, gate_up, down)
     for name, most in sorted(shared.items()):

@@ -11,7 +11,7 @@ import torch
 from caesura.engine import models, renoise
 from caesura.engine.models import Run
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
-from caesura.kernels import attention, experts, head, rotary
+from caesura.kernels import attention, experts, head, norms, rotary
 
 from . import gemma
 from .tiny import CODE
@@ -44,7 +44,7 @@ def test_a_step_through_the_kernels_is_a_step_without_them(tmp_path: Path, monke
 
     without = steps()
     launched = set[str]()
-    modules = (attention, experts, head, rotary)
+    modules = (attention, experts, head, norms, rotary)
     for module in modules:
         monkeypatch.setattr(module, "fused", lambda _, name=module.__name__: launched.add(name) or True)
     for ours, plain in zip(steps(), without, strict=True):
@@ -69,5 +69,6 @@ def test_they_compile_for_a_gpu_that_is_not_here(capability: int, most: int) -> 
     )
     assert made.returncode == 0, made.stderr[-2000:]
     shared = {line.split()[0]: int(line.split()[1]) for line in made.stdout.splitlines()}
-    assert {"_attend", "_merge", "_scan", "_mean", "_list", "_up", "_down", "_sum", "_turn"} <= shared.keys()
+    assert {"_attend", "_merge", "_scan", "_mean", "_list", "_up", "_down", "_sum", "_turn"}
+    assert {"_add_attention", "_score", "_choose", "_add_experts"} <= shared.keys() <= shared.keys()
     assert max(shared.values()) <= most, shared

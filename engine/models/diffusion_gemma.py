@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, gelu, linear
+from torch.nn.functional import embedding, gelu
 
 from caesura.engine import memory
 from caesura.engine.cache import KV, Cache, Kept
@@ -37,6 +37,7 @@ from caesura.kernels import head
 from caesura.kernels.attention import attention
 from caesura.kernels.experts import experts
 from caesura.kernels.linear import Linear
+from caesura.kernels.norms import add_attention, add_experts, rms, route
 from caesura.kernels.rotary import rotary, turned
 
 __all__ = ["QUANTISED", "Config", "DiffusionGemma", "canonical", "kept", "load"]
@@ -58,11 +59,6 @@ class Span(NamedTuple):
     at: int
     context: int
     canvas: bool
-
-
-def rms(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """Root mean square norm in float32, in x's dtype; the weight multiplies directly."""
-    return torch.nn.functional.rms_norm(x.float(), x.shape[-1:], weight, eps).to(x.dtype)
 
 
 def gated(x: Tensor, gate: Linear, up: Linear, down: Linear) -> Tensor:
@@ -112,7 +108,7 @@ class DiffusionGemma:
         for run in runs:
             if run.fresh:
                 fresh[id(run.kv)] = run.kv, run.fresh
-        return rms(self._forward(runs, fresh), self.weights.norm, self.config.rms_norm_eps)
+        return self._forward(runs, fresh)
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
@@ -139,7 +135,7 @@ class DiffusionGemma:
         return (soft @ self.weights.embed) * self.scale
 
     def _forward(self, runs: Sequence[Run], fresh: Mapping[int, tuple[KV, Sequence[int]]]) -> Tensor:
-        """Hidden rows that the runs want, before the last norm. `fresh` context, by identity of its KV, stays in it."""
+        """Hidden rows that the runs want, behind the last norm. `fresh` context, by identity of its KV, stays in it."""
         spans = _spans(runs, fresh)
         ids = [i for _, rows in fresh.values() for i in rows] + [i for run in runs for i in run.ids]
         positions = torch.cat([torch.arange(s.at, s.at + s.rows.stop - s.rows.start) for s in spans]).to(self.device)
@@ -147,19 +143,22 @@ class DiffusionGemma:
         x = self.embedded(torch.tensor(ids, device=self.device))
         x = self._conditioned(x, runs, [s for s in spans if s.canvas])
         turns = {shape: self._turn(positions, shape) for shape in set(self.config.shapes)}
-        for number, layer in enumerate(self.weights.layers):
+        layers = self.weights.layers
+        following = [*(layer.input_norm for layer in layers[1:]), self.weights.norm]
+        h = rms(x, layers[0].input_norm, self._eps)
+        for number, layer in enumerate(layers):
 
             def attend(q: Tensor, k: Tensor, v: Tensor | None, n: int = number, layer: Layer = layer) -> Tensor:
                 parts = [self._attend(n, layer, q, k, v, span, turns[layer.shape]) for span in spans]
                 return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-            x = self._layer(layer, x, attend) * layer.scalar[mode, None]
+            x, h = self._layer(layer, x, h, attend, mode, following[number])
         for kv, context in fresh.values():
             kv.length += len(context)
             kv.ids.extend(context)
         starts = [s.rows.start for s in spans if s.canvas]
         rows = [range(len(run.ids)) if run.wanted is None else run.wanted for run in runs]
-        return x[[start + row for start, of_run in zip(starts, rows, strict=True) for row in of_run]]
+        return h[[start + row for start, of_run in zip(starts, rows, strict=True) for row in of_run]]
 
     @torch.inference_mode()
     def embedded(self, ids: Tensor) -> Tensor:
@@ -212,25 +211,19 @@ class DiffusionGemma:
         window = self.config.sliding_window if layer.shape.sliding else EVERYTHING
         return attention(q, keys, values, None if span.canvas else span.at - low, window)
 
-    def _layer(self, layer: Layer, x: Tensor, attend: "Attend") -> Tensor:
-        """One layer over rows [rows, hidden], without its scalar."""
+    def _layer(
+        self, layer: Layer, x: Tensor, h: Tensor, attend: "Attend", mode: Tensor, following: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """One layer over rows x [rows, hidden] and their norm h -> x, and by the norm that follows the next h."""
         eps = self._eps
-        h = rms(x, layer.input_norm, eps)
-        attended = attend(layer.q(h), layer.k(h), None if layer.v is None else layer.v(h))
-        x = x + rms(layer.o(attended), layer.post_attention_norm, eps)
-        dense = gated(rms(x, layer.pre_mlp_norm, eps), layer.gate, layer.up, layer.down)
-        chosen = experts(
-            rms(x, layer.pre_moe_norm, eps), *self._route(layer, x), layer.expert_gate_up, layer.expert_down
-        )
-        both = rms(dense, layer.post_mlp_norm, eps) + rms(chosen, layer.post_moe_norm, eps)
-        return x + rms(both, layer.post_norm, eps)
-
-    def _route(self, layer: Layer, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights (float32) and numbers of each row's experts, [rows, top_k]; it reads the residual stream itself."""
-        scaled = rms(x, None, self._eps) * layer.router_scale * self.config.hidden_size**-0.5
-        probabilities = linear(scaled, layer.router).softmax(-1, dtype=torch.float32)
-        weights, chosen = probabilities.topk(self.config.top_k_experts, -1)
-        return weights / weights.sum(-1, keepdim=True) * layer.expert_scale[chosen], chosen
+        attended = layer.o(attend(layer.q(h), layer.k(h), None if layer.v is None else layer.v(h)))
+        before = layer.post_attention_norm, layer.pre_mlp_norm, layer.pre_moe_norm
+        x, to_mlp, to_moe, to_router = add_attention(x, attended, before, layer.router_scale, eps)
+        mlp = gated(to_mlp, layer.gate, layer.up, layer.down)
+        weights, chosen = route(to_router, layer.router, layer.expert_scale, self.config.top_k_experts)
+        moe = experts(to_moe, weights, chosen, layer.expert_gate_up, layer.expert_down)
+        after = layer.post_mlp_norm, layer.post_moe_norm, layer.post_norm, following
+        return add_experts(x, mlp, moe, after, layer.scalar, mode, eps)
 
 
 Attend = Callable[[Tensor, Tensor, Tensor | None], Tensor]

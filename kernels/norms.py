@@ -1,0 +1,260 @@
+"""What lies between the matrix products of a DiffusionGemma layer: residual sums, root mean square norms, the router.
+
+    after attention     x = x + rms(attention, post)
+                        and three views of it: rms(x, mlp), rms(x, moe), rms(x) * router scale / sqrt(D)
+    router              p = softmax(router @ view); the top_k of it, renormalised, times a scale of each expert
+    after the experts   x = (x + rms(rms(mlp, post mlp) + rms(moe, post moe), post)) * scalar
+                        and the view that comes next: rms(x, next)
+
+Norms are float32 inside and rounded to x's dtype where the reference rounds. A program has one row of x, [D], and asks
+for all it reads before it computes, so that memory is waited for once. The views share one root mean square.
+
+Bytes in 16 bits: 12*rows*D and 10*rows*D, together 4 MB at 64 rows of 2816; of norms each program reads 14*D and 16*D,
+from L2. One operation at a time it is 190*rows*D, in some 40 launches, and few rows pay for the launches.
+
+The router is apart from the norms: its matrix [E, D] has 2*E*D bytes, 0.7 MB, and a program with one row would read all
+of it. A block of up to 64 rows reads it once, cut in E and in D so that many processors read a piece each. `_choose`
+adds the products of the pieces, 8*rows*E*D/256 bytes written and read, and takes the best. FLOP: 2*rows*E*D.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, rms_norm
+
+from caesura.kernels.jit import cdiv, fused, jit, power, tl
+
+Views = tuple[Tensor, Tensor, Tensor, Tensor]
+
+# The references
+
+
+def rms(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """Root mean square norm in float32, in x's dtype; the weight multiplies directly."""
+    return rms_norm(x.float(), x.shape[-1:], weight, eps).to(x.dtype)
+
+
+def reference_add_attention(
+    x: Tensor, attention: Tensor, norms: Sequence[Tensor], router_scale: Tensor, eps: float
+) -> Views:
+    post, mlp, moe = norms
+    x = x + rms(attention, post, eps)
+    return x, rms(x, mlp, eps), rms(x, moe, eps), rms(x, None, eps) * router_scale * x.shape[-1] ** -0.5
+
+
+def reference_route(x: Tensor, router: Tensor, expert_scale: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+    probabilities = linear(x, router).softmax(-1, dtype=torch.float32)
+    weights, chosen = probabilities.topk(top_k, -1)
+    return weights / weights.sum(-1, keepdim=True) * expert_scale[chosen], chosen
+
+
+def reference_add_experts(
+    x: Tensor, mlp: Tensor, moe: Tensor, norms: Sequence[Tensor], scalar: Tensor, mode: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    post_mlp, post_moe, post, following = norms
+    both = rms(mlp, post_mlp, eps) + rms(moe, post_moe, eps)
+    x = (x + rms(both, post, eps)) * scalar[mode, None]
+    return x, rms(x, following, eps)
+
+
+# The kernels
+
+
+@jit
+def read(ptr, d, WIDTH: tl.constexpr):
+    return tl.load(ptr + d, mask=d < WIDTH, other=0.0).to(tl.float32)
+
+
+@jit
+def rounded(x, dtype: tl.constexpr):
+    return x.to(dtype).to(tl.float32)
+
+
+@jit
+def inverse(x, eps, WIDTH: tl.constexpr):
+    """1 / root mean square of a row; columns behind its end are 0."""
+    return tl.rsqrt(tl.sum(x * x, 0) / WIDTH + eps)
+
+
+@jit
+def _add_attention(
+    x, attention, post, mlp, moe, router_scale, new_x, mlp_x, moe_x, router_x, eps, root,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    dtype: tl.constexpr = x.dtype.element_ty
+    start = tl.program_id(0).to(tl.int64) * WIDTH
+    d = tl.arange(0, BLOCK)
+    inside = d < WIDTH
+    attention = read(attention + start, d, WIDTH)
+    x = read(x + start, d, WIDTH)
+    post, mlp, moe = read(post, d, WIDTH), read(mlp, d, WIDTH), read(moe, d, WIDTH)
+    router_scale = read(router_scale, d, WIDTH)
+
+    x = rounded(x + rounded(attention * inverse(attention, eps, WIDTH) * post, dtype), dtype)
+    tl.store(new_x + start + d, x.to(dtype), mask=inside)
+    x = x * inverse(x, eps, WIDTH)
+    tl.store(mlp_x + start + d, (x * mlp).to(dtype), mask=inside)
+    tl.store(moe_x + start + d, (x * moe).to(dtype), mask=inside)
+    x = rounded(rounded(x, dtype) * router_scale, dtype) * root
+    tl.store(router_x + start + d, x.to(dtype), mask=inside)
+
+
+@jit
+def _add_experts(
+    x, mlp, moe, post_mlp, post_moe, post, following, scalar, mode, new_x, next_x, eps,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    dtype: tl.constexpr = x.dtype.element_ty
+    row = tl.program_id(0).to(tl.int64)
+    start = row * WIDTH
+    d = tl.arange(0, BLOCK)
+    inside = d < WIDTH
+    mode = tl.load(mode + row)
+    mlp, moe, x = read(mlp + start, d, WIDTH), read(moe + start, d, WIDTH), read(x + start, d, WIDTH)
+    post_mlp, post_moe = read(post_mlp, d, WIDTH), read(post_moe, d, WIDTH)
+    post, following = read(post, d, WIDTH), read(following, d, WIDTH)
+    scalar = tl.load(scalar + mode).to(tl.float32)
+
+    mlp = rounded(mlp * inverse(mlp, eps, WIDTH) * post_mlp, dtype)
+    moe = rounded(moe * inverse(moe, eps, WIDTH) * post_moe, dtype)
+    both = rounded(mlp + moe, dtype)
+    x = rounded(x + rounded(both * inverse(both, eps, WIDTH) * post, dtype), dtype)
+    x = rounded(x * scalar, dtype)
+    tl.store(new_x + start + d, x.to(dtype), mask=inside)
+    tl.store(next_x + start + d, (x * inverse(x, eps, WIDTH) * following).to(dtype), mask=inside)
+
+
+@jit(do_not_specialize=["rows"])
+def _score(
+    x, router, sums, rows, WIDTH: tl.constexpr, EXPERTS: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """A piece of D of the product, float32. Experts are the dot's first operand, which may not be narrow on sm_90."""
+    row = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
+    e = tl.program_id(1) * BLOCK_E + tl.arange(0, BLOCK_E)
+    piece = tl.program_id(2)
+    d = piece * BLOCK_D + tl.arange(0, BLOCK_D)
+    mask = (e < EXPERTS)[:, None] & (d < WIDTH)[None, :]
+    matrix = tl.load(router + e[:, None] * WIDTH + d[None, :], mask=mask, other=0.0)
+    mask = (row < rows)[None, :] & (d < WIDTH)[:, None]
+    view = tl.load(x + row[None, :] * WIDTH + d[:, None], mask=mask, other=0.0)
+    product = tl.dot(matrix, view, input_precision="ieee")
+    mask = (e < EXPERTS)[:, None] & (row < rows)[None, :]
+    tl.store(sums + (piece * rows + row[None, :]) * EXPERTS + e[:, None], product, mask=mask)
+
+
+@jit(do_not_specialize=["rows"])
+def _choose(
+    sums, expert_scale, weights, chosen, rows,
+    PIECES: tl.constexpr, EXPERTS: tl.constexpr, TOP_K: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """One row. The logits are rounded as the reference's are, so that its ties are ties here."""
+    dtype: tl.constexpr = expert_scale.dtype.element_ty
+    row = tl.program_id(0).to(tl.int64)
+    piece, e, k = tl.arange(0, BLOCK_P), tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_K)
+    mask = (piece < PIECES)[:, None] & (e < EXPERTS)[None, :]
+    logits = tl.sum(tl.load(sums + (piece[:, None] * rows + row) * EXPERTS + e[None, :], mask=mask, other=0.0), 0)
+    logits = tl.where(e < EXPERTS, rounded(logits, dtype), float("-inf"))
+    p = tl.exp(logits - tl.max(logits, 0))
+    p = tl.where(e < EXPERTS, p / tl.sum(p, 0), -1.0)  # an expert of probability 0 comes before one that is not there
+    best = tl.zeros([BLOCK_K], tl.float32)
+    numbers = tl.zeros([BLOCK_K], tl.int32)
+    for slot in range(TOP_K):
+        number = tl.argmax(p, 0)  # of equals the lowest
+        best = tl.where(k == slot, tl.max(p, 0), best)
+        numbers = tl.where(k == slot, number, numbers)
+        p = tl.where(e == number, -1.0, p)
+    scale = tl.load(expert_scale + numbers, mask=k < TOP_K, other=0.0).to(tl.float32)
+    tl.store(weights + row * TOP_K + k, best / tl.sum(best, 0) * scale, mask=k < TOP_K)
+    tl.store(chosen + row * TOP_K + k, numbers.to(tl.int64), mask=k < TOP_K)
+
+
+# Their launchers
+
+
+def whole(width: int) -> dict[str, int]:
+    """A row in one block, 16 numbers of it a thread: at 2816, of seven rows at once, some 120 registers."""
+    return {"WIDTH": width, "BLOCK": power(width), "num_warps": min(8, max(1, power(width) // 512))}
+
+
+def launch_add_attention(
+    x: Tensor, attention: Tensor, norms: Sequence[Tensor], router_scale: Tensor, eps: float
+) -> Views:
+    rows, width = x.shape
+    assert attention.shape == x.shape
+    assert attention.dtype == x.dtype
+    assert x.is_contiguous()
+    assert attention.is_contiguous()
+    new_x, mlp_x, moe_x, router_x = x.new_empty(4, rows, width)
+    _add_attention[rows,](
+        x, attention, *norms, router_scale, new_x, mlp_x, moe_x, router_x, eps, width**-0.5, **whole(width)
+    )
+    return new_x, mlp_x, moe_x, router_x
+
+
+def launch_route(x: Tensor, router: Tensor, expert_scale: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+    """Shared memory: 512 bytes of 64 rows of x and of 64 experts, 64 KB; there is no loop, so no second stage.
+    Float32 has no tensor cores, which would round: small blocks, which registers hold."""
+    (rows, width), count = x.shape, len(router)
+    assert router.shape == (count, width)
+    assert x.dtype == router.dtype == expert_scale.dtype
+    assert x.is_contiguous()
+    assert router.is_contiguous()
+    deep = min(512 // x.itemsize, max(16, power(width)))
+    pieces = cdiv(width, deep)
+    block_r, block_e = (min(64 if x.itemsize == 2 else 16, max(16, power(size))) for size in (rows, count))
+    sums = torch.empty(pieces, rows, count, device=x.device)
+    _score[cdiv(rows, block_r), cdiv(count, block_e), pieces](
+        x, router, sums, rows, WIDTH=width, EXPERTS=count, BLOCK_R=block_r, BLOCK_E=block_e, BLOCK_D=deep, num_warps=4
+    )
+    weights = torch.empty(rows, top_k, device=x.device)
+    chosen = torch.empty(rows, top_k, dtype=torch.int64, device=x.device)
+    _choose[rows,](
+        sums, expert_scale, weights, chosen, rows,
+        PIECES=pieces, EXPERTS=count, TOP_K=top_k,
+        BLOCK_P=power(pieces), BLOCK_E=power(count), BLOCK_K=power(top_k), num_warps=1,
+    )  # fmt: skip
+    return weights, chosen
+
+
+def launch_add_experts(
+    x: Tensor, mlp: Tensor, moe: Tensor, norms: Sequence[Tensor], scalar: Tensor, mode: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    rows, width = x.shape
+    for branch in (mlp, moe):
+        assert branch.shape == x.shape
+        assert branch.dtype == x.dtype
+        assert branch.is_contiguous()
+    assert x.is_contiguous()
+    new_x, next_x = x.new_empty(2, rows, width)
+    _add_experts[rows,](x, mlp, moe, *norms, scalar, mode, new_x, next_x, eps, **whole(width))
+    return new_x, next_x
+
+
+# What a layer calls
+
+
+def add_attention(x: Tensor, attention: Tensor, norms: Sequence[Tensor], router_scale: Tensor, eps: float) -> Views:
+    """The residual stream x [rows, D] with its attention added, and what the MLP, the experts and the router read of
+    it. `norms` are of the attention, for the MLP and for the experts, float32 [D]; `router_scale` is [D]."""
+    call = launch_add_attention if fused(x) else reference_add_attention
+    return call(x, attention, norms, router_scale, eps)
+
+
+def route(x: Tensor, router: Tensor, expert_scale: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+    """The router's view of x [rows, D], its matrix [E, D] and a scale [E] of each expert -> weights, float32, and int64
+    numbers of each row's experts, [rows, top_k], best first, of equals the lowest number first."""
+    return (launch_route if fused(x) else reference_route)(x, router, expert_scale, top_k)
+
+
+def add_experts(
+    x: Tensor, mlp: Tensor, moe: Tensor, norms: Sequence[Tensor], scalar: Tensor, mode: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """x [rows, D] with both branches added, times scalar[mode], and the norm of it that comes next: the next layer's
+    first or, behind the last layer, the model's last. `norms` are of the MLP, of the experts, of both and the next,
+    float32 [D]; `mode` is int64 [rows]."""
+    return (launch_add_experts if fused(x) else reference_add_experts)(x, mlp, moe, norms, scalar, mode, eps)
