@@ -6,8 +6,9 @@ entry says `verify` draft with the first forward and decide by causal passes (se
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import torch
@@ -205,24 +206,36 @@ def outlooks(
             raw, slots = model.logits(hidden[i]), len(w.canvas.slots)
             allowed = torch.cat((w.canvas.constrain(raw[:slots]), raw[slots:]))
             found[i] = renoise.of_logits(model, allowed, asked[i].temperature, raw)
-        else:
-            found[i] = healed(model, w.canvas, asked[i], found[i])
+    heal(model, {i: work[i].canvas for i in free}, dict(enumerate(asked)), found)
     return [found[i] for i in range(len(work))]
 
 
-def healed(model: Renoiser, canvas: Canvas, asked: renoise.Asked, outlook: renoise.Outlook) -> renoise.Outlook:
+def heal(
+    model: Renoiser,
+    canvases: Mapping[int, Canvas],
+    asked: dict[int, renoise.Asked],
+    found: dict[int, renoise.Outlook],
+) -> None:
     """What may stand in a slot can depend on the best token of the one before, where a forced text takes several: then
-    that slot is asked again."""
-    known = asked.biases
+    that slot is asked again, in one more pass for all canvases at once."""
+    while True:
+        again = dict[int, list[int]]()
+        for i, canvas in canvases.items():
+            known, tokens = asked[i].biases, found[i].scores.token[0]
+            wanted = canvas.biases(partial(best_of, known, tokens))
+            if rows := [at for at, bias in enumerate(wanted) if bias is not known[at]]:
+                again[i] = rows
+                asked[i] = replace(asked[i], biases=[*wanted, *known[len(wanted) :]])
+        if not again:
+            return
+        parts = [asked[i].some(rows) for i, rows in again.items()]
+        for (i, rows), part in zip(again.items(), renoise.outlooks(model, parts), strict=True):
+            found[i] = found[i].but(rows, part)
 
-    def best(at: int, bias: Tensor) -> int | None:
-        return int(outlook.scores.token[0, at]) if known[at] is bias else None
 
-    while again := [at for at, bias in enumerate(canvas.biases(best)) if bias is not known[at]]:
-        known = [*canvas.biases(best), *known[len(canvas.slots) :]]
-        part = renoise.Asked(asked.hidden[again], asked.temperature, [known[at] for at in again])
-        outlook = outlook.but(again, renoise.outlooks(model, [part])[0])
-    return outlook
+def best_of(known: Sequence[Tensor], tokens: Tensor, at: int, bias: Tensor) -> int | None:
+    """The best token of a slot, where it was asked for with that bias."""
+    return int(tokens[at]) if known[at] is bias else None
 
 
 def settle(model: Model, schedule: Schedule, w: Denoising, outlook: renoise.Outlook) -> None:
@@ -247,10 +260,12 @@ def settle(model: Model, schedule: Schedule, w: Denoising, outlook: renoise.Outl
 
 def judge(model: Renoiser, w: Denoising, hidden: Tensor, outlook: renoise.Outlook) -> None:
     """How well a canvas of this length fits, by what the model says of it before anything was forbidden."""
+    assert w.state is not None
     slots, pins = len(w.canvas.slots), [pin for _, pin in w.canvas.pins()]
     ids = torch.tensor(pins, dtype=torch.int64, device=hidden.device)
-    logits = torch.cat((outlook.logit[:slots], model.score(hidden[slots:], ids)))
-    logp = logits - outlook.total
+    # A grammar has changed what its slots were told; the best token's own logit is asked for again.
+    own = model.score(hidden[:slots], w.state.best) if w.canvas.ruled else outlook.logit[:slots]
+    logp = torch.cat((own, model.score(hidden[slots:], ids))) - outlook.total
     w.score = length.score(logp[:slots], logp[slots:]) if w.canvas.whole() else -math.inf
 
 

@@ -39,6 +39,10 @@ class Asked:
     temperature: Tensor
     biases: Sequence[Tensor]
 
+    def some(self, at: Sequence[int]) -> "Asked":
+        """Rows by number."""
+        return Asked(self.hidden[list(at)], self.temperature, [self.biases[row] for row in at])
+
 
 @dataclass(frozen=True)
 class Outlook:

@@ -263,4 +263,5 @@ def launch(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down: Li
 def experts(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down: Linear) -> Tensor:
     """x [rows, hidden] through its experts: float32 weights and int64 numbers [rows, top_k]; stacks gate_up
     [experts, 2 * width, hidden], gate first, and down [experts, hidden, width] -> [rows, hidden] in x's dtype."""
-    return (launch if fused(x) else reference)(x, weights, chosen, gate_up, down)
+    decoded = not isinstance(gate_up, Dense) or not isinstance(down, Dense)
+    return (launch if fused(x, fp8=decoded) else reference)(x, weights, chosen, gate_up, down)

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""The LM head and all that a denoise step asks of its logits, in one pass over the embedding E [V, D]: logits of whole
-rows, [rows, V], are never held.
+"""The LM head and all that a denoise step asks of its logits, in one pass over the embedding E [V, D]. A CPU never
+holds logits of whole rows, [rows, V]; a GPU keeps them once, in 16 bits, for rows that are too flat (below).
 
     z = cap * tanh(h E^T / cap) + ban        y = z / temperature        p = softmax(y)
 
@@ -12,8 +12,9 @@ V is gone through by tiles: each gives its sums, and `merge` puts them together.
 A token is drawn in two steps (`draw`): a tile by its mass, then a token by the tile's logits, computed again. That
 takes one random number a row; the argmax of Gumbel noise would take one a logit, 67 million for 256 rows.
 
-Bytes: E once, 2*V*D in bfloat16, and per row 4*V/TILE*(2*TOP+4) of sums; FLOP 2*rows*V*D. Held logits that are read by
-a dozen operations are 12*4*rows*V bytes: at V = 262,144 and 256 rows more than twice as much as E.
+Bytes: E once, 2*V*D in bfloat16, and per row 4*V/TILE*(2*TOP+4) of sums and 2*V that are kept; FLOP 2*rows*V*D. Held
+logits that are read by a dozen operations are 12*4*rows*V bytes: at V = 262,144 and 256 rows more than twice as much as
+E.
 
 The mean embedding on a CPU goes along in the same pass, while a tile of E and its logits lie in the cache: 2*rows*V*D
 more FLOP, no more bytes. On a GPU it is gathered from the TOP best of each tile, K*D*2 bytes a row, where these have
@@ -34,6 +35,7 @@ CACHE = 1 << 18  # numbers of E that a CPU works on at once
 TOP = 8  # best tokens that a tile tells of
 KEPT = 64  # best tokens of a row whose embeddings are gathered
 ENOUGH = 0.999  # of the mass
+DRAWN = 32  # rows whose tiles of E are gathered at once: 1.4 MB each at 2816
 SPLITS = 16  # of the vocabulary, where rows are too flat to be gathered
 FAR = -80.0  # nats below the best; subnormal numbers would make a CPU's products four times slower
 NEVER = -1e30  # a ban: finite, so that nothing becomes 0 * inf
@@ -171,24 +173,35 @@ def merge(parts: Parts, temperature: Tensor, width: int) -> Seen:
 
 def score(head: Head, hidden: Tensor, ids: Tensor) -> Tensor:
     """The logit of one token of each row, float32 [rows]."""
-    z = (hidden * embedding(ids, head.matrix)).sum(-1, dtype=torch.float32)
+    z = (hidden.float() * embedding(ids, head.matrix).float()).sum(-1)
     return z.div_(head.cap).tanh_().mul_(head.cap)
 
 
 def draw(head: Head, rows: Rows, seen: Seen, at: Tensor) -> Tensor:
     """A token [rows] of p for each uniform number `at` in [0, 1): the tile that its share falls into, then the token.
-    The embeddings of one tile a row are read, so ask for few rows."""
+    Of each row the embeddings of one tile are read, of few rows at once."""
+    groups = torch.arange(len(at), device=at.device).split(DRAWN)
+    return torch.cat([_draw(head, rows.some(g), seen.some(g), at[g]) for g in groups]) if groups else seen.token
+
+
+def _draw(head: Head, rows: Rows, seen: Seen, at: Tensor) -> Tensor:
     shares, last = seen.shares, len(head.matrix) - 1
-    ends = shares.cumsum(-1)
-    tile = (ends <= at[:, None]).sum(-1, keepdim=True).clamp_max(shares.shape[1] - 1)
-    within = (at[:, None] - (ends - shares).gather(1, tile)) / shares.gather(1, tile)
+    tile, within = _fall(shares, at[:, None])
     ids = tile * seen.width + torch.arange(seen.width, device=tile.device)
     known = ids.clamp_max(last)
     z = torch.einsum("rd,rtd->rt", rows.hidden, embedding(known, head.matrix)).float()
     z = z.div_(head.cap).tanh_().mul_(head.cap) + rows.bans[rows.which[:, None], known]
     y = z.masked_fill_(ids > last, -torch.inf).div_(rows.temperature[:, None])
-    drawn = (y.softmax(-1).cumsum(-1) <= within).sum(-1, keepdim=True)
-    return ids.gather(1, torch.minimum(drawn, y.isfinite().sum(-1, keepdim=True) - 1))[:, 0]
+    return ids.gather(1, _fall(y.softmax(-1), within)[0])[:, 0]
+
+
+def _fall(shares: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Where numbers [rows, 1] in [0, 1) fall among shares [rows, n], and how far into that share; never into one of 0,
+    whatever the sum of all was rounded to."""
+    ends = shares.cumsum(-1)
+    at = at * ends[:, -1:]
+    place = torch.minimum((ends <= at).sum(-1, keepdim=True), (ends < ends[:, -1:]).sum(-1, keepdim=True))
+    return place, (at - (ends - shares).gather(1, place)) / shares.gather(1, place)
 
 
 # The kernels

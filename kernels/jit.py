@@ -8,6 +8,7 @@ CPU, one program after another: that is how the tests run them.
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 try:
@@ -27,6 +28,6 @@ except ImportError:
 __all__ = ["cdiv", "fused", "jit", "power", "tl"]
 
 
-def fused(x: Tensor) -> bool:
-    """Whether kernels run where this tensor lies."""
-    return triton is not None and x.is_cuda
+def fused(x: Tensor, *, fp8: bool = False) -> bool:
+    """Whether kernels run where this tensor lies; those that read e4m3 need an Ada or a later GPU."""
+    return triton is not None and x.is_cuda and not (fp8 and torch.cuda.get_device_capability(x.device) < (8, 9))

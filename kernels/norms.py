@@ -247,7 +247,8 @@ def add_attention(x: Tensor, attention: Tensor, norms: Sequence[Tensor], router_
 
 def route(x: Tensor, router: Tensor, expert_scale: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     """The router's view of x [rows, D], its matrix [E, D] and a scale [E] of each expert -> weights, float32, and int64
-    numbers of each row's experts, [rows, top_k], best first, of equals the lowest number first."""
+    numbers of each row's experts, [rows, top_k], best first. Of equals the kernel takes the lowest number first; the
+    reference those that Transformers takes, by `topk`."""
     return (launch_route if fused(x) else reference_route)(x, router, expert_scale, top_k)
 
 

@@ -101,7 +101,7 @@ def test_tokens_are_drawn_as_often_as_they_are_probable(observe: object) -> None
     for row in range(2):
         same = torch.full((count,), row)
         many = Rows(rows.hidden[same], rows.temperature[same], rows.bans, rows.which[same])
-        drawn = head.draw(of, many, seen._replace(shares=seen.shares[same]), at)
+        drawn = head.draw(of, many, seen.some(same), at)
         often = torch.bincount(drawn, minlength=300) / count
         assert (often - p[row]).abs().max() <= 2 / count  # evenly spaced numbers hit each within one step
         assert (often[rows.bans[rows.which[row]] < 0] == 0).all()
@@ -113,6 +113,16 @@ def test_the_ends_of_the_unit_interval_draw_tokens() -> None:
     for at in (0.0, 1 - 2**-24):
         drawn = head.draw(of, rows, seen, torch.full((2,), at))
         assert (whole(of, rows)[2].gather(1, drawn[:, None]) > 0).all()
+
+
+def test_nothing_forbidden_is_drawn_where_whole_tiles_are() -> None:
+    of, rows = asked(2, 16, 300)
+    rows.bans[:, 200:] = head.NEVER
+    for shares in (1.0, 0.99999):
+        seen = head.reference(of, rows)
+        seen = seen._replace(shares=seen.shares * shares)
+        drawn = head.draw(of, rows, seen, torch.full((2,), 1 - 2**-24))
+        assert (rows.bans[rows.which].gather(1, drawn[:, None]) == 0).all()
 
 
 def test_a_token_is_scored_as_among_all() -> None:

@@ -338,10 +338,12 @@ class Interleavings(RuleBasedStateMachine):
     async def _change(self, uri: str, *changes: Change | str) -> None:
         """As app.App.did_change does it."""
         opened = self._opened(uri)
-        self._supersede(uri)
         edits = self.workspace.edit(uri, opened.document.version + 1, changes)
         assert edits is not None
-        if any(isinstance(change, str) for change in changes):
+        replaced = any(isinstance(change, str) for change in changes)
+        if edits or replaced:  # an edit that leaves the text as it is takes no answer away
+            self._supersede(uri)
+        if replaced:
             self.typing.replaced(uri)
         if edits:
             self.typing.edited(opened, edits)

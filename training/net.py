@@ -99,8 +99,8 @@ class Net:
         self.trained = {name: nn.Parameter(t.to(device)) for name, t in trained.items()}
         self.base = {} if trains == "all" else {name: t.to(device, self.dtype) for name, t in base.items()}
         self.turn = [t.to(device, self.dtype) for t in rotary(config, torch.arange(POSITIONS))]
-        # Few shapes: contexts, and canvases of each bucket, with gradients and without; a teacher's on top are more than
-        # the eight that are built for a function before it is given up.
+        # Few shapes: contexts, and canvases of each bucket, with gradients and without; with a teacher's they are more
+        # than the eight that are built of a function before it is given up.
         torch._dynamo.config.recompile_limit = 32
         self.before = torch.compile(before, dynamic=False, fullgraph=True, disable=not compiled)
         self.after = torch.compile(after, dynamic=False, fullgraph=True, disable=not compiled)
@@ -214,7 +214,8 @@ def read(net: Net, batch: Mapping[str, Tensor], *, ordered: bool) -> Read:
     context = batch["context"][:, 1:][real]
     follow = torch.cat((context, labels[causal & ordered]))
     left = torch.cat((hidden[:, :-1][real], rows[causal & ordered]))
-    return Read(linear(rows[picked], table).float(), labels[picked], linear(left, table).float(), follow, len(context), picked)
+    slots, ordered_logits = (linear(some, table).float() for some in (rows[picked], left))
+    return Read(slots, labels[picked], ordered_logits, follow, len(context), picked)
 
 
 class Losses(NamedTuple):

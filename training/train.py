@@ -172,7 +172,9 @@ def teacher_of(arguments: argparse.Namespace) -> Net:
     """The model of `--teacher`: its context path, and its canvas path with the update it may have. Nothing learns."""
     folder, device = arguments.teacher, arguments.device
     if not (folder / "adapter.safetensors").is_file():
-        raise SystemExit(f"train: {folder} has no adapter.safetensors, so its canvases would teach noise; take a whole model.")
+        raise SystemExit(
+            f"train: {folder} has no adapter.safetensors: its canvases would teach noise; take a whole model."
+        )
     config = Config.read(json.loads((folder / "config.json").read_text()))
     net = Net(config, base_of(folder), "canvas", device=device, compiled=arguments.compile)
     begin(folder, net)
