@@ -22,6 +22,7 @@ from caesura.engine.models.diffusion_gemma import DiffusionGemma, kept
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import entropy_bound
 from caesura.engine.scheduler import Scheduler
+from caesura.kernels.head import Rows, Seen
 from caesura.wire import Hole, Text
 
 from . import gemma
@@ -332,6 +333,27 @@ def test_what_a_prefix_ends_with_is_the_start_of_the_answer(
     stable, forced = heal(prefix, sentencepiece=True)
     assert forced
     assert model.tokenizer.decode(shown[0].kv.ids).endswith(stable[-40:])
+
+
+def test_what_a_prefix_ends_with_costs_few_passes_however_many_lengths_are_tried(
+    model: DiffusionGemma, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, inner_hidden, inner_observe = list[int](), model.hidden, model.observe
+
+    def hidden(runs: list[Run]) -> Tensor:
+        steps.append(0)
+        return inner_hidden(runs)
+
+    def observe(rows: Rows) -> Seen:
+        steps[-1] += 1
+        return inner_observe(rows)
+
+    monkeypatch.setattr(model, "hidden", hidden)
+    monkeypatch.setattr(model, "observe", observe)
+    prefix = "if a:\n        total"
+    forced = len(heal(prefix, sentencepiece=True)[1])  # a model of chance may take a token for each character
+    alone(model, infill("a", prefix, AFTER, Hole(16, "line")))
+    assert 1 < max(steps) <= 1 + forced
 
 
 def test_a_draft_is_shown_to_the_first_forward_and_its_conditioning(model: DiffusionGemma) -> None:
