@@ -11,7 +11,7 @@ from caesura.engine.canvas import MAX_ROWS
 from caesura.engine.weights import WeightsError
 
 GIB = 1 << 30
-COPIES = 6  # of a step's logits: as they come, constrained, cooled, and their distributions
+COPIES = 6  # of a step's logits where a grammar has to see them: as they come, constrained, cooled, distributions
 LEAST = 1024  # tokens of context; less is of no use
 STRIDE = 1024  # tokens; what is proposed is a multiple of it
 

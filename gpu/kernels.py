@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from caesura.engine.models.diffusion_gemma import Config
-from caesura.kernels import attention, experts, head
+from caesura.kernels import attention, experts, head, norms, rotary
 from caesura.kernels.linear import Linear
 
 from embedded import BANDWIDTH, captured, clock, report  # isort: skip  (beside this script)
@@ -43,8 +43,10 @@ def cases(
 ) -> Iterator[Case]:
     """`cache` is how many bytes a call reads at least."""
     for count in rows:
-        if form == "bf16":  # neither has a stored precision of its own
+        if form == "bf16":  # none of these has a stored precision of its own
             yield of_head(c, device, count)
+            yield of_norms(c, device, count)
+            yield from of_rotary(c, device, count)
             for context in contexts:
                 yield from of_attention(c, device, count, context, cache)
         yield of_experts(c, maker(form, device), BYTES[form], device, count)
@@ -66,6 +68,46 @@ def of_head(c: Config, device: str, rows: int) -> Case:
         moved,
         2 * rows * embed.numel(),
     )
+
+
+def of_norms(c: Config, device: str, rows: int) -> Case:
+    """All between the products of a layer but rotary: two sums with their norms, and the router."""
+    x = torch.randn(rows, c.hidden_size, device=device, dtype=torch.bfloat16)
+    router = torch.randn(c.num_experts, c.hidden_size, device=device, dtype=torch.bfloat16)
+    weight, scale = torch.ones(c.hidden_size, device=device), router.new_ones(c.num_experts)
+    mode, top_k, eps = torch.zeros(rows, dtype=torch.int64, device=device), c.top_k_experts, c.rms_norm_eps
+
+    def layer(first: Callable[..., object], route: Callable[..., object], last: Callable[..., object]) -> None:
+        first(x, x, (weight,) * 3, x[0], eps)
+        route(x, router, scale, top_k)
+        last(x, x, x, (weight,) * 4, scale[:2], mode, eps)
+
+    return Case(
+        f"norms and router, {rows} rows",
+        lambda: layer(norms.launch_add_attention, norms.launch_route, norms.launch_add_experts),
+        lambda: layer(norms.reference_add_attention, norms.reference_route, norms.reference_add_experts),
+        22 * x.numel() + 2 * router.numel(),
+        2 * rows * router.numel(),
+    )
+
+
+def of_rotary(c: Config, device: str, rows: int) -> Iterator[Case]:
+    for shape in sorted(set(c.shapes)):
+        width, groups = shape.head_dim, shape.kv_heads
+        theta, part = (c.sliding_theta, 1.0) if shape.sliding else (c.full_theta, c.full_rotary)
+        turn = rotary.rotary(torch.arange(rows, device=device), width, theta, part, torch.bfloat16)
+        q = torch.randn(rows, c.num_heads * width, device=device, dtype=torch.bfloat16)
+        k = torch.randn(rows, groups * width, device=device, dtype=torch.bfloat16)
+        keys, values = torch.zeros(2, groups, rows, width, device=device, dtype=torch.bfloat16)
+        norm = torch.ones(width, device=device)
+        given = (q, k, k if shape.sliding else None, norm, norm, turn, c.rms_norm_eps, keys, values)
+        yield Case(
+            f"rotary {width}, {rows} rows",
+            lambda given=given: rotary.launch(*given),  # type: ignore[misc]
+            lambda given=given: rotary.reference(*given),  # type: ignore[misc]
+            2 * 2 * rows * (c.num_heads + 2 * groups) * width,
+            10 * rows * (c.num_heads + 2 * groups) * width,
+        )
 
 
 def of_attention(c: Config, device: str, rows: int, context: int, cache: int) -> Iterator[Case]:

@@ -620,6 +620,9 @@ def test_every_kernel_is_measured_beside_pytorch_and_its_bound(small_gemma, tmp_
         "attention 16",
         "attention 32",
         "experts",
+        "norms and router",
+        "rotary 16",
+        "rotary 32",
     }
     assert [line["form"] for line in document["kernels"] if "experts" in line["kernel"]] == ["bf16", "fp8", "nvfp4"]
     assert all(line["ms"] > 0 and line["pytorch_ms"] > 0 for line in document["kernels"])
