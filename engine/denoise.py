@@ -223,7 +223,7 @@ def heal(
         for i, canvas in canvases.items():
             known, tokens = asked[i].biases, found[i].scores.token[0]
             wanted = canvas.biases(partial(best_of, known, tokens))
-            if rows := [at for at, bias in enumerate(wanted) if bias is not known[at]]:
+            if rows := [at for at, bias in enumerate(wanted) if not same(bias, known[at])]:
                 again[i] = rows
                 asked[i] = replace(asked[i], biases=[*wanted, *known[len(wanted) :]])
         if not again:
@@ -235,7 +235,13 @@ def heal(
 
 def best_of(known: Sequence[Tensor], tokens: Tensor, at: int, bias: Tensor) -> int | None:
     """The best token of a slot, where it was asked for with that bias."""
-    return int(tokens[at]) if known[at] is bias else None
+    return int(tokens[at]) if same(bias, known[at]) else None
+
+
+def same(bias: Tensor, other: Tensor) -> bool:
+    """Whether two biases say the same. Those in use are kept, but only so many: one that was let go and made again is
+    another tensor, and must not be taken for another question, or it would be asked for ever."""
+    return bias is other or torch.equal(bias, other)
 
 
 def settle(model: Model, schedule: Schedule, w: Denoising, outlook: renoise.Outlook) -> None:

@@ -356,6 +356,26 @@ def test_what_a_prefix_ends_with_costs_few_passes_however_many_lengths_are_tried
     assert 1 < max(steps) <= 1 + forced
 
 
+def test_a_step_ends_though_what_may_stand_in_a_slot_is_made_anew_each_time(
+    model: DiffusionGemma, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where more is asked for at once than is kept."""
+    passes, inner = list[int](), model.observe
+
+    def observe(rows: Rows) -> Seen:
+        passes.append(len(rows.hidden))
+        assert len(passes) < 500, "it asks for ever"
+        return inner(rows)
+
+    monkeypatch.setattr(model, "observe", observe)
+    job = infill("a", "if a:\n        total", AFTER, Hole(16, "line"))
+    kept = alone(model, job)
+    scheduler = Scheduler(model)
+    vocabulary = scheduler.vocabulary
+    monkeypatch.setattr(vocabulary, "allowed", lambda *asked: vocabulary._allowed(*asked).clone())
+    assert said(done(run(scheduler, [job])["a"])) == said(kept)
+
+
 def test_a_draft_is_shown_to_the_first_forward_and_its_conditioning(model: DiffusionGemma) -> None:
     canvas = lay(model, Vocabulary(model), "x = 1\ny", "\n", [Hole(4, "line")], slots=4).canvas
     canvas.holes[0].forced = b""
