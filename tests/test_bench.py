@@ -386,3 +386,42 @@ def test_who_was_never_answered_waited_for_ever(crowd: ModuleType) -> None:
     for key in keys:
         key.first = 0.05
     assert crowd.summary(keys, [0.004], 20.0)["first_ms"]["p95"] == 50.0
+
+
+# ---- what each way to need fewer forwards is worth
+
+
+@pytest.fixture(scope="module")
+def forwards(beside: None) -> ModuleType:
+    return importlib.import_module("forwards")
+
+
+def test_forwards_are_counted_with_what_rides_along(
+    forwards: ModuleType, latency: ModuleType, tiny: BlockLlama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(latency, "FILES", ("csv",))
+    monkeypatch.setattr(forwards, "BEFORE", 200)
+    monkeypatch.setattr(forwards, "SLOTS", 4)
+    place, ways = latency.places(seed=7)[0], ("all of them", "new context in a forward of its own", "no context kept")
+    usual, apart, anew = (forwards.type_all(tiny, [place], forwards.WAYS[way]) for way in ways)
+    assert len(usual.texts) == latency.KEYS
+    assert usual.texts == apart.texts == anew.texts
+    assert sum(apart.rows) == sum(usual.rows) < sum(anew.rows)
+    assert sum(apart.forwards) > sum(usual.forwards)
+
+
+def test_a_key_that_the_proposal_foresaw_needs_no_forward(
+    forwards: ModuleType, latency: ModuleType, tiny: BlockLlama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = latency.Place("a.py", "x = \n", 0, 4, "abcd")
+    asked = list[str | None]()
+
+    def foreseen(_: object, job: Any) -> str:
+        asked.append(job.draft and job.draft[0])
+        return "bcd"
+
+    monkeypatch.setattr(forwards, "_fill", foreseen)
+    assert forwards.type_all(tiny, [place], forwards.Way()).texts == ["bcd", "cd", "d", "bcd"]
+    assert asked == [None, None]
+    assert forwards.type_all(tiny, [place], forwards.Way(foreseen=False)).texts == ["bcd"] * 4
+    assert asked[2:] == [None, "cd", None, None]
