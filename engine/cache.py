@@ -39,8 +39,8 @@ class _Rows:
         """Room for as many, [heads, capacity, width] in either order."""
         heads, width = self.kept.heads, self.kept.width
         if self.kept.turned:
-            return self.v.new_empty(heads, width, capacity).transpose(1, 2)
-        return self.v.new_empty(heads, capacity, width)
+            return self.v.new_zeros(heads, width, capacity).transpose(1, 2)
+        return self.v.new_zeros(heads, capacity, width)
 
     def reserve(self, length: int, rows: int) -> None:
         """Room for `rows` behind `length`; what no row to come can see, nor any that may be taken back, goes."""
@@ -52,7 +52,7 @@ class _Rows:
         held = slice(start - self.start, length - self.start)
         needed = length + rows - start
         capacity = max(self.k.shape[1], -(-(needed + needed // PART) // GROWTH) * GROWTH)
-        k, v = self._keys(capacity), self.v.new_zeros(self.v.shape[0], capacity, self.v.shape[2])
+        k, v = self._keys(capacity), self.v.new_zeros(self.v.shape[0], capacity, self.v.shape[2])  # see KV.get
         k[:, : length - start], v[:, : length - start] = self.k[:, held], self.v[:, held]
         self.k, self.v, self.start = k, v, start
 
@@ -90,7 +90,8 @@ class KV:
 
     def get(self, layer: int, low: int, high: int) -> tuple[Tensor, Tensor]:
         """Keys and values [heads, high - low, width] of those positions: views. Of a sliding layer only what its window
-        reaches from `length` on is sure to be there. Where nothing was put yet, values are 0 and keys anything."""
+        reaches from `length` on is sure to be there. Where nothing was put yet both are 0: what attention masks must be
+        finite."""
         rows = self._rows[layer]
         assert low >= rows.start, "rows outside the window are gone"
         span = slice(low - rows.start, high - rows.start)

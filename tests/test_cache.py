@@ -1,5 +1,6 @@
 """Which KV a job gets, and that nothing one job does shows in another's."""
 
+import pytest
 import torch
 
 from caesura.engine.cache import KV, Cache, Kept, common
@@ -28,6 +29,15 @@ def test_typing_appends() -> None:
     assert second is first
     assert second.length == 3
     assert (cache.reused, cache.asked) == (3, 7)
+
+
+def test_what_was_never_put_is_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention computes with it before it is masked."""
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda self, *shape: self.new_full(shape, torch.nan))
+    for turned in (False, True):
+        kv = KV([Kept(2, 4, turned=turned)])
+        kv.reserve(50)
+        assert all(part.isfinite().all() for part in kv.get(0, 0, 256))
 
 
 def test_keys_that_lie_column_by_column_are_the_same_keys() -> None:

@@ -87,13 +87,13 @@ class Layer(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The rows `rows` of a lane, which lie in `kv` from row `at` on. `mask` is additive, of the last columns, and
-    repeated for the query heads that share a key head: [rows * share, columns]."""
+    """The rows `rows` of a lane, which lie in `kv` from row `at` on. `mask` is what is added to the scores of a key
+    head, [rows * share, columns], both padded."""
 
     kv: KV
     rows: slice
     at: int
-    mask: Tensor | None
+    mask: Tensor
 
 
 class Lane:
@@ -118,8 +118,8 @@ class Lane:
         """Rows that lie in `kv` from row `at` on, and those of them whose logits are wanted. Makes room."""
         start = len(self.ids)
         kv.reserve(at + len(ids) - kv.length)
-        shared = None if mask is None else additive(mask, self._share)
-        self.spans.append(Span(kv, slice(start, start + len(ids)), at, shared))
+        added = additive(mask, len(ids), at + len(ids), self._share)
+        self.spans.append(Span(kv, slice(start, start + len(ids)), at, added))
         self.ids += ids
         self.positions += positions
         self.wanted += [start + row for row in wanted]
@@ -373,21 +373,16 @@ def attention(layer: int, q: Tensor, span: Span) -> Tensor:
     """q [rows, heads, width] of a span whose keys and values are in its KV -> [rows, heads * width].
 
     Query heads that share a key head are laid out as more rows of it, so keys are never repeated. Plain products:
-    torch's fused kernel takes up to twice as long in bfloat16, and no less in float32. Rows and columns are padded to
-    few sizes: oneDNN makes code for each pair of them, in half a millisecond and half a megabyte.
+    torch's fused kernel takes up to twice as long in bfloat16, and no less in float32.
     """
     rows, heads, width = q.shape
-    end = span.at + rows
-    keys, values = span.kv.get(layer, 0, -(-end // COLUMNS) * COLUMNS)
+    keys, values = span.kv.get(layer, 0, span.mask.shape[1])
     groups, folded = keys.shape[0], rows * heads // keys.shape[0]
-    queries = keys.new_zeros(groups, rounded(folded), width)
+    queries = keys.new_zeros(groups, span.mask.shape[0], width)
     share = queries[:, :folded].view(groups, heads // groups, rows, width)
     torch.mul(q.view(rows, groups, heads // groups, width).permute(1, 2, 0, 3), width**-0.5, out=share)
-    scores = torch.bmm(queries, keys.transpose(1, 2)).float()
-    scores[..., end:] = -torch.inf
-    if span.mask is not None:
-        scores[:, :folded, end - span.mask.shape[1] : end] += span.mask
-    out = torch.bmm(scores.softmax(-1).to(values.dtype), values)[:, :folded].float()
+    scores = torch.baddbmm(span.mask, queries, keys.transpose(1, 2))
+    out = torch.bmm(scores.softmax(-1), values)[:, :folded].float()
     return out.view(groups, heads // groups, rows, width).permute(2, 0, 1, 3).reshape(rows, -1)
 
 
@@ -397,9 +392,18 @@ def rounded(rows: int) -> int:
     return -(-rows // step) * step
 
 
-def additive(mask: Tensor, share: int) -> Tensor:
-    """[rows, columns] bool -> [rows * share, columns], 0 or -inf: a boolean one would be converted in every layer."""
-    return torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf).repeat(share, 1)
+def additive(mask: Tensor | None, rows: int, end: int, share: int) -> Tensor:
+    """What `rows` rows see of `end` columns, of the last ones as a bool mask [rows, columns] says: 0 or -inf, for each
+    of the query heads that share a key head.
+
+    Rows and columns are padded to few sizes: oneDNN makes code for each pair of them, in half a millisecond and half a
+    megabyte.
+    """
+    added = torch.zeros(rounded(rows * share), -(-end // COLUMNS) * COLUMNS, dtype=attended())
+    added[:, end:] = -torch.inf
+    if mask is not None:
+        added[: rows * share, end - mask.shape[1] : end].masked_fill_(~mask.repeat(share, 1), -torch.inf)
+    return added
 
 
 def packed(config: Config, base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], number: int) -> Layer:
