@@ -23,6 +23,8 @@ BACKOFF_S = (0.1, 5.0)  # the first and the longest pause before a restart
 QUICK_CRASHES = 5  # so many within CRASH_WINDOW_S open the circuit
 CRASH_WINDOW_S = 180.0
 CIRCUIT_S = 60.0  # how long it stays open; a crash right after opens it again
+SLOW = 20  # times the longest step
+FADES = 0.95  # of the longest step, at each one that was shorter
 RELOAD_S = 2.0  # a model that could not be loaded may have been repaired since
 
 WORKER = (sys.executable, "-P", "-m", "caesura.engine.worker")
@@ -30,9 +32,12 @@ WORKER = (sys.executable, "-P", "-m", "caesura.engine.worker")
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a worker may take before it counts as hung: between two steps, and to load its model."""
+    """How long a worker may take before it counts as hung: for a step, or SLOW times the longest of its latest steps on
+    a slow machine, up to `slow_s`, which is also what one gets that may have to compile a kernel; and to load its
+    model."""
 
-    hang_s: float = 10.0
+    hang_s: float = 2.5
+    slow_s: float = 10.0
     load_s: float = 300.0
 
 
@@ -65,6 +70,7 @@ class Child:
         self._generation = 0
         self._progress = link.Progress(place.progress)
         self._seen = (0, 0.0)  # the counter, and when it last moved
+        self._longest = 0.0  # seconds of a step, lately
         self._start_at = 0.0
         self._retry_at = 0.0
         self._crashes: deque[float] = deque(maxlen=QUICK_CRASHES)
@@ -167,10 +173,15 @@ class Child:
         count, since = self._seen
         if self.state != "ready":
             return now - since > self._patience.load_s
-        if not live or self._progress.read() != count:
+        moved = self._progress.read() != count
+        if moved and live:
+            self._longest = max(now - since, FADES * self._longest)
+        if moved or not live:
             self._seen = (self._progress.read(), now)
             return False
-        return now - since > self._patience.hang_s
+        patience = self._patience
+        slow = self.device.startswith("cuda") or SLOW * self._longest > patience.slow_s
+        return now - since > (patience.slow_s if slow else max(patience.hang_s, SLOW * self._longest))
 
     def _plan_restart(self, now: float, why: str) -> None:
         self._crashes.append(now)

@@ -22,6 +22,8 @@ from caesura.engine import link
 
 log = logging.getLogger("caesura.worker")
 
+REHEARSED = (16, 64, 256)  # tokens of a hole
+REHEARSAL_MS = 120_000
 IDLE_MS = 500  # how long an idle worker waits before it shows that it is alive
 
 Answers = list[tuple[bytes, wire.EngineMessage]]
@@ -147,7 +149,30 @@ def _load(name: str, device: str) -> tuple[Scheduler, str]:
             model = models.load(name, device, _context())
         except models.ModelError as error:
             raise CannotLoad(str(error)) from error
-    return scheduler.Scheduler(model, lambda error: log.error("A job was given up.", exc_info=error)), model.device
+    engine = scheduler.Scheduler(model, lambda error: log.error("A job was given up.", exc_info=error))
+    if model.device != "cpu":
+        rehearse(engine)
+    return engine, model.device
+
+
+def rehearse(engine: Scheduler) -> None:
+    """Fill holes of several sizes, so that the kernels they need are compiled before anybody waits for them."""
+    clock = time.monotonic
+    for tokens in REHEARSED:
+        job = wire.Infill(
+            job="rehearsal",
+            document="rehearsal",
+            prefix="def total(numbers):\n    " * 64,
+            suffix="\n",
+            segments=(wire.Hole(tokens),),
+            deadline_ms=REHEARSAL_MS,
+        )
+        answers = engine.take(b"", job, clock())
+        while engine.busy:
+            answers += engine.step(clock)
+        if not answers or not isinstance(answers[-1][1], wire.Done):
+            raise CannotLoad("The model was loaded and does not answer; see the engine's log.")
+    engine.drop(b"")
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -17,6 +18,8 @@ import zmq
 import zmq.asyncio
 
 from caesura import paths, rendezvous, wire
+from caesura.engine import link
+from caesura.engine.child import Child
 from caesura.engine.front import Front
 from caesura.engine.ledger import Ledger
 from caesura.server import engine
@@ -320,6 +323,38 @@ async def test_a_hung_worker_is_killed(one: Engine) -> None:
         await answer(one, job("hang"))
     assert failed.value.code == "engine_lost"
     assert await answer(one, job()) == "answer"
+
+
+async def test_a_stopped_worker_is_killed(one: Engine) -> None:
+    task = await in_flight(one)
+    worker_pid = (await one.status()).worker_pid
+    assert worker_pid
+    os.kill(worker_pid, signal.SIGSTOP)
+    with pytest.raises(EngineFailed) as failed:
+        await task
+    assert failed.value.code == "engine_lost"
+    assert not alive(worker_pid)
+    assert await answer(one, job()) == "answer"
+
+
+@pytest.mark.parametrize(("step", "most"), [(0.03, 2.5), (0.2, 4.0), (2.0, 10.0)])
+def test_how_long_a_step_may_take_depends_on_the_machine(runtime: Path, step: float, most: float) -> None:
+    """Seconds of the steps before, and from when on the next one hangs."""
+    hung = subprocess.Popen(["sleep", "60"])
+    worker = Child(zmq.Context.instance(), rendezvous.place("fake", "auto"), "fake", "auto")
+    worker._process, worker.state = hung, "ready"
+    steps = link.Progress(rendezvous.place("fake", "auto").progress)
+    now = 100.0
+    assert worker.death(now, live=False) is None
+    for _ in range(3):
+        now += step
+        steps.tick()
+        assert worker.death(now, live=True) is None
+    assert worker.death(now + most - 0.01, live=True) is None
+    assert worker.death(now + most - 0.01, live=False) is None  # without a job nobody waits
+    assert worker.death(now + 2 * most - 0.02, live=True) is None
+    assert worker.death(now + 2 * most, live=True) == "made no progress and was killed"
+    assert hung.poll() == -signal.SIGKILL
 
 
 async def test_a_stuck_supervisor_is_replaced(one: Engine) -> None:
