@@ -2,7 +2,7 @@
 
 PYTHON = .venv/bin/python
 
-.PHONY: install test lint slow vscode editors real bench quality train
+.PHONY: install test lint slow vscode editors real bench quality train lock sbom
 
 install:
 	python3 -m venv .venv
@@ -41,3 +41,18 @@ quality:  # make quality DATA=folder-of-HumanEval-Infilling [MORE='--santa FILE 
 
 train:  # make train MODEL=folder CORPUS=folder RUN=folder [MINUTES=60]; goes on where RUN left off
 	$(PYTHON) training/train.py --model '$(MODEL)' --corpus '$(CORPUS)' --run '$(RUN)' --minutes $(or $(MINUTES),60)
+
+lock:  # requirements.lock again, from pyproject.toml and constraints.txt
+	$(PYTHON) -m pip install -q uv
+	sed -n '1,/^$$/{/^#/p}' requirements.lock > requirements.new
+	$(PYTHON) -m uv pip compile -q pyproject.toml -c constraints.txt --universal --python-version 3.11 --generate-hashes \
+	    --no-annotate --no-header >> requirements.new
+	mv requirements.new requirements.lock
+
+sbom:  # sbom.json again, from an installation of requirements.lock in a virtual environment of its own
+	python3 -m venv .sbom
+	.sbom/bin/pip install -q --require-hashes -r requirements.lock
+	$(PYTHON) -m pip install -q cyclonedx-bom
+	$(PYTHON) -m cyclonedx_py environment .sbom --pyproject pyproject.toml --output-reproducible | \
+	    $(PYTHON) .ci/sbom.py > sbom.json
+	rm -r .sbom
