@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import runpy
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +18,21 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# Nothing leaves the machine: see audit/sitecustomize.py.
+AUDIT = Path(__file__).with_name("audit")
+CONNECTIONS = Path(tempfile.mkdtemp(prefix="caesura-")) / "connections"
+os.environ["CAESURA_TEST_CONNECTIONS"] = str(CONNECTIONS)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(AUDIT), os.environ.get("PYTHONPATH", ""))))
+runpy.run_path(str(AUDIT / "sitecustomize.py"))
+
 if TYPE_CHECKING:
     from caesura.engine.models.block_llama import BlockLlama
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if CONNECTIONS.exists():
+        print(f"\nSomebody called another machine:\n{CONNECTIONS.read_text()}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session", autouse=True)

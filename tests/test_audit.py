@@ -1,0 +1,46 @@
+"""That a call to another machine would be noticed, whichever process of the suite makes it."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CALL = "import socket; s = socket.socket(); s.settimeout(0.1); s.connect_ex(('192.0.2.1', 9))"
+ASK = "import socket\ntry: socket.getaddrinfo('example.invalid', 9)\nexcept OSError: pass"
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where calls are written to in the place of the suite's own record."""
+    monkeypatch.setenv("CAESURA_TEST_CONNECTIONS", str(tmp_path / "record"))
+    return tmp_path / "record"
+
+
+def test_a_call_of_this_process_is_noticed(record: Path) -> None:
+    with socket.socket() as caller:
+        caller.settimeout(0.1)
+        caller.connect_ex(("192.0.2.1", 9))
+    assert "socket.connect 192.0.2.1" in record.read_text()
+
+
+@pytest.mark.parametrize(("program", "host"), [(CALL, "192.0.2.1"), (ASK, "example.invalid")])
+@pytest.mark.parametrize("options", [(), ("-P",)])  # -P: as the engine is started
+def test_a_call_of_a_process_that_a_test_starts_is_noticed(
+    record: Path, program: str, host: str, options: tuple[str, ...]
+) -> None:
+    subprocess.run([sys.executable, *options, "-c", program], check=True, env=dict(os.environ))
+    assert host in record.read_text()
+
+
+def test_calls_on_this_machine_are_none(record: Path, tmp_path: Path) -> None:
+    for host in ("127.0.0.1", "localhost", "127.0.0.2"):
+        with socket.create_server((host, 0)) as server, socket.create_connection(server.getsockname()):
+            pass
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as caller:
+        server.bind(str(tmp_path / "s"))
+        server.listen()
+        caller.connect(str(tmp_path / "s"))
+    assert not record.exists()
