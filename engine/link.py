@@ -94,6 +94,8 @@ class Progress:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(file, _COUNTER.size)
+            if hasattr(os, "posix_fallocate"):  # or the first tick on a full disk would be a SIGBUS
+                os.posix_fallocate(file, 0, _COUNTER.size)
             self._memory = mmap.mmap(file, _COUNTER.size)
         finally:
             os.close(file)

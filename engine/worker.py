@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -101,6 +101,7 @@ def run(arguments: Sequence[str], load: Callable[[str, str], tuple[Scheduler, st
     parser.add_argument("--device", required=True)
     options = parser.parse_args(arguments)
     die_with(options.parent)
+    die_first()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the supervisor's to answer
 
     socket = link.pair(zmq.Context())
@@ -130,6 +131,12 @@ def die_with(parent: int) -> None:
         threading.Thread(target=_exit_at_end_of_input, daemon=True).start()
     if os.getppid() != parent:  # it was gone before the line above
         os._exit(0)
+
+
+def die_first() -> None:
+    """Where memory runs out the kernel ends this process, which is started again, and not an editor."""
+    with suppress(OSError):  # not Linux
+        Path("/proc/self/oom_score_adj").write_text("500")
 
 
 def _exit_at_end_of_input() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -355,6 +356,26 @@ def test_how_long_a_step_may_take_depends_on_the_machine(runtime: Path, step: fl
     assert worker.death(now + 2 * most - 0.02, live=True) is None
     assert worker.death(now + 2 * most, live=True) == "made no progress and was killed"
     assert hung.poll() == -signal.SIGKILL
+
+
+async def test_a_full_disk_stops_no_engine_that_runs(one: Engine) -> None:
+    await one.ready(READY_S)
+    status = await one.status()
+    assert status.worker_pid
+    for pid in (status.pid, status.worker_pid):
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, 0))
+    assert await answer(one, job()) == "answer"
+    with pytest.raises(EngineFailed):
+        await answer(one, job("raise"))  # logs a traceback, and the next worker has the same limit
+    assert await answer(one, job()) == "answer"
+    assert (await one.status()).pid == status.pid
+
+
+async def test_where_memory_runs_out_the_worker_goes_first(one: Engine) -> None:
+    await one.ready(READY_S)
+    status = await one.status()
+    scores = [int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in (status.pid, status.worker_pid)]
+    assert scores[1] == 500 > scores[0]
 
 
 async def test_a_stuck_supervisor_is_replaced(one: Engine) -> None:
