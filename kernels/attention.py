@@ -13,13 +13,11 @@ computes its scores twice, see `_blocks`: 6 for 4.
 """
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
-from functools import cache
-
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from caesura.kernels.jit import cdiv, fused, jit, power, tl
+from caesura.kernels.jit import capacity, cdiv, fused, jit, power, tl
 
 
 def reference(q: Tensor, keys: Tensor, values: Tensor, first: int | None, window: int) -> Tensor:
@@ -172,7 +170,7 @@ def launch(
     assert extent is None or first is None
     assert q.stride(2) == keys.stride(2) == values.stride(2) == 1
     share = heads // groups
-    processors, roomy = _device(q.device)
+    processors, roomy = capacity(q.device)
     block_m, block_n, block_v, warps = _blocks(rows * share, width, q.element_size(), roomy)
     block_d = max(16, power(width))
     grid = cdiv(rows * share, block_m), groups * block_d // block_v
@@ -220,15 +218,6 @@ def launch(
     if splits > 1:
         _merge[rows * heads,](sums, peaks, totals, out, splits, rows * heads, WIDTH=width, BLOCK_D=block_d)
     return out
-
-
-@cache
-def _device(device: torch.device) -> tuple[int, bool]:
-    """How many processors it has, and whether each has 227 KB of shared memory (Hopper, B200) or only some 100."""
-    if device.type != "cuda":
-        return 12, True  # as tests pretend: enough that columns are split
-    properties = torch.cuda.get_device_properties(device)
-    return properties.multi_processor_count, properties.major in (9, 10)
 
 
 def _blocks(m: int, width: int, itemsize: int, roomy: bool) -> tuple[int, int, int, int]:

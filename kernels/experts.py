@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu
 
-from caesura.kernels import fp8, nvfp4
+from caesura.kernels import fp8
+from caesura.kernels.decode import product
 from caesura.kernels.jit import cdiv, fused, jit, power, tl
 from caesura.kernels.linear import Dense, Linear
 
@@ -59,94 +60,6 @@ def _list(chosen, members, counts, pairs, BLOCK: tl.constexpr):
     tl.store(counts + expert, found)
 
 
-# A tile of weights is the first operand of a dot and rows of x are the second. The matrix unit's second operand may be
-# narrow, and sm_90's newest instruction takes the first from registers, where weights are decoded, the second never.
-
-
-@jit
-def floats(codes, dtype):
-    """e4m3 by way of float32: left alone, sm_90 goes from float16 to bfloat16 by a slow instruction, value by value."""
-    if codes.dtype == tl.float8e4nv:
-        codes = codes.to(tl.float16).to(tl.float32)
-    return codes.to(dtype)
-
-
-# The three bits of an e2m1 magnitude, moved to where a 16-bit float has its two lowest exponent bits and its highest
-# mantissa bit, are that magnitude times 2^(1 - bias), 0.5 included. The group's scale makes up for as much of it as it
-# has room for (it is under 2^9 itself), the sum for the rest. Nothing is rounded.
-
-
-@jit
-def nibbles(word, SHIFT: tl.constexpr):
-    """The two codes of the lowest byte as two 16-bit floats, the low nibble in the low half. A product by two powers
-    of two is two shifts at once."""
-    byte = word & 255
-    magnitude = (byte * ((1 << SHIFT) + (1 << (SHIFT + 12)))) & (0x00070007 << SHIFT)
-    return magnitude | ((byte * ((1 << 12) + (1 << 24))) & 0x80008000)
-
-
-@jit
-def plain_tile(codes, n, k, live, K: tl.constexpr, BLOCK_K: tl.constexpr, dtype: tl.constexpr):
-    """Rows n and columns k to k + BLOCK_K of a matrix [N, K] in a float or e4m3, as yet without the rows' factors."""
-    column = k + tl.arange(0, BLOCK_K)
-    mask = live[:, None] & (column < K)[None, :]
-    return floats(tl.load(codes + n[:, None] * K + column[None, :], mask=mask, other=0.0), dtype)
-
-
-@jit
-def nvfp4_tile(
-    codes, groups, n, k, live, K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, dtype: tl.constexpr
-):
-    """The same of a matrix in e2m1."""
-    half: tl.constexpr = tl.bfloat16 if dtype == tl.bfloat16 else tl.float16
-    shift: tl.constexpr = 6 if dtype == tl.bfloat16 else 9
-    unit: tl.constexpr = 2.0**117 if dtype == tl.bfloat16 else 2.0**7
-    column = k // 8 + tl.arange(0, BLOCK_K // 8)
-    mask = live[:, None] & (column < K // 8)[None, :]
-    word = tl.load(codes + n[:, None] * (K // 8) + column[None, :], mask=mask, other=0).to(tl.uint32, bitcast=True)
-    even = tl.join(nibbles(word, shift), nibbles(word >> 16, shift))
-    odd = tl.join(nibbles(word >> 8, shift), nibbles(word >> 24, shift))
-    halves = tl.join(even, odd).reshape(BLOCK_N, BLOCK_K // 16, 8)
-    column = k // 16 + tl.arange(0, BLOCK_K // 16)
-    mask = live[:, None] & (column < K // 16)[None, :]
-    scale = tl.load(groups + n[:, None] * (K // 16) + column[None, :], mask=mask, other=0.0)
-    scale = (scale.to(tl.float16).to(tl.float32) * unit).to(dtype)
-    # odd before even: in the other order ptxas 12.8 swaps the halves of each register, and swaps them back
-    odd = (halves >> 16).to(tl.uint16).to(half, bitcast=True).to(dtype) * scale[:, :, None]
-    even = halves.to(tl.uint16).to(half, bitcast=True).to(dtype) * scale[:, :, None]
-    return tl.join(even, odd).reshape(BLOCK_N, BLOCK_K)
-
-
-@jit
-def product(
-    x, row, found, codes, groups, factor, expert, n, N, K: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    """Rows n of the expert's matrix [N, K] times rows `row` of x, float32 [BLOCK_N, BLOCK_R]."""
-    dtype: tl.constexpr = x.dtype.element_ty
-    live = n < N
-    if groups is None:
-        codes += expert * N * K
-    else:
-        codes += expert * N * (K // 8)
-        groups += expert * N * (K // 16)
-    total = tl.zeros((BLOCK_N, BLOCK_R), tl.float32)
-    for k in range(0, K, BLOCK_K):
-        if groups is None:
-            weight = plain_tile(codes, n, k, live, K, BLOCK_K, dtype)
-        else:
-            weight = nvfp4_tile(codes, groups, n, k, live, K, BLOCK_N, BLOCK_K, dtype)
-        column = k + tl.arange(0, BLOCK_K)
-        mask = (column < K)[:, None] & found[None, :]
-        part = tl.load(x + row[None, :] * K + column[:, None], mask=mask, other=0.0)
-        total = tl.dot(weight, part, total, input_precision="ieee")
-    if groups is not None:
-        total *= 2.0**9 if dtype == tl.bfloat16 else 2.0**7
-    if factor is not None:
-        total *= tl.load(factor + expert * N + n, mask=live, other=0.0)[:, None]
-    return total
-
-
 @jit
 def _up(
     x, members, counts, codes, groups, factor, inner, pairs, top_k, K: tl.constexpr, N: tl.constexpr,
@@ -163,7 +76,10 @@ def _up(
         found = place < count
         pair = tl.load(members + expert * pairs + place, mask=found, other=0)
         row = (pair // top_k).to(tl.int64)
-        total = product(x, row, found, codes, groups, factor, expert, both, 2 * N, K, BLOCK_R, 2 * BLOCK_N, BLOCK_K)
+        total = product(
+            x, row, found, codes, groups, factor, expert, both, 0, tl.cdiv(K, BLOCK_K), 2 * N, K,
+            BLOCK_R, 2 * BLOCK_N, BLOCK_K,
+        )  # fmt: skip
         gate, up = total.reshape(2, BLOCK_N, BLOCK_R).permute(1, 2, 0).split()
         # 0.5 * (1 + tanh(t)) is sigmoid(2t); t = sqrt(2/pi) * (gate + 0.044715 * gate^3)
         hidden = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)) * up
@@ -183,7 +99,10 @@ def _down(
         place = start + tl.arange(0, BLOCK_R)
         found = place < count
         pair = tl.load(members + expert * pairs + place, mask=found, other=0).to(tl.int64)
-        total = product(inner, pair, found, codes, groups, factor, expert, n, N, K, BLOCK_R, BLOCK_N, BLOCK_K)
+        total = product(
+            inner, pair, found, codes, groups, factor, expert, n, 0, tl.cdiv(K, BLOCK_K), N, K,
+            BLOCK_R, BLOCK_N, BLOCK_K,
+        )  # fmt: skip
         mask = (n < N)[:, None] & found[None, :]
         tl.store(outer + pair[None, :] * N + n[:, None], total.to(outer.dtype.element_ty), mask=mask)
 
@@ -198,20 +117,6 @@ def _sum(outer, weights, out, top_k, N, TOP_K: tl.constexpr, BLOCK_N: tl.constex
     weight = tl.load(weights + row * top_k + slot, mask=slot < top_k, other=0.0)
     total = tl.sum(parts * weight[:, None], 0)
     tl.store(out + row * N + n, total.to(out.dtype.element_ty), mask=n < N)
-
-
-def operands(stack: Linear) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Codes, a scale per 16 columns, a factor per row. NVFP4's codes eight to a word, the first in its low bits."""
-    found: tuple[Tensor, Tensor | None, Tensor | None]
-    if isinstance(stack, Dense):
-        found = stack.weight, None, None
-    elif isinstance(stack, fp8.Linear):
-        found = stack.codes, None, stack.scale
-    else:
-        assert isinstance(stack, nvfp4.Linear)
-        found = stack.codes.view(torch.int32), stack.scale, stack.factor
-    assert all(tensor is None or tensor.is_contiguous() for tensor in found)
-    return found
 
 
 def blocks(stack: Linear, columns: int, block: int) -> dict[str, int]:
@@ -235,6 +140,7 @@ def launch(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down: Li
     assert gate_up.shape == (count, 2 * width, hidden)
     assert x.shape == (rows, hidden)
     assert weights.dtype == torch.float32
+    assert all(tensor.is_contiguous() for tensor in (*gate_up.tensors, *down.tensors))
     x, weights, chosen = x.contiguous(), weights.contiguous(), chosen.contiguous()
     pairs, out = rows * top_k, torch.empty_like(x)
     if not pairs:
@@ -247,12 +153,12 @@ def launch(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down: Li
     splits = min(2, cdiv(rows, block))
     tile = min(64, max(16, power(width)))
     _up[splits, cdiv(width, tile), count](
-        x, members, counts, *operands(gate_up), inner, pairs, top_k,
+        x, members, counts, *gate_up.operands, inner, pairs, top_k,
         K=hidden, N=width, BLOCK_N=tile, **blocks(gate_up, hidden, block),
     )  # fmt: skip
     tile = min(128, max(16, power(hidden)))
     _down[splits, cdiv(hidden, tile), count](
-        inner, members, counts, *operands(down), outer, pairs,
+        inner, members, counts, *down.operands, outer, pairs,
         K=width, N=hidden, BLOCK_N=tile, **blocks(down, width, block),
     )  # fmt: skip
     tile = min(512, power(hidden))

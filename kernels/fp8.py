@@ -4,8 +4,8 @@ A code has 4 significant bits: a value of at least 2^-6 of its row's scale is of
 one by at most 2^-10 of the scale. In bfloat16 a code is exact; the scale multiplies the output, so nothing is rounded
 that the format has not rounded.
 
-Bytes: N*K codes + 4*N scales read once per call, half of bfloat16's. This reference also writes and reads 2*N*K for
-the unpacked matrix, which a fast path keeps in registers.
+Bytes: N*K codes + 4*N scales read once per call, half of bfloat16's. The reference also writes and reads 2*N*K for the
+unpacked matrix, which `matmul.py` keeps in registers: on a GPU, for few rows.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from caesura.kernels import linear
+from caesura.kernels import linear, matmul
 
 LARGEST = 448.0  # the largest finite e4m3
 
@@ -35,8 +35,15 @@ class Linear(linear.Linear):
     def shape(self) -> tuple[int, ...]:
         return tuple(self.codes.shape)
 
+    @property
+    def operands(self) -> tuple[Tensor, None, Tensor]:
+        return self.codes, None, self.scale
+
     def dense(self, dtype: torch.dtype) -> Tensor:
         return (self.codes.float() * self.scale).to(dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
+        return matmul.launch(x, self) if matmul.fits(x) else self.reference(x)
+
+    def reference(self, x: Tensor) -> Tensor:
         return (functional.linear(x, self.codes.to(x.dtype)) * self.scale[:, 0]).to(x.dtype)

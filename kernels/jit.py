@@ -5,6 +5,7 @@ its launcher. The public function takes the kernel where `fused` says so. With T
 CPU, one program after another: that is how the tests run them.
 """
 
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,9 +26,18 @@ except ImportError:
         return function or (lambda function: function)
 
 
-__all__ = ["cdiv", "fused", "jit", "power", "tl"]
+__all__ = ["capacity", "cdiv", "fused", "jit", "power", "tl"]
 
 
 def fused(x: Tensor, *, fp8: bool = False) -> bool:
     """Whether kernels run where this tensor lies; those that read e4m3 need an Ada or a later GPU."""
     return triton is not None and x.is_cuda and not (fp8 and torch.cuda.get_device_capability(x.device) < (8, 9))
+
+
+@cache
+def capacity(device: torch.device) -> tuple[int, bool]:
+    """How many processors it has, and whether each has 227 KB of shared memory (Hopper, B200) or only some 100."""
+    if device.type != "cuda":
+        return 12, True  # as tests pretend: enough that work is split
+    properties = torch.cuda.get_device_properties(device)
+    return properties.multi_processor_count, properties.major in (9, 10)

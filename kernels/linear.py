@@ -31,6 +31,11 @@ class Linear:
         """Bytes held, scales included."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
+    @property
+    def operands(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """As kernels take it: codes or values, a scale per 16 columns, a factor per row."""
+        raise NotImplementedError
+
     def dense(self, dtype: torch.dtype) -> Tensor:
         """The values, [(E,) N, K]."""
         raise NotImplementedError
@@ -57,6 +62,10 @@ class Dense(Linear):
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.weight.shape)
+
+    @property
+    def operands(self) -> tuple[Tensor, None, None]:
+        return self.weight, None, None
 
     def dense(self, dtype: torch.dtype) -> Tensor:
         return self.weight.to(dtype)

@@ -7,8 +7,9 @@ rounded to 4 significant bits: a group's unit is at most 17/16 of a sixth of its
 2^-10 factors where the scale is below e4m3's smallest normal number, 2^-6. code * scale has 6 significant bits and is
 exact in bfloat16; the factor multiplies the output.
 
-Bytes: N*K/2 codes + N*K/16 scales + 4*N factors read once per call, 0.28 of bfloat16's. This reference also writes and
-reads 2*N*K for the unpacked matrix.
+Bytes: N*K/2 codes + N*K/16 scales + 4*N factors read once per call, 0.28 of bfloat16's. The reference also writes and
+reads 2*N*K for the unpacked matrix, which `matmul.py` keeps in registers: on a GPU, for few rows. What decoding costs
+there is in `decode.py`.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from caesura.kernels import linear
+from caesura.kernels import linear, matmul
 
 GROUP = 16  # columns that share a scale
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of the codes 0 to 7; 8 to 15 are their negatives
@@ -51,10 +52,18 @@ class Linear(linear.Linear):
         *outer, half = self.codes.shape
         return (*outer, 2 * half)
 
+    @property
+    def operands(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Codes eight to a word, the first in its low bits."""
+        return self.codes.view(torch.int32), self.scale, self.factor
+
     def dense(self, dtype: torch.dtype) -> Tensor:
         return (self._scaled(torch.float32) * self.factor).to(dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
+        return matmul.launch(x, self) if matmul.fits(x) else self.reference(x)
+
+    def reference(self, x: Tensor) -> Tensor:
         return (functional.linear(x, self._scaled(x.dtype)) * self.factor[:, 0]).to(x.dtype)
 
     def _scaled(self, dtype: torch.dtype) -> Tensor:

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from caesura.engine import models, renoise
+from caesura.engine.convert import Form, convert
 from caesura.engine.models import Run
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
-from caesura.kernels import attention, experts, head, norms, rotary
+from caesura.kernels import attention, experts, head, matmul, norms, rotary
 
 from . import gemma
 from .tiny import CODE
@@ -21,8 +22,15 @@ pytest.importorskip("triton")
 ROOMY, TIGHT = 232_448, 101_376  # bytes of shared memory a program may have: Hopper, and sm_120
 
 
-def test_a_step_through_the_kernels_is_a_step_without_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = models.load(str(gemma.published(tmp_path / "tiny")), "cpu")
+@pytest.mark.parametrize("form", [None, "nvfp4"])
+def test_a_step_through_the_kernels_is_a_step_without_them(
+    form: Form | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = gemma.published(tmp_path / "tiny")
+    if form is not None:
+        convert(folder, tmp_path / form, form, lambda done, total: None)
+        folder = tmp_path / form
+    model = models.load(str(folder), "cpu")
     assert isinstance(model, DiffusionGemma)
     text = model.tokenizer.encode(CODE[:300])
     canvas, temperature, bias = list(range(20, 37)), torch.tensor(0.6), torch.zeros(model.width)
@@ -44,7 +52,7 @@ def test_a_step_through_the_kernels_is_a_step_without_them(tmp_path: Path, monke
 
     without = steps()
     launched = set[str]()
-    modules = (attention, experts, head, norms, rotary)
+    modules = (attention, experts, head, norms, rotary, *([matmul] if form else []))
     for module in modules:
         monkeypatch.setattr(module, "fused", lambda *_, name=module.__name__, **__: launched.add(name) or True)
     for ours, plain in zip(steps(), without, strict=True):
@@ -69,6 +77,6 @@ def test_they_compile_for_a_gpu_that_is_not_here(capability: int, most: int) -> 
     )
     assert made.returncode == 0, made.stderr[-2000:]
     shared = {line.split()[0]: int(line.split()[1]) for line in made.stdout.splitlines()}
-    kernels = {"_attend", "_merge", "_scan", "_mean", "_list", "_up", "_down", "_sum", "_turn"}
+    kernels = {"_attend", "_merge", "_scan", "_mean", "_list", "_up", "_down", "_sum", "_turn", "_multiply", "_add"}
     assert shared.keys() == kernels | {"_add_attention", "_score", "_choose", "_add_experts"}
     assert max(shared.values()) <= most, shared
