@@ -1,8 +1,8 @@
 """Denoise steps of DiffusionGemma's 26B shape, random weights, beside the least time that its bytes take and beside
 Transformers in the same run, where its version has the model.
 
-Every precision that fits is timed. Experts are decoded in a kernel; the other matrices of FP8 and NVFP4 are still
-widened one by one, so those rows say what that costs too.
+Every precision that fits is timed. Matrices of FP8 and NVFP4 are decoded in the kernels that use them; beyond 512 rows
+those outside the experts are widened one by one.
 """
 
 import argparse

@@ -1,21 +1,22 @@
 """Every kernel at DiffusionGemma's 26B shape: the bytes and FLOP it has to move and compute, what it gets of the
 device's bandwidth and arithmetic, the least time these allow, and the same work in PyTorch as its reference has it.
 
-Kernels are timed as CUDA graphs: launches cost nothing there, as in a step. What a call reads is more than the L2 cache
-holds, or it goes through as many copies as are.
+Kernels and peers are timed as CUDA graphs: launches cost nothing there, as in a step. What a call reads is more than
+the L2 cache holds, or it goes through as many copies as are.
 """
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from caesura.engine.models.diffusion_gemma import Config
-from caesura.kernels import attention, experts, head, norms, rotary
+from caesura.kernels import attention, experts, fp8, head, matmul, norms, nvfp4, rotary
 from caesura.kernels.linear import Linear
 
 from embedded import BANDWIDTH, captured, clock, report  # isort: skip  (beside this script)
@@ -28,7 +29,7 @@ CACHE = 256 << 20  # bytes; more than any L2
 
 @dataclass(frozen=True)
 class Case:
-    """One piece of work, `copies` of it in a call of either way."""
+    """One piece of work, `copies` of it in a call of any way; `peers` do it with other weights or less exactly."""
 
     name: str
     kernel: Callable[[], object]
@@ -36,6 +37,7 @@ class Case:
     bytes: float
     flops: float
     copies: int = 1
+    peers: Mapping[str, Callable[[], object]] = field(default_factory=dict)
 
 
 def cases(
@@ -49,6 +51,9 @@ def cases(
             yield from of_rotary(c, device, count)
             for context in contexts:
                 yield from of_attention(c, device, count, context, cache)
+        else:  # in bf16 a linear layer is cuBLAS
+            for matrix in matrices(c):
+                yield of_linear(matrix, maker(form, device), device, count, cache)
         yield of_experts(c, maker(form, device), BYTES[form], device, count)
 
 
@@ -132,6 +137,39 @@ def of_attention(c: Config, device: str, rows: int, context: int, cache: int) ->
         )
 
 
+def matrices(c: Config) -> list[tuple[int, int]]:
+    """Shapes [N, K] of a layer's matrices: q, k, v and o of both kinds, gate, up and down."""
+    d, found = c.hidden_size, {(c.intermediate_size, c.hidden_size), (c.hidden_size, c.intermediate_size)}
+    for shape in c.shapes:
+        q, kv = c.num_heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        found |= {(q, d), (kv, d), (d, q)}
+    return sorted(found)
+
+
+def of_linear(shape: tuple[int, int], make: Callable[..., Linear], device: str, rows: int, cache: int) -> Case:
+    """Beside cuBLAS on a bfloat16 matrix and, for FP8, beside a product of codes: x is rounded too, and not timed."""
+    first = make(*shape)
+    assert isinstance(first, fp8.Linear | nvfp4.Linear)
+    weights = [first, *(make(*shape) for _ in range(cache // first.nbytes))]
+    dense = [weight.dense(torch.bfloat16) for weight in weights]
+    x = torch.randn(rows, shape[1], device=device, dtype=torch.bfloat16)
+    peers: dict[str, Callable[[], object]] = {"cublas_bf16": lambda: [functional.linear(x, w) for w in dense]}
+    if isinstance(first, fp8.Linear) and hasattr(torch, "_scaled_mm"):
+        codes, scale = fp8.quantize(x)
+        peers["scaled_mm"] = lambda: [
+            torch._scaled_mm(codes, w.codes.t(), scale_a=scale, scale_b=w.scale.t(), out_dtype=x.dtype) for w in weights
+        ]
+    return Case(
+        f"linear {shape[0]} x {shape[1]}, {rows} rows",
+        lambda: [matmul.launch(x, weight) for weight in weights],
+        lambda: [weight.reference(x) for weight in weights],
+        first.nbytes + 2 * rows * sum(shape),
+        2 * rows * shape[0] * shape[1],
+        len(weights),
+        peers,
+    )
+
+
 def of_experts(c: Config, make: Callable[..., Linear], size: float, device: str, rows: int) -> Case:
     width = c.moe_intermediate_size
     gate_up, down = make(c.num_experts, 2 * width, c.hidden_size), make(c.num_experts, c.hidden_size, width)
@@ -148,14 +186,20 @@ def of_experts(c: Config, make: Callable[..., Linear], size: float, device: str,
 
 
 def measure(case: Case, form: str, device: str, repeats: int) -> dict[str, Any]:
-    call = captured(case.kernel) if device == "cuda" else case.kernel
-    ms, plain = (clock(way, device, repeats)["p50_ms"] / case.copies for way in (call, case.plain))
+    def timed(call: Callable[[], object]) -> float:
+        return clock(call, device, repeats)["p50_ms"] / case.copies
+
+    def as_graph(call: Callable[[], object]) -> float:
+        return timed(captured(call) if device == "cuda" else call)
+
+    ms, plain = as_graph(case.kernel), timed(case.plain)
     floor = 1000 * max(case.bytes / BANDWIDTH, case.flops / PEAK)
     return {
         "kernel": case.name,
         "form": form,
         "ms": round(ms, 4),
         "pytorch_ms": round(plain, 4),
+        **{f"{name}_ms": round(as_graph(call), 4) for name, call in case.peers.items()},
         "floor_ms": round(floor, 4),
         "of_floor": round(floor / ms, 3),
         "gb_s": round(case.bytes / ms / 1e6, 1),

@@ -623,9 +623,13 @@ def test_every_kernel_is_measured_beside_pytorch_and_its_bound(small_gemma, tmp_
         "norms and router",
         "rotary 16",
         "rotary 32",
+        *(f"linear {shape}" for shape in ("32 x 64", "64 x 32", "64 x 64")),
     }
     assert [line["form"] for line in document["kernels"] if "experts" in line["kernel"]] == ["bf16", "fp8", "nvfp4"]
     assert all(line["ms"] > 0 and line["pytorch_ms"] > 0 for line in document["kernels"])
+    linear = [line for line in document["kernels"] if "linear" in line["kernel"]]
+    assert all(line["cublas_bf16_ms"] > 0 for line in linear)
+    assert {line["form"] for line in linear if line.get("scaled_mm_ms")} == {"fp8"}
 
 
 def test_the_steps_of_the_26b_shape_run_at_tiny_size_in_every_precision(small_gemma, tmp_path):
