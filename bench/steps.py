@@ -103,8 +103,13 @@ class Ours:
         hidden = self.model.hidden([self.run(self.state.ids.tolist(), self.state.conditioning)])
         asked = renoise.Asked(hidden, self.schedule.temperature(STEP, 48), [self.free] * len(hidden))
         outlook = renoise.outlooks(self.model, [asked])[0]
-        scores, _ = renoise.advance(self.model, self.state, outlook, entropy_bound.select, STEP, 48, self.generator)
-        renoise.settled(self.schedule, self.state, scores)
+        chances = renoise.chances(self.model, len(hidden), self.generator)
+        every = torch.ones(len(hidden), dtype=torch.bool)
+        terms = renoise.Terms(every, ~every, ~every, torch.tensor([], dtype=torch.int64), self.schedule.confidence)
+        self.state, told = renoise.decide(
+            self.model, self.schedule, self.state, outlook, entropy_bound.select, STEP, 48, terms, chances
+        )
+        told.tolist()
 
 
 class Theirs:

@@ -132,6 +132,11 @@ class Vocabulary:
         return torch.tensor([i for i, p in enumerate(self.pieces) if p[:1] in (b"\n", b"\r", b"")])
 
     @cached_property
+    def stops(self) -> Tensor:
+        """Ids of the tokens with which a text ends."""
+        return torch.tensor(sorted(self.ends), dtype=torch.int64, device=self.anything.device)
+
+    @cached_property
     def may_end(self) -> Tensor:
         """Of a hole with nothing behind it: as `allowed`, and the text may end."""
         return self._but(sorted(self.ends), self._any)

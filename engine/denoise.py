@@ -22,8 +22,6 @@ from caesura.engine.noise import Schedule, Uniform
 from caesura.engine.samplers import Sampler, Scores, statistics
 from caesura.engine.search import Search
 
-STABLE_ENTROPY = 0.1  # nats; a uniform-noise slot locks when it is this sure and unchanged for two steps
-STABLE_STEPS = 2
 BUDGET = 0.3  # nats over all slots; a uniform-noise canvas is done when nothing moves and it is this sure
 
 
@@ -245,23 +243,38 @@ def same(bias: Tensor, other: Tensor) -> bool:
 
 
 def settle(model: Model, schedule: Schedule, w: Denoising, outlook: renoise.Outlook) -> None:
-    """Every slot that is not locked is decided anew, and the canvas is done when it is sure and none moves.
-    Probabilities are told as they were before they were cooled."""
-    state, slots = w.state, w.canvas.slots
-    assert state is not None
-    movable = torch.tensor([not s.locked for s in slots], device=outlook.logit.device)
-    scores, accepted = renoise.advance(model, state, outlook, w.sampler, w.step, w.of, w.generator, movable)
-    probs = (outlook.logit - outlook.allowed).exp().tolist()
-    for slot, best, prob in zip(slots, state.best.tolist(), probs, strict=True):
+    """Decide every slot that is not locked anew."""
+    assert w.state is not None
+    drawn = renoise.chances(model, len(w.canvas.slots), w.generator)
+    asked = terms(schedule, w, outlook.logit.device)
+    w.state, told = renoise.decide(model, schedule, w.state, outlook, w.sampler, w.step, w.of, asked, drawn)
+    heed(w, told.tolist())
+
+
+def terms(schedule: Schedule, w: Denoising, device: torch.device) -> renoise.Terms:
+    """Of several lengths none locks anything. A healed hole locks its start, token by token, whatever it is, and only
+    then what is sure."""
+    slots, waiting = w.canvas.slots, {} if w.judged else w.canvas.unhealed()
+    open = [not slot.locked for slot in slots]
+    may = [not w.judged and slot.hole not in waiting for slot in slots]
+    must = [slot is waiting.get(slot.hole) for slot in slots]
+    masks = torch.tensor([open, may, must], device=device)
+    return renoise.Terms(masks[0], masks[1], masks[2], w.canvas.vocabulary.stops, enough(schedule, w))
+
+
+def enough(schedule: Schedule, w: Denoising) -> float:
+    """The mean entropy in nats, below which a canvas at rest is done."""
+    return max(schedule.confidence, BUDGET / len(w.canvas.slots))
+
+
+def heed(w: Denoising, told: Sequence[Sequence[float]]) -> None:
+    """Write a decision into the slots: best tokens, their probabilities, what is locked, whether the canvas is done."""
+    for slot, best, prob, locked, done in zip(w.canvas.slots, *told, strict=True):
+        w.finished = bool(done)
         if not slot.locked:
-            slot.draft, slot.prob, slot.shown = best, prob, None
-    sure = scores.entropy[0][movable]
-    still = bool((state.stable[movable] >= schedule.stability).all())
-    least = max(schedule.confidence, BUDGET / len(slots))
-    w.finished = still and (float(sure.mean()) < least or bool(accepted[movable].all()))
-    if not w.judged:
-        lock(w, scores.entropy[0])
-        w.finished = w.finished or all(s.locked for s in slots)
+            slot.draft, slot.prob, slot.shown = int(best), prob, None
+            if locked:
+                slot.token, slot.locked = slot.draft, True
 
 
 def judge(model: Renoiser, w: Denoising, hidden: Tensor, outlook: renoise.Outlook) -> None:
@@ -273,18 +286,6 @@ def judge(model: Renoiser, w: Denoising, hidden: Tensor, outlook: renoise.Outloo
     own = model.score(hidden[:slots], w.state.best) if w.canvas.ruled else outlook.logit[:slots]
     logp = torch.cat((own, model.score(hidden[slots:], ids))) - outlook.total
     w.score = length.score(logp[:slots], logp[slots:]) if w.canvas.whole() else -math.inf
-
-
-def lock(w: Denoising, entropy: Tensor) -> None:
-    """Pin what is sure and at rest; behind a healed start only once that start is there."""
-    assert w.state is not None
-    stable = w.state.stable.tolist()
-    sure = [s >= STABLE_STEPS and e < STABLE_ENTROPY for s, e in zip(stable, entropy.tolist(), strict=True)]
-    ended = next((i for i, s in enumerate(w.canvas.slots) if s.draft in w.canvas.vocabulary.ends), len(sure))
-    sure[ended:] = [False] * (len(sure) - ended)  # an end may still move, and what is behind it is no text
-    for slot, yes in zip(w.canvas.slots, healed_first(w.canvas, sure), strict=True):
-        if yes and not slot.locked:
-            slot.token, slot.locked = slot.draft, True
 
 
 def lengthen(canvas: Canvas) -> bool:

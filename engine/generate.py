@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from caesura.engine import renoise
 from caesura.engine.models import Model, Run
@@ -46,8 +47,16 @@ def generate(
                 kv, state.ids.tolist(), range(at, at + noise.canvas), fresh=fresh, conditioning=state.conditioning
             )
             logits, fresh = model.denoise([run]), []
-            outlook = renoise.of_logits(model, logits, schedule.temperature(step, schedule.steps))
-            scores, _ = renoise.advance(model, state, outlook, sampler, step, schedule.steps, generator, draw_all=True)
+            temperature = schedule.temperature(step, schedule.steps)
+            outlook = renoise.of_logits(model, logits, temperature)
+            # The reference draws a token for every slot, also for those that it then renoises.
+            drawn = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)[:, 0]
+            noisy, every = noise.draw(noise.canvas, generator), torch.ones_like(drawn, dtype=torch.bool)
+
+            def pick(_: Tensor, drawn: Tensor = drawn) -> Tensor:
+                return drawn
+
+            state, scores, _ = renoise.advance(model, state, outlook, sampler, step, schedule.steps, every, pick, noisy)
             step += 1
             if renoise.settled(schedule, state, scores):
                 break

@@ -2,25 +2,35 @@
 
 The logits are cooled by the schedule; of every slot a token is drawn; those of least entropy are accepted, all others
 become noise again; the whole cooled distribution is what the next forward is conditioned on. Nothing stays accepted:
-every slot is predicted anew. The best canvas is that of the most probable tokens, not of the drawn ones.
+every slot is predicted anew, until it is locked. The best canvas is that of the most probable tokens, not of the drawn
+ones.
+
+A decision (`decide`) is tensors in, tensors out, of fixed shapes: where they lie on a GPU nothing waits for it, and
+what the host has to know comes in one small tensor.
 
 What a forward says of a slot is asked for in one pass over the vocabulary (`outlooks`). Where a grammar has a say all
 logits are needed, and parity with the reference's random numbers needs them too (`of_logits`).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from caesura.engine.models import Model, Renoiser
 from caesura.engine.noise import Schedule
 from caesura.engine.samplers import Sampler, Scores, statistics
-from caesura.kernels.head import NEVER, Rows, Seen
+from caesura.kernels.head import NEVER, Rows, Seen, fall
+
+STABLE_ENTROPY = 0.1  # nats; a slot locks when it is this sure and unchanged for two steps
+STABLE_STEPS = 2
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class State:
     """A canvas between two forwards, over its slots: `ids` are shown to the next one; `best` are the most probable
     tokens (-1 before the first), `stable` for how many steps they have not moved; `conditioning` is [slots, hidden]."""
@@ -48,20 +58,25 @@ class Asked:
 class Outlook:
     """What a forward says of each row: scores [1, rows] of the cooled logits; before cooling the best token's logit,
     and log-sum-exp of what is allowed and of everything; what the next forward is conditioned on; and `pick`, which
-    draws tokens of some rows."""
+    draws a token by the uniform number of each row that is wanted, and has any for the others."""
 
     scores: Scores
     logit: Tensor
     allowed: Tensor
     total: Tensor
     soft: Tensor | None
-    pick: Callable[[Tensor, torch.Generator], Tensor]
+    pick: Callable[[Tensor, Tensor], Tensor]
 
     def first(self, count: int) -> "Outlook":
         """Of the first rows."""
         scores = Scores(*(values[:, :count] for values in self.scores))
         soft = None if self.soft is None else self.soft[:count]
-        return Outlook(scores, self.logit[:count], self.allowed[:count], self.total[:count], soft, self.pick)
+        behind = 0, len(self.logit) - count
+
+        def pick(uniform: Tensor, wanted: Tensor) -> Tensor:
+            return self.pick(pad(uniform, behind), pad(wanted, behind))[:count]
+
+        return Outlook(scores, self.logit[:count], self.allowed[:count], self.total[:count], soft, pick)
 
     def but(self, at: Sequence[int], other: "Outlook") -> "Outlook":
         """With other rows at some places."""
@@ -70,10 +85,8 @@ class Outlook:
         *scores, logit, allowed, total = (a.index_copy(0, place, b) for a, b in zip(mine, its, strict=True))
         soft = self.soft if self.soft is None or other.soft is None else self.soft.index_copy(0, place, other.soft)
 
-        def pick(rows: Tensor, generator: torch.Generator) -> Tensor:
-            where = (rows[:, None] == place).nonzero()
-            drawn = self.pick(rows, generator)
-            return drawn.index_copy(0, where[:, 0], other.pick(where[:, 1], generator)) if len(where) else drawn
+        def pick(uniform: Tensor, wanted: Tensor) -> Tensor:
+            return self.pick(uniform, wanted).index_copy(0, place, other.pick(uniform[place], wanted[place]))
 
         return Outlook(Scores(*(v[None] for v in scores)), logit, allowed, total, soft, pick)
 
@@ -91,18 +104,15 @@ def outlooks(model: Renoiser, asked: Sequence[Asked]) -> list[Outlook]:
     seen, found, start = model.observe(rows), list[Outlook](), 0
     for one in asked:
         at = torch.arange(start, start + len(one.hidden), device=rows.hidden.device)
-        found.append(_outlook(model, rows.some(at), seen.some(at)))
+        found.append(of_seen(model, rows.some(at), seen.some(at)))
         start += len(one.hidden)
     return found
 
 
-def _outlook(model: Renoiser, rows: Rows, seen: Seen) -> Outlook:
-    def pick(at: Tensor, generator: torch.Generator) -> Tensor:
-        uniform = torch.rand(len(at), generator=generator, device=at.device)
-        return model.draw(rows.some(at), seen.some(at), uniform)
-
+def of_seen(model: Renoiser, rows: Rows, seen: Seen) -> Outlook:
+    """From a pass over the vocabulary."""
     scores = Scores(seen.token[None], seen.prob[None], seen.margin[None], seen.entropy[None])
-    return Outlook(scores, seen.best, seen.told, seen.raw, seen.soft, pick)
+    return Outlook(scores, seen.best, seen.told, seen.raw, seen.soft, partial(model.draw, rows, seen))
 
 
 def of_logits(model: Model, logits: Tensor, temperature: Tensor, raw: Tensor | None = None) -> Outlook:
@@ -111,28 +121,40 @@ def of_logits(model: Model, logits: Tensor, temperature: Tensor, raw: Tensor | N
     scores = statistics(cooled)
     best = scores.token[0][:, None]
 
-    def pick(at: Tensor, generator: torch.Generator) -> Tensor:
-        return torch.multinomial(cooled[at].softmax(-1), 1, generator=generator)[:, 0]
+    def pick(uniform: Tensor, wanted: Tensor) -> Tensor:
+        some = wanted.nonzero()[:, 0]
+        drawn, _ = fall(cooled[some].softmax(-1), uniform[some, None])
+        return best[:, 0].index_copy(0, some, drawn[:, 0])
 
     allowed = logits.logsumexp(-1)
     total = allowed if raw is None else raw.logsumexp(-1)
     return Outlook(scores, logits.gather(1, best)[:, 0], allowed, total, model.condition(cooled), pick)
 
 
+class Chances(NamedTuple):
+    """A step's random numbers: by `uniform`, float32 [slots] in [0, 1), tokens are drawn; `noise` is int64 [slots]."""
+
+    uniform: Tensor
+    noise: Tensor
+
+
+def chances(model: Model, count: int, generator: torch.Generator) -> Chances:
+    return Chances(torch.rand(count, generator=generator, device=generator.device), model.noise.draw(count, generator))
+
+
 def start(model: Model, shown: Sequence[int | None], generator: torch.Generator) -> State:
     """Pure noise, but for what a warm start shows: the next forward is conditioned on that, and where it keeps it
     nothing has moved."""
     ids = model.noise.draw(len(shown), generator)
-    best = torch.full_like(ids, -1)
-    state = State(ids, best, torch.zeros_like(ids))
+    best, stable, conditioning = torch.full_like(ids, -1), torch.zeros_like(ids), None
     known = [(row, token) for row, token in enumerate(shown) if token is not None]
     if known:
         rows, tokens = torch.tensor(known, device=ids.device).unbind(1)
-        state.ids[rows] = state.best[rows] = tokens
+        ids[rows] = best[rows] = tokens
         certain = model.embedded(tokens)
         if certain is not None:
-            state.conditioning = certain.new_zeros(len(ids), certain.shape[1]).index_copy(0, rows, certain)
-    return state
+            conditioning = certain.new_zeros(len(ids), certain.shape[1]).index_copy(0, rows, certain)
+    return State(ids, best, stable, conditioning)
 
 
 def advance(
@@ -142,30 +164,21 @@ def advance(
     sampler: Sampler,
     step: int,
     of: int,
-    generator: torch.Generator,
-    movable: Tensor | None = None,
-    *,
-    draw_all: bool = False,
-) -> tuple[Scores, Tensor]:
-    """The state after a forward; its cooled scores [1, slots], and which slots were accepted.
+    open: Tensor,
+    pick: Callable[[Tensor], Tensor],
+    noise: Tensor,
+) -> tuple[State, Scores, Tensor]:
+    """The state after a forward; its cooled scores [1, slots], and which slots were accepted. `pick` has the tokens of
+    those that are wanted.
 
-    Slots that are not `movable` keep their token, count for nothing, and are sure of themselves. The reference draws a
-    token for every slot, also for those that it then renoises: only `draw_all` uses its random numbers.
+    Slots that are not `open` keep their token, count for nothing, and are sure of themselves.
     """
-    scores, soft = outlook.scores, outlook.soft
-    open = torch.ones_like(state.best, dtype=torch.bool) if movable is None else movable
-    if not open.all():
-        scores, soft = pinned(model, state, scores, soft, ~open)
+    scores, soft = pinned(model, state, outlook.scores, outlook.soft, ~open)
     accepted = sampler(scores, open[None], step, of)[0]
     best = scores.token[0]
-    drawn, rows = best.clone(), (torch.ones_like(accepted) if draw_all else accepted & open).nonzero()[:, 0]
-    drawn[rows] = outlook.pick(rows, generator)
-    noise = model.noise.draw(len(best), generator)
-    state.stable = torch.where(state.best == best, state.stable + 1, 0)
-    state.best = best
-    state.ids = torch.where(accepted | ~open, drawn, noise)
-    state.conditioning = soft
-    return scores, accepted
+    drawn = torch.where(accepted, pick(accepted), torch.where(open, noise, best))
+    stable = torch.where(state.best == best, state.stable + 1, 0)
+    return State(drawn, best, stable, soft), scores, accepted
 
 
 def pinned(
@@ -174,10 +187,53 @@ def pinned(
     """The slots that do not move are certain of the token they have."""
     token = torch.where(shut, state.best, scores.token[0])
     prob, margin = (values[0].masked_fill(shut, 1.0) for values in (scores.prob, scores.margin))
-    certain = model.embedded(state.best[shut])
+    certain = model.embedded(state.best.clamp_min(0))  # an open slot may have none yet
     if soft is not None and certain is not None:
-        soft = soft.index_put((shut,), certain)
+        soft = torch.where(shut[:, None], certain, soft)
     return Scores(token[None], prob[None], margin[None], scores.entropy.masked_fill(shut, 0.0)), soft
+
+
+class Terms(NamedTuple):
+    """What a decision heeds of a canvas, bool [slots]: which slots are open, which of them lock once they are sure and
+    at rest, and which lock whatever they are; the tokens that end a text [n]; and the mean entropy in nats, below
+    which a canvas at rest is done."""
+
+    open: Tensor
+    may_lock: Tensor
+    must_lock: Tensor
+    ends: Tensor
+    enough: Tensor | float
+
+
+def decide(
+    model: Model,
+    schedule: Schedule,
+    state: State,
+    outlook: Outlook,
+    sampler: Sampler,
+    step: int,
+    of: int,
+    terms: Terms,
+    chances: Chances,
+) -> tuple[State, Tensor]:
+    """The state after a forward, and what the host is told, float64 [4, slots]: the best tokens, their probabilities as
+    they were before they were cooled, which slots are locked from now on, and whether the canvas is done.
+
+    Every open slot is decided anew. The canvas is done when it is sure and none moves, or when every slot is locked. An
+    end token does not lock, since it may still move, and neither does what stands behind it, since it is no text.
+    """
+    open, pick = terms.open, partial(outlook.pick, chances.uniform)
+    state, scores, accepted = advance(model, state, outlook, sampler, step, of, open, pick, chances.noise)
+    entropy = scores.entropy[0]
+    ended = (state.best[:, None] == terms.ends).any(-1).cumsum(0) > 0
+    at_rest = (state.stable >= STABLE_STEPS) & (entropy < STABLE_ENTROPY) & ~ended
+    locked = ~open | terms.must_lock | (terms.may_lock & at_rest)
+    still = ((state.stable >= schedule.stability) | ~open).all()
+    sure = (entropy.sum() < terms.enough * open.sum()) | (accepted | ~open).all()
+    done = (still & sure) | locked.all()
+    prob = (outlook.logit - outlook.allowed).exp()
+    told = torch.stack([values.double() for values in (state.best, prob, locked, done.expand_as(locked))])
+    return replace(state, ids=torch.where(locked, state.best, state.ids)), told
 
 
 def settled(schedule: Schedule, state: State, scores: Scores) -> bool:

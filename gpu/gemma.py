@@ -93,13 +93,20 @@ def ours(model: DiffusionGemma, context: int, canvas: int) -> Callable[[], objec
     for start in range(0, context, model.chunk):
         model.prefill(ids[start : start + model.chunk], kv)
     state, free = renoise.start(model, [None] * canvas, generator), torch.zeros(model.width, device=device)
+    every, stops = (
+        torch.ones(canvas, dtype=torch.bool, device=device),
+        torch.tensor([], dtype=torch.int64, device=device),
+    )
+    terms = renoise.Terms(every, ~every, ~every, stops, schedule.confidence)
 
     def step() -> None:
+        nonlocal state
         at = range(context, context + canvas)
         hidden = model.hidden([Run(kv, state.ids.tolist(), at, conditioning=state.conditioning)])
         asked = renoise.Asked(hidden, schedule.temperature(24, 48), [free] * canvas)
-        outlook = renoise.outlooks(model, [asked])[0]
-        renoise.advance(model, state, outlook, entropy_bound.select, 24, 48, generator)
+        outlook, chances = renoise.outlooks(model, [asked])[0], renoise.chances(model, canvas, generator)
+        state, told = renoise.decide(model, schedule, state, outlook, entropy_bound.select, 24, 48, terms, chances)
+        told.tolist()
 
     return step
 

@@ -177,25 +177,35 @@ def score(head: Head, hidden: Tensor, ids: Tensor) -> Tensor:
     return z.div_(head.cap).tanh_().mul_(head.cap)
 
 
-def draw(head: Head, rows: Rows, seen: Seen, at: Tensor) -> Tensor:
+def draw(head: Head, rows: Rows, seen: Seen, at: Tensor, wanted: Tensor) -> Tensor:
     """A token [rows] of p for each uniform number `at` in [0, 1): the tile that its share falls into, then the token.
-    Of each row the embeddings of one tile are read, of few rows at once."""
+    Of each row the embeddings of one tile are read, of few rows at once. Rows that are not `wanted` get any token: a
+    GPU reads the first tile for them, which its cache has, since to count them it would have to be waited for."""
+    if wanted.is_cuda:
+        return draw_all(head, rows, seen, at, wanted)
+    some = wanted.nonzero()[:, 0]
+    return seen.token.index_copy(0, some, draw_all(head, rows.some(some), seen.some(some), at[some], wanted[some]))
+
+
+def draw_all(head: Head, rows: Rows, seen: Seen, at: Tensor, wanted: Tensor) -> Tensor:
+    """As `draw`, by work of a fixed size."""
     groups = torch.arange(len(at), device=at.device).split(DRAWN)
-    return torch.cat([_draw(head, rows.some(g), seen.some(g), at[g]) for g in groups]) if groups else seen.token
+    parts = [_draw(head, rows.some(g), seen.some(g), at[g], wanted[g]) for g in groups]
+    return torch.cat(parts) if parts else seen.token
 
 
-def _draw(head: Head, rows: Rows, seen: Seen, at: Tensor) -> Tensor:
+def _draw(head: Head, rows: Rows, seen: Seen, at: Tensor, wanted: Tensor) -> Tensor:
     shares, last = seen.shares, len(head.matrix) - 1
-    tile, within = _fall(shares, at[:, None])
-    ids = tile * seen.width + torch.arange(seen.width, device=tile.device)
+    tile, within = fall(shares, at[:, None])
+    ids = tile * wanted[:, None] * seen.width + torch.arange(seen.width, device=tile.device)
     known = ids.clamp_max(last)
     z = torch.einsum("rd,rtd->rt", rows.hidden, embedding(known, head.matrix)).float()
     z = z.div_(head.cap).tanh_().mul_(head.cap) + rows.bans[rows.which[:, None], known]
     y = z.masked_fill_(ids > last, -torch.inf).div_(rows.temperature[:, None])
-    return ids.gather(1, _fall(y.softmax(-1), within)[0])[:, 0]
+    return ids.gather(1, fall(y.softmax(-1), within)[0])[:, 0]
 
 
-def _fall(shares: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+def fall(shares: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
     """Where numbers [rows, 1] in [0, 1) fall among shares [rows, n], and how far into that share; never into one of 0,
     whatever the sum of all was rounded to."""
     ends = shares.cumsum(-1)

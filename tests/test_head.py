@@ -101,17 +101,29 @@ def test_tokens_are_drawn_as_often_as_they_are_probable(observe: object) -> None
     for row in range(2):
         same = torch.full((count,), row)
         many = Rows(rows.hidden[same], rows.temperature[same], rows.bans, rows.which[same])
-        drawn = head.draw(of, many, seen.some(same), at)
+        drawn = head.draw(of, many, seen.some(same), at, torch.ones(count, dtype=torch.bool))
         often = torch.bincount(drawn, minlength=300) / count
         assert (often - p[row]).abs().max() <= 2 / count  # evenly spaced numbers hit each within one step
         assert (often[rows.bans[rows.which[row]] < 0] == 0).all()
+
+
+def test_what_is_not_wanted_changes_nothing_of_what_is() -> None:
+    """A GPU does the work of all rows, of which the unwanted read one tile; a CPU leaves them out."""
+    of, rows = asked(17, 33, 1000)
+    seen, at = head.reference(of, rows), torch.rand(17, generator=torch.Generator().manual_seed(0))
+    whole, wanted = head.draw(of, rows, seen, at, torch.ones(17, dtype=torch.bool)), torch.arange(17) % 3 == 0
+    for way in (head.draw, head.draw_all):
+        drawn = way(of, rows, seen, at, wanted)
+        assert torch.equal(drawn[wanted], whole[wanted])
+        assert ((drawn >= 0) & (drawn < 1000)).all()
+    assert (head.draw_all(of, rows, seen, at, wanted)[~wanted] < seen.width).all(), "the first tile is read"
 
 
 def test_the_ends_of_the_unit_interval_draw_tokens() -> None:
     of, rows = asked(2, 16, 300, 8.0)
     seen = head.reference(of, rows)
     for at in (0.0, 1 - 2**-24):
-        drawn = head.draw(of, rows, seen, torch.full((2,), at))
+        drawn = head.draw(of, rows, seen, torch.full((2,), at), torch.ones(2, dtype=torch.bool))
         assert (whole(of, rows)[2].gather(1, drawn[:, None]) > 0).all()
 
 
@@ -121,7 +133,7 @@ def test_nothing_forbidden_is_drawn_where_whole_tiles_are() -> None:
     for shares in (1.0, 0.99999):
         seen = head.reference(of, rows)
         seen = seen._replace(shares=seen.shares * shares)
-        drawn = head.draw(of, rows, seen, torch.full((2,), 1 - 2**-24))
+        drawn = head.draw(of, rows, seen, torch.full((2,), 1 - 2**-24), torch.ones(2, dtype=torch.bool))
         assert (rows.bans[rows.which].gather(1, drawn[:, None]) == 0).all()
 
 

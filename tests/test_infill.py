@@ -4,6 +4,7 @@ the same answer however its context came into the cache, and every length is tri
 
 import itertools
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -155,11 +156,12 @@ def test_a_pinned_slot_takes_nothing_from_the_budget_and_is_sure_of_itself(model
     for pinned, accepted in ((None, 3), (2, 2)):
         generator = torch.Generator().manual_seed(0)
         state = renoise.start(model, [None] * 3, generator)
-        state.best = torch.tensor([7, 8, 9])
-        movable = torch.tensor([i != pinned for i in range(3)])
-        sampler = entropy_bound.select
+        state = replace(state, best=torch.tensor([7, 8, 9]))
+        open = torch.tensor([i != pinned for i in range(3)])
         outlook = renoise.of_logits(model, logits, schedule.temperature(0, 1))
-        scores, taken = renoise.advance(model, state, outlook, sampler, 0, 1, generator, movable)
+        uniform, noise = renoise.chances(model, 3, generator)
+        pick = partial(outlook.pick, uniform)
+        state, scores, taken = renoise.advance(model, state, outlook, entropy_bound.select, 0, 1, open, pick, noise)
         assert int(taken.sum()) == accepted
         assert (float(scores.entropy[0, 2]) == 0.0) == (pinned == 2)
         assert state.conditioning is not None

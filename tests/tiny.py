@@ -124,7 +124,7 @@ class Plain:
     def score(self, hidden: Tensor, ids: Tensor) -> Tensor:
         return hidden.gather(1, ids[:, None])[:, 0]
 
-    def draw(self, rows: Rows, seen: Seen, at: Tensor) -> Tensor:
+    def draw(self, rows: Rows, seen: Seen, at: Tensor, wanted: Tensor) -> Tensor:
         p = ((rows.hidden + rows.bans[rows.which]) / rows.temperature[:, None]).softmax(-1)
         return (p.cumsum(-1) < at[:, None]).sum(-1)
 

@@ -92,8 +92,8 @@ class Renoiser(Model, Protocol):
     def score(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """The logit of one token of each row [rows]."""
 
-    def draw(self, rows: Rows, seen: Seen, at: Tensor) -> Tensor:
-        """A token [rows] for each uniform number."""
+    def draw(self, rows: Rows, seen: Seen, at: Tensor, wanted: Tensor) -> Tensor:
+        """A token [rows] for each uniform number; any where none is wanted."""
 
 
 class Verifier(Model, Protocol):

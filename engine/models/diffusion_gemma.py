@@ -124,8 +124,8 @@ class DiffusionGemma:
         return head.score(self._head, hidden, ids)
 
     @torch.inference_mode()
-    def draw(self, rows: head.Rows, seen: head.Seen, at: Tensor) -> Tensor:
-        return head.draw(self._head, rows, seen, at)
+    def draw(self, rows: head.Rows, seen: head.Seen, at: Tensor, wanted: Tensor) -> Tensor:
+        return head.draw(self._head, rows, seen, at, wanted)
 
     @torch.inference_mode()
     def condition(self, logits: Tensor) -> Tensor:
