@@ -42,10 +42,11 @@ class _Rows:
             return self.v.new_zeros(heads, width, capacity).transpose(1, 2)
         return self.v.new_zeros(heads, capacity, width)
 
-    def reserve(self, length: int, rows: int) -> None:
-        """Room for `rows` behind `length`; what no row to come can see, nor any that may be taken back, goes."""
+    def reserve(self, length: int, rows: int) -> bool:
+        """Room for `rows` behind `length`; what no row to come can see, nor any that may be taken back, goes. Whether
+        that took other buffers."""
         if length + rows - self.start <= self.k.shape[1]:
-            return
+            return False
         start = self.start
         if self.kept.window is not None:
             start = max(start, length - (self.kept.window - 1) - SLACK)
@@ -55,6 +56,7 @@ class _Rows:
         k, v = self._keys(capacity), self.v.new_zeros(self.v.shape[0], capacity, self.v.shape[2])  # see KV.get
         k[:, : length - start], v[:, : length - start] = self.k[:, held], self.v[:, held]
         self.k, self.v, self.start = k, v, start
+        return True
 
 
 class KV:
@@ -68,6 +70,7 @@ class KV:
         self._device, self._dtype = device, dtype
         self.ids: list[int] = []
         self.length = 0
+        self.moved = 0  # how often a buffer was replaced
 
     def __repr__(self) -> str:
         return f"<KV {self.length} rows, {len(self.ids)} of context, {self.nbytes >> 20} MiB>"
@@ -76,10 +79,18 @@ class KV:
     def nbytes(self) -> int:
         return sum(rows.k.nbytes + rows.v.nbytes for rows in self._rows)
 
+    @property
+    def buffers(self) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values of every layer, all that there is room for; others once `reserve` has found too little."""
+        return [(rows.k, rows.v) for rows in self._rows]
+
+    def start(self, layer: int) -> int:
+        """The position of the first row of its buffers."""
+        return self._rows[layer].start
+
     def reserve(self, rows: int) -> None:
         """Room for `rows` more."""
-        for layer in self._rows:
-            layer.reserve(self.length, rows)
+        self.moved += sum(layer.reserve(self.length, rows) for layer in self._rows)
 
     def put(self, layer: int, at: int, k: Tensor, v: Tensor) -> None:
         """Rows [heads, n, width] at position `at`, not before `length`; they hold once `length` is behind them."""

@@ -6,7 +6,7 @@ entry says `verify` draft with the first forward and decide by causal passes (se
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
@@ -47,11 +47,13 @@ class Denoising:
     finished: bool = False
 
 
-def step(model: Model, work: Sequence[Denoising]) -> None:
+def step(model: Model, work: Sequence[Denoising], replay: Callable[[Sequence[Denoising]], bool] | None = None) -> None:
     """One step of every canvas; a batch gives each canvas what it would get alone. A canvas that is to be verified is
-    denoised once, in the same forward that first scores its token tree; the next one has its draft in the tree."""
+    denoised once, in the same forward that first scores its token tree; the next one has its draft in the tree.
+    `replay` may take a step of uniform noise over, and says whether it did (graphs.py)."""
     if isinstance(model.noise, Uniform):
-        renew(cast(Renoiser, model), model.noise.schedule, work)
+        if replay is None or not replay(work):
+            renew(cast(Renoiser, model), model.noise.schedule, work)
     else:
         drafting = [w for w in work if w.search is None or w.step == 0]
         searching = [w for w in work if w.search is not None]

@@ -40,6 +40,12 @@ class State:
     stable: Tensor
     conditioning: Tensor | None = None
 
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """All of them, of a canvas that is conditioned."""
+        assert self.conditioning is not None
+        return self.ids, self.best, self.stable, self.conditioning
+
 
 @dataclass(frozen=True)
 class Asked:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 import torch
@@ -17,8 +17,9 @@ from caesura import wire
 from caesura.engine import denoise, race
 from caesura.engine.cache import KV
 from caesura.engine.canvas import MAX_ROWS, Canvas, Layout, Vocabulary, lay
+from caesura.engine.graphs import Graphs
 from caesura.engine.lookup import Repeats, lookup, names
-from caesura.engine.models import Model
+from caesura.engine.models import Model, Replayable
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import Sampler, entropy_bound
 from caesura.engine.samplers import load as load_sampler
@@ -97,6 +98,13 @@ class Scheduler:
         self._live = live  # jobs that run together
         self._peers: set[bytes] = set()  # that have asked and are still there
         self._orders = itertools.count()
+        self._sampler: Sampler = entropy_bound.select
+        self._replay: Callable[[Sequence[denoise.Denoising]], bool] | None = None
+        if isinstance(model.noise, Uniform):
+            schedule = model.noise.schedule
+            self._sampler = partial(entropy_bound.select, bound=schedule.entropy_bound)
+            if model.device.startswith("cuda"):
+                self._replay = Graphs(cast(Replayable, model), schedule, self._sampler, self.vocabulary).step
 
     def __repr__(self) -> str:
         return f"<Scheduler {len(self.jobs)} live {self.jobs}>"
@@ -171,7 +179,8 @@ class Scheduler:
         ready = within([live for live in chosen if live.work is not None and live in self.jobs])
         if ready:
             began = clock()
-            denoise.step(self.model, [work for live in ready for work in live.works if not work.finished])
+            works = [work for live in ready for work in live.works if not work.finished]
+            denoise.step(self.model, works, self._replay)
             spent = clock() - began
             for live in ready:
                 live.denoise_s += spent
@@ -237,7 +246,7 @@ class Scheduler:
         noise = self.model.noise
         if isinstance(noise, Uniform):
             if live.job.sampler is None:
-                sampler = partial(entropy_bound.select, bound=noise.schedule.entropy_bound)
+                sampler = self._sampler
             for one in race.starters(canvas, [len(tokens) for tokens in forced], drafts):
                 of = min(noise.schedule.steps, max(LEAST_STEPS, -(-len(one.slots) // 2)))
                 live.works.append(self._denoising(live, one, sampler, of))

@@ -1,8 +1,8 @@
 """Denoise steps of DiffusionGemma's 26B shape, random weights, beside the least time that its bytes take and beside
 Transformers in the same run, where its version has the model.
 
-Every precision that fits is timed. Matrices of FP8 and NVFP4 are decoded in the kernels that use them; beyond 512 rows
-those outside the experts are widened one by one.
+Every precision that fits is timed, each step launched anew and as a recorded one (a CUDA graph). Matrices of FP8 and
+NVFP4 are decoded in the kernels that use them; beyond 512 rows those outside the experts are widened one by one.
 """
 
 import argparse
@@ -15,6 +15,9 @@ import torch
 from torch import Tensor
 
 from caesura.engine import memory, renoise
+from caesura.engine.canvas import Canvas, HoleState, Slot
+from caesura.engine.denoise import Denoising
+from caesura.engine.graphs import Common, Recording
 from caesura.engine.models import Run
 from caesura.engine.models._diffusion_gemma_files import Conditioner, Layer, Shape, Weights
 from caesura.engine.models.diffusion_gemma import Config, DiffusionGemma, kept
@@ -84,31 +87,36 @@ def random_weights(c: Config, form: str, device: str) -> Weights:
     return Weights(embed, embed, one, conditioner, [layer(shape) for shape in c.shapes])
 
 
-def ours(model: DiffusionGemma, context: int, canvas: int) -> Callable[[], object]:
-    """A whole step in the middle of a canvas: forward, draw, acceptance, conditioning."""
-    device, schedule = model.device, Schedule()
+def ours(model: DiffusionGemma, context: int, canvas: int) -> tuple[Callable[[], object], Callable[[], object]]:
+    """A whole step in the middle of a canvas: forward, draw, acceptance, conditioning, and the host told of it;
+    launched anew each time, and recorded once."""
+    device, schedule = torch.device(model.device), Schedule()
     generator = torch.Generator(device).manual_seed(0)
     kv = model.cache().lease([])
     ids = torch.randint(model.width, (context,), generator=generator, device=device).tolist()
     for start in range(0, context, model.chunk):
         model.prefill(ids[start : start + model.chunk], kv)
-    state, free = renoise.start(model, [None] * canvas, generator), torch.zeros(model.width, device=device)
-    every, stops = (
-        torch.ones(canvas, dtype=torch.bool, device=device),
-        torch.tensor([], dtype=torch.int64, device=device),
-    )
+    free, stops = torch.zeros(model.width, device=device), torch.tensor([], dtype=torch.int64, device=device)
+    row = Canvas([], [Slot(0) for _ in range(canvas)], [], [HoleState(False, canvas)], None)  # type: ignore[arg-type]
+    w = Denoising(row, kv, entropy_bound.select, 48, generator, step=24)
+    w.state = renoise.start(model, [0] * canvas, generator)
+    every = torch.ones(canvas, dtype=torch.bool, device=device)
     terms = renoise.Terms(every, ~every, ~every, stops, schedule.confidence)
 
-    def step() -> None:
-        nonlocal state
+    def launched() -> None:
+        assert w.state is not None
         at = range(context, context + canvas)
-        hidden = model.hidden([Run(kv, state.ids.tolist(), at, conditioning=state.conditioning)])
+        hidden = model.hidden([Run(kv, w.state.ids.tolist(), at, conditioning=w.state.conditioning)])
         asked = renoise.Asked(hidden, schedule.temperature(24, 48), [free] * canvas)
         outlook, chances = renoise.outlooks(model, [asked])[0], renoise.chances(model, canvas, generator)
-        state, told = renoise.decide(model, schedule, state, outlook, entropy_bound.select, 24, 48, terms, chances)
+        w.state, told = renoise.decide(model, schedule, w.state, outlook, entropy_bound.select, 24, 48, terms, chances)
         told.tolist()
 
-    return step
+    launched()  # makes room for the canvas
+    common = Common(model, schedule, entropy_bound.select, free.expand(4, -1).contiguous(), stops)
+    recording = Recording(common, kv, canvas)
+    recording.capture(w, None)
+    return launched, lambda: recording.step(w)
 
 
 def theirs(config: dict[str, Any], device: str) -> Callable[[int, int], Callable[[], object]] | str:
@@ -157,7 +165,9 @@ def measure(
         for context, canvas in shapes:
             floor = bound_ms(work(text, canvas, context, BYTES[form]), BANDWIDTH, PEAK)
             line = {"form": form, "context": context, "canvas": canvas, "floor_ms": round(floor, 3)}
-            line |= clock(ours(model, context, canvas), device, repeats)
+            launched, recorded = ours(model, context, canvas)
+            line |= clock(launched, device, repeats)
+            line |= {f"graph_{name}": ms for name, ms in clock(recorded, device, repeats).items()}
             lines.append(line | {"weights_gib": round(held / memory.GIB, 1)})
             print(lines[-1], flush=True)
         del model

@@ -20,9 +20,14 @@ from torch.nn.functional import scaled_dot_product_attention
 from caesura.kernels.jit import capacity, cdiv, fused, jit, power, tl
 
 
-def reference(q: Tensor, keys: Tensor, values: Tensor, first: int | None, window: int) -> Tensor:
+def reference(
+    q: Tensor, keys: Tensor, values: Tensor, first: int | None, window: int, extent: Tensor | None = None
+) -> Tensor:
     """As `attention`. Query heads that share a key head are laid out as more rows of it, so that keys are read once."""
     rows, heads, width = q.shape
+    if extent is not None:
+        low, high = extent.tolist()
+        keys, values = keys[:, low:high], values[:, low:high]
     groups = keys.shape[0]
     share = heads // groups
     mask = None
@@ -163,8 +168,7 @@ def _merge(sums, peaks, totals, out, splits, places, WIDTH: tl.constexpr, BLOCK_
 def launch(
     q: Tensor, keys: Tensor, values: Tensor, first: int | None, window: int, extent: Tensor | None = None
 ) -> Tensor:
-    """As `attention`. With `extent`, int32 [2] on the device, a canvas sees only the columns from extent[0] to
-    extent[1]: a CUDA graph is given whole buffers, and each replay says how much of them holds."""
+    """As `attention`."""
     rows, heads, width = q.shape
     groups, columns, _ = keys.shape
     assert extent is None or first is None
@@ -236,10 +240,15 @@ def _blocks(m: int, width: int, itemsize: int, roomy: bool) -> tuple[int, int, i
     return block_m, block_n, min(max(16, power(width)), 256), block_m // 16
 
 
-def attention(q: Tensor, keys: Tensor, values: Tensor, first: int | None, window: int) -> Tensor:
+def attention(
+    q: Tensor, keys: Tensor, values: Tensor, first: int | None, window: int, extent: Tensor | None = None
+) -> Tensor:
     """q [rows, heads, width], keys and values [key heads, columns, width] -> [rows, heads * width].
 
     Where `first` is None, every row sees every column. Else row r stands at column first + r and sees the columns up to
     its own, the last `window` of them.
+
+    With `extent`, int32 [2] on the device, a canvas sees only the columns from extent[0] to extent[1]: a CUDA graph is
+    given whole buffers, and each replay says how much of them holds.
     """
-    return (launch if fused(q) else reference)(q, keys, values, first, window)
+    return (launch if fused(q) else reference)(q, keys, values, first, window, extent)

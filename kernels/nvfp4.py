@@ -13,6 +13,7 @@ there is in `decode.py`.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -68,9 +69,15 @@ class Linear(linear.Linear):
 
     def _scaled(self, dtype: torch.dtype) -> Tensor:
         """code * scale, [..., N, K]."""
-        table = torch.tensor(MAGNITUDES, device=self.codes.device, dtype=dtype)
-        table = torch.cat((table, -table))
-        pairs = torch.stack((table.repeat(16), table.repeat_interleave(16)), 1)  # of a byte: low nibble, high nibble
-        values = functional.embedding(self.codes.int(), pairs).flatten(-2)
+        values = functional.embedding(self.codes.int(), _pairs(self.codes.device, dtype)).flatten(-2)
         groups: Tensor = values.unflatten(-1, (-1, GROUP)) * self.scale.to(dtype)[..., None]
         return groups.flatten(-2)
+
+
+@cache
+def _pairs(device: torch.device, dtype: torch.dtype) -> Tensor:
+    """The two values of every byte [256, 2], of the low nibble and of the high one. Kept on the device: a copy to it
+    cannot be part of a CUDA graph."""
+    table = torch.tensor(MAGNITUDES, device=device, dtype=dtype)
+    table = torch.cat((table, -table))
+    return torch.stack((table.repeat(16), table.repeat_interleave(16)), 1)

@@ -46,13 +46,17 @@ def reference(
     eps: float,
     keys: Tensor,
     values: Tensor,
+    at: Tensor | None = None,
 ) -> Tensor:
     """As `turned`. The norm is float32 and rounded to x's dtype; what follows is rounded at every step."""
     width = keys.shape[2]
+    if at is not None:
+        keys, values = (held[:, int(at) :][:, : len(q)] for held in (keys, values))
     q, k = q.unflatten(1, (-1, width)), k.unflatten(1, (-1, width))
     v = k if v is None else v.unflatten(1, (-1, width))
-    keys.copy_(_rotated(rms(k, k_norm, eps), turn).transpose(0, 1))
-    values.copy_(rms(v, None, eps).transpose(0, 1))
+    kept = keys.shape[1]
+    keys.copy_(_rotated(rms(k, k_norm, eps), turn)[:kept].transpose(0, 1))
+    values.copy_(rms(v, None, eps)[:kept].transpose(0, 1))
     return _rotated(rms(q, q_norm, eps), turn)
 
 
@@ -177,8 +181,7 @@ def launch(
     values: Tensor,
     at: Tensor | None = None,
 ) -> Tensor:
-    """As `turned`. With `at`, int32 [1] on the device, the rows go to columns at[0], at[0] + 1, ... as far as there are
-    any: a CUDA graph is given whole buffers, and each replay says where its rows belong."""
+    """As `turned`."""
     rows, (groups, columns, width) = q.shape[0], keys.shape
     heads, half, pairs = q.shape[1] // width, width // 2, turn.shape[2]
     assert columns == rows or at is not None
@@ -234,8 +237,12 @@ def turned(
     eps: float,
     keys: Tensor,
     values: Tensor,
+    at: Tensor | None = None,
 ) -> Tensor:
     """Products q [rows, heads * width], k and v [rows, key heads * width] and `turn` of `rotary` -> q
     [rows, heads, width], normed and turned. Keys and values are written to where they stay, views
-    [key heads, rows, width] of a cache. A layer without v has the values rms(k)."""
-    return (launch if fused(q) else reference)(q, k, v, q_norm, k_norm, turn, eps, keys, values)
+    [key heads, rows, width] of a cache. A layer without v has the values rms(k).
+
+    With `at`, int32 [1] on the device, the rows go to columns at[0], at[0] + 1, ... of a view of any length, as far as
+    there are any: a CUDA graph is given whole buffers, and each replay says where its rows belong."""
+    return (launch if fused(q) else reference)(q, k, v, q_norm, k_norm, turn, eps, keys, values, at)

@@ -43,6 +43,21 @@ class Run:
     conditioning: Tensor | None = None  # [n, hidden] of the first n wanted rows; the other rows are sure of themselves
 
 
+@dataclass(frozen=True)
+class Fixed:
+    """All rows of one canvas in a forward that asks the host nothing: tensors of fixed shapes, read anew each time.
+
+    `place` is what `Replayable.place` says, on the device, and `buffers` are the whole ones of the canvas's KV. Rows
+    may be copies of others: of what stands behind the end of its own, none sees anything.
+    """
+
+    ids: Tensor  # int64 [rows]
+    conditioning: Tensor  # [rows, hidden]
+    positions: Tensor  # int64 [rows]
+    place: Tensor
+    buffers: Sequence[tuple[Tensor, Tensor]]
+
+
 class Model(Protocol):
     """What a family brings. Logits are [rows wanted over all runs, width] float32, in the order of the runs."""
 
@@ -94,6 +109,18 @@ class Renoiser(Model, Protocol):
 
     def draw(self, rows: Rows, seen: Seen, at: Tensor, wanted: Tensor) -> Tensor:
         """A token [rows] for each uniform number; any where none is wanted."""
+
+
+class Replayable(Renoiser, Protocol):
+    """A family whose denoise step can be recorded once and replayed."""
+
+    def embedded(self, ids: Tensor) -> Tensor: ...
+
+    def place(self, kv: KV, rows: int) -> Tensor:
+        """Where a canvas of so many rows lies in the buffers of a KV, int32 [layers, n]."""
+
+    def fixed(self, rows: Fixed) -> Tensor:
+        """As `hidden` of one canvas, [rows, hidden] of all its rows."""
 
 
 class Verifier(Model, Protocol):

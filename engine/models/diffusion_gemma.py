@@ -8,6 +8,7 @@ of both modes may share a forward: context rows never look at canvas rows, and c
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from torch.nn.functional import embedding, gelu
 from caesura.engine import memory
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.checkpoint import Checkpoint
-from caesura.engine.models import Run
+from caesura.engine.models import Fixed, Run
 from caesura.engine.models._diffusion_gemma_files import (
     QUANTISED,
     Config,
@@ -142,23 +143,50 @@ class DiffusionGemma:
         mode = torch.cat([torch.full((s.rows.stop - s.rows.start,), int(s.canvas)) for s in spans]).to(self.device)
         x = self.embedded(torch.tensor(ids, device=self.device))
         x = self._conditioned(x, runs, [s for s in spans if s.canvas])
-        turns = {shape: self._turn(positions, shape) for shape in set(self.config.shapes)}
-        layers = self.weights.layers
-        following = [*(layer.input_norm for layer in layers[1:]), self.weights.norm]
-        h = rms(x, layers[0].input_norm, self._eps)
-        for number, layer in enumerate(layers):
 
-            def attend(q: Tensor, k: Tensor, v: Tensor | None, n: int = number, layer: Layer = layer) -> Tensor:
-                parts = [self._attend(n, layer, q, k, v, span, turns[layer.shape]) for span in spans]
-                return torch.cat(parts) if len(parts) > 1 else parts[0]
+        def attend(number: int, layer: Layer, turn: Tensor, q: Tensor, k: Tensor, v: Tensor | None) -> Tensor:
+            parts = [self._attend(number, layer, q, k, v, span, turn) for span in spans]
+            return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-            x, h = self._layer(layer, x, h, attend, mode, following[number])
+        h = self._through(x, positions, mode, attend)
         for kv, context in fresh.values():
             kv.length += len(context)
             kv.ids.extend(context)
         starts = [s.rows.start for s in spans if s.canvas]
         rows = [range(len(run.ids)) if run.wanted is None else run.wanted for run in runs]
         return h[[start + row for start, of_run in zip(starts, rows, strict=True) for row in of_run]]
+
+    def _through(self, x: Tensor, positions: Tensor, mode: Tensor, attend: "Attend") -> Tensor:
+        """Rows [rows, hidden] through all layers and the last norm; `mode` is 1 for those of a canvas."""
+        turns = {shape: self._turn(positions, shape) for shape in set(self.config.shapes)}
+        layers = self.weights.layers
+        following = [*(layer.input_norm for layer in layers[1:]), self.weights.norm]
+        h = rms(x, layers[0].input_norm, self._eps)
+        for number, layer in enumerate(layers):
+            own = partial(attend, number, layer, turns[layer.shape])
+            x, h = self._layer(layer, x, h, own, mode, following[number])
+        return h
+
+    def place(self, kv: KV, rows: int) -> Tensor:
+        """Where a canvas of so many rows lies in the buffers of every layer, int32 [layers, 4]: the first column that
+        its rows see, the end of its own, their first, and nothing (a row is 16 bytes, as loads like it)."""
+        places = []
+        for number, shape in enumerate(self.config.shapes):
+            start = kv.start(number)
+            places.append([self._low(kv.length, shape.sliding) - start, kv.length + rows - start, kv.length - start, 0])
+        return torch.tensor(places, dtype=torch.int32)
+
+    @torch.inference_mode()
+    def fixed(self, rows: Fixed) -> Tensor:
+        x = self.embedded(rows.ids)
+        x = rms(x + self._conditioner(rows.conditioning.to(x.dtype)), None, self._eps)
+
+        def attend(number: int, layer: Layer, turn: Tensor, q: Tensor, k: Tensor, v: Tensor | None) -> Tensor:
+            buffers, place = rows.buffers[number], rows.place[number]
+            q = turned(q, k, v, layer.q_norm, layer.k_norm, turn, self._eps, *buffers, place[2:3])
+            return attention(q, *buffers, None, EVERYTHING, place[:2])
+
+        return self._through(x, rows.positions, torch.ones_like(rows.ids), attend)
 
     @torch.inference_mode()
     def embedded(self, ids: Tensor) -> Tensor:
@@ -174,14 +202,15 @@ class DiffusionGemma:
                 signals.append(soft)
                 places.append(torch.arange(span.rows.start, span.rows.stop, device=self.device))
         if signals:
-            c = self.weights.conditioner
-            x = x.index_add(
-                0, torch.cat(places), gated(rms(torch.cat(signals), c.norm, self._eps), c.gate, c.up, c.down)
-            )
+            x = x.index_add(0, torch.cat(places), self._conditioner(torch.cat(signals)))
         if spans:
             first = spans[0].rows.start  # canvases come behind all fresh context
             x = torch.cat((x[:first], rms(x[first:], None, self._eps)))
         return x
+
+    def _conditioner(self, signals: Tensor) -> Tensor:
+        c = self.weights.conditioner
+        return gated(rms(signals, c.norm, self._eps), c.gate, c.up, c.down)
 
     @property
     def _eps(self) -> float:
@@ -192,17 +221,17 @@ class DiffusionGemma:
         theta, part = (c.sliding_theta, 1.0) if shape.sliding else (c.full_theta, c.full_rotary)
         return rotary(positions, shape.head_dim, theta, part, self.dtype)
 
-    def _low(self, span: Span, sliding: bool) -> int:
-        """The first position that any row of the span sees. All rows of a canvas see the same context: the window
-        ends where the context does."""
-        return max(0, span.context - (self.config.sliding_window - 1)) if sliding else 0
+    def _low(self, context: int, sliding: bool) -> int:
+        """The first position that any row of a span behind so much context sees. All rows of a canvas see the same
+        context: the window ends where the context does."""
+        return max(0, context - (self.config.sliding_window - 1)) if sliding else 0
 
     def _attend(
         self, number: int, layer: Layer, q: Tensor, k: Tensor, v: Tensor | None, span: Span, turn: Tensor
     ) -> Tensor:
         """Products [all, heads * width] -> [rows of the span, heads * width]. Canvases that share a context write their
         keys to the same place, so each has attended before the next one writes."""
-        rows, low = span.rows, self._low(span, layer.shape.sliding)
+        rows, low = span.rows, self._low(span.context, layer.shape.sliding)
         end = span.at + rows.stop - rows.start
         own = span.kv.get(number, span.at, end)
         v = None if v is None else v[rows]
@@ -212,7 +241,13 @@ class DiffusionGemma:
         return attention(q, keys, values, None if span.canvas else span.at - low, window)
 
     def _layer(
-        self, layer: Layer, x: Tensor, h: Tensor, attend: "Attend", mode: Tensor, following: Tensor
+        self,
+        layer: Layer,
+        x: Tensor,
+        h: Tensor,
+        attend: Callable[[Tensor, Tensor, Tensor | None], Tensor],
+        mode: Tensor,
+        following: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """One layer over rows x [rows, hidden] and their norm h -> x, and by the norm that follows the next h."""
         eps = self._eps
@@ -226,7 +261,7 @@ class DiffusionGemma:
         return add_experts(x, mlp, moe, after, layer.scalar, mode, eps)
 
 
-Attend = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+Attend = Callable[[int, Layer, Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
 def _spans(runs: Sequence[Run], fresh: Mapping[int, tuple[KV, Sequence[int]]]) -> list[Span]:

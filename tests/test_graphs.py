@@ -1,0 +1,338 @@
+"""A recorded step is the step: the same tokens, probabilities, locks and end, whatever a canvas goes through meanwhile.
+
+On a CPU a replay calls the step again, on the same buffers; tests/test_gpu.py captures it.
+"""
+
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from caesura.engine import denoise, graphs, models
+from caesura.engine.canvas import Vocabulary, lay
+from caesura.engine.denoise import Denoising
+from caesura.engine.graphs import Graphs, Recording
+from caesura.engine.models import Fixed
+from caesura.engine.models.diffusion_gemma import DiffusionGemma
+from caesura.engine.noise import Uniform
+from caesura.engine.samplers import entropy_bound, threshold
+from caesura.kernels import attention, experts, head, jit, norms, rotary
+from caesura.wire import Hole, Pattern, Text
+
+from . import gemma
+from .tiny import CODE
+
+SAMPLER = partial(entropy_bound.select, bound=0.3)
+CLOSE = 1e-4  # of probabilities: more rows are added up in another order
+PLACES: dict[str, tuple[str, str, list[Text | Hole], int]] = {
+    "a line": (CODE[:400] + "x = ", "\nprint(x)\n", [Hole(8, "line")], 8),
+    "no context": ("", "\n", [Hole(4, "line")], 3),
+    "a healed start": (CODE[:400] + "    retu", "\n", [Hole(8, "line")], 8),
+    "pins between holes": (CODE[:200] + "f(", ")\n", [Hole(4, "line"), Text(", item, "), Hole(6, "line")], 6),
+    "nothing behind": (CODE[:300] + "\n", "", [Hole(12, "block")], 12),
+    "two blocks": (CODE[:300] + "\n", "", [Hole(9, "line"), Text("\n    a = "), Hole(20, "block")], 20),
+}
+Step = list[tuple[int | None, float, bool]]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> DiffusionGemma:
+    torch.set_num_threads(1)  # as the worker does
+    found = models.load(str(gemma.published(tmp_path_factory.mktemp("graphs") / "tiny")), "cpu")
+    assert isinstance(found, DiffusionGemma)
+    return found
+
+
+@pytest.fixture
+def vocabulary(model: DiffusionGemma) -> Vocabulary:
+    return Vocabulary(model)
+
+
+@pytest.fixture
+def recorded(model: DiffusionGemma, vocabulary: Vocabulary) -> Graphs:
+    assert isinstance(model.noise, Uniform)
+    return Graphs(model, model.noise.schedule, SAMPLER, vocabulary)
+
+
+def denoising(model: DiffusionGemma, vocabulary: Vocabulary, place: str = "a line", seed: int = 0) -> Denoising:
+    prefix, suffix, segments, slots = PLACES[place]
+    layout = lay(model, vocabulary, prefix, suffix, segments, slots=slots)
+    kv = model.cache().lease(layout.context)
+    if layout.context:
+        model.prefill(layout.context, kv)
+    return Denoising(layout.canvas, kv, SAMPLER, 24, torch.Generator().manual_seed(seed))
+
+
+def fill(
+    model: DiffusionGemma,
+    w: Denoising,
+    replay: Callable[[Sequence[Denoising]], bool] | None = None,
+    between: Callable[[Denoising], None] = lambda w: None,
+) -> list[Step]:
+    """To its end, and how it stood after each step."""
+    steps = []
+    while not w.finished:
+        denoise.step(model, [w], replay)
+        steps.append([(slot.draft, slot.prob, slot.locked) for slot in w.canvas.slots])
+        between(w)
+    return steps
+
+
+def assert_same(ours: list[Step], plain: list[Step]) -> None:
+    assert [[(token, locked) for token, _, locked in step] for step in ours] == [
+        [(token, locked) for token, _, locked in step] for step in plain
+    ]
+    for one, other in zip(ours, plain, strict=True):
+        assert [prob for _, prob, _ in one] == pytest.approx([prob for _, prob, _ in other], abs=CLOSE)
+
+
+def counted(recorded: Graphs) -> tuple[Callable[[Sequence[Denoising]], bool], list[bool]]:
+    """Its `step`, and what that said each time."""
+    said = list[bool]()
+
+    def step(work: Sequence[Denoising]) -> bool:
+        said.append(recorded.step(work))
+        return said[-1]
+
+    return step, said
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_fill_is_what_it_is_without(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs, place: str
+) -> None:
+    locked, replayed = 0, 0
+    for seed in range(4):
+        step, said = counted(recorded)
+        ours = fill(model, denoising(model, vocabulary, place, seed), step)
+        plain = fill(model, denoising(model, vocabulary, place, seed))
+        assert_same(ours, plain)
+        assert said[0] is False, "the first step has no state yet"
+        replayed += sum(said)
+        locked += sum(slot[2] for step in ours[:-1] for slot in step)
+    assert replayed >= 3
+    assert locked, "slots were locked on the way"
+
+
+def test_end_tokens_are_not_locked_nor_what_is_behind_them(
+    model: DiffusionGemma, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where every third token is said to end a text."""
+    monkeypatch.setattr(model, "ends", frozenset(range(0, model.width, 3)))
+    vocabulary = Vocabulary(model)
+    assert isinstance(model.noise, Uniform)
+    recorded, ended = Graphs(model, model.noise.schedule, SAMPLER, vocabulary), 0
+    for seed in range(6):
+        for place in ("nothing behind", "a line"):
+            ours = fill(model, denoising(model, vocabulary, place, seed), recorded.step)
+            assert_same(ours, fill(model, denoising(model, vocabulary, place, seed)))
+            for before, after in itertools.pairwise(ours):
+                tokens = [token for token, _, _ in after]
+                end = next((i for i, token in enumerate(tokens) if token in model.ends), len(tokens))
+                fresh = [i for i in range(len(after)) if after[i][2] and not before[i][2]]
+                assert all(i < end for i in fresh)
+                ended += end < len(tokens)
+    assert ended
+
+
+def test_keys_and_values_may_move_in_the_middle_of_a_fill(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs
+) -> None:
+    def grow(w: Denoising) -> None:
+        before = w.kv.buffers
+        w.kv.reserve(before[0][0].shape[1] + 1)
+        assert all(old[0] is not new[0] for old, new in zip(before, w.kv.buffers, strict=True))
+        with torch.inference_mode():
+            for k, v in before:  # as whoever gets that memory next would
+                k.fill_(torch.nan)
+                v.fill_(torch.nan)
+
+    ours = fill(model, denoising(model, vocabulary), recorded.step, grow)
+    assert_same(ours, fill(model, denoising(model, vocabulary)))
+
+
+def test_the_next_fill_behind_the_same_context_needs_no_new_recording(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[int]()
+    inner = Recording.__init__
+
+    def init(self: Recording, common: Any, kv: Any, rows: int) -> None:
+        made.append(rows)
+        inner(self, common, kv, rows)
+
+    monkeypatch.setattr(Recording, "__init__", init)
+    first, second = denoising(model, vocabulary), denoising(model, vocabulary, seed=5)
+    second.kv = first.kv
+    fill(model, first, recorded.step)
+    ours = fill(model, second, recorded.step)
+    assert_same(ours, fill(model, denoising(model, vocabulary, seed=5)))
+    assert made == [next(rows for rows in graphs.BUCKETS if rows >= first.canvas.rows)]
+
+
+def test_recordings_go_with_their_keys_and_values(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs
+) -> None:
+    w = denoising(model, vocabulary)
+    fill(model, w, recorded.step)
+    assert len(recorded._recordings) == 1
+    del w
+    assert len(recorded._recordings) == 0
+
+
+def test_another_canvas_may_join_and_leave(model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs) -> None:
+    for seed in range(4):
+        alone = [fill(model, denoising(model, vocabulary, place, seed)) for place in ("a line", "two blocks")]
+        work = [denoising(model, vocabulary, place, seed) for place in ("a line", "two blocks")]
+        found = [list[Step](), list[Step]()]
+        step, said = counted(recorded)
+        for number in range(60):
+            there = [i for i in (0, 1) if not work[i].finished and (i == 0 or number in (3, 4) or number > 6)]
+            if not there:
+                break
+            denoise.step(model, [work[i] for i in there], step)
+            for i in there:
+                found[i].append([(slot.draft, slot.prob, slot.locked) for slot in work[i].canvas.slots])
+        for ours, plain in zip(found, alone, strict=True):
+            assert_same(ours, plain)
+        assert said[1:7] == [True, True, False, False, True, True]
+
+
+def test_two_canvases_in_turn_share_one_recording(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs
+) -> None:
+    work = [denoising(model, vocabulary, seed=seed) for seed in (1, 2)]
+    work[1].kv = work[0].kv
+    found = [list[Step](), list[Step]()]
+    while any(not w.finished for w in work):
+        for w, steps in zip(work, found, strict=True):
+            if not w.finished:
+                denoise.step(model, [w], recorded.step)
+                steps.append([(slot.draft, slot.prob, slot.locked) for slot in w.canvas.slots])
+    for seed, steps in zip((1, 2), found, strict=True):
+        assert_same(steps, fill(model, denoising(model, vocabulary, seed=seed)))
+
+
+def test_what_cannot_be_recorded_is_said_once_and_costs_nothing(
+    model: DiffusionGemma,
+    vocabulary: Vocabulary,
+    recorded: Graphs,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tried = list[int]()
+
+    def capture(self: Recording, w: Denoising, pool: Any) -> None:
+        tried.append(1)
+        self._hold(w)
+        self._step()  # as far as it came
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(Recording, "capture", capture)
+    with caplog.at_level(logging.WARNING):
+        for seed in (0, 1):
+            ours = fill(model, denoising(model, vocabulary, seed=seed), recorded.step)
+            assert ours == fill(model, denoising(model, vocabulary, seed=seed)), "to the last bit"
+    assert len(tried) == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "A step could not be recorded (RuntimeError): each is launched anew."
+    ]
+
+
+def test_a_step_that_needs_something_from_the_host_is_not_replayed(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs
+) -> None:
+    w = denoising(model, vocabulary)
+    assert not recorded.step([w]), "nothing is known yet"
+    denoise.step(model, [w])
+    other = denoising(model, vocabulary)
+    denoise.step(model, [other])
+    assert not recorded.step([w, other])
+    for name, value in (("judged", True), ("fresh", [1]), ("sampler", threshold.select)):
+        before = getattr(w, name)
+        setattr(w, name, value)
+        assert not recorded.step([w]), name
+        setattr(w, name, before)
+    hole = w.canvas.holes[0]
+    hole.grammar = vocabulary.grammar(Pattern("[a-z]+"), ())
+    assert not recorded.step([w]), "a grammar"
+    hole.grammar = None
+    for slot in w.canvas.slots:
+        slot.token, slot.locked = None, False
+    hole.forced = b"retu"
+    assert not recorded.step([w]), "an open healed start"
+    hole.forced = b""
+    assert recorded.step([w])
+
+
+def test_rows_that_are_not_there_choose_no_experts_of_their_own(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[Tensor]()
+    inner = model.fixed
+
+    def fixed(rows: Fixed) -> Tensor:
+        seen.append(inner(rows))
+        return seen[-1]
+
+    monkeypatch.setattr(model, "fixed", fixed)
+    w = denoising(model, vocabulary, "no context")
+    fill(model, w, recorded.step)
+    assert w.canvas.rows < graphs.BUCKETS[0]
+    for hidden in seen:
+        assert len(hidden) == graphs.BUCKETS[0]
+        torch.testing.assert_close(hidden[w.canvas.rows :], hidden[:1].expand_as(hidden[w.canvas.rows :]))
+
+
+# What a CUDA graph cannot hold
+
+ASKS = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "unique", "_unique2", "item"}
+
+
+class Unasked(TorchDispatchMode):
+    """Raises where an operation's result has to be known to go on, or has a shape that depends on it."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in ("index", "index_put", "index_put_"):
+            assert all(at is None or at.dtype != torch.bool for at in args[1]), "the host is asked how many there are"
+        assert name not in ASKS, f"the host is asked by {func}"
+        return func(*args, **(kwargs or {}))
+
+
+def through_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, but that the interpreter may look into tensors."""
+    for module in (attention, experts, head, norms, rotary):
+        monkeypatch.setattr(module, "fused", lambda *_, **__: True)
+    monkeypatch.setattr(head, "draw", head.draw_all)
+    launcher = jit.triton.runtime.interpreter.GridExecutor
+    run = launcher.__call__
+
+    def unwatched(*given: Any, **more: Any) -> Any:
+        with _disable_current_modes():
+            return run(*given, **more)
+
+    monkeypatch.setattr(launcher, "__call__", unwatched)
+
+
+@pytest.mark.skipif(jit.triton is None, reason="Triton is not for this platform")
+def test_a_recorded_step_asks_the_host_nothing(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = denoising(model, vocabulary, "no context")
+    for _ in range(2):
+        denoise.step(model, [w])
+    assert not w.canvas.unhealed()
+    recording = recorded._recording(w)
+    recording._hold(w)
+    through_kernels(monkeypatch)
+    with Unasked():
+        recording._step()
+    with pytest.raises(AssertionError, match="the host is asked"), Unasked():
+        float(recording._told[0, 0])
