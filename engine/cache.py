@@ -194,6 +194,15 @@ class Cache:
             self._free.append(kv)
         self._trim()
 
+    def discard(self, kv: KV) -> None:
+        """As `give`, of one that nobody must use again."""
+        del kv
+        self._leased -= 1
+
+    def clear(self) -> None:
+        """Let go of all free entries."""
+        self._free.clear()
+
     def _trim(self) -> None:
         del self._free[: max(0, len(self._free) - min(self._spare, self._entries - self._leased))]
 

@@ -31,6 +31,7 @@ class Denoising:
 
     `fresh` is context that the first forward takes along. Of uniform noise `state` is what lies between two forwards,
     and `judged` says whether the canvas is one of several lengths: then `score` is how well it fits what is pinned.
+    Once what the model said of a canvas were no numbers it is not `sound`, nor is what its rows left in the KV.
     """
 
     canvas: Canvas
@@ -45,6 +46,7 @@ class Denoising:
     score: float = -math.inf
     step: int = 0
     finished: bool = False
+    sound: bool = True
 
 
 def step(model: Model, work: Sequence[Denoising], replay: Callable[[Sequence[Denoising]], bool] | None = None) -> None:
@@ -60,7 +62,8 @@ def step(model: Model, work: Sequence[Denoising], replay: Callable[[Sequence[Den
         for w, logits in zip(drafting, forward(model, drafting, searching), strict=True):
             decide(model, w, logits)
     for w in work:
-        if w.search is not None:
+        w.sound = w.sound and all(math.isfinite(slot.prob) for slot in w.canvas.slots)
+        if w.search is not None and w.sound:
             w.search.prune()
             w.finished = w.search.finished()
         w.step += 1
@@ -82,7 +85,10 @@ def forward(model: Model, work: Sequence[Denoising], searching: Sequence[Denoisi
     judged, logits = verifier.forward(trees, canvases)
     for w, of_tree in zip(searching, judged.split([len(p.ids) for p in plans]), strict=True):
         assert w.search is not None
-        w.search.receive(of_tree.log_softmax(-1))
+        logp = of_tree.log_softmax(-1)
+        w.sound = bool(logp[:, 0].isfinite().all())  # one logit of a row that is no number makes all of them none
+        if w.sound:
+            w.search.receive(logp)
     parts = logits.split(rows)
     return parts
 

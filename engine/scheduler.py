@@ -4,7 +4,7 @@
 """
 
 import itertools
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +32,9 @@ LIVE = 8  # canvases of one step
 SLOTS = 16  # open slots of a hole at the start; a canvas that does not end grows
 STEPS = 48
 LEAST_STEPS = 8  # of a canvas of uniform noise; a larger one gets one for every two slots
+
+FAULTS = 3  # of the model or of memory within FAULTY_S: a new process may do better
+FAULTY_S = 60.0
 
 SEARCHES = (VERIFY, LEFT_TO_RIGHT)
 
@@ -84,6 +87,10 @@ class Room:
     prefill: bool = True
 
 
+class Broken(Exception):
+    """The engine has failed too often to go on in this process."""
+
+
 class Scheduler:
     """Canvases of all peers over one model."""
 
@@ -98,6 +105,7 @@ class Scheduler:
         self._live = live  # jobs that run together
         self._peers: set[bytes] = set()  # that have asked and are still there
         self._orders = itertools.count()
+        self._faults = deque[float](maxlen=FAULTS)  # when they were
         self._sampler: Sampler = entropy_bound.select
         self._replay: Callable[[Sequence[denoise.Denoising]], bool] | None = None
         if isinstance(model.noise, Uniform):
@@ -173,14 +181,28 @@ class Scheduler:
                 self._prepare(live, clock, room)
             except ValueError as error:
                 events += self._end([live], "invalid", str(error)[:256])
+            except torch.AcceleratorError:
+                raise  # whatever is asked of that device from now on fails too
             except Exception as error:  # whatever one job's text does must not take the others' canvases down
                 self._on_fault(error)
+                if short_of_memory(error):
+                    return events + self._make_room([live], clock())
                 events += self._end([live], "invalid", "The engine could not read this job; see its log.")
         ready = within([live for live in chosen if live.work is not None and live in self.jobs])
         if ready:
             began = clock()
             works = [work for live in ready for work in live.works if not work.finished]
-            denoise.step(self.model, works, self._replay)
+            try:
+                denoise.step(self.model, works, self._replay)
+            except Exception as error:
+                if not short_of_memory(error):
+                    raise
+                self._on_fault(error)
+                return events + self._make_room(ready, clock())
+            spoilt = [live for live in ready if not all(work.sound for work in live.works)]
+            if spoilt:
+                events += self._spoil(spoilt, "The model's answer was no numbers.", clock())
+                ready = [live for live in ready if live not in spoilt]
             spent = clock() - began
             for live in ready:
                 live.denoise_s += spent
@@ -197,6 +219,28 @@ class Scheduler:
         least = PRIORITY[live.job.priority]
         lower = [other for other in self.jobs if other.kv is not None and PRIORITY[other.job.priority] > least]
         return self._end(lower[-1:], "cancelled", "The job gave way to one that somebody waits for.")
+
+    # Faults
+
+    def _make_room(self, lives: Sequence[Live], now: float) -> list[Event]:
+        """The memory for a step was not there: give up its jobs and all contexts that are kept, and do less at once."""
+        self.cache.clear()
+        self._live = max(1, self._live // 2)
+        events = self._spoil(lives, "The engine ran out of memory.", now)
+        if self.model.device.startswith("cuda"):
+            torch.cuda.empty_cache()
+        return events
+
+    def _spoil(self, lives: Sequence[Live], message: str, now: float) -> list[Event]:
+        """End jobs whose contexts cannot be trusted any more. Raises Broken where that happens too often."""
+        self._faults.append(now)
+        if len(self._faults) == FAULTS and now - self._faults[0] < FAULTY_S:
+            raise Broken(f"{message} That was {FAULTS} faults in a minute.")
+        for live in lives:
+            if live.kv is not None:
+                self.cache.discard(live.kv)
+                live.kv = None
+        return self._end(lives, "engine_lost", message)
 
     # A job's way
 
@@ -410,6 +454,11 @@ class Scheduler:
             self.jobs.remove(live)
             if live.kv is not None:
                 self.cache.give(live.kv)
+
+
+def short_of_memory(error: Exception) -> bool:
+    """Of a GPU or of the host, where PyTorch has no type for it."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
 def in_turn(lives: Sequence[Live]) -> list[Live]:

@@ -24,6 +24,7 @@ log = logging.getLogger("caesura.worker")
 
 REHEARSED = (16, 64, 256)  # tokens of a hole
 REHEARSAL_MS = 120_000
+FAULT = 70  # the exit code of a worker that cannot go on (sysexits.h: an internal error)
 IDLE_MS = 500  # how long an idle worker waits before it shows that it is alive
 
 Answers = list[tuple[bytes, wire.EngineMessage]]
@@ -117,7 +118,8 @@ def run(arguments: Sequence[str], load: Callable[[str, str], tuple[Scheduler, st
         serve(socket, link.Progress(options.progress), scheduler)
     except Exception:  # the scheduler's state is lost; the supervisor answers its jobs and starts another worker
         log.exception("the worker cannot go on")
-        sys.exit(1)
+        logging.shutdown()
+        os._exit(FAULT)  # at once: a device that has failed can hang whoever cleans up
 
 
 def die_with(parent: int) -> None:
