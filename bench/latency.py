@@ -1,11 +1,12 @@
 """What a user waits for, measured from the editor's side of the pipe: keystrokes, cold starts, memory.
 
-    python bench/latency.py [--model NAME|PATH] [--keystrokes 60] [--seed 7] [--json] [--out bench/results/latency.json]
+    python bench/latency.py [--model NAME|PATH] [--vs PEERS] [--keystrokes 60] [--seed 7] [--json]
+                            [--out bench/results/latency.json]
 
 The real `caesura lsp` over stdio, the real shared engine in a runtime folder of its own. A keystroke is a didChange;
 its first text is the answer to textDocument/inlineCompletion where locked words will do (a deadline of PART_MS), its
 whole fill the answer to one more request that may wait until the canvas is done. Unsure text is shown too, and nothing
-runs ahead in idle time.
+runs ahead in idle time. With `--vs` llama.cpp is asked for the same lines, in turn with ours.
 """
 
 import argparse
@@ -23,15 +24,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from caesura import models
+from caesura.engine.tokenizer import Tokenizer
 from caesura.server.engine import Engine
+
+from llama import CHARACTERS, THREADS, Line, Peer  # isort: skip  (beside this script)
 
 CAESURA = [sys.executable, "-P", "-m", "caesura"]
 HERE = Path(__file__).resolve().parent
@@ -270,6 +274,21 @@ class Place:
     column: int
     keys: str
 
+    @property
+    def before(self) -> str:
+        lines = self.text.split("\n")
+        return "\n".join([*lines[: self.line], lines[self.line][: self.column]])
+
+
+class Pair(NamedTuple):
+    """A whole line of ours and the peer's behind the same text; `tokens` are those of our text in our vocabulary."""
+
+    warm: bool
+    text: str
+    tokens: int
+    ms: float
+    peer: Line
+
 
 @dataclass
 class Typing:
@@ -286,6 +305,7 @@ class Typing:
     rested: int = 0  # first keys after a rest, which are in no share
     nothing: int = 0
     lost: int = 0  # typed through a proposal and got another answer than the rest of it
+    pairs: list[Pair] = field(default_factory=list)
 
     @property
     def first(self) -> list[float]:
@@ -322,7 +342,7 @@ def _places(name: str, source: str, draw: random.Random) -> list[Place]:
     return found
 
 
-def type_at(editor: Editor, place: Place, seen: Typing, *, rest: bool) -> None:
+def type_at(editor: Editor, place: Place, seen: Typing, beside: "Beside | None" = None, *, rest: bool) -> None:
     """Type `place.keys`, then through the last proposal, waiting for the whole fill of each key."""
     editor.open(place.text)
     time.sleep(SETTLE_S)
@@ -330,6 +350,8 @@ def type_at(editor: Editor, place: Place, seen: Typing, *, rest: bool) -> None:
         seen.rested += 1
         editor.rest(place.line, place.column)
         time.sleep(REST_S)
+        if beside:
+            beside.read(place)
     column, shown = place.column, ""
     first = seen.first_rested if rest else seen.first_cold
     for number, key in enumerate(place.keys):
@@ -339,7 +361,9 @@ def type_at(editor: Editor, place: Place, seen: Typing, *, rest: bool) -> None:
             seen.foreseen += 1
             shown = _through(editor, place.line, column, shown, seen)
         else:
-            shown = _key(editor, place.line, column, key, seen, seen.first_warm if number else first)
+            shown, ms = _key(editor, place.line, column, key, seen, seen.first_warm if number else first)
+            if beside:
+                seen.pairs += beside.key(place, column, shown, ms, warm=rest or number > 0)
     for _ in range(THROUGH):
         if len(shown) < 2 or not shown.isascii() or "\n" in shown:
             break
@@ -348,8 +372,32 @@ def type_at(editor: Editor, place: Place, seen: Typing, *, rest: bool) -> None:
     editor.close()
 
 
-def _key(editor: Editor, line: int, column: int, key: str, seen: Typing, first: list[float]) -> str:
-    """A key that nothing foresaw; the whole proposal for what follows it. `first` takes the time to the first text."""
+class Beside:
+    """A peer that is asked for the lines of a place when ours are there, the text before it cut where it was."""
+
+    def __init__(self, peer: Peer, tokenizer: Tokenizer) -> None:
+        self.peer, self._tokenizer = peer, tokenizer
+
+    def __repr__(self) -> str:
+        return f"<Beside {self.peer}>"
+
+    def read(self, place: Place) -> None:
+        """The context before the first key, as our engine reads it while the cursor rests."""
+        self.peer.fill(place.before[-CHARACTERS:], 1, warm=False)
+
+    def key(self, place: Place, column: int, text: str, ms: float | None, *, warm: bool) -> list[Pair]:
+        """The pair, where ours is a whole line; asked in any case, so that the next key finds its context read."""
+        before = place.before[-CHARACTERS:] + place.keys[: column - place.column]
+        tokens = len(self._tokenizer.encode(text))
+        line = self.peer.fill(before, max(1, tokens), warm=warm)
+        return [] if ms is None else [Pair(warm, text, tokens, ms, line)]
+
+
+def _key(
+    editor: Editor, line: int, column: int, key: str, seen: Typing, first: list[float]
+) -> tuple[str, float | None]:
+    """A key that nothing foresaw; the whole proposal for what follows it, and after how long. `first` takes the time to
+    the first text."""
     began = time.perf_counter()
     editor.type(line, column - 1, key)
     text = editor.complete(line, column)
@@ -357,12 +405,13 @@ def _key(editor: Editor, line: int, column: int, key: str, seen: Typing, first: 
         first.append(_since(began))
     editor.deadline(WAIT_MS)
     whole = editor.complete(line, column)
-    if whole and text:
-        seen.whole.append(_since(began))
+    ms = _since(began) if whole and text else None
+    if ms is not None:
+        seen.whole.append(ms)
     elif not whole:
         seen.nothing += 1
     editor.deadline(PART_MS)
-    return whole
+    return whole, ms
 
 
 def _through(editor: Editor, line: int, column: int, shown: str, seen: Typing) -> str:
@@ -416,18 +465,18 @@ def engine_starts(model: str, times: int) -> list[float]:
     return spent
 
 
-def typing(model: str, keystrokes: int, seed: int) -> tuple[Typing, Report]:
+def typing(model: str, keystrokes: int, seed: int, beside: Beside | None) -> tuple[Typing, Report]:
     """At least `keystrokes` answers computed in a warm context and as many typed through; then each process's MiB."""
     seen, rest = Typing(), iter(places(seed))
     with Editor() as editor:
         settings = {"minConfidence": 0, "speculate": False, "stats": False}
         editor.initialize(model=models.resolve(model), deadlineMs=PART_MS, **settings)
         editor.tell("initialized", {})
-        type_at(editor, next(rest), Typing(), rest=False)  # grammars and buffers that are made once
+        type_at(editor, next(rest), Typing(), beside, rest=False)  # grammars and buffers that are made once
         for number, place in enumerate(rest):
             if seen.enough >= keystrokes:
                 break
-            type_at(editor, place, seen, rest=bool(number % 2))
+            type_at(editor, place, seen, beside, rest=bool(number % 2))
             print(f"\r{place.name}: {seen.enough} of {keystrokes} ", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)
         for sentence in editor.said:
@@ -440,19 +489,23 @@ def memory(server: int) -> Report:
     answer = subprocess.run([*CAESURA, "status", "--json"], capture_output=True, check=True)
     [engine] = json.loads(answer.stdout)["engines"]
     processes = {"lsp": server, "supervisor": engine["pid"], "worker": engine["worker_pid"]}
-    return {name: _resident(pid) for name, pid in processes.items() if pid}
+    return {name: resident(pid) for name, pid in processes.items() if pid}
 
 
-def _resident(pid: int) -> float:
+def resident(pid: int) -> float:
+    """MiB."""
     answer = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=True)
     return round(int(answer.stdout) / 1024, 1)
 
 
-def measure(model: str, keystrokes: int, seed: int) -> Report:
-    with own_engine():
+def measure(model: str, keystrokes: int, seed: int, peers: Path | None) -> Report:
+    with own_engine(), contextlib.ExitStack() as stack:
         report: Report = {"bench": "latency", **conditions(model)}
         starts = server_starts(STARTS), engine_starts(model, ENGINE_STARTS)
-        seen, resident = typing(model, keystrokes, seed)
+        beside = None
+        if peers:
+            beside = Beside(stack.enter_context(Peer(peers)), _tokenizer(model))
+        seen, mib = typing(model, keystrokes, seed, beside)
     report |= {"part_ms": PART_MS, "keys": KEYS, "seed": seed, "files": list(FILES)}
     report["ms"] = {
         "key to first locked text": spread(seen.first),
@@ -471,8 +524,39 @@ def measure(model: str, keystrokes: int, seed: int) -> Report:
         "computed keys without any proposal": _share(seen.nothing, computed),
         "typed through and lost": _share(seen.lost, seen.lost + len(seen.hits)),
     }
-    report["mib"] = resident
+    report["mib"] = mib
+    if beside:
+        report["beside"] = {"peer": beside.peer.name, "threads": THREADS, **compared(seen.pairs)}
     return report
+
+
+def _tokenizer(model: str) -> Tokenizer:
+    found = models.folder(model)
+    assert found, "the model has just been used"
+    return Tokenizer(found / "tokenizer.json")
+
+
+def compared(pairs: Sequence[Pair]) -> Report:
+    """Whole lines of both sides by whether the context was read before; `ratio`: the peer's time in ours."""
+    report: Report = {}
+    for name, warm in (("context warm", True), ("context cold", False)):
+        found = [pair for pair in pairs if pair.warm == warm]
+        if not found:
+            continue
+        ours, peer = spread([pair.ms for pair in found]), spread([pair.peer.ms for pair in found])
+        wrote = {"tokens": [p.tokens for p in found], "characters": [len(p.text) for p in found]}
+        theirs = {"tokens": [p.peer.tokens for p in found], "characters": [len(p.peer.text) for p in found]}
+        report[name] = {
+            "ms": {"ours": ours, "peer": peer},
+            "ratio": {p: round(peer[p] / ours[p], 2) for p in ("p50", "p95")},
+            "read": spread([pair.peer.read for pair in found]),
+            "wrote": {"ours": _means(wrote), "peer": _means(theirs)},
+        }
+    return report
+
+
+def _means(lists: Mapping[str, Sequence[int]]) -> Report:
+    return {name: round(statistics.mean(values), 1) for name, values in lists.items()}
 
 
 def _share(part: int, of: int) -> float | None:
@@ -489,18 +573,28 @@ def picture(report: Report) -> str:
         table(("%", ""), shares),
         table(("MiB resident", ""), list(report["mib"].items())),
     ]
+    if beside := report.get("beside"):
+        lines = [
+            (f"{name}, {side}", *(row["ms"][side][p] for p in ("n", "p50", "p95")), *row["wrote"][side].values())
+            for name, row in beside.items()
+            if name.startswith("context")
+            for side in ("ours", "peer")
+        ]
+        head = (f"ms to the whole line; peer: {beside['peer']}", "n", "p50", "p95", "tokens", "characters")
+        parts.append(table(head, lines))
     return "\n\n".join(parts)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Latency and memory, seen from the editor.")
     parser.add_argument("--model", default=models.EMBEDDED, metavar="NAME|PATH")
+    parser.add_argument("--vs", type=Path, metavar="PEERS", help="ask llama.cpp for the same lines; see README.md")
     parser.add_argument("--keystrokes", type=int, default=60, help="of each kind, at least; default 60")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", action="store_true", help="one JSON line on stdout instead of the table")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "latency.json")
     options = parser.parse_args()
-    report = measure(options.model, options.keystrokes, options.seed)
+    report = measure(options.model, options.keystrokes, options.seed, options.vs)
     save(report, options.out)
     print(json.dumps(report) if options.json else picture(report))
 

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -347,6 +348,58 @@ def test_places_are_lines_cut_where_their_author_went_on(latency: ModuleType, mo
         line = place.text.split("\n")[place.line]
         assert len(line) == place.column
         assert len(place.keys) == latency.KEYS
+
+
+# ---- a peer beside ours
+
+# What the peer is asked is what it answers, so that a test sees it.
+ECHO = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    print(json.dumps({"text": line, "tokens": asked["most"], "read": len(asked["before"]), "ms": 5.0}), flush=True)
+"""
+
+
+@pytest.fixture
+def peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PEERS folder, and a `node` that echoes."""
+    package = tmp_path / "node_modules" / "node-llama-cpp" / "package.json"
+    package.parent.mkdir(parents=True)
+    package.write_text('{"version": "3.2.1"}')
+    node = tmp_path / "node"
+    node.write_text(f"#!{sys.executable}\n{ECHO}")
+    node.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return tmp_path
+
+
+def test_a_peer_is_asked_for_the_text_that_ours_was_asked_for(
+    latency: ModuleType, peers: Path, tiny: BlockLlama
+) -> None:
+    """The text before the cursor begins where it did, so that the peer finds it read; it may write as much."""
+    place = latency.Place("x.py", "a\n" * 2000 + "name = \n", 2000, 7, "value + 1")
+    with latency.Peer(peers) as peer:
+        assert "3.2.1" in peer.name
+        beside = latency.Beside(peer, tiny.tokenizer)
+        pairs = [*beside.key(place, 8, "alue", 20.0, warm=False), *beside.key(place, 9, "lue", 10.0, warm=True)]
+        assert beside.key(place, 10, "", None, warm=True) == []
+    asked = [json.loads(pair.peer.text) for pair in pairs]
+    assert asked[0]["before"] == place.before[-latency.CHARACTERS :] + "v"
+    assert asked[1]["before"] == asked[0]["before"] + "a"
+    assert [one["warm"] for one in asked] == [False, True]
+    assert [one["most"] for one in asked] == [len(tiny.tokenizer.encode(text)) for text in ("alue", "lue")]
+    told = latency.compared([*pairs, pairs[1]._replace(ms=30.0)])
+    assert told["context warm"]["ms"]["ours"] == {"n": 2, "p50": 20.0, "p95": 30.0}
+    assert told["context warm"]["ratio"] == {"p50": 0.25, "p95": 0.17}
+    assert told["context cold"]["ms"]["ours"]["n"] == 1
+    assert told["context cold"]["wrote"]["ours"]["characters"] == 4
+
+
+def test_a_peer_that_has_ended_is_a_sentence(latency: ModuleType, peers: Path) -> None:
+    (peers / "node").write_text("#!/bin/sh\nexit 1\n")
+    with latency.Peer(peers) as peer, pytest.raises(RuntimeError, match="The peer has ended"):
+        peer.fill("a", 1, warm=False)
 
 
 # ---- many editors at one engine

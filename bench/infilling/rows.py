@@ -18,10 +18,11 @@ from caesura.engine.lookup import lookup as occurrences
 
 from infilling.cases import Case  # isort: skip  (beside this)
 from latency import CAESURA, HERE  # isort: skip
+from llama import SMOLLM2  # isort: skip
 
 PEERS = HERE / "peers"
 OURS = {"canvas": "threshold", "left-to-right": "left_to_right", "verify": ""}  # sampler; "" is the model's own
-LLAMA = {"smollm2-q4": ("smollm2-135m-q4_0.gguf", "prefix"), "qwen": ("qwen2.5-coder-0.5b-q4_k_m.gguf", "fim")}
+LLAMA = {"smollm2-q4": (SMOLLM2, "prefix"), "qwen": ("qwen2.5-coder-0.5b-q4_k_m.gguf", "fim")}
 ROWS = ("empty", "lookup", "smollm2", *LLAMA, "left-to-right", "canvas", "verify")
 SOURCES = ("canvas", "lookup", "left_to_right")
 
