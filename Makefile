@@ -2,7 +2,7 @@
 
 PYTHON = .venv/bin/python
 
-.PHONY: install test lint slow vscode editors real bench quality train lock sbom
+.PHONY: install test lint slow vscode editors real bench quality plots train lock sbom
 
 install:
 	python3 -m venv .venv
@@ -38,6 +38,9 @@ bench:
 
 quality:  # make quality DATA=folder-of-HumanEval-Infilling [MORE='--santa FILE --held-out FILE --peers FOLDER --docs']
 	$(PYTHON) bench/quality.py --data '$(DATA)' $(MORE)
+
+plots:  # draw docs/pictures from bench/results, after a measurement
+	$(PYTHON) bench/plots.py
 
 train:  # make train MODEL=folder CORPUS=folder RUN=folder [MINUTES=60]; goes on where RUN left off
 	$(PYTHON) training/train.py --model '$(MODEL)' --corpus '$(CORPUS)' --run '$(RUN)' --minutes $(or $(MINUTES),60)

@@ -6,7 +6,7 @@
 Cases are those of `infilling/cases.py`, rows those of `infilling/rows.py`; without `--groups` and `--rows` all whose
 data and means are named. `canvas`, `left-to-right` and `verify` go through the real command `caesura eval`; context is
 cold in every case, so ms is more than a keystroke costs. What the results file has of the same cases and is not asked
-for stays in it, each row with its own conditions. `--docs` writes the table of docs/models.md and the plot.
+for stays in it, each row with its own conditions. `--docs` writes the table of docs/models.md.
 """
 
 import argparse
@@ -21,7 +21,6 @@ from pathlib import Path
 from caesura import models
 
 from infilling.cases import GROUPS, HUMAN_EVAL, SANTA, Case, Sources, read  # isort: skip  (beside this script)
-from infilling.plot import plot  # isort: skip
 from infilling.report import markdown, picture, summary  # isort: skip
 from infilling.rows import ROWS, Completion, Means, complete  # isort: skip
 from infilling.sandbox import passes  # isort: skip
@@ -77,13 +76,12 @@ def _keep(path: Path, cases: Sequence[Case], completions: Sequence[Completion], 
 
 
 def document(report: Report, docs: Path) -> None:
-    """The table and the picture between their marks, and the plot."""
+    """The table and the picture between their marks; plots.py draws the picture."""
     page = docs / "models.md"
     made = f"{markdown(report)}\n![Exact matches against milliseconds](pictures/quality.svg)\n"
     text, found = TABLE.subn(lambda marks: marks[1] + made, page.read_text("utf-8"))
     assert found == 1, "docs/models.md has a place for the table"
     page.write_text(text, encoding="utf-8")
-    (docs / "pictures" / "quality.svg").write_text(plot(report), encoding="utf-8")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -101,7 +99,7 @@ def parser() -> argparse.ArgumentParser:
     add("--rows", type=_names, metavar="ROW,ROW", help=",".join(ROWS))
     add("--deadline-ms", type=float, default=10_000.0)
     add("--keep", type=Path, metavar="FOLDER", help="keep the completions and their scores there")
-    add("--docs", action="store_true", help="write the table and the plot into docs/")
+    add("--docs", action="store_true", help="write the table into docs/models.md")
     add("--json", action="store_true", help="one JSON line on stdout instead of the tables")
     add("--out", type=Path, default=HERE / "results" / "quality.json")
     return found

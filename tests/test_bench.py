@@ -11,7 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -314,13 +313,12 @@ def test_a_summary_counts_and_the_tables_show_it(rows: ModuleType, scores: Modul
     assert lines[-1] == "| canvas | | 0 of 2 | | | | | | | | 100 of 2 |"
 
 
-def test_one_command_writes_the_table_and_the_plot_of_the_docs(
+def test_one_command_writes_the_table_of_the_docs(
     quality: ModuleType, rows: ModuleType, scores: ModuleType, report: ModuleType, tmp_path: Path
 ) -> None:
     right = report.summary([rows.Completion("a", 50.0, 4)], [scores.Score(True, True, 1.0, 0, True, True)])
     about = {"data": "d", "n": 1, "seed": 7, "reference_passes": 1}
     told = {"groups": {"single-line": {**about, "rows": {"canvas": right, "verify": right}}}}
-    (tmp_path / "pictures").mkdir()
     page = tmp_path / "models.md"
     page.write_text((quality.DOCS / "models.md").read_text())
     quality.document(told, tmp_path)
@@ -329,8 +327,6 @@ def test_one_command_writes_the_table_and_the_plot_of_the_docs(
     assert "](pictures/quality.svg)" in once
     quality.document(told, tmp_path)
     assert page.read_text() == once
-    shown = ElementTree.parse(tmp_path / "pictures" / "quality.svg")
-    assert len(shown.findall(".//{http://www.w3.org/2000/svg}circle")) == 2
 
 
 def test_spread(latency: ModuleType) -> None:
