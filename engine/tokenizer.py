@@ -5,7 +5,6 @@ al. 2019), and SentencePiece's (Kudo and Richardson 2018) as Gemma has it: `▁`
 own is spelled in tokens `<0x00>` to `<0xFF>`. A file that does not give back the text it reads is refused.
 """
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -13,11 +12,15 @@ from pathlib import Path
 
 import tokenizers
 
-MAX_FILE = 64 << 20  # bytes; a hostile tokenizer file is refused before it is parsed. Gemma's has 33 MB
+from caesura.engine import tokenizer_file
+from caesura.engine.tokenizer_file import MAX_FILE, File
+
 SPACE = "▁"  # SentencePiece's stand-in
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _CONTROL = re.compile(r"<\|.+>|<.+\|>")  # a token that marks turns and the like, also where its file does not say so
-_PROBE = "a  b \t\r\n\n\0 É e\u0301 \u212b ﬁ 中🐍\u200d \u2581 '"  # what normalizers fold
+_PROBE = "a  b \t\r\n\n\0 É e\u0301 \u212b ﬁ 中🐍\u200d \u2581 '" + "".join(  # what normalizers fold, and all letters
+    map(chr, (*range(32, 0x800), *range(0x800, 0xD800, 0x800)))
+)
 
 
 class TokenizerError(Exception):
@@ -53,40 +56,40 @@ class Tokenizer:
     """Ids are ints; every id has a byte string, empty for control tokens. Text never becomes a control token."""
 
     def __init__(self, path: Path) -> None:
+        name = path.name
         try:
             if path.stat().st_size > MAX_FILE:
-                raise TokenizerError(f"{path.name} is larger than {MAX_FILE >> 20} MiB and was not loaded.")
-            self._inner = tokenizers.Tokenizer.from_file(str(path))
+                raise TokenizerError(f"{name} is larger than {MAX_FILE >> 20} MiB and was not loaded.")
+            file = tokenizer_file.read(path.read_bytes())
+            self._inner = tokenizers.Tokenizer.from_str(tokenizer_file.written(file))
         except BaseException as error:  # the library raises PanicException, which is no Exception
             if isinstance(error, KeyboardInterrupt | TokenizerError):
                 raise
             reason = " ".join(str(error).split())[:160]
-            raise TokenizerError(f"{path.name} is missing or damaged: {reason}") from error
-        self._inner.no_truncation()
-        self._inner.no_padding()
+            raise TokenizerError(f"{name} is missing, damaged or of a kind that cannot be read: {reason}.") from error
         self._inner.encode_special_tokens = True  # a special token in a text is text, and takes no blanks along
-        added = self._inner.get_added_tokens_decoder()
-        self._control = {i: t.content for i, t in added.items() if t.special or _CONTROL.fullmatch(t.content)}
+        for token in file.added_tokens:
+            if self.find(token.content) != token.id:  # the library gives it another one, or has another one
+                raise TokenizerError(f"{name} is damaged: the token {token.content} cannot have the id {token.id}.")
+        self._control = {t.id: t.content for t in file.added_tokens if t.special or _CONTROL.fullmatch(t.content)}
         self.size: int = 1 + max(self._inner.get_vocab(with_added_tokens=True).values(), default=-1)
         self._spelling: dict[int, list[int]] = {}  # of control tokens that stand in a text
         self._mark: list[int] = []  # SPACE itself, where it has to be spelled in bytes
-        self._piece = self._kind(path.name)
+        self._piece = self._kind(name, file)
         self.sentencepiece = bool(self._mark)  # no pre-tokens bound its merges
-        probe = " ".join(["a", *(t.content for t in added.values()), _PROBE])
+        probe = " ".join(["a", *(t.content for t in file.added_tokens), _PROBE])
         if b"".join(map(self._bytes_of, self.encode(probe))) != probe.encode():
-            raise TokenizerError(f"{path.name} changes the text that it reads, and files with it; it was not loaded.")
+            raise TokenizerError(f"{name} changes the text that it reads, and files with it; it was not loaded.")
 
     def __repr__(self) -> str:
         return f"<Tokenizer of {self.size} tokens, {len(self._control)} for control>"
 
-    def _kind(self, name: str) -> Callable[[str], bytes]:
+    def _kind(self, name: str, file: File) -> Callable[[str], bytes]:
         """What turns a token into bytes, by the file's decoder."""
-        state = json.loads(self._inner.decoder.__getstate__()) if self._inner.decoder else {"type": "none"}
-        steps = [step["type"] for step in state.get("decoders", [state])]
-        model = self._inner.model
+        steps = file.decoder.steps if file.decoder else ["none"]
         if steps == ["ByteLevel"]:
             return _byte_level
-        if steps == ["Replace", "ByteFallback", "Fuse"] and getattr(model, "byte_fallback", False):
+        if steps == ["Replace", "ByteFallback", "Fuse"] and file.model.byte_fallback:
             spelled = [self.special(f"<0x{byte:02X}>") for byte in range(256)]
             self._mark = [spelled[byte] for byte in SPACE.encode()]
             return _sentencepiece

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokenizer import MAX_FILE, Tokenizer, TokenizerError
 
 from . import gemma
+
+Change = Callable[[dict[str, Any]], dict[str, Any]]  # of a file -> sections that take the place of its own
 
 TEXTS = [
     *("", "x", " x", "  \n  x", "def f(a):\n\treturn a  # ünï\r\n", "😀🐍\f\x0b", "\u2028 \u00a0", "a" * 500),
@@ -138,14 +141,19 @@ def test_a_file_that_cuts_or_pads_what_it_reads_is_read_whole(tmp_path: Path) ->
 
 REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
 PREPEND = {"type": "Prepend", "prepend": "▁"}
+SPLIT = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"normalizer": {"type": "Sequence", "normalizers": [PREPEND, REPLACE]}}, "changes the text that it reads"),
-        ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, REPLACE]}}, "changes the text"),
-        ({"normalizer": {"type": "Lowercase"}}, "changes the text"),
+        ({"normalizer": {"type": "Sequence", "normalizers": [PREPEND, REPLACE]}}, "cannot be read: .*'Sequence'"),
+        (
+            {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, REPLACE]}},
+            "cannot be read: .*'Sequence'",
+        ),
+        ({"normalizer": {"type": "Lowercase"}}, "cannot be read: .*'Lowercase'"),
+        ({"normalizer": None, "pre_tokenizer": {**SPLIT, "behavior": "Removed"}}, "changes the text"),
         ({"normalizer": None}, ""),  # spaces are bytes then
         ({"decoder": None}, r"neither byte-level BPE nor .* \(its decoder: none\)"),
         ({"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}}, r"\(its decoder: WordPiece\)"),
@@ -180,6 +188,63 @@ def test_a_file_without_a_token_for_every_byte_is_refused(tmp_path: Path) -> Non
     path.write_text(path.read_text().replace('"<0xFE>"', '"<0xfe>"'))
     with pytest.raises(TokenizerError, match="no token <0xFE>"):
         Tokenizer(path)
+
+
+def model(**changes: Any) -> Change:
+    return lambda file: {"model": {**file["model"], **changes}}
+
+
+def added(**changes: Any) -> Change:
+    token = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    return lambda file: {"added_tokens": [*file["added_tokens"], {"id": 592, "content": "<new>", **token, **changes}]}
+
+
+HOSTILE: dict[str, Change] = {  # before they were refused, the first four ended the process
+    "a text ten thousand million times as long": lambda _: {
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}] * 10,
+        }
+    },
+    "a mark at the start of words": model(continuing_subword_prefix="##"),
+    "an id for which no memory is enough": lambda file: model(vocab={**file["model"]["vocab"], "z~": 2**32 - 1})(file),
+    "pieces of no length": lambda _: {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+    "an expression that takes for ever": lambda _: {"pre_tokenizer": {**SPLIT, "pattern": {"Regex": "(a|aa)+$"}}},
+    "a normalizer with an expression": lambda _: {"normalizer": {**REPLACE, "pattern": {"Regex": "(a+)+$"}}},
+    "a huge normalizer": lambda _: {"normalizer": {**REPLACE, "content": "▁" * 2**20}},
+    "a huge mark at the end of words": model(end_of_word_suffix="a" * 2**20),
+    "other tokens each time": model(dropout=0.5),
+    "an added token of a megabyte": added(content="a" * 2**20),
+    "an added token without text": added(content=""),
+    "an added token far away": added(id=700),
+    "an added token in the place of another": added(id=300),
+    "two tokens with one id": lambda file: model(vocab={**file["model"]["vocab"], "z~": 300})(file),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_file_is_refused_in_a_sentence(tmp_path: Path, case: str) -> None:
+    path = gemma.tokenizer(tmp_path / "tokenizer.json")
+    file = json.loads(path.read_text())
+    path.write_text(json.dumps({**file, **HOSTILE[case](file)}))
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json is .*damaged.*\.$"):
+        Tokenizer(path)
+
+
+def test_a_new_token_behind_the_others_is_none_of_that(tmp_path: Path) -> None:
+    path = gemma.tokenizer(tmp_path / "tokenizer.json")
+    file = json.loads(path.read_text())
+    path.write_text(json.dumps({**file, **added()(file)}))
+    assert Tokenizer(path).special("<new>") == 592
+
+
+def test_a_letter_that_has_no_token_is_noticed(tmp_path: Path, tiny_folder: Path) -> None:
+    file = json.loads((tiny_folder / "tokenizer.json").read_text())
+    assert not any("~" in part for merge in file["model"]["merges"] for part in merge)
+    file["model"]["vocab"]["~~"] = file["model"]["vocab"].pop("~")
+    (tmp_path / "tokenizer.json").write_text(json.dumps(file))
+    with pytest.raises(TokenizerError, match="changes the text"):
+        Tokenizer(tmp_path / "tokenizer.json")
 
 
 def test_a_huge_file_is_not_read(tmp_path: Path) -> None:

@@ -1,0 +1,107 @@
+"""What is read of a `tokenizer.json`: the parts and the sizes that BPE needs, and nothing else of the format.
+
+The library gets no file of a stranger, only what passed here, written anew. A normalizer that expands its text aborts
+the process, a regular expression without end raises what is no Exception, and so does a pre-tokenizer of width 0.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+MAX_FILE = 64 << 20  # bytes. Gemma's has 33 MB
+MAX_TOKENS = 1 << 20  # Gemma's has 262,144
+MAX_ADDED = 1 << 16  # Gemma's has 6,242
+MAX_CONTENT = 256  # code points of an added token
+
+Id = Annotated[int, Meta(ge=0, lt=MAX_TOKENS)]
+
+
+class Space(msgspec.Struct, frozen=True):
+    """The only pattern: a regular expression may take for ever."""
+
+    text: Literal[" "] = msgspec.field(name="String")
+
+
+class Replace(msgspec.Struct, frozen=True, tag_field="type", tag=True):
+    """SentencePiece's; every other normalizer changes the text."""
+
+    pattern: Space
+    content: Literal["▁"]
+
+
+class ByteLevel(msgspec.Struct, frozen=True, tag_field="type", tag=True):
+    add_prefix_space: bool
+    trim_offsets: bool = True
+    use_regex: bool = True
+
+
+class Digits(msgspec.Struct, frozen=True, tag_field="type", tag=True):
+    individual_digits: bool
+
+
+class Split(msgspec.Struct, frozen=True, tag_field="type", tag=True):
+    pattern: Space
+    behavior: str
+    invert: bool
+
+
+class Sequence(msgspec.Struct, frozen=True, tag_field="type", tag=True):
+    pretokenizers: Annotated[tuple[ByteLevel | Digits | Split, ...], Meta(max_length=8)]
+
+
+class Added(msgspec.Struct, frozen=True):
+    id: Id
+    content: Annotated[str, Meta(min_length=1, max_length=MAX_CONTENT)]
+    single_word: bool
+    lstrip: bool
+    rstrip: bool
+    normalized: bool
+    special: bool
+
+
+class Decoder(msgspec.Struct, frozen=True):
+    """Only its name is of use: tokens become bytes without it."""
+
+    type: str
+    decoders: tuple["Decoder", ...] = ()
+
+    @property
+    def steps(self) -> list[str]:
+        return [step.type for step in self.decoders or (self,)]
+
+
+class BPE(msgspec.Struct, frozen=True, tag_field="type", tag=True):
+    """Without dropout, by which a text would have other tokens each time, and without marks at the ends of words."""
+
+    vocab: dict[str, Id]
+    merges: tuple[str | tuple[str, str], ...]
+    unk_token: str | None = None
+    fuse_unk: bool = False
+    byte_fallback: bool = False
+    ignore_merges: bool = False
+    dropout: None = None
+    continuing_subword_prefix: Literal["", None] = None
+    end_of_word_suffix: Literal["", None] = None
+
+
+class File(msgspec.Struct, frozen=True):
+    model: BPE
+    added_tokens: Annotated[tuple[Added, ...], Meta(max_length=MAX_ADDED)] = ()
+    normalizer: Replace | None = None
+    pre_tokenizer: ByteLevel | Digits | Split | Sequence | None = None
+    decoder: Decoder | None = None
+    version: Literal["1.0"] = "1.0"
+
+
+def read(raw: bytes) -> File:
+    """Raises ValueError, or RecursionError where it nests without end."""
+    file = msgspec.json.decode(raw, type=File)
+    if len(set(file.model.vocab.values())) < len(file.model.vocab):
+        raise ValueError("two tokens have one id")
+    return file
+
+
+def written(file: File) -> str:
+    """For the library, which decodes nothing."""
+    return msgspec.json.encode(msgspec.structs.replace(file, decoder=None)).decode()
