@@ -9,7 +9,7 @@ import msgspec
 
 from caesura import wire
 
-MAX_PEERS = 64
+MAX_PEERS = 128  # 64 editors, each of which may have given up a connection whose lease has not ended
 MAX_JOBS = 64  # of all peers together
 MAX_JOBS_OF_PEER = wire.Limits().jobs
 SUSPECT_S = 600.0  # how long a job that was live at a crash is remembered

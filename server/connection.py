@@ -47,15 +47,13 @@ class Connection:
                 while not isinstance(message := _decode(await socket.recv_multipart()), wire.Welcome):
                     pass
         except BaseException:
-            socket.disable_monitor()
-            socket.close(0)
+            _hang_up(socket)  # an engine that is only slow will read both
             raise
         return Connection(socket, monitor, message)
 
     def send(self, frame: bytes) -> bool:
         """Hand a frame over now. False when the engine is gone or does not read."""
-        sent = asyncio.ensure_future(self._socket.send(frame, zmq.NOBLOCK))
-        return sent.done() and sent.exception() is None
+        return _send(self._socket, frame)
 
     async def messages(self) -> AsyncIterator[wire.EngineMessage]:
         """What the engine says, until it is gone: then Lost is raised. Keeps the lease alive meanwhile."""
@@ -70,9 +68,7 @@ class Connection:
                 watcher.cancel()
 
     def close(self) -> None:
-        self.send(wire.encode(wire.Bye()))
-        self._socket.disable_monitor()
-        self._socket.close(linger=100)
+        _hang_up(self._socket)
 
     async def _read(self, inbox: asyncio.Queue[wire.EngineMessage | Lost]) -> None:
         while True:
@@ -95,6 +91,18 @@ class Connection:
             await asyncio.sleep(0)
         await asyncio.sleep(0)
         inbox.put_nowait(Lost())
+
+
+def _send(socket: zmq.asyncio.Socket, frame: bytes) -> bool:
+    sent = asyncio.ensure_future(socket.send(frame, zmq.NOBLOCK))
+    return sent.done() and sent.exception() is None
+
+
+def _hang_up(socket: zmq.asyncio.Socket) -> None:
+    """The lease ends with the connection."""
+    _send(socket, wire.encode(wire.Bye()))
+    socket.disable_monitor()
+    socket.close(linger=100)
 
 
 def _decode(frames: list[bytes]) -> wire.EngineMessage | None:

@@ -24,6 +24,7 @@ from caesura.engine.child import Child
 from caesura.engine.front import Front
 from caesura.engine.ledger import Ledger
 from caesura.server import engine
+from caesura.server.connection import Connection
 from caesura.server.engine import Engine, EngineBusy, EngineFailed, EngineUnavailable
 
 FAKE = Path(__file__).with_name("fake_engine.py")
@@ -210,6 +211,19 @@ async def test_eight_simultaneous_first_clients_get_one_supervisor() -> None:
     await asyncio.gather(*(c.ready(READY_S) for c in clients))
     assert len({(await c.status()).pid for c in clients}) == 1
     assert len(rendezvous.running()) == 1
+    await asyncio.gather(*(c.close() for c in clients))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("race", range(50))
+async def test_sixty_four_simultaneous_first_clients_get_one_supervisor(race: int) -> None:
+    clients = [client() for _ in range(64)]
+    await asyncio.gather(*(c.start() for c in clients))
+    await asyncio.gather(*(c.ready(20 * READY_S) for c in clients))
+    assert {await answer(c, job(document=str(n))) for n, c in enumerate(clients)} == {"answer"}
+    status = [await c.status() for c in clients]
+    assert len({s.pid for s in status}) == len({s.worker_pid for s in status}) == len(rendezvous.running()) == 1
+    assert status[-1].peers == 64
     await asyncio.gather(*(c.close() for c in clients))
 
 
@@ -483,6 +497,19 @@ async def stranger(one: Engine) -> AsyncIterator[zmq.asyncio.Socket]:
     socket = context.socket(zmq.DEALER)
     socket.connect(f"ipc://{rendezvous.place('fake', 'auto').socket}")
     yield socket
+    context.destroy(linger=0)
+
+
+async def test_a_client_that_did_not_wait_for_its_welcome_has_no_lease(one: Engine) -> None:
+    await one.ready(READY_S)
+    pid = (await one.status()).pid
+    context = zmq.asyncio.Context()
+    os.kill(pid, signal.SIGSTOP)
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            await Connection.open(context, rendezvous.place("fake", "auto").socket, "test", 0.2)
+    os.kill(pid, signal.SIGCONT)
+    await status_when(one, lambda status: status.peers == 1, 2.0)  # before a lease of 3 seconds could end
     context.destroy(linger=0)
 
 
