@@ -2,19 +2,35 @@
 `caesura engine`. What the fake does with a job stands in the job's prefix, and with a model in the model's name.
 """
 
+import hashlib
 import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parent))  # a process finds faults.py, and caesura before all else here
+
+import msgspec
+from faults import reach
 
 from caesura import wire
-from caesura.engine import supervisor, worker
+from caesura.engine import link, supervisor, worker
 from caesura.engine.child import Patience
 
 ANSWER = "answer"
+STEPS = len(ANSWER)
 OTHER = "another"  # the second candidate where the text begins with `again`
 VALUE = "12"  # of a hole with a grammar
+STEP_S = {"typed": 0.02}  # by model
+IDLE_EXIT_S = float(os.environ.get("CAESURA_IDLE_EXIT", "30"))
+
+
+def said(prefix: str) -> str:
+    """The answer of the model `typed`: one that no other text has."""
+    digest = hashlib.sha256(prefix[-80:].encode()).digest()
+    return "w" + "".join(chr(ord("a") + byte % 26) for byte in digest[: STEPS - 1])
 
 
 class Scheduler:
@@ -30,24 +46,36 @@ class Scheduler:
 
     def take(self, peer: bytes, message: wire.Infill | wire.Cancel, now: float) -> worker.Answers:
         if isinstance(message, wire.Cancel):
+            reach("cancel")
             found = self.jobs.pop((peer, message.job), None)
             return [(peer, wire.Failed(message.job, "cancelled"))] if found else []
+        reach("take another" if self.jobs else "take")
         if message.prefix == "refuse":
             raise ValueError("a bug on this text")
         if message.prompt:
             return [(peer, wire.Failed(message.job, "invalid", f"No prompt format {message.prompt}."))]
         self.jobs[peer, message.job] = (message, 0)
+        reach("taken")
         return []
 
     def drop(self, peer: bytes) -> None:
+        reach("drop")
         self.jobs = {key: job for key, job in self.jobs.items() if key[0] != peer}
 
     def expire(self, now: float) -> worker.Answers:
+        reach("expire" if self.busy else "idle")
         return []
 
     def step(self, clock: Callable[[], float]) -> worker.Answers:
-        time.sleep(0.002)
-        return [answer for key in list(self.jobs) for answer in self._advance(*key)]
+        time.sleep(STEP_S.get(self.model, 0.002))
+        return [answer for key in list(self.jobs) for answer in self._reached(*key)]
+
+    def _reached(self, peer: bytes, job: str) -> worker.Answers:
+        number = self.jobs[peer, job][1]
+        reach(f"step {number}")
+        answers = self._advance(peer, job)
+        reach(f"stepped {number}")
+        return answers
 
     def _advance(self, peer: bytes, job: str) -> worker.Answers:
         request, step = self.jobs[peer, job]
@@ -64,18 +92,16 @@ class Scheduler:
         if request.prefix != "endless":
             step += 1
         self.jobs[peer, job] = (request, step)
-        text = ANSWER[:step]
+        text = (said(request.prefix) if self.model == "typed" else ANSWER)[:step]
         number = sum(isinstance(segment, wire.Hole) for segment in request.segments)
-        fills = [wire.Fill(text, ((0, len(text)),), 0.9, len(ANSWER) - step)] * number
+        fills = [wire.Fill(text, ((0, len(text)),), 0.9, STEPS - step)] * number
         if self.model == "empty" or request.prefix.startswith("nothing"):
             fills = [wire.Fill("")] * number
         elif request.prefix.startswith("some"):
             fills[0] = wire.Fill("")
         elif request.prefix.startswith("doubt"):
-            fills = [
-                wire.Fill(text, (), 0.5, len(ANSWER) - step, tuple((end + 1, 0.5) for end in range(step)))
-            ] * number
-        if step < len(ANSWER):
+            fills = [wire.Fill(text, (), 0.5, STEPS - step, tuple((end + 1, 0.5) for end in range(step)))] * number
+        if step < STEPS:
             return [(peer, wire.Locked(job, step, tuple(fills), step, len(ANSWER)))]
         del self.jobs[peer, job]
         grammars = [segment.grammar for segment in request.segments if isinstance(segment, wire.Hole)]
@@ -95,24 +121,56 @@ class Scheduler:
 
 
 def load(model: str, device: str) -> tuple[worker.Scheduler, str]:
+    reach("loading")
     if model == "unknown":
         raise worker.CannotLoad("There is no model 'unknown'; `caesura models` lists those there are.")
     if model == "crasher":
         os._exit(3)
     while model == "waits" and not Path(os.environ["CAESURA_RUNTIME"], "go").exists():
         time.sleep(0.005)
+    reach("loaded")
     return Scheduler(model), "fake"
+
+
+def watch(owner: Any, name: str, point: Callable[..., str]) -> None:
+    """Every call of a method of ours is a point, told by its arguments."""
+    method = getattr(owner, name)
+
+    def watched(*arguments: Any) -> Any:
+        reach(point(*arguments))
+        return method(*arguments)
+
+    setattr(owner, name, watched)
+
+
+def _type(frame: bytes) -> str:
+    return str(msgspec.msgpack.decode(frame)["type"])
+
+
+def watch_supervisor() -> None:
+    ours = supervisor.Supervisor
+    watch(supervisor, "place", lambda *_: "before the lock")
+    watch(ours, "run", lambda *_: "before the first turn")
+    watch(ours, "_turn", lambda *_: "turn")
+    watch(ours, "_greet", lambda *_: "greet")
+    watch(ours, "_admit", lambda *_: "admit")
+    watch(ours, "_relay", lambda _, peer, frame: f"relay {_type(frame)}")
+    watch(ours, "_bury_worker", lambda *_: "bury")
+    watch(ours, "_drain", lambda *_: "drain")
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "worker":
+        reach("starting")
+        watch(link, "encode", lambda message: f"send {_type(message.frame)}" if hasattr(message, "frame") else "ready")
         worker.run(sys.argv[2:], load)
     else:
+        watch_supervisor()
         supervisor.serve(
             model=sys.argv[1],
             device="auto",
             settings=supervisor.Settings(
-                idle_exit_s=float(os.environ.get("CAESURA_IDLE_EXIT", "30")),
+                idle_exit_s=IDLE_EXIT_S,
                 unload_s=0.2 if sys.argv[1] == "unloads" else 300,
                 patience=Patience(hang_s=0.5),
             ),

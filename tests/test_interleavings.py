@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
@@ -17,7 +18,7 @@ from caesura.server.canvases import Selected
 from caesura.server.completion import finish
 from caesura.server.context import Context
 from caesura.server.cursor import RESTING
-from caesura.server.engine import EngineUnavailable
+from caesura.server.engine import EngineFailed, EngineUnavailable
 from caesura.server.options import Options
 from caesura.server.streaming import Stream
 from caesura.server.trace import Request
@@ -120,7 +121,13 @@ class Asked:
     selected: bool
     over: bool = False
     answers: int = 0
+    cancelled: bool = False
     values: list[dict[str, Any]] = field(default_factory=list)
+
+    def draft(self, value: dict[str, Any]) -> None:
+        assert not self.over, "a state of another text"
+        assert not self.cancelled, "a state after the cancel"
+        self.values.append(value)
 
 
 @dataclass
@@ -256,7 +263,8 @@ class Interleavings(RuleBasedStateMachine):
     @rule(which=st.integers(0, 5), turns=STEP)
     def cancel(self, which: int, turns: int) -> None:
         waiting = [task for task in self.asked if not task.done()]
-        waiting[which % len(waiting)].cancel()
+        task = waiting[which % len(waiting)]
+        self.asked[task].cancelled = task.cancel()
         self._run(self._nothing(), turns)
 
     @precondition(lambda self: self._live())
@@ -271,6 +279,14 @@ class Interleavings(RuleBasedStateMachine):
     def the_engine_is_done(self, which: int, text: str, others: list[str], turns: int) -> None:
         job = self._live()[which % len(self._live())]
         self._tell(job, self._done(job, text, others), turns)
+
+    @precondition(lambda self: self._live())
+    @rule(turns=STEP)
+    def the_engine_dies(self, turns: int) -> None:
+        for job in self._live():
+            self.told.setdefault(job.job, Told("")).over = True
+            self._tell(job, EngineFailed("engine_lost"), 0)
+        self._run(self._nothing(), turns)
 
     @rule(uri=URIS, how=st.sampled_from(RARE), turns=STEP)
     def what_is_rare(self, uri: str, how: dict[str, Any] | str, turns: int) -> None:
@@ -357,7 +373,7 @@ class Interleavings(RuleBasedStateMachine):
         asked = Asked(uri, at, selected is not None)
         if selected and uri in self.ghosts:
             self.ghosts[uri].idle = False
-        values = Stream(asked.values.append, 0, lambda eat: eat, "utf-32")
+        values = Stream(asked.draft, 0, lambda eat: eat, "utf-32")
         answer = self.typing.propose(
             opened, at, invoked=invoked, selected=selected, on_draft=values.draft if stream else None
         )
@@ -511,6 +527,8 @@ class Interleavings(RuleBasedStateMachine):
         cursors = self.typing._cursors
         wanted = {c.job for cursor in cursors.values() for c in (cursor.canvas, cursor.ahead) if c}
         assert self.engine.live.keys() <= wanted, "no job is left behind"
+        places = [(job.document, job.prefix, job.suffix) for job in self._live()]
+        assert len(set(places)) == len(places), "a place has one job"
         for task, asked in self.asked.items():
             cursor = cursors.get(asked.uri)
             canvases = (cursor.canvas, cursor.ahead) if cursor else ()
@@ -564,14 +582,29 @@ def _keep_what_was_locked(values: list[dict[str, Any]]) -> None:
         kept = text[: value["locked"][0][1]] if value["locked"] else kept
 
 
-def test_whatever_happens_in_whatever_order() -> None:
+def interleave(cases: int, steps: int, batch: int = 0) -> None:
+    """`cases` sequences of up to `steps` steps, the same ones for the same `batch`."""
+
+    class Batch(Interleavings):
+        """A seed is kept by the class."""
+
     run_state_machine_as_test(
-        Interleavings,
+        seed(batch)(Batch),
         settings=settings(
-            max_examples=200,
-            stateful_step_count=40,
-            derandomize=True,
+            max_examples=cases,
+            stateful_step_count=steps,
+            database=None,
             deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+def test_whatever_happens_in_whatever_order() -> None:
+    interleave(200, 40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(1, 101))
+def test_whatever_happens_in_a_hundred_thousand_orders(batch: int) -> None:
+    interleave(1000, 15, batch)

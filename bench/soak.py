@@ -1,0 +1,126 @@
+"""Whether anything grows while an editor types for long and its engine is killed every minute.
+
+    python bench/soak.py [--minutes 30] [--json] [--out bench/results/soak.json]
+
+The processes of kills.py. Every minute the worker is killed, every fifth the supervisor. Resident memory, descriptors
+and threads of the language server, and of the supervisor while it lives, are read every five seconds; the slope is of
+least squares, without the first minute. Ends with 1 where an answer was of another text or a process is left behind.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from kills import own_folder
+from latency import HERE, Report, conditions, save, table
+
+sys.path.insert(0, str(HERE.parent))
+from caesura.server.engine import Engine
+from tests.kills import FAKE, KEY_S, Typist, editor, orphans
+
+SAMPLE_S = 5.0
+KILL_S = 60.0
+WARM_S = 60.0
+LASTS = 5  # workers that a supervisor outlives
+
+Sample = tuple[float, float, int, int]  # seconds, MiB, descriptors, threads
+
+
+def sample(pid: int, began: float) -> Sample:
+    folder = Path(f"/proc/{pid}")
+    pages = int((folder / "statm").read_text().split()[1])
+    threads = len(list((folder / "task").iterdir()))
+    descriptors = len(list((folder / "fd").iterdir()))
+    return time.monotonic() - began, pages * os.sysconf("SC_PAGE_SIZE") / 2**20, descriptors, threads
+
+
+async def type_on(typist: Typist, until: float) -> int:
+    """Keys without and with a wait for the fill; how many were answered with one."""
+    fills = 0
+    while time.monotonic() < until:
+        task = typist.key()
+        done, _ = await asyncio.wait([task], timeout=KEY_S[typist.keys % len(KEY_S)])
+        fills += any(task.result() for task in done)
+    return fills
+
+
+async def soak(runtime: Path, minutes: float) -> Report:
+    server, supervisors, kills = list[Sample](), dict[int, list[Sample]](), 0
+    watcher = Engine(client="soak", model="typed", command=[sys.executable, "-P", str(FAKE), "typed"])
+    async with editor() as typist:
+        await typist.start()
+        await watcher.start()
+        await typist.fill()
+        began = time.monotonic()
+        typing = asyncio.create_task(type_on(typist, began + 60 * minutes))
+        while not typing.done():
+            await asyncio.sleep(SAMPLE_S)
+            await watcher.ready(60)
+            status = await watcher.status()
+            server.append(sample(typist.client.process.pid, began))
+            supervisors.setdefault(status.pid, []).append(sample(status.pid, began))
+            if time.monotonic() - began > KILL_S * (kills + 1) and status.worker_pid:
+                kills += 1
+                os.kill(status.worker_pid if kills % LASTS else status.pid, signal.SIGKILL)
+        fills = await typing
+        await watcher.close()
+        stale, keys = typist.stale, typist.keys
+    longest = max(supervisors.values(), key=len)
+    return {
+        **{"minutes": minutes, "kills": kills, "keys": keys, "fills": fills},
+        "server": trend(server),
+        "supervisor": trend(longest),
+        **{"stale": stale, "orphans": await orphans(runtime)},
+    }
+
+
+def trend(samples: list[Sample]) -> Report:
+    seconds, *columns = zip(*[s for s in samples if s[0] > WARM_S] or samples, strict=True)
+    memory, descriptors, threads = columns
+    slope = statistics.linear_regression(seconds, memory).slope if len(seconds) > 1 else 0.0
+    return {
+        "samples": len(seconds),
+        "mib": [round(memory[0], 2), round(memory[-1], 2)],
+        "mib_an_hour": round(3600 * slope, 2),
+        "descriptors": [min(descriptors), max(descriptors)],
+        "threads": [min(threads), max(threads)],
+    }
+
+
+def picture(report: Report) -> str:
+    rows = [
+        [
+            name,
+            *report[name]["mib"],
+            report[name]["mib_an_hour"],
+            *report[name]["descriptors"],
+            *report[name]["threads"],
+        ]
+        for name in ("server", "supervisor")
+    ]
+    head = ["", "MiB at first", "at last", "MiB an hour", "descriptors least", "most", "threads least", "most"]
+    sums = ", ".join(f"{report[name]} {name}" for name in ("minutes", "kills", "keys", "fills", "stale", "orphans"))
+    return f"{table(head, rows)}\n{sums}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "soak.json")
+    options = parser.parse_args()
+    with own_folder() as runtime:
+        report = {"conditions": conditions("fake"), **asyncio.run(soak(runtime, options.minutes))}
+    save(report, options.out)
+    print(json.dumps(report) if options.json else picture(report))
+    sys.exit(bool(report["stale"] or report["orphans"]))
+
+
+if __name__ == "__main__":
+    main()
