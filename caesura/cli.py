@@ -6,6 +6,7 @@ Each command is a function of `caesura.commands`, imported when it is called: `c
 import argparse
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 
@@ -91,7 +92,29 @@ def _parser() -> argparse.ArgumentParser:
     engine = add("engine", help="start the engine that all editors share")
     _model(engine)
     engine.add_argument("--foreground", action="store_true", help="be the engine instead of starting it")
+    engine.add_argument(
+        "--listen",
+        type=_own_address,
+        metavar="ADDRESS:PORT",
+        help="be an engine that paired machines may use, at one address of this machine",
+    )
     engine.set_defaults(run="engines:engine")
+
+    pair = add("pair", help="use the engine of another machine of yours, for the folders that you name")
+    pair.set_defaults(run="pair:show")
+    add_pair = pair.add_subparsers(
+        metavar="allow KEY | revoke NAME | with HOST:PORT KEY | use FOLDER | forget NAME"
+    ).add_parser
+    allow = _pair_action(add_pair("allow", help="there: let a machine use this one's engine"), "allow", "key", _key)
+    allow.add_argument("--name", type=_name, metavar="NAME", help="what to call it (default: the start of its key)")
+    _pair_action(add_pair("revoke", help="there: let it in no more"), "revoke", "name")
+    meet = add_pair("with", help="here: know the engine of another machine; nothing is sent there yet")
+    meet.add_argument("address", type=_address, metavar="HOST:PORT")
+    _pair_action(meet, "meet", "key", _key)
+    meet.add_argument("--name", type=_name, metavar="NAME", help="what to call it (default: its host)")
+    use = _pair_action(add_pair("use", help="here: let it have the documents of a folder"), "use", "folder")
+    use.add_argument("--engine", metavar="NAME", help="which one, where there are several")
+    _pair_action(add_pair("forget", help="here: let it have them no more"), "forget", "name")
 
     status = add("status", help="the engines that run")
     _json(status)
@@ -135,6 +158,14 @@ def _model_action(parser: argparse.ArgumentParser, function: str, *positional: s
         parser.add_argument(name, metavar=name.upper())
     _json(parser, default=argparse.SUPPRESS)  # or it would undo the one of `caesura models --json list`
     parser.set_defaults(run=f"catalogue:{function}")
+
+
+def _pair_action(
+    parser: argparse.ArgumentParser, function: str, positional: str, kind: Callable[[str], str] = str
+) -> argparse.ArgumentParser:
+    parser.add_argument(positional, type=kind, metavar=positional.upper())
+    parser.set_defaults(run=f"pair:{function}")
+    return parser
 
 
 def _generation(parser: argparse.ArgumentParser, *, json: bool = True) -> None:
@@ -181,6 +212,38 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
     return int(text)
+
+
+def _key(text: str) -> str:
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a key of 64 hexadecimal digits; `caesura pair` shows it")
+    return text.lower()
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[\w.-]{1,64}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a name of letters, digits, dots and dashes")
+    return text
+
+
+def _address(text: str) -> str:
+    from caesura import pairing
+
+    return _said(pairing.address, text)
+
+
+def _own_address(text: str) -> str:
+    from caesura import pairing
+
+    return _said(pairing.own_address, text)
+
+
+def _said(check: Callable[[str], str], text: str) -> str:
+    """argparse shows the sentence of its own kind of error only."""
+    try:
+        return check(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _marker(text: str) -> str:

@@ -1,5 +1,6 @@
-"""Where Caesura keeps its sockets, logs and converted models: folders of the user's own, mode 0700."""
+"""Where Caesura keeps its sockets, logs, keys and converted models: folders of the user's own, mode 0700."""
 
+import contextlib
 import getpass
 import os
 import stat
@@ -10,7 +11,7 @@ import platformdirs
 
 
 class UnsafeFolder(Exception):
-    """A folder that another user could write to or that is a link: refused, with the sentence for the user."""
+    """A folder or file that another user could reach or that is a link: refused, with the sentence for the user."""
 
 
 def runtime() -> Path:
@@ -33,9 +34,19 @@ def models() -> Path:
     return private(platformdirs.user_data_path("caesura") / "models")
 
 
+def keys() -> Path:
+    """This machine's key and those it is paired with. Not made here: most users pair nothing."""
+    return platformdirs.user_config_path("caesura") / "keys"
+
+
 def private(folder: Path) -> Path:
     """Create `folder` with mode 0700 if needed and return it. Raises UnsafeFolder where others could reach in."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return checked(folder)
+
+
+def checked(folder: Path) -> Path:
+    """A private folder that there is. Raises UnsafeFolder, and FileNotFoundError where there is none."""
     state = folder.lstat()
     if stat.S_ISLNK(state.st_mode):
         raise UnsafeFolder(f"{folder} is a symbolic link; remove it and try again.")
@@ -45,3 +56,35 @@ def private(folder: Path) -> Path:
         if state.st_mode & 0o077:
             raise UnsafeFolder(f"{folder} is open to other users; run: chmod 700 {folder}")
     return folder
+
+
+def read(path: Path) -> bytes | None:
+    """A file of a private folder, None where there is none. Raises UnsafeFolder where others could reach either."""
+    try:
+        checked(path.parent)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    with open(descriptor, "rb") as file:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode) or state.st_uid != os.getuid():
+            raise UnsafeFolder(f"{path} is no file of your own; remove it and try again.")
+        if state.st_mode & 0o077:
+            raise UnsafeFolder(f"{path} is open to other users; run: chmod 600 {path}")
+        return file.read()
+
+
+def write(path: Path, data: bytes, *, replace: bool = True) -> None:
+    """Write a file of a private folder, mode 0600, whole or not at all. Without `replace` one that is there stays."""
+    descriptor, name = tempfile.mkstemp(dir=private(path.parent))  # of mode 0600
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+        if replace:
+            os.replace(name, path)
+        else:
+            with contextlib.suppress(FileExistsError):
+                os.link(name, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)

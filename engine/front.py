@@ -1,5 +1,10 @@
-"""The socket that clients connect to: typed messages in and out, and one slow client never holds up the rest."""
+"""The sockets that clients connect to: typed messages in and out, and one slow client never holds up the rest.
 
+There is always the Unix socket of this machine's clients, and where the user asks for it one for paired machines. A
+peer's first byte says which, so that the names that clients give themselves cannot meet.
+"""
+
+import contextlib
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,10 +12,17 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from caesura import wire
+from caesura import pairing, wire
+from caesura.engine.gate import LOCAL, REMOTE, Gate
 
 MAX_BACKLOG = 64  # events kept for a client that does not read
 MAX_SLOW_S = 5.0
+HEARTBEAT_MS = 5000  # after three that get no answer, a machine that is gone without a word holds no connection
+BYE = wire.Bye()
+
+
+class CannotListen(Exception):
+    """There is no safe socket for other machines; the message is a sentence for the user."""
 
 
 @dataclass
@@ -25,30 +37,49 @@ class _Backlog:
 class Front:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], path: Path) -> None:
         self.dropped = 0  # messages that nobody could have meant
+        self._context = context
         self._path = path
         self._backlogs: dict[bytes, _Backlog] = {}
-        self.socket = context.socket(zmq.ROUTER)
-        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # say that a client is gone or slow, do not drop in silence
-        self.socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_FRAME)
-        self.socket.setsockopt(zmq.SNDHWM, 256)
-        self.socket.setsockopt(zmq.RCVHWM, 256)
-        self.socket.setsockopt(zmq.HANDSHAKE_IVL, 1000)
-        self.socket.bind(f"ipc://{path}")
+        self._paired = pairing.Watched()
+        self._gate = Gate(context, lambda key: self._paired.pairs.admits(key))
+        self._doors: list[zmq.Socket[bytes]] = []
+        self._next = 0  # the door to look at first
+        self._add(LOCAL).bind(f"ipc://{path}")
         self._bound = path.lstat()
+
+    def __repr__(self) -> str:
+        return f"<Front {len(self._doors)} sockets, {len(self._backlogs)} slow clients>"
+
+    @property
+    def sockets(self) -> list[zmq.Socket[bytes]]:
+        """Those that have something to be received."""
+        return [self._gate.socket, *self._doors]
+
+    def listen(self, address: str, keys: pairing.Keys) -> None:
+        """Let paired machines in, at one address. Raises CannotListen, also where a stranger would be let in."""
+        endpoint = f"tcp://{pairing.own_address(address)}"
+        door = self._add(REMOTE)
+        door.setsockopt(zmq.IPV6, int(address.startswith("[")))
+        door.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        door.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * HEARTBEAT_MS)
+        door.setsockopt(zmq.CURVE_SERVER, 1)
+        door.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
+        try:
+            door.bind(endpoint)
+        except zmq.ZMQError as error:
+            raise CannotListen(f"The engine cannot listen at {address}: {error.strerror}.") from error
+        if not self._gate.refuses_strangers(endpoint, keys.public):
+            raise CannotListen(f"A stranger was not refused at {address}, so the engine does not listen; report this.")
 
     def receive(self) -> tuple[bytes, wire.ClientMessage] | None:
         """The next well-formed message, if one has arrived; the others are counted."""
-        while True:
-            try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return None
-            if len(frames) == 2:
-                try:
-                    return frames[0], wire.decode_client(frames[1])
-                except msgspec.DecodeError:
-                    pass
+        self._gate.answer()
+        while (arrived := self._arrived()) is not None:
+            door, frames = arrived
+            if len(frames) == 2 and (message := self._read(door, frames[1])):
+                return bytes([door]) + frames[0].bytes, message
             self.dropped += 1
+        return None
 
     def send(self, peer: bytes, message: wire.EngineMessage) -> None:
         """Send now, or as soon as the client reads again. A client that is gone is no error: its lease will end."""
@@ -83,11 +114,42 @@ class Front:
                 self._path.unlink()
         except FileNotFoundError:
             pass
-        self.socket.close(linger=200)
+        for door in self._doors:
+            door.close(linger=200)
+        self._gate.close()
+
+    def _add(self, domain: str) -> zmq.Socket[bytes]:
+        socket = self._context.socket(zmq.ROUTER)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # say that a client is gone or slow, do not drop in silence
+        socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_FRAME)
+        socket.setsockopt(zmq.SNDHWM, 256)
+        socket.setsockopt(zmq.RCVHWM, 256)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, 1000)
+        self._gate.guard(socket, domain)
+        self._doors.append(socket)
+        return socket
+
+    def _arrived(self) -> tuple[int, list[zmq.Frame]] | None:
+        """From one door after another, so that a flood at one does not keep the other waiting."""
+        for _ in self._doors:
+            door, self._next = self._next, (self._next + 1) % len(self._doors)
+            with contextlib.suppress(zmq.Again):
+                return door, self._doors[door].recv_multipart(zmq.NOBLOCK, copy=False)
+        return None
+
+    def _read(self, door: int, frame: zmq.Frame) -> wire.ClientMessage | None:
+        """Another machine may not stop the engine, and one that is no longer paired says nothing but goodbye."""
+        if door and not self._paired.pairs.admits(str(frame.get("User-Id"))):
+            return BYE
+        try:
+            message = wire.decode_client(frame.bytes)
+        except msgspec.DecodeError:
+            return None
+        return None if door and isinstance(message, wire.Stop) else message
 
     def _sent(self, peer: bytes, frame: bytes) -> bool:
         try:
-            self.socket.send_multipart([peer, frame], zmq.NOBLOCK)
+            self._doors[peer[0]].send_multipart([peer[1:], frame], zmq.NOBLOCK)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:

@@ -19,7 +19,7 @@ from typing import Literal
 import msgspec
 import zmq
 
-from caesura import models, wire
+from caesura import models, pairing, wire
 from caesura.engine import link
 from caesura.engine.child import WORKER, Child, Patience
 from caesura.engine.front import Front
@@ -36,12 +36,14 @@ WINDOW = 512  # jobs behind the percentiles of Status
 
 @dataclass(frozen=True)
 class Settings:
-    """Seconds. `idle_exit_s` counts from the end of the last lease; 0 means never."""
+    """Seconds. `idle_exit_s` counts from the end of the last lease; 0 means never. `listen`: where paired machines
+    connect; they cannot start an engine, so such a one never ends by itself."""
 
     idle_exit_s: float = 600.0
     unload_s: float = 300.0
     lease_s: float = 3.0
     drain_s: float = 2.0
+    listen: str = ""
     patience: Patience = field(default_factory=Patience)
 
     @staticmethod
@@ -63,7 +65,8 @@ class AlreadyRunning(Exception):
 
 
 def serve(model: str, device: str, *, settings: Settings | None = None, worker: Sequence[str] = WORKER) -> None:
-    """Be the shared engine until idle or asked to stop. Raises AlreadyRunning, NoPlace or paths.UnsafeFolder."""
+    """Be the shared engine until idle or asked to stop. Raises AlreadyRunning, NoPlace, CannotListen,
+    pairing.Damaged or paths.UnsafeFolder."""
     os.umask(0o077)
     model = models.resolve(model)
     here = place(model, device)
@@ -101,6 +104,8 @@ class Supervisor:
         self._child.demand(time.monotonic())
         log.info("engine %s listens at %s", BUILD, self._place.socket)
         try:
+            if self._settings.listen:
+                self._listen(self._settings.listen)
             while not self._finished(time.monotonic()):
                 self._turn()
         finally:
@@ -108,6 +113,13 @@ class Supervisor:
             self._front.close()
             self._context.term()
             log.info("engine ended: %d jobs done", self._done)
+
+    def _listen(self, address: str) -> None:
+        keys = pairing.keys()
+        self._front.listen(address, keys)
+        log.info("paired machines connect with: caesura pair with %s %s", address, keys.public.hex())
+        if not pairing.pairs().clients:
+            log.info("no machine is paired yet: run `caesura pair` on the other one")
 
     def _turn(self) -> None:
         self._child.start_if_due(time.monotonic())
@@ -125,7 +137,7 @@ class Supervisor:
 
     def _wait(self) -> None:
         poller = zmq.Poller()
-        for source in (self._front.socket, self._signals, self._child.socket, self._child.pidfd):
+        for source in (*self._front.sockets, self._signals, self._child.socket, self._child.pidfd):
             if source is not None:
                 poller.register(source, zmq.POLLIN)
         # Without a pidfd (macOS) the end of the worker wakes nobody: look more often.
@@ -302,6 +314,8 @@ class Supervisor:
 
     def _finished(self, now: float) -> bool:
         if self._stop_at is None:
+            if self._settings.listen:
+                return False
             unused = now - self._last_lease
             useless = self._child.state == "failed" and unused > FAILED_EXIT_S
             return useless or 0 < self._settings.idle_exit_s < unused

@@ -13,6 +13,7 @@ from typing import Any
 from lsprotocol import types
 
 from caesura import __version__, wire
+from caesura.pairing import Remote
 from caesura.server import client
 from caesura.server.actions import Actions
 from caesura.server.canvases import Selected
@@ -21,6 +22,7 @@ from caesura.server.document import Position
 from caesura.server.engine import Engine
 from caesura.server.options import Options, parse
 from caesura.server.popup import ACCEPTED, Popup
+from caesura.server.remote import agreement
 from caesura.server.stats import Stats
 from caesura.server.status import Status
 from caesura.server.streaming import Stream
@@ -39,9 +41,10 @@ log = logging.getLogger(__name__)
 
 
 class App:
-    """The language server. `make_engine` gets the options and a name for the client."""
+    """The language server. `make_engine` gets the options, a name for the client, and the engine on another machine
+    that the user has named for this workspace, if any."""
 
-    def __init__(self, make_engine: Callable[[Options, str], Engine]) -> None:
+    def __init__(self, make_engine: Callable[[Options, str, Remote | None], Engine]) -> None:
         self.server = Server("caesura", __version__, {"caesura": {"stream": STREAM, "cursor": CURSOR}}, SYNC)
         self.server.on_malformed = self.malformed
         self.server.on_exit = self.exit
@@ -83,7 +86,8 @@ class App:
         self._settings = _object(params.initialization_options)
         self.options, _ = parse(self._settings)
         self._client = client.name(params)
-        self._engine = self._make_engine(self.options, self._client)
+        self._around.agreement = found = agreement(self.workspace.folders)
+        self._engine = self._make_engine(self.options, self._client, found.remote if found else None)
         self._typing = Typing(self, lambda: self.options, self._around, self._tally, self._trace)
         self._popup = Popup(self.workspace, lambda: self.options, self._typing)
         self._popup.register(self.server.on, params.capabilities)
@@ -324,5 +328,7 @@ def _object(settings: object) -> dict[str, Any]:
 def main() -> int:
     """Serve stdio; the exit code."""
     logging.basicConfig(level=logging.WARNING, format="caesura: %(message)s")
-    app = App(lambda options, client: Engine(client=client, model=options.model, device=options.device))
+    app = App(
+        lambda options, client, remote: Engine(client=client, model=options.model, device=options.device, remote=remote)
+    )
     return app.server.serve()

@@ -231,7 +231,7 @@ class Canvases:
             candidates=options.candidates,
             draft=draft if len(segments) == 1 else None,
             seed=seed,
-            schemas=canvas.offer.schemas if canvas.offer else (),
+            schemas=tuple(map(privacy.masked_schema, canvas.offer.schemas)) if canvas.offer else (),
         )
 
     def _offer(self, opened: Open, canvas: WarmCanvas) -> Offer | None:

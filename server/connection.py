@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
+from dataclasses import dataclass
 
 import msgspec
 import zmq
@@ -11,14 +11,39 @@ import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
 from caesura import wire
+from caesura.pairing import Keys
 from caesura.rendezvous import BUILD
 
 PING_S = 1.0
 SILENCE_S = 3.0
+MAX_EVENTS = 1024  # of a connection that fails: more than a monitor keeps
+_CLOSED = zmq.EVENT_CLOSED  # nobody listens
+_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_STRANGE = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 
 
 class Lost(Exception):
     """The engine's process is gone, stuck, or has hung up."""
+
+
+class Unanswered(TimeoutError):
+    """Nobody has answered. `refused`: the engine does not know our key; `strange`: what is there has another key than
+    we know, or is no engine."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self.refused = last == _REFUSED
+        self.strange = bool(last & _STRANGE)
+
+
+@dataclass(frozen=True)
+class Door:
+    """Where an engine listens. On another machine it has to prove that it holds `server`, a public key of 32 bytes, and
+    we that we hold ours."""
+
+    endpoint: str
+    server: bytes = b""
+    keys: Keys | None = None
 
 
 class Connection:
@@ -29,8 +54,8 @@ class Connection:
         self._heard = time.monotonic()
 
     @staticmethod
-    async def open(context: zmq.asyncio.Context, path: Path, client: str, timeout_s: float) -> "Connection":
-        """Connect and say hello. Raises TimeoutError when nobody answers."""
+    async def open(context: zmq.asyncio.Context, door: Door, client: str, timeout_s: float) -> "Connection":
+        """Connect and say hello. Raises Unanswered."""
         socket = context.socket(zmq.DEALER)
         # Not IMMEDIATE: it throws away what an engine said just before it ended. A job that zmq keeps for the next
         # engine does no harm, for that one has not heard our hello and drops it.
@@ -39,15 +64,23 @@ class Connection:
         socket.setsockopt(zmq.SNDHWM, 256)
         socket.setsockopt(zmq.RCVHWM, 256)
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
-        monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        if door.keys:
+            socket.setsockopt(zmq.IPV6, 1)
+            socket.setsockopt(zmq.CURVE_SERVERKEY, door.server)
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, door.keys.public)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, door.keys.secret)
+        monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | _REFUSED | _STRANGE | _CLOSED)
         try:
-            socket.connect(f"ipc://{path}")
+            socket.connect(door.endpoint)
             async with asyncio.timeout(timeout_s):
                 await socket.send(wire.encode(wire.Hello(wire.PROTOCOL, BUILD, client)))
                 while not isinstance(message := _decode(await socket.recv_multipart()), wire.Welcome):
                     pass
-        except BaseException:
+        except BaseException as error:
+            last = await _last(monitor) if isinstance(error, TimeoutError) else 0
             _hang_up(socket)  # an engine that is only slow will read both
+            if isinstance(error, TimeoutError):
+                raise Unanswered(last) from None
             raise
         return Connection(socket, monitor, message)
 
@@ -86,7 +119,8 @@ class Connection:
 
     async def _watch(self, inbox: asyncio.Queue[wire.EngineMessage | Lost]) -> None:
         """The kernel tells of a killed engine within milliseconds, long before its silence does."""
-        await recv_monitor_message(self._monitor)
+        while await _event(self._monitor) != zmq.EVENT_DISCONNECTED:
+            pass
         while await self._socket.poll(0):  # what it said last comes first
             await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -103,6 +137,21 @@ def _hang_up(socket: zmq.asyncio.Socket) -> None:
     _send(socket, wire.encode(wire.Bye()))
     socket.disable_monitor()
     socket.close(linger=100)
+
+
+async def _event(monitor: zmq.asyncio.Socket) -> int:
+    return int((await recv_monitor_message(monitor))["event"])
+
+
+async def _last(monitor: zmq.asyncio.Socket) -> int:
+    """How the last try to connect ended: an engine that dies in the middle of one looks strange, but only once."""
+    last = 0
+    for _ in range(MAX_EVENTS):
+        if not await monitor.poll(0):
+            break
+        event = await _event(monitor)
+        last = last if event == zmq.EVENT_DISCONNECTED else event
+    return last
 
 
 def _decode(frames: list[bytes]) -> wire.EngineMessage | None:

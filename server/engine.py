@@ -15,8 +15,10 @@ import msgspec
 import zmq.asyncio
 
 from caesura import models, paths, rendezvous, wire
+from caesura.pairing import Remote
 from caesura.server import launch
-from caesura.server.connection import Connection, Lost
+from caesura.server.connection import Connection, Door, Lost
+from caesura.server.remote import reach
 from caesura.server.trace import Job
 
 HELLO_S = 1.0
@@ -63,7 +65,8 @@ def job_id() -> str:
 
 
 class Engine:
-    """`command` replaces the command line that starts the engine; `place` looks for an engine of another kind.
+    """`command` replaces the command line that starts the engine; `place` looks for an engine of another kind; `remote`
+    is the one to use in the place of any on this machine, with the model that runs there.
 
     `on_change` is called whenever `condition` may have changed, `on_job` when a job is over.
     """
@@ -77,12 +80,14 @@ class Engine:
         spawn: bool = True,
         command: Sequence[str] | None = None,
         place: rendezvous.Place | None = None,
+        remote: Remote | None = None,
     ) -> None:
         self._client = client
         self._model = models.resolve(model)
         self._device = device
         self._command = (command or launch.command(self._model, device)) if spawn else None
         self._place = place
+        self._remote = remote
         self._context = zmq.asyncio.Context()
         self._task: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
@@ -109,6 +114,7 @@ class Engine:
     @property
     def condition(self) -> Condition:
         model, device = (self._welcome.model, self._welcome.device) if self._welcome else ("", "")
+        device = f"{device} of {self._remote.name}" if device and self._remote else device
         return Condition(self.state, model, device, self._trouble, bool(self._jobs))
 
     async def start(self) -> None:
@@ -208,12 +214,14 @@ class Engine:
                 self._set(None, "")
 
     async def _connect(self) -> Connection:
+        if self._remote:
+            return await reach(self._context, self._remote, self._client)
         place = self._place or rendezvous.place(self._model, self._device)
         launcher = launch.Launcher(place, self._command)
         while True:
             holder = await launcher.find()
             try:
-                return await Connection.open(self._context, place.socket, self._client, HELLO_S)
+                return await Connection.open(self._context, Door(f"ipc://{place.socket}"), self._client, HELLO_S)
             except TimeoutError:
                 await launcher.unanswered(holder)
 

@@ -16,6 +16,7 @@ from caesura.server.languages import UNKNOWN, language
 from caesura.server.neighbours import Snapshot
 from caesura.server.outline import family, index
 from caesura.server.privacy import RULES, Ignore
+from caesura.server.remote import Agreement
 from caesura.server.workspace import path_of
 
 MOST = 24  # files of one document
@@ -72,10 +73,18 @@ class Texts:
 class Files:
     """The files of the workspace's `folders` (absolute paths); `patterns` are the user's ignore globs. Where the
     workspace is not `trusted`, only its ignore rules are read. They are read once: make another when they are
-    `outdated`."""
+    `outdated`. With an `agreement` all files are hidden but those that it covers."""
 
-    def __init__(self, folders: Sequence[str] = (), patterns: Sequence[str] = (), *, trusted: bool = True) -> None:
+    def __init__(
+        self,
+        folders: Sequence[str] = (),
+        patterns: Sequence[str] = (),
+        *,
+        trusted: bool = True,
+        agreement: Agreement | None = None,
+    ) -> None:
         self._trusted = trusted
+        self._agreement = agreement
         self._outside = Ignore(patterns)
         self._inside: dict[Path, Ignore] = {}  # by folder: as the editor names it, and as it is without links
         self._read_rules = {Path(folder): _rules(Path(folder)) for folder in folders if Path(folder).is_absolute()}
@@ -91,7 +100,15 @@ class Files:
     def problems(self) -> list[str]:
         """A sentence for each ignore pattern that could not be read."""
         ignores = (self._outside, *self._inside.values())
-        return list(dict.fromkeys(problem for ignore in ignores for problem in ignore.problems))
+        return list(dict.fromkeys([*(problem for ignore in ignores for problem in ignore.problems), *self._left_out]))
+
+    @property
+    def _left_out(self) -> Iterator[str]:
+        """Folders that came to the workspace when its engine was chosen already."""
+        for folder in self._read_rules if self._agreement else ():
+            if self._agreement and not self._agreement.covers(folder):
+                name = self._agreement.remote.name
+                yield f"{folder} gets no completions: it was not named for the engine {name}. Restart the editor."
 
     @property
     def outdated(self) -> bool:
@@ -99,9 +116,14 @@ class Files:
         return any(_rules(folder) != rules for folder, rules in self._read_rules.items())
 
     def hides(self, uri: str) -> bool:
-        """Whether a document gets no proposals and is nobody's neighbour. Reads nothing."""
-        path = path_of(uri) or uri.partition(":")[2].partition("?")[0].partition("#")[0]
-        return self._hides(Path(path))
+        """Whether a document gets no proposals and is nobody's neighbour. Reads no file. What a link leads to counts
+        too where text would leave this machine."""
+        path = Path(path_of(uri) or uri.partition(":")[2].partition("?")[0].partition("#")[0])
+        return self._hides(path) or (self._agreement is not None and self._hides(Path(os.path.realpath(path))))
+
+    def withholds(self, real: Path) -> bool:
+        """Whether what a file says, whoever named it, must not leave this machine, where the engine is on another."""
+        return self._agreement is not None and self._hides(real)
 
     async def imported(self, uri: str, text: str, language: str) -> tuple[Snapshot, ...]:
         """The files that a document imports, in the order of its imports. Documents wait for each other."""
@@ -158,6 +180,8 @@ class Files:
             return None
 
     def _hides(self, path: Path) -> bool:
+        if self._agreement and not self._agreement.covers(path):
+            return True
         folder = self._folder(path)
         if folder is None:
             return self._outside.hides(path.as_posix())

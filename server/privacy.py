@@ -8,6 +8,7 @@ the document: what is inserted is made from the text as it is, and a proposal wi
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 from msgspec.structs import replace
@@ -139,6 +140,12 @@ def masked(text: str) -> str:
             parts += text[at:start], _cover(text[start:end])
             at = end
     return "".join([*parts, text[at:]])
+
+
+@lru_cache(maxsize=8)
+def masked_schema(text: str) -> str:
+    """A schema's text, masked: kept, as it goes with every job of its documents."""
+    return masked(text)
 
 
 def visible(text: str, prefix: str, suffix: str) -> str:

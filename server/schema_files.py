@@ -4,7 +4,7 @@ document leads to a file outside of the workspace's folders. Reads files: for a 
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -36,15 +36,21 @@ class Found:
 
 class SchemaFiles:
     """`folders` are the paths of the workspace's folders, `settings` the user's. Where the workspace is not `trusted`,
-    no file is read."""
+    no file is read; those that `withholds` are no schemas either, whoever named them."""
 
     def __init__(
-        self, folders: Sequence[str] = (), settings: Sequence[SchemaFor] = (), *, trusted: bool = True
+        self,
+        folders: Sequence[str] = (),
+        settings: Sequence[SchemaFor] = (),
+        *,
+        trusted: bool = True,
+        withholds: Callable[[Path], bool] = lambda real: False,
     ) -> None:
         self._folders = [Path(folder) for folder in folders if Path(folder).is_absolute()]
         self._settings = settings
         self._globs = [_globs(one.file_match) for one in settings]
         self._trusted = trusted
+        self._withholds = withholds
         self._texts = Texts(CACHED, MAX_BYTES)
 
     def __repr__(self) -> str:
@@ -116,6 +122,8 @@ class SchemaFiles:
         raise SchemaError(f"The schema {name} does not exist; correct its path.")
 
     def _load(self, path: Path, name: str) -> Schema:
+        if self._withholds(path):
+            raise SchemaError(f"The schema {name} may not be sent to another machine; see `caesura pair`.")
         try:
             text = self._texts.read(path)
         except OSError as error:

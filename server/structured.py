@@ -17,7 +17,7 @@ from caesura.server.engine import job_id
 from caesura.server.gaps import NoFill, Span
 from caesura.server.offers import NoOffer, Offer
 from caesura.server.options import Options
-from caesura.server.privacy import concealed, masked, reveals, visible
+from caesura.server.privacy import concealed, masked, masked_schema, reveals, visible
 from caesura.server.results import DEADLINE_MS, Events, Level, Newest, Progress, Result, Surround
 from caesura.server.schema_files import Found, SchemaFiles
 
@@ -151,7 +151,7 @@ class Structured:
             segments=segments,
             candidates=CANDIDATES,
             seed=seed,
-            schemas=offer.schemas,
+            schemas=tuple(map(masked_schema, offer.schemas)),
         )
 
 

@@ -18,6 +18,7 @@ from caesura.server.languages import UNKNOWN
 from caesura.server.neighbours import History, Snapshot, Target, choose
 from caesura.server.options import Options
 from caesura.server.outline import index
+from caesura.server.remote import Agreement
 from caesura.server.schema_files import SchemaFiles
 from caesura.server.workspace import Open, Workspace
 
@@ -26,11 +27,13 @@ LOOK_S = 5.0  # until a change of `.caesuraignore` or of a schema counts
 
 
 class Surroundings:
-    """`options` gives the settings as they are. Other files are looked at in a trusted workspace only."""
+    """`options` gives the settings as they are. Other files are looked at in a trusted workspace only. `agreement` says
+    what may be sent to an engine on another machine, None where it is on this one."""
 
     def __init__(self, workspace: Workspace, options: Callable[[], Options]) -> None:
         self._workspace = workspace
         self._options = options
+        self.agreement: Agreement | None = None
         self._files = Files()
         self.schema_files = SchemaFiles()
         self._schema_of: dict[str, Schema | None] = {}  # of the documents where one was looked for
@@ -55,8 +58,9 @@ class Surroundings:
     def changed(self) -> None:
         """The workspace's folders or the settings have changed."""
         options = self._options()
-        self._files = Files(self._workspace.folders, options.ignore, trusted=options.trusted)
-        self.schema_files = SchemaFiles(self._workspace.folders, options.schemas, trusted=options.trusted)
+        folders, trusted = self._workspace.folders, options.trusted
+        self._files = Files(folders, options.ignore, trusted=trusted, agreement=self.agreement)
+        self.schema_files = SchemaFiles(folders, options.schemas, trusted=trusted, withholds=self._files.withholds)
         self._imported.clear()
         self._schema_of.clear()
         self._due_s.clear()

@@ -1,5 +1,6 @@
 """The real supervisor around a worker whose model is a dozen lines: what a client runs in tests instead of
-`caesura engine`. What the fake does with a job stands in the job's prefix, and with a model in the model's name.
+`caesura engine`. What the fake does with a job stands in the job's prefix, and with a model in the model's name. A
+second argument is where paired machines connect.
 """
 
 import hashlib
@@ -50,6 +51,9 @@ class Scheduler:
             found = self.jobs.pop((peer, message.job), None)
             return [(peer, wire.Failed(message.job, "cancelled"))] if found else []
         reach("take another" if self.jobs else "take")
+        if self.model == "records":
+            with Path(os.environ["CAESURA_RUNTIME"], "recorded").open("ab") as file:
+                file.write(wire.encode(message))
         if message.prefix == "refuse":
             raise ValueError("a bug on this text")
         if message.prompt:
@@ -172,6 +176,7 @@ if __name__ == "__main__":
             settings=supervisor.Settings(
                 idle_exit_s=IDLE_EXIT_S,
                 unload_s=0.2 if sys.argv[1] == "unloads" else 300,
+                listen=sys.argv[2] if len(sys.argv) > 2 else "",
                 patience=Patience(hang_s=0.5),
             ),
             worker=[sys.executable, __file__, "worker"],

@@ -93,6 +93,6 @@ def texts(job: wire.Infill) -> list[str | None]:
 
 if __name__ == "__main__":
     engine = FakeEngine()
-    app = App(lambda options, client: engine)  # type: ignore[arg-type, return-value]
+    app = App(lambda options, client, remote: engine)  # type: ignore[arg-type, return-value]
     app.server.on("test/engine", engine.tell)
     sys.exit(app.server.serve())

@@ -59,7 +59,11 @@ HEAVY = ("torch", "safetensors", "tokenizers", "numpy", "triton")
     ("where", "banned", "besides"),
     [
         (("caesura.server",), (*HEAVY, "caesura.engine", "caesura.kernels"), ()),
-        (("caesura.wire", "caesura.paths", "caesura.rendezvous", "caesura.models", "caesura.schemas"), HEAVY, ()),
+        (
+            (*(f"caesura.{name}" for name in ("wire", "paths", "pairing", "rendezvous", "models", "schemas")),),
+            HEAVY,
+            (),
+        ),
         (
             ("caesura.wire", "caesura.schemas"),
             ("caesura.engine", "caesura.kernels", "caesura.server", "caesura.commands"),

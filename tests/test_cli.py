@@ -501,7 +501,7 @@ def test_a_second_engine_is_refused(run: Run) -> None:
 def test_stop_and_nothing_to_stop(run: Run) -> None:
     assert re.fullmatch(r"Stopped process \d+\.\n", run("stop").out)
     assert run("stop") == Ran(0, "No engine is running.\n", "")
-    assert json.loads(run("status", "--json").out) == {"engines": []}
+    assert json.loads(run("status", "--json").out) == {"engines": [], "remote": []}
     assert run("status").out.startswith("No engine is running")
     start_engine()
 

@@ -451,7 +451,7 @@ async def test_settings_change_and_wrong_ones_reported_once(client: Client) -> N
 
 
 async def test_settings_that_come_in_one_piece_with_initialized_hold() -> None:
-    app = App(lambda options, client: FakeEngine())  # type: ignore[arg-type, return-value]
+    app = App(lambda options, client, remote: FakeEngine())  # type: ignore[arg-type, return-value]
     app.server.protocol.set_writer(StdoutWriter(BytesIO()))
     settings = {"settings": {"caesura": {"enable": False}}}
     initialize = {"id": 1, "method": "initialize", "params": {"processId": None, "capabilities": {}}}

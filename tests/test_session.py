@@ -23,7 +23,7 @@ import sys
 from caesura.server.app import App
 from caesura.server.engine import Engine
 command = [sys.executable, {str(FAKE)!r}, "fake"]
-app = App(lambda options, client: Engine(client=client, model="fake", command=command))
+app = App(lambda options, client, remote: Engine(client=client, model="fake", command=command, remote=remote))
 sys.exit(app.server.serve())
 """
 CAPABILITIES = {

@@ -7,11 +7,11 @@ class CommandFailed(Exception):
 
 def explain(error: Exception) -> str | None:
     """The sentence of a failure that a user can act on; None for a fault of our own, which deserves its traceback."""
-    from caesura import models, paths, rendezvous
+    from caesura import models, pairing, paths, rendezvous
     from caesura.server.engine import EngineError
 
     expected = (CommandFailed, EngineError, models.NoManifest, paths.UnsafeFolder, rendezvous.NoPlace)
-    if isinstance(error, expected):
+    if isinstance(error, (*expected, pairing.Damaged)):
         return str(error)
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""

@@ -7,8 +7,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
-from caesura import rendezvous, wire
+import msgspec
+
+from caesura import pairing, rendezvous, wire
 from caesura.commands import CommandFailed
 from caesura.commands.asking import print_json, shared
 from caesura.server.engine import Engine, EngineError
@@ -19,15 +22,18 @@ OURS = ("command line", "demo", "caesura demo", "bench", "simulator")
 
 
 def engine(options: argparse.Namespace) -> None:
-    if not options.foreground:
+    if not (options.foreground or options.listen):
         print(asyncio.run(_start(options)))
         return
-    from caesura.engine import supervisor
+    from caesura.engine import front, supervisor
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        supervisor.serve(options.model, options.device)
+        settings = replace(supervisor.Settings.from_environment(), listen=options.listen or "")
+        supervisor.serve(options.model, options.device, settings=settings)
     except supervisor.AlreadyRunning as error:
+        raise CommandFailed(f"{error}{' Run `caesura stop` and try again.' if options.listen else ''}") from error
+    except front.CannotListen as error:
         raise CommandFailed(str(error)) from error
 
 
@@ -37,14 +43,38 @@ async def _start(options: argparse.Namespace) -> str:
 
 
 def status(options: argparse.Namespace) -> None:
-    """Every engine of this user: other models and other versions may have one of their own."""
+    """Every engine of this user: other models and versions may have one of their own, and so may paired machines."""
     found = asyncio.run(_statuses())
+    away = asyncio.run(_remotes())
     if options.json:
-        print_json({"engines": found})
+        print_json({"engines": found, "remote": away})
     elif not found and not rendezvous.running():  # else stderr says which did not answer
         print("No engine is running; an editor or `caesura fill` starts it.")
     for one in [] if options.json else found:
         print(_line(one))
+    for other in [] if options.json else away:
+        about = _line(other.status) if other.status else other.trouble
+        print(f"on {other.name} ({other.address}): {about}")
+
+
+class Away(msgspec.Struct, frozen=True):
+    """A paired machine's engine; `trouble` says why it has no status."""
+
+    name: str
+    address: str
+    status: wire.Status | None
+    trouble: str = ""
+
+
+async def _remotes() -> list[Away]:
+    return list(await asyncio.gather(*map(_away, pairing.pairs().engines)))
+
+
+async def _away(remote: pairing.Remote) -> Away:
+    try:
+        return Away(remote.name, remote.address, await _status(remote=remote))
+    except EngineError as error:
+        return Away(remote.name, remote.address, None, str(error))
 
 
 async def _statuses() -> list[wire.Status]:
@@ -52,14 +82,14 @@ async def _statuses() -> list[wire.Status]:
     found = []
     for place in rendezvous.running():
         try:
-            found.append(await _status(place))
+            found.append(await _status(place=place))
         except EngineError as error:
             print(f"caesura: {place.stem.name}: {error}", file=sys.stderr)
     return found
 
 
-async def _status(place: rendezvous.Place) -> wire.Status:
-    found = Engine(client="command line", spawn=False, place=place)
+async def _status(*, place: rendezvous.Place | None = None, remote: pairing.Remote | None = None) -> wire.Status:
+    found = Engine(client="command line", spawn=False, place=place, remote=remote)
     await found.start()
     try:
         return await found.status()

@@ -72,5 +72,5 @@ def _left(text: str, prefix: str) -> str:
 
 if __name__ == "__main__":
     engine = ScriptedEngine()
-    app = App(lambda options, client: engine)  # type: ignore[arg-type, return-value]
+    app = App(lambda options, client, remote: engine)  # type: ignore[arg-type, return-value]
     sys.exit(app.server.serve())

@@ -1,0 +1,165 @@
+"""What `caesura pair` keeps: this machine's key, the machines that its engine lets in, and the engines on other
+machines that it may use, each for the folders that the user has named.
+
+Only the command line writes here. No setting does, for settings may come with a project. Keys are CURVE keys of 32
+bytes, written as hexadecimal digits, which need no quoting in a shell.
+"""
+
+import ipaddress
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import zmq
+from msgspec import Meta
+from zmq.utils import z85
+
+from caesura import paths
+
+log = logging.getLogger(__name__)
+
+Key = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Name = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class Damaged(Exception):
+    """A file of ours that cannot be read; the message is a sentence for the user."""
+
+
+class BadAddress(ValueError):
+    """No address to listen at or to connect to; the message says why."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """A machine's own pair of keys, 32 bytes each. Only `public` is for others."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+
+
+class Client(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A machine that may use the engine of this one."""
+
+    name: Name
+    key: Key
+
+
+class Remote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An engine on another machine, and the folders, without links, whose documents may be sent to it."""
+
+    name: Name
+    address: Annotated[str, Meta(max_length=256)]
+    key: Key
+    folders: tuple[str, ...] = ()
+
+    def covers(self, path: Path) -> bool:
+        """Whether a file or folder, links followed, lies in a folder that was named for this engine."""
+        return path.is_absolute() and any(Path(os.path.realpath(path)).is_relative_to(f) for f in self.folders)
+
+
+class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    clients: tuple[Client, ...] = ()
+    engines: tuple[Remote, ...] = ()
+
+    def admits(self, key: str) -> bool:
+        return any(client.key == key for client in self.clients)
+
+    def remote(self, folders: Sequence[str]) -> Remote | None:
+        """The engine that was named for every one of these folders. None where there is no folder."""
+        fits = (one for one in self.engines if folders and all(one.covers(Path(folder)) for folder in folders))
+        return next(fits, None)
+
+
+def keys() -> Keys:
+    """This machine's keys, made at the first call. Raises Damaged or paths.UnsafeFolder."""
+    path = paths.keys() / "secret"
+    data = paths.read(path)
+    if data is None:
+        _, secret = zmq.curve_keypair()
+        paths.write(path, z85.decode(secret).hex().encode(), replace=False)  # another process may have been first
+        data = paths.read(path) or b""
+    try:
+        found = bytes.fromhex(data.decode())
+        return Keys(z85.decode(zmq.curve_public(z85.encode(found))), found)
+    except (ValueError, zmq.ZMQError) as error:
+        raise Damaged(f"{path} is no key; remove it, and pair again.") from error
+
+
+def pairs() -> Pairs:
+    """Raises Damaged or paths.UnsafeFolder."""
+    path = _path()
+    data = paths.read(path)
+    try:
+        return Pairs() if data is None else msgspec.json.decode(data, type=Pairs)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Damaged(f"{path} is damaged; remove it, and pair again.") from error
+
+
+def save(found: Pairs) -> None:
+    paths.write(_path(), msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+
+
+class Watched:
+    """The pairs as they are: read again when their file has changed, so that what is taken back ends at once. Where
+    they cannot be read nobody is paired."""
+
+    def __init__(self) -> None:
+        self._pairs = Pairs()
+        self._seen: tuple[int, int] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Watched {len(self._pairs.clients)} clients, {len(self._pairs.engines)} engines>"
+
+    @property
+    def pairs(self) -> Pairs:
+        try:
+            about = _path().lstat()
+            seen = about.st_ino, about.st_ctime_ns
+            if seen != self._seen:
+                self._seen = seen
+                self._pairs = pairs()
+        except FileNotFoundError:
+            self._pairs, self._seen = Pairs(), None
+        except (Damaged, paths.UnsafeFolder, OSError) as error:
+            self._pairs = Pairs()
+            log.warning("No machine counts as paired: %s", error)
+        return self._pairs
+
+
+def address(text: str) -> str:
+    """HOST:PORT of another machine's engine, as it is. Raises BadAddress."""
+    host, port = _split(text)
+    if any(c.isspace() or c in "/;*@" for c in host):
+        raise BadAddress(f"{text!r} is not HOST:PORT")
+    return f"{host}:{port}"
+
+
+def own_address(text: str) -> str:
+    """ADDRESS:PORT of this machine to listen at: one address, never all of them. Raises BadAddress."""
+    host, port = _split(text)
+    try:
+        found = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        found = None
+    if host in ("*", "") or (found and (getattr(found, "ipv4_mapped", None) or found).is_unspecified):
+        raise BadAddress(f"{text!r} would listen on every network; give the one address that your other machine uses")
+    if found is None:
+        raise BadAddress(f"{text!r} is not ADDRESS:PORT with an IP address of this machine")
+    return f"{host}:{port}"
+
+
+def _split(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65_536) or (":" in host and not bracketed):
+        raise BadAddress(f"{text!r} is not ADDRESS:PORT; an IPv6 address is written in brackets")
+    return host, int(port)
+
+
+def _path() -> Path:
+    return paths.keys() / "pairs.json"
