@@ -27,10 +27,10 @@ from caesura.server import remote
 from caesura.server.engine import Engine, EngineFailed, EngineUnavailable
 
 from .test_lsp import Client
+from .test_privacy import TOKENS
 from .test_processes import FAKE, READY_S, answer, first_event, job, running, status_when, until
 
 NOBODY = 65_534
-SECRET = "ghp_" + "a1B2" * 9
 SERVER = f"""
 import sys
 from caesura.server.app import App
@@ -543,6 +543,13 @@ class Editor:
         document = {"uri": uri, "languageId": language, "version": 0, "text": text}
         self.client.notify("textDocument/didOpen", {"textDocument": document})
 
+    async def fill(self, uri: str) -> dict[str, Any]:
+        """Fill the first letter of a document."""
+        span = {"start": {"line": 0, "character": 0}, "end": {"line": 0, "character": 1}}
+        order = {"uri": uri, "ranges": [span], "preview": True}
+        call = {"command": "caesura.fillSelection", "arguments": [order]}
+        return dict(await self.client.call("workspace/executeCommand", call))
+
     async def complete(self, uri: str, text: str) -> list[Any]:
         """What is proposed at the end of a document."""
         self.open(uri, text)
@@ -561,34 +568,48 @@ def project(laptop: Machine, desk: Desk, tmp_path: Path) -> Path:
     return found
 
 
-async def test_a_named_workspace_is_served_elsewhere_without_secrets_and_hidden_files(
+async def test_a_hidden_file_and_one_outside_of_the_named_folders_are_never_sent(
     desk: Desk, laptop: Machine, project: Path
 ) -> None:
     (project / ".caesuraignore").write_text("private.py\n")
-    (project / "private.py").write_text("def hidden_by_the_project(): ...\n")
-    (project / "shapes.py").write_text(f'TOKEN = "{SECRET}"\ndef visible_shape(): ...\n')
-    (project / "notes.py").symlink_to(project / ".env")
+    (project / "private.py").write_text("def mark_of_a_neighbour_that_is_hidden(): ...\n")
     (project / ".env").write_text("x")
-    outside = project.parent / "outside.py"
+    (project / "notes.py").symlink_to(project / ".env")
+    (project / "away.py").symlink_to(project.parent / "outside.py")
+    paths_of = [project / name for name in ("private.py", ".env", "notes.py", "away.py")]
+    uris = [path.as_uri() for path in (*paths_of, project.parent / "outside.py")]
     async with Editor(project) as editor:
-        for uri in (
-            (project / "private.py").as_uri(),
-            (project / ".env").as_uri(),
-            (project / "notes.py").as_uri(),
-            outside.as_uri(),
-            "untitled:Untitled-1",
-            f"vscode-remote://host{project}/a.py",
-        ):
-            assert await editor.complete(uri, "MARK_OF_A_HIDDEN_FILE = ") == []
-        head = "import private, shapes\nfrom shapes import visible_shape\n"
-        text = head + f'key = "{SECRET}"\npassword = "hunter2!x9"\nvalue = '
-        assert await editor.complete((project / "main.py").as_uri(), text)
+        for uri in (*uris, "untitled:Untitled-1", f"vscode-remote://host{project}/a.py"):
+            assert await editor.complete(uri, "mark_of_a_hidden_document = ") == []
+            await editor.fill(uri)
+        assert await editor.complete((project / "main.py").as_uri(), "import private\nvalue = ")
     assert b"value = " in desk.recorded
-    for planted in (SECRET, "hunter2!x9", "MARK_OF_A_HIDDEN_FILE", "hidden_by_the_project"):
-        assert planted.encode() not in desk.recorded
+    assert b"ark_of" not in desk.recorded  # a fill asks for the first letter again
     assert laptop.recorded == b""
-    with laptop.at():
-        assert rendezvous.running() == []
+
+
+async def test_fifty_secrets_stay_here(desk: Desk, project: Path) -> None:
+    """In a document, in one beside it and in one that it imports; for ghost text and for fills."""
+    here, open_, imported = ([token[:-3] + f"{n:03}" for token in TOKENS] for n in (111, 222, 333))
+    words = ["hunter2!x9", "correct-h0rse"]
+    (project / "shapes.py").write_text(lines(imported) + "def visible_shape(): ...\n")
+    text = "from shapes import visible_shape\n" + lines(here) + "".join(f'password = "{word}"\n' for word in words)
+    async with Editor(project) as editor:
+        editor.open((project / "beside.py").as_uri(), lines(open_) + "def visible_beside(): ...\n")
+        main = (project / "main.py").as_uri()
+        await editor.complete(main, text + "visible_beside(visible_shape(")
+        await asyncio.sleep(0.5)  # what it imports is read meanwhile
+        assert await editor.complete(main, text + "visible_beside(visible_shape(1, ")
+        await editor.fill(main)
+    planted = [*here, *open_, *imported, *words]
+    assert len(set(planted)) == 50
+    assert [secret for secret in planted if secret.encode() in desk.recorded] == []
+    for shown in ("def visible_shape", "def visible_beside", "visible_shape(1, "):
+        assert shown.encode() in desk.recorded
+
+
+def lines(secrets: list[str]) -> str:
+    return "".join(f'service_{number} = connect("{secret}")\n' for number, secret in enumerate(secrets))
 
 
 async def test_a_workspace_that_was_not_named_stays_here_whatever_its_settings_say(
