@@ -64,9 +64,7 @@ def use(options: argparse.Namespace) -> None:
     engines = (_without(one, folder) for one in found.engines)
     chosen = replace(engine, folders=(*_without(engine, folder).folders, folder))
     pairing.save(replace(found, engines=tuple(chosen if one.name == engine.name else one for one in engines)))
-    print(
-        f"Documents in {folder} may be sent to {engine.name}. Restart your editor there; `caesura status` shows both."
-    )
+    print(f"Documents in {folder} may be sent to {engine.name}. Restart your editor; then see `caesura status`.")
 
 
 def forget(options: argparse.Namespace) -> None:
