@@ -134,7 +134,7 @@ class Watched:
 def address(text: str) -> str:
     """HOST:PORT of another machine's engine, as it is. Raises BadAddress."""
     host, port = _split(text)
-    if any(c.isspace() or c in "/;*@" for c in host):
+    if not 0 < len(host) < 254 or any(c.isspace() or c in "/;*@" for c in host):
         raise BadAddress(f"{text!r} is not HOST:PORT")
     return f"{host}:{port}"
 

@@ -86,7 +86,8 @@ class App:
         self._settings = _object(params.initialization_options)
         self.options, _ = parse(self._settings)
         self._client = client.name(params)
-        self._around.agreement = found = agreement(self.workspace.folders)
+        found = agreement(self.workspace.folders)
+        self._around.agree(found)  # before any document is looked at
         self._engine = self._make_engine(self.options, self._client, found.remote if found else None)
         self._typing = Typing(self, lambda: self.options, self._around, self._tally, self._trace)
         self._popup = Popup(self.workspace, lambda: self.options, self._typing)

@@ -27,13 +27,12 @@ LOOK_S = 5.0  # until a change of `.caesuraignore` or of a schema counts
 
 
 class Surroundings:
-    """`options` gives the settings as they are. Other files are looked at in a trusted workspace only. `agreement` says
-    what may be sent to an engine on another machine, None where it is on this one."""
+    """`options` gives the settings as they are. Other files are looked at in a trusted workspace only."""
 
     def __init__(self, workspace: Workspace, options: Callable[[], Options]) -> None:
         self._workspace = workspace
         self._options = options
-        self.agreement: Agreement | None = None
+        self._agreement: Agreement | None = None
         self._files = Files()
         self.schema_files = SchemaFiles()
         self._schema_of: dict[str, Schema | None] = {}  # of the documents where one was looked for
@@ -55,11 +54,16 @@ class Surroundings:
 
     # What changes
 
+    def agree(self, agreement: Agreement | None) -> None:
+        """The engine is on another machine, and this is what may be sent there; None where it is on this one."""
+        self._agreement = agreement
+        self.changed()
+
     def changed(self) -> None:
         """The workspace's folders or the settings have changed."""
         options = self._options()
         folders, trusted = self._workspace.folders, options.trusted
-        self._files = Files(folders, options.ignore, trusted=trusted, agreement=self.agreement)
+        self._files = Files(folders, options.ignore, trusted=trusted, agreement=self._agreement)
         self.schema_files = SchemaFiles(folders, options.schemas, trusted=trusted, withholds=self._files.withholds)
         self._imported.clear()
         self._schema_of.clear()

@@ -520,8 +520,9 @@ def test_only_folders_that_were_named_use_another_machine(laptop: Machine, tmp_p
 class Editor:
     """An editor's session with the real server; `folders` are its workspace."""
 
-    def __init__(self, *folders: Path) -> None:
+    def __init__(self, *folders: Path, ready: bool = True) -> None:
         self._folders = folders
+        self._ready = ready
 
     async def __aenter__(self) -> "Editor":
         pipe = asyncio.subprocess.PIPE
@@ -531,7 +532,11 @@ class Editor:
         self.client = Client(self._process)
         folders = [{"uri": folder.as_uri(), "name": folder.name} for folder in self._folders]
         settings = {"remote": "desk", "engines": ["desk"], "neighbours": True, "deadlineMs": 10_000}
-        await self.client.start(workspaceFolders=folders, initializationOptions=settings)
+        if self._ready:
+            await self.client.start(workspaceFolders=folders, initializationOptions=settings)
+        else:
+            hello = {"processId": None, "capabilities": {}, "initializationOptions": settings}
+            await self.client.call("initialize", {**hello, "workspaceFolders": folders})
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -586,6 +591,20 @@ async def test_a_hidden_file_and_one_outside_of_the_named_folders_are_never_sent
     assert b"value = " in desk.recorded
     assert b"ark_of" not in desk.recorded  # a fill asks for the first letter again
     assert laptop.recorded == b""
+
+
+async def test_nothing_is_sent_by_being_early(desk: Desk, project: Path) -> None:
+    """A request before `initialized`, when no engine is connected yet."""
+    async with Editor(project, ready=False) as editor:
+        early = asyncio.create_task(editor.complete((project.parent / "outside.py").as_uri(), "too_early = "))
+        fits = asyncio.create_task(editor.complete((project / "main.py").as_uri(), "in_time = "))
+        await asyncio.sleep(0.2)
+        editor.client.notify("initialized", {})
+        assert await early == []
+        await fits
+        assert await editor.complete((project / "main.py").as_uri(), "in_time = ")
+    assert b"in_time" in desk.recorded
+    assert b"too_early" not in desk.recorded
 
 
 async def test_fifty_secrets_stay_here(desk: Desk, project: Path) -> None:

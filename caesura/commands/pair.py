@@ -46,7 +46,7 @@ def revoke(options: argparse.Namespace) -> None:
 
 
 def meet(options: argparse.Namespace) -> None:
-    name, found = options.name or options.address.rpartition(":")[0].strip("[]"), pairing.pairs()
+    name, found = options.name or options.address.rpartition(":")[0].strip("[]")[:64], pairing.pairs()
     before = next((engine for engine in found.engines if engine.key == options.key), None)
     others = tuple(engine for engine in found.engines if engine is not before)
     _unused(name, [engine.name for engine in others])
