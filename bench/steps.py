@@ -101,7 +101,9 @@ class Ours:
 
     def step(self) -> None:
         hidden = self.model.hidden([self.run(self.state.ids.tolist(), self.state.conditioning)])
-        asked = renoise.Asked(hidden, self.schedule.temperature(STEP, 48), [self.free] * len(hidden))
+        asked = renoise.Asked(
+            hidden, self.schedule.temperature(STEP, 48), [self.free] * len(hidden), [True] * len(hidden)
+        )
         outlook = renoise.outlooks(self.model, [asked])[0]
         chances = renoise.chances(self.model, len(hidden), self.generator)
         every = torch.ones(len(hidden), dtype=torch.bool)

@@ -204,7 +204,8 @@ def outlooks(
     for w, rows in zip(work, hidden, strict=True):
         pins = [w.canvas.vocabulary.anything] * (len(rows) - len(w.canvas.slots))
         biases = [*w.canvas.biases(lambda *_: None), *pins]
-        asked.append(renoise.Asked(rows, schedule.temperature(w.step, w.of), biases))
+        open = [*(not slot.locked for slot in w.canvas.slots), *[False] * len(pins)]
+        asked.append(renoise.Asked(rows, schedule.temperature(w.step, w.of), biases, open))
     free = [i for i, w in enumerate(work) if not w.canvas.ruled]
     found = dict(zip(free, renoise.outlooks(model, [asked[i] for i in free]) if free else [], strict=True))
     for i, w in enumerate(work):

@@ -187,7 +187,7 @@ class Recording:
         # Where the text may end, it may not behind a slot that is locked: that is not to be cut off.
         right = (self._locked & self._is_slot).flip(0).cumsum(0).flip(0) > 0
         bias = torch.where(self._may_end & ~right, MAY_END, self._bias)
-        rows = Rows(hidden, self._temperature, common.bans, bias)
+        rows = Rows(hidden, self._temperature, common.bans, bias, ~self._locked)
         outlook = renoise.of_seen(common.model, rows, common.model.observe(rows))
         never = torch.zeros_like(self._locked)
         terms = renoise.Terms(~self._locked, self._is_slot, never, common.stops, self._enough)

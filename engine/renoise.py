@@ -49,15 +49,18 @@ class State:
 
 @dataclass(frozen=True)
 class Asked:
-    """Rows of a canvas [rows, hidden], how far their logits are cooled, and what is added to those of each."""
+    """Rows of a canvas [rows, hidden], how far their logits are cooled, what is added to those of each, and which of
+    them are open: the next forward is conditioned on what is said of these."""
 
     hidden: Tensor
     temperature: Tensor
     biases: Sequence[Tensor]
+    open: Sequence[bool]
 
     def some(self, at: Sequence[int]) -> "Asked":
         """Rows by number."""
-        return Asked(self.hidden[list(at)], self.temperature, [self.biases[row] for row in at])
+        biases, open = [self.biases[row] for row in at], [self.open[row] for row in at]
+        return Asked(self.hidden[list(at)], self.temperature, biases, open)
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,7 @@ def outlooks(model: Renoiser, asked: Sequence[Asked]) -> list[Outlook]:
         torch.cat([one.temperature.to(one.hidden.device).expand(len(one.hidden)) for one in asked]),
         torch.stack(list(biases.values())).clamp_(min=NEVER),
         torch.tensor([number[id(bias)] for one in asked for bias in one.biases], device=asked[0].hidden.device),
+        torch.tensor([open for one in asked for open in one.open], device=asked[0].hidden.device),
     )
     seen, found, start = model.observe(rows), list[Outlook](), 0
     for one in asked:

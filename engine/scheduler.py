@@ -107,12 +107,14 @@ class Scheduler:
         self._orders = itertools.count()
         self._faults = deque[float](maxlen=FAULTS)  # when they were
         self._sampler: Sampler = entropy_bound.select
-        self._replay: Callable[[Sequence[denoise.Denoising]], bool] | None = None
+        self._replay: denoise.Replay | None = None
         if isinstance(model.noise, Uniform):
             schedule = model.noise.schedule
             self._sampler = partial(entropy_bound.select, bound=schedule.entropy_bound)
             if model.device.startswith("cuda"):
-                self._replay = Graphs(cast(Replayable, model), schedule, self._sampler, self.vocabulary).step
+                graphs = Graphs(cast(Replayable, model), schedule, self._sampler, self.vocabulary)
+                graphs.rehearse()
+                self._replay = graphs.step
 
     def __repr__(self) -> str:
         return f"<Scheduler {len(self.jobs)} live {self.jobs}>"

@@ -107,7 +107,7 @@ def ours(model: DiffusionGemma, context: int, canvas: int) -> tuple[Callable[[],
         assert w.state is not None
         at = range(context, context + canvas)
         hidden = model.hidden([Run(kv, w.state.ids.tolist(), at, conditioning=w.state.conditioning)])
-        asked = renoise.Asked(hidden, schedule.temperature(24, 48), [free] * canvas)
+        asked = renoise.Asked(hidden, schedule.temperature(24, 48), [free] * canvas, [True] * canvas)
         outlook, chances = renoise.outlooks(model, [asked])[0], renoise.chances(model, canvas, generator)
         w.state, told = renoise.decide(model, schedule, w.state, outlook, entropy_bound.select, 24, 48, terms, chances)
         told.tolist()

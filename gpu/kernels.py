@@ -64,7 +64,7 @@ def of_head(c: Config, device: str, rows: int) -> Case:
     hidden = torch.randn(rows, c.hidden_size, device=device, dtype=torch.bfloat16) * 10 / c.hidden_size**0.5
     which = torch.zeros(rows, dtype=torch.int64, device=device)
     warm, bans = torch.full((rows,), 0.6, device=device), torch.zeros(1, c.vocab_size, device=device)
-    asked = head.Rows(hidden, warm, bans, which)
+    asked = head.Rows(hidden, warm, bans, which, torch.ones(rows, dtype=torch.bool, device=device))
     moved = 2 * embed.numel() + 2 * rows * c.vocab_size
     return Case(
         f"head, {rows} rows",

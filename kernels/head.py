@@ -18,7 +18,7 @@ E.
 
 The mean embedding on a CPU goes along in the same pass, while a tile of E and its logits lie in the cache: 2*rows*V*D
 more FLOP, no more bytes. On a GPU it is gathered from the TOP best of each tile, K*D*2 bytes a row, where these have
-ENOUGH of the mass; rows where they have not read E a second time, behind logits that were kept for it in bfloat16.
+ENOUGH of the mass; open rows where they have not read E a second time, behind logits that were kept for it in bfloat16.
 """
 
 from dataclasses import dataclass
@@ -50,17 +50,18 @@ class Head:
 
 @dataclass(frozen=True)
 class Rows:
-    """What is asked: `bans` are float32 of 0 where a token may stand and NEVER where not;
-    `which` of them holds for each row."""
+    """What is asked: `bans` are float32 of 0 where a token may stand and NEVER where not; `which` of them holds for
+    each row. Of rows that are not `open` the mean embedding may be any: no E is read a second time for them."""
 
     hidden: Tensor  # [rows, D]
     temperature: Tensor  # float32 [rows]
     bans: Tensor  # [n, V]
     which: Tensor  # int64 [rows]
+    open: Tensor  # bool [rows]
 
     def some(self, at: Tensor) -> "Rows":
         """Rows by number."""
-        return Rows(self.hidden[at], self.temperature[at], self.bans, self.which[at])
+        return Rows(self.hidden[at], self.temperature[at], self.bans, self.which[at], self.open[at])
 
 
 class Parts(NamedTuple):
@@ -323,7 +324,7 @@ def launch(head: Head, rows: Rows) -> Seen:
     mass = p.sum(-1, keepdim=True)
     near = ids.flatten(1).gather(1, best.indices)
     soft = embedding_bag(near, head.embed, mode="sum", per_sample_weights=(p / mass).to(head.embed.dtype))
-    flat, level = mass < ENOUGH, top[..., 0] / rows.temperature[:, None] - total
+    flat, level = (mass < ENOUGH) & rows.open[:, None], top[..., 0] / rows.temperature[:, None] - total
     return seen._replace(soft=torch.where(flat, mean(head, kept, level, flat[:, 0]).to(soft.dtype), soft))
 
 

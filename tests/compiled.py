@@ -81,7 +81,8 @@ def main(capability: int) -> None:
             v = k if groups == 8 else None
             rotary.launch(q.flatten(1), k, v, norm, norm, turn, 1e-6, keys[:, :rows], values[:, :rows])
         x = torch.zeros(rows, HIDDEN, dtype=torch.bfloat16)
-        asked = head.Rows(x, torch.ones(rows), torch.zeros(2, len(embed)), torch.zeros(rows, dtype=torch.int64))
+        which, open = torch.zeros(rows, dtype=torch.int64), torch.ones(rows, dtype=torch.bool)
+        asked = head.Rows(x, torch.ones(rows), torch.zeros(2, len(embed)), which, open)
         head.launch(head.Head(embed, embed, 30.0), asked)
         chosen = torch.zeros(rows, TOP_K, dtype=torch.int64)
         weight, mode = torch.ones(HIDDEN), torch.zeros(rows, dtype=torch.int64)

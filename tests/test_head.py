@@ -1,5 +1,7 @@
 """The LM head in one pass: what it says of each row is what the whole logits say."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -29,7 +31,11 @@ def asked(rows: int, size: int, vocabulary: int, sharp: float = 3.0) -> tuple[He
     bans = torch.zeros(2, vocabulary)
     bans[1, ::2] = head.NEVER
     warm = torch.rand(rows, generator=generator) * 0.4 + 0.4
-    return Head(embed, embed, CAP), Rows(hidden, warm, bans, torch.arange(rows) % 2)
+    return Head(embed, embed, CAP), Rows(hidden, warm, bans, torch.arange(rows) % 2, every(rows))
+
+
+def every(count: int) -> Tensor:
+    return torch.ones(count, dtype=torch.bool)
 
 
 def whole(of: Head, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,7 +83,24 @@ def test_only_a_flat_row_reads_the_whole_embedding() -> None:
     kept = torch.full((5, 1000), torch.nan)
     untouched = head.mean(of, kept, torch.zeros(5, 16), torch.zeros(5, dtype=torch.bool))
     assert torch.equal(untouched, torch.zeros(5, 40))
-    assert head.mean(of, kept, torch.zeros(5, 16), torch.ones(5, dtype=torch.bool)).isnan().all()
+    assert head.mean(of, kept, torch.zeros(5, 16), every(5)).isnan().all()
+
+
+@needs_triton
+def test_a_flat_row_that_is_not_open_reads_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    of, rows = asked(5, 40, 1000, 0.02)
+    asked_of, inner = list[Tensor](), head.mean
+
+    def mean(of: Head, kept: Tensor, level: Tensor, flat: Tensor) -> Tensor:
+        asked_of.append(flat)
+        return inner(of, kept, level, flat)
+
+    monkeypatch.setattr(head, "mean", mean)
+    open = torch.tensor([True, False, False, True, False])
+    seen = head.launch(of, replace(rows, open=open))
+    assert torch.equal(asked_of[0], open)
+    torch.testing.assert_close(seen.soft[open], (whole(of, rows)[2] @ of.embed)[open], atol=2e-5, rtol=2e-5)
+    assert seen.soft.isfinite().all()
 
 
 @pytest.mark.parametrize("observe", WAYS)
@@ -85,9 +108,9 @@ def test_half_precision(observe: object) -> None:
     of, rows = asked(17, 64, 400, 0.5)
     assert callable(observe)
     small = Head(of.embed.half(), of.embed.half(), CAP)
-    half = observe(small, Rows(rows.hidden.half(), rows.temperature, rows.bans, rows.which))
+    half = observe(small, replace(rows, hidden=rows.hidden.half()))
     embed, hidden = of.embed.half().float(), rows.hidden.half().float()
-    p = whole(Head(embed, embed, CAP), Rows(hidden, rows.temperature, rows.bans, rows.which))[2]
+    p = whole(Head(embed, embed, CAP), replace(rows, hidden=hidden))[2]
     torch.testing.assert_close(half.prob, p.amax(-1), atol=3e-3, rtol=1e-2)
     torch.testing.assert_close(half.soft.float(), p @ embed, atol=1e-2, rtol=1e-2)
 
@@ -100,8 +123,7 @@ def test_tokens_are_drawn_as_often_as_they_are_probable(observe: object) -> None
     at = (torch.arange(count) + 0.5) / count
     for row in range(2):
         same = torch.full((count,), row)
-        many = Rows(rows.hidden[same], rows.temperature[same], rows.bans, rows.which[same])
-        drawn = head.draw(of, many, seen.some(same), at, torch.ones(count, dtype=torch.bool))
+        drawn = head.draw(of, rows.some(same), seen.some(same), at, every(count))
         often = torch.bincount(drawn, minlength=300) / count
         assert (often - p[row]).abs().max() <= 2 / count  # evenly spaced numbers hit each within one step
         assert (often[rows.bans[rows.which[row]] < 0] == 0).all()
@@ -111,7 +133,7 @@ def test_what_is_not_wanted_changes_nothing_of_what_is() -> None:
     """A GPU does the work of all rows, of which the unwanted read one tile; a CPU leaves them out."""
     of, rows = asked(17, 33, 1000)
     seen, at = head.reference(of, rows), torch.rand(17, generator=torch.Generator().manual_seed(0))
-    whole, wanted = head.draw(of, rows, seen, at, torch.ones(17, dtype=torch.bool)), torch.arange(17) % 3 == 0
+    whole, wanted = head.draw(of, rows, seen, at, every(17)), torch.arange(17) % 3 == 0
     for way in (head.draw, head.draw_all):
         drawn = way(of, rows, seen, at, wanted)
         assert torch.equal(drawn[wanted], whole[wanted])
@@ -123,7 +145,7 @@ def test_the_ends_of_the_unit_interval_draw_tokens() -> None:
     of, rows = asked(2, 16, 300, 8.0)
     seen = head.reference(of, rows)
     for at in (0.0, 1 - 2**-24):
-        drawn = head.draw(of, rows, seen, torch.full((2,), at), torch.ones(2, dtype=torch.bool))
+        drawn = head.draw(of, rows, seen, torch.full((2,), at), every(2))
         assert (whole(of, rows)[2].gather(1, drawn[:, None]) > 0).all()
 
 
@@ -133,7 +155,7 @@ def test_nothing_forbidden_is_drawn_where_whole_tiles_are() -> None:
     for shares in (1.0, 0.99999):
         seen = head.reference(of, rows)
         seen = seen._replace(shares=seen.shares * shares)
-        drawn = head.draw(of, rows, seen, torch.full((2,), 1 - 2**-24), torch.ones(2, dtype=torch.bool))
+        drawn = head.draw(of, rows, seen, torch.full((2,), 1 - 2**-24), every(2))
         assert (rows.bans[rows.which].gather(1, drawn[:, None]) == 0).all()
 
 
@@ -146,7 +168,7 @@ def test_a_token_is_scored_as_among_all() -> None:
 def test_a_row_is_what_it_is_alone() -> None:
     of, rows = asked(17, 33, 1000)
     together = head.reference(of, rows)
-    alone = head.reference(of, Rows(rows.hidden[4:5], rows.temperature[4:5], rows.bans, rows.which[4:5]))
+    alone = head.reference(of, rows.some(torch.tensor([4])))
     assert together.token[4] == alone.token[0]
     torch.testing.assert_close(together.soft[4], alone.soft[0])
 
@@ -161,7 +183,8 @@ def test_the_kernel_at_the_real_shape(monkeypatch: pytest.MonkeyPatch, sharp: fl
     hidden = torch.randn(32, 2816, generator=generator, device="cuda", dtype=torch.bfloat16) * sharp
     of = Head(embed, embed, CAP)
     bans = torch.zeros(1, 262_144, device="cuda")
-    rows = Rows(hidden, torch.full((32,), 0.6, device="cuda"), bans, torch.zeros(32, dtype=torch.int64, device="cuda"))
+    warm, which = torch.full((32,), 0.6, device="cuda"), torch.zeros(32, dtype=torch.int64, device="cuda")
+    rows = Rows(hidden, warm, bans, which, every(32).cuda())
     kernel, reference = head.launch(of, rows), head.reference(of, rows)
     torch.testing.assert_close(kernel.entropy, reference.entropy, atol=5e-2, rtol=2e-2)
     torch.testing.assert_close(kernel.soft.float(), reference.soft.float(), atol=3e-2, rtol=3e-2)

@@ -43,7 +43,7 @@ def test_a_step_through_the_kernels_is_a_step_without_them(
         for _ in range(2):
             at = len(text)
             run = Run(kv, canvas, range(at, at + len(canvas)), fresh=fresh, conditioning=conditioning)
-            asked = renoise.Asked(model.hidden([run]), temperature, [bias] * len(canvas))
+            asked = renoise.Asked(model.hidden([run]), temperature, [bias] * len(canvas), [True] * len(canvas))
             outlook, fresh = renoise.outlooks(model, [asked])[0], []
             conditioning = outlook.soft
             assert conditioning is not None
