@@ -49,13 +49,16 @@ class Denoising:
     sound: bool = True
 
 
-def step(model: Model, work: Sequence[Denoising], replay: Callable[[Sequence[Denoising]], bool] | None = None) -> None:
+Replay = Callable[[Sequence[Denoising]], Sequence[Denoising]]
+
+
+def step(model: Model, work: Sequence[Denoising], replay: Replay | None = None) -> None:
     """One step of every canvas; a batch gives each canvas what it would get alone. A canvas that is to be verified is
     denoised once, in the same forward that first scores its token tree; the next one has its draft in the tree.
-    `replay` may take a step of uniform noise over, and says whether it did (graphs.py)."""
+    `replay` may take steps of uniform noise over, and returns the canvases that are left (graphs.py)."""
     if isinstance(model.noise, Uniform):
-        if replay is None or not replay(work):
-            renew(cast(Renoiser, model), model.noise.schedule, work)
+        if left := work if replay is None else replay(work):
+            renew(cast(Renoiser, model), model.noise.schedule, left)
     else:
         drafting = [w for w in work if w.search is None or w.step == 0]
         searching = [w for w in work if w.search is not None]

@@ -115,8 +115,14 @@ def ours(model: DiffusionGemma, context: int, canvas: int) -> tuple[Callable[[],
     launched()  # makes room for the canvas
     common = Common(model, schedule, entropy_bound.select, free.expand(4, -1).contiguous(), stops)
     recording = Recording(common, kv, canvas)
-    recording.capture(w, None)
-    return launched, lambda: recording.step(w)
+    recording.capture(None)
+
+    def recorded() -> None:
+        following = recording.launch(w, w.step)
+        w.state = following.state
+        following.receive()
+
+    return launched, recorded
 
 
 def theirs(config: dict[str, Any], device: str) -> Callable[[int, int], Callable[[], object]] | str:

@@ -1,5 +1,6 @@
 """DiffusionGemma on a CUDA device. Needs no more than a GPU machine is assumed to have (gpu/README.md)."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -32,26 +33,64 @@ def test_it_finds_what_the_cpu_finds(tmp_path: Path) -> None:
     assert alone(there, infill("a", CODE[:400], CODE[400:600], Hole(12, "line"))).holes[0].text
 
 
+class Place:
+    """A context on the device, behind which steps are recorded already."""
+
+    def __init__(self, folder: Path) -> None:
+        model = models.load(str(gemma.published(folder)), "cuda")
+        assert isinstance(model, DiffusionGemma)
+        assert isinstance(model.noise, Uniform)
+        vocabulary, self.model = Vocabulary(model), model
+        self.recorded = Graphs(model, model.noise.schedule, entropy_bound.select, vocabulary)
+        self.recorded.rehearse()
+        assert self.recorded._largest is not None
+        self.layout = lay(model, vocabulary, CODE[:400] + "x = ", CODE[400:600], [Hole(20, "line")], slots=20)
+        self.kv = model.cache().lease(self.layout.context)
+        model.prefill(self.layout.context, self.kv)
+        first = self.canvas(0)
+        for _ in range(2):
+            denoise.step(model, [first], self.recorded.step)
+
+    def canvas(self, seed: int) -> denoise.Denoising:
+        generator = torch.Generator("cuda").manual_seed(seed)
+        return denoise.Denoising(self.layout.canvas.resized([20]), self.kv, entropy_bound.select, 24, generator)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_step_as_a_cuda_graph_is_the_step(tmp_path: Path, seed: int) -> None:
     """From the same states: whole fills may part where the last digit of a probability decides."""
-    model = models.load(str(gemma.published(tmp_path / "tiny")), "cuda")
-    assert isinstance(model, DiffusionGemma)
-    assert isinstance(model.noise, Uniform)
-    vocabulary, sampler = Vocabulary(model), entropy_bound.select
-    recorded = Graphs(model, model.noise.schedule, sampler, vocabulary)
-    layout = lay(model, vocabulary, CODE[:400] + "x = ", CODE[400:600], [Hole(20, "line")], slots=20)
-    kv = model.cache().lease(layout.context)
-    model.prefill(layout.context, kv)
-    ours, plain = (
-        denoise.Denoising(layout.canvas.resized([20]), kv, sampler, 24, torch.Generator("cuda").manual_seed(seed))
-        for _ in range(2)
-    )
+    place, replayed = Place(tmp_path / "tiny"), 0
+    ours, plain = place.canvas(seed), place.canvas(seed)
     while not (ours.finished or plain.finished):
-        denoise.step(model, [ours], recorded.step)
-        denoise.step(model, [plain])
+        denoise.step(place.model, [ours], place.recorded.step)
+        denoise.step(place.model, [plain])
         for one, other in zip(ours.canvas.slots, plain.canvas.slots, strict=True):
             assert one.prob == pytest.approx(other.prob, abs=5e-3)
+        replayed += place.recorded._under_way.pop(ours, None) is not None  # it went on from another state
         ours.state = plain.state
-    assert list(recorded._recordings), "it was recorded"
-    assert not recorded._failed
+    assert replayed
+    assert not place.recorded._failed
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_steps_launched_ahead_are_those_launched_one_by_one(tmp_path: Path, seed: int) -> None:
+    place = Place(tmp_path / "tiny")
+
+    def one_by_one(work: Sequence[denoise.Denoising]) -> Sequence[denoise.Denoising]:
+        recording = place.recorded._recording(work[0]) if place.recorded._suits(work[0]) else None
+        if recording is None:
+            return work
+        launched = recording.launch(work[0], work[0].step)
+        torch.cuda.synchronize()
+        work[0].state = launched.state
+        denoise.heed(work[0], launched.receive())
+        return []
+
+    found = []
+    for replay in (place.recorded.step, one_by_one):
+        w, steps = place.canvas(seed), list[list[tuple[int | None, bool]]]()
+        while not w.finished:
+            denoise.step(place.model, [w], replay)
+            steps.append([(slot.draft, slot.locked) for slot in w.canvas.slots])
+        found.append(steps)
+    assert found[0] == found[1]
