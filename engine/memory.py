@@ -8,6 +8,7 @@ import torch
 
 from caesura.engine.cache import GROWTH, PART, SLACK, Kept
 from caesura.engine.canvas import MAX_ROWS
+from caesura.engine.graphs import BUCKETS
 from caesura.engine.weights import WeightsError
 
 GIB = 1 << 30
@@ -26,6 +27,12 @@ def of_context(layers: Sequence[Kept], tokens: int, itemsize: int) -> int:
 def of_step(width: int) -> int:
     """Bytes of the logits of a step [rows, width], in float32."""
     return MAX_ROWS * width * 4 * COPIES
+
+
+def of_recorded(width: int, itemsize: int) -> int:
+    """Bytes that recorded steps keep on a GPU (graphs.py): the scores [rows, width] that the head holds for the largest
+    canvas, and as much again for all else. They share it, and it is theirs for good."""
+    return 2 * BUCKETS[-1] * width * itemsize
 
 
 def free(device: str) -> int | None:
@@ -58,11 +65,12 @@ def fit(
     DoesNotFit with the context that would fit where not one does."""
     if room is None:
         return most
-    left = room - weights - of_step(width)
+    step = of_step(width) + (of_recorded(width, itemsize) if device.startswith("cuda") else 0)
+    left = room - weights - step
     one = of_context(layers, tokens, itemsize)
     if one <= left:
         return min(most, left // one)
-    parts = f"{weights / GIB:.1f} GiB for its weights, {of_step(width) / GIB:.1f} for a step and {one / GIB:.1f}"
+    parts = f"{weights / GIB:.1f} GiB for its weights, {step / GIB:.1f} for a step and {one / GIB:.1f}"
     sentence = f"{name} needs {parts} for {tokens:,} tokens of context, and {room / GIB:.1f} are free on {device}"
     fitting = [n for n in range(LEAST, tokens, STRIDE) if of_context(layers, n, itemsize) <= left]
     if not fitting:

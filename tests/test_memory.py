@@ -2,15 +2,21 @@
 
 import json
 import re
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from caesura.engine import memory, models
+from caesura.engine import graphs, memory, models
 from caesura.engine.models import ModelError
-from caesura.engine.models.diffusion_gemma import Config, DiffusionGemma, kept
+from caesura.engine.models.diffusion_gemma import CONTEXTS, Config, DiffusionGemma, kept
 from caesura.engine.weights import WeightsError
+from caesura.kernels import head, jit
 
 from . import gemma
 from .tiny import CODE
@@ -43,11 +49,13 @@ def test_the_table_of_the_docs_is_what_is_counted() -> None:
         expected = [weights(bits), *(memory.of_context(KEPT, n, 2) for n in contexts)]
         assert row[1:] == [f"{n / GIB:.1f}" for n in expected]
     assert f"and {memory.of_step(LARGE.vocab_size) / GIB:.1f} for a\nstep's logits" in text
+    assert f"on a GPU {memory.of_recorded(LARGE.vocab_size, 2) / GIB:.2f} more, which recorded steps keep" in text
 
 
 def test_what_does_not_fit_is_refused_with_the_context_that_would() -> None:
-    room = weights(4.5) + memory.of_step(LARGE.vocab_size) + 2 * GIB
-    with pytest.raises(WeightsError, match=r"needs 14\.3 GiB .* 3\.0 .* 6\.1 for 261,888 .* 19\.3 are free on cuda"):
+    width = LARGE.vocab_size
+    room = weights(4.5) + memory.of_step(width) + memory.of_recorded(width, 2) + 2 * GIB
+    with pytest.raises(WeightsError, match=r"needs 14\.3 GiB .* 3\.2 .* 6\.1 for 261,888 .* 19\.5 are free on cuda"):
         memory.fit("it", weights(4.5), KEPT, LARGE.vocab_size, 261_888, 2, "cuda", 4, room)
     with pytest.raises(WeightsError) as error:
         memory.fit("it", weights(4.5), KEPT, LARGE.vocab_size, 261_888, 2, "cuda", 4, room)
@@ -63,6 +71,58 @@ def test_what_does_not_fit_is_refused_with_the_context_that_would() -> None:
 def test_where_no_context_fits_fewer_bits_are_proposed() -> None:
     with pytest.raises(WeightsError, match=r"convert it to fewer bits"):
         memory.fit("it", weights(16), KEPT, LARGE.vocab_size, 8192, 2, "cuda", 4, 32 * GIB)
+
+
+class Held(TorchDispatchMode):
+    """Bytes of the tensors that operations make, at most at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self._tensors = dict[int, int]()  # of each storage
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor) and func.overloadpacket.__name__ != "detach":
+                self._keep(tensor, tensor.untyped_storage()._cdata, tensor.untyped_storage().nbytes())
+        return out
+
+    def _keep(self, tensor: Tensor, storage: int, size: int) -> None:
+        def gone() -> None:
+            self._tensors[storage] -= 1
+            self.now -= 0 if self._tensors[storage] else size
+
+        self.now += 0 if self._tensors.get(storage) else size
+        self._tensors[storage] = self._tensors.get(storage, 0) + 1
+        self.most = max(self.most, self.now)
+        weakref.finalize(tensor, gone)
+
+
+@pytest.mark.skipif(jit.triton is None, reason="Triton is not for this platform")
+def test_what_recorded_steps_keep_is_enough_and_not_much_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head takes most of a step: counted at its shapes, while kernels do nothing."""
+    monkeypatch.setattr(jit.triton.runtime.interpreter.GridExecutor, "__call__", lambda *_, **__: None)
+    rows, width, hidden = graphs.BUCKETS[-1], LARGE.vocab_size, LARGE.hidden_size
+    with torch.device("meta"):
+        embed, x = torch.empty(width, hidden, dtype=torch.bfloat16), torch.empty(rows, hidden, dtype=torch.bfloat16)
+        open, number = torch.ones(rows, dtype=torch.bool), torch.zeros(rows, dtype=torch.int64)
+        asked, of = head.Rows(x, torch.ones(rows), torch.zeros(4, width), number, open), head.Head(embed, embed, 30.0)
+        with Held() as held:
+            seen = head.launch(of, asked)
+            head.draw_all(of, asked, seen, torch.zeros(rows), open)
+        kept = sum(graphs.BUCKETS) * hidden * 2 * CONTEXTS  # what recordings hold of their own, nearly all of it
+    assert held.now < held.most / 4, "what was let go is not counted"
+    assert held.most + kept < memory.of_recorded(width, 2) < 1.5 * (held.most + kept)
+
+
+def test_recorded_steps_have_room_on_a_gpu_alone() -> None:
+    width, one = LARGE.vocab_size, memory.of_context(KEPT, 8192, 2)
+    room = memory.of_step(width) + one
+    assert memory.fit("it", 0, KEPT, width, 8192, 2, "cpu", 4, room) == 1
+    with pytest.raises(WeightsError):
+        memory.fit("it", 0, KEPT, width, 8192, 2, "cuda", 4, room + memory.of_recorded(width, 2) - 1)
+    assert memory.fit("it", 0, KEPT, width, 8192, 2, "cuda", 4, room + memory.of_recorded(width, 2)) == 1
 
 
 @pytest.fixture(scope="module")
