@@ -24,7 +24,6 @@ sys.path.insert(0, str(HERE.parent))
 from tests.kills import SUPERVISOR, WORKER, Seen, trial
 
 HANGS = ("stop", "gil", "spin")
-HANGING = ("step 0", "step 3", "take")
 SUMS = ("stale", "orphans")
 
 
@@ -50,12 +49,14 @@ def row(process: str, point: str, act: str, times: int) -> Report:
     }
 
 
-def measure(times: int) -> Report:
+def measure(times: int, out: Path) -> Report:
+    """Row by row, each kept once it is measured."""
     report: Report = {"conditions": conditions("fake"), "rows": []}
-    kills = [("worker", point, "kill") for point in WORKER] + [("supervisor", point, "kill") for point in SUPERVISOR]
-    for process, point, act in [*kills, *(("worker", point, act) for act in HANGS for point in HANGING)]:
+    faults = [("worker", "step 3", act) for act in HANGS]
+    faults += [("worker", point, "kill") for point in WORKER] + [("supervisor", point, "kill") for point in SUPERVISOR]
+    for process, point, act in faults:
         report["rows"].append(row(process, point, act, times))
-        print(report["rows"][-1], file=sys.stderr)
+        save(report, out)
     return report
 
 
@@ -79,8 +80,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "kills.json")
     options = parser.parse_args()
-    report = measure(options.times)
-    save(report, options.out)
+    report = measure(options.times, options.out)
     print(json.dumps(report) if options.json else picture(report))
     sys.exit(any(row[name] for row in report["rows"] for name in SUMS))
 

@@ -22,6 +22,7 @@ FAKE = Path(__file__).with_name("fake_engine.py")
 LIMIT_S = 60.0  # reached only where something is wrong
 KEY_S = (0.03, 0.03, 0.5)  # between two keys: the third waits for its fill, of 0.12 s, or so long
 LINE = 60  # code points
+KEYS = "abc de "  # no answer begins with one of them: none is typed through
 
 STARTING = ("starting", "loading", "loaded", "ready")  # of the worker, before anybody is served
 RESTING = ("idle", "drop")
@@ -48,19 +49,18 @@ class Typist:
     """An editor with one document of one growing line. Every answer is checked against the text it was asked for."""
 
     def __init__(self, client: Client) -> None:
-        self.client, self.line, self.keys, self.stale = client, "x = ", 0, 0
+        self.client, self.line, self.keys, self.stale = client, "the ", 0, 0
 
     async def start(self) -> None:
         await self.client.start(initializationOptions={"deadlineMs": 10_000, "stats": False})
-        self.client.open(self.line + "\n")
+        self.client.open(self.line + "\n", "plaintext")
 
     def key(self) -> "asyncio.Task[str]":
-        """Type one and ask; a line that is long becomes a new one. No answer of the engine begins with a digit: none is
-        typed through."""
+        """Type one and ask; a line that is long becomes a new one."""
         self.keys += 1
-        start, key = len(self.line), str(self.keys % 10)
+        start, key = len(self.line), KEYS[self.keys % len(KEYS)]
         if start > LINE:
-            start, key = 0, f"x{self.keys} = "
+            start, key = 0, f"the {self.keys} "
         self.client.type(0, start, key, end=(0, len(self.line)))
         self.line = self.line[:start] + key
         return asyncio.create_task(self._answer(self.line, self.client.complete(0, len(self.line))))
