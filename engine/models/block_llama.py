@@ -439,6 +439,10 @@ def load(folder: Path, config: dict[str, Any], device: str, context: int | None)
     base = base_of(folder)
     if tokenizer.size != shape.vocab_size:
         raise weights.WeightsError(f"tokenizer.json has {tokenizer.size} tokens, config.json {shape.vocab_size}.")
+    if shape.num_layers > len(base):  # a layer has several, and each layer takes memory before its tensors are missed
+        raise weights.WeightsError(
+            f"config.json has {shape.num_layers} layers, {folder.name} too few tensors for them."
+        )
     embed = expect(base, "embed", (shape.vocab_size, shape.hidden_size))
     adapter: Mapping[str, Tensor] = {"special": embed.mean(0, keepdim=True).repeat(len(SPECIALS), 1)}
     if (folder / "adapter.safetensors").is_file():

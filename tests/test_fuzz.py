@@ -1,0 +1,40 @@
+"""Models damaged at random, and what fuzzing has found. bench/fuzz.py does more of it, in processes of its own."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from caesura.engine import models, weights
+
+from . import tiny
+from .mutants import Folders
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    return Folders(tmp_path_factory.mktemp("mutants"))
+
+
+def try_(folders: Folders, numbers: range) -> None:
+    outcomes = {folders.mutant(number).split(" ", 2)[-1] for number in numbers}
+    assert {"refused", "loaded, Done"} <= outcomes
+
+
+def test_a_damaged_model_is_refused_in_a_sentence_or_fills(folders: Folders) -> None:
+    try_(folders, range(30))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("thousand", range(10))
+def test_ten_thousand_damaged_models(folders: Folders, thousand: int) -> None:
+    try_(folders, range(1000 * thousand, 1000 * (thousand + 1)))
+
+
+def test_more_layers_than_memory_has_room_for(tmp_path: Path) -> None:
+    folder = tiny.make(tmp_path / "tiny")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_layers": 2**31}))
+    weights.write_manifest(folder, {})
+    with pytest.raises(models.ModelError, match="2147483648 layers"):
+        models.load(str(folder))
