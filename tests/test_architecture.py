@@ -141,6 +141,20 @@ def test_randomness_has_a_generator(name: str) -> None:
             assert not draws or "generator" in {k.arg for k in node.keywords}, f"{name} line {node.lineno}"
 
 
+def test_nothing_waits_by_the_wall_clock() -> None:
+    """Which a user, a server of time or a suspended machine sets: it is for records alone."""
+    wall = {"time", "time_ns", "localtime", "gmtime", "ctime", "now", "utcnow", "today"}
+    found = {
+        name
+        for name in MODULES
+        for node in ast.walk(TREES[name])
+        if isinstance(node, ast.Attribute) and node.attr in wall and isinstance(node.value, ast.Name)
+        if node.value.id in ("time", "datetime", "date")
+    }
+    assert found == {"caesura.server.trace", "caesura.server.stats", "caesura.commands.stats"}
+    assert not any("time.time" in imported(name) for name in MODULES)
+
+
 # What a process really loads
 
 STARTS = {

@@ -1,6 +1,7 @@
 """Clients, supervisor and worker as real processes around a fake model: what an editor sees when one of them dies."""
 
 import asyncio
+import json
 import os
 import resource
 import shutil
@@ -23,6 +24,7 @@ from caesura.engine import link
 from caesura.engine.child import Child
 from caesura.engine.front import Front
 from caesura.engine.ledger import Ledger
+from caesura.engine.weights import write_manifest
 from caesura.server import engine
 from caesura.server.connection import Connection
 from caesura.server.engine import Engine, EngineBusy, EngineFailed, EngineUnavailable
@@ -453,6 +455,20 @@ async def test_a_model_that_cannot_be_loaded_is_reported_in_its_own_words() -> N
         with pytest.raises(EngineUnavailable, match="There is no model 'unknown'"):
             await answer(found, job())
         assert found.state == "unavailable"
+
+
+async def test_a_hostile_model_file_is_a_sentence_and_no_crash(tiny_folder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_folder, tmp_path / "model"))
+    file = json.loads((folder / "tokenizer.json").read_text())
+    grow = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
+    file["normalizer"] = {"type": "Sequence", "normalizers": [grow] * 10}  # the library would end the process
+    (folder / "tokenizer.json").write_text(json.dumps(file))
+    write_manifest(folder, {})
+    async with running(Engine(client="test", model=str(folder))) as found:
+        with pytest.raises(EngineUnavailable, match=r"tokenizer\.json is .*damaged"):
+            await found.ready(5 * READY_S)
+        status = await found.status()
+        assert (status.state, status.restarts) == ("failed", 0)
 
 
 async def test_an_engine_that_always_crashes_is_given_up() -> None:
