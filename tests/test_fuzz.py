@@ -38,3 +38,15 @@ def test_more_layers_than_memory_has_room_for(tmp_path: Path) -> None:
     weights.write_manifest(folder, {})
     with pytest.raises(models.ModelError, match="2147483648 layers"):
         models.load(str(folder))
+
+
+@pytest.mark.parametrize("change", [{"model_type": "a" * 100_000}, {"sampler": "a\n" * 100_000}])
+def test_a_name_of_any_length_makes_no_endless_sentence(tmp_path: Path, change: dict[str, str]) -> None:
+    folder = tiny.make(tmp_path / "tiny")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **change}))
+    weights.write_manifest(folder, {})
+    with pytest.raises(models.ModelError) as refused:
+        models.load(str(folder))
+    assert len(str(refused.value)) < 600
+    assert "\n" not in str(refused.value)

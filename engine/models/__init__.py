@@ -21,6 +21,8 @@ from caesura.kernels.head import Rows, Seen
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "embedded"
 
+SENTENCE = 500  # characters; names that a file brings have any length, and line breaks
+
 
 class ModelError(Exception):
     """The model cannot be loaded; one sentence for the user."""
@@ -143,14 +145,14 @@ def load(name: str, device: str = "auto", context: int | None = None) -> Model:
         family = config["model_type"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelError(f"{folder} has no readable config.json; it is not a model folder.") from error
-    family = str(family)
+    family = str(family)[:SENTENCE]
     if not re.fullmatch(r"[a-z0-9][a-z0-9_]{0,63}", family) or not Path(__file__).with_name(f"{family}.py").is_file():
         raise ModelError(f"Models of type {family!r} are not supported yet.")
     try:
         module = importlib.import_module(f"caesura.engine.models.{family}")
         model: Model = module.load(folder, config, device, context)
     except (WeightsError, TokenizerError) as error:
-        raise ModelError(str(error)) from error
+        raise ModelError(" ".join(str(error).split())[:SENTENCE]) from error
     return model
 
 
