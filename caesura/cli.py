@@ -47,6 +47,9 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_subparsers(title="commands", metavar="COMMAND", required=True).add_parser
 
     lsp = add("lsp", help="the language server, on stdin and stdout")
+    lsp.add_argument(
+        *("--tcp",), type=_port, nargs="?", const=0, metavar="PORT", help="for one client on loopback, with a token"
+    )
     lsp.set_defaults(run="lsp:run")
 
     fill = add("fill", help="fill one gap of a file")

@@ -14,7 +14,7 @@ from lsprotocol import types
 
 from caesura import __version__, wire
 from caesura.pairing import Remote
-from caesura.server import client
+from caesura.server import client, loopback
 from caesura.server.actions import Actions
 from caesura.server.canvases import Selected
 from caesura.server.cells import SYNC, Cells
@@ -200,11 +200,13 @@ class App:
         self._typing.replaced(uri)
 
     def malformed(self, method: str, params: object) -> None:
-        """An edit that cannot be read is an edit we do not have."""
+        """An edit that cannot be read is an edit we do not have: of any document, if it does not say of which."""
         self._cells.malformed(method, params)
         document = params.get("textDocument") if isinstance(params, dict) else None
-        if method == types.TEXT_DOCUMENT_DID_CHANGE and isinstance(document, dict):
-            self.lose(str(document.get("uri")))
+        uri = document.get("uri") if isinstance(document, dict) else None
+        if method == types.TEXT_DOCUMENT_DID_CHANGE:
+            for lost in [uri] if isinstance(uri, str) else [opened.document.uri for opened in self.workspace.all()]:
+                self.lose(lost)
 
     # Completion
 
@@ -326,10 +328,10 @@ def _object(settings: object) -> dict[str, Any]:
     return dict(settings) if isinstance(settings, Mapping) else {}
 
 
-def main() -> int:
-    """Serve stdio; the exit code."""
+def main(port: int | None = None) -> int:
+    """Serve stdio, or the one client of a loopback port; the exit code. Raises loopback.NoClient."""
     logging.basicConfig(level=logging.WARNING, format="caesura: %(message)s")
     app = App(
         lambda options, client, remote: Engine(client=client, model=options.model, device=options.device, remote=remote)
     )
-    return app.server.serve()
+    return app.server.serve() if port is None else loopback.serve(app.server, port)

@@ -26,7 +26,7 @@ _UNITS: dict[Encoding, Callable[[str], int]] = {
 
 
 class InvertedRange(ValueError):
-    """An edit that ends before it starts: our text may no longer be the editor's."""
+    """An edit that ends before it starts, be it behind the end of a line: our text may no longer be the editor's."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class Document:
     def edit(self, start: Position, end: Position, text: str) -> Edit:
         """Apply one incremental change. Raises InvertedRange and changes nothing when `end` lies before `start`. What
         replaces a word by itself and more, as an accepted item of a popup may do, is an edit behind the word."""
-        first, last = self._locate(start), self._locate(end)
-        if last < first:
+        if end < start:
             raise InvertedRange
+        first, last = self._locate(start), self._locate(end)
         text = _SURROGATE.sub("\ufffd", text)
         begin, stop = self._offset(first), self._offset(last)
         head = _shared_head(self.text[begin:stop], text) if begin < stop and text else 0

@@ -6,12 +6,10 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pygls.io_ import StdoutWriter
 
 from caesura.server import options
 from caesura.server.app import App
@@ -452,7 +450,6 @@ async def test_settings_change_and_wrong_ones_reported_once(client: Client) -> N
 
 async def test_settings_that_come_in_one_piece_with_initialized_hold() -> None:
     app = App(lambda options, client, remote: FakeEngine())  # type: ignore[arg-type, return-value]
-    app.server.protocol.set_writer(StdoutWriter(BytesIO()))
     settings = {"settings": {"caesura": {"enable": False}}}
     initialize = {"id": 1, "method": "initialize", "params": {"processId": None, "capabilities": {}}}
     configured = {"method": "workspace/didChangeConfiguration", "params": settings}

@@ -2,8 +2,13 @@
 
 import argparse
 
+from caesura.commands import CommandFailed
 from caesura.server import app
+from caesura.server.loopback import NoClient
 
 
 def run(options: argparse.Namespace) -> None:
-    raise SystemExit(app.main())
+    try:
+        raise SystemExit(app.main(options.tcp))
+    except NoClient as problem:
+        raise CommandFailed(str(problem)) from None
