@@ -332,15 +332,17 @@ def _converter() -> Converter:
     odd things in it, and without it nothing works."""
     converter: Converter
     tolerant, converter = default_converter(), default_converter()  # type: ignore[no-untyped-call]
-    converter.register_structure_hook_func(lambda kind: kind in (int, str), _exactly)  # and not their enumerations
+    for kind in (int, str):
+        converter.register_structure_hook(kind, _exactly)
     converter.register_structure_hook(types.InitializeParams, tolerant.structure)
     return converter
 
 
 def _exactly(value: object, kind: type) -> object:
-    if type(value) is not kind:
+    """`kind` is int, str or an enumeration of either."""
+    if kind in (int, str) and type(value) is not kind:
         raise TypeError
-    return value
+    return kind(value)
 
 
 def _refuse_constant(name: str) -> NoReturn:
