@@ -1,6 +1,6 @@
 """The fault battery of the tests, played to other language servers beside ours: who lives on, and who keeps the rules.
 
-    python bench/battery.py [--peers FOLDER] [--json] [--out bench/results/battery.json]
+    python bench/battery.py [--peers FOLDER] [--patience 4] [--json] [--out bench/results/battery.json]
 
 Every case has a fresh server. A server survives a case if it reads what is sent, answers a valid request afterwards (or
 has ended, where the case asks for that) and has grown by no more memory than the case allows. It keeps a rule if all
@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,11 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
 from faults import play as player  # noqa: E402
-from faults.cases import RULES, Case, cases  # noqa: E402
+from faults.cases import RULES, cases  # noqa: E402
 from faults.play import Peer, Stdio, play, stdio, tcp  # noqa: E402
 
 HOVER = "textDocument/hover"
+AT_ONCE = 3  # servers: most of the time is waiting
 
 Report = dict[str, Any]
 
@@ -52,14 +54,15 @@ def measure(name: str, peer: Peer, tell: Callable[[str], None]) -> Report:
     died, broken = dict[str, list[str]](), dict[str, list[str]]()
     battery = cases(peer.method)
     began = time.monotonic()
-    for case in battery:
-        verdict = play(case, peer)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        verdicts = list(pool.map(lambda case: play(case, peer), battery))
+    for case, verdict in zip(battery, verdicts, strict=True):
         if verdict.survival:
             died[case.name] = verdict.survival
         if verdict.survival or verdict.conduct:
             broken[case.name] = verdict.conduct
     tell(f"{name}: {len(battery) - len(died)} of {len(battery)} in {time.monotonic() - began:.0f} s")
-    lost = {case.rule for case in battery if case.rule and failed(case, broken)}
+    lost = {case.rule for case in battery if case.rule and case.name in broken}
     return {
         "cases": len(battery),
         "survived": len(battery) - len(died),
@@ -70,17 +73,16 @@ def measure(name: str, peer: Peer, tell: Callable[[str], None]) -> Report:
     }
 
 
-def failed(case: Case, broken: dict[str, list[str]]) -> bool:
-    return case.name in broken
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=Path)
+    parser.add_argument(
+        "--patience", type=float, default=4.0, help="seconds for an answer, and half of those for an end"
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    player.ANSWER_S = 2.5  # twice that is the patience with an end; a valid request has half of it
+    player.ANSWER_S = options.patience
     found = {name: measure(name, peer, partial(print, file=sys.stderr)) for name, peer in peers(options.peers).items()}
     report = {"bench": "battery", **conditions(EMBEDDED), "servers": found}
     if options.out:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -308,13 +307,8 @@ def _go_on(case: Case, peer: Peer, client: Client, verdict: Verdict, before: flo
         for uri, id in ((PROBE, "probe"), (URI, "text"))
     ]
     client.wait(*(id for id in case.wants))
-    began = time.monotonic()
     client.send([opened("probe", PROBE), asked[0]])
-    if client.wait("probe"):
-        spent = time.monotonic() - began
-        if spent > ANSWER_S / 2:
-            verdict.survival.append(f"a valid request took {spent:.1f} s")
-    else:
+    if not client.wait("probe"):
         verdict.survival.append("a valid request is not answered")
     if peer.ours and (case.text is not None or case.lost):
         client.send([asked[1]])
