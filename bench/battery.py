@@ -76,9 +76,7 @@ def measure(name: str, peer: Peer, tell: Callable[[str], None]) -> Report:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=Path)
-    parser.add_argument(
-        "--patience", type=float, default=4.0, help="seconds for an answer, and half of those for an end"
-    )
+    parser.add_argument("--patience", type=float, default=4.0, help="s for an answer; twice for an end")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

@@ -53,8 +53,13 @@ class Document:
         self.version = version
         self.encoding: Encoding = encoding
         self._text: str | None = _SURROGATE.sub("\ufffd", text)
+        self._length = len(self._text)
         self._lines = _split(self._text)
         self._index = _Index()
+
+    def __len__(self) -> int:
+        """Code points, known without joining the lines."""
+        return self._length
 
     def __repr__(self) -> str:
         return f"<Document {self.language} v{self.version} {len(self._lines)} lines>"
@@ -88,6 +93,7 @@ class Document:
         start_byte, start_point = self._byte(first)
         old_end_byte, old_end_point = self._byte(last)
         self._splice(first, last, text)
+        self._length += len(text) - (stop - begin)
         new_end_byte, new_end_point = self._byte(self._find(begin + len(text)))
         return Edit(
             begin, stop, text, start_byte, old_end_byte, new_end_byte, start_point, old_end_point, new_end_point

@@ -77,7 +77,7 @@ class Workspace:
                 if edit.text or edit.start < edit.end:  # some editors send the whole text again, and nobody has typed
                     opened.tree.edit(edit)
                     edits.append(edit)
-        if len(document.text) > MAX_DOCUMENT:
+        if len(document) > MAX_DOCUMENT:
             self.close(uri)
             log.warning("A document that has grown too large gets no completions.")
             return None

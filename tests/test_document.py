@@ -1,6 +1,8 @@
 """Documents against an oracle that keeps a list of encoded lines and knows nothing of our indexes."""
 
 import re
+from collections.abc import Callable
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -127,6 +129,64 @@ def test_an_inverted_range_changes_nothing() -> None:
     with pytest.raises(InvertedRange):
         document.edit((0, 4), (0, 1), "Z")
     assert document.text == "abcdef"
+
+
+def test_an_inverted_range_behind_the_end_of_a_line_is_one_too() -> None:
+    document = Document("file:///a", "python", 1, "abcdef\ng")
+    with pytest.raises(InvertedRange):
+        document.edit((0, 99), (0, 98), "Z")
+    assert document.text == "abcdef\ng"
+
+
+def oracle_position(text: str, offset: int, encoding: Encoding) -> tuple[int, int]:
+    """Where an editor that counts as the protocol says has its cursor."""
+    *lines, last = re.split(r"\r\n|\r|\n", text[:offset])
+    codec, width = CODECS[encoding]
+    return len(lines), len(last.encode(codec)) // width
+
+
+def clean(random: Random, text: str, encoding: Encoding) -> tuple[tuple[int, int], tuple[int, int]]:
+    """A range of positions that the text has."""
+    halved = {match.start() + 1 for match in re.finditer("\r\n", text)}
+    ends = sorted(random.choice([n for n in range(len(text) + 1) if n not in halved]) for _ in range(2))
+    first, last = (oracle_position(text, offset, encoding) for offset in ends)
+    return first, last
+
+
+def hostile(random: Random, text: str, encoding: Encoding) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Any two places, be they in a character, behind a line, behind the text, or the wrong way round."""
+    far = random.choice((1, 1, 2**31))
+    first, last = ((random.randrange(12) * far, random.randrange(24) * far) for _ in range(2))
+    return first, last
+
+
+def edit_at_random(places: Callable, encoding: Encoding, count: int, seed: int) -> int:
+    """How many of `count` edits were applied; the text is the oracle's after each."""
+    random = Random(seed)
+    text, applied = "", 0
+    document = Document("file:///a", "plaintext", 1, text, encoding)
+    for _ in range(count):
+        start, end = places(random, text, encoding)
+        new = "".join(random.choices(PIECES, k=random.randrange(6))) if len(text) < 200 else ""
+        if end < start:
+            with pytest.raises(InvertedRange):
+                document.edit(start, end, new)
+        else:
+            first, last = (oracle_offset(text, place, encoding) for place in (start, end))
+            text = text[:first] + new + text[last:]
+            document.edit(start, end, new)
+            applied += 1
+        assert document.text == text
+        assert len(document) == len(text)
+        assert document.offset(end) == oracle_offset(text, end, encoding)
+    return applied
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
+@pytest.mark.parametrize("places", [clean, hostile])
+@pytest.mark.parametrize("count", [500, pytest.param(15_000, marks=pytest.mark.slow)])
+def test_a_long_session_does_not_diverge(places: Callable, encoding: Encoding, count: int) -> None:
+    assert edit_at_random(places, encoding, count, seed=count) > count / 4
 
 
 def test_a_lone_surrogate_becomes_a_character_of_the_same_length() -> None:
