@@ -27,7 +27,7 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 
 from faults import play as player  # noqa: E402
 from faults.cases import RULES, cases  # noqa: E402
-from faults.play import Peer, Stdio, play, stdio, tcp  # noqa: E402
+from faults.play import Peer, Stdio, play, stdio  # noqa: E402
 
 HOVER = "textDocument/hover"
 AT_ONCE = 3  # servers: most of the time is waiting
@@ -36,8 +36,8 @@ Report = dict[str, Any]
 
 
 def peers(folder: Path | None) -> dict[str, Peer]:
-    """By name. Ours is played over stdio and TCP."""
-    found = {"caesura lsp": Peer(stdio), "caesura lsp --tcp": Peer(tcp)}
+    """By name."""
+    found = {"caesura lsp": Peer(stdio)}
     if folder is not None:
         run = folder.resolve() / "bin"
         commands = {
@@ -61,7 +61,7 @@ def measure(name: str, peer: Peer, tell: Callable[[str], None]) -> Report:
             died[case.name] = verdict.survival
         if verdict.survival or verdict.conduct:
             broken[case.name] = verdict.conduct
-    tell(f"{name}: {len(battery) - len(died)} of {len(battery)} in {time.monotonic() - began:.0f} s")
+    tell(f"{name}: {len(battery) - len(died)} of {len(battery)} in {time.monotonic() - began:.0f} s\n{died}")
     lost = {case.rule for case in battery if case.rule and case.name in broken}
     return {
         "cases": len(battery),

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from .cases import ANY, CLOSE, DEAF, INVALID, MARK, MAYBE, ORPHAN, TWICE, URI, Case, Hang, hello, opened, say
 
 SERVED = Path(__file__).with_name("served.py")
+START_S = 30.0  # for a process to be there
 ANSWER_S = 5.0  # for what a client waits for, on a machine that is busy
 PROBE = "file:///project/probe.txt"
 _HEADER = re.compile(rb"(?i)\A(?:[^\r\n]+\r\n)*?content-length: *(\d+)\r\n(?:[^\r\n]+\r\n)*\r\n")
@@ -210,10 +211,10 @@ class Client:
         self._reads.set()
         return not sending.is_alive()
 
-    def wait(self, *ids: Any) -> bool:
+    def wait(self, *ids: Any, limit_s: float = 0.0) -> bool:
         """Until each of them has a response. False where they do not get one in time."""
         with self._arrived:
-            return self._arrived.wait_for(lambda: self.responses.keys() >= set(ids), ANSWER_S)
+            return self._arrived.wait_for(lambda: self.responses.keys() >= set(ids), limit_s or ANSWER_S)
 
     def _send(self, steps: Sequence[bytes | Hang]) -> None:
         try:
@@ -279,7 +280,7 @@ def _play(case: Case, peer: Peer, line: Line) -> Verdict:
     verdict, client = Verdict(), Client(line)
     if case.hello:
         client.send([hello(initializationOptions={"stats": False}).replace(b'"id": "hello"', b'"id": "start"')])
-        client.wait("start")
+        client.wait("start", limit_s=START_S)
         client.send([say("initialized", {})])
         client.responses.pop("start", None)
     before = line.resident()[0]
@@ -287,6 +288,8 @@ def _play(case: Case, peer: Peer, line: Line) -> Verdict:
         verdict.survival.append("it does not read")
     if case.ends is None:
         _go_on(case, peer, client, verdict, before)
+    if verdict.survival:  # nothing it says can mend that
+        return verdict
     code = line.ended(2 * ANSWER_S)
     if code is None:
         verdict.survival.append("it has not ended")
@@ -310,6 +313,7 @@ def _go_on(case: Case, peer: Peer, client: Client, verdict: Verdict, before: flo
     client.send([opened("probe", PROBE), asked[0]])
     if not client.wait("probe"):
         verdict.survival.append("a valid request is not answered")
+        return
     if peer.ours and (case.text is not None or case.lost):
         client.send([asked[1]])
         client.wait("text")
