@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parent))  # a process finds faults.py, and caesura before all else here
+sys.path.append(str(Path(__file__).parent))  # a process finds points.py, and caesura before all else here
 
 import msgspec
-from faults import reach
+from points import reach
 
 from caesura import wire
 from caesura.engine import link, supervisor, worker

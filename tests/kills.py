@@ -13,7 +13,7 @@ from pathlib import Path
 
 from caesura.server.engine import Engine
 
-from . import faults
+from . import points
 from .fake_engine import said
 from .test_lsp import Client, items
 
@@ -98,23 +98,23 @@ async def trial(runtime: Path, point: str, act: str = "kill") -> Seen:
     """One fault while somebody types, in a runtime folder of its own."""
     seen = Seen()
     if point in STARTING + SUPERVISOR_STARTING:
-        faults.plan(runtime, point, act)
+        points.plan(runtime, point, act)
     async with editor() as typist:
         await typist.start()
         if point not in STARTING + SUPERVISOR_STARTING:
             await typist.fill()
-            faults.plan(runtime, point, act)
+            points.plan(runtime, point, act)
         if point == "drop":
             await _visit()
         asked: list[tuple[asyncio.Task[str], list[float]]] = []
         async with asyncio.timeout(LIMIT_S):
-            while faults.happened(runtime) is None:
+            while points.happened(runtime) is None:
                 if point in RESTING:
                     await asyncio.sleep(KEY_S[0])
                     continue
                 asked.append(_timed(typist.key()))
                 await asyncio.wait([asked[-1][0]], timeout=KEY_S[len(asked) % len(KEY_S)])
-        at = faults.happened(runtime)
+        at = points.happened(runtime)
         assert at is not None
         await asyncio.gather(*(task for task, _ in asked))
         seen.answered = [1000 * (when[0] - at) for _, when in asked if when[0] > at]

@@ -42,7 +42,7 @@ class Instant:
 
 
 def make() -> App:
-    return App(lambda options, client: Instant())  # type: ignore[arg-type, return-value]
+    return App(lambda options, client, remote: Instant())  # type: ignore[arg-type, return-value]
 
 
 if __name__ == "__main__":
