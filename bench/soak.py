@@ -70,13 +70,12 @@ async def soak(runtime: Path, minutes: float) -> Report:
                 os.kill(status.worker_pid if kills % LASTS else status.pid, signal.SIGKILL)
         fills = await typing
         await watcher.close()
-        stale, keys = typist.stale, typist.keys
     longest = max(supervisors.values(), key=len)
     return {
-        **{"minutes": minutes, "kills": kills, "keys": keys, "fills": fills},
+        **{"minutes": minutes, "kills": kills, "keys": typist.keys, "fills": fills, "crossed": typist.crossed},
         "server": trend(server),
         "supervisor": trend(longest),
-        **{"stale": stale, "orphans": await orphans(runtime)},
+        **{"stale": typist.stale, "orphans": await orphans(runtime)},
     }
 
 
@@ -105,7 +104,9 @@ def picture(report: Report) -> str:
         for name in ("server", "supervisor")
     ]
     head = ["", "MiB at first", "at last", "MiB an hour", "descriptors least", "most", "threads least", "most"]
-    sums = ", ".join(f"{report[name]} {name}" for name in ("minutes", "kills", "keys", "fills", "stale", "orphans"))
+    sums = ", ".join(
+        f"{report[name]} {name}" for name in ("minutes", "kills", "keys", "fills", "crossed", "stale", "orphans")
+    )
     return f"{table(head, rows)}\n{sums}"
 
 
