@@ -2,7 +2,7 @@
 
 PYTHON = .venv/bin/python
 
-.PHONY: install test lint slow vscode editors real bench quality plots train lock sbom
+.PHONY: install test lint slow long vscode editors real bench quality plots train lock sbom
 
 install:
 	python3 -m venv .venv
@@ -18,6 +18,9 @@ lint:
 
 slow:  # minutes
 	$(PYTHON) -m pytest -m slow
+
+long:  # hours: kills, races, damaged models and orders of events at their full counts
+	$(PYTHON) -m pytest -m long
 
 vscode:  # build the extension with Node and put it into VS Code; CODE=codium for another of its kind
 	cd editors/vscode && npm ci --no-audit --no-fund --loglevel=error && npm run package

@@ -136,7 +136,7 @@ def framing(seconds: int, seed: int) -> None:
 
     logging.disable(logging.CRITICAL)
     loop = asyncio.new_event_loop()
-    app, age = App(lambda options, client: FakeEngine()), 0  # type: ignore[arg-type, return-value]
+    app, age = App(lambda options, client, remote: FakeEngine()), 0  # type: ignore[arg-type, return-value]
 
     async def hear(data: bytes) -> None:
         framer = Framer()
@@ -153,7 +153,7 @@ def framing(seconds: int, seed: int) -> None:
         if app.server.protocol._shutdown or age > AGES:
             for task in asyncio.all_tasks(loop):
                 task.cancel()
-            app, age = App(lambda options, client: FakeEngine()), 0  # type: ignore[arg-type, return-value]
+            app, age = App(lambda options, client, remote: FakeEngine()), 0  # type: ignore[arg-type, return-value]
         loop.run_until_complete(hear(data))
 
     with tempfile.TemporaryDirectory(prefix="caesura-") as corpus:

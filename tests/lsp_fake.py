@@ -10,6 +10,8 @@ FAKE = Path(__file__).with_name("fake_engine.py")
 
 if __name__ == "__main__":
     app = App(
-        lambda options, client: Engine(client=client, model="typed", command=[sys.executable, "-P", str(FAKE), "typed"])
+        lambda options, client, remote: Engine(
+            client=client, model="typed", command=[sys.executable, "-P", str(FAKE), "typed"]
+        )
     )
     sys.exit(app.server.serve())

@@ -25,7 +25,7 @@ def test_a_damaged_model_is_refused_in_a_sentence_or_fills(folders: Folders) -> 
     try_(folders, range(30))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("thousand", range(10))
 def test_ten_thousand_damaged_models(folders: Folders, thousand: int) -> None:
     try_(folders, range(1000 * thousand, 1000 * (thousand + 1)))

@@ -606,7 +606,7 @@ def test_whatever_happens_in_whatever_order() -> None:
     interleave(200, 40)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("batch", range(1, 101))
 def test_whatever_happens_in_a_hundred_thousand_orders(batch: int) -> None:
     interleave(1000, 10, batch)

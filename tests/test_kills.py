@@ -46,14 +46,14 @@ async def test_an_engine_that_is_killed_or_stuck(runtime: Path, point: str, act:
     await holds(runtime, point, act)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("again", range(10))
 @pytest.mark.parametrize("point", [*WORKER, *SUPERVISOR])
 async def test_kill_at_every_point(runtime: Path, point: str, again: int) -> None:
     await holds(runtime, point, "kill")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("point", ["step 0", "step 3", "expire", "take"])
 @pytest.mark.parametrize("act", ["stop", "gil", "spin", "exit", "raise"])
 async def test_every_fault_of_a_worker(runtime: Path, point: str, act: str) -> None:

@@ -216,7 +216,7 @@ async def test_eight_simultaneous_first_clients_get_one_supervisor() -> None:
     await asyncio.gather(*(c.close() for c in clients))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("race", range(50))
 async def test_sixty_four_simultaneous_first_clients_get_one_supervisor(race: int) -> None:
     clients = [client() for _ in range(64)]
