@@ -61,7 +61,7 @@ def measure(name: str, peer: Peer, tell: Callable[[str], None]) -> Report:
             died[case.name] = verdict.survival
         if verdict.survival or verdict.conduct:
             broken[case.name] = verdict.conduct
-    tell(f"{name}: {len(battery) - len(died)} of {len(battery)} in {time.monotonic() - began:.0f} s\n{died}")
+    tell(f"{name}: {len(battery) - len(died)} of {len(battery)} in {time.monotonic() - began:.0f} s")
     lost = {case.rule for case in battery if case.rule and case.name in broken}
     return {
         "cases": len(battery),

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 
 from lsprotocol import types
 
-from caesura.server.transport import Server, describe
+from caesura.server.protocol import describe
+from caesura.server.transport import Server
 from caesura.server.workspace import path_of
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from lsprotocol import types
 
 from caesura.server.engine import Condition, Engine
-from caesura.server.transport import Server, describe
+from caesura.server.protocol import describe
+from caesura.server.transport import Server
 
 PATIENCE_S = 0.5  # a model that loads faster needs no progress
 TITLE = "Caesura"

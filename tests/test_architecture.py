@@ -50,7 +50,8 @@ def offenders(where: tuple[str, ...], banned: tuple[str, ...], besides: tuple[st
 
 
 HANDLERS = tuple(
-    f"caesura.server.{name}" for name in ("app", "transport", "actions", "cells", "client", "popup", "status")
+    f"caesura.server.{name}"
+    for name in ("app", "transport", "protocol", "actions", "cells", "client", "popup", "status")
 )
 HEAVY = ("torch", "safetensors", "tokenizers", "numpy", "triton")
 
@@ -72,7 +73,7 @@ HEAVY = ("torch", "safetensors", "tokenizers", "numpy", "triton")
         (("caesura.cli", "caesura.commands"), (*HEAVY, "caesura.kernels"), ()),
         (("caesura.engine",), ("caesura.server", "caesura.commands", "pygls", "lsprotocol", "tree_sitter"), ()),
         (("caesura.kernels",), ("caesura.engine", "caesura.server", "caesura.wire", "caesura.commands"), ()),
-        (("caesura",), ("pygls",), ("caesura.server.app", "caesura.server.transport")),
+        (("caesura",), ("pygls",), tuple(f"caesura.server.{name}" for name in ("transport", "protocol"))),
         (("caesura",), ("lsprotocol",), HANDLERS),
         (("caesura",), ("pickle", "marshal", "shelve", "dill", "cloudpickle"), ()),
         (("caesura",), ("server", "engine", "kernels", "tests", "training"), ()),

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from lsprotocol.types import ErrorCodes
 
-from caesura.server import document, framing, loopback, transport, workspace
+from caesura.server import document, framing, loopback, protocol, transport, workspace
 from caesura.server.app import App
 from caesura.server.document import Document
 from caesura.server.framing import Framer
-from caesura.server.transport import Server, _Protocol
+from caesura.server.protocol import Rules
+from caesura.server.transport import Server
 from caesura.server.workspace import Workspace
 
 from . import test_battery as battery
@@ -32,9 +33,9 @@ def nothing(*arguments: Any) -> None:
 
 def without(refused: ErrorCodes) -> Any:
     """`_refusal` that lets pass what it would refuse so."""
-    real = _Protocol._refusal
+    real = Rules._refusal
 
-    def refusal(self: _Protocol, method: str, request: int | str | None) -> ErrorCodes | None:
+    def refusal(self: Rules, method: str, request: int | str | None) -> ErrorCodes | None:
         found = real(self, method, request)
         return None if found == refused else found
 
@@ -82,7 +83,7 @@ DEFENCES: list[tuple[str, Callable[[Patch], None], str, str]] = [
         "a header that announces 8 GiB",
         "not ended",
     ),
-    ("noise is skipped", resync, "a length that is no number", "exit code"),
+    ("noise is skipped", resync, "a length that is no number", "not answered"),
     (
         "names of headers in any case",
         lambda patch: patch(framing, "_LENGTH", re.compile(rb"Content-Length: *(\d{1,15})[ \t]*\r?\n")),
@@ -93,49 +94,49 @@ DEFENCES: list[tuple[str, Callable[[Patch], None], str, str]] = [
         "line feeds alone end a header",
         lambda patch: patch(framing, "_END", re.compile(rb"\r\n\r\n")),
         "line feeds alone",
-        "1: ",
+        "not answered",
     ),
-    ("NaN is no JSON", lambda patch: patch(transport, "_refuse_constant", float), "NaN", "without an id"),
+    ("NaN is no JSON", lambda patch: patch(protocol, "_refuse_constant", float), "NaN", "without an id"),
     (
         "types are what LSP says",
-        lambda patch: patch(transport, "_exactly", lambda value, kind: kind(value)),
+        lambda patch: patch(protocol, "_exactly", lambda value, kind: kind(value)),
         "edit: a text that is null",
         "of another text",
     ),
     (
         "nothing before initialize",
-        lambda patch: patch(_Protocol, "_refusal", without(ErrorCodes.ServerNotInitialized)),
+        lambda patch: patch(Rules, "_refusal", without(ErrorCodes.ServerNotInitialized)),
         "a request before initialize",
         "1: ",
     ),
     (
         "initialize once",
-        lambda patch: patch(_Protocol, "_refusal", without(ErrorCodes.InvalidRequest)),
+        lambda patch: patch(Rules, "_refusal", without(ErrorCodes.InvalidRequest)),
         "initialize twice",
         "'hello': ",
     ),
     (
         "nothing after shutdown",
-        lambda patch: patch(_Protocol, "_refusal", without(ErrorCodes.InvalidRequest)),
+        lambda patch: patch(Rules, "_refusal", without(ErrorCodes.InvalidRequest)),
         "a request after shutdown",
         "1: ",
     ),
     (
         "an id is of one request",
-        lambda patch: patch(_Protocol, "_refusal", without(ErrorCodes.InvalidRequest)),
+        lambda patch: patch(Rules, "_refusal", without(ErrorCodes.InvalidRequest)),
         "an id that is in use",
         "1: ",
     ),
     (
         "unknown requests are answered",
-        lambda patch: patch(_Protocol, "_refuse", nothing),
+        lambda patch: patch(Rules, "_refuse", nothing),
         "a request that nobody knows",
         "5: ",
     ),
-    ("bad parameters are answered", lambda patch: patch(_Protocol, "_refuse", nothing), "no parameters", "5: "),
+    ("bad parameters are answered", lambda patch: patch(Rules, "_refuse", nothing), "no parameters", "5: "),
     (
         "cancelled requests are answered",
-        lambda patch: patch(_Protocol, "_forget", nothing),
+        lambda patch: patch(Rules, "_forget", nothing),
         "a cancel in the same breath",
         "1: ",
     ),
@@ -203,7 +204,7 @@ DEFENCES: list[tuple[str, Callable[[Patch], None], str, str]] = [
 def test_a_defence_that_is_removed_is_missed(
     remove: Callable[[Patch], None], case: str, trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(play, "ANSWER_S", 0.5)
+    monkeypatch.setattr(play, "ANSWER_S", 1.0)
     monkeypatch.setattr(transport, "STUCK_S", 60.0)  # the process is the test's
     logging.getLogger("pygls").setLevel(logging.NOTSET)
     remove(lambda owner, name, value: monkeypatch.setattr(owner, name, value, raising=False))

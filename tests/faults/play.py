@@ -264,7 +264,9 @@ class Client:
             return
         with self._arrived:
             answer = message["error"]["code"] if "error" in message else message.get("result")
-            self.responses.setdefault(message.get("id"), []).append(("error" in message, answer))
+            id = message.get("id")  # of any type, as far as some servers are concerned
+            key = id if id is None or isinstance(id, int | str) else json.dumps(id)
+            self.responses.setdefault(key, []).append(("error" in message, answer))
             self._arrived.notify_all()
 
 
