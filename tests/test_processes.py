@@ -26,7 +26,7 @@ from caesura.engine.front import Front
 from caesura.engine.ledger import Ledger
 from caesura.engine.weights import write_manifest
 from caesura.server import engine
-from caesura.server.connection import Connection
+from caesura.server.connection import Connection, Door, Unanswered
 from caesura.server.engine import Engine, EngineBusy, EngineFailed, EngineUnavailable
 
 FAKE = Path(__file__).with_name("fake_engine.py")
@@ -519,12 +519,14 @@ async def stranger(one: Engine) -> AsyncIterator[zmq.asyncio.Socket]:
 async def test_a_client_that_did_not_wait_for_its_welcome_has_no_lease(one: Engine) -> None:
     await one.ready(READY_S)
     pid = (await one.status()).pid
-    context = zmq.asyncio.Context()
+    context, door = zmq.asyncio.Context(), Door(f"ipc://{rendezvous.place('fake', 'auto').socket}")
     os.kill(pid, signal.SIGSTOP)
-    for _ in range(3):
-        with pytest.raises(TimeoutError):
-            await Connection.open(context, rendezvous.place("fake", "auto").socket, "test", 0.2)
-    os.kill(pid, signal.SIGCONT)
+    try:
+        for _ in range(3):
+            with pytest.raises(Unanswered):
+                await Connection.open(context, door, "test", 0.2)
+    finally:
+        os.kill(pid, signal.SIGCONT)
     await status_when(one, lambda status: status.peers == 1, 2.0)  # before a lease of 3 seconds could end
     context.destroy(linger=0)
 
