@@ -233,7 +233,7 @@ class Client:
     def _orphan(self) -> None:
         parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         self.line.write(hello(processId=parent.pid))
-        self.wait("hello")
+        self.wait("hello", limit_s=START_S)  # or the process is gone before it is named
         self.responses.pop("hello", None)
         assert parent.stdin
         parent.stdin.close()
