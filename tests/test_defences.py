@@ -92,9 +92,9 @@ DEFENCES: list[tuple[str, Callable[[Patch], None], str, str]] = [
     ),
     (
         "line feeds alone end a header",
-        lambda patch: patch(framing, "_END", re.compile(rb"\r\n\r\n")),
+        lambda patch: patch(framing, "_END", re.compile(rb"\n\r\n")),
         "line feeds alone",
-        "not answered",
+        "1: ",
     ),
     ("NaN is no JSON", lambda patch: patch(protocol, "_refuse_constant", float), "NaN", "without an id"),
     (
@@ -205,6 +205,7 @@ def test_a_defence_that_is_removed_is_missed(
     remove: Callable[[Patch], None], case: str, trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(play, "ANSWER_S", 1.0)
+    monkeypatch.setattr(play, "START_S", 1.0)
     monkeypatch.setattr(transport, "STUCK_S", 60.0)  # the process is the test's
     logging.getLogger("pygls").setLevel(logging.NOTSET)
     remove(lambda owner, name, value: monkeypatch.setattr(owner, name, value, raising=False))
