@@ -111,6 +111,7 @@ class Watched:
     def __init__(self) -> None:
         self._pairs = Pairs()
         self._seen: tuple[int, int] | None = None
+        self._trouble = ""  # said once
 
     def __repr__(self) -> str:
         return f"<Watched {len(self._pairs.clients)} clients, {len(self._pairs.engines)} engines>"
@@ -121,13 +122,15 @@ class Watched:
             about = _path().lstat()
             seen = about.st_ino, about.st_ctime_ns
             if seen != self._seen:
-                self._seen = seen
                 self._pairs = pairs()
+            self._seen, self._trouble = seen, ""
         except FileNotFoundError:
             self._pairs, self._seen = Pairs(), None
-        except (Damaged, paths.UnsafeFolder, OSError) as error:
-            self._pairs = Pairs()
-            log.warning("No machine counts as paired: %s", error)
+        except (Damaged, paths.UnsafeFolder, OSError) as error:  # mended without a change of the file, perhaps
+            self._pairs, self._seen = Pairs(), None
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                log.warning("No machine counts as paired: %s", error)
         return self._pairs
 
 

@@ -194,12 +194,15 @@ class Scheduler:
         if ready:
             began = clock()
             works = [work for live in ready for work in live.works if not work.finished]
+            short = False
             try:
                 denoise.step(self.model, works, self._replay)
             except Exception as error:
                 if not short_of_memory(error):
                     raise
                 self._on_fault(error)
+                short = True
+            if short:  # behind the handler, whose error holds what the step had in memory
                 return events + self._make_room(ready, clock())
             spoilt = [live for live in ready if not all(work.sound for work in live.works)]
             if spoilt:

@@ -363,6 +363,10 @@ def test_how_long_a_step_may_take_depends_on_the_machine(runtime: Path, step: fl
     steps = link.Progress(rendezvous.place("fake", "auto").progress)
     now = 100.0
     assert worker.death(now, live=False) is None
+    assert worker.death(now + 9.9, live=True) is None  # the first step: nothing is known of the machine
+    now += 9.9
+    steps.tick()
+    assert worker.death(now, live=False) is None
     for _ in range(3):
         now += step
         steps.tick()

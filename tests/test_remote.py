@@ -417,6 +417,22 @@ def test_the_secret_key_is_shown_nowhere(laptop: Machine, capsys: pytest.Capture
     assert repr(secret) not in shown
 
 
+def test_pairs_that_could_not_be_read_count_again_once_that_is_mended(
+    laptop: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = "ab" * 32
+    assert cli.main(["pair", "allow", key, "--name", "desk"]) == 0
+    watched = pairing.Watched()
+    assert watched.pairs.clients
+    laptop.keys.chmod(0o755)
+    stranger = pairing.Watched()  # who has never read them
+    for _ in range(3):
+        assert not stranger.pairs.clients
+    assert caplog.text.count("No machine counts as paired") == 1
+    laptop.keys.chmod(0o700)  # which does not change the file
+    assert stranger.pairs.clients
+
+
 async def test_who_cannot_be_read_is_not_let_in(desk: Desk) -> None:
     (desk.keys / "pairs.json").chmod(0o644)
     async with running(client()) as found:
