@@ -47,7 +47,7 @@ def reference(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down:
     return back.view(rows, top_k, -1).sum(1).to(x.dtype)
 
 
-@jit
+@jit(do_not_specialize=["pairs"])  # which change from step to step, and must not wait for the compiler
 def _list(chosen, members, counts, pairs, BLOCK: tl.constexpr):
     expert = tl.program_id(0)
     members += expert * pairs
@@ -60,7 +60,7 @@ def _list(chosen, members, counts, pairs, BLOCK: tl.constexpr):
     tl.store(counts + expert, found)
 
 
-@jit
+@jit(do_not_specialize=["pairs"])
 def _up(
     x, members, counts, codes, groups, factor, inner, pairs, top_k, K: tl.constexpr, N: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -87,7 +87,7 @@ def _up(
         tl.store(inner + pair.to(tl.int64)[None, :] * N + n[:, None], hidden.to(inner.dtype.element_ty), mask=mask)
 
 
-@jit
+@jit(do_not_specialize=["pairs"])
 def _down(
     inner, members, counts, codes, groups, factor, outer, pairs, K: tl.constexpr, N: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
