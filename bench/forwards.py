@@ -158,14 +158,12 @@ def _timed(seen: Seen, counted: Counted) -> Iterator[None]:
 
 
 def _job(name: str, place: Place, typed: int, draft: tuple[str] | None, sampler: str | None) -> wire.Infill:
-    lines = place.text.split("\n")
-    before = "\n".join([*lines[: place.line], lines[place.line][: place.column]])
-    after = "\n".join([lines[place.line][place.column :], *lines[place.line + 1 :]])
+    before = place.before
     return wire.Infill(
         job=name,
         document=place.name,
         prefix=(before + place.keys[:typed])[-BEFORE:],
-        suffix=after[:AFTER],
+        suffix=place.text[len(before) :][:AFTER],
         segments=(wire.Hole(SLOTS, kind="line"),),
         language="python",
         draft=draft,
