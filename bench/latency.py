@@ -469,7 +469,8 @@ def typing(model: str, keystrokes: int, seed: int, beside: Beside | None) -> tup
     """At least `keystrokes` answers computed in a warm context and as many typed through; then each process's MiB."""
     seen, rest = Typing(), iter(places(seed))
     with Editor() as editor:
-        settings = {"minConfidence": 0, "speculate": False, "stats": False}
+        # Eager: the other modes hold back for a while after suggestions that stood there unread, as all here do.
+        settings = {"mode": "eager", "minConfidence": 0, "speculate": False, "stats": False}
         editor.initialize(model=models.resolve(model), deadlineMs=PART_MS, **settings)
         editor.tell("initialized", {})
         type_at(editor, next(rest), Typing(), beside, rest=False)  # grammars and buffers that are made once

@@ -163,7 +163,8 @@ class Infill(_Message, frozen=True, kw_only=True):
 
     `neighbours` come best first. `draft` holds one text per hole to warm-start from. `sampler` overrides the model's
     default by file name, `prompt` its prompt format by name. `schemas` are those that grammars refer to. `seed` 0 asks
-    for the best answer, any other for another plausible one.
+    for the best answer, any other for another plausible one. Where drafts are verified, text that is less likely than
+    `least` to be right is not followed any further: the answer may end there.
     """
 
     job: Id
@@ -181,6 +182,7 @@ class Infill(_Message, frozen=True, kw_only=True):
     sampler: Name | None = None
     prompt: Name | None = None
     seed: Count = 0
+    least: Annotated[float, Meta(ge=0, le=1)] = 0.0
     draft: Annotated[tuple[FillText, ...], Meta(max_length=16)] | None = None
     schemas: Annotated[tuple[Schema, ...], Meta(max_length=MAX_SCHEMAS)] = ()
 

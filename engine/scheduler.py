@@ -309,9 +309,11 @@ class Scheduler:
             live.works = [self._denoising(live, canvas, sampler, STEPS)]
         live.works[0].fresh = fresh
         if name in SEARCHES:
-            live.works[0].step = int(name == LEFT_TO_RIGHT)  # which has no draft, and begins behind it
+            repeated = self._search(live, list(canvas.tail))
+            # A draft that is there already saves the canvas's, which takes as long as two passes: begin behind it.
+            drafted = repeated and len(canvas.holes) == 1 and canvas.holes[0].grammar is None
+            live.works[0].step = int(name == LEFT_TO_RIGHT or drafted)
             live.works[0].of = live.works[0].step + sum(passes(hole, width(live.job)) for hole in canvas.holes)
-            self._search(live, list(canvas.tail))
         live.of = max(work.of for work in live.works)
 
     def _denoising(self, live: Live, canvas: Canvas, sampler: Sampler, of: int) -> denoise.Denoising:
@@ -319,8 +321,9 @@ class Scheduler:
         generator = torch.Generator(self.model.device).manual_seed(live.job.seed % 2**63)
         return denoise.Denoising(canvas, live.kv, sampler, of, generator)
 
-    def _search(self, live: Live, tail: list[int]) -> None:
-        """Start the token tree of the current hole behind `tail`, with what is proposed for it."""
+    def _search(self, live: Live, tail: list[int]) -> bool:
+        """Start the token tree of the current hole behind `tail`, with what is proposed for it. Whether text that
+        stands elsewhere is."""
         assert live.layout is not None
         assert live.kv is not None
         assert live.work is not None
@@ -333,9 +336,10 @@ class Scheduler:
         generator = live.work.generator if live.job.seed else None
         start, wide = len(live.layout.context), width(live.job)
         repeats = None if live.job.sampler == LEFT_TO_RIGHT else Repeats([*live.layout.context, *tail])
-        live.work.search = search = Search(self.vocabulary, hole, tail, behind, start, generator, wide, repeats)
+        least = live.job.least
+        live.work.search = search = Search(self.vocabulary, hole, tail, behind, start, generator, wide, repeats, least)
         if live.job.sampler == LEFT_TO_RIGHT:
-            return
+            return False
         search.propose(canvas.guess(number), "canvas")  # of later holes: the first one's draft is still to come
         encode, forced = self.model.tokenizer.encode, hole.forced.decode()
         if live.job.draft:
@@ -343,6 +347,7 @@ class Scheduler:
         repeated = lookup(*around(live), [neighbour.text for neighbour in live.job.neighbours])
         for text in (*repeated, *names([fill.text for fill in live.done])):
             search.propose(encode(forced + text), "lookup")
+        return bool(repeated)
 
     def _report(self, live: Live, now: float) -> list[Event]:
         """What to send after a step."""

@@ -99,7 +99,7 @@ class Rows:
 class Search:
     """The hypotheses of one hole, `width` of them scored in a pass; a single one ends where nothing is as likely as the
     end. `start` is the position of the first tail row. With a `generator` another answer is looked for: as likely a one
-    as it draws."""
+    as it draws. A hypothesis less likely than `least` is given up."""
 
     def __init__(
         self,
@@ -111,9 +111,11 @@ class Search:
         generator: torch.Generator | None = None,
         width: int = WIDTH,
         repeats: Repeats | None = None,
+        least: float = 0.0,
     ) -> None:
         self.vocabulary, self.hole, self.start, self.generator = vocabulary, hole, start, generator
         self.width, self._repeats = width, repeats
+        self._faint = math.log(least) if least else -math.inf
         self.tail, self.head = list(tail), list(head[: HEAD if width > 1 else 1])
         behind = b"".join(vocabulary.pieces[token] for token in head)
         self._crossing = vocabulary.crossing(behind, hole.one_line)
@@ -130,6 +132,7 @@ class Search:
         self._plan: list[tuple[Node | None, End | None, int]] = []  # node, end, index in the head, of each row
         self._behind: dict[Node, tuple[Tensor, Tensor]] = {}  # what the first pass says of the tokens behind its nodes
         self._proposed: list[Node] = []  # where chains begin that came behind it
+        self._foreseen: dict[Node, End] = {}  # ends that are judged by the pass that finds them
 
     def __repr__(self) -> str:
         return f"<Search pass {self.passes} {len(self.open)} open {self.text()[0]!r} locked {self.locked!r}>"
@@ -152,6 +155,9 @@ class Search:
                 first = first or child
                 child.source = source if child.source == "left_to_right" else child.source
             node = child
+        else:
+            if source == "lookup":  # whose texts are whole fills
+                self._foresee(node)
         if self.passes and first is not None and first not in self._proposed and math.isfinite(first.rank):
             self._proposed.append(first)
             self.open = [n for n in self.open if n is not first]
@@ -219,7 +225,8 @@ class Search:
             assert node.parent is not None
             node.row = add(node.token, node.parent.row, depth0 + node.depth, (node, None, 0))
             queue += node.children.values()
-        for end in self._best_ends():
+        foreseen = [end for node, end in self._foreseen.items() if node.row >= first]
+        for end in (*foreseen, *self._best_ends()):
             row, place = end.row, depth0 + end.node.depth + (end.node.cut is None)
             for number, token in enumerate(end.behind[:-1]):
                 row = add(token, row, place + number, (None, end, number))
@@ -233,10 +240,17 @@ class Search:
         if self._repeats is None or node.children:
             return
         for token in self._repeats.after([*self.tail, *(n.token for n in node.path())]):
+            if self.head and token == self.head[0]:
+                self._foresee(node)
             if node.depth >= self.hole.max_tokens or (child := self._child(node, token, "lookup")) is None:
                 break
             node.children[token] = child
             node = child
+
+    def _foresee(self, node: Node) -> None:
+        """A text ended here elsewhere: have the suffix head judge it in the pass that scores the node itself."""
+        if node is not self.root and len(self.head) > 1:
+            self._foreseen[node] = End(node, -math.inf, -math.inf, self.head)
 
     def _best_open(self) -> list[Node]:
         self.open.sort(key=lambda n: n.rank + DEPTH_BONUS * n.depth, reverse=True)
@@ -261,6 +275,7 @@ class Search:
                 running[end] = running.get(end, end.bound) + float(row[end.behind[number + 1]])
         for end, score in running.items():
             end.score = score
+        self._foreseen.clear()
 
     def _expand(self, node: Node, logp: Tensor) -> None:
         if not math.isfinite(node.logp):
@@ -352,7 +367,9 @@ class Search:
         return self.vocabulary.spelled(b"".join(pieces)[taken:].decode(errors="ignore").encode())
 
     def _end(self, node: Node, logp: float, bound: float, behind: list[int]) -> None:
-        self.ends.append(End(node, logp, bound, behind, None if len(behind) > 1 else bound))
+        end = self._foreseen.get(node) or End(node, logp, bound, behind, None if len(behind) > 1 else bound)
+        end.logp, end.bound = logp, bound
+        self.ends.append(end)
 
     # Decisions
 
@@ -370,12 +387,13 @@ class Search:
         return list(seen.values())
 
     def prune(self) -> None:
-        """Drop what cannot win any more, then lock what the rest shares."""
+        """Drop what cannot win any more or is too unlikely, then lock what the rest shares."""
         best = self.best()
         if best is not self._best:
             self._best, self._improved = best, self.passes
         least = self._least() + PATIENCE * (self.passes - self._improved)
-        self.open = [n for n in self.open if n.rank > least]
+        self.open = [n for n in self.open if n.rank > least and n.logp > self._faint]
+        self.ends = [e for e in self.ends if e.score is not None or e.logp > self._faint]
         leaders = [(n.rank + DEPTH_BONUS * n.depth, n) for n in (*self.open, *self._proposed)]
         leaders += [(e.node.rank + DEPTH_BONUS * e.node.depth, e.node) for e in self.ends if e.score is None]
         if best is not None:

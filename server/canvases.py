@@ -26,6 +26,7 @@ from caesura.server.trace import Answer
 from caesura.server.warm import Gate, Proposal, Typed, WarmCanvas
 from caesura.server.workspace import Open
 
+FAINT = 25  # times less likely than what is shown: text that is followed yet, since typing makes its rest surer
 NEARBY = 30  # lines within which the neighbours stay as they were chosen, so that the engine's KV of them stays valid
 
 log = logging.getLogger(__name__)
@@ -231,6 +232,7 @@ class Canvases:
             candidates=options.candidates,
             draft=draft if len(segments) == 1 else None,
             seed=seed,
+            least=0.0 if canvas.offer else canvas.least / FAINT,  # what has to be valid has to be whole
             schemas=tuple(map(privacy.masked_schema, canvas.offer.schemas)) if canvas.offer else (),
         )
 

@@ -288,6 +288,34 @@ def test_a_name_given_in_one_hole_is_proposed_for_the_next(tiny: BlockLlama) -> 
     assert answer.tokens.lookup > 0
 
 
+@pytest.mark.parametrize(
+    ("prefix", "segments", "canvases"),
+    [
+        ("value =", [wire.Hole(8)], 1),
+        (LINE + "value =", [wire.Hole(8)], 0),
+        (LINE + "value =", [wire.Hole(8), wire.Text("\nx = "), wire.Hole(8)], 1),
+        (LINE + "value =", [wire.Hole(16, grammar=wire.Json())], 1),
+    ],
+    ids=["nothing to look up", "a text that stands elsewhere", "several holes", "a grammar"],
+)
+def test_a_canvas_drafts_unless_a_text_that_stands_elsewhere_does(
+    tiny: BlockLlama,
+    monkeypatch: pytest.MonkeyPatch,
+    prefix: str,
+    segments: list[wire.Text | wire.Hole],
+    canvases: int,
+) -> None:
+    forward, drawn = tiny.forward, []
+
+    def counted(trees: Sequence[Run], drafts: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
+        drawn.extend(drafts)
+        return forward(trees, drafts)
+
+    monkeypatch.setattr(tiny, "forward", counted)
+    alone(tiny, infill("j", prefix, "\n", *segments, sampler="verify"))
+    assert len(drawn) == canvases
+
+
 def test_a_neighbours_line_is_proposed(tiny: BlockLlama) -> None:
     beside = (wire.Neighbour("# left.py", LINE),)
     tokens = {}

@@ -158,6 +158,59 @@ def test_what_follows_the_same_tokens_elsewhere_saves_passes(tiny: BlockLlama, v
     assert "lookup" in search.sources(search.leader())
 
 
+def test_where_a_text_ended_elsewhere_the_suffix_judges_it_in_the_pass_that_scores_it(
+    tiny: BlockLlama, vocabulary: Vocabulary
+) -> None:
+    fill, passes, scores = tiny.tokenizer.encode(" left + 1"), {}, set()
+    for source in ("lookup", "canvas"):
+        search, tail, head = searching(tiny, vocabulary, after="\n    right = left\n")
+        search.propose(fill, source)  # type: ignore[arg-type]
+        table = Table(tiny.tokenizer.size)
+        table.chain([*tail, *fill, *head], 0.97, len(tail))
+        answer(search, table)
+        best = search.best()
+        assert best is not None
+        assert best.score is not None
+        assert search.text()[0] == " left + 1"
+        passes[source] = search.passes
+        scores.add(round(best.score, 4))
+    assert passes == {"lookup": 1, "canvas": 2}
+    assert len(scores) == 1, "a score is the same whenever it is found"
+
+
+def test_where_a_repeated_text_ended_it_is_judged_at_once_too(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    encode = tiny.tokenizer.encode
+    tail, head, fill = encode("return"), encode("\n    x\n"), encode(" value + left")
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *fill, *head], 0.9, len(tail))
+    taken = []
+    for line in ("return value + left", "return value + left\n    x"):
+        repeats = Repeats([*encode(line), *encode("# "), *tail])
+        search = Search(vocabulary, HoleState(True, 16), tail, head, 0, repeats=repeats)
+        answer(search, table)
+        assert search.text()[0] == " value + left"
+        taken.append(search.passes)
+    assert taken[1] < taken[0]
+
+
+def test_what_is_less_likely_than_asked_for_is_not_followed(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    encode = tiny.tokenizer.encode
+    tail, head, fill = encode("return"), encode("\n"), encode(" value + left + right")
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *fill, *head], 0.9, len(tail))
+    found = []
+    for least in (0.0, 0.7):
+        search = Search(vocabulary, HoleState(True, 16), tail, head, 0, least=least)
+        answer(search, table)
+        found.append((search.text()[0], search.passes))
+    (whole, passes), (part, fewer) = found
+    assert whole == " value + left + right"
+    assert part
+    assert whole.startswith(part)
+    assert len(part) < len(whole)
+    assert fewer < passes / 2
+
+
 def test_without_a_suffix_a_fill_ends_at_a_line_break(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
     search, tail, _ = searching(tiny, vocabulary, after="")
     fill, end = tiny.tokenizer.encode(" left"), tiny.tokenizer.encode("\n")
@@ -248,9 +301,10 @@ def test_a_good_proposal_is_accepted_in_one_pass(tiny: BlockLlama, vocabulary: V
     assert passes[False] > len(fill) / 2
 
 
-def test_a_bad_proposal_does_no_harm(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+@pytest.mark.parametrize("after", ["\n", "\n    x = right\n"])
+def test_a_bad_proposal_does_no_harm(tiny: BlockLlama, vocabulary: Vocabulary, after: str) -> None:
     encode = tiny.tokenizer.encode
-    search, tail, head = searching(tiny, vocabulary)
+    search, tail, head = searching(tiny, vocabulary, after=after)
     for proposal in ([], encode(" right"), encode(" a\n b"), [tiny.separator[0]], [10**6], encode(" x" * 40)):
         search.propose(proposal, "lookup")
     table = Table(tiny.tokenizer.size)

@@ -189,6 +189,18 @@ async def test_typed_through_until_nothing_is_left() -> None:
     assert len(editor.engine.jobs) == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "language", "least"), [("x = |", "python", 0.01), ('{"a": |}\n', "json", 0.0)], ids=["text", "grammar"]
+)
+async def test_no_text_is_followed_that_is_far_less_likely_than_what_is_shown(
+    text: str, language: str, least: float
+) -> None:
+    """Where a grammar holds, only the whole is valid."""
+    editor = Editor(text, language=language, mode="balanced")
+    await editor.type("1")
+    assert editor.engine.jobs[-1].least == pytest.approx(least)
+
+
 async def test_a_mismatch_begins_a_job_from_what_is_left() -> None:
     editor = Editor("x =|")
     await editor.type(" ")
