@@ -24,6 +24,11 @@ class Framer:
     def __repr__(self) -> str:
         return f"<Framer {len(self._buffer)} of {self._wanted} bytes>"
 
+    @property
+    def held(self) -> int:
+        """Bytes of a message that is not whole yet."""
+        return len(self._buffer)
+
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The bodies that `data` completes. Raises MessageTooLarge."""
         self._buffer += data
@@ -33,7 +38,7 @@ class Framer:
             assert self._wanted is not None
             if len(self._buffer) < self._wanted:
                 return
-            yield bytes(self._buffer[: self._wanted])
+            yield bytes(memoryview(self._buffer)[: self._wanted])
             del self._buffer[: self._wanted]
             self._wanted = None
 

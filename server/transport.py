@@ -16,8 +16,9 @@ from pygls.lsp.server import LanguageServer
 from caesura.server.framing import Framer, MessageTooLarge
 from caesura.server.protocol import Rules, converter, describe
 
-CHUNK = 1 << 16  # bytes of one read, and of a message that count as one
-BACKLOG = 2048  # chunks that were read and not handled; then the editor waits
+CHUNK = 1 << 16  # bytes of one read
+BACKLOG = 2048  # messages that were read and not handled; then the editor waits
+HELD = 64 << 20  # bytes of them, and of the one that is being read; a larger one is held alone
 PARENT_POLL_S = 2.0
 STUCK_S = 5.0  # for a loop that nobody reads from any more, and that shall end
 
@@ -35,6 +36,35 @@ def from_stdin() -> bytes:
 def to_stdout(data: bytes) -> None:
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
+
+
+class Room:
+    """For what was read and not handled. The reader waits until there is some, and so does the editor; a message for
+    which there is none is read once all others are handled."""
+
+    def __init__(self) -> None:
+        self._messages = self._bytes = 0
+        self._changed = threading.Condition()
+
+    def __repr__(self) -> str:
+        return f"<Room with {self._messages} messages, {self._bytes} bytes>"
+
+    def to_read(self, begun: int) -> None:
+        """Wait for that of one more read, behind `begun` bytes of a message that is not whole."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._messages or self._bytes + begun + CHUNK <= HELD)
+
+    def take(self, size: int) -> None:
+        """Wait for that of one more message, and take it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._messages < BACKLOG)
+            self._messages, self._bytes = self._messages + 1, self._bytes + size
+
+    def give(self, size: int) -> None:
+        """A message has been handled."""
+        with self._changed:
+            self._messages, self._bytes = self._messages - 1, self._bytes - size
+            self._changed.notify()
 
 
 class Server(LanguageServer):
@@ -56,7 +86,7 @@ class Server(LanguageServer):
         self._write: Write = to_stdout
         self._stopped: asyncio.Future[int] | None = None
         self._ended = threading.Event()
-        self._room = threading.Semaphore(BACKLOG)
+        self._room = Room()
 
     def on(self, method: str, handler: Callable[..., Any], options: Any = None) -> None:
         """Handle `method`; without `options`, pygls does not advertise some of them."""
@@ -109,17 +139,17 @@ class Server(LanguageServer):
         with contextlib.suppress(MessageTooLarge, OSError):
             while data := read():
                 for body in framer.feed(data):
-                    chunks = 1 + len(body) // CHUNK
-                    for _ in range(chunks):
-                        self._room.acquire()
-                    if not _soon(loop, self._take, body, chunks):
+                    self._room.take(len(body))
+                    if not _soon(loop, self._take, body):
                         return
+                self._room.to_read(framer.held)
         self._end(loop)
 
-    def _take(self, body: bytes, chunks: int) -> None:
-        self._room.release(chunks)
+    def _take(self, body: bytes) -> None:
         if self._stopped is not None and not self._stopped.done():
             self.protocol.receive(body)
+        # Behind what that has begun: an answer that is ready is written before more is read, or waits for its reader.
+        asyncio.get_running_loop().call_soon(self._room.give, len(body))
 
     def _watch(self, parent: int, loop: asyncio.AbstractEventLoop) -> None:
         while _alive(parent):

@@ -2,9 +2,13 @@
 
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 
 import pytest
+
+from caesura.server import transport
 
 from .faults.cases import RULES, Case, cases, hello, say
 from .faults.play import Line, Memory, Peer, play, stdio, tcp
@@ -39,6 +43,53 @@ def test_in_memory(case: Case) -> None:
 @pytest.mark.parametrize("name", PROCESSES)
 def test_in_a_process(name: str, start: Callable[[], Line]) -> None:
     assert_passes(CASES[name], Peer(start))
+
+
+def unread(size: int, number: int) -> tuple[int, int]:
+    """Bytes that a server takes of so many requests while nobody reads its answers, and how many it answers when
+    somebody does."""
+    sent, taken, answers, heard = say("no/such", "x" * size, id=1) * number, 0, list[bytes](), threading.Event()
+
+    def read() -> bytes:
+        nonlocal taken
+        taken += (part := len(sent[taken : taken + transport.CHUNK]))
+        return sent[taken - part : taken]
+
+    def write(data: bytes) -> None:
+        heard.wait()
+        answers.append(data)
+
+    server = threading.Thread(target=make().server.serve, args=(read, write), daemon=True)
+    server.start()
+    before = -1
+    while before < taken < len(sent):
+        before = taken
+        time.sleep(0.3)  # in which it would read on
+    at_most = taken
+    heard.set()
+    server.join(20)
+    assert not server.is_alive()
+    return at_most, len(answers)
+
+
+@pytest.fixture
+def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "HELD", 1 << 20)
+    monkeypatch.setattr(transport, "BACKLOG", 64)
+
+
+UNREAD = {  # size and number of requests, and the bytes that are taken at most while no answer is read
+    "messages": (60_000, 70, (1 << 20) + transport.CHUNK),
+    "small messages": (0, 4000, 2 * transport.CHUNK),
+    "messages that are too large": (3 << 20, 3, (3 << 20) + 2 * transport.CHUNK),
+}
+
+
+@pytest.mark.parametrize(("size", "number", "most"), UNREAD.values(), ids=UNREAD)
+def test_a_client_that_does_not_read_waits_and_goes_on(size: int, number: int, most: int, little_room: None) -> None:
+    taken, answers = unread(size, number)
+    assert taken <= most
+    assert answers == number
 
 
 @pytest.mark.slow

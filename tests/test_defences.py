@@ -16,13 +16,14 @@ from caesura.server.app import App
 from caesura.server.document import Document
 from caesura.server.framing import Framer
 from caesura.server.protocol import Rules
-from caesura.server.transport import Server
+from caesura.server.transport import Room, Server
 from caesura.server.workspace import Workspace
 
 from . import test_battery as battery
 from .faults import play
 from .faults.play import Memory, Peer
 from .faults.served import make
+from .test_battery import little_room  # noqa: F401 (a fixture)
 
 Patch = Callable[[object, str, Any], None]
 
@@ -53,7 +54,7 @@ def sorted_ends(self: Document, start: Any, end: Any, text: str) -> Any:
     return Document.real(self, *sorted((start, end)), text)  # type: ignore[attr-defined]
 
 
-def after_all(self: Server, body: bytes, chunks: int) -> None:
+def after_all(self: Server, body: bytes) -> None:
     self.protocol.receive(body)
 
 
@@ -211,6 +212,18 @@ def test_a_defence_that_is_removed_is_missed(
     remove(lambda owner, name, value: monkeypatch.setattr(owner, name, value, raising=False))
     verdict = play.play(battery.CASES[case], Peer(lambda: Memory(make().server.serve)))
     assert re.search(trouble, " ".join(verdict.survival + verdict.conduct)), verdict
+
+
+@pytest.mark.parametrize(("part", "case"), [("to_read", "messages"), ("take", "small messages")])
+def test_without_a_bound_all_is_held_that_a_client_sends(
+    part: str,
+    case: str,
+    little_room: None,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Room, part, nothing)
+    size, number, most = battery.UNREAD[case]
+    assert battery.unread(size, number)[0] > most
 
 
 async def admitted(greeting: bytes) -> bool:
