@@ -10,6 +10,7 @@ import json
 import secrets
 import socket
 from contextlib import closing
+from functools import partial
 
 from caesura.server.transport import CHUNK, Server
 
@@ -17,7 +18,8 @@ HOST = "127.0.0.1"
 TOKEN_BYTES = 32
 GREETING_S = 5.0  # to say the token in
 CLIENT_S = 60.0  # for the client to come
-MAX_GUESTS = 16  # that have not said it yet
+MAX_GUESTS = 16  # that have not said it yet; one more takes the place of the oldest
+RETRY_S = 0.1  # after a connection that could not be taken
 
 
 class NoClient(Exception):
@@ -51,30 +53,42 @@ async def admit(listener: socket.socket, token: str) -> socket.socket:
     """The first connection that begins with the token and a line break. Each has its own time to say so."""
     loop = asyncio.get_running_loop()
     admitted: asyncio.Future[socket.socket] = loop.create_future()
-    guests: set[asyncio.Task[None]] = set()
+    guests: dict[asyncio.Task[None], None] = {}  # the oldest first
 
     async def greet(guest: socket.socket) -> None:
         if await _says(guest, f"{token}\n".encode()) and not admitted.done():
             admitted.set_result(guest)
-        else:
+
+    def gone(guest: socket.socket, task: asyncio.Task[None]) -> None:
+        guests.pop(task, None)
+        if not admitted.done() or admitted.cancelled() or admitted.result() is not guest:
             guest.close()
 
     async def listen() -> None:
         while True:
-            guest, _ = await loop.sock_accept(listener)
+            try:
+                guest, _ = await loop.sock_accept(listener)
+            except OSError:  # of that connection, or there are too many open files
+                await asyncio.sleep(RETRY_S)
+                continue
             guest.setblocking(False)
-            if len(guests) < MAX_GUESTS:
-                guests.add(task := asyncio.create_task(greet(guest)))
-                task.add_done_callback(guests.discard)
-            else:
-                guest.close()
+            if len(guests) >= MAX_GUESTS:
+                oldest = next(iter(guests))
+                del guests[oldest]
+                oldest.cancel()
+            task = asyncio.create_task(greet(guest))
+            guests[task] = None
+            task.add_done_callback(partial(gone, guest))
+            await asyncio.sleep(0)  # whoever has said it already is heard before the next one comes
 
     listening = asyncio.create_task(listen())
     try:
         return await admitted
     finally:
-        for task in (listening, *guests):
+        left = (listening, *guests)
+        for task in left:
             task.cancel()
+        await asyncio.wait(left)
 
 
 async def _says(guest: socket.socket, greeting: bytes) -> bool:

@@ -1,6 +1,7 @@
 """`caesura lsp --tcp`: one client, the one with the token, and nobody else."""
 
 import asyncio
+import errno
 import json
 import socket
 import sys
@@ -128,13 +129,59 @@ async def test_who_says_nothing_keeps_nobody_waiting_and_is_closed(
         assert client.getsockname() == address
 
 
-async def test_a_crowd_of_silent_ones_is_bounded(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loopback, "MAX_GUESTS", 2)
+
+
+async def test_a_crowd_of_silent_ones_is_bounded_and_keeps_nobody_out(listener: socket.socket, few: None) -> None:
     admitting = asyncio.create_task(loopback.admit(listener, TOKEN))
-    crowd = [await asyncio.open_connection(*listener.getsockname()) for _ in range(3)]
-    assert await asyncio.wait_for(said(crowd[2][0]), 20) == b""
-    assert not crowd[0][0].at_eof()
-    crowd[0][1].write(f"{TOKEN}\n".encode())
+    crowd = [await asyncio.open_connection(*listener.getsockname()) for _ in range(20)]
+    for stranger, _ in crowd[:-2]:
+        assert await asyncio.wait_for(said(stranger), 20) == b""
+    assert not any(stranger.at_eof() for stranger, _ in crowd[-2:])
+    _, writer = await asyncio.open_connection(*listener.getsockname())
+    writer.write(f"{TOKEN}\n".encode())
+    (await asyncio.wait_for(admitting, 20)).close()
+
+
+async def test_whoever_has_said_the_token_is_heard_before_a_crowd_behind_it(listener: socket.socket, few: None) -> None:
+    with socket.create_connection(listener.getsockname()) as client:
+        client.sendall(f"{TOKEN}\n".encode())
+        crowd = [socket.create_connection(listener.getsockname()) for _ in range(20)]  # all wait to be accepted
+        with await asyncio.wait_for(loopback.admit(listener, TOKEN), 20) as admitted:
+            assert admitted.getpeername() == client.getsockname()
+    for stranger in crowd:
+        stranger.close()
+
+
+async def test_when_the_client_is_there_all_others_are_closed(
+    listener: socket.socket, recwarn: pytest.WarningsRecorder
+) -> None:
+    admitting = asyncio.create_task(loopback.admit(listener, TOKEN))
+    silent, _ = await asyncio.open_connection(*listener.getsockname())
+    _, writer = await asyncio.open_connection(*listener.getsockname())
+    writer.write(f"{TOKEN}\n".encode())
+    with await asyncio.wait_for(admitting, 20):
+        assert await asyncio.wait_for(said(silent), 20) == b""
+    assert f"laddr={listener.getsockname()}" not in " ".join(str(warning.message) for warning in recwarn)  # unclosed
+
+
+async def test_a_connection_that_cannot_be_taken_ends_nothing(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    accept, faults = loop.sock_accept, iter([ConnectionAbortedError(), OSError(errno.EMFILE, "Too many open files")])
+
+    async def faulty(listener: socket.socket) -> Any:
+        if fault := next(faults, None):
+            raise fault
+        return await accept(listener)
+
+    monkeypatch.setattr(loop, "sock_accept", faulty)
+    admitting = asyncio.create_task(loopback.admit(listener, TOKEN))
+    _, writer = await asyncio.open_connection(*listener.getsockname())
+    writer.write(f"{TOKEN}\n".encode())
     (await asyncio.wait_for(admitting, 20)).close()
 
 
