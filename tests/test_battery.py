@@ -35,7 +35,8 @@ def test_the_battery_is_whole() -> None:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_in_memory(case: Case) -> None:
+def test_in_memory(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "PARENT_POLL_S", 0.05)
     assert_passes(case, Peer(in_memory))
 
 

@@ -207,7 +207,9 @@ def test_a_defence_that_is_removed_is_missed(
 ) -> None:
     monkeypatch.setattr(play, "ANSWER_S", 1.0)
     monkeypatch.setattr(play, "START_S", 1.0)
+    monkeypatch.setattr(play, "SETTLE_S", 0.3)
     monkeypatch.setattr(transport, "STUCK_S", 60.0)  # the process is the test's
+    monkeypatch.setattr(transport, "PARENT_POLL_S", 0.05)
     logging.getLogger("pygls").setLevel(logging.NOTSET)
     remove(lambda owner, name, value: monkeypatch.setattr(owner, name, value, raising=False))
     verdict = play.play(battery.CASES[case], Peer(lambda: Memory(make().server.serve)))

@@ -20,6 +20,7 @@ from .cases import ANY, CLOSE, DEAF, INVALID, MARK, MAYBE, ORPHAN, TWICE, URI, C
 SERVED = Path(__file__).with_name("served.py")
 START_S = 30.0  # for a process to be there
 ANSWER_S = 5.0  # for what a client waits for, on a machine that is busy
+SETTLE_S = 5.0  # for answers that are due, before the next request is sent; they count until the end
 PROBE = "file:///project/probe.txt"
 _HEADER = re.compile(rb"(?i)\A(?:[^\r\n]+\r\n)*?content-length: *(\d+)\r\n(?:[^\r\n]+\r\n)*\r\n")
 
@@ -311,7 +312,7 @@ def _go_on(case: Case, peer: Peer, client: Client, verdict: Verdict, before: flo
         say(peer.method, {"textDocument": {"uri": uri}, **start}, id=id)
         for uri, id in ((PROBE, "probe"), (URI, "text"))
     ]
-    client.wait(*(id for id in case.wants))
+    client.wait(*case.wants, limit_s=SETTLE_S)
     client.send([opened("probe", PROBE), asked[0]])
     if not client.wait("probe"):
         verdict.survival.append("a valid request is not answered")
