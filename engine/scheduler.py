@@ -4,7 +4,7 @@
 """
 
 import itertools
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +17,7 @@ from caesura import wire
 from caesura.engine import denoise, race
 from caesura.engine.cache import KV
 from caesura.engine.canvas import MAX_ROWS, Canvas, Layout, Vocabulary, lay
+from caesura.engine.faults import Faults, short_of_memory
 from caesura.engine.graphs import Graphs
 from caesura.engine.lookup import Repeats, lookup, names
 from caesura.engine.models import Model, Replayable
@@ -32,9 +33,6 @@ LIVE = 8  # canvases of one step
 SLOTS = 16  # open slots of a hole at the start; a canvas that does not end grows
 STEPS = 48
 LEAST_STEPS = 8  # of a canvas of uniform noise; a larger one gets one for every two slots
-
-FAULTS = 3  # of the model or of memory within FAULTY_S: a new process may do better
-FAULTY_S = 60.0
 
 SEARCHES = (VERIFY, LEFT_TO_RIGHT)
 
@@ -87,10 +85,6 @@ class Room:
     prefill: bool = True
 
 
-class Broken(Exception):
-    """The engine has failed too often to go on in this process."""
-
-
 class Scheduler:
     """Canvases of all peers over one model."""
 
@@ -102,10 +96,9 @@ class Scheduler:
         self.vocabulary = Vocabulary(model)
         self.cache = model.cache()
         self.jobs: list[Live] = []  # by arrival
-        self._live = live  # jobs that run together
+        self.faults = Faults(live)
         self._peers: set[bytes] = set()  # that have asked and are still there
         self._orders = itertools.count()
-        self._faults = deque[float](maxlen=FAULTS)  # when they were
         self._sampler: Sampler = entropy_bound.select
         self._replay: denoise.Replay | None = None
         if isinstance(model.noise, Uniform):
@@ -168,12 +161,13 @@ class Scheduler:
         return events + [self._finish(live, now, "deadline") for live in late if live.work is not None]
 
     def step(self, clock: Callable[[], float]) -> list[Event]:
-        """One step: prefill what is new, one denoise step over all live canvases, and what became known by it.
+        """One step: prefill what is new, one denoise step over all live canvases, and what became known by it. Raises
+        faults.Broken.
 
         Speculation waits while anything else is live: the step's forwards are the others' alone."""
         events = self.expire(clock())
         wanted = [live for live in self.jobs if live.job.priority != "speculative"] or self.jobs
-        chosen, room = in_turn(wanted)[: self._live], Room(self.model.chunk)
+        chosen, room, short = in_turn(wanted)[: self.faults.live], Room(self.model.chunk), False
         for live in chosen:
             if live.kv is None and self.cache.full:
                 events += self._give_way(live)
@@ -187,14 +181,15 @@ class Scheduler:
                 raise  # whatever is asked of that device from now on fails too
             except Exception as error:  # whatever one job's text does must not take the others' canvases down
                 self._on_fault(error)
-                if short_of_memory(error):
-                    return events + self._make_room([live], clock())
-                events += self._end([live], "invalid", "The engine could not read this job; see its log.")
+                short = short_of_memory(error)
+                if not short:
+                    events += self._end([live], "invalid", "The engine could not read this job; see its log.")
+            if short:  # behind the handler, whose error holds what the step had in memory
+                return events + self._make_room([live], len(chosen), clock())
         ready = within([live for live in chosen if live.work is not None and live in self.jobs])
         if ready:
             began = clock()
             works = [work for live in ready for work in live.works if not work.finished]
-            short = False
             try:
                 denoise.step(self.model, works, self._replay)
             except Exception as error:
@@ -202,12 +197,15 @@ class Scheduler:
                     raise
                 self._on_fault(error)
                 short = True
-            if short:  # behind the handler, whose error holds what the step had in memory
-                return events + self._make_room(ready, clock())
+            if short:
+                return events + self._make_room(ready, len(chosen), clock())
             spoilt = [live for live in ready if not all(work.sound for work in live.works)]
             if spoilt:
-                events += self._spoil(spoilt, "The model's answer was no numbers.", clock())
+                message = "The model's answer was no numbers."
+                self.faults.count(message, clock())
+                events += self._spoil(spoilt, message)
                 ready = [live for live in ready if live not in spoilt]
+            self.faults.stepped(len(chosen))
             spent = clock() - began
             for live in ready:
                 live.denoise_s += spent
@@ -227,20 +225,18 @@ class Scheduler:
 
     # Faults
 
-    def _make_room(self, lives: Sequence[Live], now: float) -> list[Event]:
-        """The memory for a step was not there: give up its jobs and all contexts that are kept, and do less at once."""
+    def _make_room(self, lives: Sequence[Live], ran: int, now: float) -> list[Event]:
+        """The memory for a step of `ran` jobs was not there: give up those that needed it and all contexts that are
+        kept. Raises Broken."""
         self.cache.clear()
-        self._live = max(1, self._live // 2)
-        events = self._spoil(lives, "The engine ran out of memory.", now)
+        self.faults.out_of_memory(ran, now)
+        events = self._spoil(lives, "The engine ran out of memory.")
         if self.model.device.startswith("cuda"):
             torch.cuda.empty_cache()
         return events
 
-    def _spoil(self, lives: Sequence[Live], message: str, now: float) -> list[Event]:
-        """End jobs whose contexts cannot be trusted any more. Raises Broken where that happens too often."""
-        self._faults.append(now)
-        if len(self._faults) == FAULTS and now - self._faults[0] < FAULTY_S:
-            raise Broken(f"{message} That was {FAULTS} faults in a minute.")
+    def _spoil(self, lives: Sequence[Live], message: str) -> list[Event]:
+        """End jobs whose contexts cannot be trusted any more."""
         for live in lives:
             if live.kv is not None:
                 self.cache.discard(live.kv)
@@ -464,11 +460,6 @@ class Scheduler:
             self.jobs.remove(live)
             if live.kv is not None:
                 self.cache.give(live.kv)
-
-
-def short_of_memory(error: Exception) -> bool:
-    """Of a GPU or of the host, where PyTorch has no type for it."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
 def in_turn(lives: Sequence[Live]) -> list[Live]:

@@ -91,7 +91,13 @@ def test_only_the_commands_that_run_the_engine_or_look_into_a_checkpoint_import_
 # Pure: no I/O, no clock
 
 PURE = [
-    *("caesura.engine.scheduler", "caesura.engine.denoise", "caesura.engine.canvas", "caesura.engine.search"),
+    *(
+        "caesura.engine.scheduler",
+        "caesura.engine.faults",
+        "caesura.engine.denoise",
+        "caesura.engine.canvas",
+        "caesura.engine.search",
+    ),
     *("caesura.engine.length", "caesura.engine.noise", "caesura.engine.cache", "caesura.engine.race"),
     *("caesura.engine.renoise", "caesura.engine.generate"),
     *("caesura.engine.prompts", "caesura.engine.lookup"),

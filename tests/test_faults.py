@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from caesura import wire
-from caesura.engine import models, scheduler
+from caesura.engine import faults, models, scheduler
+from caesura.engine.faults import Broken, Faults
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import BlockLlama
-from caesura.engine.scheduler import Broken, Scheduler
+from caesura.engine.scheduler import Scheduler
 
 from . import gemma
 
@@ -136,7 +137,7 @@ def test_where_memory_runs_out_jobs_are_answered_and_the_engine_does_less_at_onc
     assert engine.cache.reused == kept  # of what was read before
     last = answers(engine, *(job(str(number), LINE, sampler) for number in range(6)))
     assert all(isinstance(event, wire.Done) for event in last.values())
-    assert engine._live <= scheduler.LIVE // 2
+    assert engine.faults.live <= scheduler.LIVE // 2
 
 
 def test_a_context_that_does_not_fit_into_memory_costs_its_job_alone(tiny: BlockLlama) -> None:
@@ -153,10 +154,61 @@ def test_three_faults_in_a_minute_ask_for_another_process(tiny: BlockLlama) -> N
     model = Faulty(tiny)
     engine = Scheduler(model)  # type: ignore[arg-type]
     model.fail(no_numbers)
-    for number in range(scheduler.FAULTS - 1):
+    for number in range(faults.FAULTS - 1):
         answers(engine, job(str(number), LINE, "threshold"))
     with pytest.raises(Broken, match="3 faults in a minute"):
         answers(engine, job("last", LINE, "threshold"))
+
+
+def test_where_memory_is_short_for_eight_all_are_answered_by_one_after_another(tiny: BlockLlama) -> None:
+    """Nobody is told to try another process as long as fewer at once get on."""
+    most = 0
+
+    def short(found: Any, runs: Sequence[Run]) -> Any:
+        nonlocal most
+        most = max(most, len({id(run.kv) for run in runs}))
+        return no_memory(found, runs) if len({id(run.kv) for run in runs}) > 1 else found
+
+    model = Faulty(tiny)
+    engine = Scheduler(model)  # type: ignore[arg-type]
+    model.fail(short)
+    for _ in range(3):
+        answers(engine, *(job(str(number), LINE, "threshold") for number in range(8)))
+    assert most > 4  # it was tried
+    last = answers(engine, *(job(str(number), LINE, "threshold") for number in range(8)))
+    assert {type(event) for event in last.values()} == {wire.Done}
+
+
+def test_memory_that_one_job_alone_does_not_get_is_a_fault(tiny: BlockLlama) -> None:
+    model = Faulty(tiny)
+    engine = Scheduler(model)  # type: ignore[arg-type]
+    model.fail(no_memory)
+    for number in range(faults.FAULTS - 1):
+        answers(engine, job(str(number), LINE, "threshold"))
+    with pytest.raises(Broken, match="3 faults in a minute"):
+        answers(engine, job("last", LINE, "threshold"))
+
+
+def test_as_many_jobs_as_before_run_together_once_memory_has_been_there_for_a_while() -> None:
+    policy = Faults(8)
+    policy.out_of_memory(8, 0.0)
+    assert policy.live == 4
+    for _ in range(10 * faults.STEADY):
+        policy.stepped(3)  # no proof that there would be room for more
+    assert policy.live == 4
+    for _ in range(4 * faults.STEADY):
+        policy.stepped(8)
+    assert policy.live == 8
+    for _ in range(faults.STEADY):
+        policy.stepped(8)
+    assert policy.live == 8
+
+
+def test_it_is_half_of_those_that_ran_together_that_run_on() -> None:
+    policy = Faults(8)
+    for ran, live in ((3, 1), (1, 1)):
+        policy.out_of_memory(ran, 0.0)
+        assert policy.live == live
 
 
 def test_faults_that_lie_far_apart_are_forgiven(tiny: BlockLlama) -> None:

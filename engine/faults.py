@@ -1,0 +1,53 @@
+"""What the engine does about faults of its own: how many jobs run together once memory has run out, and when a process
+has failed so often that another one shall try. Pure: time is an argument.
+"""
+
+from collections import deque
+
+import torch
+
+FAULTS = 3  # of the model or of memory within FAULTY_S: a new process may do better
+FAULTY_S = 60.0
+STEADY = 1000  # steps of as many jobs as may run together, after which one more may
+
+
+class Broken(Exception):
+    """The engine has failed too often to go on in this process."""
+
+
+class Faults:
+    """`live`: how many jobs may run together."""
+
+    def __init__(self, live: int) -> None:
+        self.live = self._most = live
+        self._steady = 0  # steps, since `live` has changed or memory has run out
+        self._when = deque[float](maxlen=FAULTS)
+
+    def __repr__(self) -> str:
+        return f"<Faults {len(self._when)} lately, {self.live} of {self._most} live>"
+
+    def stepped(self, jobs: int) -> None:
+        """So many jobs have made a step. Where there were fewer than may run, that says nothing of memory."""
+        if self.live == self._most or jobs < self.live:
+            return
+        self._steady += 1
+        if self._steady == STEADY:
+            self.live, self._steady = self.live + 1, 0
+
+    def out_of_memory(self, jobs: int, now: float) -> None:
+        """There was none for a step of so many jobs: from now on half of them run. It counts as a fault where one alone
+        did not fit. Raises Broken."""
+        self.live, self._steady = max(1, jobs // 2), 0
+        if jobs == 1:
+            self.count("The engine ran out of memory.", now)
+
+    def count(self, message: str, now: float) -> None:
+        """A fault. Raises Broken where it was one too many."""
+        self._when.append(now)
+        if len(self._when) == FAULTS and now - self._when[0] < FAULTY_S:
+            raise Broken(f"{message} That was {FAULTS} faults in a minute.")
+
+
+def short_of_memory(error: Exception) -> bool:
+    """Of a GPU or of the host, where PyTorch has no type for it."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
