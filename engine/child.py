@@ -25,7 +25,7 @@ CRASH_WINDOW_S = 180.0
 CIRCUIT_S = 60.0  # how long it stays open; a crash right after opens it again
 SLOW = 20  # times the longest step
 FADES = 0.95  # of the longest step, at each one that was shorter
-RELOAD_S = 2.0  # a model that could not be loaded may have been repaired since
+RELOAD_S = 2.0  # a model that could not be loaded may have been repaired since; at least as long as the try took
 
 WORKER = (sys.executable, "-P", "-m", "caesura.engine.worker")
 
@@ -131,7 +131,8 @@ class Child:
     def refused(self, message: link.LoadFailed, now: float) -> None:
         """The model cannot be loaded: not a crash, and nothing that trying again at once would mend."""
         self.stop()
-        self.state, self.message, self._retry_at = "failed", message.message, now + RELOAD_S
+        self.state, self.message = "failed", message.message
+        self._retry_at = now + max(RELOAD_S, now - self._seen[1])
 
     def death(self, now: float, *, live: bool) -> str | None:
         """Why the worker is gone, said once: it ended, or it hung and was killed here. `live`: it has jobs."""

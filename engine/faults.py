@@ -48,6 +48,14 @@ class Faults:
             raise Broken(f"{message} That was {FAULTS} faults in a minute.")
 
 
+def sentence(error: Exception) -> str:
+    """What went wrong with a model or its device, for a person: not where a job's text may be quoted."""
+    if short_of_memory(error):
+        return "There is not enough memory."
+    first, *_ = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {first[:120]}".rstrip(":. ") + "."
+
+
 def short_of_memory(error: Exception) -> bool:
     """Of a GPU or of the host, where PyTorch has no type for it."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)

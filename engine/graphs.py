@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import Tensor
 
-from caesura.engine import denoise, renoise
+from caesura.engine import denoise, faults, renoise
 from caesura.engine.cache import KV
 from caesura.engine.canvas import Vocabulary
 from caesura.engine.denoise import Denoising
@@ -71,12 +71,14 @@ class Graphs:
 
     def rehearse(self) -> None:
         """Record a step of every size once, behind a KV that nobody else has: what they need is compiled and has its
-        memory before anybody waits for it."""
+        memory before anybody waits for it. Where that fails nothing is recorded later either."""
         kv = self._common.model.cache().lease([])
         for rows in reversed(BUCKETS):
             kv.reserve(rows)
             recording = self._record(kv, rows)
             self._largest = self._largest or recording
+        if self._failed:
+            self._largest = None  # the steps need its memory
 
     def step(self, work: Sequence[Denoising]) -> list[Denoising]:
         """Take the next step of the canvases, where it is under way, or where there is but one and it can be replayed;
@@ -130,7 +132,7 @@ class Graphs:
             recording.capture(self._largest.pool if self._largest else None)
         except Exception as error:  # no fill may be lost by what only makes it faster
             self._failed = True
-            log.warning("A step could not be recorded (%s): each is launched anew.", type(error).__name__)
+            log.warning("A step could not be recorded: each is launched anew. %s", faults.sentence(error))
             return None
         return recording
 

@@ -151,16 +151,22 @@ def _load(name: str, device: str) -> tuple[Scheduler, str]:
     # Threads that spin while they wait cost ten times the latency on a busy machine; torch reads these when imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
-    from caesura.engine import models, scheduler
+    from caesura.engine import faults, models, scheduler
 
-    with frugal():
-        try:
+    try:
+        with frugal():
             model = models.load(name, device, _context())
-        except models.ModelError as error:
-            raise CannotLoad(str(error)) from error
-    engine = scheduler.Scheduler(model, lambda error: log.error("A job was given up.", exc_info=error))
-    if model.device != "cpu":
-        rehearse(engine)
+        engine = scheduler.Scheduler(model, lambda error: log.error("A job was given up.", exc_info=error))
+        if model.device != "cpu":
+            rehearse(engine)
+    except models.ModelError as error:
+        raise CannotLoad(str(error)) from error
+    except CannotLoad:
+        raise
+    except Exception as error:  # of the machine: what it lacks may be there another time
+        log.exception("the model cannot be loaded")
+        sentence = f"The model cannot be used on this machine; see the engine's log. {faults.sentence(error)}"
+        raise CannotLoad(sentence) from error
     return engine, model.device
 
 
@@ -179,8 +185,10 @@ def rehearse(engine: Scheduler) -> None:
         answers = engine.take(b"", job, clock())
         while engine.busy:
             answers += engine.step(clock)
-        if not answers or not isinstance(answers[-1][1], wire.Done):
-            raise CannotLoad("The model was loaded and does not answer; see the engine's log.")
+        last = answers[-1][1] if answers else None
+        if not isinstance(last, wire.Done):
+            why = last.message if isinstance(last, wire.Failed) else ""
+            raise CannotLoad(f"The model was loaded and does not answer; see the engine's log. {why}".rstrip())
     engine.drop(b"")
 
 

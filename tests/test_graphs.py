@@ -237,6 +237,33 @@ def test_a_rehearsal_records_every_size(
     assert_same(fill(model, w, recorded.step), fill(model, denoising(model, vocabulary)))
 
 
+@pytest.mark.parametrize("sizes", [0, 2])
+def test_where_memory_runs_out_in_the_rehearsal_the_log_says_so_and_steps_are_launched_anew(
+    model: DiffusionGemma,
+    vocabulary: Vocabulary,
+    recorded: Graphs,
+    sizes: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """After so many sizes for which there was enough."""
+    tried = list[int]()
+
+    def capture(self: Recording, pool: Any) -> None:
+        tried.append(len(self._told[0]))
+        if len(tried) > sizes:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Recording, "capture", capture)
+    recorded.rehearse()
+    assert [record.getMessage() for record in caplog.records] == [
+        "A step could not be recorded: each is launched anew. There is not enough memory."
+    ]
+    assert recorded._largest is None
+    assert fill(model, again(model, vocabulary, recorded), recorded.step) == fill(model, denoising(model, vocabulary))
+    assert len(tried) == sizes + 1
+
+
 def test_on_a_gpu_a_scheduler_has_rehearsed_and_replays(model: DiffusionGemma, monkeypatch: pytest.MonkeyPatch) -> None:
     class Here(str):
         """A device that says it is a GPU."""
@@ -317,7 +344,8 @@ def test_what_cannot_be_recorded_is_said_once_and_costs_nothing(
             assert ours == fill(model, denoising(model, vocabulary, seed=seed)), "to the last bit"
     assert len(tried) == 1
     assert [record.getMessage() for record in caplog.records] == [
-        "A step could not be recorded (RuntimeError): each is launched anew."
+        "A step could not be recorded: each is launched anew. "
+        "RuntimeError: operation not permitted when stream is capturing."
     ]
 
 

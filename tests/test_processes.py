@@ -378,6 +378,16 @@ def test_how_long_a_step_may_take_depends_on_the_machine(runtime: Path, step: fl
     assert hung.poll() == -signal.SIGKILL
 
 
+def test_a_model_that_takes_long_to_be_refused_is_not_read_again_at_once(runtime: Path) -> None:
+    worker = Child(zmq.Context.instance(), rendezvous.place("fake", "auto"), "fake", "auto", ["sleep", "60"])
+    worker.demand(100.0)
+    worker.start_if_due(100.0)
+    worker.refused(link.LoadFailed("There is not enough memory."), 160.0)
+    assert not worker.demand(219.0)
+    assert worker.message == "There is not enough memory."
+    assert worker.demand(221.0)
+
+
 async def test_a_full_disk_stops_no_engine_that_runs(one: Engine) -> None:
     await one.ready(READY_S)
     status = await one.status()

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from caesura import wire
-from caesura.engine import worker
+from caesura.engine import models, scheduler, worker
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
 
@@ -31,3 +32,55 @@ def test_a_model_that_answers_nothing_is_not_ready(tiny: BlockLlama, monkeypatch
     monkeypatch.setattr(engine, "take", lambda *_: [(b"", wire.Failed("rehearsal", "invalid"))])
     with pytest.raises(worker.CannotLoad, match="does not answer"):
         worker.rehearse(engine)
+
+
+def no_memory(*_: object) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.\nSee the documentation.")
+
+
+def no_device(*_: object) -> None:
+    raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might ...")
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        (no_memory, "There is not enough memory."),
+        (no_device, "AcceleratorError: CUDA error: an illegal memory access was encountered."),
+    ],
+)
+@pytest.mark.parametrize("where", [(models, "load"), (scheduler.Graphs, "rehearse"), (worker, "rehearse")])
+def test_what_the_machine_cannot_do_is_said_in_a_sentence(
+    tiny: BlockLlama,
+    fault: Callable[..., None],
+    sentence: str,
+    where: tuple[object, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class OnGpu(Scheduler):
+        def __init__(self, *arguments: object) -> None:
+            scheduler.Graphs.rehearse(None)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(models, "load", lambda *_: tiny)
+    monkeypatch.setattr(scheduler.Graphs, "rehearse", lambda self: None)
+    monkeypatch.setattr(scheduler, "Scheduler", OnGpu)
+    monkeypatch.setattr(tiny, "device", "cuda")
+    monkeypatch.setattr(*where, fault)
+    with pytest.raises(worker.CannotLoad) as refused:
+        worker._load("tiny", "cuda")
+    assert str(refused.value) == f"The model cannot be used on this machine; see the engine's log. {sentence}"
+
+
+def test_a_model_that_runs_out_of_memory_in_its_first_fill_says_so(tiny: BlockLlama) -> None:
+    engine = Scheduler(tiny)
+    engine.model = Starved(tiny)  # type: ignore[assignment]
+    with pytest.raises(worker.CannotLoad, match=r"does not answer.* The engine ran out of memory\."):
+        worker.rehearse(engine)
+
+
+class Starved:
+    def __init__(self, model: BlockLlama) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> object:
+        return no_memory if name in ("prefill", "forward", "denoise") else getattr(self._model, name)
