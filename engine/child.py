@@ -33,8 +33,8 @@ WORKER = (sys.executable, "-P", "-m", "caesura.engine.worker")
 @dataclass(frozen=True)
 class Patience:
     """How long a worker may take before it counts as hung: for a step, or SLOW times the longest of its latest steps on
-    a slow machine, up to `slow_s`, which is also for the first step, before which nothing is known of the machine, and
-    for one that may have to compile a kernel; and to load its model."""
+    a slow machine, up to `slow_s`, which is also for one that may have to compile a kernel; and to load its model and
+    make its first steps, from which on it is known how slow the machine is."""
 
     hang_s: float = 2.5
     slow_s: float = 10.0
@@ -71,7 +71,6 @@ class Child:
         self._progress = link.Progress(place.progress)
         self._seen = (0, 0.0)  # the counter, and when it last moved
         self._longest = 0.0  # seconds of a step, lately
-        self._stepped = False  # whether this worker has made a step
         self._start_at = 0.0
         self._retry_at = 0.0
         self._crashes: deque[float] = deque(maxlen=QUICK_CRASHES)
@@ -97,7 +96,7 @@ class Child:
         path = self._place.link(self._generation)
         self.socket = link.pair(self._context)
         self.socket.bind(f"ipc://{path}")
-        self._seen, self._stepped = (self._progress.read(), now), False
+        self._seen = (self._progress.read(), now)
         arguments = _arguments(path, self._place.progress, self._model, self._wanted_device)
         # Its stdout is our stderr: nothing but the command line's own answer may reach a terminal's stdout.
         self._process = subprocess.Popen([*self._command, *arguments], stdin=subprocess.PIPE, stdout=sys.stderr)
@@ -125,7 +124,7 @@ class Child:
             return None
 
     def loaded(self, message: link.Ready, now: float) -> None:
-        self.state, self.device = "ready", message.device
+        self.state, self.device, self._longest = "ready", message.device, message.step_s
         self._seen = (self._progress.read(), now)
 
     def refused(self, message: link.LoadFailed, now: float) -> None:
@@ -177,13 +176,13 @@ class Child:
             return now - since > self._patience.load_s
         moved = self._progress.read() != count
         if moved and live:
-            self._longest, self._stepped = max(now - since, FADES * self._longest), True
+            self._longest = max(now - since, FADES * self._longest)
         if moved or not live:
             self._seen = (self._progress.read(), now)
             return False
-        patience = self._patience
-        slow = self.device.startswith("cuda") or not self._stepped or SLOW * self._longest > patience.slow_s
-        return now - since > (patience.slow_s if slow else max(patience.hang_s, SLOW * self._longest))
+        patience, compiles = self._patience, self.device.startswith("cuda")
+        slow = patience.slow_s if compiles else min(patience.slow_s, SLOW * self._longest)
+        return now - since > max(patience.hang_s, slow)
 
     def _plan_restart(self, now: float, why: str) -> None:
         self._crashes.append(now)

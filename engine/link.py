@@ -22,10 +22,11 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=str.
 
 
 class Ready(_Message, frozen=True):
-    """The model is loaded."""
+    """The model is loaded, and has made steps of which the longest took `step_s` seconds."""
 
     model: str
     device: str
+    step_s: float
 
 
 class LoadFailed(_Message, frozen=True):

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -39,6 +40,15 @@ class Scheduler(Protocol):
     def drop(self, peer: bytes) -> None: ...
     def step(self, clock: Callable[[], float]) -> Answers: ...
     def expire(self, now: float) -> Answers: ...
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """`step_s`: seconds of the longest of the steps that the model has made."""
+
+    scheduler: Scheduler
+    device: str
+    step_s: float
 
 
 class CannotLoad(Exception):
@@ -91,9 +101,9 @@ def _take(scheduler: Scheduler, message: link.ToWorker, now: float) -> Answers:
         return [(message.peer, wire.Failed(request.job, "invalid", "The engine could not read this job; see its log."))]
 
 
-def run(arguments: Sequence[str], load: Callable[[str, str], tuple[Scheduler, str]]) -> None:
-    """A worker from its command line on. `load` takes a model and a device and gives the scheduler and the device it
-    chose, or raises CannotLoad."""
+def run(arguments: Sequence[str], load: Callable[[str, str], Loaded]) -> None:
+    """A worker from its command line on. `load` takes a model and a device, of which it may choose another, and may
+    raise CannotLoad."""
     parser = argparse.ArgumentParser(prog="caesura.engine.worker")
     parser.add_argument("--link", required=True, type=Path)
     parser.add_argument("--progress", required=True, type=Path)
@@ -108,14 +118,14 @@ def run(arguments: Sequence[str], load: Callable[[str, str], tuple[Scheduler, st
     socket = link.pair(zmq.Context())
     socket.connect(f"ipc://{options.link}")
     try:
-        scheduler, device = load(options.model, options.device)
+        loaded = load(options.model, options.device)
     except CannotLoad as error:
         socket.send(link.encode(link.LoadFailed(str(error)[:256])))
         while True:
             signal.pause()  # the supervisor reads the sentence, then ends us
-    socket.send(link.encode(link.Ready(options.model, device)))
+    socket.send(link.encode(link.Ready(options.model, loaded.device, loaded.step_s)))
     try:
-        serve(socket, link.Progress(options.progress), scheduler)
+        serve(socket, link.Progress(options.progress), loaded.scheduler)
     except Exception:  # the scheduler's state is lost; the supervisor answers its jobs and starts another worker
         log.exception("the worker cannot go on")
         logging.shutdown()
@@ -147,7 +157,7 @@ def _exit_at_end_of_input() -> None:
     os._exit(0)
 
 
-def _load(name: str, device: str) -> tuple[Scheduler, str]:
+def _load(name: str, device: str) -> Loaded:
     # Threads that spin while they wait cost ten times the latency on a busy machine; torch reads these when imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
@@ -157,8 +167,7 @@ def _load(name: str, device: str) -> tuple[Scheduler, str]:
         with frugal():
             model = models.load(name, device, _context())
         engine = scheduler.Scheduler(model, lambda error: log.error("A job was given up.", exc_info=error))
-        if model.device != "cpu":
-            rehearse(engine)
+        step_s = rehearse(engine, compiles=model.device != "cpu")
     except models.ModelError as error:
         raise CannotLoad(str(error)) from error
     except CannotLoad:
@@ -167,13 +176,15 @@ def _load(name: str, device: str) -> tuple[Scheduler, str]:
         log.exception("the model cannot be loaded")
         sentence = f"The model cannot be used on this machine; see the engine's log. {faults.sentence(error)}"
         raise CannotLoad(sentence) from error
-    return engine, model.device
+    return Loaded(engine, model.device, step_s)
 
 
-def rehearse(engine: Scheduler) -> None:
-    """Fill holes of several sizes, so that the kernels they need are compiled before anybody waits for them."""
-    clock = time.monotonic
-    for tokens in REHEARSED:
+def rehearse(engine: Scheduler, *, compiles: bool) -> float:
+    """Fill holes of several sizes, so that the kernels they need are compiled before anybody waits for them. Where none
+    are, one step is enough, which reads a chunk of context: it shows how slow the machine is. Returns the seconds of
+    the longest step. Raises CannotLoad."""
+    clock, longest = time.monotonic, 0.0
+    for tokens in REHEARSED if compiles else REHEARSED[:1]:
         job = wire.Infill(
             job="rehearsal",
             document="rehearsal",
@@ -184,12 +195,17 @@ def rehearse(engine: Scheduler) -> None:
         )
         answers = engine.take(b"", job, clock())
         while engine.busy:
+            began = clock()
             answers += engine.step(clock)
+            longest = max(longest, clock() - began)
+            if not compiles:
+                break
         last = answers[-1][1] if answers else None
-        if not isinstance(last, wire.Done):
+        if not engine.busy and not isinstance(last, wire.Done):
             why = last.message if isinstance(last, wire.Failed) else ""
             raise CannotLoad(f"The model was loaded and does not answer; see the engine's log. {why}".rstrip())
     engine.drop(b"")
+    return longest
 
 
 @contextmanager

@@ -124,7 +124,7 @@ class Scheduler:
         return [(peer, done)]
 
 
-def load(model: str, device: str) -> tuple[worker.Scheduler, str]:
+def load(model: str, device: str) -> worker.Loaded:
     reach("loading")
     if model == "unknown":
         raise worker.CannotLoad("There is no model 'unknown'; `caesura models` lists those there are.")
@@ -133,7 +133,7 @@ def load(model: str, device: str) -> tuple[worker.Scheduler, str]:
     while model == "waits" and not Path(os.environ["CAESURA_RUNTIME"], "go").exists():
         time.sleep(0.005)
     reach("loaded")
-    return Scheduler(model), "fake"
+    return worker.Loaded(Scheduler(model), "fake", STEP_S.get(model, 0.002))
 
 
 def watch(owner: Any, name: str, point: Callable[..., str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from .kills import SUPERVISOR, WORKER, trial
 
-ANSWERED_MS = 12_000.0  # with ten seconds for a first step; on any machine; bench/kills.py measures it
+ANSWERED_MS = 12_000.0  # with the ten seconds that a slow machine has; on any machine; bench/kills.py measures it
 BACK_MS = 30_000.0
 
 

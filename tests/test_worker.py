@@ -1,5 +1,6 @@
 """What the worker does before it says that it is ready."""
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -22,23 +23,33 @@ def test_a_model_on_a_gpu_has_filled_holes_of_every_size_before_it_is_ready(tiny
         return step(clock)
 
     engine.step = watched  # type: ignore[method-assign]
-    worker.rehearse(engine)
+    worker.rehearse(engine, compiles=True)
     assert sizes == set(worker.REHEARSED)
     assert not engine.busy
+
+
+def test_on_a_cpu_one_step_shows_how_slow_the_machine_is(tiny: BlockLlama, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr(worker.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(models, "load", lambda *_: tiny)
+    loaded = worker._load("tiny", "cpu")
+    assert loaded.device == "cpu"
+    assert 1 <= loaded.step_s < 10  # looks at the clock
+    assert not loaded.scheduler.busy
 
 
 def test_a_model_that_answers_nothing_is_not_ready(tiny: BlockLlama, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Scheduler(tiny)
     monkeypatch.setattr(engine, "take", lambda *_: [(b"", wire.Failed("rehearsal", "invalid"))])
     with pytest.raises(worker.CannotLoad, match="does not answer"):
-        worker.rehearse(engine)
+        worker.rehearse(engine, compiles=True)
 
 
-def no_memory(*_: object) -> None:
+def no_memory(*_: object, **__: object) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.\nSee the documentation.")
 
 
-def no_device(*_: object) -> None:
+def no_device(*_: object, **__: object) -> None:
     raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might ...")
 
 
@@ -75,7 +86,7 @@ def test_a_model_that_runs_out_of_memory_in_its_first_fill_says_so(tiny: BlockLl
     engine = Scheduler(tiny)
     engine.model = Starved(tiny)  # type: ignore[assignment]
     with pytest.raises(worker.CannotLoad, match=r"does not answer.* The engine ran out of memory\."):
-        worker.rehearse(engine)
+        worker.rehearse(engine, compiles=True)
 
 
 class Starved:
