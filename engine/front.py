@@ -81,6 +81,10 @@ class Front:
             self.dropped += 1
         return None
 
+    def paired(self, peer: bytes) -> bool:
+        """Whether it is on another machine."""
+        return peer[0] > 0
+
     def send(self, peer: bytes, message: wire.EngineMessage) -> None:
         """Send now, or as soon as the client reads again. A client that is gone is no error: its lease will end."""
         frame = wire.encode(message)

@@ -11,6 +11,7 @@ from caesura import wire
 
 MAX_PEERS = 128  # 64 editors, each of which may have given up a connection whose lease has not ended
 MAX_JOBS = 64  # of all peers together
+ELSEWHERE = 4  # paired machines have places of their own, a fourth as many of each: they take none of those above
 MAX_JOBS_OF_PEER = wire.Limits().jobs
 SUSPECT_S = 600.0  # how long a job that was live at a crash is remembered
 MAX_SUSPECTS = 256
@@ -32,8 +33,11 @@ class Job:
 
 @dataclass
 class Peer:
+    """`paired`: a client on another machine."""
+
     client: str
     heard: float
+    paired: bool = False
     jobs: dict[str, Job] = field(default_factory=dict)
 
 
@@ -60,12 +64,12 @@ class Ledger:
 
     # Peers
 
-    def greet(self, peer: bytes, client: str, now: float) -> bool:
-        """Begin or renew a lease. False when there are too many."""
+    def greet(self, peer: bytes, client: str, now: float, *, paired: bool = False) -> bool:
+        """Begin or renew a lease. False when there are too many of its kind."""
         if known := self.peers.get(peer):
             known.heard = now
-        elif len(self.peers) < MAX_PEERS:
-            self.peers[peer] = Peer(client, now)
+        elif len(self._like(paired)) < _places(MAX_PEERS, paired):
+            self.peers[peer] = Peer(client, now, paired)
         else:
             return False
         return True
@@ -91,9 +95,10 @@ class Ledger:
             return wire.Failed(
                 request.job, "invalid", "This text stopped the engine twice; it is refused for 10 minutes."
             )
-        own = self.peers[peer].jobs
+        own, paired = self.peers[peer].jobs, self.peers[peer].paired
         replaced = sum(_same_place(job.request, request) for job in own.values())
-        if len(own) - replaced >= MAX_JOBS_OF_PEER or sum(1 for _ in self.jobs()) - replaced >= MAX_JOBS:
+        taken = sum(len(other.jobs) for other in self._like(paired))
+        if len(own) - replaced >= MAX_JOBS_OF_PEER or taken - replaced >= _places(MAX_JOBS, paired):
             return wire.Busy(request.job)
         own[request.job] = Job(peer, request, now)
         return None
@@ -131,11 +136,19 @@ class Ledger:
             self._suspects.popitem(last=False)
         return lost
 
+    def _like(self, paired: bool) -> list[Peer]:
+        """The peers of this machine, or those of others."""
+        return [peer for peer in self.peers.values() if peer.paired == paired]
+
     def _poison(self, request: wire.Infill, now: float) -> bool:
         if not self._suspects:
             return False
         crashes, last = self._suspects.get(_fingerprint(request), (0, now))
         return crashes >= CRASHES_OF_A_POISON and now - last < SUSPECT_S
+
+
+def _places(here: int, paired: bool) -> int:
+    return here // ELSEWHERE if paired else here
 
 
 def _same_place(one: wire.Infill, other: wire.Infill) -> bool:

@@ -169,7 +169,7 @@ class Supervisor:
             self._front.send(peer, self._welcome("failed", sentence))
         elif self._stop_at is not None:
             self._front.send(peer, self._welcome("failed", "The engine is shutting down."))
-        elif not self._ledger.greet(peer, hello.client, now):
+        elif not self._ledger.greet(peer, hello.client, now, paired=self._front.paired(peer)):
             self._front.send(peer, self._welcome("failed", "Too many clients are connected to this engine."))
         else:
             self._child.demand(now)

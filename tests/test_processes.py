@@ -23,7 +23,7 @@ from caesura import paths, rendezvous, wire
 from caesura.engine import link
 from caesura.engine.child import Child
 from caesura.engine.front import Front
-from caesura.engine.ledger import Ledger
+from caesura.engine.ledger import MAX_JOBS, MAX_PEERS, Ledger
 from caesura.engine.weights import write_manifest
 from caesura.server import engine
 from caesura.server.connection import Connection, Door, Unanswered
@@ -436,6 +436,23 @@ def test_a_text_is_refused_whatever_draft_or_seed_comes_with_it() -> None:
     refusal = ledger.admit(b"p", msgspec.structs.replace(job("poison"), seed=2, draft=("b",)), 1.0)
     assert isinstance(refusal, wire.Failed)
     assert ledger.admit(b"p", job("harmless"), 1.0) is None
+
+
+def test_paired_machines_take_no_place_of_a_client_of_this_one() -> None:
+    ledger = Ledger()
+
+    def greeted(paired: bool) -> list[bytes]:
+        keys = [b"%d %d" % (paired, n) for n in range(2 * MAX_PEERS)]
+        return [key for key in keys if ledger.greet(key, "test", 0.0, paired=paired)]
+
+    def admitted(peers: list[bytes]) -> int:
+        return sum(ledger.admit(peer, job(), 0.0) is None for peer in peers for _ in range(2))
+
+    elsewhere = greeted(True)
+    assert admitted(elsewhere) == MAX_JOBS // 4
+    here = greeted(False)
+    assert (len(elsewhere), len(here)) == (MAX_PEERS // 4, MAX_PEERS)
+    assert admitted(here) == MAX_JOBS
 
 
 def test_a_slow_client_gets_the_newest_of_each_kind(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:

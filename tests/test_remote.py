@@ -23,6 +23,7 @@ from zmq.utils import z85
 from caesura import cli, pairing, paths, rendezvous, wire
 from caesura.engine.front import CannotListen, Front
 from caesura.engine.gate import Gate
+from caesura.engine.ledger import ELSEWHERE, MAX_PEERS
 from caesura.server import remote
 from caesura.server.engine import Engine, EngineFailed, EngineUnavailable
 
@@ -298,6 +299,28 @@ async def test_a_local_client_and_one_elsewhere_may_have_the_same_name(desk: Des
         assert status.clients == ("door 0", "door 1")
         assert not await asyncio.to_thread(found.poll, 100)
     for found in doors:
+        found.close()
+
+
+async def test_paired_machines_leave_room_for_the_editors_of_this_one(desk: Desk) -> None:
+    keys = pairing.keys()
+    crowd = [dealer(desk.address, desk.key(), keys) for _ in range(MAX_PEERS // ELSEWHERE)]
+
+    async def state(found: zmq.Socket[bytes]) -> str:
+        found.send(wire.encode(wire.Hello(wire.PROTOCOL, "test", "crowd")))
+        assert await asyncio.to_thread(found.poll, 5000)
+        welcome = wire.decode_engine(found.recv())
+        assert isinstance(welcome, wire.Welcome)
+        return f"{welcome.state} {welcome.message}".rstrip()
+
+    assert {await state(found) for found in crowd} == {"ready"}
+    late = dealer(desk.address, desk.key(), keys)
+    assert await state(late) == "failed Too many clients are connected to this engine."
+    with desk.at():
+        (place,) = rendezvous.running()
+        async with running(Engine(client="desk", spawn=False, place=place)) as own:
+            assert await answer(own, job()) == "answer"
+    for found in (*crowd, late):
         found.close()
 
 
