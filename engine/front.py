@@ -13,7 +13,7 @@ import msgspec
 import zmq
 
 from caesura import pairing, wire
-from caesura.engine.gate import LOCAL, REMOTE, Gate
+from caesura.engine.gate import LOCAL, REMOTE, TRIAL_S, Gate
 
 MAX_BACKLOG = 64  # events kept for a client that does not read
 MAX_SLOW_S = 5.0
@@ -56,7 +56,8 @@ class Front:
         return [self._gate.socket, *self._doors]
 
     def listen(self, address: str, keys: pairing.Keys) -> None:
-        """Let paired machines in, at one address. Raises CannotListen, also where a stranger would be let in."""
+        """Let paired machines in, at one address. Raises CannotListen, also where a stranger would be let in, or where
+        that is not known."""
         endpoint = f"tcp://{pairing.own_address(address)}"
         door = self._add(REMOTE)
         door.setsockopt(zmq.IPV6, int(address.startswith("[")))
@@ -68,7 +69,13 @@ class Front:
             door.bind(endpoint)
         except zmq.ZMQError as error:
             raise CannotListen(f"The engine cannot listen at {address}: {error.strerror}.") from error
-        if not self._gate.refuses_strangers(endpoint, keys.public):
+        refuses = self._gate.refuses_strangers(endpoint, keys.public)
+        if refuses is None:
+            unsure = (
+                f"Whether strangers are refused at {address} is not known: nobody said so within {TRIAL_S:g} seconds."
+            )
+            raise CannotListen(f"{unsure} The engine does not listen; try again when the machine has less to do.")
+        if not refuses:
             raise CannotListen(f"A stranger was not refused at {address}, so the engine does not listen; report this.")
 
     def receive(self) -> tuple[bytes, wire.ClientMessage] | None:
