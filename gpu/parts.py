@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 MIB = 1 << 20
-PART = 8 * MIB  # small enough to fill loads well
-UP, UP_FILES = 60 * MIB, 10_000  # a load up; the checkout takes the rest of 64 MiB
-BACK, BACK_FILES = 60 * MIB, 8
+PART = 4 * MIB  # small enough to fill loads well
+UP, UP_FILES = 63 * MIB, 10_000  # what travels up in a call, the checkout included
+BACK, BACK_FILES = 60 * MIB, 6  # of eight: gpu/queue brings two of its own
 
 
 def sha256(path: Path) -> str:
@@ -23,12 +23,19 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def split(path: Path, folder: Path, size: int) -> list[Path]:
+def size(path: Path) -> int:
+    """Bytes of a file, or of a folder without what is hidden in it; of a link none."""
+    if path.name.startswith(".") or path.name == "__pycache__" or path.is_symlink():
+        return 0
+    return sum(map(size, path.iterdir())) if path.is_dir() else path.stat().st_size
+
+
+def split(path: Path, folder: Path, most: int) -> list[Path]:
     made = []
     with path.open("rb") as file:
-        for number in range(-(-path.stat().st_size // size)):
+        for number in range(-(-path.stat().st_size // most)):
             made.append(folder / f"{path.name}.part{number:02}")
-            made[-1].write_bytes(file.read(size))
+            made[-1].write_bytes(file.read(most))
     return made
 
 
@@ -43,8 +50,7 @@ def loads(paths: Iterable[Path], room: int, most: int) -> list[list[Path]]:
     """First fit, largest first."""
     made: list[list[Path]] = []
     for path in sorted(paths, key=lambda p: (-p.stat().st_size, p.name)):
-        size = path.stat().st_size
-        fitting = (m for m in made if len(m) < most and sum(p.stat().st_size for p in m) + size <= room)
+        fitting = (m for m in made if len(m) < most and sum(map(size, [*m, path])) <= room)
         load = next(fitting, None)
         if load is None:
             made.append(load := [])
@@ -65,7 +71,7 @@ def write_contents(paths: Iterable[Path], target: Path) -> None:
 
 
 def stage(arguments: argparse.Namespace) -> None:
-    """Folders 1, 2, ... of hard links, each one load."""
+    """Folders 1, 2, ... of hard links, each one load beside a checkout without the base."""
     out: Path = arguments.out
     parts = out / "parts"
     shutil.rmtree(parts, ignore_errors=True)
@@ -74,12 +80,14 @@ def stage(arguments: argparse.Namespace) -> None:
     write_contents(files, out / "contents.json")
     for old in out.glob("[0-9]*"):
         shutil.rmtree(old)
-    for number, load in enumerate(loads(files, UP, UP_FILES), 1):
+    room = UP - sum(size(path) for path in Path.cwd().iterdir()) + size(arguments.base)
+    assert room > max(map(size, files)), f"beside the checkout there is room for {room / MIB:.0f} MiB: make it smaller"
+    for number, load in enumerate(loads(files, room, UP_FILES), 1):
         folder = out / str(number)
         folder.mkdir()
         for path in [*load, out / "contents.json"]:
             (folder / path.name).hardlink_to(path)
-        print(f".stage/{number}: {len(load)} files, {sum(p.stat().st_size for p in load) / MIB:.1f} MiB")
+        print(f".stage/{number}: {len(load)} files, {sum(map(size, load)) / MIB:.1f} MiB")
 
 
 def unstage(arguments: argparse.Namespace) -> None:
@@ -125,8 +133,9 @@ def join_model(arguments: argparse.Namespace) -> None:
     model: Path = arguments.model
     model.mkdir(parents=True, exist_ok=True)
     for load in arguments.loads:
-        for path in load.iterdir():
-            shutil.copy(path, model)
+        for name in ("contents.json", *json.loads((load / "contents.json").read_text())):
+            if (load / name).is_file():  # in this load; what gpu/queue brought besides stays out
+                shutil.copy(load / name, model)
     lacking = list(missing(model))
     assert not lacking, f"missing or damaged: {' '.join(lacking)}"
     join(model, model / "base.safetensors")
