@@ -7,12 +7,12 @@ The last line is one JSON document.
 """
 
 import argparse
-import dataclasses
 import itertools
 import json
 import random
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,9 @@ from caesura.engine.models.block_llama import MATRICES, Config
 from batches import CANVASES, PREFIX, SUFFIX, collate  # isort: skip  (training/, on the path by gpu/env)
 from examples import BUCKETS, HEAD, TAIL, CanvasExample, Example  # isort: skip
 from net import Net, losses, objective  # isort: skip
+from measuring import BANDWIDTH, Book, Line, Name, captured, clock, table, wait  # isort: skip  (beside this script)
 
 SHAPES = list(itertools.product((1, 16), (128, 512, 768), (16, 32, 64, 128)))  # batch, context, canvas
-BANDWIDTH = 4.3e12  # bytes a second: a device-to-device copy on one H200
 
 
 def random_weights(config: Config, device: str) -> dict[str, Tensor]:
@@ -42,64 +42,37 @@ def random_weights(config: Config, device: str) -> dict[str, Tensor]:
     return out
 
 
-def wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
-def clock(call: Callable[[], object], device: str, repeats: int) -> dict[str, float]:
-    """p50 and p95 in ms, after three calls that do not count."""
-    times = []
-    for _ in range(repeats + 3):
-        wait(device)
-        began = time.perf_counter()
-        call()
-        wait(device)
-        times.append((time.perf_counter() - began) * 1e3)
-    ordered = sorted(times[3:])
-    return {"p50_ms": ordered[len(ordered) // 2], "p95_ms": ordered[int(len(ordered) * 0.95)]}
-
-
-def captured(call: Callable[[], object]) -> Callable[[], object]:
-    """The same work as one graph."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph.replay
-
-
 def forward(net: Net, *canvas: Any) -> Tensor:
     return linear(net.canvas(*canvas), net.table())
 
 
 @torch.no_grad()
-def steps(config: Config, device: str, repeats: int, shapes: Iterable[tuple[int, int, int]]) -> list[dict[str, Any]]:
+def step(net: Net, config: Config, device: str, repeats: int, name: Name) -> Line:
     """Canvas rows, head included, over cached contexts."""
-    net = Net(config, random_weights(config, device), "all", device=device)
-    net.trained = {name: torch.nn.Parameter(p.bfloat16()) for name, p in net.trained.items()}
-    found = []
-    for batch, context, rows in shapes:
-        _, held = net.context(torch.randint(config.vocab_size, (batch, context), device=device))
-        ids = torch.randint(config.vocab_size, (batch, 1, rows), device=device)
-        start = torch.full((batch, 1), context, device=device)
-        keys = torch.ones(batch, 1, rows, dtype=torch.bool, device=device)
-        causal = torch.zeros(batch, 1, dtype=torch.bool, device=device)
+    batch, rows, context = name["batch"], name["canvas"], name["context"]
+    _, held = net.context(torch.randint(config.vocab_size, (batch, context), device=device))
+    ids = torch.randint(config.vocab_size, (batch, 1, rows), device=device)
+    start = torch.full((batch, 1), context, device=device)
+    keys = torch.ones(batch, 1, rows, dtype=torch.bool, device=device)
+    causal = torch.zeros(batch, 1, dtype=torch.bool, device=device)
+    once = partial(forward, net, ids, start, keys, causal, held)
+    line = clock(once, device, repeats)
+    line |= (
+        {f"graph_{n}": ms for n, ms in clock(captured(once), device, repeats).items() if n != "n"}
+        if device == "cuda"
+        else {}
+    )
+    return line | {"floor_ms": sum(p.numel() for p in net.trained.values()) * 2 / BANDWIDTH * 1e3}
 
-        step = partial(forward, net, ids, start, keys, causal, held)
 
-        line: dict[str, Any] = {"context": context, "canvas": rows, "batch": batch}
-        line |= {"plain": clock(step, device, repeats)}
-        line |= {"graph": clock(captured(step), device, repeats)} if device == "cuda" else {}
-        floor = sum(p.numel() for p in net.trained.values()) * 2 / BANDWIDTH * 1e3
-        print(f"context {context:4} canvas {rows:4} batch {batch:3}: {line} (floor {floor:.3f} ms)", flush=True)
-        found.append(line | {"floor_ms": floor})
-    return found
+def steps(book: Book, config: Config, device: str, repeats: int, shapes: Iterable[tuple[int, int, int]]) -> None:
+    fields = "batch", "context", "canvas"
+    names = [{"measure": "embedded step", **dict(zip(fields, shape, strict=True))} for shape in shapes]
+    if book.plan(names):
+        net = Net(config, random_weights(config, device), "all", device=device)
+        net.trained = {name: torch.nn.Parameter(p.bfloat16()) for name, p in net.trained.items()}
+        for name in names:
+            book.measure(name, partial(step, net, config, device, repeats, name))
 
 
 def synthetic(config: Config, contexts: int, bucket: int) -> dict[str, Tensor]:
@@ -117,63 +90,56 @@ def synthetic(config: Config, contexts: int, bucket: int) -> dict[str, Tensor]:
     return collate(made, bucket)
 
 
-def training(config: Config, device: str, contexts: int, repeats: int, *, compile: bool) -> list[dict[str, Any]]:
-    found = []
+def training(config: Config, device: str, contexts: int, repeats: int, *, compiled: bool) -> Line:
+    """Two steps, of a batch of each size of canvas."""
     batches = [{n: t.to(device) for n, t in synthetic(config, contexts, b).items()} for b in BUCKETS]
     rows = [batch["context"].numel() + batch["ids"].numel() for batch in batches]
-    for compiled in (False, True)[: 1 + compile]:
-        net = Net(config, random_weights(config, device), "all", device=device, compiled=compiled)
-        optimizer = torch.optim.AdamW(net.trained.values(), lr=1e-5, fused=True)
+    net = Net(config, random_weights(config, device), "all", device=device, compiled=compiled)
+    optimizer = torch.optim.AdamW(net.trained.values(), lr=1e-5, fused=True)
 
-        def both(net: Net = net, optimizer: torch.optim.Optimizer = optimizer) -> None:
-            for batch in batches:
-                out = losses(net, batch, config.vocab_size + 1)
-                (objective(out, batch["start"].numel()) + out.causal).backward()
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
+    def both() -> None:
+        for batch in batches:
+            out = losses(net, batch, config.vocab_size + 1)
+            (objective(out, batch["start"].numel()) + out.causal).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
-        began = time.perf_counter()
-        both()
-        wait(device)
-        first = time.perf_counter() - began
-        ms = clock(both, device, max(1, repeats))["p50_ms"]
-        line: dict[str, Any] = {"compiled": compiled, "contexts": contexts, "rows_per_s": round(sum(rows) / ms * 1e3)}
-        line |= {"first_s": round(first, 1), "two_steps_ms": round(ms, 1)}
-        line |= {"peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1)} if device == "cuda" else {}
-        print(f"training: {line}", flush=True)
-        found.append(line)
-    return found
+    began = time.perf_counter()
+    both()
+    wait(device)
+    first = time.perf_counter() - began
+    times = clock(both, device, max(1, repeats))
+    line: Line = {**times, "contexts": contexts, "rows_per_s": sum(rows) / times["p50_ms"] * 1e3, "first_s": first}
+    return line | ({"peak_gib": torch.cuda.max_memory_allocated() / 2**30} if device == "cuda" else {})
 
 
-def report(document: dict[str, Any], device: str, out: Path | None) -> None:
-    """One JSON line on stdout, and in `out` where that is wanted, with the machine it is from."""
-    machine = torch.cuda.get_device_name() if device == "cuda" else "cpu"
-    text = json.dumps({"machine": machine, "torch": torch.__version__, **document})
-    if out:
-        out.write_text(text + "\n")
-    print(text)
-
-
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument(
-        "--config", type=Path, default=Path(__file__).parents[1] / "engine" / "embedded" / "config.json"
-    )
     parser.add_argument("--contexts", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=50)
-    parser.add_argument("--tiny", action="store_true", help="one shape, nothing compiled (for the tests)")
-    parser.add_argument("--out", type=Path, help="file for the JSON document")
+    parser.add_argument("--tiny", action="store_true", help="every size small and nothing compiled, for a CPU")
+    parser.add_argument("--seconds", type=float, default=500, help="after which nothing more is begun")
+    parser.add_argument("--book", type=Path, required=True, help="file of lines; what is in it is not measured again")
+    parser.add_argument("--out", type=Path, help="file for all of it as one JSON document")
     arguments = parser.parse_args()
-    config = Config.read(json.loads(arguments.config.read_text()))
-    device: str = arguments.device
-    document = {
-        "shape": dataclasses.asdict(config),
-        "steps": steps(config, device, arguments.repeats, SHAPES[:1] if arguments.tiny else SHAPES),
-        "training": training(config, device, arguments.contexts, arguments.repeats // 5, compile=not arguments.tiny),
-    }
-    report(document, device, arguments.out)
+    sizes = json.loads((Path(__file__).parents[1] / "engine" / "embedded" / "config.json").read_text())
+    device, contexts, repeats, tiny = arguments.device, arguments.contexts, arguments.repeats, arguments.tiny
+    if tiny:
+        sizes |= {"vocab_size": 64, "hidden_size": 64, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2}
+        sizes, contexts, repeats = sizes | {"intermediate_size": 96}, 1, 1
+    config, book = Config.read(sizes), Book(arguments.book, device, arguments.seconds)
+    steps(book, config, device, repeats, SHAPES[:1] if tiny else SHAPES)
+    for compiled in (False, True)[: 1 if tiny else 2]:
+        name = {"measure": "training", "compiled": compiled}
+        if book.plan([name]):
+            book.measure(name, partial(training, config, device, contexts, repeats // 5, compiled=compiled))
+    columns = ("batch", "context", "canvas", "p50_ms", "p95_ms", "graph_p50_ms", "graph_p95_ms", "floor_ms")
+    table("A step of the embedded model's shape, bf16", columns, book.lines(measure="embedded step"))
+    columns = ("compiled", "contexts", "rows_per_s", "p50_ms", "first_s", "peak_gib")
+    table("Two training steps", columns, book.lines(measure="training"))
+    return book.report(arguments.out)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,138 +1,234 @@
-"""Denoise steps of DiffusionGemma's 26B shape, random weights, beside the least time that its bytes take and beside
-Transformers in the same run, where its version has the model.
+"""DiffusionGemma at its 26B shape with random weights, as the engine serves it: recorded steps, each launched before
+the host has heard of the one before (engine/graphs.py), beside the same steps launched anew, and beside the least time
+that their bytes and FLOP take. Of each precision, in this order:
 
-Every precision that fits is timed, each step launched anew and as a recorded one (a CUDA graph). Matrices of FP8 and
-NVFP4 are decoded in the kernels that use them; beyond 512 rows those outside the experts are widened one by one.
+protocol: the fixed work of vLLM's published figure, 1,024 tokens behind 1,024 in canvases of 256, each 16 denoise
+    forwards and one that commits it, and no stop. Also with the commit riding along in the next one's first forward.
+infill: a key of four tokens behind a warm context, and its whole canvas in few steps, without a suffix and with its
+    head pinned in the canvas.
+steps: a step of each canvas behind each context. Last, of Transformers, where its version has the model.
+
+Matrices of FP8 and NVFP4 are decoded in the kernels that use them.
 """
 
 import argparse
-import json
+import gc
+import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from caesura.engine import memory, renoise
-from caesura.engine.canvas import Canvas, HoleState, Slot
+from caesura.engine import denoise, memory
+from caesura.engine.cache import KV
+from caesura.engine.canvas import HEAD, Canvas, HoleState, Slot, Vocabulary
 from caesura.engine.denoise import Denoising
-from caesura.engine.graphs import Common, Recording
-from caesura.engine.models import Run
-from caesura.engine.models._diffusion_gemma_files import Conditioner, Layer, Shape, Weights
+from caesura.engine.graphs import Graphs
 from caesura.engine.models.diffusion_gemma import Config, DiffusionGemma, kept
-from caesura.engine.noise import Schedule
+from caesura.engine.noise import Uniform
 from caesura.engine.samplers import entropy_bound
-from caesura.kernels import fp8, nvfp4
-from caesura.kernels.linear import Dense, Linear
 
-from embedded import BANDWIDTH, clock, report  # isort: skip  (beside this script)
-from roofline import bound_ms, work  # isort: skip  (bench/, on the path by gpu/env)
+from counted import floor_ms, work  # isort: skip  (beside this script)
+from measuring import Book, Line, Name, clock, spread, table, wait  # isort: skip
+from stand_in import FORMS, model, sizes  # isort: skip
 
-HERE = Path(__file__).parent
-BYTES = {"bf16": 2.0, "fp8": 1.0, "nvfp4": 0.5625}  # a weight, scales included
-PEAK = 790e12  # FLOP a second in bfloat16: matrix products run in it whatever is stored
-CANVASES, CONTEXTS = (16, 32, 64, 128, 256), (2048, 8192, 32768)
-Make = Callable[..., Linear]
-
-
-def maker(form: str, device: str) -> Make:
-    """Random matrices in that precision, drawn as they are stored: quantising 26 billion numbers takes too long."""
-
-    def make(*shape: int) -> Linear:
-        *outer, rows, columns = shape
-        if form == "bf16":
-            return Dense(torch.randn(shape, device=device, dtype=torch.bfloat16) * 0.02)
-        if form == "fp8":
-            codes = torch.randn(shape, device=device, dtype=torch.bfloat16).to(torch.float8_e4m3fn)
-            return fp8.Linear(codes, torch.full((*outer, rows, 1), 0.02, device=device))
-        codes = torch.randint(256, (*outer, rows, columns // 2), dtype=torch.uint8, device=device)
-        scale = torch.ones(*outer, rows, columns // nvfp4.GROUP, device=device).to(torch.float8_e4m3fn)
-        return nvfp4.Linear(codes, scale, torch.full((*outer, rows, 1), 0.01, device=device))
-
-    return make
+TRANSFORMERS = "transformers"
+KEY = 4  # tokens that a key adds to the context
+WAYS = ("anew", "served", "served, commit rides along")
+VLLM = {"way": "vLLM 0.33, published, FP8", "forwards": 17, "ms_a_forward": 11.3, "tokens_s": 1288.0}
+AIM = {"way": "aim", "forwards": 17, "ms_a_forward": 8.5, "tokens_s": 1800.0}
 
 
-def random_weights(c: Config, form: str, device: str) -> Weights:
-    make, dense, d = maker(form, device), maker("bf16", device), c.hidden_size
-    one = torch.ones(d, device=device)
+class Plan(NamedTuple):
+    """What is measured: tokens, rows, steps. `denoising` are the forwards of a canvas of the protocol."""
 
-    def layer(shape: Shape) -> Layer:
-        q, kv = c.num_heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        head = torch.ones(shape.head_dim, device=device)
-        half = torch.ones(max(d, c.num_experts), device=device, dtype=torch.bfloat16)
-        return Layer(
-            shape,
-            *[one] * 7,
-            q=make(q, d),
-            k=make(kv, d),
-            v=make(kv, d) if shape.sliding else None,
-            o=make(d, q),
-            q_norm=head,
-            k_norm=head,
-            gate=make(c.intermediate_size, d),
-            up=make(c.intermediate_size, d),
-            down=make(d, c.intermediate_size),
-            router=dense(c.num_experts, d).dense(torch.bfloat16),
-            router_scale=half[:d],
-            expert_scale=half[: c.num_experts],
-            expert_gate_up=make(c.num_experts, 2 * c.moe_intermediate_size, d),
-            expert_down=make(c.num_experts, d, c.moe_intermediate_size),
-            scalar=half[:2] * 0.5,
-        )
-
-    embed = dense(c.vocab_size, d).dense(torch.bfloat16)
-    wide = (c.intermediate_size, d)
-    conditioner = Conditioner(one, dense(*wide), dense(*wide), dense(*reversed(wide)))
-    return Weights(embed, embed, one, conditioner, [layer(shape) for shape in c.shapes])
+    prompt: int = 1024
+    canvases: int = 4
+    denoising: int = 16
+    warm: Sequence[int] = (2048, 8192)
+    slots: Sequence[int] = (16, 32, 64)
+    pins: Sequence[int] = (0, HEAD)
+    few: Sequence[int] = (2, 4, 8)
+    contexts: Sequence[int] = (2048, 8192, 32768)
+    rows: Sequence[int] = (16, 32, 64, 128, 256)
+    repeats: int = 20
 
 
-def ours(model: DiffusionGemma, context: int, canvas: int) -> tuple[Callable[[], object], Callable[[], object]]:
-    """A whole step in the middle of a canvas: forward, draw, acceptance, conditioning, and the host told of it;
-    launched anew each time, and recorded once."""
-    device, schedule = torch.device(model.device), Schedule()
-    generator = torch.Generator(device).manual_seed(0)
-    kv = model.cache().lease([])
-    ids = torch.randint(model.width, (context,), generator=generator, device=device).tolist()
-    for start in range(0, context, model.chunk):
-        model.prefill(ids[start : start + model.chunk], kv)
-    free, stops = torch.zeros(model.width, device=device), torch.tensor([], dtype=torch.int64, device=device)
-    row = Canvas([], [Slot(0) for _ in range(canvas)], [], [HoleState(False, canvas)], None)  # type: ignore[arg-type]
-    w = Denoising(row, kv, entropy_bound.select, 48, generator, step=24)
-    w.state = renoise.start(model, [0] * canvas, generator)
-    every = torch.ones(canvas, dtype=torch.bool, device=device)
-    terms = renoise.Terms(every, ~every, ~every, stops, schedule.confidence)
-
-    def launched() -> None:
-        assert w.state is not None
-        at = range(context, context + canvas)
-        hidden = model.hidden([Run(kv, w.state.ids.tolist(), at, conditioning=w.state.conditioning)])
-        asked = renoise.Asked(hidden, schedule.temperature(24, 48), [free] * canvas, [True] * canvas)
-        outlook, chances = renoise.outlooks(model, [asked])[0], renoise.chances(model, canvas, generator)
-        w.state, told = renoise.decide(model, schedule, w.state, outlook, entropy_bound.select, 24, 48, terms, chances)
-        told.tolist()
-
-    launched()  # makes room for the canvas
-    common = Common(model, schedule, entropy_bound.select, free.expand(4, -1).contiguous(), stops)
-    recording = Recording(common, kv, canvas)
-    recording.capture(None)
-
-    def recorded() -> None:
-        following = recording.launch(w, w.step)
-        w.state = following.state
-        following.receive()
-
-    return launched, recorded
+TINY = Plan(24, 2, 4, (40,), (4,), (0, 2), (2,), (24, 40), (4, 16), 1)
 
 
-def theirs(config: dict[str, Any], device: str) -> Callable[[int, int], Callable[[], object]] | str:
-    """Transformers on the same shape, or why not."""
-    try:
-        from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, DynamicCache
-    except ImportError as error:
-        return f"not measured: {error}"
+def protocols(form: str) -> list[Name]:
+    return [{"measure": "protocol", "form": form, "way": way} for way in WAYS]
+
+
+def infills(plan: Plan, form: str) -> list[Name]:
+    return [
+        {"measure": "infill", "form": form, "context": context, "slots": slots, "pins": pins, "steps": steps}
+        for context in plan.warm
+        for pins in plan.pins
+        for slots in plan.slots
+        for steps in plan.few
+    ]
+
+
+def steps(plan: Plan, form: str) -> list[Name]:
+    shapes = [(context, rows) for context in plan.contexts for rows in plan.rows]
+    return [{"measure": "steps", "form": form, "context": context, "canvas": rows} for context, rows in shapes]
+
+
+class Served:
+    """A model with its recordings, as the scheduler has them, and contexts to stand behind."""
+
+    def __init__(self, model: DiffusionGemma, plan: Plan) -> None:
+        assert isinstance(model.noise, Uniform)
+        self.model, self.plan, self.vocabulary = model, plan, Vocabulary(model)
+        self.graphs = Graphs(model, model.noise.schedule, entropy_bound.select, self.vocabulary)
+        self.generator = torch.Generator(model.device).manual_seed(0)
+        self.replayed = 0  # steps
+        self._contexts = dict[int, KV]()
+        if model.device.startswith("cuda"):
+            self.graphs.rehearse()
+
+    def __repr__(self) -> str:
+        return f"<Served {self.model} {self.replayed} steps replayed>"
+
+    def replay(self, work: Sequence[Denoising]) -> Sequence[Denoising]:
+        left = self.graphs.step(work)
+        self.replayed += len(work) - len(left)
+        return left
+
+    def text(self, count: int) -> list[int]:
+        ids: list[int] = torch.randint(
+            self.model.width, (count,), generator=self.generator, device=self.model.device
+        ).tolist()
+        return ids
+
+    def read(self, ids: Sequence[int], kv: KV) -> None:
+        for start in range(0, len(ids), self.model.chunk):
+            self.model.prefill(ids[start : start + self.model.chunk], kv)
+
+    def behind(self, context: int) -> KV:
+        """That much context, with room for any canvas, behind which steps are recorded from now on. One is kept."""
+        if context not in self._contexts:
+            self._contexts.clear()
+            kv = self._contexts[context] = self.model.cache().lease([])
+            self.read(self.text(context), kv)
+            kv.reserve(KEY + max(self.plan.rows) + HEAD)
+            self.fill(self.canvas(kv, min(self.plan.rows), 2), self.replay)
+        return self._contexts[context]
+
+    def canvas(self, kv: KV, slots: int, of: int, *, pins: int = 0, fresh: Sequence[int] = ()) -> Denoising:
+        row = Canvas([], [Slot(0) for _ in range(slots)], self.text(pins), [HoleState(False, slots)], self.vocabulary)
+        return Denoising(row, kv, entropy_bound.select, of, self.generator, fresh=fresh)
+
+    def fill(self, w: Denoising, replay: denoise.Replay | None) -> list[float]:
+        """All its steps, whatever comes of them: the ms of each until the host had heard of it."""
+        found = []
+        for _ in range(w.of):
+            began = time.perf_counter()
+            denoise.step(self.model, [w], replay)
+            found.append((time.perf_counter() - began) * 1e3)
+        return found
+
+    # What is measured
+
+    def protocol(self, way: str) -> Line:
+        """Times are of one canvas, with its commit."""
+        plan, model, rows = self.plan, self.model, self.model.config.canvas_length
+        rides, replay = way == WAYS[2], None if way == WAYS[0] else self.replay
+        kv = model.cache().lease([])
+        kv.reserve(plan.prompt + (plan.canvases + 1) * rows)  # nothing moves on the way
+        prompts, canvases = [], []
+        for number in range(2 + plan.repeats // 4):
+            kv.truncate(0)
+            began = now(model.device)
+            self.read(self.text(plan.prompt), kv)
+            prompts.append(now(model.device) - began)
+            best, before = list[int](), self.replayed
+            for _ in range(plan.canvases):
+                began = now(model.device)
+                w = self.canvas(kv, rows, plan.denoising, fresh=best if rides else ())
+                self.fill(w, replay)
+                best = [slot.draft or 0 for slot in w.canvas.slots]
+                if not rides:
+                    model.prefill(best, kv)
+                canvases += [now(model.device) - began] if number else []
+        times, forwards = spread(canvases), plan.denoising + (not rides)
+        each = [floor_ms(model, rows, plan.prompt + at * rows) for at in range(plan.canvases)]
+        commit = 0.0 if rides else floor_ms(model, rows, plan.prompt, canvas=False)
+        floor = plan.denoising * sum(each) / len(each) + commit
+        ms, whole = times["p50_ms"], plan.canvases * times["p50_ms"] + spread(prompts)["p50_ms"]
+        return {
+            **times,
+            "forwards": forwards,
+            "ms_a_forward": ms / forwards,
+            "tokens_s": rows / ms * 1e3,
+            "prompt_ms": spread(prompts)["p50_ms"],
+            "tokens_s_with_prompt": plan.canvases * rows / whole * 1e3,
+            "floor_ms": floor,
+            "of_floor": floor / ms,
+            "replayed": (self.replayed - before) // plan.canvases,
+        }
+
+    def infill(self, context: int, slots: int, pins: int, steps: int) -> Line:
+        kv, times, rows = self.behind(context), [], slots + pins
+        for _ in range(3 + self.plan.repeats):
+            typed, before = self.text(KEY), self.replayed
+            began = now(self.model.device)
+            self.fill(self.canvas(kv, slots, steps, pins=pins, fresh=typed), self.replay)
+            times.append(now(self.model.device) - began)
+            kv.truncate(context)
+        floor = steps * floor_ms(self.model, rows, context)
+        found = spread(times[3:])
+        return {**found, "floor_ms": floor, "of_floor": floor / found["p50_ms"], "replayed": self.replayed - before}
+
+    def step(self, context: int, canvas: int) -> Line:
+        """In the middle of a canvas: the first steps wait for the compiler and the recording, the last one has no next
+        one to launch."""
+        kv, of, before = self.behind(context), 5 + self.plan.repeats, self.replayed
+        anew = spread(self.fill(self.canvas(kv, canvas, of), None)[4:-1])
+        served = spread(self.fill(self.canvas(kv, canvas, of), self.replay)[4:-1])
+        parts = work(self.model, canvas, context).values()
+        moved, floor = sum(part.bytes for part in parts), floor_ms(self.model, canvas, context)
+        return {
+            **served,
+            **{f"anew_{name}": ms for name, ms in anew.items() if name != "n"},
+            "gb": moved / 1e9,
+            "gflop": sum(part.flops for part in parts) / 1e9,
+            "gb_s": moved / served["p50_ms"] / 1e6,
+            "floor_ms": floor,
+            "of_floor": floor / served["p50_ms"],
+            "replayed": self.replayed - before,
+            **held(self.model.device),
+        }
+
+
+def held(device: str) -> Line:
+    """All that is in the device's memory: weights, a context, recorded steps."""
+    return {"held_gib": torch.cuda.memory_allocated() / memory.GIB} if device.startswith("cuda") else {}
+
+
+def now(device: str) -> float:
+    """ms; the device has done all that it was given."""
+    wait(device)
+    return time.perf_counter() * 1e3
+
+
+def theirs(config: dict[str, Any], device: str) -> Callable[[int, int], Callable[[], object]]:
+    """Transformers on the same shape: what a step calls behind that context, with that canvas."""
+    from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, DynamicCache
+    from transformers.models.gemma4.configuration_gemma4 import Gemma4VisionConfig
+
+    sees = Gemma4VisionConfig(
+        hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
+    )  # unused
     with torch.device("meta"):
-        model = DiffusionGemmaForBlockDiffusion(DiffusionGemmaConfig(**config)).to(torch.bfloat16)
+        full = DiffusionGemmaConfig(**config, vision_config=sees)  # 5.17 builds no model without one
+        model = DiffusionGemmaForBlockDiffusion(full).to(torch.bfloat16)
     model = model.to_empty(device=device).eval()
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
@@ -159,55 +255,69 @@ def theirs(config: dict[str, Any], device: str) -> Callable[[int, int], Callable
     return step
 
 
-def measure(
-    config: dict[str, Any], device: str, forms: Sequence[str], shapes: Iterable[tuple[int, int]], repeats: int
-) -> list[dict[str, Any]]:
-    """One line for each precision, context and canvas."""
-    c, text = Config.read(config), config["text_config"]
-    shapes, lines = list(shapes), list[dict[str, Any]]()
-    for form in forms:
-        model = DiffusionGemma("random", c, random_weights(c, form, device), None, CONTEXTS[-1])  # type: ignore[arg-type]
-        held = torch.cuda.max_memory_allocated() if device == "cuda" else 0
-        for context, canvas in shapes:
-            floor = bound_ms(work(text, canvas, context, BYTES[form]), BANDWIDTH, PEAK)
-            line = {"form": form, "context": context, "canvas": canvas, "floor_ms": round(floor, 3)}
-            launched, recorded = ours(model, context, canvas)
-            line |= clock(launched, device, repeats)
-            line |= {f"graph_{name}": ms for name, ms in clock(recorded, device, repeats).items()}
-            lines.append(line | {"weights_gib": round(held / memory.GIB, 1)})
-            print(lines[-1], flush=True)
-        del model
-        if device == "cuda":
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-    peer = theirs(config, device)
-    for context, canvas in shapes if callable(peer) else ():
-        lines.append({"form": "transformers bf16", "context": context, "canvas": canvas})
-        lines[-1] |= clock(peer(context, canvas), device, repeats)  # type: ignore[operator]
-        print(lines[-1], flush=True)
-    if isinstance(peer, str):
-        lines.append({"form": "transformers bf16", "note": peer})
-    return lines
+def measure(book: Book, plan: Plan, config: dict[str, Any], form: str, device: str) -> None:
+    if form == TRANSFORMERS:
+        if book.plan(names := steps(plan, form)):
+            try:
+                peer = theirs(config, device)
+            except Exception as error:  # of another version, or too large
+                book.fail(names, error)
+            for name in names:
+                book.measure(name, lambda n=name: clock(peer(n["context"], n["canvas"]), device, plan.repeats // 2 + 1))
+        return
+    kinds = protocols(form), infills(plan, form), steps(plan, form)
+    if not book.plan([name for names in kinds for name in names]):
+        return
+    try:
+        served = Served(model(config, form, device, max(plan.contexts)), plan)
+    except Exception as error:
+        return book.fail([name for names in kinds for name in names], error)
+    ways: Iterable[Callable[..., Line]] = (served.protocol, served.infill, served.step)
+    for names, way in zip(kinds, ways, strict=True):
+        for name in names:
+            book.measure(name, partial(way, **{n: v for n, v in name.items() if n not in ("measure", "form")}))
 
 
-def main() -> None:
+def show(book: Book, form: str) -> None:
+    times = ("p50_ms", "p95_ms", "n", "floor_ms", "of_floor", "replayed")
+    if form == TRANSFORMERS:
+        return table("A step of Transformers, bf16", ("context", "canvas", *times[:3]), book.lines(form=form))
+    columns = ("way", "forwards", "ms_a_forward", "tokens_s", "tokens_s_with_prompt", "prompt_ms", *times)
+    lines = [*book.lines(measure="protocol", form=form), VLLM, AIM]
+    table(f"{form}: canvases of fixed work; times of one with its commit", columns, lines)
+    columns = ("context", "pins", "slots", "steps", *times)
+    table(
+        f"{form}: a key behind a warm context, and its whole canvas", columns, book.lines(measure="infill", form=form)
+    )
+    columns = ("context", "canvas", "gb", "gflop", *times, "gb_s", "anew_p50_ms", "anew_p95_ms", "held_gib")
+    table(f"{form}: a step", columns, book.lines(measure="steps", form=form))
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("forms", nargs="*", default=[*FORMS, TRANSFORMERS], help="of bf16, fp8, nvfp4, transformers")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--config", type=Path, default=HERE / "diffusiongemma-26b.json")
-    parser.add_argument("--forms", nargs="+", default=list(BYTES), choices=list(BYTES))
-    parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--tiny", action="store_true", help="one shape (for the tests)")
-    parser.add_argument("--out", type=Path, help="file for the JSON document")
+    parser.add_argument("--tiny", action="store_true", help="every size small, for a CPU")
+    parser.add_argument("--seconds", type=float, default=500, help="after which nothing more is begun")
+    parser.add_argument("--book", type=Path, required=True, help="file of lines; what is in it is not measured again")
+    parser.add_argument("--out", type=Path, help="file for all of it as one JSON document")
     arguments = parser.parse_args()
-    config = json.loads(arguments.config.read_text())
-    device: str = arguments.device
-    shapes = [(64, 16)] if arguments.tiny else [(n, c) for n in CONTEXTS for c in CANVASES]
-    document = {
-        "kv_gib": {n: round(memory.of_context(kept(Config.read(config)), n, 2) / memory.GIB, 2) for n in CONTEXTS},
-        "steps": measure(config, device, arguments.forms, shapes, arguments.repeats),
-    }
-    report(document, device, arguments.out)
+    if unknown := set(arguments.forms) - {*FORMS, TRANSFORMERS}:
+        parser.error(f"there is no {', '.join(sorted(unknown))}")
+    config, plan = sizes(tiny=arguments.tiny), TINY if arguments.tiny else Plan()
+    book = Book(arguments.book, arguments.device, arguments.seconds)
+    for form in arguments.forms:
+        measure(book, plan, config, form, arguments.device)
+        gc.collect()
+        if arguments.device == "cuda":
+            torch.cuda.empty_cache()
+    for form in arguments.forms:
+        show(book, form)
+    layers = kept(Config.read(config))
+    for context in plan.contexts:
+        print(f"keys and values of {context:,} tokens: {memory.of_context(layers, context, 2) / memory.GIB:.2f} GiB")
+    return book.report(arguments.out)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

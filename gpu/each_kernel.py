@@ -6,11 +6,11 @@ the L2 cache holds, or it goes through as many copies as are.
 """
 
 import argparse
-import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.nn import functional
@@ -19,10 +19,9 @@ from caesura.engine.models.diffusion_gemma import Config
 from caesura.kernels import attention, experts, fp8, head, matmul, norms, nvfp4, rotary
 from caesura.kernels.linear import Linear
 
-from embedded import BANDWIDTH, captured, clock, report  # isort: skip  (beside this script)
-from gemma import BYTES, PEAK, maker  # isort: skip
+from measuring import BANDWIDTH, PEAK, Book, Line, Name, captured, clock, table  # isort: skip  (beside this script)
+from stand_in import FORMS, maker, sizes  # isort: skip
 
-HERE = Path(__file__).parent
 ROWS, CONTEXTS = (16, 32, 64, 128, 256), (2048, 8192, 32768)
 CACHE = 256 << 20  # bytes; more than any L2
 
@@ -54,7 +53,7 @@ def cases(
         else:  # in bf16 a linear layer is cuBLAS
             for matrix in matrices(c):
                 yield of_linear(matrix, maker(form, device), device, count, cache)
-        yield of_experts(c, maker(form, device), BYTES[form], device, count)
+        yield of_experts(c, maker(form, device), device, count)
 
 
 def of_head(c: Config, device: str, rows: int) -> Case:
@@ -170,61 +169,70 @@ def of_linear(shape: tuple[int, int], make: Callable[..., Linear], device: str, 
     )
 
 
-def of_experts(c: Config, make: Callable[..., Linear], size: float, device: str, rows: int) -> Case:
+def of_experts(c: Config, make: Callable[..., Linear], device: str, rows: int) -> Case:
     width = c.moe_intermediate_size
     gate_up, down = make(c.num_experts, 2 * width, c.hidden_size), make(c.num_experts, c.hidden_size, width)
     x = torch.randn(rows, c.hidden_size, device=device, dtype=torch.bfloat16)
     weights, chosen = torch.randn(rows, c.num_experts, device=device).softmax(-1).topk(c.top_k_experts, -1)
     touched, expert = len(chosen.unique()), 3 * c.hidden_size * width
+    stored = touched / c.num_experts * (gate_up.nbytes + down.nbytes)
     return Case(
-        f"experts, {rows} rows, {touched} touched",
+        f"experts, {rows} rows",
         lambda: experts.launch(x, weights, chosen, gate_up, down),
         lambda: experts.reference(x, weights, chosen, gate_up, down),
-        touched * expert * size + 4 * rows * c.top_k_experts * (c.hidden_size + width),
+        stored + 4 * rows * c.top_k_experts * (c.hidden_size + width),
         2 * rows * c.top_k_experts * expert,
     )
 
 
-def measure(case: Case, form: str, device: str, repeats: int) -> dict[str, Any]:
+def measure(case: Case, device: str, repeats: int) -> Line:
     def timed(call: Callable[[], object]) -> float:
         return clock(call, device, repeats)["p50_ms"] / case.copies
 
     def as_graph(call: Callable[[], object]) -> float:
         return timed(captured(call) if device == "cuda" else call)
 
+    def of_peer(call: Callable[[], object]) -> float | None:
+        try:
+            return as_graph(call)
+        except RuntimeError:  # a product that this torch does not have says nothing of the kernel
+            return None
+
     ms, plain = as_graph(case.kernel), timed(case.plain)
     floor = 1000 * max(case.bytes / BANDWIDTH, case.flops / PEAK)
     return {
-        "kernel": case.name,
-        "form": form,
-        "ms": round(ms, 4),
-        "pytorch_ms": round(plain, 4),
-        **{f"{name}_ms": round(as_graph(call), 4) for name, call in case.peers.items()},
-        "floor_ms": round(floor, 4),
-        "of_floor": round(floor / ms, 3),
-        "gb_s": round(case.bytes / ms / 1e6, 1),
-        "tflop_s": round(case.flops / ms / 1e9, 2),
+        "ms": ms,
+        "pytorch_ms": plain,
+        **{f"{name}_ms": of_peer(call) for name, call in case.peers.items()},
+        "floor_ms": floor,
+        "of_floor": floor / ms,
+        "gb_s": case.bytes / ms / 1e6,
+        "tflop_s": case.flops / ms / 1e9,
     }
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--config", type=Path, default=HERE / "diffusiongemma-26b.json")
-    parser.add_argument("--forms", nargs="+", default=list(BYTES), choices=list(BYTES))
+    parser.add_argument("--forms", nargs="+", default=list(FORMS), choices=FORMS)
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--tiny", action="store_true", help="one shape (for the tests)")
-    parser.add_argument("--out", type=Path, help="file for the JSON document")
+    parser.add_argument("--tiny", action="store_true", help="every size small, for a CPU")
+    parser.add_argument("--seconds", type=float, default=500, help="after which nothing more is begun")
+    parser.add_argument("--book", type=Path, required=True, help="file of lines; what is in it is not measured again")
+    parser.add_argument("--out", type=Path, help="file for all of it as one JSON document")
     arguments = parser.parse_args()
-    config = Config.read(json.loads(arguments.config.read_text()))
+    config, repeats = Config.read(sizes(tiny=arguments.tiny)), 1 if arguments.tiny else arguments.repeats
     rows, contexts, cache = ((3,), (40,), 1) if arguments.tiny else (ROWS, CONTEXTS, CACHE)
-    lines = []
+    book = Book(arguments.book, arguments.device, arguments.seconds)
     for form in arguments.forms:
         for case in cases(config, form, arguments.device, rows, contexts, cache):
-            lines.append(measure(case, form, arguments.device, arguments.repeats))
-            print(lines[-1], flush=True)
-    report({"kernels": lines}, arguments.device, arguments.out)
+            name: Name = {"measure": "kernel", "form": form, "kernel": case.name}
+            book.plan([name])
+            book.measure(name, partial(measure, case, arguments.device, repeats))
+    columns = ("form", "kernel", "ms", "floor_ms", "of_floor", "gb_s", "tflop_s", "pytorch_ms", "cublas_bf16_ms")
+    table("Kernels", (*columns, "scaled_mm_ms"), book.lines())
+    return book.report(arguments.out)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""A DiffusionGemma of random weights, which stands in for the published one in every measurement of time."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from caesura.engine.models._diffusion_gemma_files import Conditioner, Layer, Shape, Weights
+from caesura.engine.models.diffusion_gemma import Config, DiffusionGemma
+from caesura.kernels import fp8, nvfp4
+from caesura.kernels.linear import Dense, Linear
+
+PUBLISHED = Path(__file__).with_name("diffusiongemma-26b.json")
+FORMS = ("bf16", "fp8", "nvfp4")
+Make = Callable[..., Linear]
+
+
+def sizes(*, tiny: bool) -> dict[str, Any]:
+    """The published configuration, or the same with every size small, for a CPU."""
+    config: dict[str, Any] = json.loads(PUBLISHED.read_text())
+    if tiny:
+        small = {"hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 6, "num_attention_heads": 2}
+        small |= {"num_key_value_heads": 2, "num_global_key_value_heads": 1, "head_dim": 16, "global_head_dim": 32}
+        small |= {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16, "vocab_size": 128}
+        config["text_config"] |= small | {"layer_types": config["text_config"]["layer_types"][:6], "sliding_window": 16}
+        config |= {"canvas_length": 16, "boi_token_id": 1, "eoi_token_id": 2, "image_token_id": 3}
+    return config
+
+
+def maker(form: str, device: str) -> Make:
+    """Random matrices in that precision, drawn as they are stored: quantising 26 billion numbers takes too long."""
+
+    def make(*shape: int) -> Linear:
+        *outer, rows, columns = shape
+        if form == "bf16":
+            return Dense(torch.randn(shape, device=device, dtype=torch.bfloat16) * 0.02)
+        if form == "fp8":
+            codes = torch.randn(shape, device=device, dtype=torch.bfloat16).to(torch.float8_e4m3fn)
+            return fp8.Linear(codes, torch.full((*outer, rows, 1), 0.02, device=device))
+        codes = torch.randint(256, (*outer, rows, columns // 2), dtype=torch.uint8, device=device)
+        scale = torch.ones(*outer, rows, columns // nvfp4.GROUP, device=device).to(torch.float8_e4m3fn)
+        return nvfp4.Linear(codes, scale, torch.full((*outer, rows, 1), 0.01, device=device))
+
+    return make
+
+
+def weights(c: Config, form: str, device: str) -> Weights:
+    make, dense, d = maker(form, device), maker("bf16", device), c.hidden_size
+    one = torch.ones(d, device=device)
+
+    def layer(shape: Shape) -> Layer:
+        q, kv = c.num_heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        head = torch.ones(shape.head_dim, device=device)
+        half = torch.ones(max(d, c.num_experts), device=device, dtype=torch.bfloat16)
+        return Layer(
+            shape,
+            *[one] * 7,
+            q=make(q, d),
+            k=make(kv, d),
+            v=make(kv, d) if shape.sliding else None,
+            o=make(d, q),
+            q_norm=head,
+            k_norm=head,
+            gate=make(c.intermediate_size, d),
+            up=make(c.intermediate_size, d),
+            down=make(d, c.intermediate_size),
+            router=dense(c.num_experts, d).dense(torch.bfloat16),
+            router_scale=half[:d],
+            expert_scale=half[: c.num_experts],
+            expert_gate_up=make(c.num_experts, 2 * c.moe_intermediate_size, d),
+            expert_down=make(c.num_experts, d, c.moe_intermediate_size),
+            scalar=half[:2] * 0.5,
+        )
+
+    embed = dense(c.vocab_size, d).dense(torch.bfloat16)
+    wide = (c.intermediate_size, d)
+    conditioner = Conditioner(one, dense(*wide), dense(*wide), dense(*reversed(wide)))
+    return Weights(embed, embed, one, conditioner, [layer(shape) for shape in c.shapes])
+
+
+class Pieces:
+    """As much of a tokenizer as a canvas asks for; its tokens are numbers."""
+
+    def __init__(self, size: int) -> None:
+        self.pieces = [b" %d" % number for number in range(size)]
+
+    def __repr__(self) -> str:
+        return f"<Pieces {len(self.pieces)}>"
+
+    def encode(self, text: str) -> Sequence[int]:
+        return [int(word) for word in text.split()]
+
+
+def model(config: dict[str, Any], form: str, device: str, context: int) -> DiffusionGemma:
+    """Its logits are flat: no slot is ever sure, so no canvas is done before its last step, and the embedding is read
+    a second time for every row."""
+    c = Config.read(config)
+    return DiffusionGemma("random", c, weights(c, form, device), Pieces(c.vocab_size), context)  # type: ignore[arg-type]
