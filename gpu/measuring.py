@@ -82,7 +82,9 @@ class Book:
         return time.monotonic() < self._end and any(self.find(name) is None for name in names)
 
     def find(self, name: Name) -> Line | None:
-        return next((line for line in self._lines if line.items() >= name.items()), None)
+        """What was measured under that name on such a machine."""
+        whole = {**name, **self._machine}
+        return next((line for line in self._lines if line.items() >= whole.items()), None)
 
     def measure(self, name: Name, run: Callable[[], Line]) -> None:
         """Book what `run` finds, unless it is known or time is over."""

@@ -17,7 +17,7 @@ from caesura.kernels import attention, experts, fp8, head, matmul, norms, nvfp4,
 from caesura.kernels.linear import Dense, Linear
 
 HIDDEN, WIDTH, EXPERTS, TOP_K = 2816, 704, 128, 8
-ROWS = (1, 16, 33, 64, 256)
+ROWS = (1, 16, 32, 33, 64, 128, 256)
 
 
 class Absent:

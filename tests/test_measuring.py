@@ -236,13 +236,23 @@ def test_a_failure_is_a_result_and_is_not_tried_again(measuring: ModuleType, tmp
 
 
 def test_a_line_that_was_cut_off_is_measured_again(measuring: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "book").write_text('{"measure": "a", "p50_ms": 1.0}\n{"measure": "b", "p50')
+    measuring.Book(tmp_path / "book", "cpu", 60).measure({"measure": "a"}, lambda: {"p50_ms": 1.0})
+    with (tmp_path / "book").open("a") as file:
+        file.write('{"measure": "b", "p50')
     book = measuring.Book(tmp_path / "book", "cpu", 60)
     assert not book.plan([{"measure": "a"}])
     assert book.plan([{"measure": "b"}])
     book.measure({"measure": "b"}, lambda: {"p50_ms": 2.0})
     again = measuring.Book(tmp_path / "book", "cpu", 60)
     assert not again.plan([{"measure": "a"}, {"measure": "b"}])
+
+
+def test_what_another_machine_measured_is_measured_here(
+    measuring: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measuring.Book(tmp_path / "book", "cpu", 60).measure({"measure": "a"}, lambda: {"p50_ms": 1.0})
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    assert measuring.Book(tmp_path / "book", "cuda", 60).plan([{"measure": "a"}])
 
 
 # The queue
