@@ -137,7 +137,7 @@ class Served:
     # What is measured
 
     def protocol(self, way: str) -> Line:
-        """Times are of one canvas, with its commit."""
+        """Times are of one canvas with its commit, each the mean of those of a run."""
         plan, model, rows = self.plan, self.model, self.model.config.canvas_length
         rides, replay = way == WAYS[2], None if way == WAYS[0] else self.replay
         kv = model.cache().lease([])
@@ -148,15 +148,14 @@ class Served:
             began = now(model.device)
             self.read(self.text(plan.prompt), kv)
             prompts.append(now(model.device) - began)
-            best, before = list[int](), self.replayed
+            best, before, began = list[int](), self.replayed, now(model.device)
             for _ in range(plan.canvases):
-                began = now(model.device)
                 w = self.canvas(kv, rows, plan.denoising, fresh=best if rides else ())
                 self.fill(w, replay)
                 best = [slot.draft or 0 for slot in w.canvas.slots]
                 if not rides:
                     model.prefill(best, kv)
-                canvases += [now(model.device) - began] if number else []
+            canvases += [(now(model.device) - began) / plan.canvases] if number else []  # the first one recorded
         times, forwards = spread(canvases), plan.denoising + (not rides)
         each = [floor_ms(model, rows, plan.prompt + at * rows) for at in range(plan.canvases)]
         commit = 0.0 if rides else floor_ms(model, rows, plan.prompt, canvas=False)
@@ -177,9 +176,9 @@ class Served:
     def infill(self, context: int, slots: int, pins: int, steps: int) -> Line:
         kv, times, rows = self.behind(context), [], slots + pins
         for _ in range(3 + self.plan.repeats):
-            typed, before = self.text(KEY), self.replayed
+            w, before = self.canvas(kv, slots, steps, pins=pins, fresh=self.text(KEY)), self.replayed
             began = now(self.model.device)
-            self.fill(self.canvas(kv, slots, steps, pins=pins, fresh=typed), self.replay)
+            self.fill(w, self.replay)
             times.append(now(self.model.device) - began)
             kv.truncate(context)
         floor = steps * floor_ms(self.model, rows, context)

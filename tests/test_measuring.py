@@ -362,3 +362,35 @@ def test_a_training_that_fails_does_not_keep_the_rest_from_being_measured(machin
     trained(machine)
     machine.says("train", "exit 1")
     assert machine.call(expected=1)[1] == ["train", *ENTRIES]
+
+
+# What travels
+
+
+def test_loads_travel_beside_the_checkout_as_it_is(tmp_path: Path) -> None:
+    """64 MiB a call, without the base, which travels in parts."""
+    mib, stage = 1 << 20, tmp_path / ".stage"
+    (stage / "packs").mkdir(parents=True)
+    for name, size in (("data", 30), ("base", 50), (".stage/packs/a.pack", 7)):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(size * mib)
+    command = [sys.executable, ROOT / "gpu" / "parts.py", "stage", "--base", "base", "--out", ".stage"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    loads = [[path.stat().st_size for path in load.iterdir()] for load in stage.glob("[0-9]*")]
+    assert sum(map(sum, loads)) >= 57 * mib
+    assert max(map(sum, loads)) <= (64 - 30) * mib
+    assert len(loads) == 2
+
+
+def test_for_measuring_alone_the_base_only_gets_out_of_the_way(machine: Machine) -> None:
+    embedded = machine.checkout / "engine" / "embedded"
+    embedded.mkdir(parents=True)
+    (embedded / "base.safetensors").write_text("weights")
+    (machine.checkout / "gpu" / "stage").write_bytes((ROOT / "gpu" / "stage").read_bytes())
+    (machine.checkout / "gpu" / "stage").chmod(0o755)
+    for _ in range(2):
+        script("stage", checkout=machine.checkout, NO_WHEELS=1)
+        assert not list(embedded.iterdir())
+        assert not list((machine.checkout / ".stage").glob("[0-9]*"))
+    script("stage", "--undo", checkout=machine.checkout)
+    assert (embedded / "base.safetensors").read_text() == "weights"
