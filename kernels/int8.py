@@ -9,6 +9,7 @@ dominate and stay in cache between layers only for tiny models: bound by memory 
 """
 
 import warnings
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -34,27 +35,32 @@ def available() -> bool:
     return torch.backends.quantized.engine in ("x86", "fbgemm")
 
 
-class Linear:
-    """Packed weights; call with [..., K] float32, get [..., N] float32. Without FBGEMM the weights stay bfloat16."""
+if TYPE_CHECKING:
+    Packed = Any
+else:  # what TorchScript reads
+    Packed = torch.classes.quantized.LinearPackedParamsBase if available() else Tensor
 
-    def __init__(self, weight: Tensor) -> None:
-        self.rows, self.columns = weight.shape
-        if not available():
-            self._dense = weight.to(torch.bfloat16)
-            return
-        q, scale = quantize(weight.float())
-        zeros = torch.zeros(self.rows, dtype=torch.int64)
-        with warnings.catch_warnings():  # quantised tensors are deprecated in torch 2.13; the packed kernel is not
-            warnings.simplefilter("ignore")
-            packed = torch._make_per_channel_quantized_tensor(q, scale.double(), zeros, 0)
-            self._packed = torch.ops.quantized.linear_prepack(packed, None)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        if not available():
-            return torch.nn.functional.linear(x.to(torch.bfloat16), self._dense).float()
-        flat = x.reshape(-1, self.columns)
-        row = flat.abs().amax(1, keepdim=True).clamp_min(1e-12)
-        out: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
-            flat / row, 1 / 127, 128, self._packed
-        )
-        return out.mul_(row).view(*x.shape[:-1], self.rows)
+def _packed(x: Tensor, packed: Packed) -> Tensor:
+    row = x.abs().amax(1, keepdim=True).clamp_min(1e-12)
+    out: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(x / row, 1 / 127, 128, packed)
+    return out.mul_(row)
+
+
+def _dense(x: Tensor, packed: Packed) -> Tensor:
+    return torch.nn.functional.linear(x.to(torch.bfloat16), packed).float()
+
+
+product = _packed if available() else _dense  # [M, K] float32, packed [N, K] -> [M, N] float32; also in TorchScript
+
+
+def pack(weight: Tensor) -> Packed:
+    """[N, K] for `product`. Without FBGEMM it stays bfloat16."""
+    if not available():
+        return weight.to(torch.bfloat16)
+    q, scale = quantize(weight.float())
+    zeros = torch.zeros(len(weight), dtype=torch.int64)
+    with warnings.catch_warnings():  # quantised tensors are deprecated in torch 2.13; the packed kernel is not
+        warnings.simplefilter("ignore")
+        packed = torch._make_per_channel_quantized_tensor(q, scale.double(), zeros, 0)
+        return torch.ops.quantized.linear_prepack(packed, None)

@@ -1,7 +1,11 @@
 """What a model computes, and the one sentence for every file that is not what it should be."""
 
 import json
+import os
+import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +17,9 @@ from torch import Tensor
 
 from caesura.engine import models, weights
 from caesura.engine.cache import KV
-from caesura.engine.models import ModelError, Run
-from caesura.engine.models.block_llama import MATRICES, SPECIALS, BlockLlama, Config, Matrix
+from caesura.engine.models import ModelError, Run, block_llama
+from caesura.engine.models._llama_layer import times
+from caesura.engine.models.block_llama import MATRICES, SPECIALS, BlockLlama, Config, matrix
 
 from .tiny import CODE, CONFIG
 
@@ -67,10 +72,10 @@ def adapter_of(config: Config, *, zero: bool, seed: int = 0) -> dict[str, Tensor
 
     out = {"special": normal(len(SPECIALS), config.hidden_size)}
     for layer in range(config.num_layers):
-        for matrix in MATRICES:
-            n, k = config.shape(matrix)
-            out[f"layers.{layer}.{matrix}.a"] = normal(4, k)
-            out[f"layers.{layer}.{matrix}.b"] = normal(n, 4) * (0.0 if zero else 1.0)
+        for name in MATRICES:
+            n, k = config.shape(name)
+            out[f"layers.{layer}.{name}.a"] = normal(4, k)
+            out[f"layers.{layer}.{name}.b"] = normal(n, 4) * (0.0 if zero else 1.0)
         if not zero:
             out[f"layers.{layer}.attn_norm"] = 1 + normal(config.hidden_size)
     return out
@@ -207,9 +212,47 @@ def test_with_a_zero_adapter_a_canvas_of_one_slot_is_the_next_token_model(tiny: 
 def test_one_packed_matrix_serves_both_paths() -> None:
     draw = torch.Generator().manual_seed(0)
     weight, down, up, x = (torch.randn(*size, generator=draw) for size in ((96, 64), (8, 64), (96, 8), (5, 64)))
-    matrix = Matrix({"m": weight}, {"m.a": down, "m.b": up}, "m", (96, 64))
+    held = matrix({"m": weight}, {"m.a": down, "m.b": up}, "m", (96, 64))
     for canvas, exact in ((False, x @ weight.T), (True, x @ (weight + up @ down).T)):
-        assert (matrix(x, canvas) - exact).norm() < 0.03 * exact.norm()
+        assert (times(x, held, canvas) - exact).norm() < 0.03 * exact.norm()
+
+
+@pytest.mark.parametrize("fresh", [0, 3, 30])
+def test_rows_that_two_threads_share_are_what_one_makes_of_them(
+    tiny: BlockLlama, monkeypatch: pytest.MonkeyPatch, fresh: int
+) -> None:
+    draw, count = random.Random(fresh), 40
+    mask = torch.eye(count, dtype=torch.bool)
+    for row in range(1, count):  # of a tree, each behind another
+        mask[row] |= mask[draw.randrange(row)]
+    found = []
+    for most in (count + fresh, 4):
+        monkeypatch.setattr(block_llama, "WORTH_TWO", most)
+        kv = context(tiny, IDS)
+        ids, positions = list(range(40, 40 + count)), [len(IDS) + fresh + int(row.sum()) - 1 for row in mask]
+        found.append(tiny.forward([Run(kv, ids, positions, mask, fresh=IDS[:fresh])])[0])
+        assert kv.ids == [*IDS, *IDS[:fresh]]
+    torch.testing.assert_close(found[0], found[1], atol=1e-4, rtol=0)
+
+
+def test_where_there_is_no_torchscript_the_same_comes_out(folder: Path) -> None:
+    asked = f"""
+from caesura.engine import models
+from caesura.engine.models import _llama_layer
+model = models.load({str(folder)!r})
+kv = model.cache().lease([])
+model.prefill({IDS}, kv)
+logits = model.denoise([models.Run(kv, {IDS[:20]}, range({len(IDS)}, {len(IDS) + 20}))])
+print(type(_llama_layer.layer).__name__, logits.tolist())
+"""
+    answers = [
+        subprocess.run(
+            [sys.executable, "-P", "-c", asked], env={**os.environ, "PYTORCH_JIT": on}, capture_output=True, check=True
+        ).stdout.split(b" ", 1)
+        for on in "01"
+    ]
+    assert [kind for kind, _ in answers] == [b"function", b"ScriptFunction"]
+    assert answers[0][1] == answers[1][1]
 
 
 def test_no_such_model_is_a_sentence() -> None:

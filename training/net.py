@@ -11,9 +11,10 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear, one_hot, scaled_dot_product_attention, silu
+from torch.nn.functional import cross_entropy, linear, one_hot, rms_norm, scaled_dot_product_attention, silu
 
-from caesura.engine.models.block_llama import MATRICES, SPECIALS, Config, rms_norm, rotary, rotate
+from caesura.engine.models._llama_layer import rotate
+from caesura.engine.models.block_llama import MATRICES, SPECIALS, Config, rotary
 
 RANK = 32
 TAUGHT = 0.5  # share of a teacher's expectation in what is learnt
@@ -57,7 +58,7 @@ def project(x: Tensor, matrix: Matrix) -> Tensor:
 def before(x: Tensor, norm: Tensor, qkv: Matrix, cos: Tensor, sin: Tensor, config: Config) -> tuple[Tensor, ...]:
     """Rows [..., hidden] -> q, k, v [..., heads, width], q and k turned to their positions."""
     heads, kv_heads = config.num_heads, config.num_kv_heads
-    rows = project(rms_norm(x, norm.to(x.dtype), config.rms_norm_eps), qkv)
+    rows = project(rms_norm(x, norm.shape, norm.to(x.dtype), config.rms_norm_eps), qkv)
     split = rows.unflatten(-1, (heads + 2 * kv_heads, config.head_dim))
     turned = rotate(split[..., : heads + kv_heads, :], cos, sin)
     return turned[..., :heads, :], turned[..., heads:, :], split[..., heads + kv_heads :, :]
@@ -66,7 +67,7 @@ def before(x: Tensor, norm: Tensor, qkv: Matrix, cos: Tensor, sin: Tensor, confi
 def after(x: Tensor, seen: Tensor, out: Matrix, norm: Tensor, gate_up: Matrix, down: Matrix, eps: float) -> Tensor:
     """The rest of a layer: what attention saw, and the feed-forward part."""
     x = x + project(seen, out)
-    gate, up = project(rms_norm(x, norm.to(x.dtype), eps), gate_up).chunk(2, -1)
+    gate, up = project(rms_norm(x, norm.shape, norm.to(x.dtype), eps), gate_up).chunk(2, -1)
     return x + project(silu(gate) * up, down)
 
 
@@ -144,7 +145,7 @@ class Net:
             q, k, v = self.before(x, layer.attn_norm, layer.qkv, cos, sin, self.config)
             x = self.after(x, attend(number, q, k, v), layer.out, layer.mlp_norm, layer.gate_up, layer.down, eps)
         norm = (self.trained if self.moves(canvas=canvas) else self.base)["norm"]
-        return rms_norm(x, norm.to(x.dtype), eps)
+        return rms_norm(x, norm.shape, norm.to(x.dtype), eps)
 
     def context(self, ids: Tensor) -> tuple[Tensor, KeysValues]:
         """ids [B, S], right-padded -> hidden rows and (k, v) [B, kv_heads, S, width] of each layer."""

@@ -6,7 +6,7 @@ left-to-right knowledge (Dream 7B). The base itself is the verifier: a canvas of
 may have a low-rank update of its own, `context.safetensors`, merged when it loads, to read a gap behind its suffix.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import silu
+from torch.nn.functional import rms_norm
 
 from caesura.engine import samplers, weights
 from caesura.engine.cache import KV, Cache, Kept
-from caesura.engine.models import Run
+from caesura.engine.models import Run, _llama_layer
+from caesura.engine.models._llama_layer import Matrix, Shape, Span, Weights
 from caesura.engine.noise import Absorbing, Noise
 from caesura.engine.search import VERIFY
 from caesura.engine.tokenizer import Tokenizer
@@ -28,11 +29,10 @@ from caesura.kernels import int8
 
 MATRICES = ("qkv", "out", "gate_up", "down")
 COLUMNS = 128  # columns of attention are padded to a multiple of it; the KV's room is one
-WORTH_TWO = 32  # rows of context; fewer are prefilled by one thread
+WORTH_TWO = 16  # rows; fewer are computed by one thread
 PACKERS = 2  # threads that pack matrices while a model is loaded
 SPECIALS = ("mask", "null")  # rows of the adapter's embedding, behind the base's vocabulary
 
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 Step = Callable[[], object]
 
 
@@ -75,25 +75,38 @@ class Config:
         }[matrix]
 
 
-class Layer(NamedTuple):
-    """Matrices and norms of both paths."""
-
-    attn_norm: "Norm"
-    qkv: "Matrix"
-    out: "Matrix"
-    mlp_norm: "Norm"
-    gate_up: "Matrix"
-    down: "Matrix"
-
-
-class Span(NamedTuple):
-    """The rows `rows` of a lane, which lie in `kv` from row `at` on. `mask` is what is added to the scores of a key
-    head, [rows * share, columns], both padded."""
+class Part(NamedTuple):
+    """Rows that lie in `kv` from row `at` on; of the last columns they see what the bool mask [rows, columns] says."""
 
     kv: KV
-    rows: slice
     at: int
-    mask: Tensor
+    ids: Sequence[int]
+    positions: Sequence[int]
+    mask: Tensor | None
+    wanted: Sequence[int] = ()  # rows whose logits are asked for
+
+    def cut(self, count: int) -> "tuple[Part, Part]":
+        """The first `count` rows, which see none of the others, and the others."""
+        assert self.mask is not None
+        size, rows = self.mask.shape[1], len(self.ids)
+        return (
+            Part(
+                self.kv,
+                self.at,
+                self.ids[:count],
+                self.positions[:count],
+                self.mask[:count, : size - rows + count],
+                [row for row in self.wanted if row < count],
+            ),
+            Part(
+                self.kv,
+                self.at + count,
+                self.ids[count:],
+                self.positions[count:],
+                self.mask[count:],
+                [row - count for row in self.wanted if row >= count],
+            ),
+        )
 
 
 class Lane:
@@ -101,32 +114,32 @@ class Lane:
 
     def __init__(self, share: int, *, canvas: bool) -> None:
         self.canvas, self._share = canvas, share
-        self.ids, self.positions, self.spans, self.wanted = list[int](), list[int](), list[Span](), list[int]()
+        self.parts = list[tuple[int, Part, Tensor]]()  # with their first row, and what is added to their scores
+        self.ids, self.positions, self.wanted = list[int](), list[int](), list[int]()
 
     def __repr__(self) -> str:
-        return f"<Lane of {len(self.ids)} rows {'canvas' if self.canvas else 'context'} {len(self.spans)} spans>"
+        return f"<Lane of {len(self.ids)} rows {'canvas' if self.canvas else 'context'} {len(self.parts)} parts>"
 
-    def add(
-        self,
-        kv: KV,
-        at: int,
-        ids: Sequence[int],
-        positions: Sequence[int],
-        mask: Tensor | None,
-        wanted: Iterable[int] = (),
-    ) -> None:
-        """Rows that lie in `kv` from row `at` on, and those of them whose logits are wanted. Makes room."""
-        start = len(self.ids)
-        kv.reserve(at + len(ids) - kv.length)
-        added = additive(mask, len(ids), at + len(ids), self._share)
-        self.spans.append(Span(kv, slice(start, start + len(ids)), at, added))
-        self.ids += ids
-        self.positions += positions
-        self.wanted += [start + row for row in wanted]
+    def add(self, part: Part) -> None:
+        """Makes room in its KV."""
+        start, count, end = len(self.ids), len(part.ids), part.at + len(part.ids)
+        part.kv.reserve(end - part.kv.length)
+        self.parts.append((start, part, additive(part.mask, count, end, self._share)))
+        self.ids += part.ids
+        self.positions += part.positions
+        self.wanted += [start + row for row in part.wanted]
 
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
+    def spans(self) -> list[list[Span]]:
+        """Of each layer. Only when no part makes room any more."""
+        buffers = {id(part.kv): part.kv.buffers for _, part, _ in self.parts}
+        layers = len(next(iter(buffers.values())))
+        return [
+            [
+                Span(start, start + len(part.ids), *buffers[id(part.kv)][number], part.at, added)
+                for start, part, added in self.parts
+            ]
+            for number in range(layers)
+        ]
 
 
 def rotary(config: Config, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,37 +148,6 @@ def rotary(config: Config, positions: Tensor) -> tuple[Tensor, Tensor]:
     angles = positions.float()[..., None] / config.rope_theta**half
     angles = torch.cat((angles, angles), -1)[..., None, :]
     return angles.cos(), angles.sin()
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Apply rotary positions to [..., heads, head_dim], pairs split in halves."""
-    left, right = x.chunk(2, -1)
-    return x * cos + torch.cat((-right, left), -1) * sin
-
-
-def stack(
-    x: Tensor,
-    layers: Sequence[Layer],
-    attend: Attend,
-    turn: tuple[Tensor, Tensor],
-    config: Config,
-    canvas: bool,
-    wanted: Sequence[int],
-) -> Tensor:
-    """All layers over rows [rows, hidden], of the canvas path or the context path; `attend(layer, q, k, v)` owns masks
-    and KV. Returns the wanted rows: the others end with the keys and values of the last layer."""
-    heads, kv_heads = config.num_heads, config.num_kv_heads
-    for number, layer in enumerate(layers):
-        qkv = layer.qkv(layer.attn_norm(x, canvas), canvas).unflatten(-1, (heads + 2 * kv_heads, config.head_dim))
-        turned = rotate(qkv[..., : heads + kv_heads, :], *turn)
-        q, k, v = turned[..., :heads, :], turned[..., heads:, :], qkv[..., heads + kv_heads :, :]
-        seen = attend(number, q, k, v)
-        if number == len(layers) - 1:
-            x, seen = x[wanted], seen[wanted]
-        x = x + layer.out(seen, canvas)
-        gate, up = layer.gate_up(layer.mlp_norm(x, canvas), canvas).chunk(2, -1)
-        x = x + layer.down(silu(gate) * up, canvas)
-    return x
 
 
 class Merged(Mapping[str, Tensor]):
@@ -201,38 +183,6 @@ def base_of(folder: Path) -> Mapping[str, Tensor]:
     return Merged(base, weights.Stored(update)) if update.is_file() else base
 
 
-class Matrix:
-    """A matrix W of both paths, packed once with A below it: the canvas path adds B (A x) to the context path's W x (as
-    `Merged` would)."""
-
-    def __init__(self, base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], name: str, size: tuple[int, int]):
-        weight, self._rows, self._up = expect(base, name, size), size[0], torch.zeros(0, size[0])
-        if f"{name}.a" in adapter:
-            rank = adapter[f"{name}.a"].shape[0]
-            weight = torch.cat((weight, expect(adapter, f"{name}.a", (rank, size[1]))))
-            self._up = expect(adapter, f"{name}.b", (size[0], rank)).T
-        self._packed = int8.Linear(weight)
-
-    def __call__(self, x: Tensor, canvas: bool) -> Tensor:
-        """[rows, K] -> [rows, N] of a path."""
-        out = self._packed(x)
-        if canvas:
-            out[:, : self._rows].addmm_(out[:, self._rows :], self._up)
-        return out[:, : self._rows]
-
-
-class Norm:
-    """RMS norm with a weight for each path (Zhang and Sennrich 2019)."""
-
-    def __init__(self, base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], name: str, config: Config) -> None:
-        size, self._eps = (config.hidden_size,), config.rms_norm_eps
-        self._context, self._canvas = expect(base, name, size), own(adapter, base, name, size)
-
-    def __call__(self, x: Tensor, canvas: bool) -> Tensor:
-        """[rows, hidden] of a path."""
-        return rms_norm(x, self._canvas if canvas else self._context, self._eps)
-
-
 class BlockLlama:
     """See `caesura.engine.models.Model`. float32 activations, int8 matrices where the CPU has a kernel for them."""
 
@@ -258,10 +208,11 @@ class BlockLlama:
         self.max_context = 768
         self.chunk = 128
         embed = torch.cat((base["embed"], adapter["special"]))
-        self._embed, self._head = weights.q8(embed), int8.Linear(embed)
+        self._embed, self._head = weights.q8(embed), int8.pack(embed)
         with ThreadPoolExecutor(PACKERS) as pool:  # the kernel packs slowly, on one core each
             self._layers = list(pool.map(partial(packed, config, base, adapter), range(config.num_layers)))
-        self._norm = Norm(base, adapter, "norm", config)
+        self._norm = norms(base, adapter, "norm", config)
+        self._shape = Shape(config.num_heads, config.num_kv_heads, config.head_dim, config.rms_norm_eps)
         self._second = ThreadPoolExecutor(1, "lane")
 
     def __repr__(self) -> str:
@@ -272,12 +223,7 @@ class BlockLlama:
         return Cache([kept] * self.config.num_layers, dtype=attended())
 
     def prefill(self, ids: Sequence[int], kv: KV) -> None:
-        half = -(-len(ids) // 2) if len(ids) > WORTH_TWO else len(ids)
-        ahead, behind = self._lane(), self._lane()
-        self._add_context(ahead, kv, kv.length, ids[:half])
-        if half < len(ids):
-            self._add_context(behind, kv, kv.length + half, ids[half:])
-        self._wave(ahead, behind)
+        self._wave(*self._lanes([context(kv, kv.length, ids)]))
         _append(kv, ids)
 
     def denoise(self, runs: Sequence[Run]) -> Tensor:
@@ -285,22 +231,25 @@ class BlockLlama:
 
     def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
         """In a KV fresh context, the tree and the canvas follow one another."""
-        read, drawn = self._lane(), self._lane(canvas=True)
+        read, drawn = list[Part](), self._lane(canvas=True)
         ends = {id(run.kv): run.kv.length for run in (*trees, *canvases)}
         for run in (*trees, *canvases):
             if run.fresh:
-                self._add_context(read, run.kv, run.kv.length, run.fresh)
+                read.append(context(run.kv, run.kv.length, run.fresh))
                 ends[id(run.kv)] += len(run.fresh)
         for run in trees:
-            read.add(run.kv, ends[id(run.kv)], run.ids, run.positions, run.mask, range(len(run.ids)))
+            read.append(Part(run.kv, ends[id(run.kv)], run.ids, run.positions, run.mask, range(len(run.ids))))
         of_trees = {id(run.kv): len(run.ids) for run in trees}
         for run in canvases:  # of one KV, each takes the place of the one before: nothing of them is kept
             count, hidden = len(run.ids), of_trees.get(id(run.kv), 0)
             mask = (torch.arange(hidden + count) >= hidden).expand(count, -1) if hidden else None
             asked = range(count) if run.wanted is None else run.wanted
-            at = ends[id(run.kv)] + hidden
-            drawn.add(run.kv, at, run.ids, run.positions, mask, (row - self.shift for row in asked))
-        judged, logits = self._wave(read, drawn)
+            wanted = [row - self.shift for row in asked]
+            drawn.add(Part(run.kv, ends[id(run.kv)] + hidden, run.ids, run.positions, mask, wanted))
+        if canvases:
+            judged, logits = self._wave(self._lane(read), drawn)
+        else:
+            judged, logits = torch.cat(self._wave(*self._lanes(read))), self._logits(drawn)
         for run in (*trees, *canvases):
             _append(run.kv, run.fresh)
         for run in trees:
@@ -313,49 +262,67 @@ class BlockLlama:
     def embedded(self, ids: Tensor) -> None:
         """As `condition`."""
 
-    def _lane(self, *, canvas: bool = False) -> Lane:
-        return Lane(self.config.num_heads // self.config.num_kv_heads, canvas=canvas)
+    def _lane(self, parts: Sequence[Part] = (), *, canvas: bool = False) -> Lane:
+        lane = Lane(self.config.num_heads // self.config.num_kv_heads, canvas=canvas)
+        for part in parts:
+            lane.add(part)
+        return lane
 
-    def _add_context(self, lane: Lane, kv: KV, at: int, ids: Sequence[int]) -> None:
-        causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
-        lane.add(kv, at, ids, range(at, at + len(ids)), causal)
+    def _lanes(self, parts: Sequence[Part]) -> tuple[Lane, Lane]:
+        """Two lanes of half of the rows each, where there are enough."""
+        count = sum(len(part.ids) for part in parts)
+        half = -(-count // 2) if count > WORTH_TWO else count
+        ahead, behind = list[Part](), list[Part]()
+        for part in parts:
+            left = half - sum(len(one.ids) for one in ahead)
+            if left >= len(part.ids):
+                ahead.append(part)
+            elif left:
+                first, second = part.cut(left)
+                ahead.append(first)
+                behind.append(second)
+            else:
+                behind.append(part)
+        return self._lane(ahead), self._lane(behind)
 
     def _wave(self, ahead: Lane, behind: Lane) -> tuple[Tensor, Tensor]:
-        """The logits that two lanes want. Each has a thread: the second one computes a layer once the first one has put
-        its keys and values there. A matrix is read from memory for both."""
+        """The logits that two lanes want. Each has a thread: the second one computes a layer once the first one has,
+        whose keys and values are there then. A matrix is read from memory for both."""
         if not (ahead.ids and behind.ids):
             return self._logits(ahead), self._logits(behind)
-        put = Semaphore(0)
-        later = self._second.submit(self._logits, behind, begin=put.acquire)
+        done = Semaphore(0)
+        later = self._second.submit(self._logits, behind, begin=done.acquire)
         try:
-            first = self._logits(ahead, placed=put.release)
+            first = self._logits(ahead, end=done.release)
         finally:  # whatever came of it, nothing of this forward goes on behind it
-            put.release(len(self._layers))
+            done.release(len(self._layers))
             wait([later])
         return first, later.result()
 
     @torch.inference_mode()
-    def _logits(self, lane: Lane, begin: Step = lambda: None, placed: Step = lambda: None) -> Tensor:
-        """[rows wanted, width]. In each layer, what a lane ahead has put is waited for with `begin`, and `placed` is
-        called when the lane's own keys and values are there."""
+    def _logits(self, lane: Lane, begin: Step = lambda: None, end: Step = lambda: None) -> Tensor:
+        """[rows wanted, width]. Before each layer, what a lane ahead has to do is waited for with `begin`; `end` is
+        called behind it."""
         if not lane.ids:
             return torch.empty(0, self.width)
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            begin()
-            parts = []
-            for number, span in enumerate(lane.spans, 1):  # one at a time: canvases of a KV take the same place
-                span.kv.put(layer, span.at, k[span.rows].transpose(0, 1), v[span.rows].transpose(0, 1))
-                if number == len(lane.spans):
-                    placed()
-                parts.append(attention(layer, q[span.rows], span))
-            return torch.cat(parts) if len(parts) > 1 else parts[0]
-
         at = torch.tensor(lane.ids)
         x = weights.grouped(*(part[at] for part in self._embed))
-        turn = rotary(self.config, torch.tensor(lane.positions))
-        x = stack(x, self._layers, attend, turn, self.config, lane.canvas, lane.wanted)
-        return self._head(self._norm(x, lane.canvas)) if lane.wanted else torch.empty(0, self.width)
+        cos, sin = rotary(self.config, torch.tensor(lane.positions))
+        last = len(self._layers) - 1
+        for number, (held, spans) in enumerate(zip(self._layers, lane.spans(), strict=True)):
+            begin()
+            wanted = torch.tensor(lane.wanted, dtype=torch.int64) if number == last else None
+            x = _llama_layer.layer(x, held[lane.canvas], spans, cos, sin, wanted, self._shape, lane.canvas)
+            end()
+        if not lane.wanted:
+            return torch.empty(0, self.width)
+        return int8.product(rms_norm(x, x.shape[-1:], self._norm[lane.canvas], self._shape.eps), self._head)
+
+
+def context(kv: KV, at: int, ids: Sequence[int]) -> Part:
+    """Rows of context, each of which sees what is before it."""
+    causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
+    return Part(kv, at, ids, range(at, at + len(ids)), causal)
 
 
 def _append(kv: KV, ids: Sequence[int]) -> None:
@@ -367,23 +334,6 @@ def _append(kv: KV, ids: Sequence[int]) -> None:
 def attended() -> torch.dtype:
     """Of keys and values: bfloat16 where the CPU multiplies it, which takes half the time and the memory."""
     return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
-
-
-def attention(layer: int, q: Tensor, span: Span) -> Tensor:
-    """q [rows, heads, width] of a span whose keys and values are in its KV -> [rows, heads * width].
-
-    Query heads that share a key head are laid out as more rows of it, so keys are never repeated. Plain products:
-    torch's fused kernel takes up to twice as long in bfloat16, and no less in float32.
-    """
-    rows, heads, width = q.shape
-    keys, values = span.kv.get(layer, 0, span.mask.shape[1])
-    groups, folded = keys.shape[0], rows * heads // keys.shape[0]
-    queries = keys.new_zeros(groups, span.mask.shape[0], width)
-    share = queries[:, :folded].view(groups, heads // groups, rows, width)
-    torch.mul(q.view(rows, groups, heads // groups, width).permute(1, 2, 0, 3), width**-0.5, out=share)
-    scores = torch.baddbmm(span.mask, queries, keys.transpose(1, 2))
-    out = torch.bmm(scores.softmax(-1), values)[:, :folded].float()
-    return out.view(groups, heads // groups, rows, width).permute(2, 0, 1, 3).reshape(rows, -1)
 
 
 def rounded(rows: int) -> int:
@@ -406,11 +356,33 @@ def additive(mask: Tensor | None, rows: int, end: int, share: int) -> Tensor:
     return added
 
 
-def packed(config: Config, base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], number: int) -> Layer:
-    """One layer for inference; shape errors name the tensor."""
-    qkv, out, gate_up, down = (Matrix(base, adapter, f"layers.{number}.{m}", config.shape(m)) for m in MATRICES)
-    first, second = (Norm(base, adapter, f"layers.{number}.{norm}", config) for norm in ("attn_norm", "mlp_norm"))
-    return Layer(first, qkv, out, second, gate_up, down)
+def packed(
+    config: Config, base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], number: int
+) -> tuple[Weights, Weights]:
+    """One layer for inference, of the context path and of the canvas path; shape errors name the tensor."""
+    name = f"layers.{number}"
+    qkv, out, gate_up, down = (matrix(base, adapter, f"{name}.{m}", config.shape(m)) for m in MATRICES)
+    first, second = norms(base, adapter, f"{name}.attn_norm", config), norms(base, adapter, f"{name}.mlp_norm", config)
+    context, canvas = (Weights(a, qkv, out, m, gate_up, down) for a, m in zip(first, second, strict=True))
+    return context, canvas
+
+
+def matrix(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], name: str, size: tuple[int, int]) -> Matrix:
+    """A matrix [N, K] of both paths, as `Merged` would have the canvas path's."""
+    weight, up = expect(base, name, size), torch.zeros(0, size[0])
+    if f"{name}.a" in adapter:
+        rank = adapter[f"{name}.a"].shape[0]
+        weight = torch.cat((weight, expect(adapter, f"{name}.a", (rank, size[1]))))
+        up = expect(adapter, f"{name}.b", (size[0], rank)).T
+    return Matrix(int8.pack(weight), up, size[0])
+
+
+def norms(
+    base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], name: str, config: Config
+) -> tuple[Tensor, Tensor]:
+    """The weights of an RMS norm (Zhang and Sennrich 2019) of the context path and of the canvas path."""
+    size = (config.hidden_size,)
+    return expect(base, name, size), own(adapter, base, name, size)
 
 
 def own(tensors: Mapping[str, Tensor], base: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:

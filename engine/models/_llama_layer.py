@@ -1,0 +1,122 @@
+"""A layer of the embedded family over rows of one path, in one call that holds no lock of Python's: two threads go
+through the layers side by side, and little is lost between operators.
+
+The functions are TorchScript where this Python runs it; elsewhere they are called as they stand.
+"""
+
+import sys
+import warnings
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import rms_norm, silu
+
+from caesura.kernels.int8 import Packed, product
+
+
+class Matrix(NamedTuple):
+    """A matrix W [size, K] of both paths, packed once with A [rank, K] below it: the canvas path adds B (A x) to the
+    context path's W x; `up` is B transposed [rank, size]."""
+
+    packed: Packed
+    up: Tensor
+    size: int
+
+
+class Weights(NamedTuple):
+    """Of one path of a layer: the matrices are the other path's too, the norms [hidden] its own."""
+
+    attn_norm: Tensor
+    qkv: Matrix
+    out: Matrix
+    mlp_norm: Tensor
+    gate_up: Matrix
+    down: Matrix
+
+
+class Shape(NamedTuple):
+    heads: int
+    groups: int  # key heads
+    width: int  # of a head
+    eps: float
+
+
+class Span(NamedTuple):
+    """Rows `first` to `end` of x: their keys and values are put into the buffers [groups, capacity, width] from row
+    `at` on. `mask` [rows * share, columns], both padded, is what is added to the scores of a key head."""
+
+    first: int
+    end: int
+    keys: Tensor
+    values: Tensor
+    at: int
+    mask: Tensor
+
+
+def times(x: Tensor, matrix: Matrix, canvas: bool) -> Tensor:
+    """[rows, K] -> [rows, size] of a path."""
+    out = product(x, matrix.packed)
+    if canvas:
+        out[:, : matrix.size].addmm_(out[:, matrix.size :], matrix.up)
+    return out[:, : matrix.size]
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Apply rotary positions to [..., heads, width], pairs split in halves."""
+    left, right = x.chunk(2, -1)
+    return x * cos + torch.cat((-right, left), -1) * sin
+
+
+def attention(q: Tensor, span: Span, shape: Shape) -> Tensor:
+    """q [rows, heads, width] of a span whose keys and values are in its buffers -> [rows, heads * width].
+
+    Query heads that share a key head are laid out as more rows of it, so keys are never repeated. Plain products:
+    torch's fused kernel takes up to twice as long in bfloat16, and no less in float32.
+    """
+    rows, share, columns = q.shape[0], shape.heads // shape.groups, span.mask.shape[1]
+    queries = span.keys.new_zeros(shape.groups, span.mask.shape[0], shape.width)
+    folded = queries[:, : rows * share].view(shape.groups, share, rows, shape.width)
+    folded.copy_((q * shape.width**-0.5).view(rows, shape.groups, share, shape.width).permute(1, 2, 0, 3))
+    scores = torch.baddbmm(span.mask, queries, span.keys[:, :columns].transpose(1, 2))
+    out = torch.bmm(scores.softmax(-1), span.values[:, :columns])[:, : rows * share].float()
+    return out.view(shape.groups, share, rows, shape.width).permute(2, 0, 1, 3).reshape(rows, -1)
+
+
+def layer(
+    x: Tensor,
+    weights: Weights,
+    spans: list[Span],
+    cos: Tensor,
+    sin: Tensor,
+    wanted: Tensor | None,
+    shape: Shape,
+    canvas: bool,
+) -> Tensor:
+    """Rows [rows, hidden] of a path through a layer, whose positions `cos` and `sin` [rows, 1, width] tell. Where only
+    some are `wanted`, the others end with their keys and values."""
+    heads, groups = shape.heads, shape.groups
+    qkv = times(rms_norm(x, x.shape[-1:], weights.attn_norm, shape.eps), weights.qkv, canvas)
+    split = qkv.unflatten(-1, (heads + 2 * groups, shape.width))
+    turned = rotate(split[:, : heads + groups], cos, sin)
+    parts: list[Tensor] = []
+    for span in spans:  # one at a time: canvases of a KV take the same place
+        first, end = span.first, span.end
+        behind = span.at + end - first
+        span.keys[:, span.at : behind] = turned[first:end, heads:].transpose(0, 1)
+        span.values[:, span.at : behind] = split[first:end, heads + groups :].transpose(0, 1)
+        parts.append(attention(turned[first:end, :heads], span, shape))
+    seen = torch.cat(parts) if len(parts) > 1 else parts[0]
+    if wanted is not None:
+        x, seen = x[wanted], seen[wanted]
+    x = x + times(seen, weights.out, canvas)
+    gate, up = times(rms_norm(x, x.shape[-1:], weights.mlp_norm, shape.eps), weights.gate_up, canvas).chunk(2, -1)
+    return x + times(silu(gate) * up, weights.down, canvas)
+
+
+if sys.version_info < (3, 14):
+    with (
+        warnings.catch_warnings()
+    ):  # TorchScript is deprecated; what is to follow it needs a compiler and half a minute
+        warnings.simplefilter("ignore")
+        layer = torch.jit.script(layer)
