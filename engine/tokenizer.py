@@ -130,7 +130,10 @@ class Tokenizer:
 
     def find(self, token: str) -> int | None:
         """The id of a token by its name in the file, if there is one."""
-        number: int | None = self._inner.token_to_id(token)
+        try:
+            number: int | None = self._inner.token_to_id(token)
+        except UnicodeEncodeError:  # half a surrogate pair
+            return None
         return number
 
     def special(self, token: str) -> int:

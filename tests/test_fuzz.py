@@ -1,6 +1,7 @@
 """Models damaged at random, and what fuzzing has found. bench/fuzz.py does more of it, in processes of its own."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,27 @@ def test_more_layers_than_memory_has_room_for(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps({**config, "num_layers": 2**31}))
     weights.write_manifest(folder, {})
     with pytest.raises(models.ModelError, match="2147483648 layers"):
+        models.load(str(folder))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_heads": math.inf},
+        {"rope_theta": 10**400},
+        {"rope_theta": math.inf},
+        {"rms_norm_eps": math.nan},
+        {"separator": "\ud800"},
+        {"name": ["\udfff"]},
+    ],
+    ids=str,
+)
+def test_what_is_no_number_or_no_text_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    folder = tiny.make(tmp_path / "tiny")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **change}))
+    weights.write_manifest(folder, {})
+    with pytest.raises(models.ModelError, match=r"config\.json is damaged|no readable config\.json"):
         models.load(str(folder))
 
 

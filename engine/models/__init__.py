@@ -142,6 +142,7 @@ def load(name: str, device: str = "auto", context: int | None = None) -> Model:
         raise ModelError(f"There is no model named {name}; try `caesura models list` or give a folder.")
     try:
         config = json.loads((folder / "config.json").read_text())
+        json.dumps(config, ensure_ascii=False).encode()  # raises where a text in it cannot be sent or shown
         family = config["model_type"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelError(f"{folder} has no readable config.json; it is not a model folder.") from error

@@ -53,13 +53,13 @@ class Config:
 
     @classmethod
     def read(cls, config: dict[str, Any]) -> "Config":
-        """Raises WeightsError where a field is missing, is not a positive number, or does not divide another."""
+        """Raises WeightsError where a field is missing, is no possible number, or does not divide another."""
         try:
             shape = cls(**{name: kind(config[name]) for name, kind in cls.__annotations__.items()})
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise weights.WeightsError(f"config.json is damaged: {error}") from error
-        if min(vars(shape).values()) <= 0:
-            raise weights.WeightsError("config.json is damaged: every size must be above 0.")
+        if not all(0 < size <= 2**31 for size in vars(shape).values()):
+            raise weights.WeightsError("config.json is damaged: every size must be above 0, and possible.")
         if shape.hidden_size % (2 * shape.num_heads) or shape.num_heads % shape.num_kv_heads:
             raise weights.WeightsError("config.json is damaged: the heads do not divide the hidden size.")
         return shape
