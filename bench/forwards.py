@@ -77,6 +77,7 @@ class Way:
     sampler: str | None = None
     warm: bool = True  # the rest of the proposal before is a draft
     foreseen: bool = True  # a key that it began with needs no job
+    least: float = 0.0  # of the job
 
 
 def _without_lookup(stack: ExitStack) -> None:
@@ -97,6 +98,22 @@ def _context_apart(stack: ExitStack) -> None:
     stack.enter_context(patch.object(scheduler.Scheduler, "_begin", first))
 
 
+def _canvas_always(stack: ExitStack) -> None:
+    """Also where a text that stands elsewhere is the draft."""
+    search = scheduler.Scheduler._search
+
+    def beside(self: scheduler.Scheduler, live: scheduler.Live, tail: list[int]) -> bool:
+        search(self, live, tail)
+        return False
+
+    stack.enter_context(patch.object(scheduler.Scheduler, "_search", beside))
+
+
+def _ends_later(stack: ExitStack) -> None:
+    """A pass behind the one that finds them."""
+    stack.enter_context(patch.object(scheduler.Search, "_foresee", lambda *_: None))
+
+
 def _without_cache(stack: ExitStack) -> None:
     lease = Cache.lease
 
@@ -112,6 +129,9 @@ WAYS = {
     "each key a job, with a draft": Way(foreseen=False),
     "each key a job, without": Way(foreseen=False, warm=False),
     "no lookup": Way(_without_lookup),
+    "a canvas beside each lookup": Way(_canvas_always),
+    "each end judged by a pass of its own": Way(_ends_later),
+    "nothing followed that is less likely than 0.01": Way(least=0.01),
     "new context in a forward of its own": Way(_context_apart),
     "no context kept": Way(_without_cache),
     "canvas alone": Way(sampler="threshold"),
@@ -143,7 +163,7 @@ def type_all(model: Model, found: Sequence[Place], way: Way) -> Seen:
                 else:
                     draft = (rest,) if rest and way.warm else None
                     with _timed(seen, counted):
-                        shown = _fill(engine, _job(f"{number}-{typed}", place, typed, draft, way.sampler))
+                        shown = _fill(engine, _job(f"{number}-{typed}", place, typed, draft, way))
                 seen.texts.append(shown)
     return seen
 
@@ -157,7 +177,7 @@ def _timed(seen: Seen, counted: Counted) -> Iterator[None]:
     seen.rows.append(counted.rows - rows)
 
 
-def _job(name: str, place: Place, typed: int, draft: tuple[str] | None, sampler: str | None) -> wire.Infill:
+def _job(name: str, place: Place, typed: int, draft: tuple[str] | None, way: Way) -> wire.Infill:
     before = place.before
     return wire.Infill(
         job=name,
@@ -167,7 +187,8 @@ def _job(name: str, place: Place, typed: int, draft: tuple[str] | None, sampler:
         segments=(wire.Hole(SLOTS, kind="line"),),
         language="python",
         draft=draft,
-        sampler=sampler,
+        sampler=way.sampler,
+        least=way.least,
         deadline_ms=LATE_MS,
     )
 
