@@ -6,17 +6,20 @@ a position is (line, units of the client's encoding). Only `offset` and `positio
 
 import re
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from io import StringIO
-from itertools import accumulate
-from typing import Literal
+from itertools import accumulate, pairwise
+from operator import add, attrgetter
+from typing import Literal, NamedTuple
 
 Encoding = Literal["utf-8", "utf-16", "utf-32"]
 Position = tuple[int, int]  # line, units within the line
 Point = tuple[int, int]  # row as tree-sitter counts them (by `\n` only), bytes within the row
+
+BLOCK = 4096  # code points of lines that are counted together; a block of fewer than twice as many is not cut
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _UNITS: dict[Encoding, Callable[[str], int]] = {
@@ -55,7 +58,7 @@ class Document:
         self._text: str | None = _SURROGATE.sub("\ufffd", text)
         self._length = len(self._text)
         self._lines = _split(self._text)
-        self._index = _Index()
+        self._index = _Index(self._lines)
 
     def __len__(self) -> int:
         """Code points, known without joining the lines."""
@@ -85,7 +88,7 @@ class Document:
         first, last = self._locate(start), self._locate(end)
         text = _SURROGATE.sub("\ufffd", text)
         begin, stop = self._offset(first), self._offset(last)
-        head = _shared_head(self.text[begin:stop], text) if begin < stop and text else 0
+        head = _shared_head(self._between(first, last), text) if begin < stop and text else 0
         return self._change(begin + head, stop, text[head:])
 
     def _change(self, begin: int, stop: int, text: str) -> Edit:
@@ -118,27 +121,32 @@ class Document:
             return len(self._lines) - 1, len(self._lines[-1])
         return line, _column(_content(self._lines[line]), max(0, units), self.encoding)
 
+    def _between(self, first: tuple[int, int], last: tuple[int, int]) -> str:
+        """The text from one (line, code point column) to another, without joining the other lines."""
+        lines = self._lines[first[0] : last[0] + 1]
+        lines[-1] = lines[-1][: last[1]]
+        lines[0] = lines[0][first[1] :]
+        return "".join(lines)
+
     def _find(self, offset: int) -> tuple[int, int]:
         """(line, code point column) of an offset."""
         offset = max(0, offset)
-        while len(self._index.chars) < len(self._lines) and self._index.chars[-1] <= offset:
-            self._index.extend(self._lines, len(self._index.chars))
-        line = bisect_right(self._index.chars, offset) - 1
-        return line, min(offset - self._index.chars[line], len(self._lines[line]))
+        line, start = self._index.holding(offset)
+        return line, min(offset - start, len(self._lines[line]))
 
     def _offset(self, place: tuple[int, int]) -> int:
         line, column = place
-        self._index.extend(self._lines, line)
-        return self._index.chars[line] + column
+        return self._index.chars(line) + column
 
     def _byte(self, place: tuple[int, int]) -> tuple[int, Point]:
         line, column = place
-        self._index.extend(self._lines, line)
-        byte = self._index.bytes[line] + _byte_length(self._lines[line][:column])
+        before = self._index.before(line)
+        head = self._lines[line][:column]
         row_start = line
         while row_start and not self._lines[row_start - 1].endswith("\n"):  # a lone `\r` does not end a row
             row_start -= 1
-        return byte, (self._index.rows[line], byte - self._index.bytes[row_start])
+        row = _byte_length("".join(self._lines[row_start:line]) + head)
+        return before.bytes + _byte_length(head), (before.rows, row)
 
     def _splice(self, first: tuple[int, int], last: tuple[int, int], text: str) -> None:
         top, bottom = first[0], last[0] + 1
@@ -149,28 +157,72 @@ class Document:
         lines = _split(middle)
         if bottom < len(self._lines):
             lines.pop()  # empty: `middle` ends in the line break of its last line
-        self._lines[top:bottom] = lines
-        self._index.truncate(top)
+        self._index.splice(top, bottom, lines)
         self._text = None
 
 
+class _Count(NamedTuple):
+    """What some lines have in all."""
+
+    lines: int
+    chars: int
+    bytes: int
+    rows: int
+
+
 class _Index:
-    """Code points, bytes and rows before each line, known up to the last edit and extended on demand."""
+    """What lies before each block of lines, so that an edit or a question counts one block at most. The sums are known
+    up to the block of the last edit, and extended on demand; `lines` is the document's own list."""
 
-    def __init__(self) -> None:
-        self.chars = [0]
-        self.bytes = [0]
-        self.rows = [0]
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = lines
+        self._counts = _blocks(lines)
+        self._sums = [_Count(0, 0, 0, 0)]  # before each block
 
-    def extend(self, lines: list[str], line: int) -> None:
-        for known in lines[len(self.chars) - 1 : line]:
-            self.chars.append(self.chars[-1] + len(known))
-            self.bytes.append(self.bytes[-1] + _byte_length(known))
-            self.rows.append(self.rows[-1] + known.endswith("\n"))
+    def before(self, line: int) -> _Count:
+        known = self._sums[self._block(line, attrgetter("lines"))]
+        return _Count(*map(add, known, _count(self._lines[known.lines : line])))
 
-    def truncate(self, line: int) -> None:
-        for column in (self.chars, self.bytes, self.rows):
-            del column[line + 1 :]
+    def chars(self, line: int) -> int:
+        """`before(line).chars`, for less."""
+        known = self._sums[self._block(line, attrgetter("lines"))]
+        return known.chars + sum(map(len, self._lines[known.lines : line]))
+
+    def holding(self, offset: int) -> tuple[int, int]:
+        """The line that holds an offset, the last one for those behind the text, and the offset of its start."""
+        block = self._block(offset, attrgetter("chars"))
+        known = self._sums[block]
+        lines = self._lines[known.lines : known.lines + self._counts[block].lines]
+        starts = list(accumulate(map(len, lines[:-1]), initial=known.chars))
+        line = bisect_right(starts, offset) - 1
+        return known.lines + line, starts[line]
+
+    def splice(self, top: int, bottom: int, lines: list[str]) -> None:
+        """Put `lines` in the place of those from `top` to before `bottom`, at least one."""
+        first, last = (self._block(line, attrgetter("lines")) for line in (top, bottom - 1))
+        start, stop = self._sums[first].lines, self._sums[last].lines + self._counts[last].lines
+        self._lines[top:bottom] = lines
+        self._counts[first : last + 1] = _blocks(self._lines[start : stop + len(lines) - (bottom - top)])
+        del self._sums[first + 1 :]
+
+    def _block(self, amount: int, of: Callable[[_Count], int]) -> int:
+        """The last block that has no more than `amount` before it."""
+        while len(self._sums) < len(self._counts) and of(self._sums[-1]) <= amount:
+            self._sums.append(_Count(*map(add, self._sums[-1], self._counts[len(self._sums) - 1])))
+        return bisect_right(self._sums, amount, key=of) - 1
+
+
+def _blocks(lines: list[str]) -> list[_Count]:
+    """Lines counted in blocks of equal size: one that grows is halved when it has doubled, so that none is tiny."""
+    ends = list(accumulate(map(len, lines)))
+    many = max(1, ends[-1] // BLOCK)
+    cuts = {bisect_left(ends, ends[-1] * number // many) + 1 for number in range(1, many)}
+    return [_count(lines[a:b]) for a, b in pairwise(sorted(cuts | {0, len(lines)}))]
+
+
+def _count(lines: list[str]) -> _Count:
+    text = "".join(lines)
+    return _Count(len(lines), len(text), _byte_length(text), text.count("\n"))
 
 
 def _shared_head(old: str, new: str) -> int:

@@ -1,6 +1,7 @@
 """Documents against an oracle that keeps a list of encoded lines and knows nothing of our indexes."""
 
 import re
+import time
 from collections.abc import Callable
 from random import Random
 
@@ -187,6 +188,41 @@ def edit_at_random(places: Callable, encoding: Encoding, count: int, seed: int) 
 @pytest.mark.parametrize("count", [500, pytest.param(15_000, marks=pytest.mark.slow)])
 def test_a_long_session_does_not_diverge(places: Callable, encoding: Encoding, count: int) -> None:
     assert edit_at_random(places, encoding, count, seed=count) > count / 4
+
+
+@pytest.mark.parametrize("block", [1, 5, 20])
+@pytest.mark.parametrize("count", [500, pytest.param(15_000, marks=pytest.mark.slow)])
+def test_a_text_that_is_counted_in_many_blocks_is_the_same(
+    block: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("caesura.server.document.BLOCK", block)
+    assert edit_at_random(hostile, "utf-16", count, seed=count) > count / 4
+    random, text, longest = Random(block), "", 0
+    document = Document("file:///a", "plaintext", 1, text)
+    for _ in range(count):
+        start, end = clean(random, text, "utf-16")
+        end = random.choice((start, start, start, start, end))
+        new = "".join(random.choices(PIECES, k=random.randrange(8))) if len(text) < 400 else ""
+        first, last = (oracle_offset(text, place, "utf-16") for place in (start, end))
+        edited = text[:first] + new + text[last:]
+        assert_is_the_edit(document.edit(start, end, new), text, edited)
+        text, longest = edited, max(longest, len(edited))
+        assert document.text == text
+        assert document.position(len(text)) == oracle_position(text, len(text), "utf-16")
+    assert longest > 4 * block
+
+
+def test_an_edit_far_from_the_one_before_takes_a_millisecond_at_most() -> None:
+    """Of this process's time, in the mean of 40 from one end of a megabyte to the other, at the best of three tries."""
+    document = Document("file:///a", "python", 1, "    total = compute(first, second)  # größer\n" * 23_000)
+    tries = []
+    for _ in range(3):
+        began = time.thread_time()
+        for number in range(40):
+            place = (number % 2 * 22_000, 4)
+            document.edit(place, place, "x")
+        tries.append((time.thread_time() - began) / 40)
+    assert min(tries) < 0.001
 
 
 def test_a_lone_surrogate_becomes_a_character_of_the_same_length() -> None:
