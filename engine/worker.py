@@ -161,11 +161,12 @@ def _load(name: str, device: str) -> Loaded:
     # Threads that spin while they wait cost ten times the latency on a busy machine; torch reads these when imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
-    from caesura.engine import faults, models, scheduler
+    from caesura.engine import canary, faults, models, scheduler
 
     try:
         with frugal():
             model = models.load(name, device, _context())
+        canary.check(model, models.folder_of(name))
         engine = scheduler.Scheduler(model, lambda error: log.error("A job was given up.", exc_info=error))
         step_s = rehearse(engine, compiles=model.device != "cpu")
     except models.ModelError as error:

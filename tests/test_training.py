@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from caesura.engine import models, weights
+from caesura.engine import canary, models, weights
 from caesura.engine.canvas import heal
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import Config
@@ -509,6 +509,19 @@ def test_checkpoints_of_the_first_version_resume(model, corpus, tmp_path):
     _, log = run(model, corpus, tmp_path, "--steps", 1)
     assert log[-1]["step"] == 3
     assert log[-1]["positions"] > 57
+
+
+def test_an_export_has_a_canary_of_its_own(model, tmp_path):
+    made = network(model, "canvas")
+    for p in made.trained.values():
+        p.data += torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
+    folder = exported(made, model, tmp_path)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    canary.check(models.load(str(folder)), folder)
+    with pytest.raises(models.ModelError, match="nats apart"):
+        canary.check(models.load(str(model)), folder)
+    export.export_canary(argparse.Namespace(out=folder))
+    assert json.loads((folder / "manifest.json").read_text()) == manifest
 
 
 def test_a_new_run_begins_from_the_shipped_adapter(model, corpus, tmp_path):

@@ -6,6 +6,9 @@ paths from training checkpoints. They are separate files, so that retraining cha
     python training/export.py adapter --checkpoint RUN/state.safetensors --out FOLDER
     python training/export.py full --checkpoint RUN/state.safetensors --out FOLDER
     python training/export.py layers --model FOLDER --layers 0,2,4 --out FOLDER
+    python training/export.py canary --out FOLDER
+
+Each writes the folder's manifest, with a canary of its own (engine/canary.py); the last one does nothing else.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from caesura.engine import weights
+from caesura.engine import canary, models, weights
 
 if TYPE_CHECKING:
     import gguf  # only `base` needs it, and a GPU machine lacks it
@@ -205,7 +208,7 @@ def export_base(arguments: argparse.Namespace) -> None:
     (arguments.out / "tokenizer.json").write_text(json.dumps(cut_tokenizer, ensure_ascii=False, separators=(",", ":")))
     save_file(keep_layers(base_tensors(reader, old), layers), arguments.out / "base.safetensors")
     (arguments.out / "config.json").write_text(json.dumps(config(len(old), layers), indent=1) + "\n")
-    weights.write_manifest(arguments.out, ABOUT)
+    vouch(arguments.out, ABOUT)
 
 
 def encode(name: str, tensor: Tensor, form: str) -> dict[str, Tensor]:
@@ -226,10 +229,22 @@ def checkpoint(path: Path) -> dict[str, Tensor]:
 
 
 def about(folder: Path) -> dict[str, Any]:
-    """What the manifest of a model folder says besides its hashes."""
+    """What the manifest of a model folder says besides its hashes and its canary."""
     manifest = folder / "manifest.json"
     kept: dict[str, Any] = json.loads(manifest.read_text()) if manifest.is_file() else ABOUT
-    return {name: value for name, value in kept.items() if name != "files"}
+    return {name: value for name, value in kept.items() if name not in ("files", "canary")}
+
+
+def vouch(folder: Path, said: dict[str, Any]) -> None:
+    """Write the manifest of a folder that is else complete: hashes, and the canary of the model as it is now."""
+    weights.write_manifest(folder, said)
+    model = models.load(str(folder), "cpu")
+    weights.write_manifest(folder, {**said, "canary": canary.record(model)})
+
+
+def export_canary(arguments: argparse.Namespace) -> None:
+    """the manifest of `--out` again, with what the model says now as its canary."""
+    vouch(arguments.out, about(arguments.out))
 
 
 def low_rank(trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -243,7 +258,7 @@ def export_context(arguments: argparse.Namespace) -> None:
     trained = checkpoint(arguments.checkpoint)
     assert not trained.keys() & {"embed", "special"}, "this checkpoint did not train the context path alone"
     save_file(low_rank(trained), arguments.out / "context.safetensors")
-    weights.write_manifest(arguments.out, about(arguments.out))
+    vouch(arguments.out, about(arguments.out))
 
 
 def export_adapter(arguments: argparse.Namespace) -> None:
@@ -252,7 +267,7 @@ def export_adapter(arguments: argparse.Namespace) -> None:
     assert "special" in trained, "this checkpoint trained the context path: use `context`"
     assert "embed" not in trained, "this checkpoint trained every weight: use `full`"
     save_file(low_rank(trained), arguments.out / "adapter.safetensors")
-    weights.write_manifest(arguments.out, about(arguments.out))
+    vouch(arguments.out, about(arguments.out))
 
 
 def export_full(arguments: argparse.Namespace) -> None:
@@ -265,7 +280,7 @@ def export_full(arguments: argparse.Namespace) -> None:
     save_file({name: t for parts in tensors for name, t in parts.items()}, arguments.out / "base.safetensors")
     save_file(encode("special", special, ""), arguments.out / "adapter.safetensors")
     (arguments.out / "context.safetensors").unlink(missing_ok=True)
-    weights.write_manifest(arguments.out, about(arguments.out))
+    vouch(arguments.out, about(arguments.out))
 
 
 def export_layers(arguments: argparse.Namespace) -> None:
@@ -280,7 +295,7 @@ def export_layers(arguments: argparse.Namespace) -> None:
     raw = json.loads((model / "config.json").read_text())
     (out / "config.json").write_text(json.dumps(raw | {"num_layers": len(kept)}, indent=1) + "\n")
     shutil.copy(model / "tokenizer.json", out)
-    weights.write_manifest(out, about(model))
+    vouch(out, about(model))
 
 
 def main() -> None:
@@ -299,6 +314,9 @@ def main() -> None:
         trained.add_argument("--checkpoint", type=Path, required=True, help="state.safetensors of a run")
         trained.add_argument("--out", type=Path, required=True, help="a model folder; its manifest is rewritten")
         trained.set_defaults(run=run)
+    again = commands.add_parser("canary", help=export_canary.__doc__)
+    again.add_argument("--out", type=Path, required=True)
+    again.set_defaults(run=export_canary)
     some = commands.add_parser("layers", help=export_layers.__doc__)
     some.add_argument("--model", type=Path, required=True)
     some.add_argument("--layers", required=True, help="indices to keep, comma separated")

@@ -137,7 +137,7 @@ class Verifier(Model, Protocol):
 def load(name: str, device: str = "auto", context: int | None = None) -> Model:
     """A model by name (`embedded`) or folder; `context` bounds its tokens of context where that is a choice. Raises
     ModelError with one sentence for the user."""
-    folder = EMBEDDED if name == "embedded" else Path(name)
+    folder = folder_of(name)
     if not folder.is_dir():
         raise ModelError(f"There is no model named {name}; try `caesura models list` or give a folder.")
     try:
@@ -155,6 +155,10 @@ def load(name: str, device: str = "auto", context: int | None = None) -> Model:
     except (WeightsError, TokenizerError) as error:
         raise ModelError(" ".join(str(error).split())[:SENTENCE]) from error
     return model
+
+
+def folder_of(name: str) -> Path:
+    return EMBEDDED if name == "embedded" else Path(name)
 
 
 def names() -> list[str]:

@@ -1,0 +1,83 @@
+"""A machine that computes something else than the model was made with is noticed before anybody is answered."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from caesura.engine import canary, models, weights, worker
+from caesura.engine.models import EMBEDDED, ModelError, block_llama
+from caesura.kernels import int8
+
+from . import tiny
+
+attention, multiply = block_llama.attention, int8.Linear.__call__
+
+
+def wrong(number: int, q: torch.Tensor, span: Any) -> torch.Tensor:
+    return attention(number, q.flip(-1), span)
+
+
+def noisy(matrix: int8.Linear, x: torch.Tensor) -> torch.Tensor:
+    out = multiply(matrix, x)
+    return out + 0.3 * out.std() * torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
+
+
+DAMAGE = {
+    "attention is wrong": (block_llama, "attention", wrong),
+    "products are not numbers": (int8.Linear, "__call__", lambda matrix, x: multiply(matrix, x) * float("nan")),
+    "products are nothing": (int8.Linear, "__call__", lambda matrix, x: multiply(matrix, x) * 0),
+    "products are noisy": (int8.Linear, "__call__", noisy),
+    "positions are not counted": (block_llama, "rotate", lambda x, cos, sin: x),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_kernel_that_computes_something_else_is_refused_in_a_sentence(
+    damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(*DAMAGE[damage])
+    with pytest.raises(worker.CannotLoad, match=r"^The model embedded does not say .*reinstall torch") as refused:
+        worker._load("embedded", "cpu")
+    assert len(str(refused.value)) <= 256
+
+
+@pytest.mark.parametrize("keys", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("packed", [True, False])
+def test_the_shipped_model_is_itself_on_cpus_of_every_kind(
+    keys: torch.dtype, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With and without AVX512-BF16, for keys and values, and the int8 kernels."""
+    assert "canary" in json.loads((EMBEDDED / "manifest.json").read_text())
+    monkeypatch.setattr(block_llama, "attended", lambda: keys)
+    monkeypatch.setattr(int8, "available", lambda: packed)
+    assert worker._load("embedded", "cpu").device == "cpu"
+
+
+def test_a_model_without_a_canary_is_not_asked(tmp_path: Path) -> None:
+    folder = tiny.make(tmp_path / "tiny")
+    assert "canary" not in json.loads((folder / "manifest.json").read_text())
+    assert worker._load(str(folder), "cpu").step_s > 0
+
+
+HOSTILE: dict[str, Any] = {
+    "no object": 7,
+    "rows missing": {"best": [1]},
+    "an id outside the vocabulary": {"context": [2**30]},
+    "a row below nothing": {"best": [-1, 2]},
+    "text": {"logp": ["-0.5", "a"]},
+    "nothing to read": {"context": []},
+    "too much to read": {"context": [1] * 10_000},
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE)
+def test_a_damaged_canary_is_refused_in_a_sentence(tmp_path: Path, change: str) -> None:
+    folder = tiny.make(tmp_path / "tiny")
+    said = {"context": [1, 2], "canvas": [3, 4], "best": [1, 2], "logp": [-9.0, -9.0]}
+    hostile = HOSTILE[change]
+    weights.write_manifest(folder, {"canary": {**said, **hostile} if isinstance(hostile, dict) else hostile})
+    with pytest.raises(ModelError, match=r"manifest\.json is damaged; install the model again\."):
+        canary.check(models.load(str(folder)), folder)
