@@ -11,6 +11,7 @@ which is no dependency: pip install atheris.
 import argparse
 import asyncio
 import contextlib
+import faulthandler
 import io
 import json
 import logging
@@ -58,6 +59,7 @@ SPOKEN = ((b"null",), (HELLO,), (HELLO, OPEN, CHANGE, COMPLETE, CANCEL), (HELLO,
 def guarded(options: argparse.Namespace, attempt: Callable[[int], str]) -> Report:
     """`attempt` for every number. The state says which one it is, should the process die of it."""
     found, escapes, first = Counter[str](), list[str](), _peak_mib()
+    faulthandler.register(signal.SIGALRM, chain=True)  # where it was stuck goes to stderr, then the process ends
     for number in range(options.start, options.files):
         options.state.write_text(json.dumps({"number": number, "found": found, "escapes": escapes}))
         signal.alarm(STUCK_S)
