@@ -8,29 +8,28 @@ import pytest
 import torch
 
 from caesura.engine import canary, models, weights, worker
-from caesura.engine.models import EMBEDDED, ModelError, block_llama
+from caesura.engine.models import EMBEDDED, ModelError, _llama_layer, block_llama
+from caesura.engine.models._llama_layer import Shape, Span, attention
 from caesura.kernels import int8
 
 from . import tiny
 
-attention, multiply = block_llama.attention, int8.Linear.__call__
+
+def wrong(q: torch.Tensor, span: Span, shape: Shape) -> torch.Tensor:
+    return attention(q.flip(-1), span, shape)
 
 
-def wrong(number: int, q: torch.Tensor, span: Any) -> torch.Tensor:
-    return attention(number, q.flip(-1), span)
-
-
-def noisy(matrix: int8.Linear, x: torch.Tensor) -> torch.Tensor:
-    out = multiply(matrix, x)
+def noisy(x: torch.Tensor, packed: Any) -> torch.Tensor:
+    out = int8.product(x, packed)
     return out + 0.3 * out.std() * torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
 
 
-DAMAGE = {
-    "attention is wrong": (block_llama, "attention", wrong),
-    "products are not numbers": (int8.Linear, "__call__", lambda matrix, x: multiply(matrix, x) * float("nan")),
-    "products are nothing": (int8.Linear, "__call__", lambda matrix, x: multiply(matrix, x) * 0),
-    "products are noisy": (int8.Linear, "__call__", noisy),
-    "positions are not counted": (block_llama, "rotate", lambda x, cos, sin: x),
+DAMAGE: dict[str, tuple[str, Any]] = {
+    "attention is wrong": ("attention", wrong),
+    "products are not numbers": ("product", lambda x, packed: int8.product(x, packed) * float("nan")),
+    "products are nothing": ("product", lambda x, packed: int8.product(x, packed) * 0),
+    "products are noisy": ("product", noisy),
+    "positions are not counted": ("rotate", lambda x, cos, sin: x),
 }
 
 
@@ -38,7 +37,8 @@ DAMAGE = {
 def test_a_kernel_that_computes_something_else_is_refused_in_a_sentence(
     damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(*DAMAGE[damage])
+    monkeypatch.setattr(_llama_layer, "layer", _llama_layer.written)
+    monkeypatch.setattr(_llama_layer, *DAMAGE[damage])
     with pytest.raises(worker.CannotLoad, match=r"^The model embedded does not say .*reinstall torch") as refused:
         worker._load("embedded", "cpu")
     assert len(str(refused.value)) <= 256
@@ -52,7 +52,11 @@ def test_the_shipped_model_is_itself_on_cpus_of_every_kind(
     """With and without AVX512-BF16, for keys and values, and the int8 kernels."""
     assert "canary" in json.loads((EMBEDDED / "manifest.json").read_text())
     monkeypatch.setattr(block_llama, "attended", lambda: keys)
-    monkeypatch.setattr(int8, "available", lambda: packed)
+    if not packed:
+        monkeypatch.setattr(int8, "available", lambda: False)
+        monkeypatch.setattr(int8, "product", int8._dense)
+        monkeypatch.setattr(_llama_layer, "product", int8._dense)
+        monkeypatch.setattr(_llama_layer, "layer", _llama_layer.written)
     assert worker._load("embedded", "cpu").device == "cpu"
 
 

@@ -83,7 +83,7 @@ def attention(q: Tensor, span: Span, shape: Shape) -> Tensor:
     return out.view(shape.groups, share, rows, shape.width).permute(2, 0, 1, 3).reshape(rows, -1)
 
 
-def layer(
+def written(
     x: Tensor,
     weights: Weights,
     spans: list[Span],
@@ -114,9 +114,10 @@ def layer(
     return x + times(silu(gate) * up, weights.down, canvas)
 
 
+layer = written
 if sys.version_info < (3, 14):
     with (
         warnings.catch_warnings()
     ):  # TorchScript is deprecated; what is to follow it needs a compiler and half a minute
         warnings.simplefilter("ignore")
-        layer = torch.jit.script(layer)
+        layer = torch.jit.script(written)
