@@ -27,7 +27,8 @@ BUDGET = 0.3  # nats over all slots; a uniform-noise canvas is done when nothing
 
 @dataclass(eq=False)
 class Denoising:
-    """A canvas on its way: `of` bounds the steps; `search` is set where causal passes decide.
+    """A canvas on its way: `of` bounds the steps; `search` is set where causal passes decide, for which the canvas
+    `drafts` or not.
 
     `fresh` is context that the first forward takes along. Of uniform noise `state` is what lies between two forwards,
     and `judged` says whether the canvas is one of several lengths: then `score` is how well it fits what is pinned.
@@ -40,6 +41,7 @@ class Denoising:
     of: int
     generator: torch.Generator
     search: Search | None = None
+    drafts: bool = True
     fresh: Sequence[int] = ()
     state: renoise.State | None = None
     judged: bool = False
@@ -60,7 +62,7 @@ def step(model: Model, work: Sequence[Denoising], replay: Replay | None = None) 
         if left := work if replay is None else replay(work):
             renew(cast(Renoiser, model), model.noise.schedule, left)
     else:
-        drafting = [w for w in work if w.search is None or w.step == 0]
+        drafting = [w for w in work if w.search is None or (w.drafts and w.step == 0)]
         searching = [w for w in work if w.search is not None]
         for w, logits in zip(drafting, forward(model, drafting, searching), strict=True):
             decide(model, w, logits)

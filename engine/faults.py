@@ -35,11 +35,13 @@ class Faults:
             self.live, self._steady = self.live + 1, 0
 
     def out_of_memory(self, jobs: int, now: float) -> None:
-        """There was none for a step of so many jobs: from now on half of them run. It counts as a fault where one alone
-        did not fit. Raises Broken."""
-        self.live, self._steady = max(1, jobs // 2), 0
+        """There was none for a step of so many jobs: from now on half of them run. That one alone did not fit is a
+        fault, and says nothing of smaller ones. Raises Broken."""
+        self._steady = 0
         if jobs == 1:
             self.count("The engine ran out of memory.", now)
+        else:
+            self.live = jobs // 2
 
     def count(self, message: str, now: float) -> None:
         """A fault. Raises Broken where it was one too many."""
@@ -52,10 +54,16 @@ def sentence(error: Exception) -> str:
     """What went wrong with a model or its device, for a person: not where a job's text may be quoted."""
     if short_of_memory(error):
         return "There is not enough memory."
-    first, *_ = str(error).strip().splitlines() or [""]
+    lines = str(error).strip().splitlines() or [""]
+    first = lines[-1 if "TorchScript" in lines[0] else 0]  # which puts its traceback first
     return f"{type(error).__name__}: {first[:120]}".rstrip(":. ") + "."
 
 
 def short_of_memory(error: Exception) -> bool:
     """Of a GPU or of the host, where PyTorch has no type for it."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+    said = str(error)
+    return (
+        isinstance(error, torch.OutOfMemoryError | MemoryError)
+        or "can't allocate memory" in said
+        or "std::bad_alloc" in said
+    )

@@ -156,8 +156,8 @@ def _same_place(one: wire.Infill, other: wire.Infill) -> bool:
 
 
 def _fingerprint(request: wire.Infill) -> bytes:
-    """The text of a job: asked again under another name, deadline, seed or draft, it has the same one."""
+    """The text of a job: asked again under another name, deadline, seed, draft or `least`, it has the same one."""
     bare = msgspec.structs.replace(
-        request, job="-", document="-", version=0, deadline_ms=0.0, priority="automatic", seed=0, draft=None
+        request, job="-", document="-", version=0, deadline_ms=0.0, priority="automatic", seed=0, draft=None, least=0.0
     )
     return hashlib.sha256(wire.encode(bare)).digest()

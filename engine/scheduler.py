@@ -306,10 +306,11 @@ class Scheduler:
         live.works[0].fresh = fresh
         if name in SEARCHES:
             repeated = self._search(live, list(canvas.tail))
-            # A draft that is there already saves the canvas's, which takes as long as two passes: begin behind it.
-            drafted = repeated and len(canvas.holes) == 1 and canvas.holes[0].grammar is None
-            live.works[0].step = int(name == LEFT_TO_RIGHT or drafted)
-            live.works[0].of = live.works[0].step + sum(passes(hole, width(live.job)) for hole in canvas.holes)
+            # A draft that is there already saves the canvas's, which takes as long as two passes.
+            [hole, *others] = canvas.holes
+            drafted = repeated and hole.one_line and hole.grammar is None and not others
+            live.works[0].drafts = name != LEFT_TO_RIGHT and not drafted
+            live.works[0].of = sum(passes(hole, width(live.job)) for hole in canvas.holes)
         live.of = max(work.of for work in live.works)
 
     def _denoising(self, live: Live, canvas: Canvas, sampler: Sampler, of: int) -> denoise.Denoising:
@@ -341,7 +342,9 @@ class Scheduler:
         if live.job.draft:
             search.propose(encode(forced + live.job.draft[number]), "canvas")
         repeated = lookup(*around(live), [neighbour.text for neighbour in live.job.neighbours])
-        for text in (*repeated, *names([fill.text for fill in live.done])):
+        for text in repeated:
+            search.propose(encode(forced + text), "lookup", whole=True)
+        for text in names([fill.text for fill in live.done]):
             search.propose(encode(forced + text), "lookup")
         return bool(repeated)
 

@@ -139,9 +139,9 @@ class Search:
 
     # Proposals
 
-    def propose(self, tokens: Sequence[int], source: Source) -> None:
+    def propose(self, tokens: Sequence[int], source: Source, *, whole: bool = False) -> None:
         """Add a chain below the root, before the first pass or behind it; it is scored by the next one, whatever it is
-        worth."""
+        worth. `whole`: elsewhere the text ends behind it."""
         node, first = self.root, None
         for token in tokens[: self.hole.max_tokens]:
             child = node.children.get(token)
@@ -156,7 +156,7 @@ class Search:
                 child.source = source if child.source == "left_to_right" else child.source
             node = child
         else:
-            if source == "lookup":  # whose texts are whole fills
+            if whole:
                 self._foresee(node)
         if self.passes and first is not None and first not in self._proposed and math.isfinite(first.rank):
             self._proposed.append(first)
@@ -248,7 +248,8 @@ class Search:
             node = child
 
     def _foresee(self, node: Node) -> None:
-        """A text ended here elsewhere: have the suffix head judge it in the pass that scores the node itself."""
+        """A text ended here elsewhere: have the suffix head judge it in the pass that scores the node itself, if that
+        finds it likely enough."""
         if node is not self.root and len(self.head) > 1:
             self._foreseen[node] = End(node, -math.inf, -math.inf, self.head)
 
@@ -273,8 +274,11 @@ class Search:
                 self._expand(node, row)
             elif end is not None:
                 running[end] = running.get(end, end.bound) + float(row[end.behind[number + 1]])
+        likely = max((n.rank for n in self.open), default=-math.inf) - END_MARGIN
+        foreseen = self._foreseen.values()
         for end, score in running.items():
-            end.score = score
+            if end not in foreseen or end.bound > likely:
+                end.score = score
         self._foreseen.clear()
 
     def _expand(self, node: Node, logp: Tensor) -> None:
@@ -392,13 +396,16 @@ class Search:
         if best is not self._best:
             self._best, self._improved = best, self.passes
         least = self._least() + PATIENCE * (self.passes - self._improved)
-        self.open = [n for n in self.open if n.rank > least and n.logp > self._faint]
-        self.ends = [e for e in self.ends if e.score is not None or e.logp > self._faint]
+        winning = [n for n in self.open if n.rank > least]
+        self.open = [n for n in winning if n.logp > self._faint]
+        self.ends = [e for e in self.ends if e.logp > self._faint]
+        best = self.best()
         leaders = [(n.rank + DEPTH_BONUS * n.depth, n) for n in (*self.open, *self._proposed)]
         leaders += [(e.node.rank + DEPTH_BONUS * e.node.depth, e.node) for e in self.ends if e.score is None]
         if best is not None:
             leaders.append((best.node.rank + DEPTH_BONUS * best.node.depth, best.node))
-        if not leaders:
+        if not leaders:  # what was given up last shows where the likely part of it ends
+            self._last = max(winning, key=lambda n: n.rank + DEPTH_BONUS * n.depth, default=self._last)
             return
         top, self._last = max(leaders, key=lambda leader: leader[0])
         texts = [self._bytes(n) for value, n in leaders if value > top - LOCK_MARGIN or (best and n is best.node)]

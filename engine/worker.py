@@ -23,7 +23,8 @@ from caesura.engine import link
 
 log = logging.getLogger("caesura.worker")
 
-REHEARSED = (16, 64, 256)  # tokens of a hole
+REHEARSED = (16, 64, 256)  # tokens of a hole, where kernels are compiled
+SHORT = 4  # where none are
 REHEARSAL_MS = 120_000
 FAULT = 70  # the exit code of a worker that cannot go on (sysexits.h: an internal error)
 IDLE_MS = 500  # how long an idle worker waits before it shows that it is alive
@@ -182,14 +183,14 @@ def _load(name: str, device: str) -> Loaded:
 
 def rehearse(engine: Scheduler, *, compiles: bool) -> float:
     """Fill holes of several sizes, so that the kernels they need are compiled before anybody waits for them. Where none
-    are, one step is enough, which reads a chunk of context: it shows how slow the machine is. Returns the seconds of
-    the longest step. Raises CannotLoad."""
+    are, a short one is enough to use every part of the model once, and shows how slow the machine is. Returns the
+    seconds of the longest step. Raises CannotLoad."""
     clock, longest = time.monotonic, 0.0
-    for tokens in REHEARSED if compiles else REHEARSED[:1]:
+    for tokens in REHEARSED if compiles else (SHORT,):
         job = wire.Infill(
             job="rehearsal",
             document="rehearsal",
-            prefix="def total(numbers):\n    " * 64,
+            prefix="def total(numbers):\n    " * (64 if compiles else 1),
             suffix="\n",
             segments=(wire.Hole(tokens),),
             deadline_ms=REHEARSAL_MS,
@@ -199,10 +200,8 @@ def rehearse(engine: Scheduler, *, compiles: bool) -> float:
             began = clock()
             answers += engine.step(clock)
             longest = max(longest, clock() - began)
-            if not compiles:
-                break
         last = answers[-1][1] if answers else None
-        if not engine.busy and not isinstance(last, wire.Done):
+        if not isinstance(last, wire.Done):
             why = last.message if isinstance(last, wire.Failed) else ""
             raise CannotLoad(f"The model was loaded and does not answer; see the engine's log. {why}".rstrip())
     engine.drop(b"")

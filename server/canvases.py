@@ -89,7 +89,7 @@ class Canvases:
         start = partial(self._start, cursor, opened, at, priority, least, selected)
         cursor.at, cursor.restart, cursor.readings = at, start, self._readings
         canvas = self._known(cursor, opened, at, selected)
-        if canvas is None:
+        if canvas is None or canvas.faint > least:  # of what was given up something is asked for
             return start(), "cold"
         cursor.put(canvas)
         if priority == "invoked":
@@ -217,6 +217,7 @@ class Canvases:
     ) -> wire.Infill:
         place, options = canvas.context, self._options()
         canvas.job, canvas.offer = job_id(), self._offer(opened, canvas)
+        canvas.faint = 0.0 if canvas.offer else canvas.least / FAINT  # what has to be valid has to be whole
         wanted = canvas.offer.segments if canvas.offer else (hole(place, options.max_tokens),)
         prefix, segments, suffix = privacy.concealed(place.prefix, wanted, place.suffix)
         return wire.Infill(
@@ -232,7 +233,7 @@ class Canvases:
             candidates=options.candidates,
             draft=draft if len(segments) == 1 else None,
             seed=seed,
-            least=0.0 if canvas.offer else canvas.least / FAINT,  # what has to be valid has to be whole
+            least=canvas.faint,
             schemas=tuple(map(privacy.masked_schema, canvas.offer.schemas)) if canvas.offer else (),
         )
 

@@ -146,10 +146,12 @@ class Server(LanguageServer):
         self._end(loop)
 
     def _take(self, body: bytes) -> None:
-        if self._stopped is not None and not self._stopped.done():
-            self.protocol.receive(body)
-        # Behind what that has begun: an answer that is ready is written before more is read, or waits for its reader.
-        asyncio.get_running_loop().call_soon(self._room.give, len(body))
+        try:
+            if self._stopped is not None and not self._stopped.done():
+                self.protocol.receive(body)
+        finally:
+            # Behind what that has begun: an answer that is ready is written before more is read, or awaits its reader.
+            asyncio.get_running_loop().call_soon(self._room.give, len(body))
 
     def _watch(self, parent: int, loop: asyncio.AbstractEventLoop) -> None:
         while _alive(parent):

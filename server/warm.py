@@ -113,6 +113,7 @@ class WarmCanvas:
         self.answer: wire.Done | None = None
         self.over = False  # no more events will come
         self.job = ""
+        self.faint = 0.0  # text that is less likely was not followed
         self.steps = 0
         self.context_ms = 0.0  # what it took to cut the context
         self.stale = False  # the text around has changed since

@@ -206,7 +206,7 @@ def test_as_many_jobs_as_before_run_together_once_memory_has_been_there_for_a_wh
 
 def test_it_is_half_of_those_that_ran_together_that_run_on() -> None:
     policy = Faults(8)
-    for ran, live in ((3, 1), (1, 1)):
+    for ran, live in ((1, 8), (5, 2), (3, 1), (1, 1)):
         policy.out_of_memory(ran, 0.0)
         assert policy.live == live
 

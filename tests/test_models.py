@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from caesura.engine import models, weights
 from caesura.engine.cache import KV
-from caesura.engine.models import ModelError, Run, block_llama
+from caesura.engine.models import ModelError, Run, _llama_layer, block_llama
 from caesura.engine.models._llama_layer import times
 from caesura.engine.models.block_llama import MATRICES, SPECIALS, BlockLlama, Config, matrix
 
@@ -235,24 +236,77 @@ def test_rows_that_two_threads_share_are_what_one_makes_of_them(
     torch.testing.assert_close(found[0], found[1], atol=1e-4, rtol=0)
 
 
-def test_where_there_is_no_torchscript_the_same_comes_out(folder: Path) -> None:
+def trees(model: BlockLlama, several: int) -> list[Run]:
+    """Each behind a context of its own, with fresh rows."""
+    chain = torch.ones(9, 9, dtype=torch.bool).tril()
+    at = len(IDS) + 2
+    return [Run(context(model, IDS), IDS[n : n + 9], range(at, at + 9), chain, fresh=IDS[:2]) for n in range(several)]
+
+
+def test_trees_of_several_jobs_are_cut_wherever_the_middle_lies(
+    tiny: BlockLlama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for most in (99, 4):
+        monkeypatch.setattr(block_llama, "WORTH_TWO", most)
+        found.append(tiny.forward(trees(tiny, 3))[0])
+    torch.testing.assert_close(found[0], found[1], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_thread_that_fails_ends_the_forward_and_no_other(
+    tiny: BlockLlama, monkeypatch: pytest.MonkeyPatch, ahead: bool
+) -> None:
+    """The one that waits for it neither hangs nor goes on behind it."""
+    right, layer, asked = tiny.forward(trees(tiny, 2))[0], _llama_layer.layer, []
+
+    def fails(x: Tensor, *more: Any) -> Tensor:
+        asked.append(threading.current_thread() is threading.main_thread())
+        if asked[-1] == ahead:
+            raise RuntimeError("a fault of this lane")
+        return layer(x, *more)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(_llama_layer, "layer", fails)
+        with pytest.raises(RuntimeError, match="a fault of this lane"):
+            tiny.forward(trees(tiny, 2))
+    torch.testing.assert_close(tiny.forward(trees(tiny, 2))[0], right, atol=1e-4, rtol=0)
+
+
+def said(folder: Path, before: str = "", **env: str) -> tuple[str, Tensor]:
+    """In a process of its own: what kind of function a layer is, and the logits of a tree and of a canvas."""
     asked = f"""
+import torch
+{before}
 from caesura.engine import models
 from caesura.engine.models import _llama_layer
 model = models.load({str(folder)!r})
 kv = model.cache().lease([])
 model.prefill({IDS}, kv)
-logits = model.denoise([models.Run(kv, {IDS[:20]}, range({len(IDS)}, {len(IDS) + 20}))])
-print(type(_llama_layer.layer).__name__, logits.tolist())
+chain = torch.ones(20, 20, dtype=torch.bool).tril()
+tree, canvas = (models.Run(kv, {IDS[:20]}, range({len(IDS)}, {len(IDS) + 20}), mask) for mask in (chain, None))
+judged, logits = model.forward([tree], [canvas])
+print(type(_llama_layer.layer).__name__, [judged.tolist(), logits[:, : judged.shape[1]].tolist()])
 """
-    answers = [
-        subprocess.run(
-            [sys.executable, "-P", "-c", asked], env={**os.environ, "PYTORCH_JIT": on}, capture_output=True, check=True
-        ).stdout.split(b" ", 1)
-        for on in "01"
-    ]
-    assert [kind for kind, _ in answers] == [b"function", b"ScriptFunction"]
-    assert answers[0][1] == answers[1][1]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", asked], env=os.environ | env, capture_output=True, check=True, text=True
+    )
+    kind, logits = done.stdout.split(" ", 1)
+    return kind, torch.tensor(json.loads(logits))
+
+
+def test_where_there_is_no_torchscript_the_same_comes_out(folder: Path) -> None:
+    (plain, expected), (scripted, found) = (said(folder, PYTORCH_JIT=on) for on in "01")
+    assert (plain, scripted) == ("function", "ScriptFunction")
+    assert torch.equal(found, expected)
+
+
+def test_where_there_is_no_int8_kernel_nearly_the_same_comes_out(folder: Path) -> None:
+    """As on ARM."""
+    _, expected = said(folder)
+    scripted, found = said(folder, "torch.backends.quantized.engine = 'onednn'")
+    assert scripted == "ScriptFunction"
+    assert 0 < (found - expected).norm() < 0.05 * expected.norm()
 
 
 def test_no_such_model_is_a_sentence() -> None:

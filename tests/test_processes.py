@@ -428,8 +428,9 @@ async def test_a_job_that_has_stopped_the_engine_twice_is_refused(one: Engine) -
 def test_a_text_is_refused_whatever_draft_or_seed_comes_with_it() -> None:
     ledger = Ledger()
     ledger.greet(b"p", "test", 0.0)
-    for seed, draft in ((0, None), (1, ("a",))):
-        assert ledger.admit(b"p", msgspec.structs.replace(job("poison"), seed=seed, draft=draft), 0.0) is None
+    for seed, draft, least in ((0, None, 0.01), (1, ("a",), 0.012)):
+        changed = msgspec.structs.replace(job("poison"), seed=seed, draft=draft, least=least)
+        assert ledger.admit(b"p", changed, 0.0) is None
         for live in ledger.jobs():
             live.forwarded = True
         ledger.crash(0.0)

@@ -13,6 +13,7 @@ from caesura.engine.models import Run
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.samplers import names
 from caesura.engine.scheduler import LIVE, Event, Live, Scheduler, around
+from caesura.engine.search import PASSES
 
 from .test_canvas import CURSORS
 from .tiny import Clock, Scripted, alone, done, infill, run
@@ -312,8 +313,11 @@ def test_a_canvas_drafts_unless_a_text_that_stands_elsewhere_does(
         return forward(trees, drafts)
 
     monkeypatch.setattr(tiny, "forward", counted)
-    alone(tiny, infill("j", prefix, "\n", *segments, sampler="verify"))
+    events = run(Scheduler(tiny), [infill("j", prefix, "\n", *segments, sampler="verify")])["j"]
     assert len(drawn) == canvases
+    most = PASSES * sum(isinstance(piece, wire.Hole) for piece in segments)
+    assert {event.of for event in events if isinstance(event, wire.Locked)} <= {most}
+    assert done(events).stop == ("steps" if done(events).steps == most else "complete")
 
 
 def test_a_neighbours_line_is_proposed(tiny: BlockLlama) -> None:

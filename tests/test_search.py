@@ -18,6 +18,7 @@ from caesura.engine.lookup import Repeats
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.search import PASSES, TEMPERATURE, Rows, Search, perturbed
+from caesura.server.completion import sure
 
 Predict = Callable[[tuple[int, ...]], Tensor]  # what came before, from the tail on -> log-probabilities of what follows
 
@@ -162,9 +163,9 @@ def test_where_a_text_ended_elsewhere_the_suffix_judges_it_in_the_pass_that_scor
     tiny: BlockLlama, vocabulary: Vocabulary
 ) -> None:
     fill, passes, scores = tiny.tokenizer.encode(" left + 1"), {}, set()
-    for source in ("lookup", "canvas"):
+    for whole in (True, False):
         search, tail, head = searching(tiny, vocabulary, after="\n    right = left\n")
-        search.propose(fill, source)  # type: ignore[arg-type]
+        search.propose(fill, "lookup", whole=whole)
         table = Table(tiny.tokenizer.size)
         table.chain([*tail, *fill, *head], 0.97, len(tail))
         answer(search, table)
@@ -172,9 +173,9 @@ def test_where_a_text_ended_elsewhere_the_suffix_judges_it_in_the_pass_that_scor
         assert best is not None
         assert best.score is not None
         assert search.text()[0] == " left + 1"
-        passes[source] = search.passes
+        passes[whole] = search.passes
         scores.add(round(best.score, 4))
-    assert passes == {"lookup": 1, "canvas": 2}
+    assert passes == {True: 1, False: 2}
     assert len(scores) == 1, "a score is the same whenever it is found"
 
 
@@ -306,11 +307,42 @@ def test_a_bad_proposal_does_no_harm(tiny: BlockLlama, vocabulary: Vocabulary, a
     encode = tiny.tokenizer.encode
     search, tail, head = searching(tiny, vocabulary, after=after)
     for proposal in ([], encode(" right"), encode(" a\n b"), [tiny.separator[0]], [10**6], encode(" x" * 40)):
-        search.propose(proposal, "lookup")
+        search.propose(proposal, "lookup", whole=True)
     table = Table(tiny.tokenizer.size)
     table.chain([*tail, *encode(" left"), *head], 0.95, len(tail))
     answer(search, table)
     assert search.text()[0] == " left"
+
+
+def test_a_bad_end_elsewhere_does_not_hold_back_what_is_locked(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    encode = tiny.tokenizer.encode
+    shown = []
+    for whole in (True, False):
+        search, tail, head = searching(tiny, vocabulary, after="\n    x = right\n")
+        search.propose(encode(" right(a)"), "lookup", whole=whole)
+        table = Table(tiny.tokenizer.size)
+        table.chain([*tail, *encode(" left + 1 + value"), *head], 0.9, len(tail))
+        shown.append(answer(search, table))
+    assert shown[0] == shown[1]
+    assert shown[0][-1][0] == " left + 1 + value"
+
+
+def test_below_what_is_asked_for_a_bad_end_elsewhere_is_no_answer(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    """The start of what is likely is better, and its unlikely end shows where to cut it."""
+    encode = tiny.tokenizer.encode
+    tail, head, start = encode("return"), encode("\n    x = right\n"), encode(" self.")
+    search = Search(vocabulary, HoleState(True, 16), tail, head, 0, least=0.01)
+    search.propose(encode(" right"), "lookup", whole=True)
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *start], 0.95, len(tail))
+    names = [number for number, piece in enumerate(vocabulary.pieces) if piece.isalpha() and piece.isascii()]
+    table.known[*tail, *start] = dict.fromkeys(names[:100], 0.009)
+    answer(search, table)
+    text, probabilities = search.text()[0], search.probabilities(search.leader())
+    assert text.startswith(" self.")
+    assert len(text) > len(" self.")
+    assert probabilities[-1][1] == pytest.approx(0.009)
+    assert sure(text, probabilities, 0.25) == " self"
 
 
 def test_the_suffix_overrules_a_fill_that_looks_better(tiny: BlockLlama, vocabulary: Vocabulary) -> None:

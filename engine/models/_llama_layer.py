@@ -116,8 +116,7 @@ def written(
 
 layer = written
 if sys.version_info < (3, 14):
-    with (
-        warnings.catch_warnings()
-    ):  # TorchScript is deprecated; what is to follow it needs a compiler and half a minute
+    # TorchScript is deprecated; what is to follow it needs a compiler and half a minute.
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         layer = torch.jit.script(written)

@@ -29,7 +29,8 @@ from caesura.kernels import int8
 
 MATRICES = ("qkv", "out", "gate_up", "down")
 COLUMNS = 128  # columns of attention are padded to a multiple of it; the KV's room is one
-WORTH_TWO = 16  # rows; fewer are computed by one thread
+# Rows; fewer are computed by one thread. Layers that are not TorchScript leave little to a second one.
+WORTH_TWO = 64 if _llama_layer.layer is _llama_layer.written else 16
 PACKERS = 2  # threads that pack matrices while a model is loaded
 SPECIALS = ("mask", "null")  # rows of the adapter's embedding, behind the base's vocabulary
 
