@@ -109,11 +109,6 @@ def _canvas_always(stack: ExitStack) -> None:
     stack.enter_context(patch.object(scheduler.Scheduler, "_search", beside))
 
 
-def _ends_later(stack: ExitStack) -> None:
-    """A pass behind the one that finds them."""
-    stack.enter_context(patch.object(scheduler.Search, "_foresee", lambda *_: None))
-
-
 def _without_cache(stack: ExitStack) -> None:
     lease = Cache.lease
 
@@ -130,7 +125,6 @@ WAYS = {
     "each key a job, without": Way(foreseen=False, warm=False),
     "no lookup": Way(_without_lookup),
     "a canvas beside each lookup": Way(_canvas_always),
-    "each end judged by a pass of its own": Way(_ends_later),
     "nothing followed that is less likely than 0.01": Way(least=0.01),
     "new context in a forward of its own": Way(_context_apart),
     "no context kept": Way(_without_cache),

@@ -342,9 +342,7 @@ class Scheduler:
         if live.job.draft:
             search.propose(encode(forced + live.job.draft[number]), "canvas")
         repeated = lookup(*around(live), [neighbour.text for neighbour in live.job.neighbours])
-        for text in repeated:
-            search.propose(encode(forced + text), "lookup", whole=True)
-        for text in names([fill.text for fill in live.done]):
+        for text in (*repeated, *names([fill.text for fill in live.done])):
             search.propose(encode(forced + text), "lookup")
         return bool(repeated)
 

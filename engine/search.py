@@ -132,16 +132,15 @@ class Search:
         self._plan: list[tuple[Node | None, End | None, int]] = []  # node, end, index in the head, of each row
         self._behind: dict[Node, tuple[Tensor, Tensor]] = {}  # what the first pass says of the tokens behind its nodes
         self._proposed: list[Node] = []  # where chains begin that came behind it
-        self._foreseen: dict[Node, End] = {}  # ends that are judged by the pass that finds them
 
     def __repr__(self) -> str:
         return f"<Search pass {self.passes} {len(self.open)} open {self.text()[0]!r} locked {self.locked!r}>"
 
     # Proposals
 
-    def propose(self, tokens: Sequence[int], source: Source, *, whole: bool = False) -> None:
+    def propose(self, tokens: Sequence[int], source: Source) -> None:
         """Add a chain below the root, before the first pass or behind it; it is scored by the next one, whatever it is
-        worth. `whole`: elsewhere the text ends behind it."""
+        worth."""
         node, first = self.root, None
         for token in tokens[: self.hole.max_tokens]:
             child = node.children.get(token)
@@ -155,9 +154,6 @@ class Search:
                 first = first or child
                 child.source = source if child.source == "left_to_right" else child.source
             node = child
-        else:
-            if whole:
-                self._foresee(node)
         if self.passes and first is not None and first not in self._proposed and math.isfinite(first.rank):
             self._proposed.append(first)
             self.open = [n for n in self.open if n is not first]
@@ -225,8 +221,7 @@ class Search:
             assert node.parent is not None
             node.row = add(node.token, node.parent.row, depth0 + node.depth, (node, None, 0))
             queue += node.children.values()
-        foreseen = [end for node, end in self._foreseen.items() if node.row >= first]
-        for end in (*foreseen, *self._best_ends()):
+        for end in self._best_ends():
             row, place = end.row, depth0 + end.node.depth + (end.node.cut is None)
             for number, token in enumerate(end.behind[:-1]):
                 row = add(token, row, place + number, (None, end, number))
@@ -240,18 +235,10 @@ class Search:
         if self._repeats is None or node.children:
             return
         for token in self._repeats.after([*self.tail, *(n.token for n in node.path())]):
-            if self.head and token == self.head[0]:
-                self._foresee(node)
             if node.depth >= self.hole.max_tokens or (child := self._child(node, token, "lookup")) is None:
                 break
             node.children[token] = child
             node = child
-
-    def _foresee(self, node: Node) -> None:
-        """A text ended here elsewhere: have the suffix head judge it in the pass that scores the node itself, if that
-        finds it likely enough."""
-        if node is not self.root and len(self.head) > 1:
-            self._foreseen[node] = End(node, -math.inf, -math.inf, self.head)
 
     def _best_open(self) -> list[Node]:
         self.open.sort(key=lambda n: n.rank + DEPTH_BONUS * n.depth, reverse=True)
@@ -274,12 +261,8 @@ class Search:
                 self._expand(node, row)
             elif end is not None:
                 running[end] = running.get(end, end.bound) + float(row[end.behind[number + 1]])
-        likely = max((n.rank for n in self.open), default=-math.inf) - END_MARGIN
-        foreseen = self._foreseen.values()
         for end, score in running.items():
-            if end not in foreseen or end.bound > likely:
-                end.score = score
-        self._foreseen.clear()
+            end.score = score
 
     def _expand(self, node: Node, logp: Tensor) -> None:
         if not math.isfinite(node.logp):
@@ -371,9 +354,7 @@ class Search:
         return self.vocabulary.spelled(b"".join(pieces)[taken:].decode(errors="ignore").encode())
 
     def _end(self, node: Node, logp: float, bound: float, behind: list[int]) -> None:
-        end = self._foreseen.get(node) or End(node, logp, bound, behind, None if len(behind) > 1 else bound)
-        end.logp, end.bound = logp, bound
-        self.ends.append(end)
+        self.ends.append(End(node, logp, bound, behind, None if len(behind) > 1 else bound))
 
     # Decisions
 
