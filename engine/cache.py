@@ -92,17 +92,10 @@ class KV:
         """Room for `rows` more."""
         self.moved += sum(layer.reserve(self.length, rows) for layer in self._rows)
 
-    def put(self, layer: int, at: int, k: Tensor, v: Tensor) -> None:
-        """Rows [heads, n, width] at position `at`, not before `length`; they hold once `length` is behind them."""
-        rows = self._rows[layer]
-        span = slice(at - rows.start, at - rows.start + k.shape[1])
-        rows.k[:, span] = k
-        rows.v[:, span] = v
-
     def get(self, layer: int, low: int, high: int) -> tuple[Tensor, Tensor]:
-        """Keys and values [heads, high - low, width] of those positions: views. Of a sliding layer only what its window
-        reaches from `length` on is sure to be there. Where nothing was put yet both are 0: what attention masks must be
-        finite."""
+        """Keys and values [heads, high - low, width] of those positions: views. Rows are put into those from `length`
+        on, and hold once `length` is behind them. Of a sliding layer only what its window reaches from `length` on is
+        sure to be there. Where nothing was put yet both are 0: what attention masks must be finite."""
         rows = self._rows[layer]
         assert low >= rows.start, "rows outside the window are gone"
         span = slice(low - rows.start, high - rows.start)

@@ -6,12 +6,18 @@ import torch
 from caesura.engine.cache import KV, Cache, Kept, common
 
 
+def put(kv: KV, layer: int, at: int, rows: torch.Tensor) -> None:
+    """Keys [heads, n, width], and values that are their opposites."""
+    keys, values = kv.get(layer, at, at + rows.shape[1])
+    keys[:], values[:] = rows, -rows
+
+
 def filled(cache: Cache, ids: list[int]) -> KV:
     """Lease and prefill: a row's key is its id."""
     kv = cache.lease(ids)
     missing = torch.tensor(ids[kv.length :], dtype=torch.float32)
     kv.reserve(len(missing))
-    kv.put(0, kv.length, missing[None, :, None], missing[None, :, None])
+    put(kv, 0, kv.length, missing[None, :, None])
     kv.length += len(missing)
     kv.ids += ids[len(ids) - len(missing) :]
     return kv
@@ -46,7 +52,7 @@ def test_keys_that_lie_column_by_column_are_the_same_keys() -> None:
         for start in range(0, 600, 50):
             rows = torch.arange(start, start + 50.0)[None, :, None].expand(2, 50, 4) + torch.arange(8.0).view(2, 1, 4)
             kv.reserve(50)
-            kv.put(0, start, rows, -rows)
+            put(kv, 0, start, rows)
             kv.length += 50
     fork = turned.fork()
     fork.truncate(300)
@@ -144,7 +150,7 @@ def test_a_sliding_layer_keeps_its_window_and_goes_back_as_far_as_its_slack() ->
     for number in range(5000):
         kv.reserve(1)
         for layer in range(2):
-            kv.put(layer, number, torch.full((1, 1, 1), number), torch.zeros(1, 1, 1))
+            put(kv, layer, number, torch.full((1, 1, 1), number))
         kv.length += 1
         kv.ids.append(number)
     assert kv.get(0, 4991, 5000)[0][0, :, 0].tolist() == list(range(4991, 5000))
