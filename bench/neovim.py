@@ -25,8 +25,8 @@ from typist import Stretch, stretches
 
 from caesura import models
 
-sys.path.insert(0, str(HERE.parent / "tests" / "real"))
-from neovim import PLUGIN, Frame, Neovim
+sys.path.insert(0, str(HERE.parent))
+from tests.real.neovim import PLUGIN, Frame, Neovim
 
 VIEWS = {
     "stream": {"view": "stream"},

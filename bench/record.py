@@ -14,11 +14,12 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "real"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from browser import chromium
 from PIL import Image
 from playwright.sync_api import Page
+
+from tests.real.browser import chromium
 
 SIZE = {"width": 1040, "height": 760}
 SCALE = 1.5  # of the picture to that, for sharp letters

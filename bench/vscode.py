@@ -25,9 +25,9 @@ from typist import Stretch, stretches
 
 from caesura import models
 
-sys.path.insert(0, str(HERE.parent / "tests" / "real"))
-from browser import chromium
-from vscode import Code, Frame, build, code_server
+sys.path.insert(0, str(HERE.parent))
+from tests.real.browser import chromium
+from tests.real.vscode import Code, Frame, build, code_server
 
 LAST_S = 2.0  # for what comes after the last key
 # Keys write themselves, and brackets are closed wherever one is typed, as when the stretches were made.

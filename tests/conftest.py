@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import runpy
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from .audit import calls
 
 # As in worker.py, and for its reason: threads that spin while they wait cost ten times the time on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -18,12 +18,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# Nothing leaves the machine: see audit/sitecustomize.py.
-AUDIT = Path(__file__).with_name("audit")
-CONNECTIONS = Path(tempfile.mkdtemp(prefix="caesura-")) / "connections"
-os.environ["CAESURA_TEST_CONNECTIONS"] = str(CONNECTIONS)
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(AUDIT), os.environ.get("PYTHONPATH", ""))))
-runpy.run_path(str(AUDIT / "sitecustomize.py"))
+CONNECTIONS = calls.listen()  # nothing leaves the machine
 
 if TYPE_CHECKING:
     from caesura.engine.models.block_llama import BlockLlama

@@ -1,6 +1,7 @@
 """That a call to another machine would be noticed, whichever process of the suite makes it."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,6 +11,14 @@ import pytest
 
 CALL = "import socket; s = socket.socket(); s.settimeout(0.1); s.connect_ex(('192.0.2.1', 9))"
 ASK = "import socket\ntry: socket.getaddrinfo('example.invalid', 9)\nexcept OSError: pass"
+SEND = "import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'.', ('192.0.2.1', 9))"
+SEND_MESSAGE = "import socket; socket.socket(type=socket.SOCK_DGRAM).sendmsg([b'.'], [], 0, ('192.0.2.1', 9))"
+ZMQ = (
+    "import os, time, zmq; s = zmq.Context().socket(zmq.DEALER); s.linger = 0; s.connect('tcp://192.0.2.1:9')\n"
+    "while not os.path.exists(os.environ['CAESURA_TEST_CONNECTIONS']): time.sleep(0.01)"
+)
+LOCAL = "import socket as s; to = s.create_server(('localhost', 0)); s.create_connection(to.getsockname())"
+NODE = "require('net').connect(9, '192.0.2.1').on('error', () => 0); setTimeout(process.exit, 100)"
 
 
 @pytest.fixture
@@ -26,13 +35,21 @@ def test_a_call_of_this_process_is_noticed(record: Path) -> None:
     assert "socket.connect 192.0.2.1" in record.read_text()
 
 
-@pytest.mark.parametrize(("program", "host"), [(CALL, "192.0.2.1"), (ASK, "example.invalid")])
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are heard by LD_PRELOAD")
 @pytest.mark.parametrize("options", [(), ("-P",)])  # -P: as the engine is started
+@pytest.mark.parametrize("program", [CALL, ASK, SEND, SEND_MESSAGE, ZMQ])
 def test_a_call_of_a_process_that_a_test_starts_is_noticed(
-    record: Path, program: str, host: str, options: tuple[str, ...]
+    record: Path, program: str, options: tuple[str, ...]
 ) -> None:
-    subprocess.run([sys.executable, *options, "-c", program], check=True, env=dict(os.environ))
-    assert host in record.read_text()
+    subprocess.run([sys.executable, *options, "-c", program], check=True, env=dict(os.environ), timeout=20)
+    assert ("example.invalid" if program == ASK else "192.0.2.1") in record.read_text()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are heard by LD_PRELOAD")
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
+def test_a_call_of_node_is_noticed(record: Path) -> None:
+    subprocess.run(["node", "-e", NODE], check=True, env=dict(os.environ), timeout=20)
+    assert "192.0.2.1 by node" in record.read_text()
 
 
 def test_calls_on_this_machine_are_none(record: Path, tmp_path: Path) -> None:
@@ -43,4 +60,5 @@ def test_calls_on_this_machine_are_none(record: Path, tmp_path: Path) -> None:
         server.bind(str(tmp_path / "s"))
         server.listen()
         caller.connect(str(tmp_path / "s"))
+    subprocess.run([sys.executable, "-c", LOCAL], check=True, env=dict(os.environ))
     assert not record.exists()

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ..audit import calls
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -34,7 +36,8 @@ def chromium() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright  # of the extra `real`: the suite collects this file without it
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=list(QUIET))
+        # It asks after its maker's services, which it cannot be told to leave: what a page asks for is looked at in it.
+        browser = playwright.chromium.launch(executable_path=path, args=list(QUIET), env=calls.unheard())
         try:
             yield browser
         finally:
