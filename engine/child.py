@@ -15,6 +15,7 @@ from typing import Literal
 import zmq
 
 from caesura.engine import link
+from caesura.engine.gate import LOCAL, guard
 from caesura.rendezvous import Place
 
 log = logging.getLogger("caesura.engine")
@@ -95,6 +96,7 @@ class Child:
         self._generation += 1
         path = self._place.link(self._generation)
         self.socket = link.pair(self._context)
+        guard(self.socket, LOCAL)  # until the worker is there, whoever came first would be it
         self.socket.bind(f"ipc://{path}")
         self._seen = (self._progress.read(), now)
         arguments = _arguments(path, self._place.progress, self._model, self._wanted_device)

@@ -13,7 +13,7 @@ import msgspec
 import zmq
 
 from caesura import pairing, wire
-from caesura.engine.gate import LOCAL, REMOTE, TRIAL_S, Gate
+from caesura.engine.gate import LOCAL, REMOTE, TRIAL_S, Gate, guard
 
 MAX_BACKLOG = 64  # events kept for a client that does not read
 MAX_SLOW_S = 5.0
@@ -136,7 +136,7 @@ class Front:
         socket.setsockopt(zmq.SNDHWM, 256)
         socket.setsockopt(zmq.RCVHWM, 256)
         socket.setsockopt(zmq.HANDSHAKE_IVL, 1000)
-        self._gate.guard(socket, domain)
+        guard(socket, domain)
         self._doors.append(socket)
         return socket
 

@@ -1,7 +1,8 @@
 """Who may connect: libzmq announces each connection here, by ZAP (ZeroMQ RFC 27), before it reads its first message.
 
-Through the local socket a process of our own user; through the one for other machines whoever proves, by CURVE, to
-hold a key that was paired. Everybody else is refused, also when nobody answers here.
+Through the sockets of this machine, those of clients and of the worker, a process of our own user; through the one for
+other machines whoever proves, by CURVE, to hold a key that was paired. Everybody else is refused, also when nobody
+answers here.
 """
 
 import logging
@@ -26,6 +27,13 @@ _OVER = (
 )  # not FAILED_NO_DETAIL: somebody hung up, for lack of time perhaps, and is asked again
 
 
+def guard(socket: zmq.Socket[bytes], domain: str) -> None:
+    """Before `socket` is bound: nobody gets in unasked. Without `ZAP_ENFORCE_DOMAIN` libzmq would let everybody in as
+    soon as nothing answers at its context's gate."""
+    socket.setsockopt_string(zmq.ZAP_DOMAIN, domain)
+    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+
+
 class Gate:
     """`admits` says whether a public key, in hexadecimal digits, is paired."""
 
@@ -38,12 +46,6 @@ class Gate:
 
     def __repr__(self) -> str:
         return f"<Gate {len(self._named)} refused>"
-
-    def guard(self, socket: zmq.Socket[bytes], domain: str) -> None:
-        """Before `socket` is bound: nobody gets in unasked. Without `ZAP_ENFORCE_DOMAIN` libzmq would let everybody in
-        as soon as nothing answers at this gate."""
-        socket.setsockopt_string(zmq.ZAP_DOMAIN, domain)
-        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
     def answer(self) -> None:
         """Judge those who wait. A message's `User-Id` is then the key that its sender has proved."""

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import os
+import re
 import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -21,12 +23,14 @@ import zmq.asyncio
 from zmq.utils import z85
 
 from caesura import cli, pairing, paths, rendezvous, wire
+from caesura.engine import link
 from caesura.engine.front import CannotListen, Front
-from caesura.engine.gate import Gate
+from caesura.engine.gate import Gate, guard
 from caesura.engine.ledger import ELSEWHERE, MAX_PEERS
 from caesura.server import remote
 from caesura.server.engine import Engine, EngineFailed, EngineUnavailable
 
+from . import points
 from .test_lsp import Client
 from .test_privacy import TOKENS
 from .test_processes import FAKE, READY_S, answer, first_event, job, running, status_when, until
@@ -369,7 +373,7 @@ def test_nobody_gets_in_where_nobody_answers_at_the_gate(laptop: Machine, monkey
     keys, address = pairing.keys(), f"tcp://127.0.0.1:{free_port()}"
     with zmq.Context() as context, context.socket(zmq.ROUTER) as door:
         gate = Gate(context, lambda key: True)
-        gate.guard(door, "remote")
+        guard(door, "remote")
         door.setsockopt(zmq.CURVE_SERVER, 1)
         door.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
         door.bind(address)
@@ -480,6 +484,7 @@ def as_nobody(act: Callable[[], object]) -> str:
     """What `act` comes to in a process of another user."""
     reader, writer = os.pipe()
     if (pid := os.fork()) == 0:
+        signal.alarm(30)
         try:
             os.setgroups([])
             os.setgid(NOBODY)
@@ -524,6 +529,7 @@ async def test_another_user_is_refused_at_every_door(desk: Desk, home: Path) -> 
     assert as_nobody(lambda: (place.stem.parent / "secret").write_bytes(b"")) != "PermissionError"  # it is inside
     assert await asyncio.to_thread(knock, own)
     await served_alone_after_local(desk, lambda: as_nobody(lambda: knock(own)))
+    await answered_by_its_own_worker(desk, place)
 
 
 async def served_alone_after_local(desk: Desk, act: Callable[[], str]) -> None:
@@ -533,6 +539,67 @@ async def served_alone_after_local(desk: Desk, act: Callable[[], str]) -> None:
         assert await asyncio.to_thread(act) == "False"
         after = await found.status()
     assert (after.dropped, after.clients) == (before.dropped, before.clients)
+
+
+async def answered_by_its_own_worker(desk: Desk, place: rendezvous.Place) -> None:
+    """Where another user comes to the worker's door before the worker does."""
+    runtime = place.stem.parent
+    points.plan(runtime, "starting", "stop")
+    async with running(client()) as found:
+        os.kill((await found.status()).worker_pid or 0, signal.SIGKILL)
+        await until(lambda: points.happened(runtime) is not None)
+        status = await status_when(found, lambda status: status.worker_pid is not None)
+        assert status.worker_pid
+        (door,) = runtime.glob("*.w*")
+        door.chmod(0o777)
+        await asyncio.to_thread(as_nobody, lambda: pretend(f"ipc://{door}"))
+        assert (await found.status()).message == ""
+        os.kill(status.worker_pid, signal.SIGCONT)
+        assert await answer(found, job()) == "answer"
+        assert (await found.status()).worker_pid == status.worker_pid
+
+
+def pretend(endpoint: str) -> None:
+    """Be the worker."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with link.pair(context) as found:
+        found.connect(endpoint)
+        found.send(link.encode(link.LoadFailed("I am nobody.")))
+        found.poll(700)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(("arguments", "told"), [("lsp --tcp", b""), ("demo --no-browser", b"HTTP/1.1 403")])
+async def test_another_user_does_not_learn_the_word_that_opens_a_port(
+    laptop: Machine, arguments: str, told: bytes
+) -> None:
+    command = [sys.executable, "-P", "-m", "caesura", *arguments.split()]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout
+        said = (await asyncio.wait_for(process.stdout.readline(), READY_S)).decode()
+        port, word = (re.findall(pattern, said)[0] for pattern in (r"\b\d{4,5}\b", r"[\w-]{43,}"))
+        seen = await asyncio.to_thread(as_nobody, lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes())
+        assert arguments.split()[-1] in seen
+        assert word not in seen
+        assert as_nobody(lambda: Path(f"/proc/{process.pid}/environ").read_bytes()) == "PermissionError"
+        greeting = f"POST /key HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nOrigin: http://127.0.0.1:{port}\r\n\r\n"
+        assert await asyncio.to_thread(as_nobody, lambda: heard(int(port), greeting)[:12]) == repr(told)
+    finally:
+        process.kill()
+        await process.wait()
+
+
+def heard(port: int, greeting: str) -> bytes:
+    """All that is answered to these words."""
+    with socket.socket() as found:
+        found.connect(("127.0.0.1", port))
+        found.sendall(greeting.encode())
+        answered = b""
+        with contextlib.suppress(ConnectionResetError):
+            while more := found.recv(4096):
+                answered += more
+        return answered
 
 
 # What is sent
