@@ -14,7 +14,7 @@ test:
 lint:
 	$(PYTHON) -m ruff check
 	$(PYTHON) -m ruff format --check
-	$(PYTHON) -m mypy -p caesura
+	for platform in linux darwin win32; do $(PYTHON) -m mypy --platform $$platform -p caesura || exit 1; done
 
 slow:  # minutes
 	$(PYTHON) -m pytest -m slow

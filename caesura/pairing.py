@@ -9,7 +9,6 @@ import ipaddress
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +18,7 @@ from msgspec import Meta
 from zmq.utils import z85
 
 from caesura import paths
+from caesura.doors import Keys, new_keys
 
 log = logging.getLogger(__name__)
 
@@ -32,14 +32,6 @@ class Damaged(Exception):
 
 class BadAddress(ValueError):
     """No address to listen at or to connect to; the message says why."""
-
-
-@dataclass(frozen=True)
-class Keys:
-    """A machine's own pair of keys, 32 bytes each. Only `public` is for others."""
-
-    public: bytes
-    secret: bytes = field(repr=False)
 
 
 class Client(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,8 +72,7 @@ def keys() -> Keys:
     path = paths.keys() / "secret"
     data = paths.read(path)
     if data is None:
-        _, secret = zmq.curve_keypair()
-        paths.write(path, z85.decode(secret).hex().encode(), replace=False)  # another process may have been first
+        paths.write(path, new_keys().secret.hex().encode(), replace=False)  # another process may have been first
         data = paths.read(path) or b""
     try:
         found = bytes.fromhex(data.decode())

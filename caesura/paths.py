@@ -4,6 +4,7 @@ import contextlib
 import getpass
 import os
 import stat
+import sys
 import tempfile
 from pathlib import Path
 
@@ -21,8 +22,9 @@ def runtime() -> Path:
         return private(Path(override))
     if session := os.environ.get("XDG_RUNTIME_DIR"):
         return private(Path(session) / "caesura")
-    user = os.getuid() if hasattr(os, "getuid") else getpass.getuser()  # a uid may be without a name, as in a container
-    return private(Path(tempfile.gettempdir()) / f"caesura-{user}")
+    if sys.platform == "win32":
+        return private(Path(tempfile.gettempdir()) / f"caesura-{getpass.getuser()}")
+    return private(Path(tempfile.gettempdir()) / f"caesura-{os.getuid()}")  # it may be without a name, in a container
 
 
 def logs() -> Path:
@@ -50,7 +52,7 @@ def checked(folder: Path) -> Path:
     state = folder.lstat()
     if stat.S_ISLNK(state.st_mode):
         raise UnsafeFolder(f"{folder} is a symbolic link; remove it and try again.")
-    if hasattr(os, "getuid"):
+    if sys.platform != "win32":  # there the folders of a user are the user's by default
         if state.st_uid != os.getuid():
             raise UnsafeFolder(f"{folder} belongs to another user; set CAESURA_RUNTIME to a folder of your own.")
         if state.st_mode & 0o077:
@@ -58,20 +60,29 @@ def checked(folder: Path) -> Path:
     return folder
 
 
+def own(name: str, flags: int) -> int:
+    """Opens for `open`: a file that is made is for the user alone."""
+    return os.open(name, flags, 0o600)
+
+
+def unfollowed(name: str, flags: int) -> int:
+    """Opens for `open`: no link, and nothing that one would wait for."""
+    return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+
+
 def read(path: Path) -> bytes | None:
     """A file of a private folder, None where there is none. Raises UnsafeFolder where others could reach either."""
     try:
         checked(path.parent)
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(path, "rb", opener=unfollowed) as file:
+            state = os.fstat(file.fileno())
+            if not stat.S_ISREG(state.st_mode) or (sys.platform != "win32" and state.st_uid != os.getuid()):
+                raise UnsafeFolder(f"{path} is no file of your own; remove it and try again.")
+            if sys.platform != "win32" and state.st_mode & 0o077:
+                raise UnsafeFolder(f"{path} is open to other users; run: chmod 600 {path}")
+            return file.read()
     except FileNotFoundError:
         return None
-    with open(descriptor, "rb") as file:
-        state = os.fstat(descriptor)
-        if not stat.S_ISREG(state.st_mode) or state.st_uid != os.getuid():
-            raise UnsafeFolder(f"{path} is no file of your own; remove it and try again.")
-        if state.st_mode & 0o077:
-            raise UnsafeFolder(f"{path} is open to other users; run: chmod 600 {path}")
-        return file.read()
 
 
 def write(path: Path, data: bytes, *, replace: bool = True) -> None:

@@ -4,20 +4,17 @@ The embedded model runs on the CPU whatever device is asked for, so it has one p
 The lock decides who is the engine, never the socket: a lock goes with its process, a socket file outlives it.
 """
 
-import fcntl
 import hashlib
 import os
 import signal
-import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
 import caesura
-from caesura import models, paths, wire
+from caesura import doors, locks, models, paths, wire
 
 # Two installations of one version (a virtual environment, a checkout) hold different code: they never share an engine.
 _HOME = hashlib.sha256(os.fsencode(Path(caesura.__file__).resolve().parent)).hexdigest()[:6]
@@ -69,31 +66,22 @@ class Place:
         except FileNotFoundError:
             return None
         with lock:
-            try:
-                # Shared, so that clients who look at the same time do not take each other for the engine.
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                pid, _, start = lock.read(256).decode("ascii", "replace").strip().partition(" ")
-                return Holder(int(pid), start) if pid.isdecimal() else Holder(0, "")
-        return None
+            # Shared, so that clients who look at the same time do not take each other for the engine.
+            if locks.lock(lock, shared=True):
+                return None
+            pid, _, start = lock.read(256).decode("ascii", "replace").strip().partition(" ")
+            return Holder(int(pid), start) if pid.isdecimal() else Holder(0, "")
 
     def acquire(self) -> FileIO | None:
         """Become the engine: the lock, held until the file is closed or the process ends; None when another has it."""
-        lock = FileIO(os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
-        deadline = time.monotonic() + 0.5
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                # A client that is just looking holds the lock for microseconds; an engine holds it for good.
-                if time.monotonic() > deadline:
-                    lock.close()
-                    return None
-                time.sleep(0.005)
-            else:
-                lock.truncate(0)
-                lock.write(f"{os.getpid()} {started(os.getpid())}\n".encode())
-                return lock
+        lock = FileIO(self.lock, "a+", opener=paths.own)
+        # A client that is just looking holds the lock for microseconds; an engine holds it for good.
+        if not locks.lock(lock, wait_s=0.5):
+            lock.close()
+            return None
+        lock.truncate(0)
+        lock.write(f"{os.getpid()} {started(os.getpid())}\n".encode())
+        return lock
 
 
 def place(model: str, device: str) -> Place:
@@ -102,7 +90,7 @@ def place(model: str, device: str) -> Place:
     parts = (str(wire.PROTOCOL), BUILD, models.identity(model), device)
     found = Place(paths.runtime() / f"e-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:10]}")
     longest = len(os.fsencode(found.link(1_000_000)))
-    if longest > _MAX_SOCKET_PATH:
+    if doors.UNIX and longest > _MAX_SOCKET_PATH:
         raise NoPlace(f"{found.stem.parent} is too long for a socket; set CAESURA_RUNTIME to a shorter path.")
     return found
 
@@ -121,27 +109,39 @@ def started(pid: int) -> str | None:
         except OSError:
             return None
         return stat.rpartition(")")[2].split()[19]  # field 22; the name before it may hold spaces and brackets
-    answer = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return answer.stdout.strip() or None
+    import psutil
+
+    try:
+        return repr(psutil.Process(pid).create_time())
+    except psutil.Error:
+        return None
 
 
 def kill(holder: Holder) -> bool:
     """Kill exactly this process, never one that has taken over its pid. False when it was gone already."""
     if not holder.pid:
         return False
+    if sys.platform != "linux":
+        import psutil
+
+        try:
+            process = psutil.Process(holder.pid)  # which looks once more before it kills
+            if repr(process.create_time()) == holder.started:
+                process.kill()
+                return True
+        except psutil.NoSuchProcess:
+            pass
+        return False
     try:
-        if sys.platform == "linux":
-            pidfd = os.pidfd_open(holder.pid)
-            try:
-                if started(holder.pid) != holder.started:
-                    return False
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            finally:
-                os.close(pidfd)
-        elif started(holder.pid) == holder.started:
-            os.kill(holder.pid, signal.SIGKILL)
-        else:
-            return False
+        pidfd = os.pidfd_open(holder.pid)
     except ProcessLookupError:
         return False
+    try:
+        if started(holder.pid) != holder.started:
+            return False
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(pidfd)
     return True

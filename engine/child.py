@@ -14,8 +14,7 @@ from typing import Literal
 
 import zmq
 
-from caesura.engine import link
-from caesura.engine.gate import LOCAL, guard
+from caesura.engine import gate, link
 from caesura.rendezvous import Place
 
 log = logging.getLogger("caesura.engine")
@@ -96,8 +95,7 @@ class Child:
         self._generation += 1
         path = self._place.link(self._generation)
         self.socket = link.pair(self._context)
-        guard(self.socket, LOCAL)  # until the worker is there, whoever came first would be it
-        self.socket.bind(f"ipc://{path}")
+        gate.listen(self.socket, path)  # until the worker is there, whoever came first would be it
         self._seen = (self._progress.read(), now)
         arguments = _arguments(path, self._place.progress, self._model, self._wanted_device)
         # Its stdout is our stderr: nothing but the command line's own answer may reach a terminal's stdout.

@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from caesura import pairing, wire
-from caesura.engine.gate import LOCAL, REMOTE, TRIAL_S, Gate, guard
+from caesura import doors, pairing, wire
+from caesura.engine import gate
+from caesura.engine.gate import REMOTE, TRIAL_S, Gate, guard
 
 MAX_BACKLOG = 64  # events kept for a client that does not read
 MAX_SLOW_S = 5.0
@@ -44,7 +45,7 @@ class Front:
         self._gate = Gate(context, lambda key: self._paired.pairs.admits(key))
         self._doors: list[zmq.Socket[bytes]] = []
         self._next = 0  # the door to look at first
-        self._add(LOCAL).bind(f"ipc://{path}")
+        gate.listen(self._add(), path)
         self._bound = path.lstat()
 
     def __repr__(self) -> str:
@@ -55,16 +56,16 @@ class Front:
         """Those that have something to be received."""
         return [self._gate.socket, *self._doors]
 
-    def listen(self, address: str, keys: pairing.Keys) -> None:
+    def listen(self, address: str, keys: doors.Keys) -> None:
         """Let paired machines in, at one address. Raises CannotListen, also where a stranger would be let in, or where
         that is not known."""
         endpoint = f"tcp://{pairing.own_address(address)}"
-        door = self._add(REMOTE)
+        door = self._add()
+        guard(door, REMOTE)
         door.setsockopt(zmq.IPV6, int(address.startswith("[")))
         door.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
         door.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * HEARTBEAT_MS)
-        door.setsockopt(zmq.CURVE_SERVER, 1)
-        door.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
+        doors.prove(door, keys)
         try:
             door.bind(endpoint)
         except zmq.ZMQError as error:
@@ -129,14 +130,13 @@ class Front:
             door.close(linger=200)
         self._gate.close()
 
-    def _add(self, domain: str) -> zmq.Socket[bytes]:
+    def _add(self) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # say that a client is gone or slow, do not drop in silence
         socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_FRAME)
         socket.setsockopt(zmq.SNDHWM, 256)
         socket.setsockopt(zmq.RCVHWM, 256)
         socket.setsockopt(zmq.HANDSHAKE_IVL, 1000)
-        guard(socket, domain)
         self._doors.append(socket)
         return socket
 

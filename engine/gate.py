@@ -7,12 +7,16 @@ answers here.
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import zmq
-from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
+
+from caesura import doors
+from caesura.doors import Door, new_keys
 
 log = logging.getLogger("caesura.engine")
 
@@ -32,6 +36,13 @@ def guard(socket: zmq.Socket[bytes], domain: str) -> None:
     soon as nothing answers at its context's gate."""
     socket.setsockopt_string(zmq.ZAP_DOMAIN, domain)
     socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+
+
+def listen(socket: zmq.Socket[bytes], path: Path) -> None:
+    """Bind `socket` where processes of our own user find it by `path`, and nobody else gets in."""
+    guest = None if doors.UNIX else new_keys()
+    guard(socket, f"{LOCAL} {guest.public.hex()}" if guest else LOCAL)  # behind a port the domain names the key
+    doors.listen(socket, path, guest)
 
 
 class Gate:
@@ -62,15 +73,11 @@ class Gate:
         yes or no within TRIAL_S."""
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.IPV6, 1)
-        socket.setsockopt(zmq.CURVE_SERVERKEY, server)
-        public, secret = zmq.curve_keypair()
-        socket.setsockopt(zmq.CURVE_PUBLICKEY, public)
-        socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
-        self._named.add(z85.decode(public).hex())  # no news
+        stranger = new_keys()
+        self._named.add(stranger.public.hex())  # no news
         monitor = socket.get_monitor_socket(_OVER)
         try:
-            socket.connect(endpoint)
+            doors.connect(socket, Door(endpoint, server, stranger))
             deadline = time.monotonic() + TRIAL_S
             while time.monotonic() < deadline:
                 self.answer()
@@ -86,7 +93,10 @@ class Gate:
 
     def _judge(self, domain: str, address: str, mechanism: bytes, credentials: list[bytes]) -> str | None:
         """The name of who may come in, or None."""
-        if domain == LOCAL and mechanism == b"NULL":
+        door, _, guest = domain.partition(" ")
+        if door == LOCAL and guest:
+            return "own" if mechanism == b"CURVE" and credentials == [bytes.fromhex(guest)] else None
+        if sys.platform != "win32" and door == LOCAL and mechanism == b"NULL":
             _, _, ids = address.partition(":")  # localhost:uid:gid:pid, as the kernel knows the other end
             return "own" if ids.partition(":")[0] == str(os.getuid()) else None
         if domain == REMOTE and mechanism == b"CURVE" and len(credentials) == 1:

@@ -11,6 +11,8 @@ from pathlib import Path
 import msgspec
 import zmq
 
+from caesura import paths
+
 _COUNTER = struct.Struct("=Q")
 
 
@@ -92,14 +94,11 @@ class Progress:
     that holds the GIL for ever."""
 
     def __init__(self, path: Path) -> None:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.ftruncate(file, _COUNTER.size)
+        with open(path, "a+b", buffering=0, opener=paths.own) as file:
+            file.truncate(_COUNTER.size)
             if hasattr(os, "posix_fallocate"):  # or the first tick on a full disk would be a SIGBUS
-                os.posix_fallocate(file, 0, _COUNTER.size)
-            self._memory = mmap.mmap(file, _COUNTER.size)
-        finally:
-            os.close(file)
+                os.posix_fallocate(file.fileno(), 0, _COUNTER.size)
+            self._memory = mmap.mmap(file.fileno(), _COUNTER.size)
 
     def tick(self) -> None:
         _COUNTER.pack_into(self._memory, 0, (self.read() + 1) % 2**64)

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -397,6 +398,13 @@ def _percentile(timings: Iterable[wire.Timings], share: float) -> dict[str, floa
 
 
 def _memory_mb(pid: int) -> float | None:
+    if sys.platform != "linux":
+        import psutil
+
+        try:
+            return float(psutil.Process(pid).memory_info().rss / 2**20)
+        except psutil.Error:
+            return None
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, IndexError):

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import zmq
 
-from caesura import wire
+from caesura import doors, wire
 from caesura.engine import link
 
 log = logging.getLogger("caesura.worker")
@@ -117,13 +117,13 @@ def run(arguments: Sequence[str], load: Callable[[str, str], Loaded]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the supervisor's to answer
 
     socket = link.pair(zmq.Context())
-    socket.connect(f"ipc://{options.link}")
+    doors.connect(socket, doors.at(options.link))
     try:
         loaded = load(options.model, options.device)
     except CannotLoad as error:
         socket.send(link.encode(link.LoadFailed(str(error)[:256])))
         while True:
-            signal.pause()  # the supervisor reads the sentence, then ends us
+            threading.Event().wait()  # the supervisor reads the sentence, then ends us
     socket.send(link.encode(link.Ready(options.model, loaded.device, loaded.step_s)))
     try:
         serve(socket, link.Progress(options.progress), loaded.scheduler)
@@ -142,7 +142,8 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
     else:
         threading.Thread(target=_exit_at_end_of_input, daemon=True).start()
-    if os.getppid() != parent:  # it was gone before the line above
+    # It was gone before the line above. A virtual environment of Windows has a process of its own between the two.
+    if sys.platform != "win32" and os.getppid() != parent:
         os._exit(0)
 
 

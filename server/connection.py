@@ -3,15 +3,14 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 import msgspec
 import zmq
 import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
-from caesura import wire
-from caesura.pairing import Keys
+from caesura import doors, wire
+from caesura.doors import Door
 from caesura.rendezvous import BUILD
 
 PING_S = 1.0
@@ -36,16 +35,6 @@ class Unanswered(TimeoutError):
         self.strange = bool(last & _STRANGE)
 
 
-@dataclass(frozen=True)
-class Door:
-    """Where an engine listens. On another machine it has to prove that it holds `server`, a public key of 32 bytes, and
-    we that we hold ours."""
-
-    endpoint: str
-    server: bytes = b""
-    keys: Keys | None = None
-
-
 class Connection:
     def __init__(self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket, welcome: wire.Welcome) -> None:
         self.welcome = welcome
@@ -64,14 +53,9 @@ class Connection:
         socket.setsockopt(zmq.SNDHWM, 256)
         socket.setsockopt(zmq.RCVHWM, 256)
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
-        if door.keys:
-            socket.setsockopt(zmq.IPV6, 1)
-            socket.setsockopt(zmq.CURVE_SERVERKEY, door.server)
-            socket.setsockopt(zmq.CURVE_PUBLICKEY, door.keys.public)
-            socket.setsockopt(zmq.CURVE_SECRETKEY, door.keys.secret)
         monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | _REFUSED | _STRANGE | _CLOSED)
         try:
-            socket.connect(door.endpoint)
+            doors.connect(socket, door)
             async with asyncio.timeout(timeout_s):
                 await socket.send(wire.encode(wire.Hello(wire.PROTOCOL, BUILD, client)))
                 while not isinstance(message := _decode(await socket.recv_multipart()), wire.Welcome):

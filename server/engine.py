@@ -8,21 +8,25 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 import zmq.asyncio
 
-from caesura import models, paths, rendezvous, wire
+from caesura import doors, models, paths, rendezvous, wire
+from caesura.doors import Door
 from caesura.pairing import Remote
 from caesura.server import launch
-from caesura.server.connection import Connection, Door, Lost
+from caesura.server.connection import Connection, Lost
 from caesura.server.remote import reach
 from caesura.server.trace import Job
 
 HELLO_S = 1.0
 GRACE_S = 5.0  # how much later than its deadline an answer may come before the engine counts as lost
+RETRY_S = 0.02
 PAUSE_S = 10.0  # after giving up, so that each keystroke does not start processes in vain
 
 Event = wire.Locked | wire.Done | wire.Failed | wire.Busy
@@ -221,7 +225,9 @@ class Engine:
         while True:
             holder = await launcher.find()
             try:
-                return await Connection.open(self._context, Door(f"ipc://{place.socket}"), self._client, HELLO_S)
+                async with asyncio.timeout(HELLO_S):
+                    door = await _opened(place.socket)
+                return await Connection.open(self._context, door, self._client, HELLO_S)
             except TimeoutError:
                 await launcher.unanswered(holder)
 
@@ -275,6 +281,14 @@ class Engine:
         except TimeoutError:
             raise EngineUnavailable("The engine is still starting.") from None
         return self._connection
+
+
+async def _opened(path: Path) -> Door:
+    """The engine's door, as soon as there is one."""
+    while True:
+        with suppress(FileNotFoundError):
+            return doors.at(path)
+        await asyncio.sleep(RETRY_S)
 
 
 class _Mailbox:

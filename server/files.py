@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from caesura import paths
 from caesura.server.languages import UNKNOWN, language
 from caesura.server.neighbours import Snapshot
 from caesura.server.outline import family, index
@@ -54,9 +55,8 @@ class Texts:
     def read(self, real: Path) -> str | None:
         """The text of a file whose path has no links; None where it is too large or no file. Raises OSError, and
         ValueError for what is not UTF-8."""
-        descriptor = os.open(real, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-        with open(descriptor, "rb") as file:
-            about = os.fstat(descriptor)
+        with open(real, "rb", opener=paths.unfollowed) as file:
+            about = os.fstat(file.fileno())
             key = about.st_ino, about.st_mtime_ns, about.st_size
             if not stat.S_ISREG(about.st_mode) or about.st_size > self._largest:
                 return None

@@ -1,14 +1,14 @@
 """Find the shared engine or start it: the only place where a client starts or ends a process."""
 
 import asyncio
-import os
+import contextlib
 import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 
-from caesura import rendezvous
+from caesura import paths, rendezvous
 from caesura.rendezvous import Holder, Place
 
 MAX_SPAWNS = 5
@@ -16,6 +16,7 @@ BACKOFF_S = (0.1, 5.0)
 HELLOS = 3  # unanswered by the same process, a second each: then it hangs
 START_S = 30.0  # what a new process may take to get the lock, on a machine that is busy
 MAX_LOG = 4 << 20  # bytes
+_WINDOWS = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0) | getattr(subprocess, "CREATE_NO_WINDOW", 0)
 
 
 class GaveUp(Exception):
@@ -72,9 +73,16 @@ async def _until(condition: Callable[[], bool], timeout_s: float) -> None:
 def _spawn(place: Place, command: Sequence[str]) -> subprocess.Popen[bytes]:
     path = place.log()
     if path.exists() and path.stat().st_size > MAX_LOG:
-        path.replace(path.with_suffix(".log.1"))
-    with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb") as log:
+        with contextlib.suppress(PermissionError):  # Windows, where one that still writes keeps it
+            path.replace(path.with_suffix(".log.1"))
+    with open(path, "ab", opener=paths.own) as log:
         # A session of its own: it outlives this editor and hears nothing from its terminal.
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
+            creationflags=_WINDOWS,
         )

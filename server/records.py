@@ -3,16 +3,15 @@ and both done in a thread, some seconds after the first news. Nothing of the use
 """
 
 import asyncio
-import fcntl
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from caesura import paths
+from caesura.locks import lock
 
 MAX_LINES = 1 << 20  # bytes of a file of lines; then it becomes the older one, and what was older is gone
 LOCK_S = 1.0
@@ -67,12 +66,9 @@ class Writer(Generic[T]):
 
 def append(file: Path, lines: bytes) -> None:
     """Add whole lines in one write, which the kernel does not mix with another process's. Raises OSError."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, lines)
-        full = os.fstat(descriptor).st_size > MAX_LINES
-    finally:
-        os.close(descriptor)
+    with open(file, "ab", buffering=0, opener=paths.own) as stream:
+        stream.write(lines)
+        full = os.fstat(stream.fileno()).st_size > MAX_LINES
     if full:
         with locked(file):
             if file.exists() and file.stat().st_size > MAX_LINES:  # else another process was here first
@@ -87,7 +83,7 @@ def older(file: Path) -> Path:
 def replace(file: Path, content: bytes) -> None:
     """Give a file new content at once: a reader sees the old or the new. Under `locked`. Raises OSError."""
     new = file.with_name(f"{file.name}.new")
-    with open(os.open(new, os.O_WRONLY | os.O_TRUNC | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as stream:
+    with open(new, "wb", opener=paths.own) as stream:
         stream.write(content)
     new.replace(file)
 
@@ -95,18 +91,7 @@ def replace(file: Path, content: bytes) -> None:
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
     """One process at a time. Raises TimeoutError, an OSError, when another one keeps it."""
-    descriptor = os.open(file.with_name(f"{file.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + LOCK_S
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"another process keeps {file.name} locked.") from None
-                time.sleep(0.01)
-            else:
-                break
+    with open(file.with_name(f"{file.name}.lock"), "a+b", buffering=0, opener=paths.own) as held:
+        if not lock(held, wait_s=LOCK_S):
+            raise TimeoutError(f"another process keeps {file.name} locked.")
         yield
-    finally:
-        os.close(descriptor)

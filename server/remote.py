@@ -11,9 +11,10 @@ from pathlib import Path
 import zmq
 import zmq.asyncio
 
-from caesura import __version__, pairing, paths
+from caesura import __version__, doors, pairing, paths
+from caesura.doors import Door
 from caesura.pairing import Remote
-from caesura.server.connection import Connection, Door, Unanswered
+from caesura.server.connection import Connection, Unanswered
 from caesura.server.launch import GaveUp
 
 REACH_S = 2.0  # to connect and be welcomed, over a slow network
@@ -62,7 +63,7 @@ async def reach(context: zmq.asyncio.Context, remote: Remote, client: str) -> Co
     return connection
 
 
-def _why(remote: Remote, error: Unanswered, keys: pairing.Keys) -> str:
+def _why(remote: Remote, error: Unanswered, keys: doors.Keys) -> str:
     where = f"{remote.name} ({remote.address})"
     if error.refused:
         return f"The engine {where} does not know this machine; run there: caesura pair allow {keys.public.hex()}"

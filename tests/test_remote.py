@@ -23,6 +23,7 @@ import zmq.asyncio
 from zmq.utils import z85
 
 from caesura import cli, pairing, paths, rendezvous, wire
+from caesura.doors import Keys
 from caesura.engine import link
 from caesura.engine.front import CannotListen, Front
 from caesura.engine.gate import Gate, guard
@@ -173,7 +174,7 @@ async def test_a_paired_machine_is_served_and_starts_no_engine_of_its_own(desk: 
     assert rendezvous.running() == []
 
 
-def dealer(address: str, server: str = "", keys: pairing.Keys | None = None) -> zmq.Socket[bytes]:
+def dealer(address: str, server: str = "", keys: Keys | None = None) -> zmq.Socket[bytes]:
     found: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
     found.setsockopt(zmq.LINGER, 0)
     if server:

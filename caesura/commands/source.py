@@ -86,7 +86,7 @@ class Source:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
-                os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
+                os.chmod(name, stat.S_IMODE(target.stat().st_mode))
                 file.flush()
                 os.fsync(file.fileno())
             if target.read_bytes() != self.data:

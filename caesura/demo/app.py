@@ -1,6 +1,7 @@
 """The demo's routes and its life: the page's files, its documents, a language server for each page, fills."""
 
 import asyncio
+import contextlib
 import os
 import re
 import secrets
@@ -135,7 +136,8 @@ async def serve(documents: Sequence[Document], port: int, *, browser: bool) -> N
     """Serve the page until somebody ends us."""
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+        with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C interrupts us
+            asyncio.get_running_loop().add_signal_handler(number, ended.set)
     engine = Engine(client="demo")
     try:
         async with listening(port, App(engine, documents).answer) as guard:
@@ -149,4 +151,4 @@ async def serve(documents: Sequence[Document], port: int, *, browser: bool) -> N
 
 def _has_screen() -> bool:
     """Where there is none, a browser would take the terminal."""
-    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -1,0 +1,87 @@
+"""What is done otherwise on macOS and Windows, as far as Linux can run it; test_doors.py has the ports of Windows."""
+
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from io import FileIO
+from pathlib import Path
+from types import ModuleType
+
+import psutil  # before a test says that this is another platform: it looks too
+import pytest
+
+from caesura import locks, paths, rendezvous
+from caesura.engine import supervisor
+from caesura.rendezvous import Holder
+
+elsewhere = pytest.mark.parametrize("platform", ["darwin", "win32"])
+assert psutil.LINUX
+
+
+@elsewhere
+def test_a_process_is_known_by_its_start_and_only_that_one_is_killed(
+    platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        monkeypatch.setattr(sys, "platform", platform)
+        started = rendezvous.started(process.pid)
+        assert started == rendezvous.started(process.pid)
+        assert started
+        assert not rendezvous.kill(Holder(process.pid, "at another time"))
+        assert supervisor._memory_mb(process.pid)
+        assert process.poll() is None
+        assert rendezvous.kill(Holder(process.pid, started))
+        assert process.wait() == -signal.SIGKILL
+        assert rendezvous.started(process.pid) is None
+        assert not rendezvous.kill(Holder(process.pid, started))
+        assert supervisor._memory_mb(process.pid) is None
+
+
+def test_on_windows_a_lock_keeps_nobody_from_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = ModuleType("msvcrt")
+    windows.LK_NBLCK = 2  # type: ignore[attr-defined]
+    held = dict[int, int]()  # the byte that is locked, of a file
+
+    def locking(file: int, mode: int, size: int) -> None:
+        assert (mode, size) == (2, 1)
+        if os.fstat(file).st_ino in held:
+            raise PermissionError
+        held[os.fstat(file).st_ino] = os.lseek(file, 0, os.SEEK_CUR)
+
+    windows.locking = locking  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "msvcrt", windows)
+    monkeypatch.setattr(sys, "platform", "win32")
+    lock = runpy.run_path(locks.__file__)["lock"]
+    with FileIO(tmp_path / "lock", "a+") as one, FileIO(tmp_path / "lock", "a+") as other:
+        assert lock(one)
+        one.truncate(0)
+        one.write(b"who I am")
+        assert not lock(other)
+        assert not lock(other, shared=True, wait_s=0.01)
+        assert other.read() == b"who I am"
+        assert min(held.values()) > 1 << 20
+
+
+def test_on_windows_no_owner_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setenv("USERNAME", "ada")
+    monkeypatch.delattr(os, "getuid")
+    monkeypatch.delattr(os, "O_NOFOLLOW")
+    monkeypatch.delattr(os, "O_NONBLOCK")
+    monkeypatch.delenv("CAESURA_RUNTIME", raising=False)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(paths.tempfile, "gettempdir", lambda: str(tmp_path))
+    paths.write(paths.runtime() / "key", b"\r\n\x1a")
+    assert paths.read(paths.runtime() / "key") == b"\r\n\x1a"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
+def test_the_types_hold_on_every_platform(platform: str) -> None:
+    """What a platform's Python does not have is found: `os.getuid` on Windows, say."""
+    root = Path(__file__).parents[1]
+    command = [sys.executable, "-m", "mypy", "--platform", platform, "--cache-dir", f".mypy_cache/{platform}"]
+    checked = subprocess.run([*command, "-p", "caesura"], cwd=root, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
