@@ -32,9 +32,10 @@ WORKER = (sys.executable, "-P", "-m", "caesura.engine.worker")
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a worker may take before it counts as hung: for a step, or SLOW times the longest of its latest steps on
-    a slow machine, up to `slow_s`, which is also for one that may have to compile a kernel; and to load its model and
-    make its first steps, from which on it is known how slow the machine is."""
+    """How long a worker may take before it counts as hung: for a step, or to show that it is there while it is idle, or
+    SLOW times the longest of its latest steps on a slow machine, up to `slow_s`, which is also for a step that may have
+    to compile a kernel; and to load its model and make its first steps, from which on it is known how slow the machine
+    is."""
 
     hang_s: float = 2.5
     slow_s: float = 10.0
@@ -70,6 +71,8 @@ class Child:
         self._generation = 0
         self._progress = link.Progress(place.progress)
         self._seen = (0, 0.0)  # the counter, and when it last moved
+        self._rested = 0.0  # when it last had no jobs
+        self._idle = False  # it has shown that it has nothing to do, and got no job since
         self._longest = 0.0  # seconds of a step, lately
         self._start_at = 0.0
         self._retry_at = 0.0
@@ -125,7 +128,7 @@ class Child:
 
     def loaded(self, message: link.Ready, now: float) -> None:
         self.state, self.device, self._longest = "ready", message.device, message.step_s
-        self._seen = (self._progress.read(), now)
+        self._seen, self._idle = (self._progress.read(), now), False
 
     def refused(self, message: link.LoadFailed, now: float) -> None:
         """The model cannot be loaded: not a crash, and nothing that trying again at once would mend."""
@@ -175,12 +178,15 @@ class Child:
         if self.state != "ready":
             return now - since > self._patience.load_s
         moved = self._progress.read() != count
+        self._idle = not live and (moved or self._idle)
         if moved and live:
-            self._longest = max(now - since, FADES * self._longest)
-        if moved or not live:
+            self._longest = max(now - max(since, self._rested), FADES * self._longest)
+        if not live:
+            self._rested = now
+        if moved:
             self._seen = (self._progress.read(), now)
             return False
-        patience, compiles = self._patience, self.device.startswith("cuda")
+        patience, compiles = self._patience, self.device.startswith("cuda") and not self._idle
         slow = patience.slow_s if compiles else min(patience.slow_s, SLOW * self._longest)
         return now - since > max(patience.hang_s, slow)
 

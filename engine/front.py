@@ -5,7 +5,6 @@ peer's first byte says which, so that the names that clients give themselves can
 """
 
 import contextlib
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,9 +28,9 @@ class CannotListen(Exception):
 @dataclass
 class _Backlog:
     """What a slow client has not taken yet: the newest event of each job, for they are cumulative, and the newest of
-    each other kind of message."""
+    each other kind of message. `since`: the first try to send them again."""
 
-    since: float
+    since: float | None = None
     frames: dict[str | type[wire.EngineMessage], bytes] = field(default_factory=dict)
 
 
@@ -98,7 +97,7 @@ class Front:
         frame = wire.encode(message)
         if peer not in self._backlogs and self._sent(peer, frame):
             return
-        backlog = self._backlogs.setdefault(peer, _Backlog(time.monotonic()))
+        backlog = self._backlogs.setdefault(peer, _Backlog())
         key = message.job if isinstance(message, wire.Locked | wire.Done | wire.Failed | wire.Busy) else type(message)
         backlog.frames.pop(key, None)
         backlog.frames[key] = frame
@@ -107,6 +106,7 @@ class Front:
         """Send what was kept. Returns the clients that have been slow for too long."""
         stuck = []
         for peer, backlog in list(self._backlogs.items()):
+            backlog.since = now if backlog.since is None else backlog.since
             while backlog.frames and self._sent(peer, next(iter(backlog.frames.values()))):
                 del backlog.frames[next(iter(backlog.frames))]
             if not backlog.frames:

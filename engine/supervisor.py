@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ import zmq
 from caesura import models, pairing, wire
 from caesura.engine import link
 from caesura.engine.child import WORKER, Child, Patience
+from caesura.engine.clock import Clock
 from caesura.engine.front import Front
 from caesura.engine.ledger import Ledger
 from caesura.rendezvous import BUILD, Holder, Place, place
@@ -88,7 +88,8 @@ class Supervisor:
         self._child = Child(self._context, here, model, device, worker, settings.patience)
         self._ledger = Ledger()
         self._timings: deque[wire.Timings] = deque(maxlen=WINDOW)
-        self._started = self._last_lease = self._last_job = time.monotonic()
+        self._clock = Clock()
+        self._started = self._last_lease = self._last_job = self._clock.now()
         self._done = 0
         self._dropped = 0
         self._announced = ("loading", "")
@@ -102,12 +103,12 @@ class Supervisor:
 
     def run(self) -> None:
         self._catch_signals()
-        self._child.demand(time.monotonic())
+        self._child.demand(self._clock.now())
         log.info("engine %s listens at %s", BUILD, self._place.socket)
         try:
             if self._settings.listen:
                 self._listen(self._settings.listen)
-            while not self._finished(time.monotonic()):
+            while not self._finished(self._clock.now()):
                 self._turn()
         finally:
             self._child.stop()
@@ -123,9 +124,9 @@ class Supervisor:
             log.info("no machine is paired yet: run `caesura pair` on the other one")
 
     def _turn(self) -> None:
-        self._child.start_if_due(time.monotonic())
+        self._child.start_if_due(self._clock.now())
         self._wait()
-        now = time.monotonic()
+        now = self._clock.now()
         self._hear_clients(now)
         self._hear_worker(now)
         self._bury_worker(now)

@@ -27,7 +27,7 @@ REHEARSED = (16, 64, 256)  # tokens of a hole, where kernels are compiled
 SHORT = 4  # where none are
 REHEARSAL_MS = 120_000
 FAULT = 70  # the exit code of a worker that cannot go on (sysexits.h: an internal error)
-IDLE_MS = 500  # how long an idle worker waits before it shows that it is alive
+IDLE_MS = 500  # how long an idle worker waits before it shows that it is there
 
 Answers = list[tuple[bytes, wire.EngineMessage]]
 
@@ -60,7 +60,8 @@ def serve(socket: zmq.Socket[bytes], progress: link.Progress, scheduler: Schedul
     """The engine, for ever."""
     clock = time.monotonic
     while True:
-        socket.poll(0 if scheduler.busy else IDLE_MS)
+        if not scheduler.busy and socket.poll(IDLE_MS):
+            progress.tick()  # the time of a first step does not begin with the last sign of idleness
         events: Answers = []
         for message in _arrived(socket):
             events += _take(scheduler, message, clock())

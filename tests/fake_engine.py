@@ -179,7 +179,7 @@ if __name__ == "__main__":
                 idle_exit_s=IDLE_EXIT_S,
                 unload_s=0.2 if sys.argv[1] == "unloads" else 300,
                 listen=sys.argv[2] if len(sys.argv) > 2 else "",
-                patience=Patience() if sys.argv[1] == "typed" else Patience(hang_s=0.5, slow_s=0.5),
+                patience=Patience() if sys.argv[1] == "typed" else Patience(hang_s=1.5, slow_s=1.5),
             ),
             worker=[sys.executable, __file__, "worker"],
         )

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ import zmq.asyncio
 from caesura import paths, rendezvous, wire
 from caesura.engine import link
 from caesura.engine.child import Child
+from caesura.engine.clock import Clock
 from caesura.engine.front import Front
 from caesura.engine.ledger import MAX_JOBS, MAX_PEERS, Ledger
 from caesura.engine.weights import write_manifest
@@ -354,25 +356,105 @@ async def test_a_stopped_worker_is_killed(one: Engine) -> None:
     assert await answer(one, job()) == "answer"
 
 
+async def test_an_idle_worker_that_is_stopped_is_noticed_and_replaced(one: Engine) -> None:
+    await one.ready(READY_S)
+    worker_pid = (await one.status()).worker_pid
+    assert worker_pid
+    os.kill(worker_pid, signal.SIGSTOP)
+    stopped = time.monotonic()
+    await status_when(one, lambda status: status.state != "ready")
+    assert time.monotonic() - stopped < 5.0  # 2.2 s on an idle machine; patience is 1.5 s here, and a sign may be due
+    assert await answer(one, job()) == "answer"
+    assert not alive(worker_pid)
+
+
+async def test_an_engine_that_was_stopped_as_a_whole_goes_on_as_it_was(one: Engine) -> None:
+    """Longer than a lease lasts and than a worker may be silent."""
+    await one.ready(READY_S)
+    before = await one.status()
+    family = (before.pid, before.worker_pid or 0)
+    context, door = zmq.asyncio.Context(), Door(f"ipc://{rendezvous.place('fake', 'auto').socket}")
+    other = await Connection.open(context, door, "other", 5.0)
+    for number, pause in ((signal.SIGSTOP, 3.5), (signal.SIGCONT, 1.0)):
+        for pid in family:
+            os.kill(pid, number)
+        await asyncio.sleep(pause)
+    try:
+        other.send(wire.encode(wire.Query()))
+        async with asyncio.timeout(5):
+            while not isinstance(after := wire.decode_engine(await other._socket.recv()), wire.Status):
+                pass
+    finally:
+        other.close()
+        context.destroy(linger=0)
+    assert (after.pid, after.worker_pid, after.restarts) == (*family, 0)
+    assert await answer(one, job()) == "answer"
+
+
+def test_time_stands_still_with_its_process() -> None:
+    readings = iter([100.0, 100.1, 100.2, 3700.2, 3700.3])
+    clock = Clock(lambda: next(readings))
+    began, first, stopped, last = (clock.now() for _ in range(4))
+    assert (first - began, last - stopped) == pytest.approx((0.1, 0.1))
+    assert 0 < stopped - first < 0.3
+
+
+@dataclass
+class Watched:
+    """A worker that the supervisor watches, ready at second 100, whose steps took `step` seconds before."""
+
+    step: float
+    device: str = "cpu"
+    now: float = 100.0
+
+    def __post_init__(self) -> None:
+        place = rendezvous.place("fake", "auto")
+        self.process = subprocess.Popen(["sleep", "60"])
+        self.steps = link.Progress(place.progress)
+        self.child = Child(zmq.Context.instance(), place, "fake", "auto")
+        self.child._process = self.process
+        self.child.loaded(link.Ready("fake", self.device, self.step), self.now)
+
+    def shows(self, after: float, *, live: bool) -> None:
+        """Progress, so many seconds after the last."""
+        self.now += after
+        self.steps.tick()
+        assert self.child.death(self.now, live=live) is None
+
+    def hangs_after(self, most: float, *, live: bool) -> None:
+        assert self.child.death(self.now + most - 0.01, live=live) is None
+        assert self.child.death(self.now + most + 0.01, live=live) == "made no progress and was killed"
+        assert self.process.poll() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("live", [False, True])
 @pytest.mark.parametrize("made", [0, 3])
 @pytest.mark.parametrize(("step", "most"), [(0.03, 2.5), (0.2, 4.0), (2.0, 10.0)])
-def test_how_long_a_step_may_take_depends_on_the_machine(runtime: Path, step: float, most: float, made: int) -> None:
-    """Seconds of the steps before, and from when on the next one hangs."""
-    hung = subprocess.Popen(["sleep", "60"])
-    worker = Child(zmq.Context.instance(), rendezvous.place("fake", "auto"), "fake", "auto")
-    worker._process = hung
-    steps = link.Progress(rendezvous.place("fake", "auto").progress)
-    now = 100.0
-    worker.loaded(link.Ready("fake", "cpu", step), now)  # which has made its first steps
+def test_how_long_a_worker_may_be_silent_depends_on_the_machine(
+    runtime: Path, step: float, most: float, made: int, live: bool
+) -> None:
+    worker = Watched(step)
     for _ in range(made):
-        now += step
-        steps.tick()
-        assert worker.death(now, live=True) is None
-    assert worker.death(now + most - 0.01, live=True) is None
-    assert worker.death(now + most - 0.01, live=False) is None  # without a job nobody waits
-    assert worker.death(now + 2 * most - 0.02, live=True) is None
-    assert worker.death(now + 2 * most, live=True) == "made no progress and was killed"
-    assert hung.poll() == -signal.SIGKILL
+        worker.shows(step, live=True)
+    worker.hangs_after(most, live=live)
+
+
+def test_a_step_that_may_compile_has_longer_than_an_idle_worker(runtime: Path) -> None:
+    Watched(0.03, "cuda").hangs_after(10.0, live=True)
+    left = Watched(0.03, "cuda")
+    left.shows(0.03, live=True)
+    left.hangs_after(10.0, live=False)  # the client has left, the step goes on
+    idle = Watched(0.03, "cuda")
+    idle.shows(0.5, live=False)
+    idle.hangs_after(2.5, live=False)
+
+
+def test_idle_time_before_a_job_is_no_step(runtime: Path) -> None:
+    worker = Watched(0.03)
+    worker.shows(0.5, live=False)
+    assert worker.child.death(worker.now + 0.47, live=False) is None
+    worker.shows(0.5, live=True)
+    worker.hangs_after(2.5, live=True)
 
 
 def test_a_model_that_takes_long_to_be_refused_is_not_read_again_at_once(runtime: Path) -> None:

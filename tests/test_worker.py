@@ -1,13 +1,15 @@
-"""What the worker does before it says that it is ready."""
+"""What the worker does before it says that it is ready, and how it shows that it is there."""
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
+import zmq
 
 from caesura import wire
-from caesura.engine import models, scheduler, worker
+from caesura.engine import link, models, scheduler, worker
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
 
@@ -95,3 +97,25 @@ class Starved:
 
     def __getattr__(self, name: str) -> object:
         return no_memory if name in ("prefill", "forward", "denoise") else getattr(self._model, name)
+
+
+def test_the_time_of_a_first_step_begins_when_the_worker_wakes(tiny: BlockLlama, tmp_path: Path) -> None:
+    """Not with its last sign of idleness: the step has all of the supervisor's patience."""
+    progress, seen = link.Progress(tmp_path / "progress"), list[int]()
+
+    class Ended(Exception):
+        pass
+
+    class OneStep(Scheduler):
+        def step(self, clock: Callable[[], float]) -> worker.Answers:
+            seen.append(progress.read())
+            raise Ended
+
+    job = wire.Infill(job="j", document="d", prefix="", suffix="", segments=(wire.Hole(),), deadline_ms=1000)
+    with zmq.Context() as context, link.pair(context) as ours, link.pair(context) as theirs:
+        ours.bind("inproc://link")
+        theirs.connect("inproc://link")
+        ours.send(link.encode(link.Job(b"p", wire.encode(job))))
+        with pytest.raises(Ended):
+            worker.serve(theirs, progress, OneStep(tiny))
+    assert seen == [1]
