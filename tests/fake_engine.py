@@ -14,6 +14,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent))  # a process finds points.py, and caesura before all else here
 
 import msgspec
+import points
 from points import reach
 
 from caesura import doors, wire
@@ -52,6 +53,8 @@ class Scheduler:
             reach("cancel")
             found = self.jobs.pop((peer, message.job), None)
             return [(peer, wire.Failed(message.job, "cancelled"))] if found else []
+        if self.model == "typed":
+            points.took(message.prefix)
         reach("take another" if self.jobs else "take")
         if self.model == "records":
             with Path(os.environ["CAESURA_RUNTIME"], "recorded").open("ab") as file:

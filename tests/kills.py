@@ -31,15 +31,19 @@ TYPING = (
     *("send locked", "cancel"),
 )
 WORKER = (*STARTING, *RESTING, *TYPING)
+DEADLY = ("kill", "exit", "raise")  # acts that end the process at once
 SUPERVISOR_STARTING = ("before the lock", "before the first turn", "greet")
 SUPERVISOR = (*SUPERVISOR_STARTING, "turn", "admit", "relay locked", "relay done")
 
 
 @dataclass
 class Seen:
-    """Milliseconds from the fault to the answer of what was asked before it, and to the next fill that was shown."""
+    """Milliseconds from the fault to the answer of what was asked before it, `lost` where the worker had it or it was
+    answered with nothing, `waited` where it had not reached the worker and was filled by the next one; and `back` to
+    the next fill that was shown."""
 
-    answered: list[float] = field(default_factory=list)
+    lost: list[float] = field(default_factory=list)
+    waited: list[float] = field(default_factory=list)
     back: float = 0.0
     stale: int = 0
     orphans: int = 0
@@ -107,18 +111,22 @@ async def trial(runtime: Path, point: str, act: str = "kill") -> Seen:
             points.plan(runtime, point, act)
         if point == "drop":
             await _visit()
-        asked: list[tuple[asyncio.Task[str], list[float]]] = []
+        asked: list[Request] = []
         async with asyncio.timeout(LIMIT_S):
             while points.happened(runtime) is None:
                 if point in RESTING:
                     await asyncio.sleep(KEY_S[0])
                     continue
-                asked.append(_timed(typist.key()))
-                await asyncio.wait([asked[-1][0]], timeout=KEY_S[len(asked) % len(KEY_S)])
+                asked.append(Request(typist.key(), typist.line))
+                await asyncio.wait([asked[-1].task], timeout=KEY_S[len(asked) % len(KEY_S)])
         at = points.happened(runtime)
         assert at is not None
-        await asyncio.gather(*(task for task, _ in asked))
-        seen.answered = [1000 * (when[0] - at) for _, when in asked if when[0] > at]
+        await asyncio.gather(*(request.task for request in asked))
+        had = points.taken(runtime, at)
+        for request in asked:
+            if request.answered > at:
+                waited = request.task.result() and request.text not in had
+                (seen.waited if waited else seen.lost).append(1000 * (request.answered - at))
         await typist.fill()
         seen.back = 1000 * (time.monotonic() - at)
         seen.stale = typist.stale
@@ -126,10 +134,13 @@ async def trial(runtime: Path, point: str, act: str = "kill") -> Seen:
     return seen
 
 
-def _timed(task: "asyncio.Task[str]") -> "tuple[asyncio.Task[str], list[float]]":
-    when: list[float] = []
-    task.add_done_callback(lambda _: when.append(time.monotonic()))
-    return task, when
+class Request:
+    def __init__(self, task: "asyncio.Task[str]", text: str) -> None:
+        self.task, self.text, self.answered = task, text, 0.0
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[str]") -> None:
+        self.answered = time.monotonic()
 
 
 async def _visit() -> None:

@@ -46,6 +46,21 @@ def happened(runtime: Path) -> float | None:
         return None
 
 
+def took(text: str) -> None:
+    """The fake engine's worker has a job."""
+    with Path(os.environ["CAESURA_RUNTIME"], "taken").open("a") as file:
+        file.write(f"{time.monotonic():.9f} {text}\0")
+
+
+def taken(runtime: Path, until: float) -> set[str]:
+    """The texts of the jobs that a worker had until then."""
+    try:
+        texts = [line.split(" ", 1) for line in (runtime / "taken").read_text().split("\0")[:-1]]
+    except FileNotFoundError:
+        return set()
+    return {text for at, text in texts if float(at) <= until}
+
+
 def reach(point: str) -> None:
     """A point, said by the fake engine."""
     runtime = Path(os.environ["CAESURA_RUNTIME"])

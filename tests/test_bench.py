@@ -474,3 +474,31 @@ def test_a_key_that_the_proposal_foresaw_needs_no_forward(
     assert asked == [None, None]
     assert forwards.type_all(tiny, [place], forwards.Way(foreseen=False)).texts == ["bcd"] * 4
     assert asked[2:] == [None, "cd", None, None]
+
+
+# Kills
+
+
+@pytest.mark.parametrize(
+    ("act", "worse", "said"),
+    [
+        ("kill", {}, []),
+        ("kill", {"lost_ms": 101.0}, ["lost_ms p95 is 101.0, over 100"]),
+        ("gil", {"lost_ms": 2900.0, "back_ms": 5900.0}, []),
+        ("gil", {"lost_ms": 3001.0}, ["lost_ms p95 is 3001.0, over 3000"]),
+        (
+            "kill",
+            {"waited_ms": 3001.0, "back_ms": 3001.0},
+            [f"{n}_ms p95 is 3001.0, over 3000" for n in ("waited", "back")],
+        ),
+        ("kill", {"stale": 1, "orphans": 2}, ["1 stale", "2 orphans"]),
+    ],
+)
+def test_a_measurement_of_kills_fails_where_a_promise_is_not_kept(
+    beside: None, act: str, worse: dict[str, float], said: list[str]
+) -> None:
+    kills = importlib.import_module("kills")
+    times = {name: {"n": 1, "p95": worse.get(name, 50.0)} for name in ("lost_ms", "waited_ms", "back_ms")}
+    nobody_waited = {} if "waited_ms" in worse else {"waited_ms": {"n": 0, "p95": None}}
+    row = {"process": "worker", "point": "take", "act": act, "stale": 0, "orphans": 0} | worse | times | nobody_waited
+    assert kills.broken(row) == [f"worker, {act}: take: {sentence}." for sentence in said]
