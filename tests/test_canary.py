@@ -1,6 +1,7 @@
 """A machine that computes something else than the model was made with is noticed before anybody is answered."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,17 @@ def test_the_shipped_model_is_itself_on_cpus_of_every_kind(
         monkeypatch.setattr(_llama_layer, "product", int8._dense)
         monkeypatch.setattr(_llama_layer, "layer", _llama_layer.written)
     assert worker._load("embedded", "cpu").device == "cpu"
+
+
+def test_a_model_that_says_something_else_than_it_said_is_refused(tiny_folder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_folder, tmp_path / "model"))
+    model = models.load(str(folder))
+    said = canary.record(model)
+    weights.write_manifest(folder, {"canary": said})
+    canary.check(model, folder)
+    weights.write_manifest(folder, {"canary": said | {"logp": [value - 0.6 for value in said["logp"]]}})
+    with pytest.raises(ModelError, match="does not say here what it said when it was made"):
+        canary.check(model, folder)
 
 
 def test_a_model_without_a_canary_is_not_asked(tmp_path: Path) -> None:

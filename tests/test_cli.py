@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -23,7 +24,8 @@ import msgspec
 import pytest
 
 from caesura import cli, paths, rendezvous, wire
-from caesura.commands import asking, doctor
+from caesura.commands import CommandFailed, asking, doctor
+from caesura.commands.source import Source
 from caesura.server import stats, trace
 from caesura.server.engine import Engine
 
@@ -182,6 +184,28 @@ def test_write_refuses_a_file_that_has_changed(run: Run, source: Path, monkeypat
     assert "changed meanwhile" in ran.err
     assert source.read_text() == "somebody else's work\n"
     assert [path.name for path in source.parent.iterdir()] == ["main.py"]
+
+
+def test_a_write_that_fails_in_the_middle_leaves_the_file_as_it_was(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = source.read_bytes()
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        Source.read(str(source)).write([(0, 3, "class")])
+    assert source.read_bytes() == before
+    assert [path.name for path in source.parent.iterdir()] == ["main.py"]
+
+
+def test_a_file_that_has_changed_since_it_was_read_is_not_written(source: Path) -> None:
+    read = Source.read(str(source))
+    source.write_text("somebody else's work\n")
+    with pytest.raises(CommandFailed, match="changed meanwhile"):
+        read.write([(0, 3, "class")])
+    assert source.read_text() == "somebody else's work\n"
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ async def test_a_rewrite_is_never_the_text_that_was_selected() -> None:
 
 
 async def test_secrets_do_not_reach_the_engine_and_covers_do_not_reach_the_text() -> None:
-    text = 'password = "hunter2-hunter2"\nx = <FILL>\n'
+    text = 'password = "hunter2-hunter2"\nx = "<FILL>"\n'  # where a cover would be no syntax error
     page, (fill, engine) = document(text), fills([[FILLER * 3], ["1"]])
     assert apply(page, await result(fill.holes(page))) == text.replace("<FILL>", "1")
     assert "hunter2" not in str(engine.jobs)

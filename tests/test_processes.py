@@ -11,8 +11,9 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -521,6 +522,25 @@ def test_a_text_is_refused_whatever_draft_or_seed_comes_with_it() -> None:
     assert ledger.admit(b"p", job("harmless"), 1.0) is None
 
 
+def test_while_jobs_wait_the_newest_of_a_document_and_kind_takes_the_place_of_the_older() -> None:
+    ledger = Ledger()
+    ledger.greet(b"p", "test", 0.0)
+    first, second, other, fill = job(), job(), job(document="other"), msgspec.structs.replace(job(), kind="fill")
+    for request in (first, other, fill, second):
+        assert ledger.admit(b"p", request, 0.0) is None
+    assert ledger.supersede(b"p", second) == [first.job]
+    assert [one.request.job for one in ledger.waiting()] == [other.job, fill.job, second.job]
+
+
+def test_a_client_has_eight_jobs_at_most_and_may_replace_them() -> None:
+    ledger = Ledger()
+    ledger.greet(b"p", "test", 0.0)
+    for number in range(8):
+        assert ledger.admit(b"p", job(document=str(number)), 0.0) is None
+    assert isinstance(ledger.admit(b"p", job(document="ninth"), 0.0), wire.Busy)
+    assert ledger.admit(b"p", job(document="0"), 0.0) is None
+
+
 def test_paired_machines_take_no_place_of_a_client_of_this_one() -> None:
     ledger = Ledger()
 
@@ -665,6 +685,23 @@ async def test_a_frame_that_is_too_large_ends_only_its_senders_connection(
 ) -> None:
     await stranger.send(b"x" * (wire.MAX_FRAME + 1))
     assert await answer(one, job()) == "answer"
+    assert (await one.status()).dropped == 0  # it was not read
+
+
+def test_of_a_frame_that_is_too_large_nothing_is_read(runtime: Path) -> None:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as sender:
+        front = Front(context, runtime / "front.sock")
+        sender.connect(f"ipc://{runtime / 'front.sock'}")
+        read = []
+        for size in (wire.MAX_FRAME, wire.MAX_FRAME + 1):
+            sender.send(bytes(size))  # which no decoder takes
+            deadline, before = time.monotonic() + 0.5, front.dropped
+            while front.dropped == before and time.monotonic() < deadline:
+                assert front.receive() is None
+                time.sleep(0.001)
+            read.append(front.dropped > before)
+        front.close()
+    assert read == [True, False]
 
 
 async def test_a_client_that_floods_and_never_reads_holds_up_nobody(one: Engine, stranger: zmq.asyncio.Socket) -> None:
@@ -699,6 +736,22 @@ def test_a_linked_folder_is_refused(runtime: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("CAESURA_RUNTIME", str(tmp_path / "link"))
     with pytest.raises(paths.UnsafeFolder, match="symbolic link"):
         rendezvous.place("fake", "auto")
+
+
+def test_a_folder_of_another_user_is_refused(runtime: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.getuid", partial(int, os.getuid() + 1))
+        with pytest.raises(paths.UnsafeFolder, match="belongs to another user"):
+            rendezvous.place("fake", "auto")
+
+
+def test_one_process_at_a_time_is_the_engine(runtime: Path) -> None:
+    place = rendezvous.place("fake", "auto")
+    with place.acquire() or nullcontext() as lock:
+        assert lock is not None
+        assert place.acquire() is None
+    with place.acquire() or nullcontext() as again:
+        assert again is not None
 
 
 def test_a_user_without_a_name_has_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

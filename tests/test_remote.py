@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -381,6 +382,38 @@ def test_nobody_gets_in_where_nobody_answers_at_the_gate(laptop: Machine, monkey
         greet(dealer(address, keys.public.hex()))
         assert not door.poll(0)
         gate.close()
+
+
+def heard(front: Front, found: zmq.Socket[bytes], message: wire.ClientMessage) -> wire.ClientMessage | None:
+    """What the engine makes of a message, None where it hears nothing or does not take it."""
+    found.send(wire.encode(message))
+    deadline, dropped = time.monotonic() + 0.5, front.dropped
+    while time.monotonic() < deadline and front.dropped == dropped:
+        if received := front.receive():
+            return received[1]
+        time.sleep(0.001)
+    return None
+
+
+def test_a_process_of_another_user_is_not_heard_though_it_reaches_the_socket(front: Front) -> None:
+    hello, address = wire.Hello(wire.PROTOCOL, "test", "raw"), f"ipc://{paths.runtime() / 'front.sock'}"
+    with dealer(address) as other, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.getuid", partial(int, os.getuid() + 1))  # the engine is of another than we are
+        assert heard(front, other, hello) is None
+    with dealer(address) as own:
+        assert heard(front, own, hello) == hello
+
+
+def test_of_a_paired_machine_a_stop_is_not_heard_and_nothing_once_it_is_revoked(laptop: Machine, front: Front) -> None:
+    own, address = pairing.keys(), f"127.0.0.1:{free_port()}"
+    keys = pairing.Keys(*map(z85.decode, zmq.curve_keypair()))
+    assert laptop.run("pair", "allow", keys.public.hex(), "--name", "desk") == 0
+    front.listen(address, own)
+    with dealer(address, own.public.hex(), keys) as found:
+        assert heard(front, found, wire.Ping()) == wire.Ping()
+        assert heard(front, found, wire.Stop()) is None
+        assert laptop.run("pair", "revoke", "desk") == 0
+        assert heard(front, found, wire.Ping()) == wire.Bye()
 
 
 def test_without_keys_of_its_own_an_engine_does_not_listen(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,6 +169,14 @@ async def test_secrets_are_covered_beside_the_hole_and_in_what_the_grammar_says_
     assert segment == hole(typed='"' + FILLER * 15)
 
 
+async def test_secrets_of_a_schema_are_covered() -> None:
+    page, (edits, engine, _) = document("1", "json"), structured([["2"]])
+    schema = '{"default": {"password": "hunter2-hunter2"}}'
+    await result(edits.edit(page, [(0, 1)], finding(schemas=(schema,))))
+    [job] = engine.jobs
+    assert job.schemas == (schema.replace("hunter2-hunter2", FILLER * 15),)
+
+
 async def test_progress_counts_the_holes_and_leaving_early_cancels_the_job() -> None:
     page, (edits, engine, _) = document("1 3", "json"), structured([["2"]])
     events = edits.edit(page, [(0, 1), (2, 3)], finding())

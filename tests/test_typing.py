@@ -975,6 +975,15 @@ async def test_in_json_the_hole_goes_on_with_what_is_typed_by_the_documents_sche
     assert await editor.shown() == "er"
 
 
+async def test_secrets_of_a_schema_stay_here() -> None:
+    editor = written('{"level": |}\n', "json")
+    editor.around.rules = Schema.read('{"properties": {"level": {"default": {"password": "hunter2-Xy9"}}}}')
+    await editor.type('"')
+    [job] = editor.engine.jobs
+    assert "password" in job.schemas[0]
+    assert "hunter2" not in job.schemas[0]
+
+
 async def test_a_key_typed_otherwise_begins_a_hole_with_a_grammar_again() -> None:
     editor = written('{"a": 1, |}\n', "json")
     await editor.type('"b')

@@ -11,11 +11,15 @@ from caesura.engine import weights
 from caesura.engine.weights import Stored, WeightsError
 
 
+def whole(path: Path) -> Path:
+    (path / "a.bin").write_bytes(b"weights")
+    weights.write_manifest(path, {"name": "x"})
+    return path
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "a.bin").write_bytes(b"weights")
-    weights.write_manifest(tmp_path, {"name": "x"})
-    return tmp_path
+    return whole(tmp_path)
 
 
 def test_a_whole_folder_is_verified(folder: Path) -> None:
@@ -34,6 +38,12 @@ def test_a_changed_file_is_named(folder: Path) -> None:
 def test_a_missing_file_is_named(folder: Path) -> None:
     (folder / "a.bin").unlink()
     with pytest.raises(WeightsError, match=r"a\.bin is missing"):
+        weights.verify(folder)
+
+
+def test_a_file_that_the_manifest_does_not_name_is_named(folder: Path) -> None:
+    (folder / "adapter.safetensors").write_bytes(b"of somebody else")
+    with pytest.raises(WeightsError, match=r"adapter\.safetensors is not in the manifest"):
         weights.verify(folder)
 
 

@@ -1,0 +1,514 @@
+"""The list of defences of the engine, of its wire, of files and of models: without any one of them, a test of the
+suite fails, and in the way that is named here. Those of the language server are in test_defences.py.
+"""
+
+import asyncio
+import fcntl
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from caesura import pairing, paths, wire
+from caesura.commands.source import Source
+from caesura.engine import canary, models, tokenizer, weights
+from caesura.engine import ledger as ledgers
+from caesura.engine.front import Front
+from caesura.engine.gate import Gate
+from caesura.engine.ledger import Ledger
+from caesura.engine.models import block_llama
+from caesura.engine.scheduler import Scheduler
+from caesura.pairing import Pairs, Remote
+from caesura.server import completion, fill, gaps, json_scaffold, outline, privacy, structured, warm
+from caesura.server.files import Files, Texts
+from caesura.server.privacy import Ignore
+from caesura.server.schema_files import SchemaFiles
+
+from . import (
+    test_canary,
+    test_cli,
+    test_completion,
+    test_faults,
+    test_files,
+    test_fill,
+    test_json_edits,
+    test_models,
+    test_neighbours,
+    test_privacy,
+    test_processes,
+    test_remote,
+    test_schema_files,
+    test_structured,
+    test_tokenizer,
+    test_typing,
+    test_weights,
+    test_wire,
+)
+from .test_cli import source  # noqa: F401 (a fixture, as the next ones)
+from .test_models import folder  # noqa: F401
+from .test_processes import runtime  # noqa: F401
+from .test_remote import front, home, laptop  # noqa: F401
+from .test_schema_files import project  # noqa: F401
+
+Remove = Callable[[pytest.MonkeyPatch], None]
+NOT_RAISED = "DID NOT RAISE"
+
+
+def cut(owner: Any, name: str, *changes: tuple[str, str]) -> Remove:
+    """The function `name` of a module or class with other words in the place of those that defend."""
+
+    def remove(patch: pytest.MonkeyPatch) -> None:
+        function = inspect.unwrap(getattr(owner, name))
+        text = textwrap.dedent(inspect.getsource(function))
+        for old, new in changes:
+            assert text.count(old) == 1, f"{old!r} is not what defends in {name} any more"
+            text = text.replace(old, new)
+        made: dict[str, Any] = {}
+        exec(compile(text, "without", "exec"), vars(sys.modules[function.__module__]), made)  # noqa: S102 (our own)
+        patch.setattr(owner, name, made[name])
+
+    return remove
+
+
+def lenient(pattern: str, new: str) -> Remove:
+    """The wire as it would be if its file said `new` wherever it says `pattern`."""
+
+    def remove(patch: pytest.MonkeyPatch) -> None:
+        text, times = re.subn(pattern, new, inspect.getsource(wire))
+        assert times, f"{pattern!r} is not what defends any more"
+        made = {"__name__": wire.__name__}
+        exec(compile(text, "without", "exec"), made)  # noqa: S102
+        for name, value in made.items():
+            patch.setattr(wire, name, value, raising=False)
+
+    return remove
+
+
+def put(owner: Any, name: str, value: object) -> Remove:
+    return lambda patch: patch.setattr(owner, name, value)
+
+
+def as_it_is(*texts: Any) -> Any:
+    """What was given, uncovered."""
+    return texts if texts[1:] else texts[0]
+
+
+@dataclass(frozen=True)
+class Defence:
+    """What `remove` takes away, the test that misses it, and what that then says. `arguments` are those of the test's
+    parameters that are no fixtures of that name; one that is callable makes the value."""
+
+    name: str
+    remove: Remove
+    test: Callable[..., Any]
+    says: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+DEFENCES = [
+    # Who is heard
+    Defence(
+        "a key has to be paired",
+        cut(Gate, "_judge", ("self._admits(key)", "True")),
+        test_remote.test_an_engine_that_refuses_strangers_listens,
+        "A stranger was not refused",
+    ),
+    Defence(
+        "only keys that the user allowed are paired",
+        cut(Pairs, "admits", ("any(client.key == key for client in self.clients)", "True")),
+        test_remote.test_an_engine_that_refuses_strangers_listens,
+        "A stranger was not refused",
+    ),
+    Defence(
+        "only the user's own processes come in at the local door",
+        cut(Gate, "_judge", ('ids.partition(":")[0] == str(os.getuid())', "ids")),
+        test_remote.test_a_process_of_another_user_is_not_heard_though_it_reaches_the_socket,
+        r"Hello\(.* is None",
+    ),
+    Defence(
+        "where nobody decides who comes in, nobody does (ZAP_ENFORCE_DOMAIN)",
+        cut(Gate, "guard", ("socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)", "")),
+        test_remote.test_nobody_gets_in_where_nobody_answers_at_the_gate,
+        r"assert not 1",
+    ),
+    Defence(
+        "an engine knocks at its own door before it listens",
+        cut(Front, "listen", ("if not refuses:", "if False:")),
+        test_remote.test_an_engine_that_would_let_a_stranger_in_does_not_listen,
+        NOT_RAISED,
+    ),
+    Defence(
+        "not to know who is let in is not to listen",
+        cut(Front, "listen", ("if refuses is None:", "if False:"), ("if not refuses:", "if refuses is False:")),
+        test_remote.test_an_engine_that_does_not_know_whether_it_would_does_not_listen_and_says_so,
+        NOT_RAISED,
+    ),
+    Defence(
+        "a key that is taken back counts no more, connected or not",
+        cut(Front, "_read", ('if door and not self._paired.pairs.admits(str(frame.get("User-Id"))):', "if False:")),
+        test_remote.test_of_a_paired_machine_a_stop_is_not_heard_and_nothing_once_it_is_revoked,
+        r"Ping\(\) == Bye\(\)",
+    ),
+    Defence(
+        "another machine cannot stop the engine",
+        cut(Front, "_read", ("door and isinstance(message, wire.Stop)", "False")),
+        test_remote.test_of_a_paired_machine_a_stop_is_not_heard_and_nothing_once_it_is_revoked,
+        r"Stop\(\) is None",
+    ),
+    Defence(
+        "no engine listens on every network",
+        cut(pairing, "own_address", ('if host in ("*", "") or', "if False and")),
+        test_remote.test_no_engine_listens_on_every_network,
+        NOT_RAISED,
+        {"address": "0.0.0.0:7411"},
+    ),
+    # What a client may ask for
+    Defence(
+        "frames have a limit",
+        cut(Front, "_add", ("socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_FRAME)", "")),
+        test_processes.test_of_a_frame_that_is_too_large_nothing_is_read,
+        r"\[True, True\] == \[True, False\]",
+    ),
+    *(
+        Defence(
+            f"the wire: {name}", remove, test_wire.test_what_is_out_of_bounds_is_refused, says, {"changes": changes}
+        )
+        for name, remove, says, changes in (
+            ("no unknown fields", lenient("forbid_unknown_fields=True, ", ""), NOT_RAISED, {"unknown": 1}),
+            (
+                "texts have a bound",
+                lenient("max_length=MAX_CONTEXT", "min_length=0"),
+                NOT_RAISED,
+                {"prefix": "x" * (wire.MAX_CONTEXT + 1)},
+            ),
+            (
+                "lists have a bound",
+                lenient(r"\.\.\.\], Meta\(max_length=\w+\)", "...], Meta()"),
+                NOT_RAISED,
+                {"neighbours": [{"name": "n", "text": ""}] * 33},
+            ),
+            ("numbers have a bound", lenient(r", le=[^)]+", ""), NOT_RAISED, {"deadline_ms": float("inf")}),
+            ("numbers are not negative", lenient(r"ge=0, ", ""), NOT_RAISED, {"seed": -1}),
+        )
+    ),
+    Defence(
+        "a client has so many jobs",
+        put(ledgers, "MAX_JOBS_OF_PEER", 1 << 30),
+        test_processes.test_a_client_has_eight_jobs_at_most_and_may_replace_them,
+        "isinstance",
+    ),
+    Defence(
+        "all clients have so many jobs",
+        put(ledgers, "MAX_JOBS", 1 << 30),
+        test_processes.test_paired_machines_take_no_place_of_a_client_of_this_one,
+        r"assert \d+ == ",
+    ),
+    Defence(
+        "there are so many clients",
+        put(ledgers, "MAX_PEERS", 1 << 30),
+        test_processes.test_paired_machines_take_no_place_of_a_client_of_this_one,
+        r"assert .* == ",
+    ),
+    Defence(
+        "paired machines have places of their own",
+        put(ledgers, "ELSEWHERE", 1),
+        test_processes.test_paired_machines_take_no_place_of_a_client_of_this_one,
+        r"assert \d+ == ",
+    ),
+    Defence(
+        "of a document the newest job waits",
+        cut(Ledger, "supersede", ("del own[key]", "pass")),
+        test_processes.test_while_jobs_wait_the_newest_of_a_document_and_kind_takes_the_place_of_the_older,
+        r"assert \[.*\] == \[",
+    ),
+    Defence(
+        "a text that has stopped the engine twice is refused",
+        cut(Ledger, "admit", ("if self._poison(request, now):", "if False:")),
+        test_processes.test_a_text_is_refused_whatever_draft_or_seed_comes_with_it,
+        "isinstance",
+    ),
+    # Folders and files of ours
+    Defence(
+        "one process is the engine (flock)",
+        put(fcntl, "flock", lambda *_: None),
+        test_processes.test_one_process_at_a_time_is_the_engine,
+        "is None",
+    ),
+    Defence(
+        "a folder is no link",
+        cut(paths, "checked", ("if stat.S_ISLNK(state.st_mode):", "if False:")),
+        test_processes.test_a_linked_folder_is_refused,
+        "is open to other users",  # every link of Linux is: without this defence the wrong sentence is said
+    ),
+    Defence(
+        "a folder is the user's own",
+        cut(paths, "checked", ("if state.st_uid != os.getuid():", "if False:")),
+        test_processes.test_a_folder_of_another_user_is_refused,
+        NOT_RAISED,
+    ),
+    *(
+        Defence(
+            name,
+            remove,
+            test_remote.test_keys_that_others_could_reach_are_refused,
+            r"assert 0 == 1",
+            {"name": file, "mode": mode, "remedy": ""},
+        )
+        for name, remove, file, mode in (
+            ("a folder is of mode 0700", cut(paths, "checked", ("if state.st_mode & 0o077:", "if False:")), "", 0o750),
+            ("a key is of mode 0600", cut(paths, "read", ("if state.st_mode & 0o077:", "if False:")), "secret", 0o640),
+        )
+    ),
+    Defence(
+        "a key is no link",
+        cut(paths, "read", (" | os.O_NOFOLLOW", "")),
+        test_remote.test_links_in_the_place_of_keys_are_refused,
+        r"assert 0 == 1",
+    ),
+    # What a job may hold
+    Defence(
+        "secrets are covered",
+        put(privacy, "masked", as_it_is),
+        test_typing.test_secrets_stay_here_and_are_not_proposed,
+        "'hunter2' not in",
+    ),
+    Defence(
+        "what was covered is not proposed",
+        put(warm, "reveals", lambda *_: False),
+        test_typing.test_secrets_stay_here_and_are_not_proposed,
+        "== ''",
+    ),
+    *(
+        Defence(f"secrets are covered: {where}", put(module, name, as_it_is), test, says)
+        for where, module, name, test, says in (
+            ("in other files", outline, "masked", test_neighbours.test_secrets_of_other_files_are_covered, "assert "),
+            (
+                "in a fill",
+                fill,
+                "concealed",
+                test_fill.test_secrets_do_not_reach_the_engine_and_covers_do_not_reach_the_text,
+                "'hunter2' not in",
+            ),
+            (
+                "in a structured edit",
+                structured,
+                "concealed",
+                test_structured.test_secrets_are_covered_beside_the_hole_and_in_what_the_grammar_says_of_it,
+                "'hunter2' not in",
+            ),
+            (
+                "in what a structured edit goes by",
+                structured,
+                "masked",
+                test_structured.test_secrets_are_covered_beside_the_hole_and_in_what_the_grammar_says_of_it,
+                "'horse' not in",
+            ),
+            ("in its schema", structured, "masked_schema", test_structured.test_secrets_of_a_schema_are_covered, "=="),
+            (
+                "in a document's schema",
+                privacy,
+                "masked_schema",
+                test_typing.test_secrets_of_a_schema_stay_here,
+                "not in",
+            ),
+            (
+                "in the siblings of a JSON value",
+                json_scaffold,
+                "masked",
+                test_json_edits.test_no_sibling_shows_a_password_to_the_engine,
+                "assert ",
+            ),
+        )
+    ),
+    *(
+        Defence(f"what was covered is not written: {where}", put(module, "reveals", lambda *_: False), test, "==")
+        for where, module, test in (
+            ("a fill", gaps, test_fill.test_secrets_do_not_reach_the_engine_and_covers_do_not_reach_the_text),
+            (
+                "a structured edit",
+                structured,
+                test_structured.test_secrets_are_covered_beside_the_hole_and_in_what_the_grammar_says_of_it,
+            ),
+        )
+    ),
+    Defence(
+        "half a private key is one",
+        put(privacy, "_private_keys", lambda text: []),
+        test_privacy.test_half_a_private_key_is_covered_too,
+        "assert ",
+    ),
+    Defence(
+        "files that hold secrets are hidden",
+        put(privacy, "_HIDDEN", ()),
+        test_files.test_hidden_documents,
+        "is True",
+        {"uri": "/.env", "hidden": True},
+    ),
+    Defence(
+        "a project's own rules reveal nothing",
+        cut(
+            Ignore,
+            "__init__",
+            ("(*_HIDDEN, *patterns)", "(*_HIDDEN, *patterns, *rules)"),
+        ),
+        test_files.test_hidden_documents,
+        "is True",
+        {"uri": "/.env", "hidden": True},
+    ),
+    Defence(
+        "no file is read where the workspace is not trusted",
+        cut(Files, "imported", ("not self._trusted or ", "")),
+        test_files.test_of_a_workspace_that_is_not_trusted_only_the_ignore_rules_are_read,
+        r"\['a.py'\] == \[\]",
+    ),
+    Defence(
+        "links lead nowhere out of the folders",
+        cut(Files, "_read", ("self._folder(real) is None or ", "")),
+        test_files.test_nothing_is_read_outside_the_folders,
+        r"\['link.py', .*\] == \[\]",
+    ),
+    Defence(
+        "links lead to nothing that is hidden",
+        cut(Files, "_read", (" or self._hides(real)", "")),
+        test_files.test_a_folder_may_itself_be_a_link,
+        r"\['tools.py', 'seen.py'\] == ",
+    ),
+    Defence(
+        "files that are read have a limit",
+        cut(Texts, "read", (" or about.st_size > self._largest", "")),
+        test_files.test_what_is_long_or_no_text_or_no_file_is_not_read,
+        r"\['long.py', 'good.py'\] == ",
+    ),
+    Defence(
+        "schemas lie in the workspace",
+        cut(
+            SchemaFiles,
+            "_of_document",
+            ("if not any(path.is_relative_to(folder.resolve()) for folder in self._folders):", "if False:"),
+        ),
+        test_schema_files.test_a_name_that_leads_nowhere_is_told_and_the_rest_goes_on,
+        "is None",
+        {"name": "../schemas/out.json", "note": "outside of the workspace"},
+    ),
+    Defence(
+        "no schema is read where the workspace is not trusted",
+        cut(SchemaFiles, "_of_document", ("if not self._trusted:", "if False:")),
+        test_schema_files.test_nothing_is_read_where_the_workspace_is_not_trusted,
+        "assert ",
+    ),
+    Defence(
+        "what is sent elsewhere lies in a folder that was named, links followed",
+        cut(Remote, "covers", ("os.path.realpath(path)", "path")),
+        test_remote.test_only_folders_that_were_named_use_another_machine,
+        "assert .* is ",
+    ),
+    # Models
+    Defence(
+        "a model's files are those of its manifest (sha256)",
+        cut(weights, "verify", ("if digest(path) != expected:", "if False:")),
+        test_weights.test_a_changed_file_is_named,
+        NOT_RAISED,
+        {"folder": lambda request: test_weights.whole(request.getfixturevalue("tmp_path"))},
+    ),
+    Defence(
+        "a model has no file beside those of its manifest",
+        cut(weights, "verify", ("if unlisted:", "if False:")),
+        test_weights.test_a_file_that_the_manifest_does_not_name_is_named,
+        NOT_RAISED,
+        {"folder": lambda request: test_weights.whole(request.getfixturevalue("tmp_path"))},
+    ),
+    Defence(
+        "a model is verified before it is loaded",
+        cut(block_llama, "load", ("weights.verify(folder)", "")),
+        test_models.test_a_damaged_file_is_a_sentence,
+        NOT_RAISED,
+        {"damage": test_models.flipped},
+    ),
+    Defence(
+        "a model's family is a file of ours",
+        cut(models, "load", ('not re.fullmatch(r"[a-z0-9][a-z0-9_]{0,63}", family) or ', "")),
+        test_models.test_a_config_that_does_not_fit_is_a_sentence,
+        "Invalid name",
+        {"config": {"model_type": "../x"}, "says": "not supported"},
+    ),
+    Defence(
+        "a tokenizer's file has a limit",
+        put(tokenizer, "MAX_FILE", 1 << 60),
+        test_tokenizer.test_a_huge_file_is_not_read,
+        "did not match",
+    ),
+    Defence(
+        "a machine computes a model as it was made (canary)",
+        cut(canary, "check", ("if not off <= TOLERANCE:", "if False:")),
+        test_canary.test_a_model_that_says_something_else_than_it_said_is_refused,
+        NOT_RAISED,
+    ),
+    # What is shown and written
+    Defence(
+        "an answer that is no numbers ends its job",
+        cut(Scheduler, "step", ("if not all(work.sound for work in live.works)", "if False")),
+        test_faults.test_what_is_no_number_ends_its_job_and_is_never_shown,
+        r"Done\(.* == Failed\(",
+        {
+            "faulty": lambda request: (test_faults.Faulty(request.getfixturevalue("tiny")), "threshold"),
+            "hole": test_faults.LINE,
+            "after": 0,
+        },
+    ),
+    Defence(
+        "control and bidirectional characters are not proposed",
+        put(completion, "visible", lambda text, *_: text),
+        test_completion.test_python,
+        r"== '1'",
+        {"source": "x = |\n", "fill": "1\u200b\u202e\x07\ufeff", "inserted": "1"},
+    ),
+    Defence(
+        "a file is replaced whole",
+        cut(
+            Source,
+            "_replace",
+            ('handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")', "name = target"),
+            ('os.fdopen(handle, "wb")', 'target.open("wb")'),
+        ),
+        test_cli.test_a_write_that_fails_in_the_middle_leaves_the_file_as_it_was,
+        "No such file",  # the source is gone
+    ),
+    Defence(
+        "a file that has changed is not written",
+        cut(Source, "_replace", ("if target.read_bytes() != self.data:", "if False:")),
+        test_cli.test_a_file_that_has_changed_since_it_was_read_is_not_written,
+        NOT_RAISED,
+    ),
+]
+
+
+@pytest.mark.parametrize("defence", DEFENCES, ids=lambda defence: defence.name)
+def test_a_defence_that_is_removed_is_missed(
+    defence: Defence, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = {name: _argument(defence, name, request) for name in inspect.signature(defence.test).parameters}
+    defence.remove(monkeypatch)
+    with pytest.raises((Exception, pytest.fail.Exception), match=f"(?s){defence.says}"):
+        _run(defence.test, arguments)
+
+
+def _run(test: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    outcome = test(**arguments)
+    if asyncio.iscoroutine(outcome):
+        asyncio.run(outcome)
+
+
+def _argument(defence: Defence, name: str, request: pytest.FixtureRequest) -> Any:
+    if name not in defence.arguments:
+        return request.getfixturevalue(name)
+    value = defence.arguments[name]
+    return value(request) if callable(value) and name in ("folder", "faulty") else value
+
+
+def test_every_defence_has_a_name_of_its_own() -> None:
+    assert len({defence.name for defence in DEFENCES}) == len(DEFENCES)
