@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
+from caesura.wire import Impossible
+
 MAX_STATES = 4096  # of an automaton
 MAX_WORK = 4 * MAX_STATES  # states while it is made, before those that mean the same are merged
 ALL = (1 << 256) - 1  # the mask of every byte
@@ -20,14 +22,14 @@ Rows = Sequence[Iterable[tuple[int, int]]]
 Key = TypeVar("Key", bound=Hashable)
 
 
-class TooLarge(ValueError):
+class TooLarge(Impossible):
     """One sentence: an automaton would pass its limits."""
 
     def __init__(self, sentence: str = f"It needs more than {MAX_STATES:,} states; give it smaller bounds.") -> None:
         super().__init__(sentence)
 
 
-class Unsupported(ValueError):
+class Unsupported(Impossible):
     """One sentence: what cannot be made into an automaton."""
 
 

@@ -20,6 +20,7 @@ from caesura import regex_syntax
 from caesura.regex import matching
 from caesura.regex_syntax import Ahead, Alternatives, Repeated, Tree, parse
 from caesura.regular import Dfa, TooLarge, Unsupported
+from caesura.wire import Impossible
 
 MAX_BYTES = 1 << 20
 MAX_SUBSCHEMAS = 20_000
@@ -65,7 +66,7 @@ ELSEWHERE = {  # keywords by which values depend on others
 }
 
 
-class SchemaError(ValueError):
+class SchemaError(Impossible):
     """A schema that cannot be used: one sentence with the next step."""
 
 

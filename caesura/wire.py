@@ -299,6 +299,10 @@ EngineMessage = Welcome | Locked | Done | Failed | Busy | Pong | Status | Models
 WireError = msgspec.ValidationError  # raised by both decoders on a well-formed frame that breaks the schema
 
 
+class Impossible(ValueError):
+    """A job that cannot be done as it is; the message is a sentence for whoever asked, and `Failed` with `invalid`."""
+
+
 class _About(msgspec.Struct, frozen=True):
     job: Id
 

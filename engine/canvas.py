@@ -20,7 +20,7 @@ from caesura.engine.grammar.solve import State
 from caesura.engine.grammar.tokens import Tree
 from caesura.engine.models import Model
 from caesura.engine.prompts import prompt
-from caesura.wire import MAX_SLOTS, Fill, Hole, Json, Neighbour, Pattern, Text
+from caesura.wire import MAX_SLOTS, Fill, Hole, Impossible, Json, Neighbour, Pattern, Text
 
 # The last pre-token of a prefix by GPT-2's pattern: a cursor inside it changes how the whole of it is tokenised.
 # An apostrophe that opens its run binds the letters behind it; blanks in front belong to it unless they end in a space.
@@ -81,19 +81,19 @@ class Vocabulary:
         return Tree(self.pieces)
 
     def grammar(self, spec: Json | Pattern, schemas: tuple[str, ...]) -> Grammar:
-        """The latest are kept, with what is known of them. Raises ValueError with one sentence where nothing can stand
+        """The latest are kept, with what is known of them. Raises Impossible with one sentence where nothing can stand
         there, or too much."""
         found = self._grammars.pop((spec, schemas), None)
         if found is None or (isinstance(found, Grammar) and found.full):
             try:
                 found = load(spec, schemas, self.tree)
-            except ValueError as error:
+            except Impossible as error:
                 found = str(error)
         self._grammars[spec, schemas] = found
         if len(self._grammars) > GRAMMARS:
             self._grammars.popitem(last=False)
         if isinstance(found, str):
-            raise ValueError(found)
+            raise Impossible(found)
         return found
 
     def spelled(self, text: bytes) -> list[int]:
@@ -519,7 +519,7 @@ def lay(
     """Tokenise a job for a model with causal context: what prompts.py shows, in the format of that `name`, and the
     canvas behind it.
 
-    `slots` bounds the open slots of a hole at the start; a canvas that does not end grows. Raises ValueError for a job
+    `slots` bounds the open slots of a hole at the start; a canvas that does not end grows. Raises Impossible for a job
     without a hole, with holes too far apart for one canvas, or with a grammar that nothing fits.
     """
     prefix, holes_and_text, suffix = fold(prefix, segments, suffix)
@@ -542,7 +542,7 @@ def lay(
         holes.append(hole)
         forced = ""
     if len(layout) > MAX_ROWS:
-        raise ValueError(f"The holes are too far apart: {len(layout)} tokens lie between them, and {MAX_ROWS} fit.")
+        raise Impossible(f"The holes are too far apart: {len(layout)} tokens lie between them, and {MAX_ROWS} fit.")
     shown = prompt(model, stable, suffix, neighbours, name=name, language=language)
     rows = [*shown.opening, *shown.before]
     cut = len(rows) - (min(model.tail, len(shown.before)) or min(model.tail, 1))
@@ -559,7 +559,7 @@ def rule(vocabulary: Vocabulary, hole: HoleState, spec: Json | Pattern, schemas:
     hole.state = hole.grammar.start(hole.forced)
     hole.shortest = vocabulary.spelled(hole.grammar.simplest(hole.forced))
     if len(hole.shortest) > MAX_SLOTS:
-        raise ValueError(f"What has to stand here takes {len(hole.shortest)} tokens at least, and {MAX_SLOTS} fit.")
+        raise Impossible(f"What has to stand here takes {len(hole.shortest)} tokens at least, and {MAX_SLOTS} fit.")
     hole.max_tokens = max(hole.max_tokens, len(hole.shortest))
 
 
@@ -574,7 +574,7 @@ def fold(prefix: str, segments: Sequence[Text | Hole], suffix: str) -> tuple[str
         suffix = last.text + suffix
         del middle[-1]
     if not middle:
-        raise ValueError("The job has no hole to fill.")
+        raise Impossible("The job has no hole to fill.")
     joined: list[Text | Hole] = []
     for segment in middle:
         if joined and isinstance(segment, Text) and isinstance(before := joined[-1], Text):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from caesura.engine.models import Model
 from caesura.engine.tokenizer import Tokenizer
-from caesura.wire import Neighbour
+from caesura.wire import Impossible, Neighbour
 
 SUFFIX = 3  # the suffix gets one part in three of the model's context, at most,
 NEIGHBOURS = 4  # and the neighbours one part in four of what it leaves
@@ -50,19 +50,19 @@ def prompt(
     name: str | None = None,
     language: str = "",
 ) -> Prompt:
-    """What fits the model's context, in the format of that name or the model's own. Raises ValueError with one
+    """What fits the model's context, in the format of that name or the model's own. Raises Impossible with one
     sentence for a format that does not exist, or that the model cannot be shown."""
     name = name or model.prompt
     found = FORMATS.get(name)
     if found is None:
-        raise ValueError(f"There is no prompt format named {name!r}; there are {', '.join(FORMATS)}.")
+        raise Impossible(f"There is no prompt format named {name!r}; there are {', '.join(FORMATS)}.")
     return found(model, prefix, suffix, neighbours, language)
 
 
 def suffix_first(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
     """`[suffix] separator [neighbours][prefix]`, as training/examples.py has it."""
     if not model.separator:
-        raise ValueError(f"The model {model.name} has no separator for the prompt format suffix_first; try plain.")
+        raise Impossible(f"The model {model.name} has no separator for the prompt format suffix_first; try plain.")
     after, beside, before = share(model, prefix, suffix, neighbours, len(model.separator))
     return Prompt([*after, *model.separator], beside + before, after)
 
@@ -93,7 +93,7 @@ def turns(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour
     encode, ids = model.tokenizer.encode, [model.tokenizer.find(token) for token in TURNS]
     known = [i for i in ids if i is not None]
     if len(known) < len(ids):
-        raise ValueError(f"The model {model.name} has no token {TURNS[ids.index(None)]}; try the prompt format plain.")
+        raise Impossible(f"The model {model.name} has no token {TURNS[ids.index(None)]}; try the prompt format plain.")
     start, turn, end, channel, answer = known
     first = [start, turn, *encode(f"user\n{FOLLOWS}{opened}")]
     middle, related = encode(f"{closed}\n\n"), encode(BESIDE)

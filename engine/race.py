@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from caesura.engine import length
 from caesura.engine.canvas import MAX_ROWS, Canvas
 from caesura.engine.denoise import Denoising
+from caesura.wire import Impossible
 
 UNKNOWN = 8  # slots of a hole that has no draft, beside one that has
 SPELLED = 2  # tokens; a healed start that takes more of them is not counted in the lengths tried, but added
@@ -17,7 +18,7 @@ def starters(canvas: Canvas, forced: Sequence[int], drafts: Sequence[Sequence[in
     """A canvas for each length that is tried, of several holes the same in each, and one for the drafts, by hole.
 
     `forced` is how many tokens each hole's healed start takes as it is written; the model may need fewer. Together they
-    have at most MAX_ROWS rows. Raises ValueError where not one does.
+    have at most MAX_ROWS rows. Raises Impossible where not one does.
     """
     holes = range(len(canvas.holes))
     most, one_line = max(hole.max_tokens for hole in canvas.holes), all(hole.one_line for hole in canvas.holes)
@@ -33,7 +34,7 @@ def starters(canvas: Canvas, forced: Sequence[int], drafts: Sequence[Sequence[in
         made = [warm, *made]
     fitting = [one for one in made if one.rows <= MAX_ROWS]
     if not fitting:
-        raise ValueError(f"The holes take {min(one.rows for one in made)} tokens together, and {MAX_ROWS} fit.")
+        raise Impossible(f"The holes take {min(one.rows for one in made)} tokens together, and {MAX_ROWS} fit.")
     while len(fitting) > 1 and sum(one.rows for one in fitting) > MAX_ROWS:
         fitting = [*fitting[:1], *fitting[2::2]] if len(fitting) > 2 else fitting[:1]
     return fitting

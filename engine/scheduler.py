@@ -175,7 +175,7 @@ class Scheduler:
                 continue  # it waits for another job's memory
             try:
                 self._prepare(live, clock, room)
-            except ValueError as error:
+            except wire.Impossible as error:
                 events += self._end([live], "invalid", str(error)[:256])
             except torch.AcceleratorError:
                 raise  # whatever is asked of that device from now on fails too

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import zmq
 
-from caesura import doors, wire
+from caesura import doors, logs, wire
 from caesura.engine import link
 
 log = logging.getLogger("caesura.worker")
@@ -177,8 +177,9 @@ def _load(name: str, device: str) -> Loaded:
     except CannotLoad:
         raise
     except Exception as error:  # of the machine: what it lacks may be there another time
-        log.exception("the model cannot be loaded")
-        sentence = f"The model cannot be used on this machine; see the engine's log. {faults.sentence(error)}"
+        why = faults.sentence(error)
+        log.exception("the model cannot be loaded: %s", why)
+        sentence = f"The model cannot be used on this machine; see the engine's log. {why}"
         raise CannotLoad(sentence) from error
     return Loaded(engine, model.device, step_s)
 
@@ -233,5 +234,5 @@ def _context() -> int | None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s worker %(levelname)s %(message)s")
+    logs.begin(logging.INFO, "%(asctime)s worker %(levelname)s %(message)s")
     run(sys.argv[1:], _load)

@@ -12,7 +12,7 @@ from typing import Any
 
 from lsprotocol import types
 
-from caesura import __version__, wire
+from caesura import __version__, logs, wire
 from caesura.pairing import Remote
 from caesura.server import client, loopback
 from caesura.server.actions import Actions
@@ -330,7 +330,7 @@ def _object(settings: object) -> dict[str, Any]:
 
 def main(port: int | None = None) -> int:
     """Serve stdio, or the one client of a loopback port; the exit code. Raises loopback.NoClient."""
-    logging.basicConfig(level=logging.WARNING, format="caesura: %(message)s")
+    logs.begin(logging.WARNING, "caesura: %(message)s")
     app = App(
         lambda options, client, remote: Engine(client=client, model=options.model, device=options.device, remote=remote)
     )

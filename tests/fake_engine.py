@@ -4,6 +4,7 @@ second argument is where paired machines connect.
 """
 
 import hashlib
+import logging
 import os
 import sys
 import time
@@ -17,7 +18,7 @@ import msgspec
 import points
 from points import reach
 
-from caesura import doors, wire
+from caesura import doors, logs, wire
 from caesura.engine import link, supervisor, worker
 from caesura.engine.child import Patience
 
@@ -59,8 +60,8 @@ class Scheduler:
         if self.model == "records":
             with Path(os.environ["CAESURA_RUNTIME"], "recorded").open("ab") as file:
                 file.write(wire.encode(message))
-        if message.prefix == "refuse":
-            raise ValueError("a bug on this text")
+        if message.prefix.startswith("refuse"):
+            raise ValueError(f"a bug on this text: {message.prefix}")
         if message.prompt:
             return [(peer, wire.Failed(message.job, "invalid", f"No prompt format {message.prompt}."))]
         self.jobs[peer, message.job] = (message, 0)
@@ -92,8 +93,8 @@ class Scheduler:
             os._exit(3)
         while request.prefix == "hang":
             time.sleep(1)
-        if request.prefix == "raise":
-            raise ValueError("a bug in a step")
+        if request.prefix.startswith("raise"):
+            raise ValueError(f"a bug in a step of {request.prefix}")
         if request.prefix == "surrogate":
             return [(peer, wire.Locked(job, step, (wire.Fill("\ud800"),), step, 1))]
         if request.prefix == "unreadable":
@@ -169,6 +170,7 @@ def watch_supervisor() -> None:
 
 
 if __name__ == "__main__":
+    logs.begin(logging.INFO, "%(levelname)s %(message)s")
     if sys.argv[1] == "worker":
         reach("starting")
         watch(link, "encode", lambda message: f"send {_type(message.frame)}" if hasattr(message, "frame") else "ready")

@@ -80,9 +80,9 @@ Run = Callable[..., Ran]
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """`caesura ARGUMENTS` in this process: what the console script calls, without 150 ms of start each time."""
-
+    monkeypatch.setattr("caesura.logs.begin", lambda *_: None)  # which is for a process of its own
     return partial(call, capfd)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from caesura import pairing, paths, wire
+from caesura import logs, pairing, paths, wire
 from caesura.commands.source import Source
 from caesura.engine import canary, models, tokenizer, weights
 from caesura.engine import ledger as ledgers
@@ -43,6 +43,7 @@ from . import (
     test_processes,
     test_remote,
     test_schema_files,
+    test_secrets,
     test_structured,
     test_tokenizer,
     test_typing,
@@ -467,6 +468,23 @@ DEFENCES = [
         r"== '1'",
         {"source": "x = |\n", "fill": "1\u200b\u202e\x07\ufeff", "inserted": "1"},
     ),
+    *(
+        Defence(name, remove, test_secrets.test_an_error_is_logged_by_type_and_place_and_a_crash_writes_nothing, says)
+        for name, remove, says in (
+            ("a log says no word of an error", put(logs, "traced", repr), "'CONFIDENTIAL' not in"),
+            (
+                "nor of one that nobody catches",
+                cut(logs, "begin", ("sys.excepthook =", "_ =")),
+                "'CRITICAL not caught' in",
+            ),
+            (
+                "nor of one in a thread",
+                cut(logs, "begin", ("threading.excepthook = _in_thread", "")),
+                "'ERROR not caught in a thread' in",
+            ),
+            ("a crash leaves no image of memory", cut(logs, "begin", ("(0, most)", "(most, most)")), "== 0"),
+        )
+    ),
     Defence(
         "a file is replaced whole",
         cut(
@@ -487,6 +505,7 @@ DEFENCES = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("defence", DEFENCES, ids=lambda defence: defence.name)
 def test_a_defence_that_is_removed_is_missed(
     defence: Defence, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

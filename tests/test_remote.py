@@ -34,8 +34,8 @@ from caesura.server.engine import Engine, EngineFailed, EngineUnavailable
 
 from . import points
 from .test_lsp import Client
-from .test_privacy import TOKENS
 from .test_processes import FAKE, READY_S, answer, first_event, job, running, status_when, until
+from .test_secrets import lines, planted
 
 NOBODY = 65_534
 SERVER = f"""
@@ -759,10 +759,9 @@ async def test_nothing_is_sent_by_being_early(desk: Desk, project: Path) -> None
 
 async def test_fifty_secrets_stay_here(desk: Desk, project: Path) -> None:
     """In a document, in one beside it and in one that it imports; for ghost text and for fills."""
-    here, open_, imported = ([token[:-3] + f"{n:03}" for token in TOKENS] for n in (111, 222, 333))
-    words = ["hunter2!x9", "correct-h0rse"]
+    here, open_, imported = planted()
     (project / "shapes.py").write_text(lines(imported) + "def visible_shape(): ...\n")
-    text = "from shapes import visible_shape\n" + lines(here) + "".join(f'password = "{word}"\n' for word in words)
+    text = "from shapes import visible_shape\n" + lines(here)
     async with Editor(project) as editor:
         editor.open((project / "beside.py").as_uri(), lines(open_) + "def visible_beside(): ...\n")
         main = (project / "main.py").as_uri()
@@ -770,15 +769,11 @@ async def test_fifty_secrets_stay_here(desk: Desk, project: Path) -> None:
         await asyncio.sleep(0.5)  # what it imports is read meanwhile
         assert await editor.complete(main, text + "visible_beside(visible_shape(1, ")
         await editor.fill(main)
-    planted = [*here, *open_, *imported, *words]
-    assert len(set(planted)) == 50
-    assert [secret for secret in planted if secret.encode() in desk.recorded] == []
+    secrets = [*here, *open_, *imported]
+    assert len(set(secrets)) == 50
+    assert [secret for secret in secrets if secret.encode() in desk.recorded] == []
     for shown in ("def visible_shape", "def visible_beside", "visible_shape(1, "):
         assert shown.encode() in desk.recorded
-
-
-def lines(secrets: list[str]) -> str:
-    return "".join(f'service_{number} = connect("{secret}")\n' for number, secret in enumerate(secrets))
 
 
 async def test_a_workspace_that_was_not_named_stays_here_whatever_its_settings_say(

@@ -648,6 +648,17 @@ def test_an_impossible_job_is_refused_in_one_sentence(tiny: BlockLlama, changes:
     assert failed.message.endswith(".")
 
 
+def test_a_bug_on_a_text_is_told_without_its_words(tiny: BlockLlama, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lay(*arguments: object, **more: object) -> None:
+        raise ValueError("CONFIDENTIAL")
+
+    faults: list[Exception] = []
+    monkeypatch.setattr("caesura.engine.scheduler.lay", lay)
+    (failed,) = run(Scheduler(tiny, faults.append), [infill("j", "CONFIDENTIAL = ")])["j"]
+    assert failed == wire.Failed("j", "invalid", "The engine could not read this job; see its log.")
+    assert [type(fault) for fault in faults] == [ValueError]
+
+
 # The answer
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import msgspec
 
-from caesura import pairing, rendezvous, wire
+from caesura import logs, pairing, rendezvous, wire
 from caesura.commands import CommandFailed
 from caesura.commands.asking import print_json, shared
 from caesura.server.engine import Engine, EngineError
@@ -27,7 +27,7 @@ def engine(options: argparse.Namespace) -> None:
         return
     from caesura.engine import front, supervisor
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logs.begin(logging.INFO, "%(asctime)s %(levelname)s %(message)s")
     try:
         settings = replace(supervisor.Settings.from_environment(), listen=options.listen or "")
         supervisor.serve(options.model, options.device, settings=settings)

@@ -35,7 +35,7 @@ def _json(spec: wire.Json, schemas: Sequence[str]) -> Language:
     if spec.schema is None:
         return json.language(spec)
     if spec.schema >= len(schemas):
-        raise ValueError("The grammar names a schema that the job does not have.")
+        raise wire.Impossible("The grammar names a schema that the job does not have.")
     from caesura.engine.grammar import schema
     from caesura.schemas import Schema
 
@@ -45,7 +45,7 @@ def _json(spec: wire.Json, schemas: Sequence[str]) -> Language:
 class Grammar:
     """A language over a vocabulary. A `State` is all that is possible behind some text of the hole.
 
-    Raises ValueError where no text fits. The text of a hole is sound when no object in it has a key twice.
+    Raises wire.Impossible where no text fits. The text of a hole is sound when no object in it has a key twice.
     """
 
     def __init__(self, language: Language, tree: Tree, spec: wire.Json | None = None) -> None:
@@ -61,7 +61,7 @@ class Grammar:
         self._allowed: dict[State, Tensor] = {}
         self._fills: dict[tuple[bytes, int], list[int] | None] = {}
         if not self._beginning or self.shortest(self.start(b"")) is None:
-            raise ValueError("Nothing can stand here that the schema, or the text around it, allows.")
+            raise wire.Impossible("Nothing can stand here that the schema, or the text around it, allows.")
 
     def __repr__(self) -> str:
         return f"<Grammar {self._automaton} {self.graph}>"
@@ -122,7 +122,7 @@ class Grammar:
         """A short text of the whole hole, behind `forced`."""
         shortest = self.closing(self.start(b""), b"")
         if not self.sound(shortest, whole=True):
-            raise ValueError("What can stand here would need more keys than fit; ask for fewer.")
+            raise wire.Impossible("What can stand here would need more keys than fit; ask for fewer.")
         return forced + shortest
 
     def closing(self, state: State, own: bytes) -> bytes:

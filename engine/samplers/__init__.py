@@ -11,6 +11,8 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from caesura.wire import Impossible
+
 
 class Scores(NamedTuple):
     """Per-slot statistics of one forward, all [canvases, slots]: best token, its probability, its lead over the
@@ -38,9 +40,9 @@ class Sampler(Protocol):
 
 
 def load(name: str) -> Sampler:
-    """The sampler of that file. Raises ValueError with one sentence for an unknown name."""
+    """The sampler of that file. Raises Impossible with one sentence for an unknown name."""
     if name not in names():
-        raise ValueError(f"There is no sampler named {name!r}; there are {', '.join(names())}.")
+        raise Impossible(f"There is no sampler named {name!r}; there are {', '.join(names())}.")
     sampler: Sampler = importlib.import_module(f"caesura.engine.samplers.{name}").select
     return sampler
 

@@ -1,0 +1,50 @@
+"""What our processes leave behind: a log that names errors by type and place, and no image of their memory. What an
+error says, or a process holds, may be a user's text.
+"""
+
+import contextlib
+import logging
+import sys
+import threading
+import traceback
+from types import TracebackType
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+_Error = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+
+class _Formatter(logging.Formatter):
+    def formatException(self, ei: _Error) -> str:  # noqa: N802 (logging's name)
+        return traced(ei[1]) if ei[1] else ""
+
+
+def begin(level: int, form: str) -> None:
+    """Log to stderr from now on, also what nobody catches; a crash writes no core file."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter(form))
+    logging.basicConfig(level=level, handlers=[handler])
+    sys.excepthook = lambda kind, error, trace: log.critical("not caught", exc_info=error)
+    sys.unraisablehook = lambda about: log.error("not caught", exc_info=about.exc_value)
+    threading.excepthook = _in_thread
+    with contextlib.suppress(ImportError):  # Windows
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_CORE)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, most))
+
+
+def traced(error: BaseException) -> str:
+    """An error and those that led to it, each by its type and the places it came by."""
+    parts: list[str] = []
+    cause: BaseException | None = error
+    while cause is not None and len(parts) < 8:
+        parts.insert(0, "".join(traceback.format_tb(cause.__traceback__)) + type(cause).__name__)
+        cause = cause.__cause__ or cause.__context__
+    return "\nwhich led to\n".join(parts)
+
+
+def _in_thread(about: Any) -> None:
+    if about.exc_type is not SystemExit:
+        log.error("not caught in a thread", exc_info=about.exc_value)
