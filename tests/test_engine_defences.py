@@ -16,7 +16,7 @@ import pytest
 
 from caesura import logs, pairing, paths, wire
 from caesura.commands.source import Source
-from caesura.engine import canary, models, tokenizer, weights
+from caesura.engine import canary, child, models, tokenizer, weights
 from caesura.engine import ledger as ledgers
 from caesura.engine.front import Front
 from caesura.engine.gate import Gate
@@ -24,7 +24,7 @@ from caesura.engine.ledger import Ledger
 from caesura.engine.models import block_llama
 from caesura.engine.scheduler import Scheduler
 from caesura.pairing import Pairs, Remote
-from caesura.server import completion, fill, gaps, json_scaffold, outline, privacy, structured, warm
+from caesura.server import completion, fill, gaps, json_scaffold, launch, outline, privacy, structured, warm
 from caesura.server.files import Files, Texts
 from caesura.server.privacy import Ignore
 from caesura.server.schema_files import SchemaFiles
@@ -36,6 +36,7 @@ from . import (
     test_faults,
     test_files,
     test_fill,
+    test_hostile_project,
     test_json_edits,
     test_models,
     test_neighbours,
@@ -51,6 +52,7 @@ from . import (
     test_wire,
 )
 from .test_cli import source  # noqa: F401 (a fixture, as the next ones)
+from .test_hostile_project import hostile  # noqa: F401
 from .test_models import folder  # noqa: F401
 from .test_processes import runtime  # noqa: F401
 from .test_remote import front, home, laptop  # noqa: F401
@@ -270,6 +272,39 @@ DEFENCES = [
         cut(paths, "read", (" | os.O_NOFOLLOW", "")),
         test_remote.test_links_in_the_place_of_keys_are_refused,
         r"assert 0 == 1",
+    ),
+    # What is run
+    Defence(
+        "a worker asks to end with its parent (PDEATHSIG)",
+        put(test_processes, "CHILD", test_processes.CHILD.replace("die_with(os.getppid());", "")),
+        test_processes.test_a_worker_ends_with_its_parent_however_that_ends,
+        "assert not True",
+    ),
+    *(
+        Defence(
+            f"python -P of {about}",
+            remove,
+            test_hostile_project.test_no_process_imports_a_file_of_the_project_it_is_started_in,
+            "first extra item: 'caesura/__init__.py'",
+            {"process": process},
+        )
+        for about, remove, process in (
+            (
+                "an engine",
+                put(
+                    launch, "command", lambda model, device: [sys.executable, "-m", "caesura", "engine", "--foreground"]
+                ),
+                "engine",
+            ),
+            ("a worker", put(child, "WORKER", tuple(word for word in child.WORKER if word != "-P")), "worker"),
+            (
+                "a server",
+                lambda patch: patch.setitem(
+                    test_hostile_project.PROCESSES, "server", lambda: [sys.executable, "-m", "caesura", "lsp"]
+                ),
+                "server",
+            ),
+        )
     ),
     # What a job may hold
     Defence(

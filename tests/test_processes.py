@@ -338,6 +338,37 @@ async def test_a_killed_supervisor_takes_its_worker_along_and_is_replaced(one: E
     assert (await one.status()).pid != status.pid
 
 
+CHILD = (
+    "import os, sys, time; from caesura.engine.worker import die_with; "
+    "die_with(os.getppid()); print(os.getpid(), flush=True); time.sleep(60)"
+)
+PARENT = "import subprocess, sys; subprocess.Popen([sys.executable, '-P', '-c', sys.argv[1]]).wait()"
+
+
+def test_a_worker_ends_with_its_parent_however_that_ends() -> None:
+    parent = subprocess.Popen([sys.executable, "-P", "-c", PARENT, CHILD], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout
+    worker = int(parent.stdout.readline())
+    try:
+        parent.kill()
+        parent.wait()
+        deadline = time.monotonic() + 1
+        while alive(worker) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert not alive(worker)
+    finally:
+        parent.stdout.close()
+        if alive(worker):
+            os.kill(worker, signal.SIGKILL)
+
+
+def test_a_worker_whose_parent_has_ended_before_it_began_ends_too() -> None:
+    orphan = CHILD.replace("os.getppid()", "1 << 30")  # a process that there is not
+    assert (
+        subprocess.run([sys.executable, "-P", "-c", orphan], capture_output=True, check=True, timeout=20).stdout == b""
+    )
+
+
 async def test_a_hung_worker_is_killed(one: Engine) -> None:
     with pytest.raises(EngineFailed) as failed:
         await answer(one, job("hang"))
