@@ -18,11 +18,12 @@ from caesura.engine.gate import REMOTE, TRIAL_S, Gate, guard
 MAX_BACKLOG = 64  # events kept for a client that does not read
 MAX_SLOW_S = 5.0
 HEARTBEAT_MS = 5000  # after three that get no answer, a machine that is gone without a word holds no connection
+LIBZMQ = (4, 3, 5)  # the oldest; those before 4.3.3 have holes that a client without a key can reach
 BYE = wire.Bye()
 
 
 class CannotListen(Exception):
-    """There is no safe socket for other machines; the message is a sentence for the user."""
+    """There is no safe socket, for other machines or at all; the message is a sentence for the user."""
 
 
 @dataclass
@@ -35,7 +36,14 @@ class _Backlog:
 
 
 class Front:
+    """The doors, and what goes in and out of them. Raises CannotListen where libzmq is too old."""
+
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], path: Path) -> None:
+        if zmq.zmq_version_info() < LIBZMQ:
+            oldest = ".".join(map(str, LIBZMQ))
+            raise CannotListen(
+                f"libzmq {zmq.zmq_version()} is too old; install pyzmq with libzmq {oldest} or a later one."
+            )
         self.dropped = 0  # messages that nobody could have meant
         self._context = context
         self._path = path

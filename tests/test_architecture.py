@@ -162,6 +162,22 @@ def test_nothing_waits_by_the_wall_clock() -> None:
     assert not any("time.time" in imported(name) for name in MODULES)
 
 
+def test_clients_and_engine_meet_at_sockets_of_two_kinds() -> None:
+    """ROUTER and DEALER: no message goes to whoever listens, and none takes another's place. PAIR is the link between a
+    supervisor and its own worker, REP what libzmq asks who may come in."""
+    kinds = {"PUB", "SUB", "XPUB", "XSUB", "REQ", "REP", "ROUTER", "DEALER", "PUSH", "PULL", "PAIR", "STREAM"}
+    asked = {
+        (node.attr, name.rpartition(".")[2])
+        for name in MODULES
+        for node in ast.walk(TREES[name])
+        if isinstance(node, ast.Attribute) and node.attr in {*kinds, "ROUTER_HANDOVER"}
+    }
+    assert asked == {
+        *{("ROUTER", "front"), ("DEALER", "connection"), ("DEALER", "gate")},  # the gate knocks at its own door
+        *{("REP", "gate"), ("PAIR", "link")},
+    }
+
+
 # What a process really loads
 
 STARTS = {

@@ -170,6 +170,12 @@ DEFENCES = [
         NOT_RAISED,
         {"address": "0.0.0.0:7411"},
     ),
+    Defence(
+        "libzmq is not an old one",
+        cut(Front, "__init__", ("zmq.zmq_version_info() < LIBZMQ", "False")),
+        test_processes.test_an_old_libzmq_is_told_in_a_sentence,
+        NOT_RAISED,
+    ),
     # What a client may ask for
     Defence(
         "frames have a limit",

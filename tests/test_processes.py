@@ -25,7 +25,7 @@ from caesura import paths, rendezvous, wire
 from caesura.engine import link
 from caesura.engine.child import Child
 from caesura.engine.clock import Clock
-from caesura.engine.front import Front
+from caesura.engine.front import CannotListen, Front
 from caesura.engine.ledger import MAX_JOBS, MAX_PEERS, Ledger
 from caesura.engine.weights import write_manifest
 from caesura.server import engine
@@ -717,6 +717,15 @@ async def test_a_frame_that_is_too_large_ends_only_its_senders_connection(
     await stranger.send(b"x" * (wire.MAX_FRAME + 1))
     assert await answer(one, job()) == "answer"
     assert (await one.status()).dropped == 0  # it was not read
+
+
+def test_an_old_libzmq_is_told_in_a_sentence(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zmq, "zmq_version_info", lambda: (4, 3, 4))
+    with (
+        zmq.Context() as context,
+        pytest.raises(CannotListen, match=r"^libzmq .* is too old; install pyzmq with .*\.$"),
+    ):
+        Front(context, runtime / "front.sock")
 
 
 def test_of_a_frame_that_is_too_large_nothing_is_read(runtime: Path) -> None:

@@ -488,6 +488,17 @@ def test_the_secret_key_is_shown_nowhere(laptop: Machine, capsys: pytest.Capture
     assert repr(secret) not in shown
 
 
+async def test_no_process_has_a_secret_key_in_its_arguments_or_its_environment(desk: Desk) -> None:
+    with desk.at():
+        secret = pairing.keys().secret
+        (place,) = rendezvous.running()
+        async with running(Engine(client="desk", spawn=False, place=place)) as own:
+            worker = (await status_when(own, lambda status: status.worker_pid is not None)).worker_pid
+    said = [Path(f"/proc/{pid}/{what}").read_bytes() for pid in (desk.pid, worker) for what in ("cmdline", "environ")]
+    assert all(said)
+    assert not [form for form in (secret, secret.hex().encode(), z85.encode(secret)) if form in b"".join(said)]
+
+
 def test_pairs_that_could_not_be_read_count_again_once_that_is_mended(
     laptop: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
