@@ -13,7 +13,7 @@ import zmq
 
 from caesura import doors, pairing, wire
 from caesura.engine import gate
-from caesura.engine.gate import REMOTE, TRIAL_S, Gate, guard
+from caesura.engine.gate import REMOTE, TRIAL_S, Gate
 
 MAX_BACKLOG = 64  # events kept for a client that does not read
 MAX_SLOW_S = 5.0
@@ -68,7 +68,7 @@ class Front:
         that is not known."""
         endpoint = f"tcp://{pairing.own_address(address)}"
         door = self._add()
-        guard(door, REMOTE)
+        gate.guard(door, REMOTE)
         door.setsockopt(zmq.IPV6, int(address.startswith("[")))
         door.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
         door.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * HEARTBEAT_MS)

@@ -12,7 +12,7 @@ import zmq
 import zmq.asyncio
 
 from caesura import doors, rendezvous
-from caesura.engine import gate
+from caesura.engine import gate, link
 from caesura.engine.gate import Gate
 from caesura.server.connection import Connection, Unanswered
 from caesura.server.engine import Engine
@@ -87,21 +87,23 @@ async def test_who_cannot_read_the_file_is_not_let_in(one: Engine) -> None:  # n
 
 def test_the_first_at_the_door_of_the_worker_is_the_worker(tmp_path: Path) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    guard, supervisor = Gate(context, lambda key: True), context.socket(zmq.PAIR)
+    asked, supervisor = Gate(context, lambda key: True), link.pair(context)
     gate.listen(supervisor, tmp_path / "w")
     door = doors.at(tmp_path / "w")
-    comers = [doors.Door(door.endpoint), dataclasses.replace(door, keys=doors.new_keys()), door]
-    ends = [zmq.Context().socket(zmq.PAIR) for _ in comers]
-    for end, comer in zip(ends, comers, strict=True):
-        doors.connect(end, comer)
-        end.send(comer.keys.public if comer.keys else b"nobody", zmq.NOBLOCK)
-        for _ in range(100):
-            guard.answer()
-            if supervisor.poll(5):
-                break
     assert door.keys
-    assert supervisor.recv() == door.keys.public
-    assert not supervisor.poll(50)
-    guard.close()
-    for end in (supervisor, *ends):
-        end.close(0)
+    comers = [doors.Door(door.endpoint), dataclasses.replace(door, keys=doors.new_keys()), door]
+    ends = [link.pair(context) for _ in comers]
+    try:
+        for end, comer in zip(ends, comers, strict=True):
+            doors.connect(end, comer)
+            end.send(comer.keys.public if comer.keys else b"nobody", zmq.NOBLOCK)
+            for _ in range(100):
+                asked.answer()
+                if supervisor.poll(5):
+                    break
+        assert supervisor.recv(zmq.NOBLOCK) == door.keys.public
+        assert not supervisor.poll(50)
+    finally:
+        for socket in (asked.socket, supervisor, *ends):
+            socket.close()
+        context.term()

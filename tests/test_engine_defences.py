@@ -5,6 +5,7 @@ suite fails, and in the way that is named here. Those of the language server are
 import asyncio
 import fcntl
 import inspect
+import os
 import re
 import sys
 import textwrap
@@ -14,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from caesura import logs, pairing, paths, wire
+from caesura import doors, logs, pairing, paths, wire
 from caesura.commands.source import Source
-from caesura.engine import canary, child, models, tokenizer, weights
+from caesura.engine import canary, child, gate, models, tokenizer, weights
 from caesura.engine import ledger as ledgers
 from caesura.engine.front import Front
 from caesura.engine.gate import Gate
@@ -33,6 +34,7 @@ from . import (
     test_canary,
     test_cli,
     test_completion,
+    test_doors,
     test_faults,
     test_files,
     test_fill,
@@ -92,6 +94,14 @@ def lenient(pattern: str, new: str) -> Remove:
     return remove
 
 
+def both(*removes: Remove) -> Remove:
+    def remove(patch: pytest.MonkeyPatch) -> None:
+        for one in removes:
+            one(patch)
+
+    return remove
+
+
 def put(owner: Any, name: str, value: object) -> Remove:
     return lambda patch: patch.setattr(owner, name, value)
 
@@ -135,9 +145,15 @@ DEFENCES = [
     ),
     Defence(
         "where nobody decides who comes in, nobody does (ZAP_ENFORCE_DOMAIN)",
-        cut(Gate, "guard", ("socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)", "")),
+        cut(gate, "guard", ("socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)", "")),
         test_remote.test_nobody_gets_in_where_nobody_answers_at_the_gate,
         r"assert not 1",
+    ),
+    Defence(
+        "behind a port of this machine a key has to be proved",
+        both(put(doors, "UNIX", False), cut(Gate, "_judge", ("credentials == [bytes.fromhex(guest)]", "credentials"))),
+        test_doors.test_the_first_at_the_door_of_the_worker_is_the_worker,
+        "assert .* == ",
     ),
     Defence(
         "an engine knocks at its own door before it listens",
@@ -270,12 +286,12 @@ DEFENCES = [
         )
         for name, remove, file, mode in (
             ("a folder is of mode 0700", cut(paths, "checked", ("if state.st_mode & 0o077:", "if False:")), "", 0o750),
-            ("a key is of mode 0600", cut(paths, "read", ("if state.st_mode & 0o077:", "if False:")), "secret", 0o640),
+            ("a key is of mode 0600", cut(paths, "read", ("and state.st_mode & 0o077:", "and False:")), "secret", 0o640),
         )
     ),
     Defence(
         "a key is no link",
-        cut(paths, "read", (" | os.O_NOFOLLOW", "")),
+        put(paths, "unfollowed", os.open),
         test_remote.test_links_in_the_place_of_keys_are_refused,
         r"assert 0 == 1",
     ),
