@@ -167,6 +167,7 @@ def watch_supervisor() -> None:
     watch(ours, "_relay", lambda _, peer, frame: f"relay {_type(frame)}")
     watch(ours, "_bury_worker", lambda *_: "bury")
     watch(ours, "_drain", lambda *_: "drain")
+    watch(supervisor.Front, "close", lambda *_: "closing")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ from caesura.server import engine
 from caesura.server.connection import Connection, Door, Unanswered
 from caesura.server.engine import Engine, EngineBusy, EngineFailed, EngineUnavailable
 
+from . import points
+
 FAKE = Path(__file__).with_name("fake_engine.py")
 READY_S = 20.0  # generous: the suite may share its two cores with a training run
 
@@ -244,6 +246,88 @@ async def test_the_engine_exits_when_nobody_has_used_it_for_a_while(
     assert not list(runtime.glob("*.sock"))
 
 
+async def test_a_hello_on_its_way_to_an_engine_that_ends_is_not_lost(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has decided to, because nobody is there, and holds its lock and its socket still."""
+    monkeypatch.setenv("CAESURA_IDLE_EXIT", "0.2")
+    points.plan(runtime, "closing", "stop")
+    async with running(client()) as first:
+        await first.ready(READY_S)
+        ending = (await first.status()).pid
+    await until(lambda: points.happened(runtime) is not None)
+    async with running(client()) as second:
+        await asyncio.sleep(0.2)  # nothing shows that a hello is in a socket that nobody reads
+        os.kill(ending, signal.SIGCONT)
+        began = time.monotonic()
+        await second.ready(READY_S)
+        assert time.monotonic() - began < 5.0  # 1.1 on an idle machine: a second without an answer, and the start
+        assert await answer(second, job()) == "answer"
+        assert len(rendezvous.running()) == 1
+        await until(lambda: not alive(ending))
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(100, marks=pytest.mark.slow)])
+async def test_clients_that_come_when_an_idle_engine_ends_all_get_one(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    """A tenth of a second after the last has left, or up to a turn later, it ends."""
+    monkeypatch.setenv("CAESURA_IDLE_EXIT", "0.1")
+    left, pid, kept, waited = time.monotonic(), 0, 0, list[float]()
+    for number in range(rounds):
+        come = left + 0.25 * (number + 0.5) / rounds
+        crowd = [client() for _ in range(3)]
+
+        async def comes(late: Engine, at: float) -> int:
+            await asyncio.sleep(at - time.monotonic())
+            began = time.monotonic()
+            await late.start()
+            await late.ready(READY_S)
+            waited.append(time.monotonic() - began)
+            return (await late.status()).pid
+
+        (one_pid,) = set(await asyncio.gather(*(comes(c, come + 0.005 * n) for n, c in enumerate(crowd))))
+        assert [place.holder() is not None for place in rendezvous.running()] == [True]
+        kept, pid = kept + (one_pid == pid), one_pid
+        await asyncio.gather(*(c.close() for c in crowd))
+        left = time.monotonic()
+    assert max(waited) < 10.0  # 1.0 on an idle machine
+    assert rounds < 50 or 0 < kept < rounds - 1  # on both sides of the end
+
+
+OLDER = f"""
+import runpy, sys
+from caesura import rendezvous
+rendezvous.BUILD, sys.argv = "0.0+older", [{str(FAKE)!r}, "fake"]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+async def test_a_new_build_has_its_own_engine_and_the_old_one_ends_when_its_clients_have_left(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAESURA_IDLE_EXIT", "0.5")
+    with monkeypatch.context() as before:
+        before.setattr(rendezvous, "BUILD", "0.0+older")
+        place = rendezvous.place("fake", "auto")
+    older = Engine(client="older", model="fake", command=[sys.executable, "-c", OLDER], place=place)
+    async with running(older):
+        endless = await in_flight(older)
+        async with running(client()) as newer:
+            assert await answer(newer, job()) == "answer"
+            old, new = await older.status(), await newer.status()
+            assert (old.build, new.build) == ("0.0+older", rendezvous.BUILD)
+            assert len({place.holder() for place in rendezvous.running()}) == len({old.pid, new.pid}) == 2
+            assert (old.restarts, old.clients, old.live, endless.done()) == (0, ("older",), 1, False)
+            endless.cancel()
+            assert await answer(older, job()) == "answer"
+            await older.close()
+            await until(lambda: len(rendezvous.running()) == 1)
+            await until(lambda: not alive(old.pid))
+            assert await answer(newer, job()) == "answer"
+            assert (await newer.status()).pid == new.pid
+
+
 async def test_an_idle_model_is_unloaded_and_comes_back_with_the_next_job() -> None:
     async with running(client("unloads")) as found:
         assert await answer(found, job()) == "answer"
@@ -407,7 +491,7 @@ async def test_an_engine_that_was_stopped_as_a_whole_goes_on_as_it_was(one: Engi
     family = (before.pid, before.worker_pid or 0)
     context, door = zmq.asyncio.Context(), Door(f"ipc://{rendezvous.place('fake', 'auto').socket}")
     other = await Connection.open(context, door, "other", 5.0)
-    for number, pause in ((signal.SIGSTOP, 3.5), (signal.SIGCONT, 1.0)):
+    for number, pause in ((signal.SIGSTOP, 3.2), (signal.SIGCONT, 0.5)):
         for pid in family:
             os.kill(pid, number)
         await asyncio.sleep(pause)
