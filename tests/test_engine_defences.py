@@ -286,7 +286,12 @@ DEFENCES = [
         )
         for name, remove, file, mode in (
             ("a folder is of mode 0700", cut(paths, "checked", ("if state.st_mode & 0o077:", "if False:")), "", 0o750),
-            ("a key is of mode 0600", cut(paths, "read", ("and state.st_mode & 0o077:", "and False:")), "secret", 0o640),
+            (
+                "a key is of mode 0600",
+                cut(paths, "read", ("and state.st_mode & 0o077:", "and False:")),
+                "secret",
+                0o640,
+            ),
         )
     ),
     Defence(
