@@ -182,7 +182,7 @@ DEFENCES = [
     Defence(
         "no engine listens on every network",
         cut(pairing, "own_address", ('if host in ("*", "") or', "if False and")),
-        test_remote.test_no_engine_listens_on_every_network,
+        test_remote.test_an_address_of_every_network_is_refused,
         NOT_RAISED,
         {"address": "0.0.0.0:7411"},
     ),

@@ -428,9 +428,14 @@ def test_without_keys_of_its_own_an_engine_does_not_listen(front: Front, monkeyp
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:7411", "*:7411", ":7411", "[::]:7411", "[::ffff:0.0.0.0]:7411"])
-def test_no_engine_listens_on_every_network(laptop: Machine, address: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_of_every_network_is_refused(address: str) -> None:
+    with pytest.raises(pairing.BadAddress, match="would listen on every network"):
+        pairing.own_address(address)
+
+
+def test_no_engine_is_started_for_every_network(laptop: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        cli.main(["engine", "--listen", address])
+        cli.main(["engine", "--listen", "0.0.0.0:7411"])
     assert "would listen on every network" in capsys.readouterr().err
 
 

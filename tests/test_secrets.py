@@ -161,6 +161,7 @@ async def test_no_secret_and_no_word_of_the_user_is_left_behind_whatever_fails(h
     assert [secret for secret in secrets if secret.encode() in got] == []
     assert WORD.encode() in got
     # and it was left what there is to know
+    assert {"trace.jsonl", "stats.json"} <= {Path(name).name for name in left}
     server, (engine_log,) = (
         left["stderr"].decode(),
         [data.decode() for name, data in left.items() if "/e-" in name and name.endswith(".log")],
