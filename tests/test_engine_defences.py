@@ -24,6 +24,7 @@ from caesura.engine.gate import Gate
 from caesura.engine.ledger import Ledger
 from caesura.engine.models import block_llama
 from caesura.engine.scheduler import Scheduler
+from caesura.engine.tokenizer import Tokenizer
 from caesura.pairing import Pairs, Remote
 from caesura.server import completion, fill, gaps, json_scaffold, launch, outline, privacy, structured, warm
 from caesura.server.files import Files, Texts
@@ -504,6 +505,12 @@ DEFENCES = [
         put(tokenizer, "MAX_FILE", 1 << 60),
         test_tokenizer.test_a_huge_file_is_not_read,
         "did not match",
+    ),
+    Defence(
+        "text becomes no control token",
+        put(Tokenizer, "_spelled", lambda self, ids: list(ids)),
+        test_tokenizer.test_text_never_becomes_a_control_token_that_merges_lead_to,
+        "changes the text that it reads",  # which is noticed when it is loaded
     ),
     Defence(
         "a machine computes a model as it was made (canary)",

@@ -28,13 +28,9 @@ TRAPS = (
     *("sitecustomize.py", "usercustomize.py", "conftest.py", "caesura/__init__.py", "caesura/__main__.py"),
     *("lsprotocol/__init__.py", "tree_sitter/__init__.py", "safetensors/__init__.py", "tokenizers/__init__.py"),
 )
-SERVERS = {
-    "the console script": (str(Path(sys.executable).with_name("caesura")), "lsp"),
-    "as editors are told": (sys.executable, "-P", "-m", "caesura", "lsp"),
-    "as the demo": session.COMMAND,
-}
 PROCESSES: dict[str, Callable[[], Sequence[str]]] = {  # looked up when they are started: see test_engine_defences.py
-    **{f"server, {name}": (lambda command=command: command) for name, command in SERVERS.items()},  # type: ignore[misc]
+    "server, by the console script": lambda: [str(Path(sys.executable).with_name("caesura")), "lsp"],
+    "server, as editors are told and the demo does": lambda: session.COMMAND,
     "engine": lambda: launch.command("embedded", "cpu"),
     "worker": lambda: [*child.WORKER, "--help"],
 }
