@@ -47,13 +47,11 @@ class Shown:
 
     def goes_on(self, cursor: int, insert: str) -> bool:
         """Whether a proposal for `cursor` is what is left of this one, or begins with it."""
-        rest = self.insert[len(self.typed.text) :]
-        return (
-            not self.over
-            and self.fits
-            and cursor == self.typed.origin + len(self.typed.text)
-            and insert.startswith(rest)
-        )
+        return self.stands(cursor) and insert.startswith(self.insert[len(self.typed.text) :])
+
+    def stands(self, cursor: int) -> bool:
+        """Whether what is left of it can be taken at `cursor`."""
+        return not self.over and self.fits and cursor == self.typed.origin + len(self.typed.text)
 
     def follow(self, edit: Edit, now: float) -> tuple[Outcome, int] | None:
         """Take an edit into account: what it decided, and about how many code points."""

@@ -39,8 +39,9 @@ class Recorder(Protocol):
 
 
 @dataclass(frozen=True)
-class Superseded:
-    """A newer edit or request came first. `shown_fits`: what the editor shows still agrees with the text."""
+class Unanswered:
+    """A newer edit or request came first, or the engine was lost. `shown_fits`: what the editor shows still agrees with
+    the text."""
 
     shown_fits: bool
 
@@ -126,7 +127,7 @@ class Typing:
         invoked: bool,
         selected: Selected | None = None,
         on_draft: Callable[[Draft], None] | None = None,
-    ) -> Callable[[], Awaitable[Proposal | Superseded]]:
+    ) -> Callable[[], Awaitable[Proposal | Unanswered]]:
         """What answers when it is called: at the first locked boundary, or with a part from the deadline on; the canvas
         goes on after that. With `on_draft`, tell each state and answer when the canvas is done.
 
@@ -160,7 +161,7 @@ class Typing:
         self._record(asked, None, "off", NOTHING)
         return NOTHING
 
-    async def _answer(self, asked: _Asked, canvas: WarmCanvas, how: Answer) -> Proposal | Superseded:
+    async def _answer(self, asked: _Asked, canvas: WarmCanvas, how: Answer) -> Proposal | Unanswered:
         canvas, proposal = await self._found(asked, canvas)
         if asked.current and canvas.broken and self._canvases.mend(asked.cursor, asked.opened, canvas, proposal):
             canvas, proposal = await self._found(asked, canvas)
@@ -168,6 +169,8 @@ class Typing:
             self._record(asked, canvas, "superseded", NOTHING)
             return self._superseded(asked)
         self._record(asked, canvas, how if proposal.insert else "nothing", proposal)
+        if canvas.lost and not proposal.insert and asked.cursor.shown and asked.cursor.shown.stands(asked.at):
+            return Unanswered(shown_fits=True)
         return self._show(asked, canvas, proposal)
 
     async def _found(self, asked: _Asked, canvas: WarmCanvas) -> tuple[WarmCanvas, Proposal]:
@@ -204,7 +207,10 @@ class Typing:
         if not canvas.ready(asked.at, part=part):
             return draft
         proposal = self._choose(asked, canvas)
-        if not draft.text.startswith(proposal.insert) or proposal.eat != draft.eat:
+        begins = draft.text.startswith(proposal.insert) and proposal.eat == draft.eat
+        if canvas.over:  # the answer comes next, which may be another one behind what is sound of this
+            draft = replace(draft, locked=min(draft.locked, len(proposal.insert) if begins else 0))
+        if not begins:
             return draft
         shown = asked.cursor.shown
         if proposal.insert and not (shown and shown.fits and shown.insert.endswith(proposal.insert)):
@@ -218,12 +224,12 @@ class Typing:
         asked.ms["gate"] = asked.ms.get("gate", 0.0) + (perf_counter() - began) * 1000
         return proposal
 
-    def _superseded(self, asked: _Asked) -> Superseded:
+    def _superseded(self, asked: _Asked) -> Unanswered:
         shown = asked.cursor.shown
         if shown is None or shown.fits:
-            return Superseded(shown_fits=True)
+            return Unanswered(shown_fits=True)
         asked.cursor.shown = None  # the empty answer clears it
-        return Superseded(shown_fits=False)
+        return Unanswered(shown_fits=False)
 
     def _show(self, asked: _Asked, canvas: WarmCanvas, proposal: Proposal) -> Proposal:
         """Remember what the editor shows from now on, and compute what may come after it."""

@@ -129,6 +129,11 @@ class WarmCanvas:
         state = "done" if self.answer else "over" if self.over else "live"
         return f"<WarmCanvas {self.context.kind} at {self.typed.origin} typed {len(self.typed.text)} {state}>"
 
+    @property
+    def lost(self) -> bool:
+        """Whether its job ended without an answer."""
+        return self.over and self.answer is None and self.task is not None
+
     def hear(self, event: wire.Locked | wire.Done) -> None:
         self.fills = (self._fill(event.holes),)
         self.steps = event.steps if isinstance(event, wire.Done) else event.step
@@ -153,8 +158,9 @@ class WarmCanvas:
         return bool(rest.insert or not self.over or not self.typed.text)
 
     def ready(self, cursor: int, *, part: bool = False, whole: bool = False) -> bool:
-        """Whether there is something to show, or nothing to wait for. `part`: locked words will do."""
-        return self.over or any(p.insert for p in self._proposals(cursor, part=part, whole=whole))
+        """Whether something can be shown, or nothing is waited for. `part`: locked words will do, or what is shown."""
+        shows = part and self._kept(cursor, whole=whole) is not None
+        return self.over or shows or any(p.insert for p in self._proposals(cursor, part=part, whole=whole))
 
     def propose(self, cursor: int, gate: Gate, *, part: bool = False, whole: bool = False) -> Proposal:
         """The best fill that leaves the syntax sound, up to its last locked boundary; else what is sound of the best.
@@ -167,8 +173,7 @@ class WarmCanvas:
         if found:
             self.broken = not sound
             sound = sound or [replace(found[0], insert=self._gated(found[0], cursor, gate))]
-        kept = self.typed.left(self.shown, cursor) if self.shown and not whole else None
-        if kept and kept.insert:
+        if kept := self._kept(cursor, whole=whole):
             on = [p for p in sound if p.insert.startswith(kept.insert)] or [kept]
             sound = on + [p for p in sound if p not in on]
         if not sound:
@@ -204,6 +209,11 @@ class WarmCanvas:
     def stop(self) -> None:
         if self.task is not None:
             self.task.cancel()
+
+    def _kept(self, cursor: int, *, whole: bool) -> Proposal | None:
+        """What is left of what the editor was given."""
+        kept = self.typed.left(self.shown, cursor) if self.shown and not whole else None
+        return kept if kept and kept.insert else None
 
     def _fill(self, holes: Sequence[wire.Fill]) -> wire.Fill:
         if self.offer is None or len(self.offer.segments) == 1:

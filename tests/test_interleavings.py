@@ -1,9 +1,21 @@
-"""Typing under random interleavings: two documents, an engine that says what it likes, and an editor that does anything
-at any moment. What must hold is checked whenever an answer comes and after every step."""
+"""Typing under random interleavings: two documents, an engine that says what it likes, dies and comes back, and an
+editor that does anything at any moment. What must hold is checked whenever an answer comes and after every step:
+
+1. A request has one answer (`_check`).
+2. What is shown is for the text as it is (`_draw`, `_stream`).
+3. Nothing is streamed behind a cancel (`_stream`).
+4. Nothing comes for a document that was closed (`_draw`, `_stream`: closing ends its requests).
+5. A job runs only for a canvas at a cursor or ahead of it (`_check_live`).
+6. When the engine dies nobody waits for its jobs, nor for one that is gone longer than a job may take; from a request's
+   deadline on nobody waits while there is something to show (`_check_live`, `_check_deadlines`).
+7. A place has one job (`_check_live`).
+8. The values of a stream, in order, end in its answer: what was locked or shown is in all later ones (`_adds_up`).
+"""
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
@@ -22,7 +34,7 @@ from caesura.server.engine import EngineFailed, EngineUnavailable
 from caesura.server.options import Options
 from caesura.server.streaming import Stream
 from caesura.server.trace import Request
-from caesura.server.typing import Superseded, Typing
+from caesura.server.typing import Typing, Unanswered
 from caesura.server.warm import Proposal
 from caesura.server.workspace import Change, Open, Workspace
 
@@ -68,6 +80,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 )
 WIDE, NARROW = {"context_before": 6000, "context_after": 2000}, {"context_before": 12, "context_after": 12}
 SURE = (0.99, 0.99, 0.9, 0.99, 0.4, 0.8)
+JOB_S = 10.0  # what a job may take: the deadline that it has unless somebody says another
 RARE = ("close", "replace", "two edits", "error", *SETTINGS)
 JOBS = st.integers(0, 3)  # the job that is meant, of those that run
 URIS, STEP = st.sampled_from(list(TEXTS)), st.sampled_from((12, 12, 0, 1, 2))  # turns of the loop after a step
@@ -80,6 +93,29 @@ class Clock(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self.now
+
+
+class Mortal(FakeEngine):
+    """One that may be gone. Its client waits for it until a job's deadline, as engine.Engine does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there = asyncio.Event()
+        self.there.set()
+        self.waiting: set[str] = set()
+
+    async def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]:
+        self.waiting.add(job.job)
+        try:
+            async with asyncio.timeout(job.deadline_ms / 1000):
+                await self.there.wait()
+        except TimeoutError:
+            raise EngineUnavailable("The engine is still starting.") from None
+        finally:
+            self.waiting.remove(job.job)
+        async with aclosing(super().infill(job)) as events:
+            async for event in events:
+                yield event
 
 
 @dataclass
@@ -114,11 +150,14 @@ class Ghost:
 
 @dataclass
 class Asked:
-    """A request: `over` once something newer has come."""
+    """A request: `over` once something newer has come. `since` and `late`, its deadline, are in seconds."""
 
     uri: str
     at: int
     selected: bool
+    since: float
+    late: float
+    stream: Stream | None = None
     over: bool = False
     answers: int = 0
     cancelled: bool = False
@@ -144,7 +183,8 @@ class Interleavings(RuleBasedStateMachine):
         asyncio.set_event_loop(self.loop)
         self.tasks: list[asyncio.Task[Any]] = []
         self.loop.set_task_factory(self._task)
-        self.engine = FakeEngine()
+        self.engine = Mortal()
+        self.gone = 0.0  # since when the engine is, if it is
         self.told: dict[str, Told] = {}
         self.options = Options()
         self.typing = Typing(self.engine, lambda: self.options, Alone(), self, self)
@@ -276,11 +316,20 @@ class Interleavings(RuleBasedStateMachine):
         self._tell(job, self._done(job, text, others), turns)
 
     @precondition(lambda self: self._live())
-    @rule(turns=STEP)
-    def the_engine_dies(self, turns: int) -> None:
+    @rule(returns=st.booleans(), turns=STEP)
+    def the_engine_dies(self, returns: bool, turns: int) -> None:
+        if not returns:
+            self.gone = self.loop.now
+            self.engine.there.clear()
         for job in self._live():
             self.told.setdefault(job.job, Told("")).over = True
             self._tell(job, EngineFailed("engine_lost"), 0)
+        self._run(self._nothing(), turns)
+
+    @precondition(lambda self: not self.engine.there.is_set())
+    @rule(turns=STEP)
+    def the_engine_returns(self, turns: int) -> None:
+        self.engine.there.set()
         self._run(self._nothing(), turns)
 
     @rule(uri=URIS, how=st.sampled_from(RARE), turns=STEP)
@@ -365,22 +414,26 @@ class Interleavings(RuleBasedStateMachine):
         opened = self._opened(uri)
         at = self.cursors[uri] = opened.document.offset(opened.document.position(self.cursors[uri]))
         self._supersede(uri)
-        asked = Asked(uri, at, selected is not None)
+        asked = Asked(uri, at, selected is not None, self.loop.now, self.loop.now + self.options.deadline_ms / 1000)
         if selected and uri in self.ghosts:
             self.ghosts[uri].idle = False
-        values = Stream(partial(self._stream, asked), 0, lambda eat: eat, "utf-32")
+        if stream:
+            asked.stream = Stream(partial(self._stream, asked), 0, lambda eat: eat, "utf-32")
         answer = self.typing.propose(
-            opened, at, invoked=invoked, selected=selected, on_draft=values.draft if stream else None
+            opened, at, invoked=invoked, selected=selected, on_draft=asked.stream.draft if asked.stream else None
         )
         task = asyncio.get_running_loop().create_task(self._deliver(asked, answer))
         self.asked[task] = asked
 
-    async def _deliver(self, asked: Asked, waiting: Callable[[], Awaitable[Proposal | Superseded]]) -> None:
+    async def _deliver(self, asked: Asked, waiting: Callable[[], Awaitable[Proposal | Unanswered]]) -> None:
         answer = await waiting()
         asked.answers += 1
+        if asked.stream and isinstance(answer, Proposal):  # as app._completion does it
+            asked.stream.done(answer)
         match answer:
-            case Superseded(shown_fits):
-                assert asked.over, "only what is newer supersedes"
+            case Unanswered(shown_fits):
+                lost = asked.over or (shown_fits and self._lost(asked.uri))
+                assert lost, "only what is newer, or the engine's end, takes an answer away"
                 ghost = self.ghosts.get(asked.uri)
                 if not shown_fits:
                     self.ghosts.pop(asked.uri, None)
@@ -394,14 +447,25 @@ class Interleavings(RuleBasedStateMachine):
                 assert asked.over or off or self._answered(asked.uri), "nobody is sent away while a job runs"
             case Proposal():
                 self._draw(asked, answer)
-        _keep_what_was_locked(asked.values)
 
     def _stream(self, asked: Asked, value: dict[str, Any]) -> None:
         assert not asked.over, "a state of another text"
         assert not asked.cancelled, "a state after the cancel"
         asked.values.append(value)
-        if value["ready"]:
+        if not _adds_up(asked.values):
+            assert self._unsound(asked, asked.values[-2]), "what was locked has another end only where it is not sound"
+        if value["ready"] and not value["done"]:
             self.ghosts.pop(asked.uri, None)  # the editor draws the state in its place
+
+    def _unsound(self, asked: Asked, value: dict[str, Any]) -> bool:
+        canvas, end = self.typing._cursors[asked.uri].canvas, asked.at + sum(item["range"] for item in value["items"])
+        assert canvas
+        gate = self.typing._canvases.gate(self._opened(asked.uri), canvas)
+        return gate(asked.at, end, _text(value)) != _text(value)
+
+    def _lost(self, uri: str) -> bool:
+        canvas = self.typing._cursors[uri].canvas
+        return canvas is not None and canvas.over and canvas.answer is None
 
     def _answered(self, uri: str) -> bool:
         canvas = self.typing._cursors[uri].canvas
@@ -528,14 +592,27 @@ class Interleavings(RuleBasedStateMachine):
     def _check_live(self) -> None:
         cursors = self.typing._cursors
         wanted = {c.job for cursor in cursors.values() for c in (cursor.canvas, cursor.ahead) if c}
-        assert self.engine.live.keys() <= wanted, "no job is left behind"
+        running = self.engine.live.keys() | self.engine.waiting
+        assert running <= wanted, "no job is left behind"
         places = [(job.document, job.prefix, job.suffix) for job in self._live()]
         assert len(set(places)) == len(places), "a place has one job"
         for task, asked in self.asked.items():
             cursor = cursors.get(asked.uri)
             canvases = (cursor.canvas, cursor.ahead) if cursor else ()
-            running = any(canvas and canvas.job in self.engine.live for canvas in canvases)
-            assert task.done() or running, "nobody waits for nothing"
+            waits = any(canvas and canvas.job in running for canvas in canvases)
+            assert task.done() or waits, "nobody waits for nothing"
+            if not task.done():
+                self._check_deadlines(asked)
+
+    def _check_deadlines(self, asked: Asked) -> None:
+        """Of a request that waits for its answer."""
+        if not self.engine.there.is_set():
+            assert self.loop.now < max(asked.since, self.gone) + JOB_S, "nobody waits longer for an engine that is gone"
+        canvas, opened = self.typing._cursors[asked.uri].canvas, self._opened(asked.uri)
+        if canvas and self.loop.now >= asked.late and not asked.stream:
+            gate = self.typing._canvases.gate(opened, canvas)
+            late = canvas.propose(asked.at, gate, part=True, whole=asked.selected)
+            assert not late.insert, "what can be shown at the deadline is"
 
     def teardown(self) -> None:
         if self.sound:
@@ -576,12 +653,25 @@ def _parts(fill: str, context: Context) -> frozenset[str]:
     return frozenset(part[:end] for part in finished for end in range(len(part) + 1))
 
 
-def _keep_what_was_locked(values: list[dict[str, Any]]) -> None:
-    kept = ""
-    for value in values[:-1] if values and values[-1]["done"] else values:
-        text = value["items"][0]["insertText"]
-        assert text.startswith(kept)
-        kept = text[: value["locked"][0][1]] if value["locked"] else kept
+def _adds_up(values: list[dict[str, Any]]) -> bool:
+    """The newest value of a stream, behind those before it. False for an answer that goes on otherwise than what was
+    locked."""
+    assert [value["seq"] for value in values] == list(range(len(values))), "none is missing"
+    *before, newest = values
+    text = _text(newest)
+    locked = max((_text(value)[:end] for value in before for _, end in value["locked"]), key=len, default="")
+    shown = max((_text(value)[: value["ready"]] for value in before), key=len, default="")
+    assert not any(value["done"] for value in before), "nothing comes behind the answer"
+    if newest["done"]:
+        assert text.startswith(shown), "what is shown does not vanish"
+        return text.startswith(locked) or locked.startswith(text)
+    assert text.startswith(locked), "what was locked stays"
+    assert not newest["ready"] or text[: newest["ready"]].startswith(shown), "what is shown stays"
+    return True
+
+
+def _text(value: dict[str, Any]) -> str:
+    return "".join(item["insertText"] for item in value["items"])
 
 
 def interleave(cases: int, steps: int, batch: int = 0) -> None:

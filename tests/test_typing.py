@@ -15,7 +15,7 @@ from caesura.server.engine import EngineUnavailable
 from caesura.server.options import Options
 from caesura.server.restraint import Restraint
 from caesura.server.trace import Request
-from caesura.server.typing import Superseded, Typing
+from caesura.server.typing import Typing, Unanswered
 from caesura.server.warm import Draft, Proposal
 from caesura.server.workspace import Change, Open, Workspace
 
@@ -70,7 +70,7 @@ class FakeEngine:
         await turns()
 
 
-async def proposed(request: "asyncio.Task[Proposal | Superseded]") -> Proposal:
+async def proposed(request: "asyncio.Task[Proposal | Unanswered]") -> Proposal:
     answer = await request
     assert isinstance(answer, Proposal)
     return answer
@@ -148,7 +148,7 @@ class Editor:
         self.typing.edited(self.opened, edits)
         await turns()
 
-    async def ask(self, **how: Any) -> "asyncio.Task[Proposal | Superseded]":
+    async def ask(self, **how: Any) -> "asyncio.Task[Proposal | Unanswered]":
         answering = self.typing.propose(self.opened, self.cursor, **{"invoked": False, **how})
         task = asyncio.ensure_future(answering())
         await turns()
@@ -439,10 +439,20 @@ async def test_from_the_deadline_on_whole_locked_words_that_are_worth_showing(
     assert (await proposed(request)).insert == (shown or text)
 
 
+async def test_the_rest_of_what_is_shown_is_there_at_the_deadline_however_short_it_is() -> None:
+    editor = Editor("x =|", deadline_ms=1)
+    await editor.type(" ")
+    request = await editor.ask()
+    await editor.engine.say("alpha + beta, gamma", locked=13)
+    assert (await proposed(request)).insert == "alpha + beta,"
+    await editor.type("alpha + be")
+    assert (await asyncio.wait_for(proposed(await editor.ask()), 1)).insert == "ta,"
+
+
 async def test_a_newer_request_supersedes_the_older() -> None:
     editor = Editor("x = |")
     older, newer = await editor.ask(), await editor.ask()
-    assert await older == Superseded(shown_fits=True)
+    assert await older == Unanswered(shown_fits=True)
     await editor.engine.say("1")
     assert (await proposed(newer)).insert == "1"
     assert len(editor.engine.jobs) == 1
@@ -456,10 +466,10 @@ async def test_an_edit_supersedes_what_waits() -> None:
     await editor.type("a = 1")
     waiting = await editor.ask()
     await editor.type("0")
-    assert await waiting == Superseded(shown_fits=False)
+    assert await waiting == Unanswered(shown_fits=False)
     waiting = await editor.ask()
     await editor.type("0")
-    assert await waiting == Superseded(shown_fits=True)  # the empty answer has cleared it
+    assert await waiting == Unanswered(shown_fits=True)  # the empty answer has cleared it
 
 
 async def test_low_confidence_is_nothing_to_propose() -> None:
@@ -488,12 +498,26 @@ async def test_a_lost_engine_leaves_no_draft_on_the_screen() -> None:
     assert await editor.shown() == ""
 
 
+async def test_a_lost_engine_takes_nothing_away_that_is_shown() -> None:
+    """Asked for anew by hand, since what was refused before made it want more than is asked for now."""
+    editor = Editor("x =|", mode="eager", min_confidence=0.0)
+    await editor.type(" ")
+    editor.typing._restraint.rejected(asyncio.get_running_loop().time())
+    await editor.type("a")
+    await editor.engine.say("bc")
+    assert await editor.shown() == "bc"
+    request = await editor.ask(invoked=True)
+    assert len(editor.engine.jobs) == 3
+    await editor.engine.tell(EngineUnavailable("gone"))
+    assert await request == Unanswered(shown_fits=True)
+
+
 async def test_closing_frees_everything() -> None:
     editor = Editor("x =|")
     await editor.type(" ")
     request = await editor.ask()
     editor.typing.close(editor.uri)
-    assert isinstance(await request, Superseded)
+    assert isinstance(await request, Unanswered)
     await turns()
     assert editor.engine.live == {}
     assert editor.typing._cursors == {}
@@ -774,6 +798,18 @@ async def test_a_streaming_editor_is_told_how_much_it_may_show_already() -> None
     assert (await proposed(request)).insert == "a = 1\n    b = 2"
     assert [d.ready for d in drafts if d.text] == [0, 5, 15]  # it never falls
     assert editor.counted.counts == [("shown", 5), ("grown", 10)]
+
+
+async def test_what_is_not_sound_of_a_whole_fill_is_not_called_locked() -> None:
+    """The end that takes its place is not a change of what was promised."""
+    editor = Editor("x =|\ny = 2\n")
+    await editor.type(" ")
+    drafts: list[Draft] = []
+    request = await editor.ask(on_draft=drafts.append)
+    await editor.engine.say("first + second, def third")
+    assert {(d.text, d.locked) for d in drafts if d.text} == {("first + second, def third", len("first + second"))}
+    await editor.engine.say(" + third")
+    assert (await proposed(request)).insert == "first + second + third"
 
 
 async def test_what_is_shown_is_not_exchanged_for_a_better_candidate() -> None:
