@@ -1,11 +1,12 @@
-"""Damaged and hostile input: 60 seconds of coverage-guided framing and JSON, a million frames of the wire, ten thousand
-files of models.
+"""Damaged and hostile input: 60 seconds of coverage-guided framing and JSON, a million frames of the wire, twenty
+thousand of them to an engine that works for somebody else, ten thousand files of models.
 
-    python bench/fuzz.py [--seconds 60] [--frames 1000000] [--files 10000] [--seed 0] [--out bench/results/fuzz.json]
+    python bench/fuzz.py [--seconds 60] [--frames 1000000] [--sent 20000] [--files 10000] [--seed 0]
+                         [--out bench/results/fuzz.json]
 
-Each part runs in a process of its own. An escape is an exception that is none of ours, or a process that died or was
-stuck for a minute; its numbers are in the results and make it again (tests/mutants.py). The first part needs atheris,
-which is no dependency: pip install atheris.
+Each part runs in a process of its own. An escape is an exception that is none of ours, a process that died, was stuck
+for a minute or grew by more than its bound; its numbers are in the results and make it again (tests/mutants.py). The
+first part needs atheris, which is no dependency: pip install atheris.
 """
 
 import argparse
@@ -34,9 +35,14 @@ sys.path.append(str(HERE.parent))
 
 STUCK_S = 60  # a single input may not take longer
 MEMORY = 8 << 30  # bytes of addresses of a process; torch alone maps most of it
+SAMPLED = 100  # frames from one look at the memory to the next
 MANY = 20  # escapes that are listed
 AGES = 500  # inputs that a server hears before another takes its place: it takes as long to make as thirty of them
-PARTS = ("framing", "frames", "files")
+GUIDES = ("framing", "transport", "protocol", "document")
+# MiB that a process may grow by, some twice what it does: libFuzzer keeps what it has found; frames leave nothing
+# behind, 20 are 20 bytes for each of a million; a model's files are mapped and torch has its pools.
+BOUNDS = {"framing": 128, "frames": 20, "sent": 20, "files": 400}
+PARTS = tuple(BOUNDS)
 
 HELLO = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"processId":null,"rootUri":null,"capabilities":{}}}'
 OPEN = (
@@ -58,7 +64,7 @@ SPOKEN = ((b"null",), (HELLO,), (HELLO, OPEN, CHANGE, COMPLETE, CANCEL), (HELLO,
 
 def guarded(options: argparse.Namespace, attempt: Callable[[int], str]) -> Report:
     """`attempt` for every number. The state says which one it is, should the process die of it."""
-    found, escapes, first = Counter[str](), list[str](), _peak_mib()
+    found, escapes, first, grown = Counter[str](), list[str](), _mib(), 0.0
     faulthandler.register(signal.SIGALRM, chain=True)  # where it was stuck goes to stderr, then the process ends
     for number in range(options.start, options.files):
         options.state.write_text(json.dumps({"number": number, "found": found, "escapes": escapes}))
@@ -70,12 +76,14 @@ def guarded(options: argparse.Namespace, attempt: Callable[[int], str]) -> Repor
                 raise
             place = traceback.extract_tb(error.__traceback__)[-1]
             escapes.append(f"{number}: {type(error).__name__} {str(error)[:120]} ({place.name}:{place.lineno})")
+        grown = max(grown, _mib() - first)
     signal.alarm(0)
-    return {"found": found, "escapes": escapes, "grown_mib": round(_peak_mib() - first, 1)}
+    return {"found": found, "escapes": escapes, "grown_mib": round(grown, 1)}
 
 
-def _peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def _mib() -> float:
+    """Resident now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 
 # The parts
@@ -87,19 +95,13 @@ def frames(count: int, seed: int) -> Report:
     import msgspec
 
     from caesura import wire
-    from tests import mutants
+    from tests.mutants import Frames
     from tests.test_wire import ALL
 
-    plain = [wire.encode(message) for message in ALL]
-    fields = [msgspec.msgpack.decode(frame) for frame in plain]
-    chance, found, escapes, before = random.Random(seed), Counter[str](), list[str](), _peak_mib()
+    made = Frames(ALL)
+    chance, found, escapes, first, grown = random.Random(seed), Counter[str](), list[str](), _mib(), 0.0
     for number in range(count):
-        which = chance.randrange(len(plain))
-        frame = mutants.damaged(plain[which], chance)
-        if chance.random() < 0.4:
-            with contextlib.suppress(OverflowError, UnicodeEncodeError):  # what msgpack itself cannot say
-                frame = msgspec.msgpack.encode(mutants.replaced(fields[which], chance))
-        read = False
+        frame, read = made.mutant(chance), False
         for decode in (wire.decode_client, wire.decode_engine, wire.job_of):
             try:
                 read |= decode(frame) is not None
@@ -108,7 +110,24 @@ def frames(count: int, seed: int) -> Report:
             except BaseException as error:
                 escapes.append(f"{number}: {type(error).__name__} {frame[:80].hex()}")
         found["read" if read else "refused"] += 1
-    return {"found": found, "escapes": escapes, "grown_mib": round(_peak_mib() - before, 1)}
+        if not number % SAMPLED:
+            grown = max(grown, _mib() - first)
+    return {"found": found, "escapes": escapes, "grown_mib": round(grown, 1)}
+
+
+def sent(count: int, seed: int) -> Report:
+    """The same to a real supervisor and worker, over their socket."""
+    from kills import own_folder
+
+    from tests.strangers import visit
+
+    with own_folder():
+        seen = asyncio.run(visit(count, seed))
+    found = {"dropped": seen.dropped, "others": count - seen.dropped}
+    return {
+        **{"found": found, "escapes": seen.wrong, "grown_mib": seen.grown_mib},
+        **{"served": seen.served, "slowest_ms": seen.slowest_ms},
+    }
 
 
 def files(options: argparse.Namespace) -> Report:
@@ -125,15 +144,18 @@ def files(options: argparse.Namespace) -> Report:
 
 
 def framing(seconds: int, seed: int) -> None:
-    """What an editor writes, as bytes: through the framer into the protocol and our handlers. Coverage of transport.py
-    guides it; libFuzzer ends the process and says how it was."""
+    """What an editor writes, as bytes: through the framer into the protocol and our handlers. Coverage of those guides
+    it; libFuzzer ends the process and says how it was."""
     import atheris
 
-    with atheris.instrument_imports(include=["caesura.server.transport"]):
-        from caesura.server.transport import Framer, MessageTooLarge
+    with atheris.instrument_imports(include=[f"caesura.server.{name}" for name in GUIDES]):
+        from caesura.server import transport
+        from caesura.server.app import App
+        from caesura.server.framing import Framer, MessageTooLarge
     from pygls.io_ import StdoutWriter
 
-    from caesura.server.app import App
+    hooks = transport.converter()
+    transport.converter = lambda: hooks  # with all that it has learnt, which takes as long as a thousand inputs
     from tests.lsp_server import FakeEngine
 
     logging.disable(logging.CRITICAL)
@@ -152,7 +174,8 @@ def framing(seconds: int, seed: int) -> None:
     def once(data: bytes) -> None:
         nonlocal app, age
         age += 1
-        if app.server.protocol._shutdown or age > AGES:
+        app.server.protocol._shutdown = False  # or all that comes next would be refused
+        if age > AGES:
             for task in asyncio.all_tasks(loop):
                 task.cancel()
             app, age = App(lambda options, client, remote: FakeEngine()), 0  # type: ignore[arg-type, return-value]
@@ -179,7 +202,7 @@ def apart(part: str, options: argparse.Namespace) -> Report:
         state = Path(folder, "state")
         while True:
             command = [sys.executable, __file__, "--part", part, "--start", str(start), "--state", str(state)]
-            for name in ("seconds", "frames", "files", "seed"):
+            for name in ("seconds", "frames", "sent", "files", "seed"):
                 command += [f"--{name}", str(getattr(options, name))]
             ran = subprocess.run(command, stdout=subprocess.PIPE, check=False)
             if ran.returncode == 0:
@@ -195,10 +218,20 @@ def apart(part: str, options: argparse.Namespace) -> Report:
             found, escapes = found + Counter(last["found"]), escapes + last["escapes"]
             escapes.append(f"{last['number']}: the process ended with {ran.returncode}")
             start = last["number"] + 1
+    escapes += excess(part, grown)
     return {
         **{"part": part, "inputs": sum(found.values()) + len(escapes), "seconds": round(time.monotonic() - began, 1)},
-        **{"grown_mib": grown, "found": found, "escaped": len(escapes), "escapes": escapes[:MANY]},
+        **{"grown_mib": grown, "bound_mib": BOUNDS[part], "found": found},
+        **{name: last[name] for name in ("served", "slowest_ms") if name in last},
+        **{"escaped": len(escapes), "escapes": escapes[:MANY]},
     }
+
+
+def excess(part: str, grown: float | None) -> list[str]:
+    """What a part that has grown by so many MiB did wrong."""
+    if grown is None or grown <= BOUNDS[part]:
+        return []
+    return [f"it grew by {grown} MiB, of which {BOUNDS[part]} are allowed"]
 
 
 def guided(options: argparse.Namespace) -> Report:
@@ -211,10 +244,11 @@ def guided(options: argparse.Namespace) -> Report:
         crashers = [path.read_bytes().hex() for path in Path(folder).iterdir()]
     runs = re.findall(r"Done (\d+) runs", ran.stderr)
     memory = [int(mib) for mib in re.findall(r"rss: (\d+)Mb", ran.stderr)]
-    escapes = crashers or ([] if runs else [ran.stderr[-400:]])
+    grown = memory[-1] - memory[0] if memory else None
+    escapes = (crashers or ([] if runs else [ran.stderr[-400:]])) + excess("framing", grown)
     return {
         **{"part": "framing", "inputs": int(runs[-1]) if runs else None, "seconds": options.seconds},
-        **{"grown_mib": memory[-1] - memory[0] if memory else None, "found": {}},
+        **{"grown_mib": grown, "bound_mib": BOUNDS["framing"], "found": {}},
         **{"escaped": len(escapes), "escapes": escapes[:MANY]},
     }
 
@@ -228,6 +262,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--frames", type=int, default=1_000_000)
+    parser.add_argument("--sent", type=int, default=20_000, help="frames to an engine that works")
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
@@ -239,8 +274,12 @@ def main() -> None:
     if options.part == "framing":
         framing(options.seconds, options.seed)
     elif options.part:
-        found = frames(options.frames, options.seed) if options.part == "frames" else files(options)
-        print(json.dumps(found))
+        parts = {
+            "frames": lambda: frames(options.frames, options.seed),
+            "sent": lambda: sent(options.sent, options.seed),
+            "files": lambda: files(options),
+        }
+        print(json.dumps(parts[options.part]()))
     else:
         report = {"conditions": conditions("fake"), "parts": [guided(options), *(apart(p, options) for p in PARTS[1:])]}
         save(report, options.out)

@@ -2,13 +2,17 @@
 safetensors' headers put in the place of others. For test_fuzz.py and bench/fuzz.py.
 """
 
+import contextlib
 import json
 import math
 import random
 import shutil
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from caesura import wire
 from caesura.engine import models, weights
@@ -86,6 +90,22 @@ def file(path: Path, chance: random.Random) -> None:
         (size,) = struct.unpack_from("<Q", data)
         header = json.dumps(replaced(json.loads(data[8 : 8 + size]), chance)).encode()
         path.write_bytes(struct.pack("<Q", len(header)) + header + data[8 + size :])
+
+
+class Frames:
+    """Messages of the wire, their bytes or their fields changed."""
+
+    def __init__(self, messages: Sequence[wire.ClientMessage | wire.EngineMessage]) -> None:
+        self._plain = [wire.encode(message) for message in messages]
+        self._fields = [msgspec.msgpack.decode(frame) for frame in self._plain]
+
+    def mutant(self, chance: random.Random) -> bytes:
+        which = chance.randrange(len(self._plain))
+        frame = damaged(self._plain[which], chance)
+        if chance.random() < 0.4:
+            with contextlib.suppress(OverflowError, UnicodeEncodeError):  # what msgpack itself cannot say
+                frame = msgspec.msgpack.encode(replaced(self._fields[which], chance))
+        return frame
 
 
 class Folders:

@@ -1,7 +1,11 @@
 """Models damaged at random, and what fuzzing has found. bench/fuzz.py does more of it, in processes of its own."""
 
+import argparse
+import importlib
 import json
 import math
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,7 @@ from caesura.engine import models, weights
 
 from . import tiny
 from .mutants import Folders
+from .strangers import visit
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +35,30 @@ def test_a_damaged_model_is_refused_in_a_sentence_or_fills(folders: Folders) -> 
 @pytest.mark.parametrize("thousand", range(10))
 def test_ten_thousand_damaged_models(folders: Folders, thousand: int) -> None:
     try_(folders, range(1000 * thousand, 1000 * (thousand + 1)))
+
+
+async def test_an_engine_works_on_while_strangers_send_damaged_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tempfile.mkdtemp(prefix="caesura-")  # a short path, for a socket
+    monkeypatch.setenv("CAESURA_RUNTIME", folder)
+    monkeypatch.setenv("XDG_STATE_HOME", f"{folder}/state")
+    monkeypatch.setenv("CAESURA_IDLE_EXIT", "0.5")
+    seen = await visit(500, seed=1)
+    shutil.rmtree(folder, ignore_errors=True)
+    assert seen.wrong == []
+    assert seen.served == 11
+    assert seen.dropped > 250
+    assert seen.grown_mib < 20
+
+
+def test_a_part_of_the_fuzzing_that_grows_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "bench"))
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)  # it imports what lies beside it
+    fuzz = importlib.import_module("fuzz")
+    few = argparse.Namespace(seconds=1, frames=500, sent=0, files=0, seed=0)
+    assert fuzz.apart("frames", few)["escapes"] == []
+    monkeypatch.setitem(fuzz.BOUNDS, "frames", -1)
+    [sentence] = fuzz.apart("frames", few)["escapes"]
+    assert sentence.startswith("it grew by")
 
 
 def test_more_layers_than_memory_has_room_for(tmp_path: Path) -> None:
