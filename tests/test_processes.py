@@ -573,6 +573,21 @@ def test_idle_time_before_a_job_is_no_step(runtime: Path) -> None:
     worker.hangs_after(2.5, live=True)
 
 
+def test_a_worker_that_is_stuck_while_it_loads_is_killed_and_another_tries(runtime: Path) -> None:
+    stuck = ["sh", "-c", "exec sleep 60"]
+    worker = Child(zmq.Context.instance(), rendezvous.place("fake", "auto"), "fake", "auto", stuck)
+    worker.demand(100.0)
+    worker.start_if_due(100.0)
+    first = worker.pid
+    assert worker.death(399.9, live=True) is None
+    assert worker.death(400.1, live=True) == "took too long to load its model"
+    assert first
+    assert not alive(first)
+    worker.start_if_due(406.0)
+    assert worker.pid not in (None, first)
+    worker.stop()
+
+
 def test_a_model_that_takes_long_to_be_refused_is_not_read_again_at_once(runtime: Path) -> None:
     worker = Child(zmq.Context.instance(), rendezvous.place("fake", "auto"), "fake", "auto", ["sleep", "60"])
     worker.demand(100.0)
