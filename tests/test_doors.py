@@ -23,7 +23,7 @@ from .test_processes import answer, client, job, one, running, runtime, status_w
 @pytest.fixture(autouse=True)
 def ports(monkeypatch: pytest.MonkeyPatch, runtime: Path) -> None:  # noqa: F811
     monkeypatch.setattr(doors, "UNIX", False)
-    monkeypatch.setenv("CAESURA_TEST_PORTS", "1")  # to fake_engine.py
+    monkeypatch.setenv("CAESURA_TEST_PLATFORM", "win32")  # to fake_engine.py
 
 
 def place() -> rendezvous.Place:

@@ -1,5 +1,6 @@
 """What is done otherwise on macOS and Windows, as far as Linux can run it; test_doors.py has the ports of Windows."""
 
+import asyncio
 import os
 import runpy
 import signal
@@ -12,10 +13,14 @@ from types import ModuleType
 import psutil  # before a test says that this is another platform: it looks too
 import pytest
 
-from caesura import locks, paths, rendezvous
-from caesura.engine import supervisor
+from caesura import doors, locks, paths, rendezvous
+from caesura.engine import memory, supervisor
 from caesura.rendezvous import Holder
+from caesura.server.engine import EngineFailed
 
+from .test_processes import alive, answer, client, in_flight, job, running, runtime, until  # noqa: F401 (a fixture)
+
+NOTICED_S = 5.0  # without being told, on a busy machine
 elsewhere = pytest.mark.parametrize("platform", ["darwin", "win32"])
 assert psutil.LINUX
 
@@ -37,6 +42,40 @@ def test_a_process_is_known_by_its_start_and_only_that_one_is_killed(
         assert rendezvous.started(process.pid) is None
         assert not rendezvous.kill(Holder(process.pid, started))
         assert supervisor._memory_mb(process.pid) is None
+
+
+@elsewhere
+async def test_the_end_of_a_process_is_noticed_by_the_other(
+    platform: str,
+    runtime: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without pidfd and parent-death signal."""
+    monkeypatch.setattr(doors, "UNIX", platform != "win32")
+    monkeypatch.setenv("CAESURA_TEST_PLATFORM", platform)
+    async with running(client()) as one:
+        waiting = await in_flight(one)
+        status = await one.status()
+        assert status.worker_pid
+        assert not any("pidfd" in os.readlink(link) for link in Path(f"/proc/{status.pid}/fd").iterdir())
+        os.kill(status.worker_pid, signal.SIGKILL)
+        with pytest.raises(EngineFailed):
+            await asyncio.wait_for(waiting, NOTICED_S)
+        assert await answer(one, job()) == "answer"
+        status = await one.status()
+        assert status.worker_memory_mb
+        os.kill(status.pid, signal.SIGKILL)
+        await until(lambda: not alive(status.worker_pid or 0), NOTICED_S)
+
+
+def test_memory_is_that_of_the_machine_where_nobody_says_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(path: Path) -> str:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    assert memory.free("cpu") == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    monkeypatch.delattr(os, "sysconf")
+    assert memory.free("cpu") is None
 
 
 def test_on_windows_a_lock_keeps_nobody_from_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
