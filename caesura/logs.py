@@ -2,7 +2,6 @@
 error says, or a process holds, may be a user's text.
 """
 
-import contextlib
 import logging
 import sys
 import threading
@@ -28,7 +27,7 @@ def begin(level: int, form: str) -> None:
     sys.excepthook = lambda kind, error, trace: log.critical("not caught", exc_info=error)
     sys.unraisablehook = lambda about: log.error("not caught", exc_info=about.exc_value)
     threading.excepthook = _in_thread
-    with contextlib.suppress(ImportError):  # Windows
+    if sys.platform != "win32":
         import resource
 
         _, most = resource.getrlimit(resource.RLIMIT_CORE)
