@@ -281,10 +281,10 @@ class Interleavings(RuleBasedStateMachine):
         selected = Selected(self.cursors[uri] - min(back, len(line)), text)
         self._run(self._ask(uri, False, False, selected), turns)
 
-    @rule(uri=URIS, text=st.sampled_from(FILLS), more=st.integers(1, 40), turns=STEP)
-    def suggest(self, uri: str, text: str, more: int, turns: int) -> None:
+    @rule(uri=URIS, stream=st.booleans(), text=st.sampled_from(FILLS), more=st.integers(1, 40), turns=STEP)
+    def suggest(self, uri: str, stream: bool, text: str, more: int, turns: int) -> None:
         """What happens most: the user waits for an answer."""
-        self._run(self._ask(uri, False, False, None), 12)
+        self._run(self._ask(uri, False, stream, None), 12)
         cursor = self.typing._cursors.get(uri)
         for job in [job for job in self._live() if cursor and job.document == cursor.key]:
             told = self.told.setdefault(job.job, Told(text))
