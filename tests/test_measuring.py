@@ -177,6 +177,7 @@ def test_what_lacks_in_the_book_is_measured_and_nothing_else(folder: Path) -> No
     assert measured(folder, "bf16", "--seconds", 0) == found
 
 
+@pytest.mark.slow
 def test_every_kernel_is_measured_beside_pytorch_and_its_bound(tmp_path: Path) -> None:
     pytest.importorskip("triton")
     document = json.loads(script("kernels", DEVICE="cpu", CAESURA_WORK=tmp_path, OUT=tmp_path).splitlines()[-1])
@@ -199,6 +200,7 @@ def test_every_kernel_is_measured_beside_pytorch_and_its_bound(tmp_path: Path) -
     assert {line["form"] for line in linear if line.get("scaled_mm_ms")} == {"fp8"}
 
 
+@pytest.mark.slow
 def test_the_embedded_shape_is_measured(tmp_path: Path) -> None:
     document = json.loads(script("bench", DEVICE="cpu", CAESURA_WORK=tmp_path, OUT=tmp_path).splitlines()[-1])
     assert json.loads((tmp_path / "bench.json").read_text()) == document

@@ -109,6 +109,7 @@ def test_what_is_known_of_a_board_costs_fewer_forwards(mini: DiffusionGemma) -> 
     assert steps[1] == 1 < steps[0]
 
 
+@pytest.mark.slow
 def test_the_length_of_a_value_is_found_by_what_is_pinned_behind_it(mini: DiffusionGemma) -> None:
     made, rng = Records(mini.tokenizer.encode), random.Random(3)
     right = 0

@@ -130,6 +130,7 @@ def test_a_board_is_mostly_shown_as_in_use_and_a_record_is_padded_on_the_left(tr
     assert (record.beyond.int().diff() >= 0).all()
 
 
+@pytest.mark.slow
 def test_a_run_learns(trainer):
     run = trainer("learns", 40)
     run.train()

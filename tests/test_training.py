@@ -349,6 +349,7 @@ def test_the_teacher_is_the_model_as_it_fills(model, tokenizer, tmp_path, trains
     assert (found.slots[0] - expected[0]).norm() < 0.05 * expected[0].norm()
 
 
+@pytest.mark.slow
 def test_a_taught_model_is_nearer_to_its_teacher_than_one_left_alone(model, corpus, tokenizer, tmp_path):
     deep = exported(network(model, "canvas"), model, tmp_path)
     lively = {name: t * 20 if name == "norm" else t for name, t in load_file(model / "base.safetensors").items()}
@@ -557,6 +558,7 @@ def script(checkout, name, *arguments, **environment):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_staged_trained_taken_and_joined(model, corpus, tmp_path):
     """The road of gpu/README.md on a tiny model, both machines in two folders."""
     checkout, work, out = (tmp_path / name for name in ("checkout", "work", "out"))
