@@ -17,10 +17,6 @@ Position = tuple[int, int]  # line and column, from 1, the column in code points
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    if sys.platform == "win32":  # whose usual loop does not wait for the sockets of libzmq
-        import asyncio
-
-        asyncio.set_event_loop_policy(asyncio.WindowsSelectorEventLoopPolicy())
     module, _, function = options.run.partition(":")
     command: Callable[[argparse.Namespace], None] = getattr(
         importlib.import_module(f"caesura.commands.{module}"), function

@@ -1,10 +1,11 @@
 """Where processes meet: a Unix socket of the private runtime folder, or a port where both ends prove a key (CURVE).
 
-A port is what paired machines have, and what processes of one user have where libzmq knows no Unix sockets (Windows):
-one of 127.0.0.1, which any user can reach. There a file in the place of the socket says which it is, and has a key for
-the other end: who can read it is our own user.
+A port is what paired machines have. Processes of one user have one of 127.0.0.1, which any user can reach, where libzmq
+knows no Unix sockets (Windows) or perhaps not who is at the other end of one (macOS). There a file in the place of the
+socket says which port it is, and has a key for the other end: who can read it is our own user.
 """
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from zmq.utils import z85
 
 from caesura import paths
 
-UNIX = zmq.has("ipc")
+UNIX = zmq.has("ipc") and sys.platform == "linux"
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ def listen(socket: zmq.Socket[bytes], path: Path, guest: Keys | None) -> None:
 
 
 def at(path: Path) -> Door:
-    """The door that was opened by `listen`. Raises OSError where there is none."""
+    """The door that was opened by `listen`. Raises OSError where there is none, and msgspec.DecodeError for a
+    damaged one."""
     if UNIX:
         return Door(f"ipc://{path}")
     found = msgspec.json.decode(path.read_bytes(), type=_Port)

@@ -31,7 +31,7 @@ def begin(level: int, form: str) -> None:
         import resource
 
         _, most = resource.getrlimit(resource.RLIMIT_CORE)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, most))
+        resource.setrlimit(resource.RLIMIT_CORE, (int(most != 0), most))  # 1 keeps one from a program too: core(5)
 
 
 def traced(error: BaseException) -> str:

@@ -20,7 +20,7 @@ from caesura import doors, locks, models, paths, wire
 _HOME = hashlib.sha256(os.fsencode(Path(caesura.__file__).resolve().parent)).hexdigest()[:6]
 BUILD = f"{caesura.__version__}+{_HOME}"
 
-_MAX_SOCKET_PATH = 107 if sys.platform == "linux" else 103  # bytes; what sun_path holds without its final NUL
+_MAX_SOCKET_PATH = 107  # bytes; what sun_path holds without its final NUL
 
 
 class NoPlace(Exception):
@@ -97,8 +97,8 @@ def place(model: str, device: str) -> Place:
 
 def running() -> list[Place]:
     """Every engine of this user that runs now, of any build and model."""
-    locks = sorted(paths.runtime().glob("e-*.lock"))
-    return [found for lock in locks if (found := Place(lock.with_suffix(""))).holder()]
+    files = sorted(paths.runtime().glob("e-*.lock"))
+    return [found for file in files if (found := Place(file.with_suffix(""))).holder()]
 
 
 def started(pid: int) -> str | None:
@@ -129,7 +129,7 @@ def kill(holder: Holder) -> bool:
             if repr(process.create_time()) == holder.started:
                 process.kill()
                 return True
-        except psutil.NoSuchProcess:
+        except psutil.Error:  # it has ended, or is not ours
             pass
         return False
     try:

@@ -72,6 +72,7 @@ class Child:
         self._progress = link.Progress(place.progress)
         self._seen = (0, 0.0)  # the counter, and when it last moved
         self._rested = 0.0  # when it last had no jobs
+        self._resting = False  # it had no jobs when it was looked at last
         self._idle = False  # it has shown that it has nothing to do, and got no job since
         self._longest = 0.0  # seconds of a step, lately
         self._start_at = 0.0
@@ -178,7 +179,8 @@ class Child:
         if self.state != "ready":
             return now - since > self._patience.load_s
         moved = self._progress.read() != count
-        self._idle = not live and (moved or self._idle)
+        self._idle = not live and (self._idle or (moved and self._resting))  # its last step may have ended just now
+        self._resting = not live
         if moved and live:
             self._longest = max(now - max(since, self._rested), FADES * self._longest)
         if not live:

@@ -18,7 +18,7 @@ from caesura.engine.gate import REMOTE, TRIAL_S, Gate
 MAX_BACKLOG = 64  # events kept for a client that does not read
 MAX_SLOW_S = 5.0
 HEARTBEAT_MS = 5000  # after three that get no answer, a machine that is gone without a word holds no connection
-LIBZMQ = (4, 3, 5)  # the oldest; those before 4.3.3 have holes that a client without a key can reach
+LIBZMQ = (4, 3, 5)  # what is tested; before 4.3.3 there are holes that a client without a key can reach
 BYE = wire.Bye()
 
 

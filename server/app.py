@@ -29,7 +29,7 @@ from caesura.server.streaming import Stream
 from caesura.server.surroundings import Surroundings
 from caesura.server.trace import Session, Trace
 from caesura.server.transport import Server
-from caesura.server.typing import Typing, Unanswered
+from caesura.server.typing import Kept, Typing
 from caesura.server.warm import Proposal
 from caesura.server.workspace import Open, Workspace
 
@@ -283,11 +283,11 @@ class App:
 async def _completion(
     opened: Open,
     cursor: int,
-    answering: Callable[[], Awaitable[Proposal | Unanswered]],
+    answering: Callable[[], Awaitable[Proposal | Kept]],
     on_done: Callable[[Proposal], None] = lambda proposal: None,
 ) -> types.InlineCompletionList | None:
     answer = await answering()
-    if isinstance(answer, Unanswered):
+    if isinstance(answer, Kept):
         return None if answer.shown_fits else NOTHING
     on_done(answer)
     where = _range(opened, cursor, answer)

@@ -286,7 +286,7 @@ class Engine:
 async def _opened(path: Path) -> Door:
     """The engine's door, as soon as there is one."""
     while True:
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, msgspec.DecodeError):
             return doors.at(path)
         await asyncio.sleep(RETRY_S)
 

@@ -17,7 +17,7 @@ from lsprotocol import types
 from caesura.server.context import line_before
 from caesura.server.document import Document
 from caesura.server.options import MODES, Options
-from caesura.server.typing import Unanswered
+from caesura.server.typing import Kept
 from caesura.server.warm import Proposal
 from caesura.server.workspace import Open, Workspace
 
@@ -31,7 +31,7 @@ NOTHING = types.CompletionList(is_incomplete=True, items=[])
 
 _TICKS = re.compile("`{3,}")
 
-Answering = Callable[[], Awaitable[Proposal | Unanswered]]
+Answering = Callable[[], Awaitable[Proposal | Kept]]
 
 
 class Proposer(Protocol):

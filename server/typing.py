@@ -39,9 +39,9 @@ class Recorder(Protocol):
 
 
 @dataclass(frozen=True)
-class Unanswered:
-    """A newer edit or request came first, or the engine was lost. `shown_fits`: what the editor shows still agrees with
-    the text."""
+class Kept:
+    """Nothing new to show: a newer edit or request came first, or the engine was lost. `shown_fits`: what the editor
+    shows still agrees with the text."""
 
     shown_fits: bool
 
@@ -127,7 +127,7 @@ class Typing:
         invoked: bool,
         selected: Selected | None = None,
         on_draft: Callable[[Draft], None] | None = None,
-    ) -> Callable[[], Awaitable[Proposal | Unanswered]]:
+    ) -> Callable[[], Awaitable[Proposal | Kept]]:
         """What answers when it is called: at the first locked boundary, or with a part from the deadline on; the canvas
         goes on after that. With `on_draft`, tell each state and answer when the canvas is done.
 
@@ -161,7 +161,7 @@ class Typing:
         self._record(asked, None, "off", NOTHING)
         return NOTHING
 
-    async def _answer(self, asked: _Asked, canvas: WarmCanvas, how: Answer) -> Proposal | Unanswered:
+    async def _answer(self, asked: _Asked, canvas: WarmCanvas, how: Answer) -> Proposal | Kept:
         canvas, proposal = await self._found(asked, canvas)
         if asked.current and canvas.broken and self._canvases.mend(asked.cursor, asked.opened, canvas, proposal):
             canvas, proposal = await self._found(asked, canvas)
@@ -170,7 +170,7 @@ class Typing:
             return self._superseded(asked)
         self._record(asked, canvas, how if proposal.insert else "nothing", proposal)
         if canvas.lost and not proposal.insert and asked.cursor.shown and asked.cursor.shown.stands(asked.at):
-            return Unanswered(shown_fits=True)
+            return Kept(shown_fits=True)
         return self._show(asked, canvas, proposal)
 
     async def _found(self, asked: _Asked, canvas: WarmCanvas) -> tuple[WarmCanvas, Proposal]:
@@ -224,12 +224,12 @@ class Typing:
         asked.ms["gate"] = asked.ms.get("gate", 0.0) + (perf_counter() - began) * 1000
         return proposal
 
-    def _superseded(self, asked: _Asked) -> Unanswered:
+    def _superseded(self, asked: _Asked) -> Kept:
         shown = asked.cursor.shown
         if shown is None or shown.fits:
-            return Unanswered(shown_fits=True)
+            return Kept(shown_fits=True)
         asked.cursor.shown = None  # the empty answer clears it
-        return Unanswered(shown_fits=False)
+        return Kept(shown_fits=False)
 
     def _show(self, asked: _Asked, canvas: WarmCanvas, proposal: Proposal) -> Proposal:
         """Remember what the editor shows from now on, and compute what may come after it."""

@@ -158,9 +158,8 @@ class WarmCanvas:
         return bool(rest.insert or not self.over or not self.typed.text)
 
     def ready(self, cursor: int, *, part: bool = False, whole: bool = False) -> bool:
-        """Whether something can be shown, or nothing is waited for. `part`: locked words will do, or what is shown."""
-        shows = part and self._kept(cursor, whole=whole) is not None
-        return self.over or shows or any(p.insert for p in self._proposals(cursor, part=part, whole=whole))
+        """Whether there is something to show, or nothing to wait for. `part`: locked words will do."""
+        return self.over or any(p.insert for p in self._proposals(cursor, part=part, whole=whole))
 
     def propose(self, cursor: int, gate: Gate, *, part: bool = False, whole: bool = False) -> Proposal:
         """The best fill that leaves the syntax sound, up to its last locked boundary; else what is sound of the best.
@@ -173,7 +172,8 @@ class WarmCanvas:
         if found:
             self.broken = not sound
             sound = sound or [replace(found[0], insert=self._gated(found[0], cursor, gate))]
-        if kept := self._kept(cursor, whole=whole):
+        kept = self.typed.left(self.shown, cursor) if self.shown and not whole else None
+        if kept and kept.insert:
             on = [p for p in sound if p.insert.startswith(kept.insert)] or [kept]
             sound = on + [p for p in sound if p not in on]
         if not sound:
@@ -209,11 +209,6 @@ class WarmCanvas:
     def stop(self) -> None:
         if self.task is not None:
             self.task.cancel()
-
-    def _kept(self, cursor: int, *, whole: bool) -> Proposal | None:
-        """What is left of what the editor was given."""
-        kept = self.typed.left(self.shown, cursor) if self.shown and not whole else None
-        return kept if kept and kept.insert else None
 
     def _fill(self, holes: Sequence[wire.Fill]) -> wire.Fill:
         if self.offer is None or len(self.offer.segments) == 1:

@@ -38,8 +38,8 @@ SUPERVISOR = (*SUPERVISOR_STARTING, "turn", "admit", "relay locked", "relay done
 
 @dataclass
 class Seen:
-    """Milliseconds from the fault to the answer of what was asked before it, `lost` where the worker had it or it was
-    answered with nothing, `waited` where it had not reached the worker and was filled by the next one; and `back` to
+    """Milliseconds from the fault to the answer of what was asked before it, `lost` where the worker had it,
+    `waited` where it had not reached the worker and was for the next one; and `back` to
     the next fill that was shown."""
 
     lost: list[float] = field(default_factory=list)
@@ -125,8 +125,7 @@ async def trial(runtime: Path, point: str, act: str = "kill") -> Seen:
         had = points.taken(runtime, at)
         for request in asked:
             if request.answered > at:
-                waited = request.task.result() and request.text not in had
-                (seen.waited if waited else seen.lost).append(1000 * (request.answered - at))
+                (seen.lost if request.text in had else seen.waited).append(1000 * (request.answered - at))
         await typist.fill()
         seen.back = 1000 * (time.monotonic() - at)
         seen.stale = typist.stale

@@ -5,6 +5,7 @@ import dataclasses
 import os
 import signal
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from caesura.engine.gate import Gate
 from caesura.server.connection import Connection, Unanswered
 from caesura.server.engine import Engine
 
-from .test_processes import answer, client, job, one, running, runtime, status_when, until  # noqa: F401 (fixtures)
+from .test_processes import READY_S, answer, client, job, one, running, runtime, status_when, until  # noqa: F401 (fixtures)
 
 
 @pytest.fixture(autouse=True)
@@ -61,11 +62,11 @@ async def test_an_engine_that_ends_takes_its_port_away(one: Engine) -> None:  # 
     assert not found.socket.exists()
 
 
-async def hello(door: doors.Door) -> bool:
+async def hello(door: doors.Door, wait_s: float = 0.7) -> bool:
     """Whether the engine answers."""
     context = zmq.asyncio.Context()
     try:
-        (await Connection.open(context, door, "stranger", 0.7)).close()
+        (await Connection.open(context, door, "stranger", wait_s)).close()
     except Unanswered:
         return False
     finally:
@@ -76,7 +77,7 @@ async def hello(door: doors.Door) -> bool:
 async def test_who_cannot_read_the_file_is_not_let_in(one: Engine) -> None:  # noqa: F811
     assert await answer(one, job()) == "answer"
     door = doors.at(place().socket)
-    assert await hello(door)
+    assert await hello(door, READY_S)
     assert not await hello(doors.Door(door.endpoint))
     assert not await hello(dataclasses.replace(door, keys=doors.new_keys()))
     assert not await hello(dataclasses.replace(door, server=doors.new_keys().public))
@@ -97,10 +98,9 @@ def test_the_first_at_the_door_of_the_worker_is_the_worker(tmp_path: Path) -> No
         for end, comer in zip(ends, comers, strict=True):
             doors.connect(end, comer)
             end.send(comer.keys.public if comer.keys else b"nobody", zmq.NOBLOCK)
-            for _ in range(100):
+            deadline = time.monotonic() + (READY_S if comer is door else 0.5)
+            while time.monotonic() < deadline and not supervisor.poll(5):
                 asked.answer()
-                if supervisor.poll(5):
-                    break
         assert supervisor.recv(zmq.NOBLOCK) == door.keys.public
         assert not supervisor.poll(50)
     finally:

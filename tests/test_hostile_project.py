@@ -77,7 +77,7 @@ async def test_nor_does_an_engine_with_a_model_and_a_job(hostile: Path, runtime:
             await answer(found, job("def count(total):\n    return "))
     finally:
         engine.terminate()
-        engine.wait()
+        engine.wait(READY_S)
     assert ran(hostile) == []
 
 

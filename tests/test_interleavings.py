@@ -34,7 +34,7 @@ from caesura.server.engine import EngineFailed, EngineUnavailable
 from caesura.server.options import Options
 from caesura.server.streaming import Stream
 from caesura.server.trace import Request
-from caesura.server.typing import Typing, Unanswered
+from caesura.server.typing import Kept, Typing
 from caesura.server.warm import Proposal
 from caesura.server.workspace import Change, Open, Workspace
 
@@ -425,13 +425,13 @@ class Interleavings(RuleBasedStateMachine):
         task = asyncio.get_running_loop().create_task(self._deliver(asked, answer))
         self.asked[task] = asked
 
-    async def _deliver(self, asked: Asked, waiting: Callable[[], Awaitable[Proposal | Unanswered]]) -> None:
+    async def _deliver(self, asked: Asked, waiting: Callable[[], Awaitable[Proposal | Kept]]) -> None:
         answer = await waiting()
         asked.answers += 1
         if asked.stream and isinstance(answer, Proposal):  # as app._completion does it
             asked.stream.done(answer)
         match answer:
-            case Unanswered(shown_fits):
+            case Kept(shown_fits):
                 lost = asked.over or (shown_fits and self._lost(asked.uri))
                 assert lost, "only what is newer, or the engine's end, takes an answer away"
                 ghost = self.ghosts.get(asked.uri)
@@ -612,7 +612,9 @@ class Interleavings(RuleBasedStateMachine):
         if canvas and self.loop.now >= asked.late and not asked.stream:
             gate = self.typing._canvases.gate(opened, canvas)
             late = canvas.propose(asked.at, gate, part=True, whole=asked.selected)
-            assert not late.insert, "what can be shown at the deadline is"
+            kept = canvas.typed.left(canvas.shown, asked.at) if canvas.shown else None
+            shown = kept.insert if kept and not asked.selected else ""
+            assert late.insert == shown, "what can be shown at the deadline is, unless it stands there already"
 
     def teardown(self) -> None:
         if self.sound:

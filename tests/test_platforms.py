@@ -14,7 +14,7 @@ import psutil  # before a test says that this is another platform: it looks too
 import pytest
 
 from caesura import doors, locks, paths, rendezvous
-from caesura.engine import memory, supervisor
+from caesura.engine import memory, supervisor, worker
 from caesura.rendezvous import Holder
 from caesura.server.engine import EngineFailed
 
@@ -66,6 +66,21 @@ async def test_the_end_of_a_process_is_noticed_by_the_other(
         assert status.worker_memory_mb
         os.kill(status.pid, signal.SIGKILL)
         await until(lambda: not alive(status.worker_pid or 0), NOTICED_S)
+
+
+@elsewhere
+def test_a_model_is_loaded_without_glibc(platform: str, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ctypes
+
+    def missing(name: str | None) -> None:
+        raise TypeError("argument of type 'NoneType' is not iterable")  # as Windows says
+
+    from caesura.engine import models  # before, since torch loads libraries too
+
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    with worker.frugal():
+        assert models.load(str(tiny_folder)).device == "cpu"
 
 
 def test_memory_is_that_of_the_machine_where_nobody_says_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:

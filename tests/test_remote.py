@@ -24,7 +24,7 @@ import zmq.asyncio
 from zmq.utils import z85
 
 from caesura import cli, pairing, paths, rendezvous, wire
-from caesura.doors import Keys
+from caesura.doors import Keys, new_keys
 from caesura.engine import gate, link
 from caesura.engine.front import CannotListen, Front
 from caesura.engine.gate import Gate
@@ -385,10 +385,12 @@ def test_nobody_gets_in_where_nobody_answers_at_the_gate(laptop: Machine, monkey
         elsewhere.close()
 
 
-def heard(front: Front, found: zmq.Socket[bytes], message: wire.ClientMessage) -> wire.ClientMessage | None:
+def heard(
+    front: Front, found: zmq.Socket[bytes], message: wire.ClientMessage, wait_s: float = READY_S
+) -> wire.ClientMessage | None:
     """What the engine makes of a message, None where it hears nothing or does not take it."""
     found.send(wire.encode(message))
-    deadline, dropped = time.monotonic() + 0.5, front.dropped
+    deadline, dropped = time.monotonic() + wait_s, front.dropped
     while time.monotonic() < deadline and front.dropped == dropped:
         if received := front.receive():
             return received[1]
@@ -400,14 +402,14 @@ def test_a_process_of_another_user_is_not_heard_though_it_reaches_the_socket(fro
     hello, address = wire.Hello(wire.PROTOCOL, "test", "raw"), f"ipc://{paths.runtime() / 'front.sock'}"
     with dealer(address) as other, pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.getuid", partial(int, os.getuid() + 1))  # the engine is of another than we are
-        assert heard(front, other, hello) is None
+        assert heard(front, other, hello, 0.5) is None
     with dealer(address) as own:
         assert heard(front, own, hello) == hello
 
 
 def test_of_a_paired_machine_a_stop_is_not_heard_and_nothing_once_it_is_revoked(laptop: Machine, front: Front) -> None:
     own, address = pairing.keys(), f"127.0.0.1:{free_port()}"
-    keys = pairing.Keys(*map(z85.decode, zmq.curve_keypair()))
+    keys = new_keys()
     assert laptop.run("pair", "allow", keys.public.hex(), "--name", "desk") == 0
     front.listen(address, own)
     with dealer(address, own.public.hex(), keys) as found:

@@ -183,7 +183,7 @@ async def test_a_crash_of_no_process_leaves_an_image_of_its_memory(home: Path, t
             status = await engine.status()
         for pid in (client.process.pid, status.pid, status.worker_pid):
             (most,) = re.findall(r"Max core file size +(\S+)", Path(f"/proc/{pid}/limits").read_text())
-            assert most == "0"
+            assert most in ("0", "1")  # 1: nor one by a program
 
 
 @contextmanager
@@ -219,10 +219,10 @@ def test_an_error_is_logged_by_type_and_place_and_a_crash_writes_nothing(capsys:
         thread = threading.Thread(target=fails)
         thread.start()
         thread.join()
-        core = resource.getrlimit(resource.RLIMIT_CORE)[0]
+        core, most = resource.getrlimit(resource.RLIMIT_CORE)
     said = capsys.readouterr().err
     for line in ("ERROR job 1 was not taken", "CRITICAL not caught", "ERROR not caught in a thread"):
         assert line in said
     assert WORD not in said
     assert len(re.findall("KeyError\nwhich led to\n(?:  .*\n)+ValueError\n", said)) == 3
-    assert core == 0
+    assert core == int(most != 0)

@@ -104,15 +104,28 @@ local function drafted(value)
   refresh()
 end
 
---- The answer, with all there is to choose from; `null` where something newer was asked for.
+--- Without an answer, since the engine was lost: of what is shown stays what is settled.
+local function settle()
+  if not proposal or not proposal.settled then
+    return
+  elseif proposal.settled == 0 then
+    return clear()
+  end
+  proposal.texts[1] = proposal.texts[1]:sub(1, proposal.settled)
+  refresh()
+end
+
+--- The answer, with all there is to choose from; `null` where there is no new one.
 local function answered(token, result)
   if not asked or asked.token ~= token then
     return
   end
   asked.id = nil
   local items = result and (result.items or result)
-  if not items or #items == 0 or not is_inserting() then
-    return items and clear()
+  if not items then
+    return settle()
+  elseif #items == 0 or not is_inserting() then
+    return clear()
   end
   local before = proposal and proposal.command
   proposal = proposed(items)
