@@ -129,6 +129,7 @@ def folder(beside: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_model_is_timed_as_it_is_served(folder: Path) -> None:
     lines = json.loads((folder / "gemma.json").read_text())["lines"]
     assert not [line for line in lines if "failed" in line]
@@ -160,6 +161,7 @@ def test_the_protocol_is_the_published_one(stand_in: ModuleType) -> None:
     assert canvas / (17 * gemma.VLLM["ms_a_forward"]) * 1e3 == pytest.approx(gemma.VLLM["tokens_s"], rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_run_without_time_says_what_is_not_measured(tmp_path: Path) -> None:
     said = script("gemma", "fp8", "--seconds", 0, expected=75, DEVICE="cpu", CAESURA_WORK=tmp_path).splitlines()
     wanted = json.loads(said[-1])["lines"]
@@ -167,6 +169,7 @@ def test_a_run_without_time_says_what_is_not_measured(tmp_path: Path) -> None:
     assert len([line for line in said[:-1] if line.endswith("not measured")]) == len(wanted), "in the tables too"
 
 
+@pytest.mark.slow
 def test_what_lacks_in_the_book_is_measured_and_nothing_else(folder: Path) -> None:
     known = (folder / "book").read_text().splitlines(keepends=True)
     (folder / "book").write_text("".join(known[:3] + known[4:]))

@@ -295,6 +295,7 @@ print(type(_llama_layer.layer).__name__, [judged.tolist(), logits[:, : judged.sh
     return kind, torch.tensor(json.loads(logits))
 
 
+@pytest.mark.slow
 def test_where_there_is_no_torchscript_the_same_comes_out(folder: Path) -> None:
     (plain, expected), (scripted, found) = (said(folder, PYTORCH_JIT=on) for on in "01")
     assert (plain, scripted) == ("function", "ScriptFunction")

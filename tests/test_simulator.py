@@ -419,7 +419,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.parametrize("kind", ["neovim", "vscode"])
+@pytest.mark.parametrize("kind", [pytest.param("neovim", marks=pytest.mark.slow), "vscode"])
 async def test_nothing_stale_and_no_error_is_shown_by_the_real_server(
     simulator: ModuleType, typist: ModuleType, engine: None, kind: str
 ) -> None:

@@ -48,6 +48,7 @@ def test_a_bound_is_the_slower_of_reading_and_multiplying_part_by_part(roofline:
     assert roofline.bound_ms(parts, bandwidth=100, peak=1000) == pytest.approx(1000 * (2 + 3))
 
 
+@pytest.mark.slow
 def test_both_sides_are_timed_on_the_same_answers(steps: ModuleType) -> None:
     report = steps.measure(TEXT, [512], [16], [1], 1)
     [row] = report["rows"]

@@ -328,6 +328,7 @@ def test_half_of_what_is_learnt_is_what_the_teacher_expects():
     assert torch.allclose(target, torch.stack((torch.tensor([0.25, 0.75]), expected + torch.tensor([0.5, 0.0]))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trains", ["canvas", "all"])
 def test_the_teacher_is_the_model_as_it_fills(model, tokenizer, tmp_path, trains):
     """With the update of its canvas path, or with every weight fine-tuned."""
@@ -388,6 +389,7 @@ def test_a_step_on_cuda_is_the_step_on_the_cpu(model, tokenizer, compiled):
         assert (gradients[1][name] - expected).norm() < 0.05 * expected.norm() + 1e-6, name
 
 
+@pytest.mark.slow
 def test_compiled_layers_are_built_once(model, tokenizer):
     """One graph a shape and grad mode, whatever the number of layers (traced only: nothing is generated)."""
     made = network(model, "all")
@@ -465,6 +467,7 @@ def test_every_part_of_a_gap_counts_by_its_mean():
     assert float(gaps.objective(ce, parts)) == pytest.approx(0.5 * 2 + 1.0 * 4 + 0.5 * 6)
 
 
+@pytest.mark.slow
 def test_the_update_of_the_context_is_what_the_runtime_reads_with(model, tokenizer, tmp_path):
     """And both the canvas path and a later training stand on it."""
     made = network(model, "context")
