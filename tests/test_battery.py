@@ -105,7 +105,7 @@ def test_a_server_that_nobody_reads_from_ends_with_its_parent() -> None:
     parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     line = stdio()
     try:
-        line.write(hello(processId=parent.pid) + b"".join(say("no/such", id=id) for id in range(5000)))
+        line.write(hello(processId=parent.pid) + b"".join(say("no/such", id=id) for id in range(transport.BACKLOG)))
         parent.kill()
         parent.communicate()
         assert line.ended(20) == 1
