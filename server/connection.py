@@ -62,7 +62,7 @@ class Connection:
                     pass
         except BaseException as error:
             last = await _last(monitor) if isinstance(error, TimeoutError) else 0
-            _hang_up(socket)  # an engine that is only slow will read both
+            _hang_up(socket, monitor)  # an engine that is only slow will read both
             if isinstance(error, TimeoutError):
                 raise Unanswered(last) from None
             raise
@@ -85,7 +85,7 @@ class Connection:
                 watcher.cancel()
 
     def close(self) -> None:
-        _hang_up(self._socket)
+        _hang_up(self._socket, self._monitor)
 
     async def _read(self, inbox: asyncio.Queue[wire.EngineMessage | Lost]) -> None:
         while True:
@@ -116,10 +116,11 @@ def _send(socket: zmq.asyncio.Socket, frame: bytes) -> bool:
     return sent.done() and sent.exception() is None
 
 
-def _hang_up(socket: zmq.asyncio.Socket) -> None:
+def _hang_up(socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket) -> None:
     """The lease ends with the connection."""
     _send(socket, wire.encode(wire.Bye()))
     socket.disable_monitor()
+    monitor.close(linger=0)  # or the loop would keep it, and its descriptor
     socket.close(linger=100)
 
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -485,6 +485,18 @@ async def test_an_idle_worker_that_is_stopped_is_noticed_and_replaced(one: Engin
     assert time.monotonic() - stopped < 10.0  # 2.2 s on an idle machine; patience is 1.5 s here, and a sign may be due
     assert await answer(one, job()) == "answer"
     assert not alive(worker_pid)
+
+
+async def test_an_engine_that_dies_leaves_its_clients_no_descriptor(one: Engine) -> None:
+    counts = []
+    for _ in range(4):
+        assert await answer(one, job()) == "answer"
+        await asyncio.sleep(0.1)  # for what is closed in the background
+        counts.append(len(os.listdir("/proc/self/fd")))
+        os.kill((await one.status()).pid, signal.SIGKILL)
+        with suppress(EngineFailed):  # as long as the client does not know
+            await answer(one, job())
+    assert counts[-1] <= counts[0]
 
 
 async def test_an_engine_that_was_stopped_as_a_whole_goes_on_as_it_was(one: Engine) -> None:
