@@ -10,7 +10,7 @@ from typing import Any
 
 from caesura import wire
 from caesura.server.app import App
-from caesura.server.engine import Condition, EngineUnavailable
+from caesura.server.engine import Condition, EngineFailed, EngineUnavailable
 
 
 class FakeEngine:
@@ -36,6 +36,8 @@ class FakeEngine:
         events = self.told[job.job] = asyncio.Queue()
         try:
             while not isinstance(event := await events.get(), wire.Done):
+                if isinstance(event, EngineFailed):
+                    raise event
                 yield event
             yield event
         finally:
@@ -43,7 +45,8 @@ class FakeEngine:
             self.cancelled.append(job.job)
 
     async def tell(self, order: Any) -> dict[str, object]:
-        """`{text, locked, done}`: an event of the newest job. Answers with what the engine knows, also for `{}`."""
+        """`{text, locked, done}`: an event of the newest job; `{lost}`: it ends without an answer. Answers with what is
+        known here, also for `{}`."""
         for _ in range(8):  # turns of the loop: let what was asked before begin or end
             await asyncio.sleep(0)
         if text := getattr(order, "text", None):
@@ -58,6 +61,8 @@ class FakeEngine:
             self.told[job].put_nowait(event)
         if choices := getattr(order, "choices", None):
             self.answer(choices, order.done)
+        if getattr(order, "lost", False):
+            self.told[self.jobs[-1].job].put_nowait(EngineFailed("engine_lost"))
         jobs = [
             {"prefix": j.prefix, "suffix": j.suffix, "kind": kind(j), "id": j.job, "texts": texts(j)} for j in self.jobs
         ]

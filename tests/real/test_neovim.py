@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from caesura import rendezvous
+from caesura.server.shown import SEEN_S
 
 from .neovim import PLUGIN, Frame, Neovim, neovim
 
@@ -236,6 +237,41 @@ def test_an_unlikely_draft_is_not_shown(scripted: Open) -> None:
     area.answer("    ret", "urn width")
     area.shows("urn width")
     assert {frame.ghost for frame in area.vim.frames[seen:]} <= {"", "urn width"}
+
+
+def test_an_engine_that_ends_leaves_no_draft(each: Open) -> None:
+    area = each()
+    area.vim.input("2GA")
+    area.type("ret")
+    area.asked("    ret")
+    area.engine(text="urn width * he", locked=0, done=False)
+    area.shows("urn width * he")
+    area.engine(lost=True)
+    area.shows("")
+    assert area.vim.lines == AREA.replace("    \n", "    ret\n", 1).splitlines()
+    assert area.vim.lua("return vim.v.errmsg") == ""
+
+
+def test_an_engine_that_ends_takes_nothing_away_that_was_sure(each: Open) -> None:
+    """Asked for by hand, behind a suggestion that was refused: the server begins anew and the old one stands."""
+    area = each()
+    area.vim.input("2GA")
+    area.type("re")
+    area.answer("    re", "turn width")
+    area.shows("turn width")
+    time.sleep(1.5 * SEEN_S)
+    area.type("s")
+    area.answer("    res", "ult = 1")
+    area.shows("ult = 1")
+    jobs = len(area.engine()["jobs"])
+    area.type("<M-Bslash>")
+    area.vim.wait(lambda: len(area.engine()["jobs"]) > jobs, "a job of its own")
+    area.engine(text="ult = 12", locked=0, done=False)
+    area.shows("ult = 12")
+    area.engine(lost=True)
+    assert area.shows("ult = 1").of("CaesuraDraft") == ""
+    area.type("<Tab>")
+    area.has(2, "    result = 1")
 
 
 def test_a_ghost_is_typed_through_and_the_rest_is_taken(each: Open) -> None:

@@ -15,7 +15,7 @@
 ---@field tail string the line behind that
 ---@field texts string[] to choose from, best first
 ---@field chosen integer which of them
----@field settled integer bytes of it that will not change
+---@field settled? integer bytes of it that will not change; nil: all of them
 ---@field command? lsp.Command for the server, once the text was taken
 local Proposal = {}
 Proposal.__index = Proposal
@@ -36,7 +36,7 @@ function Proposal.new(client, place, column, finish, texts, settled, command)
     tail = place.line:sub(finish + 1),
     texts = texts,
     chosen = 1,
-    settled = settled or math.huge,
+    settled = settled,
     command = command,
   }, Proposal)
 end
@@ -109,7 +109,7 @@ function Proposal:rest()
   end
   return {
     text = left,
-    settled = math.max(0, self.settled - #typed),
+    settled = math.max(0, (self.settled or #text) - #typed),
     typed = #typed,
     place = here,
     column = column,
