@@ -259,6 +259,19 @@ DEFENCES = [
         test_processes.test_a_text_is_refused_whatever_draft_or_seed_comes_with_it,
         "isinstance",
     ),
+    # The worker
+    Defence(
+        "a worker that cannot be killed holds up nobody",
+        put(child, "GONE_S", 5.0),
+        test_processes.test_a_worker_that_cannot_be_killed_holds_up_nobody_but_the_next_one,
+        "assert .* < 3.0",
+    ),
+    Defence(
+        "the next worker waits for the memory of the one before",
+        cut(child.Child, "start_if_due", ("or self._waits(now)", "")),
+        test_processes.test_a_worker_that_cannot_be_killed_holds_up_nobody_but_the_next_one,
+        r"assert \d+ is None",
+    ),
     # Folders and files of ours
     Defence(
         "one process is the engine (flock)",

@@ -29,8 +29,8 @@ from caesura.engine import gate, link
 from caesura.engine.front import CannotListen, Front
 from caesura.engine.gate import Gate
 from caesura.engine.ledger import ELSEWHERE, MAX_PEERS
-from caesura.server import remote
-from caesura.server.engine import Engine, EngineFailed, EngineUnavailable
+from caesura.server import launch, remote
+from caesura.server.engine import HELLO_S, Engine, EngineFailed, EngineUnavailable
 
 from . import points
 from .test_lsp import Client
@@ -367,8 +367,12 @@ def test_on_a_machine_that_is_slow_for_a_while_strangers_are_refused_in_the_end(
 ) -> None:
     """Also where the first connection was given up meanwhile."""
     real, began = Gate.answer, time.monotonic()
-    monkeypatch.setattr(Gate, "answer", lambda self: real(self) if time.monotonic() - began > 1.5 else None)
+    monkeypatch.setattr(Gate, "answer", lambda self: real(self) if time.monotonic() - began > 1.2 else None)
     front.listen(f"127.0.0.1:{free_port()}", pairing.keys())
+
+
+def test_no_client_takes_an_engine_that_tries_its_door_for_stuck() -> None:
+    assert gate.TRIAL_S < launch.HELLOS * HELLO_S
 
 
 def test_nobody_gets_in_where_nobody_answers_at_the_gate(laptop: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
