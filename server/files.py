@@ -22,6 +22,7 @@ from caesura.server.workspace import path_of
 
 MOST = 24  # files of one document
 MAX_BYTES = 200_000  # of a file; one that is longer is not read
+MAX_RULES = 65_536  # bytes of a folder's own rules
 TIME_S = 0.25  # for one document; what has been read by then is the answer
 CACHED = 64  # files kept as text
 IMPORTS = 40_000  # code points at the start of a document where imports are looked for
@@ -72,8 +73,9 @@ class Texts:
 
 class Files:
     """The files of the workspace's `folders` (absolute paths); `patterns` are the user's ignore globs. Where the
-    workspace is not `trusted`, only its ignore rules are read. They are read once: make another when they are
-    `outdated`. With an `agreement` all files are hidden but those that it covers."""
+    workspace is not `trusted`, only its ignore rules are read, and no pattern reveals what is hidden, since an editor
+    may have it from the workspace. Rules are read once: make another when they are `outdated`. With an `agreement` all
+    files are hidden but those that it covers."""
 
     def __init__(
         self,
@@ -83,6 +85,8 @@ class Files:
         trusted: bool = True,
         agreement: Agreement | None = None,
     ) -> None:
+        if not trusted:
+            patterns = [pattern for pattern in patterns if not pattern.startswith("!")]
         self._trusted = trusted
         self._agreement = agreement
         self._outside = Ignore(patterns)
@@ -193,12 +197,15 @@ class Files:
         return max(inside, key=lambda folder: len(folder.parts), default=None)
 
 
-def _rules(folder: Path) -> list[str]:
+def _rules(folder: Path) -> list[str] | None:
+    """The lines of a folder's own rules; None where there are some that cannot be read."""
     path = folder / RULES
     try:
-        return path.read_text("utf-8").splitlines() if path.is_file() and path.stat().st_size < 65_536 else []
+        if not path.is_file():
+            return []
+        return path.read_text("utf-8").splitlines() if path.stat().st_size < MAX_RULES else None
     except (OSError, ValueError):
-        return []
+        return None
 
 
 def _is_file(path: Path) -> bool:

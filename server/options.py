@@ -133,7 +133,10 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     trusted: Annotated[bool, _about("whether the workspace is trusted; off: no other file is looked at")] = True
     ignore: Annotated[
         tuple[Annotated[str, Meta(max_length=256)], ...],
-        _about("globs of files that get no suggestions and are shown to no model, besides `.caesuraignore`"),
+        _about(
+            "globs of files that get no suggestions and are shown to no model, besides `.caesuraignore`; `!` takes back"
+            " what is hidden by default, where the workspace is trusted"
+        ),
     ] = ()
     stats: Annotated[
         bool,

@@ -12,9 +12,9 @@ from functools import lru_cache
 from itertools import pairwise
 
 from msgspec.structs import replace
-from pathspec import GitIgnoreSpec
 
 from caesura import wire
+from caesura.server.globs import Globs, TooMany
 
 FILLER = "\u2588"  # a full block: no programming language has a use for it, and it is cheap in tokens
 RULES = ".caesuraignore"  # a file of gitignore patterns in a workspace folder
@@ -41,32 +41,37 @@ class Ignore:
 
     `patterns` are the user's, in gitignore syntax; they come after the built-in ones and may take some of them back
     with `!`; their case does not count. `rules` are the lines of the folder's `.caesuraignore`: they hide more and
-    reveal nothing that the others hide, since they come with the project. `problems` has a sentence for each bad line.
+    reveal nothing that the others hide, since they come with the project; None where they cannot be read. What cannot
+    be decided is hidden. `problems` has a sentence for each bad line, and for what hides all files.
     """
 
-    def __init__(self, patterns: Sequence[str] = (), rules: Sequence[str] = ()) -> None:
+    def __init__(self, patterns: Sequence[str] = (), rules: Sequence[str] | None = ()) -> None:
         self.problems: list[str] = []
-        self._own = self._spec(pattern.lower() for pattern in (*_HIDDEN, *patterns))
-        self._project = self._spec(rules)
+        self._own = self._globs([pattern.lower() for pattern in (*_HIDDEN, *patterns)], "The setting 'ignore'")
+        self._project = self._globs(rules, RULES)
 
     def __repr__(self) -> str:
-        return f"<Ignore {len(self._own) - len(_HIDDEN)} patterns, {len(self._project)} rules>"
+        return f"<Ignore {self._own} {self._project}>"
 
     def hides(self, path: str) -> bool:
         """Whether the file at `path` is hidden: relative to the folder, with `/`. For a file of no folder, its path."""
         path = path.replace("\\", "/").lstrip("/")
-        return bool(path) and (self._own.match_file(path.lower()) or self._project.match_file(path))
+        if self._own is None or self._project is None:
+            return True
+        return bool(path) and (self._own.match(path.lower()) or self._project.match(path))
 
-    def _spec(self, patterns: Iterable[str]) -> GitIgnoreSpec:
-        good: list[str] = []
-        for pattern in patterns:
-            try:
-                GitIgnoreSpec.from_lines([pattern])
-            except ValueError:
-                self.problems.append(f"Ignore pattern {pattern!r} is not in gitignore syntax; correct or remove it.")
-            else:
-                good.append(pattern)
-        return GitIgnoreSpec.from_lines(good)
+    def _globs(self, patterns: Sequence[str] | None, origin: str) -> Globs | None:
+        try:
+            found = Globs(patterns) if patterns is not None else None
+        except TooMany:
+            found = None
+        if found is None:
+            self.problems.append(f"{origin} is too large or cannot be read, so all files are hidden; make it smaller.")
+            return None
+        self.problems += [
+            f"Ignore pattern {pattern!r} is not in gitignore syntax; correct or remove it." for pattern in found.wrong
+        ]
+        return found
 
 
 # Secrets

@@ -11,10 +11,10 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 import msgspec
-from pathspec import GitIgnoreSpec
 
 from caesura.schemas import DIALECTS, MAX_BYTES, Schema, SchemaError
 from caesura.server.files import Texts
+from caesura.server.globs import Globs, TooMany
 from caesura.server.options import SchemaFor
 from caesura.server.workspace import path_of
 
@@ -75,7 +75,7 @@ class SchemaFiles:
             if schema is not None:
                 return Found(schema)
         for one, globs in zip(self._settings, self._globs, strict=True):
-            if globs is not None and globs.match_file(self._label(uri)):
+            if globs is not None and globs.match(self._label(uri)):
                 return Found(self._set(one))
         return Found(None, note)
 
@@ -146,11 +146,12 @@ def _read(text: str) -> Schema:
     return Schema.read(text)
 
 
-def _globs(patterns: Sequence[str]) -> GitIgnoreSpec | None:
+def _globs(patterns: Sequence[str]) -> Globs | None:
     try:
-        return GitIgnoreSpec.from_lines(patterns)
-    except ValueError:
+        found = Globs(patterns)
+    except TooMany:
         return None
+    return None if found.wrong else found
 
 
 def _named(text: str) -> str:

@@ -12,9 +12,11 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
+from pathspec import GitIgnoreSpec
 
 from caesura import doors, logs, pairing, paths, wire
 from caesura.commands.source import Source
@@ -27,7 +29,7 @@ from caesura.engine.models import block_llama
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.tokenizer import Tokenizer
 from caesura.pairing import Pairs, Remote
-from caesura.server import completion, fill, gaps, json_scaffold, launch, outline, privacy, structured, warm
+from caesura.server import completion, fill, gaps, globs, json_scaffold, launch, outline, privacy, structured, warm
 from caesura.server.files import Files, Texts
 from caesura.server.privacy import Ignore
 from caesura.server.schema_files import SchemaFiles
@@ -258,6 +260,27 @@ DEFENCES = [
         cut(Ledger, "admit", ("if self._poison(request, now):", "if False:")),
         test_processes.test_a_text_is_refused_whatever_draft_or_seed_comes_with_it,
         "isinstance",
+    ),
+    # What a project says of itself
+    Defence(
+        "no rule of a project takes long",
+        put(globs, "_spec", partial(GitIgnoreSpec.from_lines, backend="simple")),
+        test_privacy.test_no_rule_of_a_project_takes_long,
+        "this rule takes long",
+        {"rule": "*a" * 30 + "b", "path": "a" * 250, "hidden": "a" * 40 + "b"},
+    ),
+    Defence(
+        "where rules cannot be followed all is hidden",
+        cut(Ignore, "hides", ("return True", "return False")),
+        test_privacy.test_where_the_rules_of_a_project_cannot_be_followed_all_its_files_are_hidden,
+        "assert False",
+        {"rules": None},
+    ),
+    Defence(
+        "a setting of an untrusted workspace reveals nothing",
+        cut(Files, "__init__", ("if not trusted:", "if False:")),
+        test_files.test_of_a_workspace_that_is_not_trusted_no_setting_reveals_what_is_hidden,
+        "assert False",
     ),
     # The worker
     Defence(

@@ -107,6 +107,22 @@ async def test_of_a_workspace_that_is_not_trusted_only_the_ignore_rules_are_read
     assert files.hides((tmp_path / "b.py").as_uri())
 
 
+def test_of_a_workspace_that_is_not_trusted_no_setting_reveals_what_is_hidden(tmp_path: Path) -> None:
+    """An editor may have it from the workspace."""
+    uri = (tmp_path / ".env").as_uri()
+    assert Files([str(tmp_path)], ["!.env*"], trusted=False).hides(uri)
+    assert not Files([str(tmp_path)], ["!.env*"]).hides(uri)
+
+
+@pytest.mark.parametrize("rules", [b"#" * 70_000, b"caf\xe9.py\n"])
+def test_rules_that_cannot_be_read_hide_all_files_of_their_folder(tmp_path: Path, rules: bytes) -> None:
+    (tmp_path / ".caesuraignore").write_bytes(rules)
+    files = Files([str(tmp_path)])
+    assert files.hides((tmp_path / "main.py").as_uri())
+    assert not files.hides("file:///elsewhere/main.py")
+    assert ["all files are hidden" in problem for problem in files.problems] == [True]
+
+
 async def test_a_folder_may_itself_be_a_link(tmp_path: Path) -> None:
     lay(tmp_path, {"real/tools.py": "x = 1", "real/hidden.py": "x = 2"})
     (tmp_path / "real" / ".caesuraignore").write_text("hidden.py\n")

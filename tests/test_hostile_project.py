@@ -109,7 +109,7 @@ async def test_of_a_workspace_that_is_not_trusted_one_file_is_read_and_nothing_i
 ) -> None:
     project, record = tmp_path / "project", tmp_path / "heard"
     texts = {
-        ".caesuraignore": "private.py\n!.env\n",
+        ".caesuraignore": "private.py\n!.env\n[z-a]\n" + "*a" * 30 + "b\n",
         **dict.fromkeys((".vscode/settings.json", ".caesura.json", "caesura.json", "s.json"), '{"model": "/dev/null"}'),
         **dict.fromkeys(("caesura.toml", "pyproject.toml", ".editorconfig"), '[tool.caesura]\nmodel = "/dev/null"\n'),
         **dict.fromkeys((".env", ".git/config", ".git/hooks/post-checkout", "Makefile", "private.py"), "model=x\n"),

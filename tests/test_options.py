@@ -49,9 +49,9 @@ def test_the_extension_for_vs_code_has_every_setting_with_its_default() -> None:
     }
 
 
-def test_what_names_a_program_or_a_folder_is_set_for_the_machine_that_has_it() -> None:
+def test_what_names_a_program_a_folder_or_hidden_files_is_set_for_the_machine_that_has_them() -> None:
     """In a remote window VS Code takes such a setting from the remote's tab. A workspace may say which model, if it is
-    trusted, and never what is run."""
+    trusted, and never what is run or what is taken back from the files that are hidden."""
     package = json.loads(EXTENSION.read_text())
     groups = package["contributes"]["configuration"]
     scopes = {name: about["scope"] for group in groups for name, about in group["properties"].items()}
@@ -61,6 +61,7 @@ def test_what_names_a_program_or_a_folder_is_set_for_the_machine_that_has_it() -
         "caesura.install.pipArguments": "machine",
         "caesura.model": "machine-overridable",
         "caesura.device": "machine-overridable",
+        "caesura.ignore": "machine",
     }
     untrusted = package["capabilities"]["untrustedWorkspaces"]["restrictedConfigurations"]
     assert {name for name, scope in scopes.items() if scope != "window"} <= set(untrusted)

@@ -1,6 +1,7 @@
 """Which files stay hidden, what is covered in those that do not, and which characters a proposal may hold."""
 
 import re
+import signal
 import string
 import sysconfig
 import time
@@ -81,10 +82,47 @@ def test_the_rules_of_a_project_hide_more_and_reveal_nothing() -> None:
     assert ignore.hides(".env")
 
 
-def test_a_pattern_that_is_none_is_said_and_passed_over() -> None:
-    ignore = Ignore(["!", "*.log"])
-    assert ignore.problems == ["Ignore pattern '!' is not in gitignore syntax; correct or remove it."]
-    assert ignore.hides("a.log")
+@pytest.mark.parametrize("wrong", ["!", "\\", "[z-a]", "[[:alpha:]]", "\ud800"])
+def test_a_pattern_that_is_none_is_said_and_passed_over(wrong: str) -> None:
+    for ignore in (Ignore([wrong, "*.log"]), Ignore([], [wrong, "*.log"])):
+        assert ignore.problems == [f"Ignore pattern {wrong!r} is not in gitignore syntax; correct or remove it."]
+        assert ignore.hides("a.log")
+        assert not ignore.hides("a.py")
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "hidden"),
+    [
+        ("*a" * 30 + "b", "a" * 250, "a" * 40 + "b"),
+        ("*" * 30 + "b", "a" * 250, "ab"),
+        ("**/a/" * 30 + "b", "a/" * 2000, "a/" * 40 + "b"),
+        ("*/" * 100 + "b", "a/" * 2000, "a/" * 100 + "b"),
+    ],
+)
+def test_no_rule_of_a_project_takes_long(rule: str, path: str, hidden: str) -> None:
+    def late(number: int, frame: object) -> None:
+        raise TimeoutError("this rule takes long")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, 1)
+    try:
+        ignore = Ignore([], [rule])
+        assert (ignore.hides(path), ignore.hides(hidden)) == (False, True)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("rules", [["a"] * 1001, ["*" + "*".join("ab" * 10) + f"{i}*" for i in range(1000)], None])
+def test_where_the_rules_of_a_project_cannot_be_followed_all_its_files_are_hidden(rules: list[str] | None) -> None:
+    ignore = Ignore([], rules)
+    [problem] = ignore.problems
+    assert "all files are hidden" in problem
+    assert ignore.hides("main.py")
+
+
+def test_a_name_that_is_no_unicode_is_matched_too() -> None:
+    assert Ignore([], ["private*"]).hides("private\udcff.py")
 
 
 # Secrets
