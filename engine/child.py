@@ -25,8 +25,8 @@ CRASH_WINDOW_S = 180.0
 CIRCUIT_S = 60.0  # how long it stays open; a crash right after opens it again
 SLOW = 20  # times the longest step
 FADES = 0.95  # of the longest step, at each one that was shorter
-GONE_S = 1.0  # for a killed worker to be gone, while nobody is heard: clients wait SILENCE_S for a sign of life
-HELD_S = 30.0  # how long the next one waits for the memory of one that is not: a driver may keep it from ending
+KILL_S = 0.5  # for a killed worker to end, while nobody is heard: less than a client waits for the answer to a Hello
+UNDEAD_S = 10.0  # after which one that a driver keeps from ending is a fault that the user has to know of
 RELOAD_S = 2.0  # a model that could not be loaded may have been repaired since; at least as long as the try took
 
 WORKER = (sys.executable, "-P", "-m", "caesura.engine.worker")
@@ -70,7 +70,7 @@ class Child:
         self._command = tuple(command)
         self._patience = patience
         self._process: subprocess.Popen[bytes] | None = None
-        self._leaving: subprocess.Popen[bytes] | None = None  # killed, and not gone yet
+        self._undead: subprocess.Popen[bytes] | None = None  # was killed and has not ended
         self._generation = 0
         self._progress = link.Progress(place.progress)
         self._seen = (0, 0.0)  # the counter, and when it last moved
@@ -97,7 +97,12 @@ class Child:
         return False
 
     def start_if_due(self, now: float) -> None:
-        if self.state != "loading" or self._process or now < self._start_at or self._waits(now):
+        if self.state != "loading" or self._process or now < self._start_at:
+            return
+        if self._undead and self._undead.poll() is None:  # it holds its memory: there are never two of them
+            if now - self._start_at > UNDEAD_S:
+                self.state, self._retry_at = "failed", now + RELOAD_S
+                self.message = f"The worker {self._undead.pid} was killed and does not end; restart the machine."
             return
         self._generation += 1
         path = self._place.link(self._generation)
@@ -156,22 +161,17 @@ class Child:
         self._plan_restart(now, why)
         return why
 
-    def kill(self) -> None:
-        """End the worker as a crash; `death` will report it."""
-        if self._process:
-            self._process.kill()
-
-    def stop(self) -> None:
+    def stop(self, wait_s: float = KILL_S) -> None:
         """End the worker, whatever it is doing. It holds nothing that has to be saved."""
         if self._process:
             self._process.kill()
             if self._process.stdin:
                 self._process.stdin.close()
-            try:
-                self._process.wait(GONE_S)
-            except subprocess.TimeoutExpired:
-                log.error("worker %d was killed and does not end", self._process.pid)
-                self._leaving = self._process
+            self._undead = self._process
+        if self._undead:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._undead.wait(wait_s)
+                self._undead = None
         if self.pidfd is not None:
             os.close(self.pidfd)
         if self.socket:
@@ -180,13 +180,6 @@ class Child:
                 self._place.link(self._generation).unlink()
         self._process = self.pidfd = self.socket = None
         self.state = "idle"
-
-    def _waits(self, now: float) -> bool:
-        """For the worker before, which still holds its memory."""
-        if self._leaving is None or self._leaving.poll() is not None or now - self._start_at > HELD_S:
-            self._leaving = None
-            return False
-        return True
 
     def _hung(self, now: float, live: bool) -> bool:
         count, since = self._seen

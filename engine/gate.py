@@ -22,7 +22,7 @@ log = logging.getLogger("caesura.engine")
 
 LOCAL, REMOTE = "local", "remote"  # ZAP's domains: which door
 ADDRESS = "inproc://zeromq.zap.01"
-TRIAL_S = 2.5  # meanwhile nobody else is heard, and a client takes who is silent for three seconds for stuck
+TRIAL_S = 2.5  # while nobody is heard: less than it takes a client to find that the engine hangs
 BURST = 64  # who waits is judged in turns, between which the engine does its work
 MAX_NAMED = 16  # keys that are named in the log: a stranger can make any number
 

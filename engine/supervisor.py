@@ -21,7 +21,7 @@ import zmq
 
 from caesura import models, pairing, wire
 from caesura.engine import link
-from caesura.engine.child import WORKER, Child, Patience
+from caesura.engine.child import UNDEAD_S, WORKER, Child, Patience
 from caesura.engine.clock import Clock
 from caesura.engine.front import Front
 from caesura.engine.ledger import Ledger
@@ -111,7 +111,7 @@ class Supervisor:
             while not self._finished(self._clock.now()):
                 self._turn()
         finally:
-            self._child.stop()
+            self._child.stop(UNDEAD_S)  # whoever has the lock next finds its memory free
             self._front.close()
             self._context.term()
             log.info("engine ended: %d jobs done", self._done)

@@ -285,15 +285,15 @@ DEFENCES = [
     # The worker
     Defence(
         "a worker that cannot be killed holds up nobody",
-        put(child, "GONE_S", 5.0),
-        test_processes.test_a_worker_that_cannot_be_killed_holds_up_nobody_but_the_next_one,
-        "assert .* < 3.0",
+        cut(child.Child, "stop", ("self._undead.wait(wait_s)", "self._undead.wait(2)")),
+        test_processes.test_beside_a_worker_that_cannot_be_killed_there_is_no_other_and_nobody_waits,
+        "assert .* < 1.0",
     ),
     Defence(
-        "the next worker waits for the memory of the one before",
-        cut(child.Child, "start_if_due", ("or self._waits(now)", "")),
-        test_processes.test_a_worker_that_cannot_be_killed_holds_up_nobody_but_the_next_one,
-        r"assert \d+ is None",
+        "there are never two workers",
+        cut(child.Child, "start_if_due", ("if self._undead and", "if False and")),
+        test_processes.test_beside_a_worker_that_cannot_be_killed_there_is_no_other_and_nobody_waits,
+        r"assert \('loading', \d+\) == ",
     ),
     # Folders and files of ours
     Defence(

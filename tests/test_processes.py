@@ -30,7 +30,7 @@ from caesura.engine.front import CannotListen, Front
 from caesura.engine.ledger import MAX_JOBS, MAX_PEERS, Ledger
 from caesura.engine.weights import write_manifest
 from caesura.server import engine
-from caesura.server.connection import SILENCE_S, Connection, Unanswered
+from caesura.server.connection import Connection, Unanswered
 from caesura.server.engine import Engine, EngineBusy, EngineFailed, EngineUnavailable
 
 from . import points
@@ -608,31 +608,35 @@ def test_a_worker_that_is_stuck_while_it_loads_is_killed_and_another_tries(runti
     worker.stop()
 
 
-def test_a_worker_that_cannot_be_killed_holds_up_nobody_but_the_next_one(runtime: Path) -> None:
+def test_beside_a_worker_that_cannot_be_killed_there_is_no_other_and_nobody_waits(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that hangs in a driver: no signal ends it until the driver lets it go."""
-    stubborn = ["sh", "-c", "exec sleep 60"]
-    worker = Child(zmq.Context.instance(), rendezvous.place("fake", "auto"), "fake", "auto", stubborn)
-    for let_go, now in ((True, 100.0), (False, 200.0)):
-        worker.demand(now)
-        worker.start_if_due(now)
-        process = worker._process
-        assert process
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(process, "kill", lambda: None)
-            began = time.monotonic()
-            worker.stop()
-            assert time.monotonic() - began < SILENCE_S
-        worker.demand(now)
-        worker.start_if_due(now + 29)
-        assert worker.pid is None
-        if let_go:
-            process.kill()
-            process.wait()
-        worker.start_if_due(now + (29 if let_go else 31))
-        assert worker.pid not in (None, process.pid)
+    sleeper = ["sh", "-c", "exec sleep 60"]
+    worker = Child(zmq.Context.instance(), rendezvous.place("fake", "auto"), "fake", "auto", sleeper)
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda self: None)
+    worker.demand(100.0)
+    worker.start_if_due(100.0)
+    first = worker._process
+    assert first
+    try:
+        began = time.monotonic()
+        assert worker.death(400.1, live=True) == "took too long to load its model"
+        assert time.monotonic() - began < engine.HELLO_S
+        worker.start_if_due(401.0)
+        assert (worker.state, worker.pid) == ("loading", None)
+        worker.start_if_due(412.0)
+        assert (worker.state, worker.pid) == ("failed", None)
+        assert "does not end" in worker.message
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait()
+        assert worker.demand(415.0)
+        worker.start_if_due(415.0)
+        assert worker.pid not in (None, first.pid)
+    finally:
+        monkeypatch.undo()
+        first.kill()
         worker.stop()
-        process.kill()
-        process.wait()
 
 
 def test_a_model_that_takes_long_to_be_refused_is_not_read_again_at_once(runtime: Path) -> None:

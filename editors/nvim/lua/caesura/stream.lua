@@ -108,8 +108,6 @@ end
 local function settle()
   if not proposal or not proposal.settled then
     return
-  elseif proposal.settled == 0 then
-    return clear()
   end
   proposal.texts[1] = proposal.texts[1]:sub(1, proposal.settled)
   refresh()
