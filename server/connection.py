@@ -14,7 +14,7 @@ from caesura.doors import Door
 from caesura.rendezvous import BUILD
 
 PING_S = 1.0
-SILENCE_S = 3.0
+SILENCE_S = 2.5  # as long as a worker that hangs has
 MAX_EVENTS = 1024  # of a connection that fails: more than a monitor keeps
 _CLOSED = zmq.EVENT_CLOSED  # nobody listens
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -96,9 +96,9 @@ class Connection:
 
     async def _ping(self, inbox: asyncio.Queue[wire.EngineMessage | Lost]) -> None:
         frame = wire.encode(wire.Ping())
-        while time.monotonic() - self._heard < SILENCE_S:
+        while (left := self._heard + SILENCE_S - time.monotonic()) > 0:
             self.send(frame)
-            await asyncio.sleep(PING_S)
+            await asyncio.sleep(min(PING_S, left))
         inbox.put_nowait(Lost())
 
     async def _watch(self, inbox: asyncio.Queue[wire.EngineMessage | Lost]) -> None:

@@ -825,12 +825,17 @@ async def test_a_schema_that_settings_name_is_not_sent_from_elsewhere(
             "schemas": [{"fileMatch": ["a.json"], "url": str(schema)}, {"fileMatch": ["b.json"], "url": "own.json"}]
         }
         editor.client.notify("workspace/didChangeConfiguration", {"settings": {"caesura": given}})
-        for name in ("a.json", "b.json"):
-            editor.open((project / name).as_uri(), '{\n  ""\n}', "json")
-            await asyncio.sleep(0.5)  # the schema is looked for meanwhile
-            where = {"textDocument": {"uri": (project / name).as_uri()}, "position": {"line": 1, "character": 3}}
-            await editor.client.call("textDocument/inlineCompletion", {**where, "context": {"triggerKind": 1}})
-    assert b"MARK_OF_THE_PROJECT" in desk.recorded
+        text, documents = '{\n  ""\n}', [{"uri": (project / name).as_uri()} for name in ("a.json", "b.json")]
+        for document in documents:
+            editor.open(document["uri"], text, "json")
+        async with asyncio.timeout(READY_S):
+            while b"MARK_OF_THE_PROJECT" not in desk.recorded:  # meanwhile both are looked for, the first one first
+                text += "\n"
+                for document in documents:
+                    change = {"textDocument": {**document, "version": len(text)}, "contentChanges": [{"text": text}]}
+                    editor.client.notify("textDocument/didChange", change)
+                    where = {"textDocument": document, "position": {"line": 1, "character": 3}}
+                    await editor.client.call("textDocument/inlineCompletion", {**where, "context": {"triggerKind": 1}})
     assert b"MARK_OF_A_DIARY" not in desk.recorded
 
 
