@@ -8,6 +8,8 @@ import hashlib
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -24,7 +26,7 @@ _MAX_SOCKET_PATH = 107  # bytes; what sun_path holds without its final NUL
 
 
 class NoPlace(Exception):
-    """The runtime folder cannot hold a socket; the message is a sentence for the user."""
+    """The runtime folder cannot hold what an engine needs there; the message is a sentence for the user."""
 
 
 class Holder(NamedTuple):
@@ -73,15 +75,27 @@ class Place:
             return Holder(int(pid), start) if pid.isdecimal() else Holder(0, "")
 
     def acquire(self) -> FileIO | None:
-        """Become the engine: the lock, held until the file is closed or the process ends; None when another has it."""
-        lock = FileIO(self.lock, "a+", opener=paths.own)
-        # A client that is just looking holds the lock for microseconds; an engine holds it for good.
-        if not locks.lock(lock, wait_s=0.5):
-            lock.close()
-            return None
-        lock.truncate(0)
-        lock.write(f"{os.getpid()} {started(os.getpid())}\n".encode())
+        """Become the engine: the lock, held until the file is closed or the process ends; None when another has it.
+        Raises NoPlace."""
+        with writing(self.lock):
+            lock = FileIO(self.lock, "a+", opener=paths.own)
+            # A client that is just looking holds the lock for microseconds; an engine holds it for good.
+            if not locks.lock(lock, wait_s=0.5):
+                lock.close()
+                return None
+            lock.truncate(0)
+            lock.write(f"{os.getpid()} {started(os.getpid())}\n".encode())
         return lock
+
+
+@contextmanager
+def writing(file: Path) -> Iterator[None]:
+    """A file of an engine, without which there is none. Raises NoPlace, as where the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        why = f"An engine cannot write to {file.parent}: {error.strerror}."
+        raise NoPlace(f"{why} Mend that, or set CAESURA_RUNTIME to another folder.") from error
 
 
 def place(model: str, device: str) -> Place:

@@ -145,8 +145,9 @@ class Child:
         self.state, self.message = "failed", message.message
         self._retry_at = now + max(RELOAD_S, now - self._seen[1])
 
-    def death(self, now: float, *, live: bool) -> str | None:
-        """Why the worker is gone, said once: it ended, or it hung and was killed here. `live`: it has jobs."""
+    def death(self, now: float, *, live: bool, overdue: bool = False) -> str | None:
+        """Why the worker is gone, said once: it ended, or it hung and was killed here. `live`: it has jobs; `overdue`:
+        one whose answer is not to be expected any more, whatever the worker does."""
         if self._process is None:
             return None
         code = self._process.poll()
@@ -154,6 +155,8 @@ class Child:
             why = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         elif self._hung(now, live):
             why = "made no progress and was killed" if self.state == "ready" else "took too long to load its model"
+        elif overdue:
+            why = "left a job without an answer and was killed"
         else:
             return None
         log.error("worker %d %s", self._process.pid, why)

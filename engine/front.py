@@ -44,7 +44,6 @@ class Front:
             raise CannotListen(
                 f"libzmq {zmq.zmq_version()} is too old; install pyzmq with libzmq {oldest} or a later one."
             )
-        self.dropped = 0  # messages that nobody could have meant
         self._context = context
         self._path = path
         self._backlogs: dict[bytes, _Backlog] = {}
@@ -86,15 +85,13 @@ class Front:
         if not refuses:
             raise CannotListen(f"A stranger was not refused at {address}, so the engine does not listen; report this.")
 
-    def receive(self) -> tuple[bytes, wire.ClientMessage] | None:
-        """The next well-formed message, if one has arrived; the others are counted."""
+    def receive(self) -> tuple[bytes, wire.ClientMessage | None] | None:
+        """The next message, if one has arrived, and whose; None in its place where nobody could have meant it."""
         self._gate.answer()
-        while (arrived := self._arrived()) is not None:
-            door, frames = arrived
-            if len(frames) == 2 and (message := self._read(door, frames[1])):
-                return bytes([door]) + frames[0].bytes, message
-            self.dropped += 1
-        return None
+        if (arrived := self._arrived()) is None:
+            return None
+        door, frames = arrived
+        return bytes([door]) + frames[0].bytes, self._read(door, frames[1]) if len(frames) == 2 else None
 
     def paired(self, peer: bytes) -> bool:
         """Whether it is on another machine."""

@@ -13,6 +13,7 @@ MAX_PEERS = 128  # 64 editors, each of which may have given up a connection whos
 MAX_JOBS = 64  # of all peers together
 ELSEWHERE = 4  # paired machines have places of their own, a fourth as many of each: they take none of those above
 MAX_JOBS_OF_PEER = wire.Limits().jobs
+OVERDUE_S = 30.0  # a worker takes a job and ends it between two steps, each of ten seconds at most (child.Patience)
 SUSPECT_S = 600.0  # how long a job that was live at a crash is remembered
 MAX_SUSPECTS = 256
 CRASHES_OF_A_POISON = 2
@@ -61,6 +62,10 @@ class Ledger:
 
     def live(self) -> list[Job]:
         return [job for job in self.jobs() if job.forwarded]
+
+    def overdue(self, now: float) -> bool:
+        """Whether a job has no answer so long after its deadline that the worker must have lost it."""
+        return any(job.remaining_ms(now) < -1000 * OVERDUE_S for job in self.live())
 
     # Peers
 

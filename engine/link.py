@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from caesura import paths
+from caesura import paths, rendezvous
 
 _COUNTER = struct.Struct("=Q")
 
@@ -91,10 +91,10 @@ def pair(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
 
 class Progress:
     """A counter that the worker moves and the supervisor reads: it sees a hang that no socket shows, such as a thread
-    that holds the GIL for ever."""
+    that holds the GIL for ever. Raises rendezvous.NoPlace."""
 
     def __init__(self, path: Path) -> None:
-        with open(path, "a+b", buffering=0, opener=paths.own) as file:
+        with rendezvous.writing(path), open(path, "a+b", buffering=0, opener=paths.own) as file:
             file.truncate(_COUNTER.size)
             if hasattr(os, "posix_fallocate"):  # or the first tick on a full disk would be a SIGBUS
                 os.posix_fallocate(file.fileno(), 0, _COUNTER.size)

@@ -91,7 +91,7 @@ class Supervisor:
         self._clock = Clock()
         self._started = self._last_lease = self._last_job = self._clock.now()
         self._done = 0
-        self._dropped = 0
+        self._dropped = 0  # messages that nobody could have meant
         self._announced = ("loading", "")
         self._stop_asked = False
         self._stop_at: float | None = None  # when a drain ends, whatever is still running
@@ -158,7 +158,7 @@ class Supervisor:
             peer, message = received
             if isinstance(message, wire.Hello):
                 self._greet(peer, message, now)
-            elif self._ledger.hear(peer, now):
+            elif message and self._ledger.hear(peer, now):
                 self._answer(peer, message, now)
             else:
                 self._dropped += 1
@@ -276,7 +276,7 @@ class Supervisor:
                 self._fail(peer, found.request.job, "engine_lost", why)
 
     def _bury_worker(self, now: float) -> None:
-        if self._child.death(now, live=bool(self._ledger.live())):
+        if self._child.death(now, live=bool(self._ledger.live()), overdue=self._ledger.overdue(now)):
             for job in self._ledger.crash(now):
                 self._fail(job.peer, job.request.job, "engine_lost", "The engine stopped in the middle of the job.")
 
@@ -379,7 +379,7 @@ class Supervisor:
             live=len(self._ledger.live()),
             queued=len(self._ledger.waiting()),
             done=self._done,
-            dropped=self._dropped + self._front.dropped,
+            dropped=self._dropped,
             restarts=child.restarts,
             memory_mb=_memory_mb(os.getpid()) or 0.0,
             worker_memory_mb=_memory_mb(child.pid) if child.pid else None,

@@ -394,8 +394,8 @@ def heard(
 ) -> wire.ClientMessage | None:
     """What the engine makes of a message, None where it hears nothing or does not take it."""
     found.send(wire.encode(message))
-    deadline, dropped = time.monotonic() + wait_s, front.dropped
-    while time.monotonic() < deadline and front.dropped == dropped:
+    deadline = time.monotonic() + wait_s
+    while time.monotonic() < deadline:
         if received := front.receive():
             return received[1]
         time.sleep(0.001)
