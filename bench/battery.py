@@ -5,7 +5,8 @@
 Every case has a fresh server. A server survives a case if it reads what is sent, answers a valid request afterwards (or
 has ended, where the case asks for that) and has grown by no more memory than the case allows. It keeps a rule if all
 cases of that rule pass whole. FOLDER is a virtual environment into which `pip install python-lsp-server pygls ruff`
-was run; without it only ours is measured, with an engine that answers at once. In memory the suite plays all cases.
+was run; without it only ours is measured, with an engine that answers at once. In memory, in a thread of this process,
+ours has no memory of its own that could be measured.
 """
 
 import argparse
@@ -25,7 +26,7 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 
 from faults import play as player  # noqa: E402
 from faults.cases import RULES, cases  # noqa: E402
-from faults.play import Peer, Stdio, play, stdio, tcp  # noqa: E402
+from faults.play import Peer, Stdio, in_memory, play, stdio, tcp  # noqa: E402
 
 HOVER = "textDocument/hover"
 AT_ONCE = 3  # servers: most of the time is waiting
@@ -35,7 +36,7 @@ Report = dict[str, Any]
 
 def peers(folder: Path | None) -> dict[str, Peer]:
     """By name."""
-    found = {"caesura lsp": Peer(stdio), "caesura lsp --tcp": Peer(tcp)}
+    found = {"caesura lsp": Peer(stdio), "caesura lsp --tcp": Peer(tcp), "caesura lsp in memory": Peer(in_memory)}
     if folder is not None:
         run = folder.resolve() / "bin"
         commands = {

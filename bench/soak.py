@@ -3,10 +3,9 @@
     python bench/soak.py [--minutes 30] [--json] [--out bench/results/soak.json]
 
 The processes of kills.py. Every minute the worker is killed, every fifth the supervisor. Resident memory, descriptors
-and threads of the language server, and of the supervisor while it lives, are read every five seconds; the slope is of
-least squares, without the first minute. What they grow by a minute is the median slope between any two samples of the
-second half, which a few high samples do not move. Ends with 1 where that is over its bound, an answer was of another
-text, or a process is left behind.
+and threads of the language server, and of supervisor and worker while they live, are read every five seconds. What they
+grow by a minute is the median slope between any two samples of the second half of one life, which a few high samples do
+not move. Ends with 1 where that is over its bound, an answer was of another text, or a process is left behind.
 """
 
 import argparse
@@ -17,7 +16,8 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -28,11 +28,11 @@ sys.path.insert(0, str(HERE.parent))
 from caesura.server.engine import Engine
 from tests.kills import FAKE, KEY_S, Typist, editor, orphans
 
-PROCESSES = ("server", "supervisor")
+PROCESSES = ("server", "supervisor", "worker")
 SAMPLE_S = 5.0
 KILL_S = 60.0
-WARM_S = 60.0
 LASTS = 5  # workers that a supervisor outlives
+SHORT = 6  # samples: a life with fewer says nothing
 # A minute. Half an hour of 30 kills had 0.02 MiB at most, and no descriptor or thread: one descriptor left by each
 # supervisor that dies is twice the bound, one by each worker ten times, a megabyte a minute five times.
 BOUNDS = {"mib": 0.2, "descriptors": 0.1, "threads": 0.1}
@@ -59,7 +59,8 @@ async def type_on(typist: Typist, until: float) -> int:
 
 
 async def soak(runtime: Path, minutes: float) -> Report:
-    server, supervisors, kills = list[Sample](), dict[int, list[Sample]](), 0
+    lives: dict[str, dict[int, list[Sample]]] = {name: defaultdict(list) for name in PROCESSES}
+    kills = 0
     watcher = Engine(client="soak", model="typed", command=[sys.executable, "-P", str(FAKE), "typed"])
     async with editor() as typist:
         await typist.start()
@@ -71,42 +72,41 @@ async def soak(runtime: Path, minutes: float) -> Report:
             await asyncio.sleep(SAMPLE_S)
             await watcher.ready(60)
             status = await watcher.status()
-            server.append(sample(typist.client.process.pid, began))
-            supervisors.setdefault(status.pid, []).append(sample(status.pid, began))
+            pids = (typist.client.process.pid, status.pid, status.worker_pid)
+            for name, pid in zip(PROCESSES, pids, strict=True):
+                if pid:
+                    lives[name][pid].append(sample(pid, began))
             if time.monotonic() - began > KILL_S * (kills + 1) and status.worker_pid:
                 kills += 1
                 os.kill(status.worker_pid if kills % LASTS else status.pid, signal.SIGKILL)
         fills = await typing
         await watcher.close()
-    longest = max(supervisors.values(), key=len)
     return {
         **{"minutes": minutes, "kills": kills, "keys": typist.keys, "fills": fills, "crossed": typist.crossed},
-        "server": trend(server),
-        "supervisor": trend(longest),
+        **{name: trend(lives[name].values()) for name in PROCESSES},
         **{"stale": typist.stale, "orphans": await orphans(runtime)},
     }
 
 
-def trend(samples: list[Sample]) -> Report:
-    seconds, *columns = zip(*[s for s in samples if s[0] > WARM_S] or samples, strict=True)
-    memory, descriptors, threads = columns
-    slope = statistics.linear_regression(seconds, memory).slope if len(seconds) > 1 else 0.0
+def trend(lives: Collection[list[Sample]]) -> Report:
+    """Of a process that lives once or is killed. Memory at first and at last is of its longest life."""
+    lives = [life for life in lives if len(life) >= SHORT]
+    longest = max(lives, key=len)
+    _, _, descriptors, threads = zip(*(sample for life in lives for sample in life), strict=True)
     return {
-        "samples": len(seconds),
-        "mib": [round(memory[0], 2), round(memory[-1], 2)],
-        "mib_an_hour": round(3600 * slope, 2),
+        "lives": len(lives),
+        "samples": sum(map(len, lives)),
+        "mib": [round(longest[0][1], 2), round(longest[-1][1], 2)],
         "descriptors": [min(descriptors), max(descriptors)],
         "threads": [min(threads), max(threads)],
-        "a_minute": {
-            name: round(60 * growth(seconds, column), 3) for name, column in zip(BOUNDS, columns, strict=True)
-        },
+        "a_minute": {name: round(60 * growth(lives, column), 3) for column, name in enumerate(BOUNDS, 1)},
     }
 
 
-def growth(seconds: Sequence[float], amounts: Sequence[float]) -> float:
-    """A second, in the second half: the median over pairs of samples."""
-    late = list(zip(seconds, amounts, strict=True))[len(seconds) // 2 :]
-    return statistics.median([(b - a) / (t - s) for (s, a), (t, b) in combinations(late, 2)] or [0.0])
+def growth(lives: Sequence[list[Sample]], column: int) -> float:
+    """A second, in the second half of a life: the median over pairs of samples."""
+    pairs = (pair for life in lives for pair in combinations(life[len(life) // 2 :], 2))
+    return statistics.median((float(b[column]) - a[column]) / (b[0] - a[0]) for a, b in pairs)
 
 
 def growing(found: Report) -> list[str]:
@@ -118,8 +118,8 @@ def picture(report: Report) -> str:
     rows = [
         [
             name,
+            report[name]["lives"],
             *report[name]["mib"],
-            report[name]["mib_an_hour"],
             report[name]["a_minute"]["mib"],
             *report[name]["descriptors"],
             *report[name]["threads"],
@@ -128,9 +128,9 @@ def picture(report: Report) -> str:
     ]
     head = [
         "",
+        "lives",
         "MiB at first",
         "at last",
-        "MiB an hour",
         "MiB a minute",
         "descriptors least",
         "most",

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import zmq
+import zmq.asyncio
 
 CALL = "import socket; s = socket.socket(); s.settimeout(0.1); s.connect_ex(('192.0.2.1', 9))"
 ASK = "import socket\ntry: socket.getaddrinfo('example.invalid', 9)\nexcept OSError: pass"
@@ -33,6 +35,26 @@ def test_a_call_of_this_process_is_noticed(record: Path) -> None:
         caller.settimeout(0.1)
         caller.connect_ex(("192.0.2.1", 9))
     assert "socket.connect 192.0.2.1" in record.read_text()
+
+
+@pytest.mark.parametrize("context", [zmq.Context, zmq.asyncio.Context])
+@pytest.mark.parametrize(
+    ("method", "address", "host"),
+    [
+        ("connect", "tcp://192.0.2.1:9", "192.0.2.1"),
+        ("connect", "tcp://127.0.0.1:0;192.0.2.1:9", "192.0.2.1"),
+        ("connect", "tcp://[2001:db8::1]:9", "2001:db8::1"),
+        ("bind", "tcp://0.0.0.0:*", "0.0.0.0"),
+        ("bind", "tcp://*:*", "*"),
+    ],
+)
+async def test_what_libzmq_is_told_in_this_process_is_noticed(
+    record: Path, context: type[zmq.Context[zmq.Socket[bytes]]], method: str, address: str, host: str
+) -> None:
+    with context() as found, found.socket(zmq.DEALER) as caller:
+        caller.linger, caller.ipv6 = 0, True
+        getattr(caller, method)(address)
+    assert record.read_text().startswith(f"zmq.{method} {host} by the suite: tests/test_audit.py::")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are heard by LD_PRELOAD")
@@ -61,4 +83,8 @@ def test_calls_on_this_machine_are_none(record: Path, tmp_path: Path) -> None:
         server.listen()
         caller.connect(str(tmp_path / "s"))
     subprocess.run([sys.executable, "-c", LOCAL], check=True, env=dict(os.environ))
+    with zmq.Context() as context, context.socket(zmq.DEALER) as caller:
+        caller.linger, caller.ipv6 = 0, True
+        for address in ("tcp://127.0.0.1:*", "tcp://[::1]:9", f"ipc://{tmp_path}/x", "inproc://x", "tcp://localhost:9"):
+            (caller.bind if "*" in address else caller.connect)(address)
     assert not record.exists()

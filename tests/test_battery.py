@@ -7,19 +7,16 @@ import time
 from collections.abc import Callable
 
 import pytest
+from lsprotocol import types
 
-from caesura.server import transport
+from caesura.server import framing, transport
 
-from .faults.cases import RULES, Case, cases, hello, say
-from .faults.play import Line, Memory, Peer, play, stdio, tcp
-from .faults.served import make
+from .faults.cases import RULES, URI, Case, cases, hello, opened, say
+from .faults.play import Client, Line, Peer, in_memory, play, stdio, tcp
+from .faults.served import SLOW, make
 
 CASES = {case.name: case for case in cases("textDocument/inlineCompletion")}
 PROCESSES = ("JSON that is malformed", "shutdown and exit", "the client closes", "a client that does not read")
-
-
-def in_memory() -> Line:
-    return Memory(make().server.serve)
 
 
 def assert_passes(case: Case, peer: Peer) -> None:
@@ -44,6 +41,26 @@ def test_in_memory(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", PROCESSES)
 def test_in_a_process(name: str, start: Callable[[], Line]) -> None:
     assert_passes(CASES[name], Peer(start))
+
+
+def test_of_noise_that_begins_no_message_little_is_kept() -> None:
+    framer = framing.Framer()
+    for _ in range(20):
+        assert list(framer.feed(b"x" * transport.CHUNK)) == []
+    assert framer.held <= framing.MAX_HEADER
+
+
+def test_a_request_that_waits_at_shutdown_is_cancelled() -> None:
+    where = {"textDocument": {"uri": URI}, "position": {"line": 0, "character": 0}, "context": {"triggerKind": 1}}
+    waits = say("textDocument/inlineCompletion", where, id=1)
+    line = in_memory()
+    client = Client(line)
+    try:
+        client.send([hello(initializationOptions={"stats": False}), opened(SLOW), waits, say("shutdown", id="bye")])
+        assert client.wait(1, "bye")
+        assert client.responses[1] == [(True, types.LSPErrorCodes.RequestCancelled)]
+    finally:
+        line.kill()
 
 
 def unread(size: int, number: int) -> tuple[int, int]:

@@ -1,7 +1,6 @@
 """Whoever calls another machine, or asks a name server for one, is written down: processes that the suite starts by
-calls.c, which is preloaded into them, and the suite's own by Python's audit events, since it runs already.
-
-In the suite's own process what libzmq connects to is not heard; where there is no Linux, only this process is.
+calls.c, which is preloaded into them, and the suite's own, since it runs already, by Python's audit events and at the
+two methods by which libzmq is given an address. Where there is no Linux, only this process is heard.
 """
 
 import ipaddress
@@ -10,7 +9,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import zmq
 
 RECORD = "CAESURA_TEST_CONNECTIONS"  # the file that they are written to
 OWN = {"", "localhost", os.uname().nodename}
@@ -24,6 +27,8 @@ def listen() -> Path:
     if sys.platform == "linux":
         preload(Path(__file__).with_suffix(".c"), folder)
     sys.addaudithook(_heard)
+    for method in ("connect", "bind"):
+        setattr(zmq.Socket, method, _through(getattr(zmq.Socket, method)))
     return folder / "connections"
 
 
@@ -49,6 +54,23 @@ def _heard(event: str, arguments: tuple[object, ...]) -> None:
         host = _other((arguments[0],))
     else:
         return
+    _write(event, host)
+
+
+def _through(real: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of a socket of libzmq, which asyncio's sockets have from it."""
+
+    def method(self: zmq.Socket[Any], address: str) -> Any:
+        transport, _, rest = address.partition("://")
+        if transport not in ("inproc", "ipc"):
+            host = rest.rpartition(";")[2].rpartition(":")[0].strip("[]")  # behind its own end, which may be given
+            _write(f"zmq.{real.__name__}", _other((host,)))
+        return real(self, address)
+
+    return method
+
+
+def _write(event: str, host: str) -> None:
     if host and (record := os.environ.get(RECORD)):
         with Path(record).open("a") as file:
             file.write(f"{event} {host} by the suite: {os.environ.get('PYTEST_CURRENT_TEST')}\n")

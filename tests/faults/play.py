@@ -174,6 +174,12 @@ def tcp() -> Line:
     return Tcp([sys.executable, "-P", str(SERVED), "--tcp"])
 
 
+def in_memory() -> Line:
+    from .served import make
+
+    return Memory(make().server.serve)
+
+
 @dataclass(frozen=True)
 class Peer:
     """A server to play to: how to start it, which request it knows, and whether what it answers to it is `ours`."""
