@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from caesura.engine import checkpoint as checkpoints
 from caesura.engine.checkpoint import INDEX, SINGLE, Checkpoint, headers
 from caesura.engine.weights import WeightsError
 from caesura.kernels import fp8, nvfp4
@@ -190,6 +191,10 @@ def load(folder: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    return whole(tmp_path)
+
+
+def whole(tmp_path: Path) -> Path:
     tensors = {"norm": random(K), **dense("a", random(N, K))[0]}
     tensors |= fp8_rows("b", random(N, K))[0] | nvfp4_packed("c", random(N, K))[0]
     for e in range(2):
@@ -322,6 +327,12 @@ def test_a_broken_checkpoint_is_refused_in_a_sentence(folder: Path, case: str) -
     assert "\n" not in said
     assert said.endswith(".")
     assert len(said) < 600
+
+
+def test_a_huge_index_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "MAX_INDEX", (folder / INDEX).stat().st_size - 1)
+    with pytest.raises(WeightsError, match=r"index.json is damaged"):
+        load(folder)
 
 
 def test_an_empty_folder_is_no_checkpoint(tmp_path: Path) -> None:

@@ -21,8 +21,7 @@ from caesura.server.workspace import Workspace
 
 from . import test_battery as battery
 from .faults import play
-from .faults.play import Memory, Peer
-from .faults.served import make
+from .faults.play import Peer
 from .test_battery import little_room  # noqa: F401 (a fixture)
 
 Patch = Callable[[object, str, Any], None]
@@ -212,7 +211,7 @@ def test_a_defence_that_is_removed_is_missed(
     monkeypatch.setattr(transport, "PARENT_POLL_S", 0.05)
     logging.getLogger("pygls").setLevel(logging.NOTSET)
     remove(lambda owner, name, value: monkeypatch.setattr(owner, name, value, raising=False))
-    verdict = play.play(battery.CASES[case], Peer(lambda: Memory(make().server.serve)))
+    verdict = play.play(battery.CASES[case], Peer(play.in_memory))
     assert re.search(trouble, " ".join(verdict.survival + verdict.conduct)), verdict
 
 

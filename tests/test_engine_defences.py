@@ -1,5 +1,6 @@
 """The list of defences of the engine, of its wire, of files and of models: without any one of them, a test of the
-suite fails, and in the way that is named here. Those of the language server are in test_defences.py.
+suite fails, and in the way that is named here. Those of the language server that a case of the battery misses are in
+test_defences.py.
 """
 
 import asyncio
@@ -13,29 +14,55 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import Phase
 from pathspec import GitIgnoreSpec
+from pygls.protocol import LanguageServerProtocol
 
-from caesura import doors, logs, pairing, paths, wire
+from caesura import doors, logs, pairing, paths, rendezvous, wire
 from caesura.commands.source import Source
-from caesura.engine import canary, child, gate, models, tokenizer, weights
+from caesura.engine import canary, checkpoint, child, gate, models, supervisor, tokenizer, tokenizer_file, weights
+from caesura.engine import front as fronts
 from caesura.engine import ledger as ledgers
+from caesura.engine.clock import Clock
+from caesura.engine.faults import Faults
 from caesura.engine.front import Front
 from caesura.engine.gate import Gate
 from caesura.engine.ledger import Ledger
 from caesura.engine.models import block_llama
 from caesura.engine.scheduler import Scheduler
+from caesura.engine.supervisor import Supervisor
 from caesura.engine.tokenizer import Tokenizer
 from caesura.pairing import Pairs, Remote
-from caesura.server import completion, fill, gaps, globs, json_scaffold, launch, outline, privacy, structured, warm
+from caesura.server import (
+    completion,
+    fill,
+    gaps,
+    globs,
+    json_scaffold,
+    launch,
+    loopback,
+    outline,
+    privacy,
+    structured,
+    warm,
+)
+from caesura.server.canvases import Canvases
 from caesura.server.files import Files, Texts
+from caesura.server.framing import Framer
 from caesura.server.privacy import Ignore
+from caesura.server.protocol import Rules
 from caesura.server.schema_files import SchemaFiles
+from caesura.server.typing import Typing
+from caesura.server.warm import WarmCanvas
 
 from . import (
+    test_battery,
     test_canary,
+    test_checkpoint,
     test_cli,
     test_completion,
     test_doors,
@@ -43,7 +70,9 @@ from . import (
     test_files,
     test_fill,
     test_hostile_project,
+    test_interleavings,
     test_json_edits,
+    test_loopback,
     test_models,
     test_neighbours,
     test_privacy,
@@ -52,6 +81,7 @@ from . import (
     test_schema_files,
     test_secrets,
     test_structured,
+    test_supervisor,
     test_tokenizer,
     test_typing,
     test_weights,
@@ -59,10 +89,12 @@ from . import (
 )
 from .test_cli import source  # noqa: F401 (a fixture, as the next ones)
 from .test_hostile_project import hostile  # noqa: F401
+from .test_loopback import few, listener  # noqa: F401
 from .test_models import folder  # noqa: F401
 from .test_processes import runtime  # noqa: F401
 from .test_remote import front, home, laptop  # noqa: F401
 from .test_schema_files import project  # noqa: F401
+from .test_supervisor import alone  # noqa: F401
 
 Remove = Callable[[pytest.MonkeyPatch], None]
 NOT_RAISED = "DID NOT RAISE"
@@ -84,16 +116,16 @@ def cut(owner: Any, name: str, *changes: tuple[str, str]) -> Remove:
     return remove
 
 
-def lenient(pattern: str, new: str) -> Remove:
-    """The wire as it would be if its file said `new` wherever it says `pattern`."""
+def lenient(pattern: str, new: str, module: ModuleType = wire) -> Remove:
+    """A module as it would be if its file said `new` wherever it says `pattern`."""
 
     def remove(patch: pytest.MonkeyPatch) -> None:
-        text, times = re.subn(pattern, new, inspect.getsource(wire))
+        text, times = re.subn(pattern, new, inspect.getsource(module))
         assert times, f"{pattern!r} is not what defends any more"
-        made = {"__name__": wire.__name__}
+        made = {"__name__": module.__name__}
         exec(compile(text, "without", "exec"), made)  # noqa: S102
         for name, value in made.items():
-            patch.setattr(wire, name, value, raising=False)
+            patch.setattr(module, name, value, raising=False)
 
     return remove
 
@@ -196,12 +228,49 @@ DEFENCES = [
         test_processes.test_an_old_libzmq_is_told_in_a_sentence,
         NOT_RAISED,
     ),
+    # What an editor's end may do
+    Defence(
+        "of noise that begins no message little is kept",
+        cut(Framer, "_header", ("del self._buffer[:-MAX_HEADER]", "")),
+        test_battery.test_of_noise_that_begins_no_message_little_is_kept,
+        r"assert \d+ <= ",
+    ),
+    Defence(
+        "a shutdown cancels what waits",
+        put(Rules, "lsp_shutdown", LanguageServerProtocol.lsp_shutdown),
+        test_battery.test_a_request_that_waits_at_shutdown_is_cancelled,
+        r"assert \[\(False",
+    ),
+    Defence(
+        "so many strangers may be silent at a port",
+        both(put(loopback, "MAX_GUESTS", 1 << 30), put(test_loopback, "SOON_S", 0.2)),
+        test_loopback.test_a_crowd_of_silent_ones_is_bounded_and_keeps_nobody_out,
+        "assert False",
+    ),
+    Defence(
+        "and for so long",
+        both(cut(loopback, "_says", ("timeout(GREETING_S)", "timeout(None)")), put(test_loopback, "SOON_S", 0.2)),
+        test_loopback.test_who_says_nothing_keeps_nobody_waiting_and_is_closed,
+        "assert False",
+    ),
+    Defence(
+        "of strangers so many are named",
+        put(gate, "MAX_NAMED", 1 << 30),
+        test_supervisor.test_a_crowd_of_strangers_does_not_fill_the_log,
+        "assert 100 == 16",
+    ),
     # What a client may ask for
     Defence(
         "frames have a limit",
         cut(Front, "_add", ("socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_FRAME)", "")),
         test_processes.test_of_a_frame_that_is_too_large_nothing_is_read,
         r"\[True, True\] == \[True, False\]",
+    ),
+    Defence(
+        "a flood has its turns, also one that means nothing",
+        cut(Supervisor, "_hear_clients", ("for _ in range(BURST):", "while True:")),
+        test_supervisor.test_a_flood_that_means_nothing_gets_no_longer_turns_than_others,
+        r"assert \d+ <= 64",
     ),
     *(
         Defence(
@@ -223,6 +292,49 @@ DEFENCES = [
             ),
             ("numbers have a bound", lenient(r", le=[^)]+", ""), NOT_RAISED, {"deadline_ms": float("inf")}),
             ("numbers are not negative", lenient(r"ge=0, ", ""), NOT_RAISED, {"seed": -1}),
+        )
+    ),
+    Defence(
+        "a message is one frame",
+        cut(Front, "receive", (" if len(frames) == 2 else None", "")),
+        test_supervisor.test_of_a_message_with_too_many_frames_nothing_is_read,
+        r"Hello\(.* is None",
+    ),
+    Defence(
+        "nothing counts before a hello",
+        cut(Ledger, "hear", ("return known is not None", "return True")),
+        test_supervisor.test_nothing_counts_before_a_hello,
+        r"\[Status\(.* == \[\]",
+    ),
+    Defence(
+        "another protocol is not spoken",
+        cut(Supervisor, "_greet", ("hello.protocol != wire.PROTOCOL", "False")),
+        test_supervisor.test_a_client_of_another_protocol_is_told_and_has_no_lease,
+        "== .'failed', True",
+    ),
+    Defence(
+        "a job is taken once",
+        cut(Supervisor, "_admit", ("if self._ledger.find(peer, request.job):", "if False:")),
+        test_supervisor.test_a_job_that_is_sent_twice_is_taken_once,
+        "assert 2 == 1",
+    ),
+    Defence(
+        "a client that is silent is gone (leases)",
+        cut(Ledger, "silent", ("now - peer.heard > lease_s", "False")),
+        test_supervisor.test_a_client_that_says_nothing_for_three_seconds_is_gone_with_its_jobs,
+        "assert not ",
+    ),
+    *(
+        Defence(
+            f"a client that reads nothing is given up: {name}",
+            put(fronts, limit, 1 << 30),
+            test_supervisor.test_a_client_that_reads_nothing_is_given_up,
+            r"\[\] == \[b'peer'\]",
+            {"jobs": jobs, "seconds": seconds},
+        )
+        for name, limit, jobs, seconds in (
+            ("after so long", "MAX_SLOW_S", 1, fronts.MAX_SLOW_S),
+            ("after so much", "MAX_BACKLOG", fronts.MAX_BACKLOG, 0.0),
         )
     ),
     Defence(
@@ -282,6 +394,18 @@ DEFENCES = [
         test_files.test_of_a_workspace_that_is_not_trusted_no_setting_reveals_what_is_hidden,
         "assert False",
     ),
+    Defence(
+        "a text that has stopped the engine is refused for a while only",
+        put(ledgers, "SUSPECT_S", float("inf")),
+        test_supervisor.test_a_text_that_stopped_the_engine_twice_is_let_in_again_after_ten_minutes,
+        "True, False, False",
+    ),
+    Defence(
+        "of such texts so many are remembered",
+        put(ledgers, "MAX_SUSPECTS", 1 << 30),
+        test_supervisor.test_of_the_texts_that_stopped_the_engine_the_latest_256_are_remembered,
+        "assert False",
+    ),
     # The worker
     Defence(
         "a worker that cannot be killed holds up nobody",
@@ -295,12 +419,105 @@ DEFENCES = [
         test_processes.test_beside_a_worker_that_cannot_be_killed_there_is_no_other_and_nobody_waits,
         r"assert \('loading', \d+\) == ",
     ),
+    Defence(
+        "a worker that makes no progress is killed",
+        cut(child.Child, "death", ("elif self._hung(now, live):", "elif False:")),
+        test_processes.test_how_long_a_worker_may_be_silent_depends_on_the_machine,
+        "None == 'made no progress and was killed'",
+        {"step": 0.03, "most": 2.5, "made": 0, "live": True},
+    ),
+    Defence(
+        "time in which the engine does not run is nobody's silence",
+        cut(Clock, "now", ("max(0.0, self._last - last - LAPSE_S)", "0.0")),
+        test_processes.test_time_stands_still_with_its_process,
+        "< 0.3",
+    ),
+    Defence(
+        "a worker that goes on and never answers is replaced",
+        put(Ledger, "overdue", lambda *_: False),
+        test_supervisor.test_a_worker_that_goes_on_and_never_answers_is_replaced_and_its_jobs_are_answered,
+        r"== \(132 <= 131\)",
+    ),
+    Defence(
+        "an answer that breaks the contract ends its job",
+        cut(Supervisor, "_relay", ("self._give_up(peer, frame)", "")),
+        test_supervisor.test_an_answer_that_nobody_can_read_ends_its_job_and_no_other,
+        "not enough values to unpack",
+    ),
+    *(
+        Defence(
+            f"a worker that always ends is not always started: {name}",
+            remove,
+            test_supervisor.test_a_worker_that_always_ends_is_started_after_pauses_then_not_for_a_minute,
+            says,
+        )
+        for name, remove, says in (
+            ("pauses", put(child, "BACKOFF_S", (0.0, 0.0)), r"assert \d+ is None"),
+            ("the circuit", cut(child.Child, "_plan_restart", ("recent >= QUICK_CRASHES", "False")), "'loading'"),
+            ("for a minute", put(child, "CIRCUIT_S", 0.0), r"\[True, .*\] == \[False, True\]"),
+            ("and no longer", put(child, "CIRCUIT_S", 1e9), r"\[False, False\] == \[False, True\]"),
+        )
+    ),
+    Defence(
+        "a model that nobody uses is unloaded",
+        cut(Supervisor, "_look_at_the_clock", ("now - self._last_job > self._settings.unload_s", "False")),
+        test_supervisor.test_a_model_that_nobody_asks_for_five_minutes_is_unloaded,
+        "'ready' == 'idle'",
+    ),
+    Defence(
+        "where memory has run out half as many jobs run together",
+        cut(Faults, "out_of_memory", ("jobs // 2", "jobs")),
+        test_faults.test_it_is_half_of_those_that_ran_together_that_run_on,
+        "assert 5 == 2",
+    ),
+    Defence(
+        "a worker that fails too often makes room for another",
+        cut(Faults, "count", ("if len(self._when) == FAULTS and", "if False and")),
+        test_faults.test_three_faults_in_a_minute_ask_for_another_process,
+        NOT_RAISED,
+    ),
+    Defence(
+        "an engine that cannot work ends",
+        put(supervisor, "FAILED_EXIT_S", float("inf")),
+        test_supervisor.test_an_engine_that_cannot_work_ends_when_its_clients_have_left,
+        "assert False",
+    ),
+    Defence(
+        "a second signal ends at once",
+        cut(Supervisor, "_catch_signals", ("if self._stop_asked:", "if False:")),
+        test_supervisor.test_a_second_signal_ends_at_once,
+        r"\[\] == \[143\]",
+    ),
     # Folders and files of ours
     Defence(
         "one process is the engine (flock)",
         put(fcntl, "flock", lambda *_: None),
         test_processes.test_one_process_at_a_time_is_the_engine,
         "is None",
+    ),
+    Defence(
+        "an engine removes no socket but its own",
+        cut(Front, "close", ("(found.st_ino, found.st_dev) == (self._bound.st_ino, self._bound.st_dev)", "True")),
+        test_supervisor.test_an_engine_that_ends_leaves_the_socket_of_the_next_one,
+        "False, False",
+    ),
+    Defence(
+        "a process that has taken over a pid is not killed",
+        cut(rendezvous, "kill", ("if started(holder.pid) != holder.started:", "if False:")),
+        test_supervisor.test_a_process_that_has_taken_over_a_pid_is_not_killed,
+        r"\[True, .*\] == \[False, True\]",
+    ),
+    Defence(
+        "the sockets are the user's own (umask)",
+        cut(supervisor, "serve", ("os.umask(0o077)", "")),
+        test_supervisor.test_the_socket_is_the_users_own_whatever_others_may_read_by_default,
+        r"\['0o[1-7]+'\] == \['0o0'\]",
+    ),
+    Defence(
+        "a log has a limit",
+        put(launch, "MAX_LOG", 1 << 60),
+        test_supervisor.test_a_log_that_has_grown_long_is_put_aside,
+        "== 0",
     ),
     Defence(
         "a folder is no link",
@@ -485,6 +702,22 @@ DEFENCES = [
         test_files.test_what_is_long_or_no_text_or_no_file_is_not_read,
         r"\['long.py', 'good.py'\] == ",
     ),
+    *(
+        Defence(
+            f"only a file is read: {where}",
+            cut(Texts, "read", ("not stat.S_ISREG(about.st_mode) or ", "")),
+            test,
+            says,
+        )
+        for where, test, says in (
+            ("a neighbour", test_files.test_what_has_become_no_file_since_it_was_found_is_not_read, "'' is None"),
+            (
+                "a schema",
+                test_schema_files.test_a_schema_that_the_user_names_and_that_is_of_no_use_is_refused,
+                "did not",
+            ),
+        )
+    ),
     Defence(
         "schemas lie in the workspace",
         cut(
@@ -543,6 +776,96 @@ DEFENCES = [
         test_tokenizer.test_a_huge_file_is_not_read,
         "did not match",
     ),
+    *(
+        Defence(
+            f"a tokenizer's file: {name}",
+            remove,
+            test_tokenizer.test_a_hostile_file_is_refused_in_a_sentence,
+            says,
+            {"case": case},
+        )
+        for name, remove, case, says in (
+            (
+                "a text has the same tokens each time",
+                lenient("dropout: None", "dropout: float | None", tokenizer_file),
+                "other tokens each time",
+                NOT_RAISED,
+            ),
+            (
+                "an added token is short",
+                lenient("max_length=MAX_CONTENT", "max_length=1 << 60", tokenizer_file),
+                "an added token of a megabyte",
+                NOT_RAISED,
+            ),
+            (
+                "an id is of one token",
+                cut(tokenizer_file, "read", ("if len(set(file", "if False and len(set(file")),
+                "two tokens with one id",
+                f"{NOT_RAISED}|changes the text",  # whichever of the two the library takes
+            ),
+            (
+                "an added token has the id that it says",
+                cut(Tokenizer, "__init__", ("if self.find(token.content) != token.id:", "if False:")),
+                "an added token in the place of another",
+                NOT_RAISED,
+            ),
+        )
+    ),
+    Defence(
+        "a panic of the tokenizers library is an error",
+        cut(Tokenizer, "__init__", ("except BaseException as error:", "except Exception as error:")),
+        test_tokenizer.test_a_panic_of_the_library_is_a_sentence,
+        "did not match",
+    ),
+    *(
+        Defence(
+            name,
+            remove,
+            test_models.test_a_config_that_does_not_fit_is_a_sentence,
+            says,
+            {"config": config, "says": sentence},
+        )
+        for name, remove, says, config, sentence in (
+            (
+                "a model has no more layers than tensors",
+                cut(block_llama, "load", ("if shape.num_layers > len(base):", "if False:")),
+                "did not match",
+                {"num_layers": 999},
+                "has 999 layers",
+            ),
+            (
+                "a size is finite",
+                cut(block_llama.Config, "read", (", ArithmeticError", "")),
+                "infinity",
+                {"num_layers": float("inf")},
+                "config.json is damaged",
+            ),
+            (
+                "a size is a number",
+                cut(block_llama.Config, "read", ("0 < size <= 2**31", "not size <= 0")),
+                NOT_RAISED,
+                {"rms_norm_eps": float("nan")},
+                "above 0",
+            ),
+        )
+    ),
+    Defence(
+        "a checkpoint's index names files of its folder",
+        put(checkpoint, "FILE", re.compile(".*")),
+        test_checkpoint.test_a_broken_checkpoint_is_refused_in_a_sentence,
+        "did not match",
+        {
+            "case": "index leaves the folder",
+            "folder": lambda request: test_checkpoint.whole(request.getfixturevalue("tmp_path")),
+        },
+    ),
+    Defence(
+        "a checkpoint's index has a limit",
+        cut(checkpoint, "_index", ("> MAX_INDEX", "> 1 << 60")),
+        test_checkpoint.test_a_huge_index_is_not_read,
+        NOT_RAISED,
+        {"folder": lambda request: test_checkpoint.whole(request.getfixturevalue("tmp_path"))},
+    ),
     Defence(
         "text becomes no control token",
         put(Tokenizer, "_spelled", lambda self, ids: list(ids)),
@@ -555,7 +878,67 @@ DEFENCES = [
         test_canary.test_a_model_that_says_something_else_than_it_said_is_refused,
         NOT_RAISED,
     ),
+    # Edits, requests and the engine in any order. The seed is one that finds it in the first orders.
+    *(
+        Defence(
+            f"in any order, {name}",
+            remove,
+            test_interleavings.interleave,
+            says,
+            {"cases": 300, "steps": 20, "batch": batch, "phases": (Phase.generate,)},
+        )
+        for name, remove, says, batch in (
+            (
+                "an answer is for the newest text",
+                cut(Typing, "_answer", ("if not asked.current:", "if False:")),
+                "of another text",
+                3,
+            ),
+            (
+                "a canvas that is superseded is stopped",
+                cut(WarmCanvas, "stop", ("self.task.cancel()", "pass")),
+                "no job is left behind",
+                1,
+            ),
+            (
+                "what is shown and fits no more is cleared",
+                cut(Typing, "_superseded", ("shown is None or shown.fits", "True")),
+                "a ghost that no longer fits is cleared",
+                2,
+            ),
+            (
+                "who waits is told that the engine died",
+                cut(Canvases, "_run", ("canvas.over = True\n        cursor.wake()", "canvas.over = True")),
+                "nobody waits for nothing",
+                1,
+            ),
+            (
+                "a canvas is for the text around it",
+                cut(Canvases, "_known", ("and not (canvas.stale and self._differs(canvas, opened))", "")),
+                "it was computed for this text",
+                3,
+            ),
+            (
+                "a request has its deadline",
+                cut(Typing, "_ready", ("None if part else asked.late", "None")),
+                "what can be shown at the deadline is",
+                0,
+            ),
+        )
+    ),
     # What is shown and written
+    Defence(
+        "what is shown is not exchanged",
+        cut(WarmCanvas, "propose", ("if kept and kept.insert:", "if False:")),
+        test_typing.test_what_is_shown_is_not_exchanged_for_a_better_candidate,
+        "'other' == 'a'",
+    ),
+    Defence(
+        "an engine that dies takes nothing away",
+        cut(Typing, "_answer", ("canvas.lost and ", "False and ")),
+        test_typing.test_a_lost_engine_takes_nothing_away_that_is_shown,
+        r"insert=''.* == Kept",
+    ),
     Defence(
         "an answer that is no numbers ends its job",
         cut(Scheduler, "step", ("if not all(work.sound for work in live.works)", "if False")),

@@ -14,14 +14,14 @@ editor that does anything at any moment. What must hold is checked whenever an a
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, seed, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
@@ -676,7 +676,7 @@ def _text(value: dict[str, Any]) -> str:
     return "".join(item["insertText"] for item in value["items"])
 
 
-def interleave(cases: int, steps: int, batch: int = 0) -> None:
+def interleave(cases: int, steps: int, batch: int = 0, phases: Iterable[Phase] = tuple(Phase)) -> None:
     """`cases` sequences of up to `steps` steps, the same ones for the same `batch`."""
 
     class Batch(Interleavings):
@@ -687,6 +687,7 @@ def interleave(cases: int, steps: int, batch: int = 0) -> None:
         settings=settings(
             max_examples=cases,
             stateful_step_count=steps,
+            phases=phases,
             database=None,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -106,6 +106,7 @@ def test_settings_are_for_files_by_glob_or_for_a_name(project: Path) -> None:
 def test_a_schema_that_the_user_names_and_that_is_of_no_use_is_refused(project: Path) -> None:
     (project / "large.json").write_text(" " * (1 << 20) + "{}")
     (project / "list.json").write_text("[]")
+    os.mkfifo(project / "pipe.json")
     (project / "latin.json").write_bytes(b'{"title": "\xe9"}')
     for name, reason in [
         ("none.json", "does not exist"),
@@ -113,6 +114,7 @@ def test_a_schema_that_the_user_names_and_that_is_of_no_use_is_refused(project: 
         ("list.json", "neither an object"),
         ("latin.json", "not UTF-8"),
         ("schemas", "schemas"),
+        ("pipe.json", "or no file"),
         ("https://example.org/x", "not fetched"),
     ]:
         with pytest.raises(SchemaError, match=reason):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from caesura.engine import tokenizer as tokenizer_module
 from caesura.engine.canvas import heal
 from caesura.engine.models import EMBEDDED
 from caesura.engine.models.block_llama import BlockLlama
@@ -229,6 +230,22 @@ def test_a_hostile_file_is_refused_in_a_sentence(tmp_path: Path, case: str) -> N
     path.write_text(json.dumps({**file, **HOSTILE[case](file)}))
     with pytest.raises(TokenizerError, match=r"tokenizer\.json is .*damaged.*\.$"):
         Tokenizer(path)
+
+
+def test_a_panic_of_the_library_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class PanicException(BaseException):
+        """As the library raises it."""
+
+    class Panicky:
+        @staticmethod
+        def from_str(text: str) -> None:
+            raise PanicException("called `Option::unwrap()` on a `None` value")
+
+    path = gemma.tokenizer(tmp_path / "tokenizer.json")
+    monkeypatch.setattr(tokenizer_module.tokenizers, "Tokenizer", Panicky)
+    with pytest.raises(BaseException, match="damaged or of a kind") as refused:
+        Tokenizer(path)
+    assert refused.type is TokenizerError
 
 
 def test_a_new_token_behind_the_others_is_none_of_that(tmp_path: Path) -> None:
