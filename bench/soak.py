@@ -90,7 +90,7 @@ async def soak(runtime: Path, minutes: float) -> Report:
 
 def trend(lives: Collection[list[Sample]]) -> Report:
     """Of a process that lives once or is killed. Memory at first and at last is of its longest life."""
-    lives = [life for life in lives if len(life) >= SHORT]
+    lives = [life for life in lives if len(life) >= SHORT] or list(lives)
     longest = max(lives, key=len)
     _, _, descriptors, threads = zip(*(sample for life in lives for sample in life), strict=True)
     return {
@@ -106,7 +106,7 @@ def trend(lives: Collection[list[Sample]]) -> Report:
 def growth(lives: Sequence[list[Sample]], column: int) -> float:
     """A second, in the second half of a life: the median over pairs of samples."""
     pairs = (pair for life in lives for pair in combinations(life[len(life) // 2 :], 2))
-    return statistics.median((float(b[column]) - a[column]) / (b[0] - a[0]) for a, b in pairs)
+    return statistics.median([(float(b[column]) - a[column]) / (b[0] - a[0]) for a, b in pairs] or [0.0])
 
 
 def growing(found: Report) -> list[str]:

@@ -94,7 +94,7 @@ def writing(file: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = f"An engine cannot write to {file.parent}: {error.strerror}."
+        why = f"An engine cannot write to {file.parent}: {error.strerror or error}."
         raise NoPlace(f"{why} Mend that, or set CAESURA_RUNTIME to another folder.") from error
 
 

@@ -89,9 +89,14 @@ class Child:
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
+    @property
+    def undead(self) -> bool:
+        """Whether a worker was killed and has not ended."""
+        return self._undead is not None and self._undead.poll() is None
+
     def demand(self, now: float) -> bool:
         """Somebody needs the worker. True when that changed the state."""
-        if self.state == "idle" or (self.state == "failed" and now >= self._retry_at):
+        if self.state == "idle" or (self.state == "failed" and now >= self._retry_at and not self.undead):
             self.state, self.message, self._start_at = "loading", "", now
             return True
         return False
@@ -99,10 +104,10 @@ class Child:
     def start_if_due(self, now: float) -> None:
         if self.state != "loading" or self._process or now < self._start_at:
             return
-        if self._undead and self._undead.poll() is None:  # it holds its memory: there are never two of them
+        if (left := self._undead) and self.undead:  # it holds its memory: there are never two of them
             if now - self._start_at > UNDEAD_S:
-                self.state, self._retry_at = "failed", now + RELOAD_S
-                self.message = f"The worker {self._undead.pid} was killed and does not end; restart the machine."
+                self.state = "failed"
+                self.message = f"The worker {left.pid} was killed and does not end; restart the machine."
             return
         self._generation += 1
         path = self._place.link(self._generation)
@@ -171,10 +176,12 @@ class Child:
             if self._process.stdin:
                 self._process.stdin.close()
             self._undead = self._process
-        if self._undead:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._undead.wait(wait_s)
+        if left := self._undead:
+            try:
+                left.wait(wait_s)
                 self._undead = None
+            except subprocess.TimeoutExpired:
+                log.error("worker %d was killed and does not end", left.pid)
         if self.pidfd is not None:
             os.close(self.pidfd)
         if self.socket:

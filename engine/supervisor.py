@@ -111,7 +111,7 @@ class Supervisor:
             while not self._finished(self._clock.now()):
                 self._turn()
         finally:
-            self._child.stop(UNDEAD_S)  # whoever has the lock next finds its memory free
+            self._child.stop(UNDEAD_S)  # whoever has the lock next should find its memory free
             self._front.close()
             self._context.term()
             log.info("engine ended: %d jobs done", self._done)
@@ -319,7 +319,7 @@ class Supervisor:
             if self._settings.listen:
                 return False
             unused = now - self._last_lease
-            useless = self._child.state == "failed" and unused > FAILED_EXIT_S
+            useless = self._child.state == "failed" and not self._child.undead and unused > FAILED_EXIT_S
             return useless or 0 < self._settings.idle_exit_s < unused
         left = list(self._ledger.jobs())
         if left and now < self._stop_at:

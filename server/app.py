@@ -7,7 +7,7 @@ Nothing here computes: documents, trees, contexts and canvases are plain objects
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from lsprotocol import types
@@ -56,6 +56,7 @@ class App:
         self._tasks: set[asyncio.Task[None]] = set()
         self._tally, self._trace = Stats(), Trace()
         self._around = Surroundings(self.workspace, lambda: self.options)
+        self._around.on_problems = lambda: self._tell(self._around.problems)
         self._cells = Cells(self.workspace.notebooks, self)
         self._actions = Actions(self.server, self.workspace, self, lambda: self.options, self._around)
         self._actions.commands[ACCEPTED] = self.accepted
@@ -163,8 +164,11 @@ class App:
         self._around.changed()
         if not self.options.enable:
             self._typing.close_all()
-        new = [problem for problem in (*problems, *self._around.problems) if problem not in self._reported]
-        if new:
+        self._tell((*problems, *self._around.problems))
+
+    def _tell(self, problems: Iterable[str]) -> None:
+        """Log what was not said before."""
+        if new := [problem for problem in problems if problem not in self._reported]:
             self._reported.update(new)
             self.server.window_log_message(types.LogMessageParams(types.MessageType.Warning, " ".join(new)))
 

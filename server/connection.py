@@ -14,7 +14,7 @@ from caesura.doors import Door
 from caesura.rendezvous import BUILD
 
 PING_S = 1.0
-SILENCE_S = 2.5  # as long as a worker that hangs has
+SILENCE_S = 2.5  # of an engine that answers a ping each second; then it hangs, as a worker does after as long
 MAX_EVENTS = 1024  # of a connection that fails: more than a monitor keeps
 _CLOSED = zmq.EVENT_CLOSED  # nobody listens
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH

@@ -93,7 +93,7 @@ class Files:
         self._inside: dict[Path, Ignore] = {}  # by folder: as the editor names it, and as it is without links
         self._read_rules = {Path(folder): _rules(Path(folder)) for folder in folders if Path(folder).is_absolute()}
         for folder, rules in self._read_rules.items():
-            self._inside[folder] = self._inside[folder.resolve()] = Ignore(patterns, rules)
+            self._inside[folder] = self._inside[folder.resolve()] = Ignore(patterns, rules, file=str(folder / RULES))
         self._texts = Texts(CACHED, MAX_BYTES)
         self._reading = asyncio.Lock()  # one thread at a time, however long a slow disk keeps it
 

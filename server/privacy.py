@@ -14,7 +14,7 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from caesura import wire
-from caesura.server.globs import Globs, TooMany
+from caesura.server.globs import MOST, Globs, TooMany
 
 FILLER = "\u2588"  # a full block: no programming language has a use for it, and it is cheap in tokens
 RULES = ".caesuraignore"  # a file of gitignore patterns in a workspace folder
@@ -42,13 +42,13 @@ class Ignore:
     `patterns` are the user's, in gitignore syntax; they come after the built-in ones and may take some of them back
     with `!`; their case does not count. `rules` are the lines of the folder's `.caesuraignore`: they hide more and
     reveal nothing that the others hide, since they come with the project; None where they cannot be read. What cannot
-    be decided is hidden. `problems` has a sentence for each bad line, and for what hides all files.
+    be decided is hidden. `problems` has a sentence for each bad line, and for a `file` that hides all files.
     """
 
-    def __init__(self, patterns: Sequence[str] = (), rules: Sequence[str] | None = ()) -> None:
+    def __init__(self, patterns: Sequence[str] = (), rules: Sequence[str] | None = (), *, file: str = RULES) -> None:
         self.problems: list[str] = []
         self._own = self._globs([pattern.lower() for pattern in (*_HIDDEN, *patterns)], "The setting 'ignore'")
-        self._project = self._globs(rules, RULES)
+        self._project = self._globs(rules, file)
 
     def __repr__(self) -> str:
         return f"<Ignore {self._own} {self._project}>"
@@ -66,7 +66,9 @@ class Ignore:
         except TooMany:
             found = None
         if found is None:
-            self.problems.append(f"{origin} is too large or cannot be read, so all files are hidden; make it smaller.")
+            self.problems.append(
+                f"{origin} hides all files, since it is no text in UTF-8 of at most {MOST} patterns; correct it."
+            )
             return None
         self.problems += [
             f"Ignore pattern {pattern!r} is not in gitignore syntax; correct or remove it." for pattern in found.wrong

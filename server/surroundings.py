@@ -43,6 +43,7 @@ class Surroundings:
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._edited = ""  # the document that was edited last
         self._look_s = 0.0  # when to look at the projects' own rules again
+        self.on_problems: Callable[[], None] = lambda: None  # called when the projects' own rules were read again
         self.generation = 0  # what was chosen as neighbours before this counted up may be out of date
 
     def __repr__(self) -> str:
@@ -110,6 +111,7 @@ class Surroundings:
             self._look_s = now + LOOK_S
             if self._files.outdated:
                 self.changed()
+                self.on_problems()
         return self._files.hides(opened.document.uri)
 
     def frame(self, opened: Open, place: Context, budget: Budget) -> Context:

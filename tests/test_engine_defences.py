@@ -409,13 +409,13 @@ DEFENCES = [
     # The worker
     Defence(
         "a worker that cannot be killed holds up nobody",
-        cut(child.Child, "stop", ("self._undead.wait(wait_s)", "self._undead.wait(2)")),
+        cut(child.Child, "stop", ("left.wait(wait_s)", "left.wait(2)")),
         test_processes.test_beside_a_worker_that_cannot_be_killed_there_is_no_other_and_nobody_waits,
         "assert .* < 1.0",
     ),
     Defence(
         "there are never two workers",
-        cut(child.Child, "start_if_due", ("if self._undead and", "if False and")),
+        cut(child.Child, "start_if_due", ("and self.undead:", "and False:")),
         test_processes.test_beside_a_worker_that_cannot_be_killed_there_is_no_other_and_nobody_waits,
         r"assert \('loading', \d+\) == ",
     ),

@@ -61,7 +61,7 @@ def test_what_names_a_program_a_folder_or_hidden_files_is_set_for_the_machine_th
         "caesura.install.pipArguments": "machine",
         "caesura.model": "machine-overridable",
         "caesura.device": "machine-overridable",
-        "caesura.ignore": "machine",
+        "caesura.ignore": "application",
     }
     untrusted = package["capabilities"]["untrustedWorkspaces"]["restrictedConfigurations"]
     assert {name for name, scope in scopes.items() if scope != "window"} <= set(untrusted)

@@ -615,6 +615,7 @@ def test_beside_a_worker_that_cannot_be_killed_there_is_no_other_and_nobody_wait
     """One that hangs in a driver: no signal ends it until the driver lets it go."""
     sleeper = ["sh", "-c", "exec sleep 60"]
     worker = Child(zmq.Context.instance(), rendezvous.place("fake", "auto"), "fake", "auto", sleeper)
+    kill = subprocess.Popen.kill
     monkeypatch.setattr(subprocess.Popen, "kill", lambda self: None)
     worker.demand(100.0)
     worker.start_if_due(100.0)
@@ -629,13 +630,14 @@ def test_beside_a_worker_that_cannot_be_killed_there_is_no_other_and_nobody_wait
         worker.start_if_due(412.0)
         assert (worker.state, worker.pid) == ("failed", None)
         assert "does not end" in worker.message
+        assert not worker.demand(415.0)
         os.kill(first.pid, signal.SIGKILL)
         first.wait()
         assert worker.demand(415.0)
         worker.start_if_due(415.0)
         assert worker.pid not in (None, first.pid)
     finally:
-        monkeypatch.undo()
+        monkeypatch.setattr(subprocess.Popen, "kill", kill)
         first.kill()
         worker.stop()
 

@@ -103,6 +103,15 @@ async def test_new_rules_of_a_project_count_at_once(tmp_path: Path, monkeypatch:
     assert project.around.hidden(main)
 
 
+async def test_new_rules_that_hide_all_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surroundings, "LOOK_S", 0.0)
+    project, told = Project(tmp_path), list[str]()
+    project.around.on_problems = lambda: told.extend(project.around.problems)
+    (tmp_path / ".caesuraignore").write_text("a\n" * 1001)
+    assert project.around.hidden(project.open("main.py", "x = "))
+    assert ["hides all files" in problem for problem in told] == [True]
+
+
 async def test_the_cells_above_and_below_are_context(tmp_path: Path) -> None:
     project = Project(tmp_path)
     cells = [project.open(f"n.ipynb#{number}", text) for number, text in enumerate(("import os", "x = ", "print(x)"))]
