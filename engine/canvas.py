@@ -101,19 +101,21 @@ class Vocabulary:
         return [self._numbers[self.pieces[token]] for token in self._encode(text.decode())]
 
     def crossing(self, behind: bytes, of_line: bool) -> list[tuple[int, int]]:
-        """Tokens that end a text and begin what stands `behind` it, such as `":` before `: 1`, and how many bytes of
-        each are the text's. A blank begins a token of its own."""
+        """Tokens that end a text and begin what stands `behind` it, such as `":` before `: 1` or `)` and a line break,
+        and how many bytes of each are the text's."""
         return self._crossings(behind[:CROSSED], of_line)
 
     def _crossing(self, behind: bytes, of_line: bool) -> list[tuple[int, int]]:
-        if not behind.strip() or behind[:1].isspace():
+        if not behind:
             return []
+        blank = behind[:1].isspace()  # more blanks before it would be no end of a text
         return [
             (number, at)
             for piece, number in self._sorted
             if behind[:1] in piece[1:]
             for at in range(1, len(piece))
-            if behind.startswith(piece[at:]) and is_whole(piece[at:]) and not (of_line and not one_line(piece[:at]))
+            if behind.startswith(piece[at:]) and is_whole(piece[at:])
+            if not (of_line and not one_line(piece[:at])) and not (blank and piece[:at].isspace())
         ]
 
     def ending(self, logits: Tensor, behind: bytes, of_line: bool) -> Tensor:

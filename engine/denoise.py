@@ -104,9 +104,10 @@ def runs(model: Model, work: Sequence[Denoising]) -> list[Run]:
     fresh = {id(w.kv): len(w.fresh) for w in work if w.fresh}
     for w in work:
         if isinstance(model.noise, Uniform):
-            w.state = w.state or renoise.start(model, [s.shown for s in w.canvas.slots], w.generator)
+            w.state = w.state or renoise.start(cast(Renoiser, model), [s.shown for s in w.canvas.slots], w.generator)
             ids = w.canvas.ids(w.state.ids.tolist())
         else:
+            assert model.noise is not None, "without a canvas there is only a search"
             ids = w.canvas.ids(model.noise.draw(len(w.canvas.slots), w.generator).tolist())
         wanted = w.canvas.slot_rows() + ([row for row, _ in w.canvas.pins()] if w.judged else [])
         at = w.kv.length + fresh.get(id(w.kv), 0)
@@ -256,7 +257,7 @@ def same(bias: Tensor, other: Tensor) -> bool:
     return bias is other or torch.equal(bias, other)
 
 
-def settle(model: Model, schedule: Schedule, w: Denoising, outlook: renoise.Outlook) -> None:
+def settle(model: Renoiser, schedule: Schedule, w: Denoising, outlook: renoise.Outlook) -> None:
     """Decide every slot that is not locked anew."""
     assert w.state is not None
     drawn = renoise.chances(model, len(w.canvas.slots), w.generator)

@@ -42,16 +42,19 @@ else:  # what TorchScript reads
 
 
 def _packed(x: Tensor, packed: Packed) -> Tensor:
+    if isinstance(packed, Tensor):
+        return _dense(x, packed)
     row = x.abs().amax(1, keepdim=True).clamp_min(1e-12)
     out: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(x / row, 1 / 127, 128, packed)
     return out.mul_(row)
 
 
-def _dense(x: Tensor, packed: Packed) -> Tensor:
-    return torch.nn.functional.linear(x.to(torch.bfloat16), packed).float()
+def _dense(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.nn.functional.linear(x.to(weight.dtype), weight).float()
 
 
-product = _packed if available() else _dense  # [M, K] float32, packed [N, K] -> [M, N] float32; also in TorchScript
+# [M, K] float32, packed or float [N, K] -> [M, N] float32; in TorchScript the packed form alone where there is one.
+product = _packed if available() else _dense
 
 
 def pack(weight: Tensor) -> Packed:

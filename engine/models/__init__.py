@@ -65,14 +65,14 @@ class Model(Protocol):
 
     name: str
     device: str
-    noise: Noise
+    noise: Noise | None  # None without a canvas: the model only verifies
     shift: int  # 0, or 1 where the logits of a row predict the next position
     tail: int  # rows of the prefix that open a canvas; at least one where `shift` is 1 or drafts are verified
     width: int  # columns of the logits: the vocabulary, and special rows behind it
     tokenizer: Tokenizer
     separator: Sequence[int]  # between suffix and prefix, where the family was trained with one
     null_id: int | None  # the trained "nothing here" token
-    ends: frozenset[int]  # tokens with which a text ends; empty where there is a null
+    ends: frozenset[int]  # tokens with which a text ends
     sampler: str  # the default, by file name
     prompt: str  # the default format, by its name in prompts.py
     max_context: int  # tokens of context that are used
@@ -96,6 +96,8 @@ class Model(Protocol):
 
 class Renoiser(Model, Protocol):
     """A family of uniform noise: it is asked what it says of a slot, not for all logits."""
+
+    noise: Noise
 
     def hidden(self, runs: Sequence[Run]) -> Tensor:
         """The wanted rows [rows, hidden] of a forward, of which `denoise` gives the logits."""
