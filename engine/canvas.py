@@ -1,12 +1,10 @@
 """Segments -> ids, locks, slots; ids -> text. A canvas is one row being denoised: locked tail of the prefix, slots
-(and fixed text between holes), locked head of the suffix. Token healing happens here, at both ends.
+(and fixed text between holes), locked head of the suffix.
 """
 
 import bisect
 import codecs
 import itertools
-import re
-import unicodedata
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,18 +16,11 @@ from torch import Tensor
 from caesura.engine.grammar.constraint import Grammar, load
 from caesura.engine.grammar.solve import State
 from caesura.engine.grammar.tokens import Tree
+from caesura.engine.healing import heal
 from caesura.engine.models import Model
 from caesura.engine.prompts import prompt
 from caesura.wire import MAX_SLOTS, Fill, Hole, Impossible, Json, Neighbour, Pattern, Text
 
-# The last pre-token of a prefix by GPT-2's pattern: a cursor inside it changes how the whole of it is tokenised.
-# An apostrophe that opens its run binds the letters behind it; blanks in front belong to it unless they end in a space.
-_CORE = r"(?:(?<![^\w\s])(?<![_ ])')?[^\W\d_]+|(?:[^\s\w]|_)+"
-_LAST_PIECE = re.compile(rf"(?:(?:\s+(?<! )| )?(?:{_CORE})|\d|\s+)\Z")
-# SentencePiece has none: it may merge whatever stands in a run of letters, of blanks or of neither, and how many of the
-# blanks before a word join it depends on both. A longer run is healed from its end.
-_LAST_RUN = re.compile(r"(?:\s*(?:\w{1,24}|[^\w\s]{1,12})|\s+)\Z")
-HEALED = 48  # code points; a longer last piece (a run of blanks) is only healed from its end
 NOTHING = b"\xff"  # in no UTF-8 text: the place of an open slot that shows nothing
 MAX_ROWS = 512  # of a canvas, and of all canvases of a step together
 BIASES = 128 << 20  # bytes of biases kept
@@ -38,22 +29,6 @@ NEAR = 1e-3  # nats: what is nearer to the best token of a slot could become its
 WORTH_A_ROW = 0.05  # joint probability of a drafted chain
 HEAD = 12  # rows of the suffix that close a canvas, as in training/examples.py
 CROSSED = 16  # bytes of what stands behind a hole that a token may go on into
-
-
-def heal(prefix: str, *, sentencepiece: bool = False) -> tuple[str, str]:
-    """Split a prefix into what tokenises the same whatever follows, and the rest, which the fill has to begin with.
-
-    Byte-level BPE never merges across pre-tokens, so cutting before the last one is safe.
-    """
-    match = (_LAST_RUN if sentencepiece else _LAST_PIECE).search(prefix[-HEALED:])
-    piece = match.group() if match else ""
-    if sentencepiece:
-        return prefix[: len(prefix) - len(piece)], piece
-    numerals = [i for i, character in enumerate(piece) if unicodedata.category(character)[0] == "N"]
-    if numerals:  # a numeral is a piece of its own
-        piece = piece[-1:] if numerals[-1] == len(piece) - 1 else piece[numerals[-1] + 1 :]
-    cut = len(prefix) - len(piece)
-    return prefix[:cut], prefix[cut:]
 
 
 class Vocabulary:
@@ -525,12 +500,12 @@ def lay(
     without a hole, with holes too far apart for one canvas, or with a grammar that nothing fits.
     """
     prefix, holes_and_text, suffix = fold(prefix, segments, suffix)
-    encode, sentencepiece = model.tokenizer.encode, model.tokenizer.sentencepiece
-    stable, forced = heal(prefix, sentencepiece=sentencepiece)
+    encode = model.tokenizer.encode
+    stable, forced = heal(model.tokenizer, prefix)
     before, layout, holes = prefix, list[Slot | int](), list[HoleState]()
     for index, segment in enumerate(holes_and_text):
         if isinstance(segment, Text):
-            fixed, forced = heal(segment.text, sentencepiece=sentencepiece)
+            fixed, forced = heal(model.tokenizer, segment.text)
             layout += encode(fixed)
             before = segment.text
             continue

@@ -96,6 +96,7 @@ PURE = [
         "caesura.engine.faults",
         "caesura.engine.denoise",
         "caesura.engine.canvas",
+        "caesura.engine.healing",
         "caesura.engine.search",
     ),
     *("caesura.engine.length", "caesura.engine.noise", "caesura.engine.cache", "caesura.engine.race"),

@@ -11,7 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from caesura.engine import tokenizer as tokenizer_module
-from caesura.engine.canvas import heal
+from caesura.engine.healing import heal
 from caesura.engine.models import EMBEDDED
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokenizer import MAX_FILE, Tokenizer, TokenizerError
@@ -311,7 +311,7 @@ def test_what_is_kept_of_a_prefix_has_the_same_tokens_whatever_follows(
     runs: Tokenizer, prefix: str, following: str
 ) -> None:
     assume(not re.search(r"\w{25}|[^\w\s]{13}", prefix))  # of a longer run only the end is healed
-    stable, forced = heal(prefix, sentencepiece=runs.sentencepiece)
+    stable, forced = heal(runs, prefix)
     assert stable + forced == prefix
     kept = runs.encode(stable)
     assert runs.encode(prefix + following)[: len(kept)] == kept

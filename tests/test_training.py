@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from caesura.engine import canary, models, weights
-from caesura.engine.canvas import heal
+from caesura.engine.healing import heal
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import Config
 from caesura.engine.tokenizer import Tokenizer
@@ -132,7 +132,7 @@ def test_targets_begin_with_the_healed_text(drawn, tokenizer):
     for text, _, _, c in canvases(drawn):
         tail, target = tokenizer.decode(c.tail), tokenizer.decode([t for t in c.target if t != NULL])
         assert tail + target in text
-        stable, forced = heal(tail + target[:1])
+        stable, forced = heal(tokenizer, tail + target[:1])
         assert len(stable) >= len(tail) or (tail + target[:1]).endswith(forced)
 
 

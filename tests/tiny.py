@@ -78,11 +78,13 @@ def script(name: str) -> ModuleType:
     return module
 
 
-def train_tokenizer(path: Path) -> None:
-    """Byte-level BPE with GPT-2's pre-tokens and single digits, as the shipped one."""
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+def train_tokenizer(path: Path, expression: str = "") -> Path:
+    """Byte-level BPE with GPT-2's pre-tokens and single digits, as the shipped one, or split by an expression."""
+    splits = [pre_tokenizers.Split(tokenizers.Regex(expression), "isolated")] if expression else []
+    digits = [] if expression else [pre_tokenizers.Digits(individual_digits=True)]
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not expression)
     inner = tokenizers.Tokenizer(tokenizers.models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
+    inner.pre_tokenizer = pre_tokenizers.Sequence([*splits, *digits, byte_level])
     inner.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
@@ -93,6 +95,7 @@ def train_tokenizer(path: Path) -> None:
     inner.train_from_iterator([CODE], trainer)
     assert inner.get_vocab_size() == VOCABULARY
     inner.save(str(path))
+    return path
 
 
 def make(folder: Path) -> Path:

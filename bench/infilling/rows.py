@@ -9,12 +9,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from caesura.commands.asking import gap
-from caesura.engine.canvas import heal
+from caesura.engine.healing import heal
 from caesura.engine.lookup import lookup as occurrences
+from caesura.engine.models import EMBEDDED
+from caesura.engine.tokenizer import Tokenizer
 
 from infilling.cases import Case  # isort: skip  (beside this)
 from latency import CAESURA, HERE  # isort: skip
@@ -101,9 +104,15 @@ def _question(case: Case) -> dict[str, str]:
     return {"id": case.id, "prefix": case.prefix, "suffix": case.suffix, "lang": case.lang, "kind": case.kind}
 
 
+@cache
+def _tokenizer() -> Tokenizer:
+    """Where a prefix is cut for the peers: by GPT-2's pre-tokens, of which those of Qwen are close enough."""
+    return Tokenizer(EMBEDDED / "tokenizer.json")
+
+
 def _prompted(case: Case) -> dict[str, str | int]:
     asked = _gap(case)
-    stable, rest = heal(asked.context.prefix)
+    stable, rest = heal(_tokenizer(), asked.context.prefix)
     told = {"id": case.id, "stable": stable, "rest": rest, "suffix": asked.context.suffix, "kind": case.kind}
     return {**told, "indent": len(asked.context.indent), "most": asked.hole.max_tokens}
 
