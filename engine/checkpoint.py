@@ -235,6 +235,16 @@ def headers(folder: Path) -> list[Entry]:
     return list(stored.values())
 
 
+def stored(entry: Entry) -> Tensor:
+    """A tensor as it is stored. Raises WeightsError."""
+    try:
+        with safe_open(entry.path, framework="pt") as file:
+            tensor: Tensor = file.get_tensor(entry.name)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise damaged(entry.path, error) from error
+    return tensor
+
+
 def _index(path: Path) -> dict[str, str]:
     """File names by tensor."""
     try:

@@ -30,7 +30,7 @@ IDS = list(range(30, 90))
 
 
 def test_every_family_is_tried() -> None:
-    assert FAMILIES == ["block_llama", "diffusion_gemma"]  # here, and in test_diffusion_gemma.py
+    assert FAMILIES == ["block_llama", "causal", "diffusion_gemma"]  # here, in test_causal.py, test_diffusion_gemma.py
 
 
 def context(model: BlockLlama, ids: list[int]) -> KV:

@@ -1,15 +1,14 @@
-"""One file per model family, named after the checkpoint's model_type; `load` finds it and returns a `Model`.
+"""One file per model family; `load` finds it by the checkpoint's model_type and returns a `Model`.
 
 Everything that is common to the families (canvas, sampler, locks, length, cache policy) lives outside this folder.
 """
 
 import importlib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from torch import Tensor
 
@@ -70,6 +69,7 @@ class Model(Protocol):
     tail: int  # rows of the prefix that open a canvas; at least one where `shift` is 1 or drafts are verified
     width: int  # columns of the logits: the vocabulary, and special rows behind it
     tokenizer: Tokenizer
+    start: Sequence[int]  # what every text begins with, for a family that was always shown it
     separator: Sequence[int]  # between suffix and prefix, where the family was trained with one
     null_id: int | None  # the trained "nothing here" token
     ends: frozenset[int]  # tokens with which a text ends
@@ -136,27 +136,51 @@ class Verifier(Model, Protocol):
         the KV behind the context until that is truncated; a canvas sees the context alone."""
 
 
+FAMILIES = {  # the file of this folder that loads a model_type
+    "block_llama": "block_llama",
+    "diffusion_gemma": "diffusion_gemma",
+    **dict.fromkeys(("llama", "qwen2", "qwen3", "starcoder2"), "causal"),
+}
+
+
 def load(name: str, device: str = "auto", context: int | None = None) -> Model:
-    """A model by name (`embedded`) or folder; `context` bounds its tokens of context where that is a choice. Raises
-    ModelError with one sentence for the user."""
-    folder = folder_of(name)
-    if not folder.is_dir():
-        raise ModelError(f"There is no model named {name}; try `caesura models list` or give a folder.")
+    """A model by name (`embedded`), folder or GGUF file; `context` bounds its tokens of context where that is a choice.
+    Raises ModelError with one sentence for the user."""
+    path = folder_of(name)
+    file = gguf(path)
     try:
-        config = json.loads((folder / "config.json").read_text())
-        json.dumps(config, ensure_ascii=False).encode()  # raises where a text in it cannot be sent or shown
-        family = config["model_type"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ModelError(f"{folder} has no readable config.json; it is not a model folder.") from error
-    family = str(family)[:SENTENCE]
-    if not re.fullmatch(r"[a-z0-9][a-z0-9_]{0,63}", family) or not Path(__file__).with_name(f"{family}.py").is_file():
-        raise ModelError(f"Models of type {family!r} are not supported yet.")
-    try:
-        module = importlib.import_module(f"caesura.engine.models.{family}")
-        model: Model = module.load(folder, config, device, context)
+        if file is not None:
+            return cast(Model, _module("causal").load_gguf(file, device, context))
+        config = read_config(path, name)
+        return cast(Model, _module(FAMILIES[config["model_type"]]).load(path, config, device, context))
     except (WeightsError, TokenizerError) as error:
         raise ModelError(" ".join(str(error).split())[:SENTENCE]) from error
-    return model
+
+
+def gguf(path: Path) -> Path | None:
+    """The GGUF file that is meant: the path itself, or the first one of a folder that has no config.json."""
+    if path.is_dir() and not (path / "config.json").is_file():
+        return min(path.glob("*.gguf"), default=None)
+    return path if path.suffix == ".gguf" and path.is_file() else None
+
+
+def read_config(folder: Path, name: str) -> dict[str, Any]:
+    """config.json of a family that there is. Raises ModelError."""
+    if not folder.is_dir():
+        raise ModelError(f"There is no model named {name}; try `caesura models list`, or give a folder or a GGUF file.")
+    try:
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+        json.dumps(config, ensure_ascii=False).encode()  # raises where a text in it cannot be sent or shown
+        family = str(config["model_type"])[:SENTENCE]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ModelError(f"{folder} has no readable config.json; it is not a model folder.") from error
+    if family not in FAMILIES:
+        raise ModelError(f"Models of type {family!r} are not supported yet.")
+    return config
+
+
+def _module(family: str) -> Any:
+    return importlib.import_module(f"caesura.engine.models.{family}")
 
 
 def folder_of(name: str) -> Path:

@@ -215,28 +215,31 @@ class BlockLlama:
         adapter: Mapping[str, Tensor] | None,
         device: str = "cpu",
         dtype: torch.dtype | None = None,
+        contexts: int = 14,
+        stretch: Tensor | None = None,
     ) -> None:
+        """`contexts` are kept at most. `stretch` [head_dim / 2]: how much longer than usual each rotary wave is."""
         self.name, self.device, self.config, self.tokenizer = name, device, config, tokenizer
         drawn = adapter is not None
         self.noise: Noise | None = Absorbing(config.vocab_size) if drawn else None
         self.null_id: int | None = config.vocab_size + SPECIALS.index("null") if drawn else None
         self.ends: frozenset[int] = frozenset()
         self.width = config.vocab_size + (len(SPECIALS) if drawn else 0)
+        self.start: Sequence[int] = ()
         self.separator: Sequence[int] = ()
         self.sampler = "threshold" if drawn else VERIFY
         self.prompt = "suffix_first"
         self.max_context = 768
         self.chunk = 128
-        self._dtype = dtype
+        self._dtype, self._contexts = dtype, contexts
         self._embed, self._head = self._embed_and_head(base, adapter)
         pack = partial(packed, config, base, adapter or {}, self._form)
         with ThreadPoolExecutor(PACKERS) as pool:  # the kernel packs slowly, on one core each
             self._layers = list(pool.map(pack, range(config.num_layers)))
         self._norm = tuple(moved(norm, device) for norm in norms(base, adapter or {}, "norm", config.hidden_size))
-        self._lengths = wavelengths(config)
-        if "rotary" in base:  # Llama 3 stretches some
-            self._lengths *= expect(base, "rotary", tuple(self._lengths.shape))
-        self._lengths = self._lengths.to(device)
+        self._lengths = wavelengths(config).to(device)
+        if stretch is not None:
+            self._lengths *= stretch.to(device)
         self._shape = Shape(config.num_heads, config.num_kv_heads, config.head_dim, config.rms_norm_eps, config.gated)
         self._layer = _llama_layer.layer if dtype is None and int8.available() else _llama_layer.written
         self._second = ThreadPoolExecutor(1, "lane")
@@ -267,7 +270,7 @@ class BlockLlama:
 
     def cache(self) -> Cache:
         kept = Kept(self.config.num_kv_heads, self.config.head_dim, turned=True)
-        return Cache([kept] * self.config.num_layers, self.device, self._dtype or attended())
+        return Cache([kept] * self.config.num_layers, self.device, self._dtype or attended(), entries=self._contexts)
 
     def prefill(self, ids: Sequence[int], kv: KV) -> None:
         self._wave(*self._lanes([context(kv, kv.length, ids)]))

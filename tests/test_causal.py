@@ -1,0 +1,163 @@
+"""Published autoregressive models compute what Transformers computes, and fill gaps through the engine's own loop."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+from caesura import wire
+from caesura.engine.models import ModelError, Run, causal, load
+from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.scheduler import Scheduler
+from caesura.engine.tokenizer import Tokenizer
+
+from .test_scheduler import JOBS, keeps_the_contract
+from .tiny import infill, run, train_tokenizer
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 416,  # padded: the tokenizer has fewer
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "llama": {"model_type": "llama"},
+    "llama-3": {"model_type": "llama", "rope_parameters": LLAMA3},
+    "granite-code": {"model_type": "llama", "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    "qwen2": {"model_type": "qwen2", "tie_word_embeddings": True},
+    "qwen3": {"model_type": "qwen3", "head_dim": 32},
+    "starcoder2": {"model_type": "starcoder2", "sliding_window": None},
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Random checkpoints, written by Transformers."""
+    return {name: written(tmp_path_factory.mktemp(name), shape) for name, shape in SHAPES.items()}
+
+
+def written(folder: Path, shape: dict[str, Any]) -> Path:
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(**SIZES | shape)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    for name, parameter in model.named_parameters():  # biases and norms that count
+        if parameter.ndim == 1:
+            parameter.data = torch.randn_like(parameter) * 0.1 + ("norm.weight" in name)
+    model.save_pretrained(folder)
+    train_tokenizer(folder / "tokenizer.json")
+    return folder
+
+
+def exact(folder: Path) -> BlockLlama:
+    """The model in float32, as nobody runs it."""
+    config = json.loads((folder / "config.json").read_text())
+    tokenizer, tensors = Tokenizer(folder / "tokenizer.json"), causal.Published(folder, "cpu")
+    shape = causal.read("exact", config, tokenizer.size)
+    tied = bool(config.get("tie_word_embeddings"))
+    base = causal.Renamed(tensors, shape.num_layers, shape.vocab_size, tied=tied)
+    stretch = causal.stretched("exact", config, shape)
+    return BlockLlama("exact", shape, tokenizer, base, None, "cpu", torch.float32, stretch=stretch)
+
+
+def judged(model: BlockLlama, context: list[int], rows: list[int]) -> Tensor:
+    mask = torch.ones(len(rows), len(rows), dtype=torch.bool).tril()
+    kv, positions = model.cache().lease(context), range(len(context), len(context) + len(rows))
+    return model.forward([Run(kv, rows, positions, mask, fresh=context)])[0]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_logits_are_those_of_transformers(folders: dict[str, Path], name: str) -> None:
+    ids = torch.randint(0, 400, (1, 150), generator=torch.Generator().manual_seed(1))
+    reference = transformers.AutoModelForCausalLM.from_pretrained(folders[name], dtype=torch.float32).eval()
+    with torch.inference_mode():
+        theirs = reference(ids).logits[0, 120:, :400]
+    ours = judged(exact(folders[name]), ids[0, :120].tolist(), ids[0, 120:].tolist())
+    assert ours.shape == theirs.shape, "as many columns as there are tokens"
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_on_a_cpu_it_is_nearly_the_same_in_8_bits(folders: dict[str, Path], name: str) -> None:
+    rows = list(range(40, 60))
+    whole, quantised = (judged(model, rows, rows) for model in (exact(folders[name]), load(str(folders[name]), "cpu")))
+    assert (whole.softmax(-1) - quantised.softmax(-1)).abs().sum(-1).max() < 0.05
+
+
+@pytest.fixture(scope="module")
+def model(folders: dict[str, Path]) -> BlockLlama:
+    found = load(str(folders["qwen2"]), "cpu")
+    assert isinstance(found, BlockLlama)
+    return found
+
+
+@pytest.mark.parametrize("sampler", [None, "left_to_right"])
+@pytest.mark.parametrize(("prefix", "suffix"), JOBS.values(), ids=JOBS)
+def test_every_job_keeps_the_contract(model: BlockLlama, sampler: str | None, prefix: str, suffix: str) -> None:
+    events = run(Scheduler(model), [infill("j", prefix, suffix, wire.Hole(6), sampler=sampler)])["j"]
+    answer = keeps_the_contract(events)
+    assert answer.tokens.canvas == 0, "it has none"
+
+
+def test_holes_with_a_grammar_are_whole_at_any_deadline(model: BlockLlama) -> None:
+    schema = '{"type": "object", "required": ["name", "size"]}'
+    holes = [wire.Hole(32, "block", wire.Json(schema=0)), wire.Text(", "), wire.Hole(32, "block", wire.Json(schema=0))]
+    for steps in (0, 1, 3):
+        scheduler = Scheduler(model)
+        scheduler.take(b"p", infill("j", "[", "]", *holes, schemas=(schema,), deadline_ms=1000), 0.0)
+        scheduler.step(lambda: 0.0)
+        for _ in range(steps):
+            scheduler.step(lambda: 0.0)
+        (answer,) = [event for _, event in scheduler.expire(2.0)]
+        assert isinstance(answer, wire.Done)
+        assert all({"name", "size"} <= json.loads(fill.text).keys() for fill in answer.holes)
+
+
+def test_a_draft_is_no_canvas(model: BlockLlama) -> None:
+    events = run(Scheduler(model), [infill("j", "x = ", "\n", wire.Hole(6), draft=("value",))])["j"]
+    assert keeps_the_contract(events).tokens.canvas == 0
+
+
+def test_a_sampler_of_canvases_is_refused(model: BlockLlama) -> None:
+    ((_, event),) = Scheduler(model).take(b"p", infill("j", "a", "b", sampler="threshold"), 0.0)
+    assert isinstance(event, wire.Failed)
+    assert "has no canvas" in event.message
+
+
+REFUSED = {
+    "another activation": ({"hidden_act": "relu"}, "activation relu"),
+    "quantised": ({"quantization_config": {"quant_method": "gptq"}}, "take its GGUF file"),
+    "yarn": ({"rope_scaling": {"rope_type": "yarn", "factor": 4}, "rope_parameters": None}, "by 'yarn'"),
+    "vision": ({"model_type": "qwen2_vl"}, "'qwen2_vl' are not supported"),
+    "fewer layers": ({"num_hidden_layers": 1}, "have no place in this model"),
+    "more layers": ({"num_hidden_layers": 3}, "lack the tensor layers.2"),
+    "another width": ({"intermediate_size": 128}, "has shape"),
+}
+
+
+@pytest.mark.parametrize(("change", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_it_cannot_compute_is_refused_in_a_sentence(
+    folders: dict[str, Path], tmp_path: Path, change: dict[str, Any], sentence: str
+) -> None:
+    for file in folders["qwen2"].iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    config = json.loads((tmp_path / "config.json").read_text()) | change
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for device in ("cpu", "meta"):
+        with pytest.raises(ModelError, match=sentence):
+            load(str(tmp_path), device)
