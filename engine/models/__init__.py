@@ -18,8 +18,7 @@ from caesura.engine.noise import Noise
 from caesura.engine.tokenizer import Tokenizer, TokenizerError
 from caesura.engine.weights import WeightsError
 from caesura.kernels.head import Rows, Seen
-
-EMBEDDED = Path(__file__).resolve().parent.parent / "embedded"
+from caesura.models import NoModel, locate
 
 SENTENCE = 500  # characters; names that a file brings have any length, and line breaks
 
@@ -135,11 +134,9 @@ class Verifier(Model, Protocol):
 
 
 def load(name: str, device: str = "auto", context: int | None = None) -> Model:
-    """A model by name (`embedded`) or folder; `context` bounds its tokens of context where that is a choice. Raises
-    ModelError with one sentence for the user."""
+    """A model by name or path (`caesura/models.py`); `context` bounds its tokens of context where that is a choice.
+    Raises ModelError with one sentence for the user."""
     folder = folder_of(name)
-    if not folder.is_dir():
-        raise ModelError(f"There is no model named {name}; try `caesura models list` or give a folder.")
     try:
         config = json.loads((folder / "config.json").read_text())
         json.dumps(config, ensure_ascii=False).encode()  # raises where a text in it cannot be sent or shown
@@ -158,9 +155,8 @@ def load(name: str, device: str = "auto", context: int | None = None) -> Model:
 
 
 def folder_of(name: str) -> Path:
-    return EMBEDDED if name == "embedded" else Path(name)
-
-
-def names() -> list[str]:
-    """Models that can be loaded by name."""
-    return ["embedded"] if (EMBEDDED / "config.json").is_file() else []
+    """The folder of a model, or its file. Raises ModelError."""
+    try:
+        return locate(name)
+    except NoModel as error:
+        raise ModelError(str(error)) from error
