@@ -92,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
     add("--held-out", type=Path, metavar="FILE", help="what training/heldout.py made")
     add("--base", type=Path, metavar="FOLDER", help="SmolLM2 with its whole vocabulary, for the row smollm2")
     add("--peers", type=Path, metavar="FOLDER", help="weights and node_modules, for the rows of llama.cpp")
-    add("--model", default=models.EMBEDDED, metavar="NAME|PATH")
+    add("--model", default=models.DEFAULT, metavar="NAME|PATH")
     add("--n", type=int, default=200, help="cases of a group")
     add("--seed", type=int, default=7)
     add("--groups", type=_names, metavar="GROUP,GROUP", help=",".join(GROUPS))

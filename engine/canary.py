@@ -76,7 +76,7 @@ def check(model: Model, folder: Path) -> None:
     off = float((found - torch.tensor(canary.logp)).abs().median())
     if not off <= TOLERANCE:  # of NaN too
         raise ModelError(
-            f"The model {folder.name} does not say here what it said when it was made ({off:.1f} nats apart), though "
+            f"The model {model.name} does not say here what it said when it was made ({off:.1f} nats apart), though "
             "its files are whole; reinstall torch, and if that does not help, test this machine's memory."
         )
 

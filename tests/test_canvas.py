@@ -20,9 +20,9 @@ from caesura.engine.canvas import (
     spans,
 )
 from caesura.engine.healing import heal
-from caesura.engine.models import EMBEDDED
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokenizer import Tokenizer
+from caesura.models import SMALL, locate
 from caesura.wire import Hole, Json, Text
 
 from .tiny import Scripted
@@ -53,7 +53,7 @@ CURSORS = {
     "control character": ("x\x04", "\n"),
 }
 cursors = pytest.mark.parametrize(("prefix", "suffix"), CURSORS.values(), ids=CURSORS)
-SHIPPED = Scripted(Tokenizer(EMBEDDED / "tokenizer.json"), [])
+SHIPPED = Scripted(Tokenizer(locate(SMALL) / "tokenizer.json"), [])
 VOCABULARY = Vocabulary(SHIPPED)
 
 # What code is made of, with everything that byte-level pre-tokens treat in a way of its own.

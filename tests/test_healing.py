@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from caesura.engine.healing import HEALED, heal
-from caesura.engine.models import EMBEDDED
 from caesura.engine.tokenizer import Tokenizer
 from caesura.engine.tokenizer_file import LLAMA3, QWEN
+from caesura.models import SMALL, locate
 
 from . import tiny
 
@@ -21,7 +21,7 @@ KINDS = ("shipped", "qwen", "llama-3")
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
     folder = tmp_path_factory.mktemp("healing")
     paths = {name: tiny.train_tokenizer(folder / name, split) for name, split in (("qwen", QWEN), ("llama-3", LLAMA3))}
-    paths["shipped"] = EMBEDDED / "tokenizer.json"
+    paths["shipped"] = locate(SMALL) / "tokenizer.json"
     return {name: Tokenizer(path) for name, path in paths.items()}
 
 

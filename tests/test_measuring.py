@@ -204,10 +204,10 @@ def test_every_kernel_is_measured_beside_pytorch_and_its_bound(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_the_embedded_shape_is_measured(tmp_path: Path) -> None:
+def test_the_shape_of_the_small_model_is_measured(tmp_path: Path) -> None:
     document = json.loads(script("bench", DEVICE="cpu", CAESURA_WORK=tmp_path, OUT=tmp_path).splitlines()[-1])
     assert json.loads((tmp_path / "bench.json").read_text()) == document
-    assert [line["measure"] for line in document["lines"]] == ["embedded step", "training"]
+    assert [line["measure"] for line in document["lines"]] == ["small step", "training"]
     assert all(line["p50_ms"] > 0 for line in document["lines"])
 
 
@@ -376,10 +376,10 @@ def test_loads_travel_beside_the_checkout_as_it_is(tmp_path: Path) -> None:
     """64 MiB a call, without the base, which travels in parts."""
     mib, stage = 1 << 20, tmp_path / ".stage"
     (stage / "packs").mkdir(parents=True)
-    for name, size in (("data", 30), ("base", 50), (".stage/packs/a.pack", 7)):
+    for name, size in (("data", 30), (".stage/base", 50), (".stage/packs/a.pack", 7)):
         with (tmp_path / name).open("wb") as file:
             file.truncate(size * mib)
-    command = [sys.executable, ROOT / "gpu" / "parts.py", "stage", "--base", "base", "--out", ".stage"]
+    command = [sys.executable, ROOT / "gpu" / "parts.py", "stage", "--base", ".stage/base", "--out", ".stage"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     loads = [[path.stat().st_size for path in load.iterdir()] for load in stage.glob("[0-9]*")]
     assert sum(map(sum, loads)) >= 57 * mib
@@ -387,15 +387,20 @@ def test_loads_travel_beside_the_checkout_as_it_is(tmp_path: Path) -> None:
     assert len(loads) == 2
 
 
-def test_for_measuring_alone_the_base_only_gets_out_of_the_way(machine: Machine) -> None:
+def test_for_measuring_alone_weights_only_get_out_of_the_way(machine: Machine) -> None:
     embedded = machine.checkout / "engine" / "embedded"
     embedded.mkdir(parents=True)
     (embedded / "base.safetensors").write_text("weights")
+    coder = machine.checkout / "models" / "coder" / "caesura_coder"
+    coder.mkdir(parents=True)
+    for number in (1, 2):
+        (coder / f"base-{number}.safetensors").write_text(f"weights {number}")
     (machine.checkout / "gpu" / "stage").write_bytes((ROOT / "gpu" / "stage").read_bytes())
     (machine.checkout / "gpu" / "stage").chmod(0o755)
     for _ in range(2):
         script("stage", checkout=machine.checkout, NO_WHEELS=1)
-        assert not list(embedded.iterdir())
+        assert not [*embedded.iterdir(), *coder.iterdir()]
         assert not list((machine.checkout / ".stage").glob("[0-9]*"))
     script("stage", "--undo", checkout=machine.checkout)
     assert (embedded / "base.safetensors").read_text() == "weights"
+    assert [path.read_text() for path in sorted(coder.iterdir())] == ["weights 1", "weights 2"]

@@ -312,9 +312,8 @@ def test_where_there_is_no_int8_kernel_nearly_the_same_comes_out(folder: Path) -
 
 
 def test_no_such_model_is_a_sentence() -> None:
-    with pytest.raises(ModelError, match="no model named nope"):
+    with pytest.raises(ModelError, match="no model 'nope'"):
         models.load("nope")
-    assert "embedded" in models.names()
 
 
 def broken(path: str, content: bytes | None, *, seal: bool = False) -> Callable[[Path], None]:

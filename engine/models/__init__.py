@@ -17,8 +17,7 @@ from caesura.engine.noise import Noise
 from caesura.engine.tokenizer import Tokenizer, TokenizerError
 from caesura.engine.weights import WeightsError
 from caesura.kernels.head import Rows, Seen
-
-EMBEDDED = Path(__file__).resolve().parent.parent / "embedded"
+from caesura.models import NoModel, locate
 
 SENTENCE = 500  # characters; names that a file brings have any length, and line breaks
 
@@ -144,30 +143,20 @@ FAMILIES = {  # the file of this folder that loads a model_type
 
 
 def load(name: str, device: str = "auto", context: int | None = None) -> Model:
-    """A model by name (`embedded`), folder or GGUF file; `context` bounds its tokens of context where that is a choice.
+    """A model by name or path (`caesura/models.py`); `context` bounds its tokens of context where that is a choice.
     Raises ModelError with one sentence for the user."""
     path = folder_of(name)
-    file = gguf(path)
     try:
-        if file is not None:
-            return cast(Model, _module("causal").load_gguf(file, device, context))
-        config = read_config(path, name)
+        if path.is_file():
+            return cast(Model, _module("causal").load_gguf(path, device, context))
+        config = read_config(path)
         return cast(Model, _module(FAMILIES[config["model_type"]]).load(path, config, device, context))
     except (WeightsError, TokenizerError) as error:
         raise ModelError(" ".join(str(error).split())[:SENTENCE]) from error
 
 
-def gguf(path: Path) -> Path | None:
-    """The GGUF file that is meant: the path itself, or the first one of a folder that has no config.json."""
-    if path.is_dir() and not (path / "config.json").is_file():
-        return min(path.glob("*.gguf"), default=None)
-    return path if path.suffix == ".gguf" and path.is_file() else None
-
-
-def read_config(folder: Path, name: str) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
     """config.json of a family that there is. Raises ModelError."""
-    if not folder.is_dir():
-        raise ModelError(f"There is no model named {name}; try `caesura models list`, or give a folder or a GGUF file.")
     try:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text())
         json.dumps(config, ensure_ascii=False).encode()  # raises where a text in it cannot be sent or shown
@@ -184,9 +173,8 @@ def _module(family: str) -> Any:
 
 
 def folder_of(name: str) -> Path:
-    return EMBEDDED if name == "embedded" else Path(name)
-
-
-def names() -> list[str]:
-    """Models that can be loaded by name."""
-    return ["embedded"] if (EMBEDDED / "config.json").is_file() else []
+    """The folder of a model, or its file. Raises ModelError."""
+    try:
+        return locate(name)
+    except NoModel as error:
+        raise ModelError(str(error)) from error

@@ -61,12 +61,17 @@ ENDS = (
 START = "<|begin_of_text|>"  # Llama 3 was never without
 
 
+def canonical(name: str) -> str | None:
+    """A stored name, or None for what is left out on purpose."""
+    return None if name.endswith(USELESS) else name
+
+
 class Published(Mapping[str, Tensor]):
     """The tensors of a hub's folder by their names, each read as float32 when it is asked for; on "meta" a tensor has a
     shape and no values."""
 
     def __init__(self, folder: Path, device: str) -> None:
-        self._entries: dict[str, Entry] = {entry.name: entry for entry in headers(folder)}
+        self._entries: dict[str, Entry] = {entry.name: entry for entry in headers(folder) if canonical(entry.name)}
         self._device = device
 
     def __getitem__(self, name: str) -> Tensor:
@@ -98,7 +103,7 @@ class Renamed(Mapping[str, Tensor]):
                 named = [[f"model.layers.{layer}.{part}" for part in parts] for parts in spellings]
                 self._find(f"layers.{layer}.{name}", named)
         used = {part for parts in self._parts.values() for part in parts}
-        left = [name for name in tensors if name not in used and not name.endswith(USELESS)]
+        left = [name for name in tensors if name not in used]
         if left:
             raise WeightsError(
                 f"{len(left)} tensors have no place in this model: {', '.join(sorted(left)[:3])}; it is another model, "
