@@ -78,7 +78,8 @@ class Tokenizer:
             if self.find(token.content) != token.id:  # the library gives it another one, or has another one
                 raise TokenizerError(f"{name} is damaged: the token {token.content} cannot have the id {token.id}.")
         self._control = {t.id: t.content for t in file.added_tokens if t.special or _CONTROL.fullmatch(t.content)}
-        self.size: int = 1 + max(self._inner.get_vocab(with_added_tokens=True).values(), default=-1)
+        ids = (*file.model.vocab.values(), *(token.id for token in file.added_tokens))
+        self.size: int = 1 + max(ids, default=-1)
         self._spelling: dict[int, list[int]] = {}  # of control tokens that stand in a text
         self._mark: list[int] = []  # SPACE itself, where it has to be spelled in bytes
         self._piece = self._kind(name, file)

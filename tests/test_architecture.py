@@ -191,7 +191,7 @@ STARTS = {
     "caesura.commands.lsp": (*HEAVY, "caesura.engine", "caesura.kernels"),
     "caesura.commands.fill": (*HEAVY, "caesura.engine", "caesura.kernels"),
     "caesura.engine.supervisor": (*HEAVY, "pygls", "lsprotocol", "tree_sitter", "caesura.server", "caesura.kernels"),
-    "caesura.engine.worker": ("pygls", "lsprotocol", "tree_sitter", "caesura.server"),
+    "caesura.engine.worker": ("gguf", "pygls", "lsprotocol", "tree_sitter", "caesura.server"),
     "caesura.wire": (*HEAVY, "zmq", "caesura.engine", "caesura.server", "caesura.kernels"),
     "caesura.engine.scheduler": ("pygls", "lsprotocol", "tree_sitter", "caesura.server", "zmq"),
 }
