@@ -65,10 +65,10 @@ class GGUF:
     """A model in one file, or in parts of which any may be named. Raises WeightsError.
 
     `config` is as the hub's config.json has it; `tensors` are float32, under the hub's names and in the hub's order of
-    rows, each restored when it is asked for. Files stay mapped as long as this lives.
+    rows, each restored when it is asked for, or on "meta" without values. Files stay mapped as long as this lives.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, device: str = "cpu") -> None:
         self.path = path
         self._parts = gguf_reader.parts(path)
         self._fields = self._parts[0].fields
@@ -82,7 +82,8 @@ class GGUF:
         self._complete(names)
         self.config = self._config(names, factors)
         heads = {"q_proj": self.config["num_attention_heads"], "k_proj": self.config["num_key_value_heads"]}
-        self.tensors: Mapping[str, Tensor] = Tensors(path, names, heads if self._architecture == "llama" else {})
+        interleaved = heads if self._architecture == "llama" else {}
+        self.tensors: Mapping[str, Tensor] = Tensors(path, names, interleaved, device)
 
     def __repr__(self) -> str:
         return f"<GGUF {self.path.name}: {self._architecture}, {len(self.tensors)} tensors>"
@@ -282,12 +283,16 @@ class Tensors(Mapping[str, Tensor]):
     """By name, each mapped from its file and restored to float32 when it is asked for. `heads` has how many heads the
     rows of a projection are, where llama.cpp stores the two halves of each interleaved."""
 
-    def __init__(self, path: Path, stored: Mapping[str, gguf.ReaderTensor], heads: Mapping[str, int]) -> None:
-        self._path, self._stored, self._heads = path, stored, heads
+    def __init__(
+        self, path: Path, stored: Mapping[str, gguf.ReaderTensor], heads: Mapping[str, int], device: str
+    ) -> None:
+        self._path, self._stored, self._heads, self._device = path, stored, heads, device
 
     def __getitem__(self, name: str) -> Tensor:
         """Raises WeightsError where the stored parts do not fit together."""
         stored = self._stored[name]
+        if self._device == "meta":
+            return torch.empty(*reversed(stored.shape.tolist()), device="meta")
         try:
             tensor = restored(stored)
             heads = self._heads.get(name.split(".")[-2])

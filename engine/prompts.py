@@ -4,7 +4,7 @@ In each the suffix comes first, so that typing only appends to the KV cache; the
 rows while the prefix grows. A neighbour is a comment line that says where it comes from, its text and a blank line. Its
 `name` is that line, as the client wrote it: only the client knows the language's comments.
 
-`suffix_first` is what the small model was trained on. Code models read it as two files of one repository, and do as
+`suffix_first` is what `small` was trained on. Code models read it as two files of one repository, and do as
 well with it as with `fim`, their own tokens for gaps in an order that typing only appends to (docs/log.md). No format
 for infilling is published for DiffusionGemma: the wording of the others is a guess, and which of them serves it best
 has not been measured on its weights.

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from caesura import cli, models, paths, rendezvous, wire
+from caesura import cli, models, paths, rendezvous, speeds, wire
 from caesura.commands import CommandFailed, asking, doctor
 from caesura.commands.source import Source
 from caesura.server import stats, trace
@@ -568,6 +568,14 @@ def test_doctor(run: Run, model: Path) -> None:
     assert ran.code == 1
     assert "BAD  model files: damaged: weights\n     Bring" in ran.out
     assert "1 of " in ran.err
+
+
+@pytest.mark.usefixtures("other_engines")
+def test_doctor_records_how_fast_the_model_was(run: Run, model: Path) -> None:
+    run("doctor", "--model", model)
+    speed = speeds.read()[models.identity(str(model))]
+    assert (speed.device, speed.pass_ms, speed.fill_ms) == ("fake", 2.0, 12.1)
+    assert speed.memory_mb > 1
 
 
 @pytest.mark.usefixtures("other_engines")

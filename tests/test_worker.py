@@ -67,6 +67,7 @@ def no_device(*_: object, **__: object) -> None:
 @pytest.mark.parametrize("where", [(models, "load"), (scheduler.Graphs, "rehearse"), (worker, "rehearse")])
 def test_what_the_machine_cannot_do_is_said_in_a_sentence(
     tiny: BlockLlama,
+    tiny_folder: Path,
     fault: Callable[..., None],
     sentence: str,
     where: tuple[object, str],
@@ -82,7 +83,7 @@ def test_what_the_machine_cannot_do_is_said_in_a_sentence(
     monkeypatch.setattr(tiny, "device", "cuda")
     monkeypatch.setattr(*where, fault)
     with pytest.raises(worker.CannotLoad) as refused:
-        worker._load("tiny", "cuda")
+        worker._load(str(tiny_folder), "cuda")
     assert str(refused.value) == f"The model cannot be used on this machine; see the engine's log. {sentence}"
 
 

@@ -33,7 +33,6 @@ OUTER = {
     "norm": [["model.norm.weight"]],
     "norm_bias": [["model.norm.bias"]],
     "head": [["lm_head.weight"]],
-    "rotary": [["rope_freqs.weight"]],
 }
 LAYER = {
     "attn_norm": [["input_layernorm.weight"]],
