@@ -15,9 +15,18 @@ import torch
 from torch import Tensor
 
 
+CACHED = 1 << 17  # weights quantised at once: what is computed of them stays in a core's cache
+
+
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     """[N, K] float -> int8 [N, K] and per-row scale [N], symmetric; two neighbouring columns (2i, 2i + 1) have codes
     whose positive and whose negative parts add up to 128 at most, since 255 * 128 fits in 16 bits."""
+    parts = [_quantized(rows) for rows in weight.split(max(1, CACHED // weight.shape[1]))]
+    codes, scales = zip(*parts, strict=True)
+    return torch.cat(codes), torch.cat(scales)
+
+
+def _quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
     sums = torch.cat((weight[:, :1], weight[:, :-1:2] + weight[:, 1::2]), 1)  # of a single column there are none
     scale = torch.maximum(weight.abs().amax(1), sums.abs().amax(1)).clamp_min(1e-12) / 127
     return (weight / scale[:, None]).round_().to(torch.int8), scale
