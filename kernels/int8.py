@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-
 CACHED = 1 << 17  # weights quantised at once: what is computed of them stays in a core's cache
 
 
