@@ -80,7 +80,7 @@ class Way:
     least: float = 0.0  # of the job
 
 
-def _without_lookup(stack: ExitStack) -> None:
+def without_lookup(stack: ExitStack) -> None:
     stack.enter_context(patch.object(scheduler, "lookup", lambda *_: []))
     stack.enter_context(patch.object(scheduler, "Repeats", lambda _: None))
 
@@ -123,7 +123,7 @@ WAYS = {
     "all of them": Way(),
     "each key a job, with a draft": Way(foreseen=False),
     "each key a job, without": Way(foreseen=False, warm=False),
-    "no lookup": Way(_without_lookup),
+    "no lookup": Way(without_lookup),
     "a canvas beside each lookup": Way(_canvas_always),
     "nothing followed that is less likely than 0.01": Way(least=0.01),
     "new context in a forward of its own": Way(_context_apart),

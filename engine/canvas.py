@@ -23,7 +23,7 @@ from caesura.wire import MAX_SLOTS, Fill, Hole, Impossible, Json, Neighbour, Pat
 
 NOTHING = b"\xff"  # in no UTF-8 text: the place of an open slot that shows nothing
 MAX_ROWS = 512  # of a canvas, and of all canvases of a step together
-BIASES = 128 << 20  # bytes of biases kept
+BIASES = 32 << 20  # bytes of biases kept
 GRAMMARS = 64  # kept
 NEAR = 1e-3  # nats: what is nearer to the best token of a slot could become its equal when it is cooled
 WORTH_A_ROW = 0.05  # joint probability of a drafted chain

@@ -192,7 +192,7 @@ class Merged(Mapping[str, Tensor]):
 
 def base_of(folder: Path) -> Mapping[str, Tensor]:
     """What both paths stand on: the base of a model folder, with the update of its context path if there is one."""
-    base, update = weights.Stored(*parts(folder)), folder / "context.safetensors"
+    base, update = weights.Stored(*weights.bases(folder)), folder / "context.safetensors"
     return Merged(base, weights.Stored(update)) if update.is_file() else base
 
 
@@ -232,7 +232,8 @@ class BlockLlama:
         self.max_context = 768
         self.chunk = 128
         self._dtype, self._contexts = dtype, contexts
-        self._embed, self._head = self._embed_and_head(base, adapter)
+        self._special = torch.empty(0, config.hidden_size) if adapter is None else adapter["special"]
+        self._embed, self._head = self._embed_and_head(base)
         pack = partial(packed, config, base, adapter or {}, self._form)
         with ThreadPoolExecutor(PACKERS) as pool:  # the kernel packs slowly, on one core each
             self._layers = list(pool.map(pack, range(config.num_layers)))
@@ -251,22 +252,24 @@ class BlockLlama:
         """A matrix [N, K] float32 as `int8.product` takes it."""
         return int8.pack(weight) if self._dtype is None else weight.to(self.device, self._dtype)
 
-    def _embed_and_head(
-        self, base: Mapping[str, Tensor], adapter: Mapping[str, Tensor] | None
-    ) -> tuple[tuple[Tensor, ...], int8.Packed]:
+    def _embed_and_head(self, base: Mapping[str, Tensor]) -> tuple[tuple[Tensor, ...], int8.Packed]:
         """The embedding, as codes and scales or as floats, and the head, which is the same matrix unless the base has
         one of its own."""
-        special = [] if adapter is None else [adapter["special"]]
         size = self.config.vocab_size, self.config.hidden_size
-        embed = torch.cat((expect(base, "embed", size), *special))
-        head = torch.cat((expect(base, "head", size), *special)) if "head" in base else embed
-        stored = weights.q8(embed) if self._dtype is None else (embed.to(self.device, self._dtype),)
-        return stored, self._form(head)
+        embed = expect(base, "embed", size)
+        head = expect(base, "head", size) if "head" in base else embed
+        stored = codes(base, "embed", embed) if self._dtype is None else (embed.to(self.device, self._dtype),)
+        return stored, self._form(torch.cat((head, self._special.to(head.device))))
 
     def _embedded(self, ids: Tensor) -> Tensor:
         """[n] -> float32 [n, hidden]."""
-        rows = [part[ids] for part in self._embed]
-        return weights.grouped(*rows) if len(rows) > 1 else rows[0].float()
+        known = ids.clamp_max(self.config.vocab_size - 1)
+        rows = [part[known] for part in self._embed]
+        found = weights.grouped(*rows) if len(rows) > 1 else rows[0].float()
+        if len(self._special):
+            special = self._special[(ids - self.config.vocab_size).clamp_min(0)]
+            found = torch.where((ids > known)[:, None], special, found)
+        return found
 
     def cache(self) -> Cache:
         kept = Kept(self.config.num_kv_heads, self.config.head_dim, turned=True)
@@ -440,6 +443,12 @@ def matrix(
     return Matrix(held, up.to(device), size[0], None if bias is None else bias.to(device))
 
 
+def codes(base: Mapping[str, Tensor], name: str, weight: Tensor) -> tuple[Tensor, ...]:
+    """A matrix in 8 bits: as it is stored, where only the rows that are read take memory, or else made."""
+    stored = base.codes(name) if isinstance(base, weights.Stored) else ()
+    return stored or weights.q8(weight)
+
+
 def norms(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], name: str, size: int) -> tuple[Norm, Norm]:
     """The context path's and the canvas path's."""
     bias = expect(base, f"{name}_bias", (size,)) if f"{name}_bias" in base else None
@@ -459,11 +468,6 @@ def expect(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> 
     if tuple(tensor.shape) != shape:
         raise weights.WeightsError(f"The tensor {name} has shape {list(tensor.shape)}, not {list(shape)}.")
     return tensor
-
-
-def parts(folder: Path) -> list[Path]:
-    """The files of a base: one, or several that are numbered."""
-    return sorted(folder.glob("base-*.safetensors")) or [folder / "base.safetensors"]
 
 
 def load(folder: Path, config: dict[str, Any], device: str, context: int | None) -> BlockLlama:
