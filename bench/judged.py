@@ -193,7 +193,7 @@ def main() -> None:
     one.add_argument("--seed", type=int, default=7)
     one = commands.add_parser("ask")
     one.add_argument("gaps", type=Path, metavar="GAPS.json")
-    one.add_argument("--models", type=lambda text: text.split(","), default=[models.EMBEDDED], metavar="NAME|PATH,...")
+    one.add_argument("--models", type=lambda text: text.split(","), default=[models.DEFAULT], metavar="NAME|PATH,...")
     one.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     one = commands.add_parser("count")
     one.add_argument("folder", type=Path)

@@ -238,7 +238,7 @@ def _line(name: str, part: dict[str, Any]) -> list[object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="What each part of a fill is worth.")
     add = parser.add_argument
-    add("--model", default=models.EMBEDDED, metavar="NAME|PATH")
+    add("--model", default=models.DEFAULT, metavar="NAME|PATH")
     add("--data", type=Path, metavar="FOLDER", help="HumanEval-Infilling's files")
     add("--held-out", type=Path, metavar="FILE", help="what training/heldout.py made")
     add("--crosscode", type=Path, metavar="FOLDER", help="holds LANGUAGE.inputs.jsonl")

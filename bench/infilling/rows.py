@@ -18,8 +18,8 @@ from caesura import models
 from caesura.commands.asking import gap
 from caesura.engine.healing import heal
 from caesura.engine.lookup import lookup as occurrences
-from caesura.engine.models import EMBEDDED
 from caesura.engine.tokenizer import Tokenizer
+from caesura.models import SMALL, locate
 
 from infilling.cases import Case  # isort: skip  (beside this)
 from latency import CAESURA, HERE  # isort: skip
@@ -134,7 +134,7 @@ def _question(case: Case) -> dict[str, str]:
 @cache
 def _tokenizer() -> Tokenizer:
     """Where a prefix is cut for the peers: by GPT-2's pre-tokens, of which those of Qwen are close enough."""
-    return Tokenizer(EMBEDDED / "tokenizer.json")
+    return Tokenizer(locate(SMALL) / "tokenizer.json")
 
 
 def _prompted(case: Case) -> dict[str, str | int]:
