@@ -557,7 +557,7 @@ def test_a_row_may_name_its_model(
     quality: ModuleType, rows: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     means = rows.Means("m", 100.0)
-    for row, model in {"verify": "m", f"verify:{tmp_path}": str(tmp_path), "canvas:embedded": "embedded"}.items():
+    for row, model in {"verify": "m", f"verify:{tmp_path}": str(tmp_path), "canvas:small": "small"}.items():
         command = rows.command(row, Path("a"), Path("b"), means)
         assert command[command.index("--model") + 1] == model
     assert rows.label(f"verify:{tmp_path}") == f"verify:{tmp_path.name}"
