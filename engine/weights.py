@@ -2,7 +2,8 @@
 
 On disk a matrix `x` of [N, K] is one of: `x` (float16/bfloat16/float32); `x.q8` int8 [N, K] with `x.scale` float16
 [N, K/32]; `x.q4` uint8 [N, K/2] (even column in the low nibble) with `x.scale` and `x.min` float16 [N, K/32], value =
-scale * q + min.
+scale * q + min; `x.k4` likewise, 4.5 bits a weight: `x.scale` and `x.min` uint8 [N, K/32] count 255ths of the row's
+`x.unit` float16 [N, 2], value = scale * unit0 / 255 * q - min * unit1 / 255. A base is one file or several.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 GROUP = 32
-FORMS = {"q8": ("q8", "scale"), "q4": ("q4", "scale", "min")}
+FORMS = {"q8": ("q8", "scale"), "q4": ("q4", "scale", "min"), "k4": ("k4", "scale", "min", "unit")}
 
 
 class WeightsError(Exception):
@@ -49,16 +50,19 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class Stored(Mapping[str, Tensor]):
-    """The tensors of a file by name, each read and restored to float32 when it is asked for: a model is packed layer by
-    layer without ever being whole in memory."""
+def bases(folder: Path) -> list[Path]:
+    """The files of a folder's base: `base.safetensors`, or `base-1.safetensors` and so on."""
+    return sorted(folder.glob("base-*.safetensors")) or [folder / "base.safetensors"]
 
-    def __init__(self, path: Path) -> None:
-        try:
-            self._file = safe_open(path, framework="pt")
-            stored = sorted(self._file.keys())  # an order that every process agrees on
-        except (OSError, SafetensorError) as error:
-            raise WeightsError(f"{path} is damaged: {one_line(error)}") from error
+
+class Stored(Mapping[str, Tensor]):
+    """The tensors of some files by name, each read and restored to float32 when it is asked for: a model is packed
+    layer by layer without ever being whole in memory. A file is open only while it is read, since the pages of a mapped
+    file count as resident memory."""
+
+    def __init__(self, *paths: Path) -> None:
+        self._files = {part: path for path in paths for part in parts_of(path)}
+        stored = sorted(self._files)  # an order that every process agrees on
         self._forms = {
             name.removesuffix(f".{form}"): form for name in stored if (form := name.rpartition(".")[2]) in FORMS
         }
@@ -70,12 +74,16 @@ class Stored(Mapping[str, Tensor]):
         form = self._forms[name]
         parts = [f"{name}.{part}" for part in FORMS[form]] if form else [name]
         try:
-            tensor, *rest = (self._file.get_tensor(part) for part in parts)
-            if form == "q4":
-                tensor = torch.stack((tensor & 15, tensor >> 4), -1).flatten(1)
-            return grouped(tensor, *rest) if form else tensor.float()
-        except (SafetensorError, RuntimeError) as error:
+            return restored(form, *(self._part(part) for part in parts))
+        except (OSError, SafetensorError, RuntimeError, IndexError) as error:
             raise WeightsError(f"The tensor {name} is damaged ({one_line(error)}); install the model again.") from error
+
+    def _part(self, name: str) -> Tensor:
+        if name not in self._files:
+            raise SafetensorError(f"{name} is missing")
+        with safe_open(self._files[name], framework="pt") as file:
+            part: Tensor = file.get_tensor(name)
+        return part
 
     def __contains__(self, name: object) -> bool:
         return name in self._forms  # without reading the tensor
@@ -92,12 +100,39 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:160]
 
 
+def parts_of(path: Path) -> list[str]:
+    """The names in a file. Raises WeightsError."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return list(file.keys())
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"{path} is damaged: {one_line(error)}") from error
+
+
+def restored(form: str, tensor: Tensor, *rest: Tensor) -> Tensor:
+    """The parts of a form, in the order of FORMS -> float32."""
+    match form:
+        case "q8":
+            return grouped(tensor, *rest)
+        case "q4":
+            return grouped(unpack_nibbles(tensor), *rest)
+        case "k4":
+            return grouped(unpack_nibbles(tensor), *fractions(*rest))
+    return tensor.float()
+
+
 def grouped(q: Tensor, scale: Tensor, least: Tensor | None = None) -> Tensor:
     """[N, K] codes with [N, K/32] scale (and minimum) -> [N, K] float32."""
     groups = q.float().view(q.shape[0], -1, GROUP).mul_(scale.float()[..., None])
     if least is not None:
         groups += least.float()[..., None]
     return groups.flatten(1)
+
+
+def fractions(scale: Tensor, least: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
+    """Scale and minimum of k4, as stored -> float32 [N, K/32], as `grouped` takes them."""
+    step = unit.float() / 255
+    return scale * step[:, :1], least * -step[:, 1:]
 
 
 def q8(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -116,9 +151,34 @@ def q4(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return pack_nibbles(codes.flatten(1)), scale, least
 
 
+def k4(weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """[N, K] float -> uint8 [N, K/2], uint8 scale and minimum [N, K/32], float16 unit [N, 2]; round to nearest between
+    the extremes, of which the lower is 0 at most."""
+    groups = weight.view(weight.shape[0], -1, GROUP)
+    least = groups.amin(-1).clamp_max(0)
+    scale, least, unit = row_fractions((groups.amax(-1) - least) / 15, -least)
+    step, offset = fractions(scale, least, unit)
+    codes = ((groups - offset[..., None]) / step.clamp_min(1e-12)[..., None]).round().clamp(0, 15)
+    return pack_nibbles(codes.to(torch.uint8).flatten(1)), scale, least, unit
+
+
+def row_fractions(scale: Tensor, least: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Scale and minimum (from 0 on, to be taken off) float [N, K/32] -> as k4 stores them, with their unit."""
+    unit = torch.stack((scale.amax(1), least.amax(1)), 1).clamp_min(1e-6).half()
+    counts = (torch.stack((scale, least), 1) / unit.float()[..., None] * 255).round().clamp(0, 255).to(torch.uint8)
+    return counts[:, 0].contiguous(), counts[:, 1].contiguous(), unit
+
+
 def pack_nibbles(codes: Tensor) -> Tensor:
     """uint8 [N, K] of 0..15 -> [N, K/2]."""
     return codes[:, 0::2] | (codes[:, 1::2] << 4)
+
+
+def unpack_nibbles(packed: Tensor) -> Tensor:
+    """uint8 [N, K/2] -> [N, K] of 0..15. Both nibbles of a byte in one pass, on a machine that stores the low byte
+    first, as safetensors does."""
+    wide = packed.to(torch.int16)
+    return (wide | (wide << 4)).bitwise_and_(0x0F0F).view(torch.uint8)
 
 
 def write_manifest(folder: Path, about: dict[str, Any]) -> None:
