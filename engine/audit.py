@@ -16,7 +16,7 @@ from caesura.engine.checkpoint import CACHE_SCALE, SCALE, headers
 from caesura.engine.models import Model, Run, causal, diffusion_gemma
 from caesura.engine.tokenizer import Tokenizer
 from caesura.engine.weights import Stored, WeightsError, digest
-from caesura.models import MANIFEST, NoManifest, manifest
+from caesura.models import MANIFEST, NoManifest, manifest, parts
 
 FAMILIES = {  # those that load from published checkpoints, by model_type
     "diffusion_gemma": diffusion_gemma,
@@ -57,7 +57,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def summary(folder: Path) -> Summary:
-    """From the headers and config.json; no weights are read. Raises WeightsError."""
+    """From the headers and config.json, or of a GGUF file; no weights are read. Raises WeightsError."""
+    if folder.is_file():
+        return _of_gguf(folder)
     canonical = family(folder).canonical
     entries = headers(folder)
     kept = [e for e in entries if not CACHE_SCALE.search(e.name) and canonical(e.name) is not None]
@@ -70,6 +72,20 @@ def summary(folder: Path) -> Summary:
         parameters=sum(math.prod(e.shape) * (2 if e.dtype == "U8" else 1) for e in kept if not SCALE.search(e.name)),
         bytes=sum(e.nbytes for e in kept),
         skipped=sorted({e.name for e in entries} - {e.name for e in kept}),
+    )
+
+
+def _of_gguf(path: Path) -> Summary:
+    from caesura.engine.gguf_file import GGUF
+
+    file = GGUF(path, "meta")
+    return Summary(
+        model_type=file.config["model_type"],
+        format=file.format,
+        layers=file.config["num_hidden_layers"],
+        parameters=sum(tensor.numel() for tensor in file.tensors.values()),
+        bytes=sum(part.stat().st_size for part in parts(path)),
+        skipped=[],
     )
 
 

@@ -5,6 +5,7 @@ Import this only where such a file is read: the library behind it takes a tenth 
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -87,6 +88,12 @@ class GGUF:
 
     def __repr__(self) -> str:
         return f"<GGUF {self.path.name}: {self._architecture}, {len(self.tensors)} tensors>"
+
+    @property
+    def format(self) -> str:
+        """The types of its tensors, those that most are of first."""
+        counts = Counter(tensor.tensor_type.name for part in self._parts for tensor in part.tensors)
+        return ", ".join(name for name, _ in counts.most_common())
 
     @property
     def roles(self) -> dict[str, str]:

@@ -12,9 +12,12 @@ import pytest
 
 from caesura import cli, models, paths, rendezvous, speeds
 from caesura.engine import audit
+from caesura.engine.tokenizer_file import QWEN
 from caesura.engine.weights import WeightsError
 from caesura.server.engine import Engine, EngineUnavailable
 from caesura.server.options import Options, parse
+
+from . import test_gguf
 
 Install = Callable[..., Path]
 Run = Callable[..., tuple[int, str, str]]
@@ -204,7 +207,7 @@ def test_a_folder_is_added_by_name(tiny_folder: Path, run: Run) -> None:
 
 def test_a_file_is_added_under_its_own_name(tmp_path: Path, any_file_loads: list[Path], run: Run) -> None:
     file = tmp_path / "Qwen2.5-Q4_0.gguf"
-    file.write_bytes(b"GGUF")
+    test_gguf.write(file, vocabulary=(QWEN, "qwen2"))
     code, out, _ = run("add", file, "--json")
     link = paths.models() / "Qwen2.5-Q4_0" / file.name
     assert (code, json.loads(out)) == (0, {"name": "Qwen2.5-Q4_0", "path": str(link)})
@@ -212,7 +215,9 @@ def test_a_file_is_added_under_its_own_name(tmp_path: Path, any_file_loads: list
     assert models.resolve("Qwen2.5-Q4_0") == str(link)
     assert models.identity("Qwen2.5-Q4_0") == models.identity(str(file))
     assert "Qwen2.5-Q4_0  0 MB" in run()[1]
-    assert run("show", "Qwen2.5-Q4_0")[1] == f"file: {link}\nsize: 4\n"
+    shown = run("show", "Qwen2.5-Q4_0")[1]
+    assert shown.startswith(f"file: {link}\nsize: ")
+    assert "model_type: qwen2\nformat: F16, F32\nlayers: 2\n" in shown
 
 
 def test_all_parts_of_a_split_file_are_added(tmp_path: Path, any_file_loads: list[Path], run: Run) -> None:

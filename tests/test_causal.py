@@ -13,6 +13,7 @@ from gguf.constants import GGMLQuantizationType
 from torch import Tensor
 
 from caesura import wire
+from caesura.engine import audit
 from caesura.engine.gguf_file import GGUF
 from caesura.engine.models import ModelError, Run, causal, load
 from caesura.engine.models.block_llama import BlockLlama
@@ -200,3 +201,11 @@ def test_what_it_cannot_compute_is_refused_in_a_sentence(
     for device in ("cpu", "meta"):
         with pytest.raises(ModelError, match=sentence):
             load(str(tmp_path), device)
+
+
+def test_a_gguf_file_is_shown_without_reading_its_weights(tmp_path: Path) -> None:
+    weights = test_gguf.write(tmp_path / "m.gguf", change=enough, vocabulary=(QWEN, "qwen2"))
+    found = audit.summary(tmp_path / "m.gguf")
+    assert (found["model_type"], found["format"], found["layers"]) == ("qwen2", "F16, F32", test_gguf.LAYERS)
+    assert found["parameters"] == sum(tensor.numel() for tensor in weights.values())
+    audit.check(tmp_path / "m.gguf")

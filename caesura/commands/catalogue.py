@@ -140,7 +140,7 @@ def show(options: argparse.Namespace) -> None:
     if _hashed(folder):
         models.manifest(folder)
         about |= json.loads((folder / models.MANIFEST).read_bytes())
-    if models.published(folder):
+    if folder.is_file() or models.published(folder):
         with _sentences():
             from caesura.engine import audit
 

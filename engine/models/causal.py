@@ -147,7 +147,9 @@ def load_gguf(path: Path, device: str, context: int | None) -> BlockLlama:
     from caesura.engine.gguf_file import GGUF
 
     file = GGUF(path, device)
-    return of(path.stem, file.config, file.tokenizer(), file.tensors, device, context)
+    tokenizer = file.tokenizer()
+    ends = [tokenizer.find(name) for role, name in file.roles.items() if role in ("eos", "eot", "eom")]
+    return of(path.stem, {**file.config, "eos_token_id": ends}, tokenizer, file.tensors, device, context)
 
 
 def of(
