@@ -98,3 +98,17 @@ def test_a_damaged_canary_is_refused_in_a_sentence(tmp_path: Path, change: str) 
     weights.write_manifest(folder, {"canary": {**said, **hostile} if isinstance(hostile, dict) else hostile})
     with pytest.raises(ModelError, match=r"manifest\.json is damaged; install the model again\."):
         canary.check(models.load(str(folder)), folder)
+
+
+def test_a_model_without_a_canvas_has_one_too(tmp_path: Path) -> None:
+    folder = tiny.make(tmp_path / "model")
+    (folder / "adapter.safetensors").unlink()
+    weights.write_manifest(folder, {})
+    model = models.load(str(folder))
+    assert model.noise is None
+    said = canary.record(model)
+    weights.write_manifest(folder, {"canary": said})
+    canary.check(model, folder)
+    weights.write_manifest(folder, {"canary": said | {"logp": [value - 0.6 for value in said["logp"]]}})
+    with pytest.raises(ModelError, match="does not say here what it said when it was made"):
+        canary.check(model, folder)

@@ -1,24 +1,30 @@
 """Published autoregressive models compute what Transformers computes, and fill gaps through the engine's own loop."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
+from gguf.constants import GGMLQuantizationType
 from torch import Tensor
 
 from caesura import wire
+from caesura.engine.gguf_file import GGUF
 from caesura.engine.models import ModelError, Run, causal, load
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.tokenizer import Tokenizer
+from caesura.engine.tokenizer_file import QWEN
 
-from . import qwen
+from . import qwen, test_gguf
 from .test_scheduler import JOBS, keeps_the_contract
 from .tiny import alone, infill, run, train_tokenizer
 
+F32 = GGMLQuantizationType.F32
 SIZES: dict[str, Any] = {
     "vocab_size": 416,  # padded: the tokenizer has fewer
     "hidden_size": 64,
@@ -65,9 +71,12 @@ def written(folder: Path, shape: dict[str, Any]) -> Path:
 
 
 def exact(folder: Path) -> BlockLlama:
-    """The model in float32, as nobody runs it."""
     config = json.loads((folder / "config.json").read_text())
-    tokenizer, tensors = Tokenizer(folder / "tokenizer.json"), causal.Published(folder, "cpu")
+    return made(config, Tokenizer(folder / "tokenizer.json"), causal.Published(folder, "cpu"))
+
+
+def made(config: dict[str, Any], tokenizer: Tokenizer, tensors: Mapping[str, Tensor]) -> BlockLlama:
+    """The model in float32, as nobody runs it."""
     shape = causal.read("exact", config, tokenizer.size)
     tied = bool(config.get("tie_word_embeddings"))
     base = causal.Renamed(tensors, shape.num_layers, shape.vocab_size, tied=tied)
@@ -90,6 +99,35 @@ def test_logits_are_those_of_transformers(folders: dict[str, Path], name: str) -
     ours = judged(exact(folders[name]), ids[0, :120].tolist(), ids[0, 120:].tolist())
     assert ours.shape == theirs.shape, "as many columns as there are tokens"
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+
+
+def enough(arrays: dict[str, np.ndarray]) -> None:
+    """More rows of the embedding than there are tokens, as in real files."""
+    arrays["token_embd.weight"] = np.random.default_rng(5).standard_normal((416, test_gguf.HIDDEN)).astype(np.float32)
+
+
+def test_fewer_weights_than_tokens_are_refused(tmp_path: Path) -> None:
+    test_gguf.write(tmp_path / "m.gguf", vocabulary=(QWEN, "qwen2"))
+    with pytest.raises(ModelError, match="has 401 tokens, and weights for 400 of them"):
+        load(str(tmp_path / "m.gguf"), "meta")
+
+
+@pytest.mark.parametrize("architecture", test_gguf.KINDS)
+def test_a_gguf_file_computes_what_transformers_makes_of_its_weights(tmp_path: Path, architecture: str) -> None:
+    path, ids = tmp_path / "m.gguf", list(range(20, 80))
+    weights = test_gguf.write(path, architecture, F32, change=enough, vocabulary=(QWEN, "qwen2"))
+    file = GGUF(path)
+    reference = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**file.config))
+    reference.load_state_dict(weights, strict=False)
+    reference.tie_weights()
+    with torch.inference_mode():
+        theirs = reference.eval()(torch.tensor([ids])).logits[0, 20:, :401]
+    ours = judged(made(file.config, file.tokenizer(), file.tensors), ids[:20], ids[20:])
+    torch.testing.assert_close(ours, theirs, atol=1e-4 * float(theirs.std()), rtol=1e-4)  # weights as large as one
+    quantised = load(str(path), "cpu")
+    assert isinstance(quantised, BlockLlama)
+    assert judged(quantised, ids[:20], ids[20:]).argmax(-1).eq(theirs.argmax(-1)).float().mean() > 0.8
+    assert load(str(path), "meta").width == 401
 
 
 @pytest.mark.parametrize("name", SHAPES)

