@@ -18,6 +18,7 @@ from caesura.engine.grammar.solve import State
 from caesura.engine.grammar.tokens import Tree
 from caesura.engine.healing import heal
 from caesura.engine.models import Model
+from caesura.engine.noise import Uniform
 from caesura.engine.prompts import prompt
 from caesura.wire import MAX_SLOTS, Fill, Hole, Impossible, Json, Neighbour, Pattern, Text
 
@@ -40,7 +41,9 @@ class Vocabulary:
         self._sorted = sorted((piece, number) for number, piece in enumerate(self.pieces) if piece)
         self._numbers = dict(self._sorted)
         self._crossings = lru_cache(maxsize=256)(self._crossing)
-        self._nothing = torch.full((self.size,), -torch.inf, device=model.device)
+        # Uniform noise is decided where the model is, everything else on the CPU (denoise.py).
+        self.device = model.device if isinstance(model.noise, Uniform) else "cpu"
+        self._nothing = torch.full((self.size,), -torch.inf, device=self.device)
         self._any = self._but([number for _, number in self._sorted], self._nothing)
         breaks = [number for piece, number in self._sorted if not one_line(piece)]
         self._any_of_line = self._but(breaks, self._any, -torch.inf)

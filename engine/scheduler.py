@@ -318,7 +318,7 @@ class Scheduler:
 
     def _denoising(self, live: Live, canvas: Canvas, sampler: Sampler, of: int) -> denoise.Denoising:
         assert live.kv is not None
-        generator = torch.Generator(self.model.device).manual_seed(live.job.seed % 2**63)
+        generator = torch.Generator(self.vocabulary.device).manual_seed(live.job.seed % 2**63)
         return denoise.Denoising(canvas, live.kv, sampler, of, generator)
 
     def _search(self, live: Live, tail: list[int]) -> bool:

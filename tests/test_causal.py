@@ -21,9 +21,9 @@ from caesura.engine.scheduler import Scheduler
 from caesura.engine.tokenizer import Tokenizer
 from caesura.engine.tokenizer_file import QWEN
 
-from . import test_gguf
+from . import qwen, test_gguf
 from .test_scheduler import JOBS, keeps_the_contract
-from .tiny import infill, run, train_tokenizer
+from .tiny import alone, infill, run, train_tokenizer
 
 F32 = GGMLQuantizationType.F32
 SIZES: dict[str, Any] = {
@@ -136,6 +136,44 @@ def test_on_a_cpu_it_is_nearly_the_same_in_8_bits(folders: dict[str, Path], name
     rows = list(range(40, 60))
     whole, quantised = (judged(model, rows, rows) for model in (exact(folders[name]), load(str(folders[name]), "cpu")))
     assert (whole.softmax(-1) - quantised.softmax(-1)).abs().sum(-1).max() < 0.05
+
+
+def test_in_bfloat16_it_is_nearly_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU (tests/test_gpu.py)."""
+    whole, halved = (qwen.floats(tmp_path, "cpu", dtype, monkeypatch) for dtype in (torch.float32, torch.bfloat16))
+    rows = list(range(40, 60))
+    assert (judged(whole, rows, rows).softmax(-1) - judged(halved, rows, rows).softmax(-1)).abs().sum(-1).max() < 0.05
+    for job in JOBS.values():
+        keeps_the_contract(run(Scheduler(halved), [infill("j", *job, wire.Hole(6))])["j"])
+
+
+class Far(Tensor):
+    """As if it lay on a GPU: only a copy on the CPU goes with what lies there, or is a number without a wait."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func.__name__ not in ("item", "tolist", "__float__", "__int__", "__bool__"), "the GPU is waited for"
+        others = [part for part in args if isinstance(part, Tensor) and not isinstance(part, Far)]
+        assert not others, f"{func.__name__} of two devices"
+        found = super().__torch_function__(func, types, args, kwargs or {})
+        return found.as_subclass(Tensor) if func is Tensor.cpu else found
+
+
+SEARCHED: dict[str, dict[str, Any]] = {
+    "search": {},
+    "another answer": {"seed": 3},
+    "left to right": {"sampler": "left_to_right"},
+    "grammar": {"segments": (wire.Hole(32, "block", wire.Json(schema=0)),), "schemas": ('{"required": ["name"]}',)},
+}
+
+
+@pytest.mark.parametrize("fields", SEARCHED.values(), ids=SEARCHED)
+def test_a_search_waits_for_no_gpu(model: BlockLlama, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]) -> None:
+    job = infill("j", "def total(x):\n    retu", "\n\nprint(1)\n", **{"segments": (wire.Hole(6),)} | fields)
+    here, forward = alone(model, job), model.forward
+    far = lambda *runs: tuple(part.as_subclass(Far) for part in forward(*runs))  # noqa: E731
+    monkeypatch.setattr(model, "forward", far)
+    assert alone(model, job).holes == here.holes
 
 
 @pytest.fixture(scope="module")

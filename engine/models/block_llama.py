@@ -403,11 +403,13 @@ def additive(mask: Tensor | None, rows: int, end: int, share: int, like: Tensor)
     Rows and columns are padded to few sizes: oneDNN makes code for each pair of them, in half a millisecond and half a
     megabyte. `like`: keys that the scores are of.
     """
-    added = torch.zeros(rounded(rows * share), -(-end // COLUMNS) * COLUMNS, dtype=like.dtype)
+    added = like.new_zeros(rounded(rows * share), -(-end // COLUMNS) * COLUMNS)
     added[:, end:] = -torch.inf
     if mask is not None:
-        added[: rows * share, end - mask.shape[1] : end].masked_fill_(~mask.repeat(share, 1), -torch.inf)
-    return added.to(like.device)
+        added[: rows * share, end - mask.shape[1] : end].masked_fill_(
+            ~mask.to(like.device).repeat(share, 1), -torch.inf
+        )
+    return added
 
 
 def packed(
