@@ -89,6 +89,8 @@ def _whole(folder: Path) -> bool:
 
 def _advice(name: str) -> str:
     clone = Path(caesura.__file__).parents[1] / "models" / name
+    if name == CODER:
+        return "its weights are not published yet"
     if clone.is_dir():
         return f"run `{sys.executable} -m pip install {clone}`"
     return f"run `pip install ./models/{name}` in a clone of Caesura"
@@ -102,7 +104,7 @@ def locate(model: str) -> Path:
             return folder
         raise NoModel(f"The model {name} is not installed: {_advice(name)}.")
     candidates = [paths.models() / name] if Path(name).name == name else []
-    for path in [*candidates, Path(name).absolute()]:
+    for path in [*candidates, Path(name).expanduser().absolute()]:
         if path.is_dir():
             return _only_file(path) or path
         if path.suffix == GGUF and path.is_file():
@@ -114,7 +116,7 @@ def _only_file(folder: Path) -> Path | None:
     """The GGUF file of a folder that holds no other model: the first part of a split one."""
     if (folder / "config.json").is_file():
         return None
-    found = [file for file in folder.glob(f"*{GGUF}") if parts(file)[0] == file]
+    found = [file for file in folder.glob(f"*{GGUF}") if file.is_file() and parts(file)[0] == file]
     return found[0] if len(found) == 1 else None
 
 

@@ -50,7 +50,7 @@ def record(model: Model) -> dict[str, Any]:
     if isinstance(model.noise, Absorbing):
         canvas += [model.noise.mask_id] * (ROWS - len(canvas))
     else:
-        canvas.reverse()  # a text that is foreseen is foreseen without positions too
+        canvas.reverse()  # predictable text scores well even if positions are broken
     logp, best = _asked(model, context, canvas).max(-1)
     rounded = [round(value, 3) for value in logp.tolist()]
     return {"context": context, "canvas": canvas, "best": best.tolist(), "logp": rounded}

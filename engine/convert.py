@@ -45,6 +45,9 @@ def convert(source: Path, target: Path, form: Form, progress: Callable[[int, int
         raise WeightsError(f"{target} exists already; choose another folder with --out.")
     config = audit.read_config(source)
     family = audit.family(source)
+    if not hasattr(family, "QUANTISED"):
+        kind = str(config["model_type"])[:40]
+        raise WeightsError(f"{source} holds a model of type {kind!r}, which cannot be converted; use its GGUF file.")
     entries = [entry for entry in headers(source) if family.canonical(entry.name) is not None]
     if "quantization_config" in config or any(entry.dtype not in FLOATS for entry in entries):
         raise WeightsError(f"{source} is quantised already; convert the original in bfloat16.")

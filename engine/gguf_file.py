@@ -48,7 +48,6 @@ def _split(expression: str) -> list[dict[str, Any]]:
 _LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 _DIGITS = [{"type": "Digits", "individual_digits": True}, _LEVEL]
 PRETOKENIZERS = {  # by tokenizer.ggml.pre, in the words of tokenizer.json
-    "default": [_LEVEL],
     "gpt-2": [_LEVEL],
     "smollm": _DIGITS,
     "starcoder": _DIGITS,
@@ -233,7 +232,7 @@ class GGUF:
 
     def _tokenizer_file(self) -> File:
         """What a tokenizer.json would say."""
-        model, before = self._value("tokenizer.ggml.model"), self._value("tokenizer.ggml.pre", "default")
+        model, before = self._value("tokenizer.ggml.model"), self._value("tokenizer.ggml.pre", "")
         name = self.path.name
         if model != "gpt2":
             raise TokenizerError(

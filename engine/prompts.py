@@ -24,11 +24,10 @@ WORDY = 8  # code points a token is taken to have at most, before it is known: w
 TURNS = ("<bos>", "<|turn>", "<turn|>", "<|channel>", "<channel|>")
 RULE = "\n\n----------\n\n"
 SEPARATORS = ("<|file_sep|>", "<file_sep>")  # between two files of one repository, as code models were trained
-# Before the prefix, before the suffix, before the middle: Qwen and CodeGemma, StarCoder and its kin, DeepSeek Coder.
+# Before the prefix, before the suffix, before the middle: Qwen; StarCoder and its kin.
 FIM = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
-    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
 )
 FOLLOWS, BESIDE = "The text behind the cursor:\n", "Related text of other files:\n\n"
 TASK = (
@@ -95,8 +94,8 @@ def fim_tokens(tokenizer: Tokenizer) -> list[int]:
 
 def plain(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
     """`[bos][suffix] a ruled line [neighbours][prefix]`: text without turns, as before any chat training."""
-    start = model.tokenizer.find("<bos>")
-    first, rule = [] if start is None else [start], model.tokenizer.encode(RULE)
+    gemma = model.tokenizer.find("<bos>")
+    first, rule = [*model.start] if gemma is None else [gemma], model.tokenizer.encode(RULE)
     after, beside, before = share(model, prefix, suffix, neighbours, len(first) + len(rule))
     return Prompt([*first, *after, *rule, *beside], before, after)
 

@@ -1,4 +1,6 @@
-"""Compile every kernel for a GPU that is not here, at DiffusionGemma's shapes: `python tests/compiled.py CAPABILITY`.
+"""Compile every kernel for a GPU that is not here, at DiffusionGemma's shapes.
+
+    TRITON_INTERPRET=0 python tests/compiled.py CAPABILITY
 
 The launchers run on tensors that nobody fills, with a driver that only says which GPU it would be; Triton compiles what
 they launch and leaves it at that. Prints each kernel with the most bytes of shared memory that it takes.

@@ -31,6 +31,7 @@ class Noisy(Plain):
         seed: int = 0,
     ) -> None:
         self.tokenizer, self.scale, self.sampler = tokenizer, scale, sampler
+        self.start: Sequence[int] = ()
         self.separator: Sequence[int] = [tokenizer.special("<file_sep>")]
         self.noise: Noise = Uniform(tokenizer.size) if uniform else Absorbing(tokenizer.size)
         self.null_id = None if uniform else tokenizer.size + 1

@@ -97,8 +97,7 @@ def test_where_nothing_is_installed_one_sentence_says_what_to_run(run: Run) -> N
     assert run("show", "coder") == (
         1,
         "",
-        f"caesura: The model coder is not installed: run `{sys.executable} -m pip install "
-        f"{Path(__file__).parents[1] / 'models' / 'coder'}`.\n",
+        "caesura: The model coder is not installed: its weights are not published yet.\n",
     )
 
 
@@ -218,6 +217,19 @@ def test_a_file_is_added_under_its_own_name(tmp_path: Path, any_file_loads: list
     shown = run("show", "Qwen2.5-Q4_0")[1]
     assert shown.startswith(f"file: {link}\nsize: ")
     assert "model_type: qwen2\nformat: F16, F32\nlayers: 2\n" in shown
+
+
+def test_a_file_that_is_gone_hides_no_other_model(
+    tmp_path: Path, install: Install, any_file_loads: list[Path], run: Run
+) -> None:
+    install("small")
+    file = tmp_path / "gone.gguf"
+    file.write_bytes(b"GGUF")
+    assert run("add", file)[0] == 0
+    file.unlink()
+    code, out, _ = run()
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()[1:]] == ["small"]
 
 
 def test_all_parts_of_a_split_file_are_added(tmp_path: Path, any_file_loads: list[Path], run: Run) -> None:

@@ -247,3 +247,20 @@ def test_a_gguf_file_is_shown_without_reading_its_weights(tmp_path: Path) -> Non
     assert (found["model_type"], found["format"], found["layers"]) == ("qwen2", "F16, F32", test_gguf.LAYERS)
     assert found["parameters"] == sum(tensor.numel() for tensor in weights.values())
     audit.check(tmp_path / "m.gguf")
+
+
+def test_what_a_file_says_of_ends_and_windows_cannot_break_the_engine(folders: dict[str, Path], tmp_path: Path) -> None:
+    for name, change in {"ends": {"eos_token_id": [999_999, -1, True, 7]}, "window": {"sliding_window": 512}}.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        for file in folders["starcoder2"].iterdir():
+            (folder / file.name).symlink_to(file)
+        config = json.loads((folder / "config.json").read_text()) | change
+        (folder / "config.json").unlink()
+        (folder / "config.json").write_text(json.dumps(config))
+    ends = load(str(tmp_path / "ends"), "cpu")
+    assert 7 in ends.ends
+    assert all(0 <= end < ends.width for end in ends.ends)
+    keeps_the_contract(run(Scheduler(ends), [infill("j", "x = ", "\n", wire.Hole(4))])["j"])
+    with pytest.raises(ModelError, match="sees 512 tokens at once; 1,024 are needed"):
+        load(str(tmp_path / "window"), "cpu")

@@ -135,7 +135,7 @@ def config(folder: Path, **changes: Any) -> None:
 REFUSED: dict[str, tuple[Break, str]] = {
     "another family": (
         lambda f: config(f, model_type="llama"),
-        "holds a model of type 'llama'; supported is diffusion_",
+        "holds a model of type 'llama', which cannot be converted; use its GGUF file",
     ),
     "our own family": (lambda f: config(f, model_type="block_llama"), "holds a model of type 'block_llama'"),
     "no config": (lambda f: (f / "config.json").unlink(), "has no readable config.json"),

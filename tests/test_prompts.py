@@ -238,6 +238,13 @@ def test_code_models_are_shown_a_gap_by_their_own_tokens_and_typing_only_appends
     assert found.before == encode(PREFIX)
 
 
+def test_a_text_begins_as_the_family_was_trained(tiny: BlockLlama) -> None:
+    model = Scripted(tiny.tokenizer, [])
+    model.start = [7]
+    for name in ("suffix_first", "plain"):
+        assert prompt(model, PREFIX, SUFFIX_TEXT, (), name).opening[0] == 7
+
+
 def test_a_job_names_its_format_and_is_refused_for_one_that_does_not_exist(tiny: BlockLlama) -> None:
     refused = run(Scheduler(tiny), [infill("j", PREFIX, SUFFIX_TEXT, prompt="nope")])["j"]
     assert [(type(event), getattr(event, "code", "")) for event in refused] == [(wire.Failed, "invalid")]

@@ -26,15 +26,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from caesura.engine import weights
+from caesura.engine.tokenizer_file import QWEN
 
 MATRICES = ("qkv", "out", "gate_up", "down")
 ENDS = ("<|endoftext|>", "<|fim_pad|>", "<|im_end|>", SEPARATOR, "<|repo_name|>")
 SPECIALS = (*ENDS, "<|im_start|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")
-EXPRESSION = (  # of Qwen2's pre-tokenizer
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 SPLIT: list[dict[str, Any]] = [
-    {"type": "Split", "pattern": {"Regex": EXPRESSION}, "behavior": "Isolated", "invert": False},
+    {"type": "Split", "pattern": {"Regex": QWEN}, "behavior": "Isolated", "invert": False},
     {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
 ]
 COUNTED = {"python": 0.6, "javascript": 0.1, "typescript": 0.1, "json": 0.08, "markdown": 0.08}  # of the counted tokens

@@ -100,7 +100,7 @@ def example(
     suffix = tokenizer.encode(text[split : split + suffix_tokens * 5])[:suffix_tokens]
     context = [*suffix, *separator, *pieces]
     made: list[CanvasExample] = []
-    for _ in range(canvases * 4):
+    for _ in range(canvases * 8):
         if len(made) == canvases:
             break
         a, b = spans(text, start + min(40, split - start - 1), split, rng)

@@ -107,6 +107,8 @@ def _model(name: str) -> Check:
         folder = models.locate(name)
         if folder.is_file():
             return Check("model files", True, f"{folder}, which has no checksums")
+        if models.published(folder) and not (folder / models.MANIFEST).is_file():
+            return Check("model files", True, f"{folder}, published without checksums")
         damaged = models.damaged(folder)
     except models.NoModel as error:
         return Check("model files", False, f"no model {name!r}", str(error))

@@ -68,7 +68,7 @@ class Config:
         if "head_dim" not in asked and shape.hidden_size % shape.num_heads:
             raise weights.WeightsError("config.json is damaged: the heads do not divide the hidden size.")
         if shape.head_dim % 2 or shape.num_heads % shape.num_kv_heads:
-            raise weights.WeightsError("config.json is damaged: the heads do not divide the hidden size.")
+            raise weights.WeightsError("config.json is damaged: heads of odd width, or a wrong number of key heads.")
         return shape
 
     def shape(self, matrix: str) -> tuple[int, int]:
@@ -259,7 +259,9 @@ class BlockLlama:
         embed = expect(base, "embed", size)
         head = expect(base, "head", size) if "head" in base else embed
         stored = codes(base, "embed", embed) if self._dtype is None else (embed.to(self.device, self._dtype),)
-        return stored, self._form(torch.cat((head, self._special.to(head.device))))
+        if self._dtype is not None and head is embed:
+            return stored, stored[0]
+        return stored, self._form(torch.cat((head, self._special)) if len(self._special) else head)
 
     def _embedded(self, ids: Tensor) -> Tensor:
         """[n] -> float32 [n, hidden]."""

@@ -57,7 +57,7 @@ ENDS = (
     *("<|fim_pad|>", "<fim_pad>", "<|repo_name|>", "<repo_name>", "<filename>", *SEPARATORS),
     *(token for tokens in FIM for token in tokens),
 )
-START = "<|begin_of_text|>"  # Llama 3 was never without
+START = "<|begin_of_text|>"  # Llama 3 was always trained with this token first
 
 
 def canonical(name: str) -> str | None:
@@ -161,10 +161,9 @@ def of(
     context: int | None,
 ) -> BlockLlama:
     """A model of tensors under the hub's names."""
-    shape, limit, device = read(name, config, tokenizer.size), most(config), chosen(device)
-    least = min(LEAST, limit)
-    if context is not None and not least <= context <= limit:
-        raise WeightsError(f"{name} takes {least:,} to {limit:,} tokens of context, not {context:,}.")
+    shape, limit, device = read(name, config, tokenizer.size), most(name, config), chosen(device)
+    if context is not None and not LEAST <= context <= limit:
+        raise WeightsError(f"{name} takes {LEAST:,} to {limit:,} tokens of context, not {context:,}.")
     context = context or min(CONTEXT, limit)
     contexts = CONTEXTS if device == "meta" else fitting(name, shape, context, device)
     base = Renamed(tensors, shape.num_layers, shape.vocab_size, tied=bool(config.get("tie_word_embeddings")))
@@ -228,17 +227,21 @@ def stretched(name: str, config: dict[str, Any], shape: Config) -> Tensor | None
 
 
 def llama3(lengths: Tensor, factor: float, low: float, high: float, trained: float) -> Tensor:
-    """Llama 3.1's: long waves are stretched by the factor, short ones not, and those between by something between."""
+    """Llama 3.1's: long waves are stretched by the factor, short ones not; waves in between are interpolated."""
     turns = trained / (2 * torch.pi * lengths)  # of a wave within the length of its first training
     kept = ((turns - low) / (high - low)).clamp(0, 1)
     return 1 / ((1 - kept) / factor + kept)
 
 
-def most(config: dict[str, Any]) -> int:
-    """Tokens of context: what it was trained on, and a sliding window must not end within."""
+def most(name: str, config: dict[str, Any]) -> int:
+    """Tokens of context, so that a canvas fits behind them: the smaller of the trained length and the sliding window.
+    Raises WeightsError where that is too little."""
     sliding = config.get("sliding_window") if config.get("use_sliding_window", True) else None
-    bounds = (config.get("max_position_embeddings"), sliding)
-    return min((bound - MAX_ROWS for bound in bounds if isinstance(bound, int) and bound > 2 * MAX_ROWS), default=LEAST)
+    bounds = [bound for bound in (config.get("max_position_embeddings"), sliding) if isinstance(bound, int)]
+    limit = min(bounds, default=2048) - MAX_ROWS
+    if limit < LEAST:
+        raise WeightsError(f"{name} sees {limit + MAX_ROWS:,} tokens at once; {LEAST + MAX_ROWS:,} are needed.")
+    return limit
 
 
 def chosen(device: str) -> str:
@@ -264,7 +267,8 @@ def prompted(model: BlockLlama, config: dict[str, Any]) -> BlockLlama:
     find = model.tokenizer.find
     known = [number for token in ENDS if (number := find(token)) is not None]
     said = config.get("eos_token_id")
-    model.ends = frozenset(known) | {i for i in (said if isinstance(said, list) else [said]) if isinstance(i, int)}
+    ends = [number for number in (said if isinstance(said, list) else [said]) if type(number) is int]
+    model.ends = frozenset(known) | {number for number in ends if 0 <= number < model.width}
     separators = [number for token in SEPARATORS if (number := find(token)) is not None]
     start = find(START)
     model.start = [] if start is None else [start]
