@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+MODELS = {"coder": "Qwen2.5-Coder-0.5B-Instruct", "small": "SmolLM2-135M-Instruct"}  # by name, what each is made from
 
 
 def locked(text: str) -> dict[str, list[str]]:
@@ -20,29 +21,36 @@ def locked(text: str) -> dict[str, list[str]]:
 
 
 def shipped() -> list[dict[str, Any]]:
-    """The model and the demo's editor."""
-    files = json.loads((ROOT / "engine" / "embedded" / "manifest.json").read_text())["files"]
+    """The models and the demo's editor."""
     monaco = json.loads((ROOT / "editors" / "monaco" / "package.json").read_text())
     version = {**monaco.get("dependencies", {}), **monaco.get("devDependencies", {})}["monaco-editor"]
-    apache, mit = ([{"license": {"id": name}}] for name in ("Apache-2.0", "MIT"))
-    model = {
-        "type": "machine-learning-model",
-        "bom-ref": "embedded-model",
-        "name": "Caesura's embedded model, from SmolLM2-135M-Instruct",
-        "licenses": apache,
-        "components": [
-            {"type": "file", "name": name, "hashes": [{"alg": "SHA-256", "content": sha256}]}
-            for name, sha256 in sorted(files.items())
-        ],
-    }
     editor = {
         "type": "library",
         "bom-ref": "monaco-editor",
         "name": "monaco-editor",
         "version": version,
-        "licenses": mit,
+        "licenses": [{"license": {"id": "MIT"}}],
     }
-    return [model, editor]
+    found = [(name, base) for name, base in MODELS.items() if _manifest(name).is_file()]
+    return [*(_model(name, base) for name, base in found), editor]
+
+
+def _manifest(name: str) -> Path:
+    return ROOT / "models" / name / f"caesura_{name}" / "manifest.json"
+
+
+def _model(name: str, base: str) -> dict[str, Any]:
+    files = json.loads(_manifest(name).read_text())["files"]
+    return {
+        "type": "machine-learning-model",
+        "bom-ref": f"caesura-{name}",
+        "name": f"Caesura's model {name}, from {base}",
+        "licenses": [{"license": {"id": "Apache-2.0"}}],
+        "components": [
+            {"type": "file", "name": file, "hashes": [{"alg": "SHA-256", "content": sha256}]}
+            for file, sha256 in sorted(files.items())
+        ],
+    }
 
 
 def complete(bom: dict[str, Any], lock: str) -> dict[str, Any]:

@@ -249,7 +249,7 @@ def picture(report: Report) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Many editors at one engine.")
-    parser.add_argument("--model", default=models.EMBEDDED, metavar="NAME|PATH")
+    parser.add_argument("--model", default=models.DEFAULT, metavar="NAME|PATH")
     parser.add_argument("--peers", type=int, nargs="+", default=[1, 4, 16, 64])
     parser.add_argument("--seconds", type=float, default=40)
     parser.add_argument("--seed", type=int, default=7)

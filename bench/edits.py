@@ -14,7 +14,7 @@ from typing import Any
 
 from latency import conditions, save, spread, table
 
-from caesura.models import EMBEDDED
+from caesura.models import DEFAULT
 from caesura.server.document import Document
 
 SIZES = {"50 KB": 50_000, "1 MB": 1_000_000, "8 MB": 8_000_000}
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    report: Report = {"bench": "edits", **conditions(EMBEDDED), "edits": options.edits, "us": {}}
+    report: Report = {"bench": "edits", **conditions(DEFAULT), "edits": options.edits, "us": {}}
     for name, size in SIZES.items():
         for way in ("typing", "jumping"):
             report["us"][f"{name}, {way}"] = measure(size, options.edits, typing=way == "typing")

@@ -179,7 +179,7 @@ def picture(report: Report) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Where the engine's time goes.")
-    parser.add_argument("--model", default=models.EMBEDDED, metavar="NAME|PATH")
+    parser.add_argument("--model", default=models.DEFAULT, metavar="NAME|PATH")
     parser.add_argument("--places", type=int, default=12)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", action="store_true", help="one JSON line on stdout instead of the table")

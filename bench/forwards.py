@@ -80,7 +80,7 @@ class Way:
     least: float = 0.0  # of the job
 
 
-def _without_lookup(stack: ExitStack) -> None:
+def without_lookup(stack: ExitStack) -> None:
     stack.enter_context(patch.object(scheduler, "lookup", lambda *_: []))
     stack.enter_context(patch.object(scheduler, "Repeats", lambda _: None))
 
@@ -123,7 +123,7 @@ WAYS = {
     "all of them": Way(),
     "each key a job, with a draft": Way(foreseen=False),
     "each key a job, without": Way(foreseen=False, warm=False),
-    "no lookup": Way(_without_lookup),
+    "no lookup": Way(without_lookup),
     "a canvas beside each lookup": Way(_canvas_always),
     "nothing followed that is less likely than 0.01": Way(least=0.01),
     "new context in a forward of its own": Way(_context_apart),
@@ -237,7 +237,7 @@ def picture(report: Report) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Forwards per fill.")
-    parser.add_argument("--model", default=models.EMBEDDED, metavar="NAME|PATH")
+    parser.add_argument("--model", default=models.DEFAULT, metavar="NAME|PATH")
     parser.add_argument("--places", type=int, default=24)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", action="store_true", help="one JSON line on stdout instead of the table")

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from caesura.models import DEFAULT
 from caesura.server.engine import Engine
 from caesura.server.options import Options
 from caesura.server.stats import Stats
@@ -189,7 +190,7 @@ def main() -> None:
     arguments = parser.parse_args()
     found = cases(arguments.cases, arguments.seed)
     with own_engine():
-        about = conditions("embedded")
+        about = conditions(DEFAULT)
         outcomes = asyncio.run(measure(found))
     truth = sum(len(case.truth) for case in found)
     rows = {row: summary(of_row, truth) for row, of_row in outcomes.items()}

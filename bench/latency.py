@@ -80,7 +80,9 @@ def stop_engine() -> None:
 
 def conditions(model: str) -> Report:
     """What a number needs beside it. `load` is the machine's, just before the measurement."""
-    found = models.folder(model)
+    model, found = models.resolve(model), []
+    with contextlib.suppress(models.NoModel):  # some measure no model
+        found = [file.name for file in models.files(models.locate(model))]
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
@@ -89,9 +91,9 @@ def conditions(model: str) -> Report:
         "python": platform.python_version(),
         "torch": metadata.version("torch"),
         "model": {
-            "name": model if model == models.EMBEDDED else Path(model).name,
+            "name": Path(model).name,
             "manifest": models.identity(model)[:12] if found else None,
-            "files": sorted(file.name for file in found.iterdir() if file.is_file()) if found else [],
+            "files": found,
         },
     }
 
@@ -532,9 +534,7 @@ def measure(model: str, keystrokes: int, seed: int, peers: Path | None) -> Repor
 
 
 def _tokenizer(model: str) -> Tokenizer:
-    found = models.folder(model)
-    assert found, "the model has just been used"
-    return Tokenizer(found / "tokenizer.json")
+    return Tokenizer(models.locate(model) / "tokenizer.json")
 
 
 def compared(pairs: Sequence[Pair]) -> Report:
@@ -588,7 +588,7 @@ def picture(report: Report) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Latency and memory, seen from the editor.")
-    parser.add_argument("--model", default=models.EMBEDDED, metavar="NAME|PATH")
+    parser.add_argument("--model", default=models.DEFAULT, metavar="NAME|PATH")
     parser.add_argument("--vs", type=Path, metavar="PEERS", help="ask llama.cpp for the same lines; see README.md")
     parser.add_argument("--keystrokes", type=int, default=60, help="of each kind, at least; default 60")
     parser.add_argument("--seed", type=int, default=7)

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 from latency import HERE, Report, conditions, save, table
 
-from caesura.models import EMBEDDED
+from caesura.models import DEFAULT
 from caesura.server import markdown_edits
 from caesura.server.markdown_text import Entry, lines_of, read
 from caesura.server.offers import NoOffer, Offer
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "results" / "markdown.json")
     options = parser.parse_args()
     sets = {"CommonMark examples": examples(options.data), "tables and lists": list(made(options.tables, options.seed))}
-    report = {"conditions": conditions(EMBEDDED), "seed": options.seed, "sets": {}}
+    report = {"conditions": conditions(DEFAULT), "seed": options.seed, "sets": {}}
     for name, documents in sets.items():
         report["sets"][name] = measure(documents, options.fills, options.seed)
     save(report, options.out)

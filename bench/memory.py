@@ -64,7 +64,7 @@ def picture(report: Report) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Resident memory of the processes.")
-    parser.add_argument("--model", default=models.EMBEDDED, metavar="NAME|PATH")
+    parser.add_argument("--model", default=models.DEFAULT, metavar="NAME|PATH")
     parser.add_argument("--vs", type=Path, metavar="PEERS", help="llama.cpp beside it; see README.md")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", action="store_true", help="one JSON line on stdout instead of the table")

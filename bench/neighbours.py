@@ -238,7 +238,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Quality of fills with and without neighbours.")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="holds LANGUAGE.inputs.jsonl")
     parser.add_argument("--package", type=Path, metavar="FOLDER", help="a Python package")
-    parser.add_argument("--model", default=models.EMBEDDED, metavar="NAME|PATH")
+    parser.add_argument("--model", default=models.DEFAULT, metavar="NAME|PATH")
     parser.add_argument("--n", type=int, default=25, help="cases of each set")
     parser.add_argument("--seed", type=int, default=7, help="which places of the package")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the fills there")

@@ -227,7 +227,7 @@ def picture(found: Report) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Typing in a real Neovim, with the real server and engine.")
-    parser.add_argument("--model", default=models.EMBEDDED, metavar="NAME|PATH")
+    parser.add_argument("--model", default=models.DEFAULT, metavar="NAME|PATH")
     parser.add_argument("--stretches", type=int, metavar="N", help="only the first N")
     parser.add_argument("--speed", type=float, metavar="WPM", help="type them all at this speed, not at their own")
     parser.add_argument("--view", choices=VIEWS, action="append", help="default: all")

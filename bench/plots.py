@@ -84,7 +84,7 @@ def _ms(value: float) -> str:
 
 
 SERIES = (  # look, kind, whether one job at a time, name
-    ("ours", "measured", False, "embedded model, 2 cores: batched"),
+    ("ours", "measured", False, "model small, 2 cores: batched"),
     ("ours pale", "measured", True, "the same, one job at a time"),
     ("peer", "simulated", False, "bound of one H200: batched"),
     ("peer pale", "simulated", True, "the same, one job at a time"),

@@ -3,6 +3,9 @@
     python bench/quality.py --data FOLDER [--santa FILE] [--held-out FILE] [--base FOLDER] [--peers FOLDER]
                             [--model NAME|PATH] [--groups GROUP,GROUP] [--rows ROW,ROW] [--n 200] [--seed 7] [--docs]
 
+A row of ours may name its model, as in `--rows verify:small,verify:coder`; otherwise it is `--model`. Every two rows
+are compared on the cases that both have (`pairs`).
+
 Cases are those of `infilling/cases.py`, rows those of `infilling/rows.py`; without `--groups` and `--rows` all whose
 data and means are named. `canvas`, `left-to-right` and `verify` go through the real command `caesura eval`; context is
 cold in every case, so ms is more than a keystroke costs. What the results file has of the same cases and is not asked
@@ -21,8 +24,8 @@ from pathlib import Path
 from caesura import models
 
 from infilling.cases import GROUPS, HUMAN_EVAL, SANTA, Case, Sources, read  # isort: skip  (beside this script)
-from infilling.report import markdown, picture, summary  # isort: skip
-from infilling.rows import ROWS, Completion, Means, complete  # isort: skip
+from infilling.report import comparison, markdown, pairs, picture, summary  # isort: skip
+from infilling.rows import OURS, ROWS, Completion, Means, complete, kind, label  # isort: skip
 from infilling.sandbox import passes  # isort: skip
 from infilling.scores import Score, score  # isort: skip
 from latency import HERE, Report, conditions, own_engine, save  # isort: skip
@@ -42,14 +45,15 @@ def measure(options: argparse.Namespace, sources: Sources, means: Means, folder:
             group = report["groups"][name] = _group(report["groups"].get(name), sources, name, cases, options)
             (folder / name).mkdir(parents=True, exist_ok=True)
             for row in options.rows:
-                about = conditions(means.model)
+                about, named = conditions(means.model_of(row)), label(row)
                 completions = complete(row, cases, means, folder / name)
                 scores = [score(case, completion.text) for case, completion in zip(cases, completions, strict=True)]
-                group["rows"][row] = summary(completions, scores) | {"conditions": about}
-                _keep(folder / name / f"{row}.scored.jsonl", cases, completions, scores)
+                group["rows"][named] = summary(completions, scores) | {"conditions": about}
+                _keep(folder / name / f"{named}.scored.jsonl", cases, completions, scores)
                 report["groups"] = {name: report["groups"][name] for name in GROUPS if name in report["groups"]}
+                report["pairs"] = pairs(report["groups"])
                 save(report, options.out)
-                print(f"{name}, {row}: {group['rows'][row]['exact']:.1%} exact", file=sys.stderr)
+                print(f"{name}, {named}: {group['rows'][named]['exact']:.1%} exact", file=sys.stderr)
     return report
 
 
@@ -92,11 +96,11 @@ def parser() -> argparse.ArgumentParser:
     add("--held-out", type=Path, metavar="FILE", help="what training/heldout.py made")
     add("--base", type=Path, metavar="FOLDER", help="SmolLM2 with its whole vocabulary, for the row smollm2")
     add("--peers", type=Path, metavar="FOLDER", help="weights and node_modules, for the rows of llama.cpp")
-    add("--model", default=models.EMBEDDED, metavar="NAME|PATH")
+    add("--model", default=models.DEFAULT, metavar="NAME|PATH")
     add("--n", type=int, default=200, help="cases of a group")
     add("--seed", type=int, default=7)
     add("--groups", type=_names, metavar="GROUP,GROUP", help=",".join(GROUPS))
-    add("--rows", type=_names, metavar="ROW,ROW", help=",".join(ROWS))
+    add("--rows", type=_names, metavar="ROW,ROW", help=f"{','.join(ROWS)}; ours also as ROW:MODEL")
     add("--deadline-ms", type=float, default=10_000.0)
     add("--keep", type=Path, metavar="FOLDER", help="keep the completions and their scores there")
     add("--docs", action="store_true", help="write the table into docs/models.md")
@@ -116,7 +120,8 @@ def checked(asked: argparse.ArgumentParser, options: argparse.Namespace) -> tupl
     means = Means(options.model, options.deadline_ms, options.base, options.peers)
     options.groups = options.groups or [group for group in GROUPS if sources.of(group)]
     options.rows = options.rows or [row for row in ROWS if not means.missing(row)]
-    for word, named, known in (("group", options.groups, GROUPS), ("row", options.rows, ROWS)):
+    named_rows = [row if kind(row) not in OURS else kind(row) for row in options.rows]
+    for word, named, known in (("group", options.groups, GROUPS), ("row", named_rows, ROWS)):
         if unknown := set(named) - set(known):
             asked.error(f"no {word} {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     if options.n < 1:
@@ -143,7 +148,13 @@ def main() -> None:
         report = measure(options, sources, means, options.keep or Path(scratch))
     if options.docs:
         document(report, DOCS)
-    print(json.dumps(report) if options.json else "\n\n".join(picture(*group) for group in report["groups"].items()))
+    print(json.dumps(report) if options.json else told(report))
+
+
+def told(report: Report) -> str:
+    """The report as a person reads it."""
+    found = [picture(*group) for group in report["groups"].items()]
+    return "\n\n".join([*found, comparison(report["pairs"])] if report["pairs"] else found)
 
 
 if __name__ == "__main__":

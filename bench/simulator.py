@@ -358,7 +358,7 @@ def setting(argument: str) -> tuple[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Typing in emulated editors, with the real server and engine.")
-    parser.add_argument("--model", default=models.EMBEDDED, metavar="NAME|PATH")
+    parser.add_argument("--model", default=models.DEFAULT, metavar="NAME|PATH")
     parser.add_argument("--stretches", type=int, metavar="N", help="only the first N")
     parser.add_argument("--speed", type=float, metavar="WPM", help="type them all at this speed, not at their own")
     parser.add_argument("--set", type=setting, action="append", default=[], metavar="NAME=VALUE", help="a setting")

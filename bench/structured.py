@@ -1,13 +1,13 @@
 """Whether what was valid stays valid: holes in JSON documents, filled by models that know nothing and by ours.
 
     python bench/structured.py --data FOLDER [--json-files FOLDER ...] [--llguidance PYTHON]
-                               [--parts noise,embedded,schemas,masks,siblings] [--holes 12000]
+                               [--parts noise,small,schemas,masks,siblings] [--holes 12000]
                                [--schemas 20] [--cases 200] [--minutes 8] [--seed 7] [--json]
                                [--out bench/results/structured.json]
 
 `--data` holds JSONTestSuite and jsonschemabench, `--json-files` other JSON for `siblings`. Every job goes through the
 real scheduler in this process: the noise models under a clock that ticks when it is read, so that deadlines fall
-anywhere, the embedded model under the real one. `--minutes` bounds each part. Parts that are not asked for keep what
+anywhere, the model `small` under the real one. `--minutes` bounds each part. Parts that are not asked for keep what
 the results file has of them.
 """
 
@@ -25,8 +25,9 @@ import torch
 
 from caesura import wire
 from caesura.engine import models
-from caesura.engine.models import EMBEDDED, Model
+from caesura.engine.models import Model
 from caesura.engine.tokenizer import Tokenizer
+from caesura.models import SMALL, locate
 
 import masks  # isort: skip  (beside this script)
 from documents import Document, instances, manifests, suite  # isort: skip
@@ -39,7 +40,7 @@ from verdicts import Asked, Tally, job, judged  # isort: skip
 sys.path.insert(0, str(HERE.parent))
 from tests.noisy import Noisy
 
-PARTS = ("noise", "embedded", "schemas", "masks", "siblings")
+PARTS = ("noise", "small", "schemas", "masks", "siblings")
 NOISES: dict[str, dict[str, Any]] = {
     "noise, absorbing with null": {},
     "noise, absorbing with null, sure of itself": {"scale": 8.0},
@@ -142,7 +143,7 @@ def report_of(found: dict[float, Tally]) -> Report:
 
 def noise(options: argparse.Namespace, draw: random.Random) -> Report:
     documents = everything(options.data, draw)
-    tokenizer, found = Tokenizer(EMBEDDED / "tokenizer.json"), Report()
+    tokenizer, found = Tokenizer(locate(SMALL) / "tokenizer.json"), Report()
     for name, settings in NOISES.items():
         model = Noisy(tokenizer, seed=options.seed, **settings)
         until = time.perf_counter() + 60 * options.minutes
@@ -153,18 +154,18 @@ def noise(options: argparse.Namespace, draw: random.Random) -> Report:
     return found
 
 
-def embedded(options: argparse.Namespace, draw: random.Random) -> Report:
+def small(options: argparse.Namespace, draw: random.Random) -> Report:
     until = time.perf_counter() + 60 * options.minutes
     asked = drawn(everything(options.data, draw), draw, REAL_MS)
-    return report_of(guarantee(models.load("embedded"), asked, options.holes, lambda: time.perf_counter, until))
+    return report_of(guarantee(models.load(SMALL), asked, options.holes, lambda: time.perf_counter, until))
 
 
 def schemas(options: argparse.Namespace, draw: random.Random) -> Report:
     folder, found = options.data / "jsonschemabench" / "schemas", Report()
-    noisy = Noisy(Tokenizer(EMBEDDED / "tokenizer.json"), seed=options.seed, scale=8.0)
+    noisy = Noisy(Tokenizer(locate(SMALL) / "tokenizer.json"), seed=options.seed, scale=8.0)
     for name, model, count, deadline_ms in (
         ("noise, sure of itself", noisy, options.schemas, 2_000.0),
-        ("embedded", models.load("embedded"), max(1, options.schemas // 5), 10_000.0),
+        ("small", models.load(SMALL), max(1, options.schemas // 5), 10_000.0),
     ):
         until = time.perf_counter() + 60 * options.minutes
         made = generated(model, folder, count, draw, until, deadline_ms)
@@ -173,12 +174,12 @@ def schemas(options: argparse.Namespace, draw: random.Random) -> Report:
 
 
 def mask(options: argparse.Namespace, draw: random.Random) -> Report:
-    tokenizer = Tokenizer(EMBEDDED / "tokenizer.json")
+    tokenizer = Tokenizer(locate(SMALL) / "tokenizer.json")
     until = time.perf_counter() + 60 * options.minutes
     folder = options.data / "jsonschemabench" / "maskbench"
     found = masks.measure(folder, tokenizer, draw, until).report()
     if options.llguidance:
-        found["llguidance_here"] = masks.peer(options.llguidance, folder, EMBEDDED / "tokenizer.json")
+        found["llguidance_here"] = masks.peer(options.llguidance, folder, locate(SMALL) / "tokenizer.json")
     return found
 
 
@@ -186,7 +187,7 @@ def sibling(options: argparse.Namespace, draw: random.Random) -> Report:
     documents = files(options.json_files) + instances(options.data / "jsonschemabench" / "maskbench", draw)
     found = cases(documents, draw, options.cases)
     until = time.perf_counter() + 60 * options.minutes
-    return {name: row.report() for name, row in exact(models.load("embedded"), found, until).items()}
+    return {name: row.report() for name, row in exact(models.load(SMALL), found, until).items()}
 
 
 def everything(data: Path, draw: random.Random) -> list[Document]:
@@ -195,7 +196,7 @@ def everything(data: Path, draw: random.Random) -> list[Document]:
 
 
 MEASURED: dict[str, Callable[[argparse.Namespace, random.Random], Report]] = dict(
-    zip(PARTS, (noise, embedded, schemas, mask, sibling), strict=True)
+    zip(PARTS, (noise, small, schemas, mask, sibling), strict=True)
 )
 
 
@@ -204,8 +205,8 @@ def picture(report: Report) -> str:
     lines = [f"{report['model']['name']} at {report['commit']}, {report['machine']}, load {report['load']}"]
     rows = [
         [f"{name}, {deadline}", *_row(of)]
-        for part in ("noise", "embedded")
-        for name, by in (report.get(part, {}) if part == "noise" else {"embedded": report.get(part, {})}).items()
+        for part in ("noise", "small")
+        for name, by in (report.get(part, {}) if part == "noise" else {"small": report.get(part, {})}).items()
         for deadline, of in by.items()
     ]
     rows += [
@@ -266,7 +267,7 @@ def main() -> None:
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     torch.set_num_threads(1)  # as the worker does
     for part in options.parts:
-        began, about = time.perf_counter(), conditions("embedded")
+        began, about = time.perf_counter(), conditions(SMALL)
         found = MEASURED[part](options, random.Random(options.seed))
         report: Report = json.loads(options.out.read_text()) if options.out.exists() else {}
         measured = report.get("measured", {}) | {part: {name: about[name] for name in ("at", "commit", "load")}}

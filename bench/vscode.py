@@ -108,9 +108,9 @@ def look(before: str, written: str, at: float, frames: Sequence[Frame], seen: Se
 def measure(editors: Path, chosen: Sequence[Stretch], streaming: str) -> Report:
     with own_records(), own_engine(), tempfile.TemporaryDirectory(prefix="caesura-vscode-") as name:
         folder, seen, began = Path(name), Seen(), time.time()
-        report: Report = {"bench": "vscode", **conditions(models.EMBEDDED), "streaming": streaming}
+        report: Report = {"bench": "vscode", **conditions(models.DEFAULT), "streaming": streaming}
         extension = build(folder)
-        asyncio.run(warm_up(models.EMBEDDED))
+        asyncio.run(warm_up(models.DEFAULT))
         program = folder / "caesura"
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m caesura "$@"\n')
         program.chmod(0o755)

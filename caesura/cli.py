@@ -141,10 +141,13 @@ def _parser() -> argparse.ArgumentParser:
     settings.set_defaults(run="settings:run")
 
     models = add("models", help="the models on this machine")
-    models.set_defaults(run="catalogue:names", json=False)
+    models.set_defaults(run="catalogue:listing", json=False)
     _json(models)
-    add = models.add_subparsers(metavar="list | show NAME | verify NAME | convert PATH").add_parser
-    _model_action(add("list", help="their names"), "names")
+    add = models.add_subparsers(metavar="list | add PATH | show NAME | verify NAME | convert PATH").add_parser
+    _model_action(add("list", help="their names, sizes and speeds (as without a further word)"), "listing")
+    more = add("add", help="make a model of yours available by name")
+    more.add_argument("--name", type=_name, metavar="NAME", help="what to call it (default: as its file or folder)")
+    _model_action(more, "add", "path")
     _model_action(add("show", help="what a model's manifest and headers say"), "show", "name")
     verify = add("verify", help="check a model's files, tensors and recorded answers")
     verify.add_argument("--record", action="store_true", help="record the answers to a tiny input, to be checked later")
@@ -181,7 +184,9 @@ def _generation(parser: argparse.ArgumentParser, *, json: bool = True) -> None:
 
 
 def _model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default="embedded", metavar="NAME|PATH", help="default: %(default)s")
+    parser.add_argument(
+        "--model", default="default", metavar="NAME|PATH", help="default: coder where it is installed, else small"
+    )
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
 
 

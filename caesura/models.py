@@ -1,51 +1,152 @@
-"""The model folders on this machine: their names, manifests and checksums. Loads no weights."""
+"""The models on this machine: names, and the folders and files that they stand for; manifests and checksums. Loads no
+weights.
 
+Two names are distributions of their own, found without importing them. Every other name is a folder of the user's
+models folder. A model may also be given by path: a folder, or a GGUF file.
+"""
+
+import functools
 import hashlib
 import importlib.util
+import logging
+import re
+import sys
 from pathlib import Path
 
 import msgspec
 
+import caesura
 from caesura import paths
 
-EMBEDDED = "embedded"
+DEFAULT = "default"  # stands for the first of PACKAGES that is installed
+CODER, SMALL = "coder", "small"
+PACKAGES = {CODER: "caesura_coder", SMALL: "caesura_small"}
+FORMER = "embedded"  # what `small` was called, in settings of that time
 MANIFEST = "manifest.json"
 PUBLISHED = ("model.safetensors", "model.safetensors.index.json")  # one of them is in every published checkpoint
+GGUF = ".gguf"
+_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")  # how llama.cpp names the parts of a split file
+
+log = logging.getLogger(__name__)
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What every manifest says, whatever else it does: the sha256 of each file of its folder."""
+    """What every manifest says, whatever else it does: the sha256 of each file of its folder. Our own models also have
+    the MiB that an engine takes with them."""
 
     files: dict[str, str]
+    licence: str = ""
+    license: str = ""  # as others spell it
+    memory_mb: float | None = None
 
 
 class NoManifest(Exception):
     """A folder without a readable manifest; the message is a sentence for the user."""
 
 
-def folder(model: str) -> Path | None:
-    """The folder of a model given by name or by path, or None when there is none."""
-    if model == EMBEDDED:
-        spec = importlib.util.find_spec("caesura.engine")  # locates the package without importing it
-        candidates = [Path(home) / EMBEDDED for home in spec.submodule_search_locations or []] if spec else []
-    elif Path(model).name == model:
-        candidates = [paths.models() / model, Path(model).absolute()]
-    else:
-        candidates = [Path(model).absolute()]
-    return next((candidate for candidate in candidates if candidate.is_dir()), None)
+class NoModel(Exception):
+    """There is no such model; the message is a sentence for the user, with what to do about it."""
+
+
+def named(model: str) -> str:
+    """The name or path of a model, where a word may stand for another. Raises NoModel where `default` has nothing to
+    stand for."""
+    if model == DEFAULT:
+        return _default()
+    if model == FORMER:
+        _say_renamed()
+        return SMALL
+    return model
+
+
+def _default() -> str:
+    for name in PACKAGES:
+        if _installed(name):
+            return name
+    raise NoModel(f"No model is installed: {_advice(SMALL)}.")
+
+
+@functools.cache
+def _say_renamed() -> None:
+    """Once a process."""
+    log.warning("The model `%s` is called `%s` now; change your setting to that, or to `default`.", FORMER, SMALL)
+
+
+def _installed(name: str) -> Path | None:
+    """The folder of a distribution that is whole. One without its weights, as in a clone that lacks them, is none."""
+    spec = importlib.util.find_spec(PACKAGES[name])  # locates the package without importing it
+    homes = [Path(home) for home in spec.submodule_search_locations or []] if spec else []
+    return next(filter(_whole, homes), None)
+
+
+def _whole(folder: Path) -> bool:
+    try:
+        files = manifest(folder).files
+    except NoManifest:
+        return False
+    return bool(files) and all((folder / name).is_file() for name in files)
+
+
+def _advice(name: str) -> str:
+    clone = Path(caesura.__file__).parents[1] / "models" / name
+    if clone.is_dir():
+        return f"run `{sys.executable} -m pip install {clone}`"
+    return f"run `pip install ./models/{name}` in a clone of Caesura"
+
+
+def locate(model: str) -> Path:
+    """The folder or the GGUF file of a model given by name or by path. Raises NoModel."""
+    name = named(model)
+    if name in PACKAGES:
+        if folder := _installed(name):
+            return folder
+        raise NoModel(f"The model {name} is not installed: {_advice(name)}.")
+    candidates = [paths.models() / name] if Path(name).name == name else []
+    for path in [*candidates, Path(name).absolute()]:
+        if path.is_dir():
+            return _only_file(path) or path
+        if path.suffix == GGUF and path.is_file():
+            return path
+    raise NoModel(f"There is no model {name!r}; `caesura models` lists those there are.")
+
+
+def _only_file(folder: Path) -> Path | None:
+    """The GGUF file of a folder that holds no other model: the first part of a split one."""
+    if (folder / "config.json").is_file():
+        return None
+    found = [file for file in folder.glob(f"*{GGUF}") if parts(file)[0] == file]
+    return found[0] if len(found) == 1 else None
+
+
+def parts(file: Path) -> list[Path]:
+    """The parts of a split GGUF file that lie beside the given one, in their order; of any other file, itself."""
+    part = _PART.search(file.name)
+    if part is None:
+        return [file]
+    stem, total = file.name[: part.start()], part[2]
+    found = (file.with_name(f"{stem}-{number:05}-of-{total}{GGUF}") for number in range(1, int(total) + 1))
+    return [path for path in found if path.is_file()] or [file]
 
 
 def resolve(model: str) -> str:
-    """The model in words that mean the same in every folder: a built-in name or an absolute path."""
-    found = None if model == EMBEDDED else folder(model)
-    return str(found) if found else model
+    """The model in words that mean the same in every folder: the name of a distribution or an absolute path. A name
+    that stands for nothing stays as it is, for the engine to say so. Raises NoModel as `named`."""
+    name = named(model)
+    if name in PACKAGES:
+        return name
+    try:
+        return str(locate(name))
+    except NoModel:
+        return name
 
 
 def names() -> list[str]:
-    """The models that can be named: the embedded one and those in the user's models folder."""
-    own = sorted(found.name for found in paths.models().iterdir() if (found / MANIFEST).is_file() or published(found))
-    embedded = folder(EMBEDDED)
-    return [*([EMBEDDED] if embedded and (embedded / MANIFEST).is_file() else []), *own]
+    """The models that can be named: distributions, then those in the user's models folder."""
+    return [*filter(_installed, PACKAGES), *sorted(found.name for found in paths.models().iterdir() if _usable(found))]
+
+
+def _usable(found: Path) -> bool:
+    return (found / MANIFEST).is_file() or published(found) or _only_file(found) is not None
 
 
 def published(found: Path) -> bool:
@@ -53,15 +154,32 @@ def published(found: Path) -> bool:
     return any((found / name).is_file() for name in PUBLISHED)
 
 
+def files(found: Path) -> list[Path]:
+    """The files of a model. A distribution has some of Python's besides."""
+    if found.is_file():
+        return parts(found)
+    return sorted(file for file in found.iterdir() if file.is_file() and file.suffix not in (".py", ".pyc"))
+
+
 def identity(model: str) -> str:
-    """What tells this model from every other: its manifest, or its path where it has none."""
-    found = folder(model)
-    if found is None:
-        return model
+    """What tells this model from every other: its manifest, or where it lies if it has none; of a file its size and
+    time too. Raises NoModel as `named`."""
+    name = named(model)
+    try:
+        found = locate(name)
+    except NoModel:
+        return name
+    if found.is_file():
+        return "|".join(_of_file(part) for part in parts(found))
     try:
         return hashlib.sha256((found / MANIFEST).read_bytes()).hexdigest()
     except OSError:
         return str(found.resolve())
+
+
+def _of_file(file: Path) -> str:
+    state = file.stat()
+    return f"{file.resolve()}:{state.st_size}:{state.st_mtime_ns}"
 
 
 def manifest(found: Path) -> Manifest:

@@ -1,5 +1,5 @@
 """Where a client and the shared engine meet: a lock, a socket and a log for each (protocol, build, model, device).
-The embedded model runs on the CPU whatever device is asked for, so it has one place.
+The model `small` runs on the CPU whatever device is asked for, so it has one place.
 
 The lock decides who is the engine, never the socket: a lock goes with its process, a socket file outlives it.
 """
@@ -99,8 +99,9 @@ def writing(file: Path) -> Iterator[None]:
 
 
 def place(model: str, device: str) -> Place:
-    """The place of the engine for `model` on `device`. Raises NoPlace or paths.UnsafeFolder."""
-    device = "cpu" if model == models.EMBEDDED else device
+    """The place of the engine for `model` on `device`. Raises NoPlace, paths.UnsafeFolder or
+    models.NoModel."""
+    device = "cpu" if models.named(model) == models.SMALL else device
     parts = (str(wire.PROTOCOL), BUILD, models.identity(model), device)
     found = Place(paths.runtime() / f"e-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:10]}")
     longest = len(os.fsencode(found.link(1_000_000)))

@@ -13,11 +13,16 @@ import torch
 
 from caesura.engine import models
 from caesura.engine.checkpoint import CACHE_SCALE, SCALE, headers
-from caesura.engine.models import Model, Run, diffusion_gemma
-from caesura.engine.weights import WeightsError, digest
-from caesura.models import MANIFEST
+from caesura.engine.models import Model, Run, causal, diffusion_gemma
+from caesura.engine.tokenizer import Tokenizer
+from caesura.engine.weights import Stored, WeightsError, digest
+from caesura.models import MANIFEST, NoManifest, manifest, parts
 
-FAMILIES = {"diffusion_gemma": diffusion_gemma}  # those that load from published checkpoints, by model_type
+FAMILIES = {  # those that load from published checkpoints, by model_type
+    "diffusion_gemma": diffusion_gemma,
+    **dict.fromkeys(causal.ACTIVATIONS, causal),
+}
+OURS = "block_llama"  # the model_type of our own form, which has a manifest and its canary in it
 CANARY = "canary.json"
 ROWS = 32  # of the canary's prompt and of its canvas
 TOLERANCE = 0.5  # of a logit; bfloat16 and another order of sums move one by about half of it
@@ -52,7 +57,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def summary(folder: Path) -> Summary:
-    """From the headers and config.json; no weights are read. Raises WeightsError."""
+    """From the headers and config.json, or of a GGUF file; no weights are read. Raises WeightsError."""
+    if folder.is_file():
+        return _of_gguf(folder)
     canonical = family(folder).canonical
     entries = headers(folder)
     kept = [e for e in entries if not CACHE_SCALE.search(e.name) and canonical(e.name) is not None]
@@ -68,6 +75,20 @@ def summary(folder: Path) -> Summary:
     )
 
 
+def _of_gguf(path: Path) -> Summary:
+    from caesura.engine.gguf_file import GGUF
+
+    file = GGUF(path, "meta")
+    return Summary(
+        model_type=file.config["model_type"],
+        format=file.format,
+        layers=file.config["num_hidden_layers"],
+        parameters=sum(tensor.numel() for tensor in file.tensors.values()),
+        bytes=sum(part.stat().st_size for part in parts(path)),
+        skipped=[],
+    )
+
+
 def _format(config: dict[str, Any], dtypes: set[str]) -> str:
     """What config.json calls it; else the types of the tensors."""
     said = config.get("quantization_config")
@@ -76,23 +97,40 @@ def _format(config: dict[str, Any], dtypes: set[str]) -> str:
     return " ".join(words) or ", ".join(sorted(dtypes))
 
 
-def check(folder: Path) -> None:
-    """Names, types and shapes of all tensors, by loading them without values. Raises WeightsError or ModelError."""
-    family(folder)
-    models.load(str(folder), "meta")
+def check(path: Path) -> None:
+    """Whether a model can be loaded, from its headers; no weights are read. Of a published checkpoint the names, types
+    and shapes of all tensors, of a folder of our own form that its files are there. Raises WeightsError, ModelError or
+    TokenizerError."""
+    if path.is_file() or read_config(path).get("model_type") != OURS:
+        models.load(str(path), "meta")
+        return
+    lacking = [name for name in _manifest(path) if not (path / name).is_file()]
+    if lacking:
+        raise WeightsError(f"{path / lacking[0]} is missing; install the model again.")
+    Tokenizer(path / "tokenizer.json")
+    for file in path.glob("*.safetensors"):
+        Stored(file)
+
+
+def _manifest(folder: Path) -> dict[str, str]:
+    try:
+        return manifest(folder).files
+    except NoManifest as error:
+        raise WeightsError(str(error)) from error
 
 
 def record(folder: Path, device: str = "auto") -> None:
-    """Write the canary's answers of this model; a manifest beside it will vouch for them."""
+    """Write the canary's answers of this model; a manifest beside it will vouch for them. Raises WeightsError."""
+    family(folder)
     model = models.load(str(folder), device)
     ids = [7919 * i % model.width for i in range(1, 2 * ROWS + 1)]
     inputs = {"prompt": ids[:ROWS], "canvas": ids[ROWS:]}
-    path, manifest = folder / CANARY, folder / MANIFEST
+    path, listed = folder / CANARY, folder / MANIFEST
     path.write_text(json.dumps({**inputs, **_answers(model, **inputs)}) + "\n")
-    if manifest.is_file():
-        about = json.loads(manifest.read_text())
+    if listed.is_file():
+        about = json.loads(listed.read_text())
         about["files"][CANARY] = digest(path)
-        manifest.write_text(json.dumps(about, indent=1) + "\n")
+        listed.write_text(json.dumps(about, indent=1) + "\n")
 
 
 def canary(folder: Path, device: str = "auto") -> int:
@@ -127,6 +165,8 @@ def _answers(model: Model, prompt: list[int], canvas: list[int]) -> dict[str, li
     kv = model.cache().lease(prompt)
     model.prefill(prompt, kv)
     positions = range(kv.length, kv.length + len(canvas))
+    if model.noise is None:
+        raise WeightsError(f"The model {model.name} has no canvas; only those have a canary.")
     first = model.denoise([Run(kv, canvas, positions)])
     second = model.denoise([Run(kv, canvas, positions, conditioning=model.condition(first))])
     best = torch.cat((first, second)).float().cpu().topk(2)

@@ -1,12 +1,10 @@
 """Segments -> ids, locks, slots; ids -> text. A canvas is one row being denoised: locked tail of the prefix, slots
-(and fixed text between holes), locked head of the suffix. Token healing happens here, at both ends.
+(and fixed text between holes), locked head of the suffix.
 """
 
 import bisect
 import codecs
 import itertools
-import re
-import unicodedata
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,42 +16,20 @@ from torch import Tensor
 from caesura.engine.grammar.constraint import Grammar, load
 from caesura.engine.grammar.solve import State
 from caesura.engine.grammar.tokens import Tree
+from caesura.engine.healing import heal
 from caesura.engine.models import Model
+from caesura.engine.noise import Uniform
 from caesura.engine.prompts import prompt
 from caesura.wire import MAX_SLOTS, Fill, Hole, Impossible, Json, Neighbour, Pattern, Text
 
-# The last pre-token of a prefix by GPT-2's pattern: a cursor inside it changes how the whole of it is tokenised.
-# An apostrophe that opens its run binds the letters behind it; blanks in front belong to it unless they end in a space.
-_CORE = r"(?:(?<![^\w\s])(?<![_ ])')?[^\W\d_]+|(?:[^\s\w]|_)+"
-_LAST_PIECE = re.compile(rf"(?:(?:\s+(?<! )| )?(?:{_CORE})|\d|\s+)\Z")
-# SentencePiece has none: it may merge whatever stands in a run of letters, of blanks or of neither, and how many of the
-# blanks before a word join it depends on both. A longer run is healed from its end.
-_LAST_RUN = re.compile(r"(?:\s*(?:\w{1,24}|[^\w\s]{1,12})|\s+)\Z")
-HEALED = 48  # code points; a longer last piece (a run of blanks) is only healed from its end
 NOTHING = b"\xff"  # in no UTF-8 text: the place of an open slot that shows nothing
 MAX_ROWS = 512  # of a canvas, and of all canvases of a step together
-BIASES = 128 << 20  # bytes of biases kept
+BIASES = 32 << 20  # bytes of biases kept
 GRAMMARS = 64  # kept
 NEAR = 1e-3  # nats: what is nearer to the best token of a slot could become its equal when it is cooled
 WORTH_A_ROW = 0.05  # joint probability of a drafted chain
 HEAD = 12  # rows of the suffix that close a canvas, as in training/examples.py
 CROSSED = 16  # bytes of what stands behind a hole that a token may go on into
-
-
-def heal(prefix: str, *, sentencepiece: bool = False) -> tuple[str, str]:
-    """Split a prefix into what tokenises the same whatever follows, and the rest, which the fill has to begin with.
-
-    Byte-level BPE never merges across pre-tokens, so cutting before the last one is safe.
-    """
-    match = (_LAST_RUN if sentencepiece else _LAST_PIECE).search(prefix[-HEALED:])
-    piece = match.group() if match else ""
-    if sentencepiece:
-        return prefix[: len(prefix) - len(piece)], piece
-    numerals = [i for i, character in enumerate(piece) if unicodedata.category(character)[0] == "N"]
-    if numerals:  # a numeral is a piece of its own
-        piece = piece[-1:] if numerals[-1] == len(piece) - 1 else piece[numerals[-1] + 1 :]
-    cut = len(prefix) - len(piece)
-    return prefix[:cut], prefix[cut:]
 
 
 class Vocabulary:
@@ -65,7 +41,9 @@ class Vocabulary:
         self._sorted = sorted((piece, number) for number, piece in enumerate(self.pieces) if piece)
         self._numbers = dict(self._sorted)
         self._crossings = lru_cache(maxsize=256)(self._crossing)
-        self._nothing = torch.full((self.size,), -torch.inf, device=model.device)
+        # Uniform noise is decided where the model is, everything else on the CPU (denoise.py).
+        self.device = model.device if isinstance(model.noise, Uniform) else "cpu"
+        self._nothing = torch.full((self.size,), -torch.inf, device=self.device)
         self._any = self._but([number for _, number in self._sorted], self._nothing)
         breaks = [number for piece, number in self._sorted if not one_line(piece)]
         self._any_of_line = self._but(breaks, self._any, -torch.inf)
@@ -101,19 +79,21 @@ class Vocabulary:
         return [self._numbers[self.pieces[token]] for token in self._encode(text.decode())]
 
     def crossing(self, behind: bytes, of_line: bool) -> list[tuple[int, int]]:
-        """Tokens that end a text and begin what stands `behind` it, such as `":` before `: 1`, and how many bytes of
-        each are the text's. A blank begins a token of its own."""
+        """Tokens that end a text and begin what stands `behind` it, such as `":` before `: 1` or `)` and a line break,
+        and how many bytes of each are the text's."""
         return self._crossings(behind[:CROSSED], of_line)
 
     def _crossing(self, behind: bytes, of_line: bool) -> list[tuple[int, int]]:
-        if not behind.strip() or behind[:1].isspace():
+        if not behind:
             return []
+        blank = behind[:1].isspace()  # more blanks before it would be no end of a text
         return [
             (number, at)
             for piece, number in self._sorted
             if behind[:1] in piece[1:]
             for at in range(1, len(piece))
-            if behind.startswith(piece[at:]) and is_whole(piece[at:]) and not (of_line and not one_line(piece[:at]))
+            if behind.startswith(piece[at:]) and is_whole(piece[at:])
+            if not (of_line and not one_line(piece[:at])) and not (blank and piece[:at].isspace())
         ]
 
     def ending(self, logits: Tensor, behind: bytes, of_line: bool) -> Tensor:
@@ -523,12 +503,12 @@ def lay(
     without a hole, with holes too far apart for one canvas, or with a grammar that nothing fits.
     """
     prefix, holes_and_text, suffix = fold(prefix, segments, suffix)
-    encode, sentencepiece = model.tokenizer.encode, model.tokenizer.sentencepiece
-    stable, forced = heal(prefix, sentencepiece=sentencepiece)
+    encode = model.tokenizer.encode
+    stable, forced = heal(model.tokenizer, prefix)
     before, layout, holes = prefix, list[Slot | int](), list[HoleState]()
     for index, segment in enumerate(holes_and_text):
         if isinstance(segment, Text):
-            fixed, forced = heal(segment.text, sentencepiece=sentencepiece)
+            fixed, forced = heal(model.tokenizer, segment.text)
             layout += encode(fixed)
             before = segment.text
             continue

@@ -4,7 +4,7 @@ Files are memory-mapped: what is used as it is stored is not copied, and a file 
 How a matrix X is stored is told by the names beside it: dense (`X.weight`; experts also bare `X`), FP8 (e4m3
 `X.weight`, `X.weight_scale`), NVFP4 of compressed-tensors (`X.weight_packed`, `X.weight_scale` and the divisor
 `X.weight_global_scale`) or of ModelOpt (uint8 `X.weight`, `X.weight_scale` and the multiplier `X.weight_scale_2`).
-`weights.py` has the embedded model's formats.
+`weights.py` has the formats of our own models.
 """
 
 import json
@@ -233,6 +233,16 @@ def headers(folder: Path) -> list[Entry]:
         if name not in stored or stored[name].path.name != file:
             raise WeightsError(f"{folder / file} has no tensor {name}, which {INDEX} puts there; {AGAIN}.")
     return list(stored.values())
+
+
+def stored(entry: Entry) -> Tensor:
+    """A tensor as it is stored. Raises WeightsError."""
+    try:
+        with safe_open(entry.path, framework="pt") as file:
+            tensor: Tensor = file.get_tensor(entry.name)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise damaged(entry.path, error) from error
+    return tensor
 
 
 def _index(path: Path) -> dict[str, str]:

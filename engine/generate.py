@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from caesura.engine import renoise
-from caesura.engine.models import Model, Run
+from caesura.engine.models import Renoiser, Run
 from caesura.engine.noise import Schedule, Uniform
 from caesura.engine.samplers import entropy_bound
 
@@ -28,7 +28,7 @@ class Generated:
 
 
 def generate(
-    model: Model, prompt: Sequence[int], *, max_new: int, seed: int, schedule: Schedule | None = None
+    model: Renoiser, prompt: Sequence[int], *, max_new: int, seed: int, schedule: Schedule | None = None
 ) -> Generated:
     """At least `max_new` tokens behind `prompt` unless the text ends before, canvas by canvas."""
     noise = model.noise

@@ -4,8 +4,10 @@ In each the suffix comes first, so that typing only appends to the KV cache; the
 rows while the prefix grows. A neighbour is a comment line that says where it comes from, its text and a blank line. Its
 `name` is that line, as the client wrote it: only the client knows the language's comments.
 
-`suffix_first` is what the embedded model was trained on. No format for infilling is published for DiffusionGemma: the
-wording of the others is a guess, and which of them serves it best has not been measured on its weights.
+`suffix_first` is what `small` was trained on. Code models read it as two files of one repository, and do as
+well with it as with `fim`, their own tokens for gaps in an order that typing only appends to (docs/log.md). No format
+for infilling is published for DiffusionGemma: the wording of the others is a guess, and which of them serves it best
+has not been measured on its weights.
 """
 
 import re
@@ -21,6 +23,13 @@ NEIGHBOURS = 4  # and the neighbours one part in four of what it leaves
 WORDY = 8  # code points a token is taken to have at most, before it is known: what is longer is not tokenised
 TURNS = ("<bos>", "<|turn>", "<turn|>", "<|channel>", "<channel|>")
 RULE = "\n\n----------\n\n"
+SEPARATORS = ("<|file_sep|>", "<file_sep>")  # between two files of one repository, as code models were trained
+# Before the prefix, before the suffix, before the middle: Qwen and CodeGemma, StarCoder and its kin, DeepSeek Coder.
+FIM = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+)
 FOLLOWS, BESIDE = "The text behind the cursor:\n", "Related text of other files:\n\n"
 TASK = (
     "Write the text that stands before the cursor, and go on to where the text behind the cursor begins."
@@ -63,8 +72,25 @@ def suffix_first(model: Model, prefix: str, suffix: str, neighbours: Sequence[Ne
     """`[suffix] separator [neighbours][prefix]`, as training/examples.py has it."""
     if not model.separator:
         raise Impossible(f"The model {model.name} has no separator for the prompt format suffix_first; try plain.")
-    after, beside, before = share(model, prefix, suffix, neighbours, len(model.separator))
-    return Prompt([*after, *model.separator], beside + before, after)
+    after, beside, before = share(model, prefix, suffix, neighbours, len(model.start) + len(model.separator))
+    return Prompt([*model.start, *after, *model.separator], beside + before, after)
+
+
+def fim(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
+    """`[prefix token][suffix token] suffix [middle token] [neighbours][prefix]`: the model's tokens for both sides of a
+    gap, with an empty prefix, so that what is typed is only appended."""
+    known = fim_tokens(model.tokenizer)
+    if not known:
+        raise Impossible(f"The model {model.name} has no tokens for fill-in-the-middle; try plain.")
+    first, second, middle = known
+    after, beside, before = share(model, prefix, suffix, neighbours, len(model.start) + len(known))
+    return Prompt([*model.start, first, second, *after, middle], beside + before, after)
+
+
+def fim_tokens(tokenizer: Tokenizer) -> list[int]:
+    """Ids of a row of FIM, the first of which the tokenizer has all three; empty where it has none."""
+    rows = ([tokenizer.find(token) for token in row] for row in FIM)
+    return next(([i for i in row if i is not None] for row in rows if None not in row), [])
 
 
 def plain(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
@@ -104,7 +130,7 @@ def turns(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour
     return Prompt([*first, *after, *middle, *(related + beside if beside else []), *last], before, after)
 
 
-FORMATS: dict[str, Format] = {f.__name__: f for f in (suffix_first, plain, chat, chat_fence)}
+FORMATS: dict[str, Format] = {f.__name__: f for f in (suffix_first, fim, plain, chat, chat_fence)}
 
 
 def share(

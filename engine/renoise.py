@@ -148,11 +148,11 @@ class Chances(NamedTuple):
     noise: Tensor
 
 
-def chances(model: Model, count: int, generator: torch.Generator) -> Chances:
+def chances(model: Renoiser, count: int, generator: torch.Generator) -> Chances:
     return Chances(torch.rand(count, generator=generator, device=generator.device), model.noise.draw(count, generator))
 
 
-def start(model: Model, shown: Sequence[int | None], generator: torch.Generator) -> State:
+def start(model: Renoiser, shown: Sequence[int | None], generator: torch.Generator) -> State:
     """Pure noise, but for what a warm start shows: the next forward is conditioned on that, and where it keeps it
     nothing has moved."""
     ids = model.noise.draw(len(shown), generator)

@@ -25,12 +25,13 @@ from caesura.engine.noise import Uniform
 from caesura.engine.samplers import Sampler, entropy_bound
 from caesura.engine.samplers import load as load_sampler
 from caesura.engine.samplers import names as samplers
-from caesura.engine.search import LEFT_TO_RIGHT, VERIFY, WIDTH, Node, Search, passes
+from caesura.engine.search import LEFT_TO_RIGHT, VERIFY, WIDTH, Node, Search, Source, passes
 
 Event = tuple[bytes, wire.EngineMessage]
 
 LIVE = 8  # canvases of one step
 SLOTS = 16  # open slots of a hole at the start; a canvas that does not end grows
+LEAST_SLOTS = 1  # where no canvas is denoised: a place for the hole, or its grammar's shortest fill
 STEPS = 48
 LEAST_STEPS = 8  # of a canvas of uniform noise; a larger one gets one for every two slots
 
@@ -141,8 +142,10 @@ class Scheduler:
             return f"A job has 1 to {wire.Limits().holes} holes; this one has {len(holes)}."
         if job.draft is not None and len(job.draft) != len(holes):
             return f"The job has {len(holes)} holes and {len(job.draft)} drafts; there must be one for each."
-        if job.sampler in SEARCHES and self.model.null_id is None:
+        if job.sampler in SEARCHES and isinstance(self.model.noise, Uniform):
             return f"The model {self.model.name} cannot verify drafts; name another sampler."
+        if job.sampler in samplers() and self.model.noise is None:
+            return f"The model {self.model.name} has no canvas; name {' or '.join(SEARCHES)}, or no sampler."
         if job.sampler not in (None, *SEARCHES, *samplers()):
             return f"There is no sampler named {job.sampler!r}; there are {', '.join((*SEARCHES, *samplers()))}."
         return ""
@@ -260,7 +263,7 @@ class Scheduler:
                 job.suffix,
                 job.segments,
                 job.neighbours,
-                slots=SLOTS,
+                slots=SLOTS if self.model.noise is not None else LEAST_SLOTS,
                 name=job.prompt,
                 language=job.language,
                 schemas=job.schemas,
@@ -309,13 +312,13 @@ class Scheduler:
             # A draft that is there already saves the canvas's, which takes as long as two passes.
             [hole, *others] = canvas.holes
             drafted = repeated and hole.one_line and hole.grammar is None and not others
-            live.works[0].drafts = name != LEFT_TO_RIGHT and not drafted
+            live.works[0].drafts = name != LEFT_TO_RIGHT and not drafted and noise is not None
             live.works[0].of = sum(passes(hole, width(live.job)) for hole in canvas.holes)
         live.of = max(work.of for work in live.works)
 
     def _denoising(self, live: Live, canvas: Canvas, sampler: Sampler, of: int) -> denoise.Denoising:
         assert live.kv is not None
-        generator = torch.Generator(self.model.device).manual_seed(live.job.seed % 2**63)
+        generator = torch.Generator(self.vocabulary.device).manual_seed(live.job.seed % 2**63)
         return denoise.Denoising(canvas, live.kv, sampler, of, generator)
 
     def _search(self, live: Live, tail: list[int]) -> bool:
@@ -337,10 +340,12 @@ class Scheduler:
         live.work.search = search = Search(self.vocabulary, hole, tail, behind, start, generator, wide, repeats, least)
         if live.job.sampler == LEFT_TO_RIGHT:
             return False
-        search.propose(canvas.guess(number), "canvas")  # of later holes: the first one's draft is still to come
         encode, forced = self.model.tokenizer.encode, hole.forced.decode()
-        if live.job.draft:
-            search.propose(encode(forced + live.job.draft[number]), "canvas")
+        if self.model.noise is not None:  # of later holes: the first one's draft is still to come
+            search.propose(canvas.guess(number), "canvas")
+        if live.job.draft:  # without a canvas it can only be what an earlier answer repeats
+            source: Source = "canvas" if self.model.noise is not None else "lookup"
+            search.propose(encode(forced + live.job.draft[number]), source)
         repeated = lookup(*around(live), [neighbour.text for neighbour in live.job.neighbours])
         for text in (*repeated, *names([fill.text for fill in live.done])):
             search.propose(encode(forced + text), "lookup")

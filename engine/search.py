@@ -4,10 +4,10 @@ The canvas and the lookup propose whole chains; one pass scores all of their tok
 on from the best places (best first, several a pass; the best one takes along what followed its tokens elsewhere). A
 chain that reaches the suffix is scored on: the candidate with the highest log p(fill) + log p(suffix head | fill) wins.
 A fill may also end inside a token that goes on into the suffix, as `"` does before `: 1`: models know the two as one.
-What all surviving hypotheses share is locked. With a generator another answer is looked for: it is ranked by perturbed
-log-probabilities, and reports the model's own. Pure state: `plan` says which rows to run, `receive` takes their log-
-probabilities, `prune` decides. (Speculative decoding: Leviathan et al. 2023; token trees: SpecInfer, Miao et al. 2024;
-stochastic beam search: Kool et al. 2019.)
+The model's own end tokens count with the first token of the suffix. What all surviving hypotheses share is locked. With
+a generator another answer is looked for: it is ranked by perturbed log-probabilities, and reports the model's own. Pure
+state: `plan` says which rows to run, `receive` takes their log-probabilities, `prune` decides. (Speculative decoding:
+Leviathan et al. 2023; token trees: SpecInfer, Miao et al. 2024; stochastic beam search: Kool et al. 2019.)
 """
 
 import itertools
@@ -119,6 +119,7 @@ class Search:
         self.tail, self.head = list(tail), list(head[: HEAD if width > 1 else 1])
         behind = b"".join(vocabulary.pieces[token] for token in head)
         self._crossing = vocabulary.crossing(behind, hole.one_line)
+        self._stops = torch.tensor([*self.head[:1], *sorted(vocabulary.ends)], dtype=torch.int64)
         self._across = torch.tensor([token for token, _ in self._crossing], dtype=torch.int64)
         self.root = Node(self.tail[-1] if self.tail else 0, None, 0.0, 0.0, hole.forced, "left_to_right", 0, hole.state)
         self.open: list[Node] = []  # known probability, not yet run
@@ -305,7 +306,7 @@ class Search:
             return
         if not is_text(raw):
             return
-        ends = torch.tensor(self.head[:1]) if self.head else self.vocabulary.line_ends
+        ends = self._stops if self.head else self.vocabulary.line_ends
         if self.width == 1 and self.hole.one_line and ends[0] in self.vocabulary.line_ends:
             ends = self.vocabulary.line_ends  # whatever breaks the line: nothing else would be as likely
         together = logp[ends].logsumexp(0)

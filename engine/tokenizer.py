@@ -52,15 +52,21 @@ def _sentencepiece(token: str) -> bytes:
     return token.replace(SPACE, " ").encode()
 
 
+def _read(path: Path) -> File:
+    if path.stat().st_size > MAX_FILE:
+        raise TokenizerError(f"{path.name} is larger than {MAX_FILE >> 20} MiB and was not loaded.")
+    return tokenizer_file.read(path.read_bytes())
+
+
 class Tokenizer:
     """Ids are ints; every id has a byte string, empty for control tokens. Text never becomes a control token."""
 
-    def __init__(self, path: Path) -> None:
-        name = path.name
+    def __init__(self, source: Path | File, name: str = "") -> None:
+        """From a `tokenizer.json`, or from what another kind of file says, which errors call by its `name`. Raises
+        TokenizerError."""
+        name = name or getattr(source, "name", "")
         try:
-            if path.stat().st_size > MAX_FILE:
-                raise TokenizerError(f"{name} is larger than {MAX_FILE >> 20} MiB and was not loaded.")
-            file = tokenizer_file.read(path.read_bytes())
+            file = source if isinstance(source, File) else _read(source)
             self._inner = tokenizers.Tokenizer.from_str(tokenizer_file.written(file))
         except BaseException as error:  # the library raises PanicException, which is no Exception
             if isinstance(error, KeyboardInterrupt | TokenizerError):
@@ -72,10 +78,12 @@ class Tokenizer:
             if self.find(token.content) != token.id:  # the library gives it another one, or has another one
                 raise TokenizerError(f"{name} is damaged: the token {token.content} cannot have the id {token.id}.")
         self._control = {t.id: t.content for t in file.added_tokens if t.special or _CONTROL.fullmatch(t.content)}
-        self.size: int = 1 + max(self._inner.get_vocab(with_added_tokens=True).values(), default=-1)
+        ids = (*file.model.vocab.values(), *(token.id for token in file.added_tokens))
+        self.size: int = 1 + max(ids, default=-1)
         self._spelling: dict[int, list[int]] = {}  # of control tokens that stand in a text
         self._mark: list[int] = []  # SPACE itself, where it has to be spelled in bytes
         self._piece = self._kind(name, file)
+        self._split = self._inner.pre_tokenizer
         self.sentencepiece = bool(self._mark)  # no pre-tokens bound its merges
         probe = " ".join(["a", *(t.content for t in file.added_tokens), _PROBE])
         if b"".join(map(self._bytes_of, self.encode(probe))) != probe.encode():
@@ -127,6 +135,12 @@ class Tokenizer:
             letters = (self._inner.encode(c, add_special_tokens=False).ids for c in self._control[number])
             self._spelling[number] = [i for ids in letters for i in ids]
         return self._spelling[number]
+
+    def pretokens(self, text: str) -> list[int]:
+        """Where each pre-token of a text begins, in code points: no token crosses from one into the next."""
+        if self._split is None:
+            return [0] if text else []
+        return [start for _, (start, _) in self._split.pre_tokenize_str(text)]
 
     def find(self, token: str) -> int | None:
         """The id of a token by its name in the file, if there is one."""

@@ -17,10 +17,26 @@ MAX_CONTENT = 256  # code points of an added token
 Id = Annotated[int, Meta(ge=0, lt=MAX_TOKENS)]
 
 
-class Space(msgspec.Struct, frozen=True):
-    """The only pattern: a regular expression may take for ever."""
+QWEN = (  # the regular expression of Qwen2, Qwen2.5 and Qwen3; Llama-3's takes up to three digits together
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+LLAMA3 = QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 
+
+class Space(msgspec.Struct, frozen=True):
     text: Literal[" "] = msgspec.field(name="String")
+
+
+class Pattern(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A space, or one of two regular expressions that take linear time. Any other could take for ever."""
+
+    text: Literal[" "] | None = msgspec.field(name="String", default=None)
+    expression: str | None = msgspec.field(name="Regex", default=None)
+
+    def __post_init__(self) -> None:
+        if (self.text is None) == (self.expression is None) or self.expression not in (None, QWEN, LLAMA3):
+            raise ValueError("an unknown pattern")
 
 
 class Replace(msgspec.Struct, frozen=True, tag_field="type", tag=True):
@@ -28,6 +44,11 @@ class Replace(msgspec.Struct, frozen=True, tag_field="type", tag=True):
 
     pattern: Space
     content: Literal["▁"]
+
+
+class NFC(msgspec.Struct, frozen=True, tag_field="type", tag=True):
+    """Qwen's files name it. It is accepted and dropped: the text around a hole must stay the same, byte by byte, and a
+    decomposed letter is read just as well in more tokens."""
 
 
 class ByteLevel(msgspec.Struct, frozen=True, tag_field="type", tag=True):
@@ -41,7 +62,7 @@ class Digits(msgspec.Struct, frozen=True, tag_field="type", tag=True):
 
 
 class Split(msgspec.Struct, frozen=True, tag_field="type", tag=True):
-    pattern: Space
+    pattern: Pattern
     behavior: str
     invert: bool
 
@@ -88,7 +109,7 @@ class BPE(msgspec.Struct, frozen=True, tag_field="type", tag=True):
 class File(msgspec.Struct, frozen=True):
     model: BPE
     added_tokens: Annotated[tuple[Added, ...], Meta(max_length=MAX_ADDED)] = ()
-    normalizer: Replace | None = None
+    normalizer: Replace | NFC | None = None
     pre_tokenizer: ByteLevel | Digits | Split | Sequence | None = None
     decoder: Decoder | None = None
     version: Literal["1.0"] = "1.0"
@@ -104,4 +125,5 @@ def read(raw: bytes) -> File:
 
 def written(file: File) -> str:
     """For the library, which decodes nothing."""
-    return msgspec.json.encode(msgspec.structs.replace(file, decoder=None)).decode()
+    normalizer = file.normalizer if isinstance(file.normalizer, Replace) else None
+    return msgspec.json.encode(msgspec.structs.replace(file, decoder=None, normalizer=normalizer)).decode()

@@ -85,6 +85,10 @@ class Stored(Mapping[str, Tensor]):
             part: Tensor = file.get_tensor(name)
         return part
 
+    def codes(self, name: str) -> tuple[Tensor, ...]:
+        """The parts of an 8-bit matrix as they are stored, mapped from the file; nothing for another form."""
+        return tuple(self._part(f"{name}.{part}") for part in FORMS["q8"]) if self._forms[name] == "q8" else ()
+
     def __contains__(self, name: object) -> bool:
         return name in self._forms  # without reading the tensor
 

@@ -71,7 +71,7 @@ def write_contents(paths: Iterable[Path], target: Path) -> None:
 
 
 def stage(arguments: argparse.Namespace) -> None:
-    """Folders 1, 2, ... of hard links, each one load beside a checkout without the base."""
+    """Folders 1, 2, ... of hard links, each one load next to the checkout, which the base has left already."""
     out: Path = arguments.out
     parts = out / "parts"
     shutil.rmtree(parts, ignore_errors=True)
@@ -80,7 +80,7 @@ def stage(arguments: argparse.Namespace) -> None:
     write_contents(files, out / "contents.json")
     for old in out.glob("[0-9]*"):
         shutil.rmtree(old)
-    room = UP - sum(size(path) for path in Path.cwd().iterdir()) + size(arguments.base)
+    room = UP - sum(size(path) for path in Path.cwd().iterdir())
     assert room > max(map(size, files)), f"beside the checkout there is room for {room / MIB:.0f} MiB: make it smaller"
     for number, load in enumerate(loads(files, room, UP_FILES), 1):
         folder = out / str(number)
@@ -100,8 +100,8 @@ def unstage(arguments: argparse.Namespace) -> None:
     model, corpus = arguments.work / "model", arguments.work / "corpus"
     model.mkdir(exist_ok=True)
     corpus.mkdir(exist_ok=True)
-    for path in arguments.embedded.iterdir():
-        if path.name != "base.safetensors":
+    for path in arguments.small.iterdir():
+        if path.suffix in (".json", ".safetensors") and path.name != "base.safetensors":
             shutil.copy(path, model)
     join(staged, model / "base.safetensors")
     expected = json.loads((model / "manifest.json").read_text())["files"]["base.safetensors"]
@@ -129,7 +129,7 @@ def take(arguments: argparse.Namespace) -> None:
 
 
 def join_model(arguments: argparse.Namespace) -> None:
-    """A model folder from all loads; the tokenizer is the embedded model's."""
+    """A model folder from all loads; the tokenizer is that of the model `small`."""
     model: Path = arguments.model
     model.mkdir(parents=True, exist_ok=True)
     for load in arguments.loads:
@@ -143,7 +143,7 @@ def join_model(arguments: argparse.Namespace) -> None:
         if re.search(r"\.part\d+$", path.name) or path.name == "contents.json":
             path.unlink()
     (model / "context.safetensors").unlink(missing_ok=True)  # the base that came back has it inside
-    shutil.copy(Path(__file__).parents[1] / "engine" / "embedded" / "tokenizer.json", model)
+    shutil.copy(Path(__file__).parents[1] / "models" / "small" / "caesura_small" / "tokenizer.json", model)
     for name, expected in json.loads((model / "manifest.json").read_text())["files"].items():
         assert sha256(model / name) == expected, f"{name} does not match the manifest"
     print(f"gpu/join: {model} is complete.")
@@ -154,7 +154,7 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     for run, options in (
         (stage, ("--base", "--out")),
-        (unstage, ("--staged", "--embedded", "--work")),
+        (unstage, ("--staged", "--small", "--work")),
         (take, ("--work", "--out")),
         (join_model, ("--model",)),
     ):

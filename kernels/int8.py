@@ -14,10 +14,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+CACHED = 1 << 17  # weights quantised at once: what is computed of them stays in a core's cache
+
 
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     """[N, K] float -> int8 [N, K] and per-row scale [N], symmetric; two neighbouring columns (2i, 2i + 1) have codes
     whose positive and whose negative parts add up to 128 at most, since 255 * 128 fits in 16 bits."""
+    parts = [_quantized(rows) for rows in weight.split(max(1, CACHED // weight.shape[1]))]
+    codes, scales = zip(*parts, strict=True)
+    return torch.cat(codes), torch.cat(scales)
+
+
+def _quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
     sums = torch.cat((weight[:, :1], weight[:, :-1:2] + weight[:, 1::2]), 1)  # of a single column there are none
     scale = torch.maximum(weight.abs().amax(1), sums.abs().amax(1)).clamp_min(1e-12) / 127
     return (weight / scale[:, None]).round_().to(torch.int8), scale
@@ -42,16 +50,19 @@ else:  # what TorchScript reads
 
 
 def _packed(x: Tensor, packed: Packed) -> Tensor:
+    if isinstance(packed, Tensor):
+        return _dense(x, packed)
     row = x.abs().amax(1, keepdim=True).clamp_min(1e-12)
     out: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(x / row, 1 / 127, 128, packed)
     return out.mul_(row)
 
 
-def _dense(x: Tensor, packed: Packed) -> Tensor:
-    return torch.nn.functional.linear(x.to(torch.bfloat16), packed).float()
+def _dense(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.nn.functional.linear(x.to(weight.dtype), weight).float()
 
 
-product = _packed if available() else _dense  # [M, K] float32, packed [N, K] -> [M, N] float32; also in TorchScript
+# [M, K] float32, packed or float [N, K] -> [M, N] float32; in TorchScript the packed form alone where there is one.
+product = _packed if available() else _dense
 
 
 def pack(weight: Tensor) -> Packed:

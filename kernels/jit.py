@@ -1,10 +1,12 @@
-"""Triton where it is installed: beside a CUDA build of torch on Linux. Elsewhere the references are all there is.
+"""Triton, where it is installed (a CUDA build of torch on Linux brings it) and there is a GPU. Elsewhere the references
+are all there is.
 
 A kernel file reads from top to bottom: what is computed and what it must move, the reference in PyTorch, the kernel,
 its launcher. The public function takes the kernel where `fused` says so. With TRITON_INTERPRET=1 the launchers run on a
 CPU, one program after another: that is how the tests run them.
 """
 
+import os
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,8 @@ import torch
 from torch import Tensor
 
 try:
+    if not torch.cuda.is_available() and "TRITON_INTERPRET" not in os.environ:
+        raise ImportError("nothing here that it compiles for; it takes 70 MB of memory")
     import triton
     import triton.language as tl
     from triton import cdiv, jit

@@ -79,7 +79,7 @@ class Engine:
         self,
         *,
         client: str,
-        model: str = "embedded",
+        model: str = models.DEFAULT,
         device: str = "auto",
         spawn: bool = True,
         command: Sequence[str] | None = None,
@@ -87,9 +87,10 @@ class Engine:
         remote: Remote | None = None,
     ) -> None:
         self._client = client
-        self._model = models.resolve(model)
+        self._model = model
         self._device = device
-        self._command = (command or launch.command(self._model, device)) if spawn else None
+        self._command = command
+        self._spawn = spawn
         self._place = place
         self._remote = remote
         self._context = zmq.asyncio.Context()
@@ -207,7 +208,7 @@ class Engine:
         while True:
             try:
                 connection = await self._connect()
-            except (launch.GaveUp, rendezvous.NoPlace, paths.UnsafeFolder, OSError) as error:
+            except (launch.GaveUp, rendezvous.NoPlace, models.NoModel, paths.UnsafeFolder, OSError) as error:
                 self._set(None, str(error))
                 await asyncio.sleep(PAUSE_S)
             else:
@@ -220,8 +221,11 @@ class Engine:
     async def _connect(self) -> Connection:
         if self._remote:
             return await reach(self._context, self._remote, self._client)
-        place = self._place or rendezvous.place(self._model, self._device)
-        launcher = launch.Launcher(place, self._command)
+        # Now, not when this client began: `default` may stand for another model by then.
+        model = self._model if self._place else models.resolve(self._model)
+        place = self._place or rendezvous.place(model, self._device)
+        command = self._command or launch.command(model, self._device)
+        launcher = launch.Launcher(place, command if self._spawn else None)
         while True:
             holder = await launcher.find()
             try:

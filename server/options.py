@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from caesura import wire
+from caesura import models, wire
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,18 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
         ),
     ] = "balanced"
     model: Annotated[
-        str, _about("a model's name or folder; read when the server starts", min_length=1, max_length=256)
-    ] = "embedded"
+        str,
+        _about(
+            "a model's name (`coder`, `small`, one that `caesura models` lists), its folder or GGUF file; `default`:"
+            " `coder` where it is installed, else `small`; read when the server starts",
+            min_length=1,
+            max_length=256,
+        ),
+    ] = models.DEFAULT
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         _about(
-            "read when the server starts; the embedded model always runs on the CPU, in one engine whatever is asked;"
+            "read when the server starts; the model `small` always runs on the CPU, in one engine whatever is asked;"
             " another model has one engine for each word"
         ),
     ] = "auto"
@@ -87,7 +93,7 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     candidates: Annotated[int, _about("suggestions to choose from, where there are several", ge=1, le=8)] = 3
     context_before: Annotated[
         int,
-        _about("characters before the cursor; the embedded model reads 768 tokens in all", ge=0, le=wire.MAX_CONTEXT),
+        _about("characters before the cursor; the model `small` reads 768 tokens in all", ge=0, le=wire.MAX_CONTEXT),
     ] = 6000
     context_after: Annotated[
         int, _about("characters after the cursor; they get at most a third of those tokens", ge=0, le=wire.MAX_CONTEXT)
@@ -119,7 +125,7 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     neighbours: Annotated[
         bool,
         _about(
-            "show the model related parts of other files of the workspace; off by default, as the embedded model gains"
+            "show the model related parts of other files of the workspace; off by default, as the model `small` gains"
             " nothing from them that could be measured"
         ),
     ] = False

@@ -96,6 +96,7 @@ PURE = [
         "caesura.engine.faults",
         "caesura.engine.denoise",
         "caesura.engine.canvas",
+        "caesura.engine.healing",
         "caesura.engine.search",
     ),
     *("caesura.engine.length", "caesura.engine.noise", "caesura.engine.cache", "caesura.engine.race"),
@@ -158,7 +159,12 @@ def test_nothing_waits_by_the_wall_clock() -> None:
         if isinstance(node, ast.Attribute) and node.attr in wall and isinstance(node.value, ast.Name)
         if node.value.id in ("time", "datetime", "date")
     }
-    assert found == {"caesura.server.trace", "caesura.server.stats", "caesura.commands.stats"}
+    assert found == {
+        "caesura.server.trace",
+        "caesura.server.stats",
+        "caesura.commands.doctor",
+        "caesura.commands.stats",
+    }
     assert not any("time.time" in imported(name) for name in MODULES)
 
 
@@ -185,7 +191,7 @@ STARTS = {
     "caesura.commands.lsp": (*HEAVY, "caesura.engine", "caesura.kernels"),
     "caesura.commands.fill": (*HEAVY, "caesura.engine", "caesura.kernels"),
     "caesura.engine.supervisor": (*HEAVY, "pygls", "lsprotocol", "tree_sitter", "caesura.server", "caesura.kernels"),
-    "caesura.engine.worker": ("pygls", "lsprotocol", "tree_sitter", "caesura.server"),
+    "caesura.engine.worker": ("gguf", "pygls", "lsprotocol", "tree_sitter", "caesura.server"),
     "caesura.wire": (*HEAVY, "zmq", "caesura.engine", "caesura.server", "caesura.kernels"),
     "caesura.engine.scheduler": ("pygls", "lsprotocol", "tree_sitter", "caesura.server", "zmq"),
 }

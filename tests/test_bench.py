@@ -502,3 +502,159 @@ def test_a_measurement_of_kills_fails_where_a_promise_is_not_kept(
     nobody_waited = {} if "waited_ms" in worse else {"waited_ms": {"n": 0, "p95": None}}
     row = {"process": "worker", "point": "take", "act": act, "stale": 0, "orphans": 0} | worse | times | nobody_waited
     assert kills.broken(row) == [f"worker, {act}: take: {sentence}." for sentence in said]
+
+
+# Pairs of rows
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "only", "excludes_nothing"),
+    [
+        ("1" * 20 + "0" * 40, "1" * 20 + "0" * 40, (0, 0), True),
+        ("1" * 30 + "0" * 30, "1" * 10 + "0" * 50, (20, 0), False),
+        ("1" * 10 + "0" * 50, "1" * 30 + "0" * 30, (0, 20), False),
+        ("10" * 30, "01" * 30, (30, 30), True),
+    ],
+)
+def test_two_rows_are_compared_case_by_case(
+    scores: ModuleType, left: str, right: str, only: tuple[int, int], excludes_nothing: bool
+) -> None:
+    found = scores.paired(*([hit == "1" for hit in row] for row in (left, right)))
+    assert (found.only_left, found.only_right) == only
+    assert found.difference == round((only[0] - only[1]) / 60, 4)
+    low, high = found.interval
+    assert low <= found.difference <= high
+    assert (low <= 0 <= high) is excludes_nothing
+
+
+def test_an_interval_of_pairs_is_agresti_and_mins(scores: ModuleType) -> None:
+    """1,600 voters asked twice (Agresti, Categorical Data Analysis, 10.1): 86 and 150 changed their mind. Half a case
+    more changes little where there are so many, and Wald's interval is known: -0.059 to -0.021."""
+    left = [True] * 86 + [False] * 150 + [True] * 794 + [False] * 570
+    right = [False] * 86 + [True] * 150 + [True] * 794 + [False] * 570
+    assert scores.paired(left, right).interval == pytest.approx((-0.059, -0.021), abs=1e-3)
+
+
+def test_pairs_are_of_the_cases_that_both_rows_have(report: ModuleType) -> None:
+    groups = {
+        "a": {"rows": {"verify:coder": {"hits": "110"}, "qwen": {"hits": "100"}, "empty": {"exact": 0.0}}},
+        "b": {"rows": {"verify:coder": {"hits": "10"}, "qwen": {"hits": "01"}, "lookup": {"hits": "00"}}},
+    }
+    found = report.pairs(groups)
+    told = {(one["left"], one["right"], one["group"]): (one["only_left"], one["only_right"]) for one in found}
+    assert told == {
+        ("lookup", "qwen", "b"): (0, 1),
+        ("lookup", "verify:coder", "b"): (0, 1),
+        ("qwen", "verify:coder", "a"): (0, 1),
+        ("qwen", "verify:coder", "b"): (1, 1),
+        ("qwen", "verify:coder", "all"): (1, 2),
+    }
+    shown = " ".join(report.comparison(found).split())
+    assert "qwen - verify:coder all 5 1 2 -20.0 -69.3 to +40.7" in shown
+
+
+def test_a_row_may_name_its_model(
+    quality: ModuleType, rows: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    means = rows.Means("m", 100.0)
+    for row, model in {"verify": "m", f"verify:{tmp_path}": str(tmp_path), "canvas:small": "small"}.items():
+        command = rows.command(row, Path("a"), Path("b"), means)
+        assert command[command.index("--model") + 1] == model
+    assert rows.label(f"verify:{tmp_path}") == f"verify:{tmp_path.name}"
+    asked = quality.parser()
+    quality.checked(asked, asked.parse_args(["--data", "d", "--rows", "lookup,verify:embedded"]))
+    with pytest.raises(SystemExit):
+        quality.checked(asked, asked.parse_args(["--data", "d", "--rows", "lookup:embedded"]))
+    assert "no row lookup:embedded" in capsys.readouterr().err
+
+
+# ---- what each part of a fill is worth
+
+
+@pytest.fixture(scope="module")
+def parts(beside: None) -> ModuleType:
+    return importlib.import_module("parts")
+
+
+def test_each_part_can_be_taken_out(parts: ModuleType, tiny: BlockLlama) -> None:
+    from caesura.commands.asking import at_cursor
+    from caesura.engine import canvas, prompts, scheduler, search
+
+    text = "def total(values):\n    return sum(values)\n\n\ntotal = "
+    cases = [parts.Case("g", at_cursor(f"{text}\n", len(text), "python", "line"), "sum(values)")]
+    ways = parts.parts(tiny)
+    assert set(ways) == {
+        *("whole", "no suffix judge", "no lookup", "no end inside a token", "no syntax gate", "no neighbours"),
+        *("prompt plain", "context 512", "context 1024"),
+    }
+    before = (search.HEAD, scheduler.lookup, canvas.Vocabulary.crossing, tiny.max_context, prompts.FORMATS.copy())
+    whole = parts.fill_all(tiny, cases, ways["whole"])
+    for part in ways.values():
+        found = parts.fill_all(tiny, cases, part)
+        assert parts.summary(cases, found, whole)["n"] == 1
+    assert before == (search.HEAD, scheduler.lookup, canvas.Vocabulary.crossing, tiny.max_context, prompts.FORMATS)
+    assert whole == [parts.Fill(whole[0].text, whole[0].ms, whole[0].text.rstrip() == "sum(values)")]
+
+
+def test_without_the_gate_what_breaks_the_syntax_is_inserted(parts: ModuleType) -> None:
+    from caesura import wire
+    from caesura.commands.asking import at_cursor
+
+    asked = at_cursor("x = \ny = 1\n", 4, "python", "line")
+    done = wire.Done(
+        job="j",
+        seq=0,
+        holes=(wire.Fill("f(1", ((0, 3),), 0.9, 0, ()),),
+        steps=1,
+        tokens=wire.Tokens(),
+        timings=wire.Timings(0, 0, 0, 0, 0),
+        stop="complete",
+    )
+    assert parts.Part(insert=parts._ungated).insert(asked, done) == "f(1"
+    assert parts.Part().insert(asked, done) != "f(1"
+
+
+# ---- a user's gaps
+
+
+@pytest.fixture(scope="module")
+def judged(beside: None) -> ModuleType:
+    return importlib.import_module("judged")
+
+
+def test_gaps_are_taken_from_each_project_in_turn(judged: ModuleType) -> None:
+    import random
+
+    taken = judged.heldout.HeldOut(None, judged.corpus.Exclusions(set(), set(), set(), set()))
+    for name in ("one", "two"):
+        lines = "".join(f"    {name}{n} = calculate(first, {n}, {name}{n - 1})\n" for n in range(1, 9))
+        files = [(f"{name}{n}.py", f"def {name}_{n}({name}0, first):\n{lines}".encode()) for n in range(30)]
+        package = judged.packages.Package("pypi", name, "2", "MIT", "", files[:1])
+        taken.files += [(package, path, raw.decode()) for path, raw in files]
+    found = judged.chosen(taken, random.Random(7))
+    assert found == judged.chosen(taken, random.Random(7))
+    assert [gap.id for gap in found[:3]] == ["pypi:one/0", "pypi:two/0", "pypi:one/1"]
+    assert len(found) == 2 * judged.OF_A_LANGUAGE["python"]
+    texts = {(package.label, path): text for package, path, text in taken.files}
+    assert all(gap.prefix + gap.middle + gap.suffix == texts[gap.package, gap.path] for gap in found)
+
+
+def test_a_person_judges_what_is_neither_exact_nor_empty(judged: ModuleType) -> None:
+    gap = judged.Gap("pypi:one/0", "pypi:one", "2", "a.py", "x = ", "first(1)", "\ny = 2\n")
+    fills = {
+        "small": {gap.id: {"text": "second", "confidence": 0.4}},
+        "coder": {gap.id: {"text": "first(1) ", "confidence": 0.9}},
+    }
+    shown = judged.page([gap], fills)
+    assert "x = ⟦ ⟧\ny = 2" in shown
+    assert "small, confidence 0.4:\n~~~~\nsecond" in shown
+    assert "coder, confidence 0.9, exact:" in shown
+    assert judged.verdict(gap, " ") == "empty"
+    told = {model: {gap.id: judged.verdict(gap, of[gap.id]["text"])} for model, of in fills.items()}
+    with pytest.raises(SystemExit, match="1 verdicts are missing or unknown, the first of small at pypi:one/0"):
+        judged.count(told)
+    told["small"][gap.id] = "plausible"
+    assert judged.count(told).splitlines()[-2:] == [
+        "small      0       0      0          1        0      0",
+        "coder      1       0      0          0        0      0",
+    ]

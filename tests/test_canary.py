@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from caesura.engine import canary, models, weights, worker
-from caesura.engine.models import EMBEDDED, ModelError, _llama_layer, block_llama
+from caesura.engine.models import ModelError, _llama_layer, block_llama
 from caesura.engine.models._llama_layer import Shape, Span, attention
 from caesura.kernels import int8
+from caesura.models import SMALL, locate
 
 from . import tiny
 
@@ -40,8 +41,8 @@ def test_a_kernel_that_computes_something_else_is_refused_in_a_sentence(
 ) -> None:
     monkeypatch.setattr(_llama_layer, "layer", _llama_layer.written)
     monkeypatch.setattr(_llama_layer, *DAMAGE[damage])
-    with pytest.raises(worker.CannotLoad, match=r"^The model embedded does not say .*reinstall torch") as refused:
-        worker._load("embedded", "cpu")
+    with pytest.raises(worker.CannotLoad, match=rf"^The model {SMALL} does not say .*reinstall torch") as refused:
+        worker._load(SMALL, "cpu")
     assert len(str(refused.value)) <= 256
 
 
@@ -51,14 +52,14 @@ def test_the_shipped_model_is_itself_on_cpus_of_every_kind(
     keys: torch.dtype, packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With and without AVX512-BF16, for keys and values, and the int8 kernels."""
-    assert "canary" in json.loads((EMBEDDED / "manifest.json").read_text())
+    assert "canary" in json.loads((locate(SMALL) / "manifest.json").read_text())
     monkeypatch.setattr(block_llama, "attended", lambda: keys)
     if not packed:
         monkeypatch.setattr(int8, "available", lambda: False)
         monkeypatch.setattr(int8, "product", int8._dense)
         monkeypatch.setattr(_llama_layer, "product", int8._dense)
         monkeypatch.setattr(_llama_layer, "layer", _llama_layer.written)
-    assert worker._load("embedded", "cpu").device == "cpu"
+    assert worker._load(SMALL, "cpu").device == "cpu"
 
 
 def test_a_model_that_says_something_else_than_it_said_is_refused(tiny_folder: Path, tmp_path: Path) -> None:
@@ -97,3 +98,17 @@ def test_a_damaged_canary_is_refused_in_a_sentence(tmp_path: Path, change: str) 
     weights.write_manifest(folder, {"canary": {**said, **hostile} if isinstance(hostile, dict) else hostile})
     with pytest.raises(ModelError, match=r"manifest\.json is damaged; install the model again\."):
         canary.check(models.load(str(folder)), folder)
+
+
+def test_a_model_without_a_canvas_has_one_too(tmp_path: Path) -> None:
+    folder = tiny.make(tmp_path / "model")
+    (folder / "adapter.safetensors").unlink()
+    weights.write_manifest(folder, {})
+    model = models.load(str(folder))
+    assert model.noise is None
+    said = canary.record(model)
+    weights.write_manifest(folder, {"canary": said})
+    canary.check(model, folder)
+    weights.write_manifest(folder, {"canary": said | {"logp": [value - 0.6 for value in said["logp"]]}})
+    with pytest.raises(ModelError, match="does not say here what it said when it was made"):
+        canary.check(model, folder)

@@ -14,15 +14,15 @@ from caesura.engine.canvas import (
     Vocabulary,
     by_token,
     fold,
-    heal,
     lay,
     rule,
     single_line,
     spans,
 )
-from caesura.engine.models import EMBEDDED
+from caesura.engine.healing import heal
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokenizer import Tokenizer
+from caesura.models import SMALL, locate
 from caesura.wire import Hole, Json, Text
 
 from .tiny import Scripted
@@ -53,7 +53,7 @@ CURSORS = {
     "control character": ("x\x04", "\n"),
 }
 cursors = pytest.mark.parametrize(("prefix", "suffix"), CURSORS.values(), ids=CURSORS)
-SHIPPED = Scripted(Tokenizer(EMBEDDED / "tokenizer.json"), [])
+SHIPPED = Scripted(Tokenizer(locate(SMALL) / "tokenizer.json"), [])
 VOCABULARY = Vocabulary(SHIPPED)
 
 # What code is made of, with everything that byte-level pre-tokens treat in a way of its own.
@@ -107,7 +107,7 @@ def test_tokens_before_a_hole_stay_the_same_whatever_fills_it(tiny: BlockLlama, 
 @settings(max_examples=100, deadline=None)
 @given(prefix=st.text(max_size=80))
 def test_healing_any_text_loses_nothing(prefix: str) -> None:
-    stable, forced = heal(prefix)
+    stable, forced = heal(SHIPPED.tokenizer, prefix)
     assert stable + forced == prefix
     assert len(forced) <= 48
 

@@ -23,13 +23,14 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from caesura import cli, paths, rendezvous, wire
+from caesura import cli, models, paths, rendezvous, speeds, wire
 from caesura.commands import CommandFailed, asking, doctor
 from caesura.commands.source import Source
 from caesura.server import stats, trace
 from caesura.server.engine import Engine
 
 FAKE = Path(__file__).with_name("fake_engine.py")
+DEFAULT = models.resolve(models.DEFAULT)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,7 +41,7 @@ def engine() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def running_engine() -> Iterator[Path]:
-    """The place of the embedded model, held by a fake engine: every command finds it running."""
+    """The place of the default model, held by a fake engine: every command finds it running."""
     folder = Path(tempfile.mkdtemp(prefix="caesura-"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CAESURA_RUNTIME", str(folder))
@@ -56,7 +57,7 @@ def running_engine() -> Iterator[Path]:
 
 
 def start_engine() -> None:
-    subprocess.Popen([sys.executable, str(FAKE), "embedded"])
+    subprocess.Popen([sys.executable, str(FAKE), DEFAULT])
     deadline = time.monotonic() + 20
     while not rendezvous.running():
         assert time.monotonic() < deadline
@@ -96,12 +97,12 @@ def call(capfd: pytest.CaptureFixture[str], *arguments: object) -> Ran:
 
 @pytest.fixture
 def other_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Models other than the embedded one get a fake engine of their own."""
+    """Models other than the default one get a fake engine of their own."""
     monkeypatch.setattr("caesura.server.launch.command", lambda model, device: [sys.executable, str(FAKE), model])
     yield
-    embedded = rendezvous.place("embedded", "auto")
+    kept = rendezvous.place(DEFAULT, "auto")
     for place in rendezvous.running():
-        if place != embedded and (holder := place.holder()):
+        if place != kept and (holder := place.holder()):
             rendezvous.kill(holder)
 
 
@@ -121,7 +122,7 @@ def test_fill_as_json(run: Run, source: Path) -> None:
     assert found["text"] == "answer"
     assert found["holes"][0]["text"] == "answer"
     assert found["tokens"] == {"canvas": 1, "lookup": 0, "left_to_right": 0}
-    assert (found["steps"], found["confidence"], found["stop"], found["model"]) == (6, 0.9, "complete", "embedded")
+    assert (found["steps"], found["confidence"], found["stop"], found["model"]) == (6, 0.9, "complete", DEFAULT)
     assert found["timings"]["total_ms"] == 12.1
 
 
@@ -407,7 +408,7 @@ def test_eval_refuses_to_go_on_with_other_options(run: Run, tmp_path: Path, opti
     before = out.read_bytes()
     ran = run("eval", cases, "--out", out, *option)
     assert (ran.code, ran.out) == (1, "")
-    assert re.fullmatch(r"caesura: .* was made with --model embedded, .* use the same or another --out.\n", ran.err)
+    assert re.fullmatch(rf"caesura: .* was made with --model {DEFAULT}, .* use the same or another --out.\n", ran.err)
     assert out.read_bytes() == before
 
 
@@ -436,8 +437,8 @@ def test_eval_says_which_line_is_wrong(run: Run, tmp_path: Path) -> None:
 def test_status(run: Run) -> None:
     run("engine")
     found = json.loads(run("status", "--json").out)["engines"]
-    assert [(one["state"], one["model"], one["device"]) for one in found] == [("ready", "embedded", "fake")]
-    assert run("status").out.startswith(f"ready: embedded on fake, process {found[0]['pid']}, up ")
+    assert [(one["state"], one["model"], one["device"]) for one in found] == [("ready", DEFAULT, "fake")]
+    assert run("status").out.startswith(f"ready: {DEFAULT} on fake, process {found[0]['pid']}, up ")
 
 
 async def test_status_names_the_editors_and_counts_the_others(run: Run) -> None:
@@ -499,7 +500,7 @@ def test_status_of_an_older_build_counts_its_clients(run: Run) -> None:
 def test_status_of_a_newer_build_is_a_sentence_beside_the_others(run: Run) -> None:
     with engine_of_another_build(added_later=1):
         ran = run("status")
-    assert ran.out.startswith("ready: embedded on fake, ")
+    assert ran.out.startswith(f"ready: {DEFAULT} on fake, ")
     assert (ran.code, ran.err) == (0, "caesura: e-other: The engine did not answer.\n")
 
 
@@ -513,7 +514,7 @@ def test_an_engine_whose_status_cannot_be_read_is_running_for_all_that(
 
 
 def test_engine_says_that_it_is_ready(run: Run) -> None:
-    assert run("engine").out.startswith("The engine is ready: embedded on fake, process ")
+    assert run("engine").out.startswith(f"The engine is ready: {DEFAULT} on fake, process ")
 
 
 def test_a_second_engine_is_refused(run: Run) -> None:
@@ -570,6 +571,14 @@ def test_doctor(run: Run, model: Path) -> None:
 
 
 @pytest.mark.usefixtures("other_engines")
+def test_doctor_records_how_fast_the_model_was(run: Run, model: Path) -> None:
+    run("doctor", "--model", model)
+    speed = speeds.read()[models.identity(str(model))]
+    assert (speed.device, speed.pass_ms, speed.fill_ms) == ("fake", 2.0, 12.1)
+    assert speed.memory_mb > 1
+
+
+@pytest.mark.usefixtures("other_engines")
 @pytest.mark.parametrize(("model", "name"), [("empty", "fill"), ("slow", "p50/p95 ms")])
 def test_doctor_sees_a_model_that_is_of_no_use(run: Run, model: str, name: str) -> None:
     ran = run("doctor", "--json", "--model", model)
@@ -581,12 +590,12 @@ def test_doctor_sees_a_model_that_is_of_no_use(run: Run, model: str, name: str) 
 
 @pytest.mark.usefixtures("other_engines", "state")
 def test_doctor_looks_back_at_the_last_sessions(run: Run, model: Path) -> None:
-    session = trace.Session("Neovim 0.12", "0.1.0", "utf-8", ("inlineCompletion",), "embedded", "cpu")
+    session = trace.Session("Neovim 0.12", "0.1.0", "utf-8", ("inlineCompletion",), "small", "cpu")
     requests = [trace.Request("python", "line", "warm", {"wait": float(wait), "gate": 1.0}) for wait in range(100)]
     asyncio.run(_recorded(session, requests, []))
     ran = run("doctor", "--model", model)
     assert ran.code == 0, ran.err
-    assert "ok   editor: Neovim 0.12, utf-8, embedded on cpu; announces inlineCompletion\n" in ran.out
+    assert "ok   editor: Neovim 0.12, utf-8, small on cpu; announces inlineCompletion\n" in ran.out
     assert "ok   answers, p50/p95 ms: 100 warm 50/95\n" in ran.out
     assert "ok   stages, p50/p95 ms: wait 50.0/95.0, gate 1.0/1.0\n" in ran.out
     [one] = json.loads(run("doctor", "--json", "--model", model).out)["sessions"]

@@ -1,7 +1,9 @@
-"""DiffusionGemma on a CUDA device. Needs no more than a GPU machine is assumed to have (gpu/README.md)."""
+"""DiffusionGemma and code models on a CUDA device. Needs no more than a GPU machine is assumed to have
+(gpu/README.md)."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +15,9 @@ from caesura.engine.models import Run
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import entropy_bound
-from caesura.wire import Hole
+from caesura.wire import Hole, Json
 
-from . import gemma
+from . import gemma, qwen
 from .tiny import CODE, alone, infill
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")]
@@ -94,3 +96,35 @@ def test_steps_launched_ahead_are_those_launched_one_by_one(tmp_path: Path, seed
             steps.append([(slot.draft, slot.locked) for slot in w.canvas.slots])
         found.append(steps)
     assert found[0] == found[1]
+
+
+def test_a_code_model_in_bfloat16_says_what_the_cpu_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = qwen.floats(tmp_path, "cpu", torch.float32, monkeypatch)
+    there = qwen.floats(tmp_path, "cuda", torch.bfloat16, monkeypatch)
+    rows, mask = list(range(40, 60)), torch.ones(20, 20, dtype=torch.bool).tril()
+    one, other = (
+        m.forward([Run(m.cache().lease(rows), rows, range(20, 40), mask, fresh=rows)])[0].softmax(-1).cpu()
+        for m in (here, there)
+    )
+    assert (one - other).abs().sum(-1).max() < 0.05
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"seed": 3},
+        {"sampler": "left_to_right"},
+        {"segments": (Hole(32, "block", Json(schema=0)),), "schemas": ("{}",)},
+    ],
+    ids=["search", "another answer", "left to right", "grammar"],
+)
+def test_a_code_model_fills_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]) -> None:
+    """Behind a context of several chunks; the logits come to the CPU once a pass."""
+    model = qwen.floats(tmp_path, "cuda", torch.bfloat16, monkeypatch)
+    job = infill("a", CODE[:1500], CODE[1500:1700], **{"segments": (Hole(6),)} | fields)
+    copied, on_host = list[bool](), denoise.on_host
+    monkeypatch.setattr(denoise, "on_host", lambda rows: copied.append(rows.is_cuda) or on_host(rows))
+    answer = alone(model, job)
+    assert answer.holes[0].text
+    assert copied.count(True) == 2 * answer.steps, "of the tree, and of no canvas"

@@ -77,8 +77,17 @@ def test_offsets_are_characters_where_columns_are_bytes():
 
 
 def test_a_corpus_never_names_a_package_that_is_held_out():
-    assert not set(corpus.PYPI) & set(heldout.PYPI)
-    assert not set(corpus.NPM) & set(heldout.NPM)
+    names = {registry: {name for of, name, _ in heldout.releases() if of == registry} for registry in ("pypi", "npm")}
+    assert not set(corpus.PYPI) & names["pypi"]
+    assert not set(corpus.NPM) & names["npm"]
+
+
+def test_every_package_has_a_release_before_2025():
+    """In the words of pip and of npm, whose scoped names begin with the sign that a version follows."""
+    named = set(heldout.releases())
+    assert ("pypi", "mcp", "mcp==1.1.2") in named
+    assert ("npm", "@eslint/json", "@eslint/json@0.8.0") in named
+    assert all(name and release[len(name) :].lstrip("=@")[:1].isdigit() for _, name, release in named)
 
 
 def function(word):
@@ -99,16 +108,35 @@ def package(name, licence="MIT", **files):
     return packages.Package("pypi", name, "1", licence, "", raw)
 
 
+BEFORE = package("one")
+
+
+def test_what_an_old_release_has_is_left_out(held_out):
+    """A file that is old for the most part; in the others each line that stands beside the same one there."""
+    old = function("old")
+    changed = old.replace("    return", "    log(old_8)\n\n    return")
+    grown = function("fresh") + "\n\n" + old[: old.index("    old_4")]
+    held_out.take(package("one", a=changed, b=grown), package("one", "", a=old))
+    assert [path for _, path, _ in held_out.files] == ["b.py"]
+    assert held_out.rows[0]["dropped"] == {"old": 1}
+    cut = {case.middle for n in range(9) for case in held_out.cases("python-line", 30, random.Random(n))}
+    assert cut == {line.strip() for line in function("fresh").splitlines()[1:]}
+    new = held_out.old.spares(changed)
+    assert [line.strip() for line in changed.splitlines() if new((changed.index(line), changed.index(line) + 1))] == [
+        "log(old_8)"
+    ]
+
+
 def test_what_a_corpus_has_and_what_leaks_is_left_out(held_out):
-    held_out.take(package("one", a=function("fresh"), b=function("known"), c=function("benchmarked")))
-    held_out.take(package("two", licence="", a=function("refused")))
+    held_out.take(package("one", a=function("fresh"), b=function("known"), c=function("benchmarked")), BEFORE)
+    held_out.take(package("two", licence="", a=function("refused")), BEFORE)
     assert [path for _, path, _ in held_out.files] == ["a.py"]
     assert [row["dropped"] for row in held_out.rows] == [{"duplicate": 1, "leak": 1}, {"package licence": 1}]
 
 
 def test_cases_make_up_the_file_and_come_from_many_packages(held_out):
     for name in ("one", "two", "three"):
-        held_out.take(package(name, **{f"f{i}": function(f"{name}{i}") for i in range(5)}))
+        held_out.take(package(name, **{f"f{i}": function(f"{name}{i}") for i in range(5)}), BEFORE)
     cases = held_out.cases("python-line", 30, random.Random(1))
     assert cases == held_out.cases("python-line", 30, random.Random(1))
     texts = {(package.label, path): text for package, path, text in held_out.files}

@@ -31,7 +31,7 @@ TRAPS = (
 PROCESSES: dict[str, Callable[[], Sequence[str]]] = {  # looked up when they are started: see test_engine_defences.py
     "server, by the console script": lambda: [str(Path(sys.executable).with_name("caesura")), "lsp"],
     "server, as editors are told and the demo does": lambda: session.COMMAND,
-    "engine": lambda: launch.command("embedded", "cpu"),
+    "engine": lambda: launch.command("small", "cpu"),
     "worker": lambda: [*child.WORKER, "--help"],
 }
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from caesura import wire
 from caesura.engine import denoise, length, models, race, renoise
 from caesura.engine.cache import Cache
-from caesura.engine.canvas import MAX_ROWS, Canvas, Slot, Vocabulary, heal, lay
+from caesura.engine.canvas import MAX_ROWS, Canvas, Slot, Vocabulary, lay
+from caesura.engine.healing import heal
 from caesura.engine.models import ModelError, Run
 from caesura.engine.models.diffusion_gemma import DiffusionGemma, kept
 from caesura.engine.noise import Uniform
@@ -332,7 +333,7 @@ def test_what_a_prefix_ends_with_is_the_start_of_the_answer(
     answer = alone(model, infill("a", prefix, AFTER, Hole(8, "line")))
     assert answer.holes[0].text
     assert "\n" not in answer.holes[0].text
-    stable, forced = heal(prefix, sentencepiece=True)
+    stable, forced = heal(model.tokenizer, prefix)
     assert forced
     assert model.tokenizer.decode(shown[0].kv.ids).endswith(stable[-40:])
 
@@ -353,7 +354,7 @@ def test_what_a_prefix_ends_with_costs_few_passes_however_many_lengths_are_tried
     monkeypatch.setattr(model, "hidden", hidden)
     monkeypatch.setattr(model, "observe", observe)
     prefix = "if a:\n        total"
-    forced = len(heal(prefix, sentencepiece=True)[1])  # a model of chance may take a token for each character
+    forced = len(heal(model.tokenizer, prefix)[1])  # a model of chance may take a token for each character
     alone(model, infill("a", prefix, AFTER, Hole(16, "line")))
     assert 1 < max(steps) <= 1 + forced
 

@@ -6,6 +6,7 @@ import pytest
 from caesura import wire
 from caesura.engine.canvas import HoleState, Vocabulary
 from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.noise import Uniform
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.search import Rows, Search
 
@@ -109,8 +110,7 @@ def test_a_seed_draws_another_answer_and_the_same_one_again(tiny: BlockLlama) ->
 
 
 def test_a_model_that_cannot_verify_says_so(tiny: BlockLlama) -> None:
-    scheduler = Scheduler(Scripted(tiny.tokenizer, []))
-    scheduler.model.null_id = None
+    scheduler = Scheduler(Scripted(tiny.tokenizer, [], Uniform(tiny.tokenizer.size)))
     (event,) = [message for _, message in scheduler.take(b"p", job("j", "a", "b"), 0.0)]
     assert isinstance(event, wire.Failed)
     assert "name another sampler" in event.message

@@ -204,11 +204,57 @@ def test_every_kernel_is_measured_beside_pytorch_and_its_bound(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_the_embedded_shape_is_measured(tmp_path: Path) -> None:
+def test_the_shape_of_the_small_model_is_measured(tmp_path: Path) -> None:
     document = json.loads(script("bench", DEVICE="cpu", CAESURA_WORK=tmp_path, OUT=tmp_path).splitlines()[-1])
     assert json.loads((tmp_path / "bench.json").read_text()) == document
-    assert [line["measure"] for line in document["lines"]] == ["embedded step", "training"]
+    assert [line["measure"] for line in document["lines"]] == ["small step", "training"]
     assert all(line["p50_ms"] > 0 for line in document["lines"])
+
+
+@pytest.mark.slow
+def test_code_models_are_measured_as_they_are_served(tmp_path: Path) -> None:
+    document = json.loads(script("causal", DEVICE="cpu", CAESURA_WORK=tmp_path, OUT=tmp_path).splitlines()[-1])
+    assert json.loads((tmp_path / "causal.json").read_text()) == document
+    lines = document["lines"]
+    assert not [line for line in lines if "failed" in line]
+    assert {(line["measure"], line["shape"]) for line in lines} == {
+        (f"causal {kind}", shape) for kind in ("prefill", "verify", "job") for shape in ("0.5B", "1.5B", "7B")
+    }
+    for line in lines:
+        assert 0 < line["p50_ms"] <= line["p95_ms"]
+        if line["measure"] == "causal prefill":
+            assert line["tokens_s"] == pytest.approx(line["context"] / line["p50_ms"] * 1e3, rel=1e-4)
+            assert line["of_floor"] == pytest.approx(line["floor_ms"] / line["p50_ms"], rel=1e-4)
+        elif line["measure"] == "causal verify":
+            assert line["of_floor"] == pytest.approx(line["floor_ms"] / line["device_p50_ms"], rel=1e-4)
+            assert line["copied_mb"] == pytest.approx(line["rows"] * 512 * 4 / 1e6, rel=1e-4), "float32"
+        else:
+            assert line["ms_a_pass"] == pytest.approx(line["p50_ms"] / line["passes"], rel=1e-4)
+            assert line["passes"] >= (24 if line["sampler"] == "left_to_right" else 2), "a pass for each token"
+
+
+@pytest.mark.parametrize("shape", ["0.5B", "7B"])
+def test_the_bytes_counted_of_a_code_model_are_those_of_its_tensors(beside: None, shape: str) -> None:
+    """Of the embedding, where it is not the head too, a pass reads a row for each of its own."""
+    causal, rows, context = import_module("causal"), 5, 40
+    model = causal.model(shape, "cpu", tiny=True)
+    parts = causal.work(model, rows, context)
+    stored = tensors([[weights for weights, _ in model._layers], model._head])
+    matrices = sum(tensor.nbytes for tensor in stored if tensor.ndim == 2)
+    assert parts["matrices"].bytes + parts["head"].bytes == matrices
+    kv = model.cache().lease([])
+    model.prefill(list(range(context + rows)), kv)
+    seen = [kv.get(layer, 0, context + rows) for layer in range(model.config.num_layers)]
+    assert parts["attention"].bytes == sum(t.nbytes for pair in seen for t in pair)
+
+
+def test_the_shapes_of_code_models_are_the_published_ones(beside: None) -> None:
+    """By their numbers of parameters: 494 million, 1.54 and 7.62 billion."""
+    causal = import_module("causal")
+    for shape, published in (("0.5B", 494e6), ("1.5B", 1544e6), ("7B", 7616e6)):
+        config = causal.sizes(shape, tiny=False)
+        drawn = causal.Drawn(config, "meta", tied=shape != causal.UNTIED)
+        assert sum(drawn[name].numel() for name in drawn) == pytest.approx(published, rel=0.001)
 
 
 @pytest.mark.parametrize(("device", "waits"), [("cuda", 1), ("cuda:0", 1), ("cpu", 0)])
@@ -262,7 +308,7 @@ def test_what_another_machine_measured_is_measured_here(
 
 # The queue
 
-ENTRIES = ["test", "gemma fp8", "gemma bf16", "gemma nvfp4", "kernels", "gemma transformers", "bench"]
+ENTRIES = ["test", "gemma fp8", "causal", "gemma bf16", "gemma nvfp4", "kernels", "gemma transformers", "bench"]
 
 
 class Machine:
@@ -278,7 +324,8 @@ class Machine:
             target.write_bytes((ROOT / "gpu" / name).read_bytes())
             target.chmod(0o755)
         self.says(
-            "test gemma kernels bench", 'mkdir -p "$CAESURA_WORK/measured"; echo {} >>"$CAESURA_WORK/measured/a.jsonl"'
+            "test gemma causal kernels bench",
+            'mkdir -p "$CAESURA_WORK/measured"; echo {} >>"$CAESURA_WORK/measured/a.jsonl"',
         )
 
     def says(self, names: str, more: str) -> None:
@@ -312,7 +359,7 @@ def machine(tmp_path: Path) -> Machine:
 def test_without_a_gpu_the_scripts_say_so(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    for name in ("queue", "test", "gemma", "compile", "kernels", "bench", "train", "shallow"):
+    for name in ("queue", "test", "gemma", "causal", "compile", "kernels", "bench", "train", "shallow"):
         assert script(name, CAESURA_WORK=tmp_path).endswith(f"{SKIPPED}\n")
 
 
@@ -376,10 +423,10 @@ def test_loads_travel_beside_the_checkout_as_it_is(tmp_path: Path) -> None:
     """64 MiB a call, without the base, which travels in parts."""
     mib, stage = 1 << 20, tmp_path / ".stage"
     (stage / "packs").mkdir(parents=True)
-    for name, size in (("data", 30), ("base", 50), (".stage/packs/a.pack", 7)):
+    for name, size in (("data", 30), (".stage/base", 50), (".stage/packs/a.pack", 7)):
         with (tmp_path / name).open("wb") as file:
             file.truncate(size * mib)
-    command = [sys.executable, ROOT / "gpu" / "parts.py", "stage", "--base", "base", "--out", ".stage"]
+    command = [sys.executable, ROOT / "gpu" / "parts.py", "stage", "--base", ".stage/base", "--out", ".stage"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     loads = [[path.stat().st_size for path in load.iterdir()] for load in stage.glob("[0-9]*")]
     assert sum(map(sum, loads)) >= 57 * mib
@@ -387,15 +434,20 @@ def test_loads_travel_beside_the_checkout_as_it_is(tmp_path: Path) -> None:
     assert len(loads) == 2
 
 
-def test_for_measuring_alone_the_base_only_gets_out_of_the_way(machine: Machine) -> None:
+def test_for_measuring_alone_weights_only_get_out_of_the_way(machine: Machine) -> None:
     embedded = machine.checkout / "engine" / "embedded"
     embedded.mkdir(parents=True)
     (embedded / "base.safetensors").write_text("weights")
+    coder = machine.checkout / "models" / "coder" / "caesura_coder"
+    coder.mkdir(parents=True)
+    for number in (1, 2):
+        (coder / f"base-{number}.safetensors").write_text(f"weights {number}")
     (machine.checkout / "gpu" / "stage").write_bytes((ROOT / "gpu" / "stage").read_bytes())
     (machine.checkout / "gpu" / "stage").chmod(0o755)
     for _ in range(2):
         script("stage", checkout=machine.checkout, NO_WHEELS=1)
-        assert not list(embedded.iterdir())
+        assert not [*embedded.iterdir(), *coder.iterdir()]
         assert not list((machine.checkout / ".stage").glob("[0-9]*"))
     script("stage", "--undo", checkout=machine.checkout)
     assert (embedded / "base.safetensors").read_text() == "weights"
+    assert [path.read_text() for path in sorted(coder.iterdir())] == ["weights 1", "weights 2"]

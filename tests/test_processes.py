@@ -974,8 +974,8 @@ def test_a_user_without_a_name_has_a_folder(tmp_path: Path, monkeypatch: pytest.
     assert paths.runtime() == tmp_path / f"caesura-{os.getuid()}"
 
 
-def test_the_embedded_model_has_one_engine_whatever_the_device() -> None:
-    assert len({rendezvous.place("embedded", device) for device in ("auto", "cpu", "cuda")}) == 1
+def test_the_small_model_has_one_engine_whatever_the_device() -> None:
+    assert len({rendezvous.place("small", device) for device in ("auto", "cpu", "cuda")}) == 1
     assert rendezvous.place("fake", "cpu") != rendezvous.place("fake", "cuda")
 
 

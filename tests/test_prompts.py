@@ -1,5 +1,6 @@
 """What a model is shown, in every format: which parts of a job fit its context, in which order, what stays put."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +18,7 @@ from caesura.engine.tokenizer import Tokenizer
 from caesura.wire import Hole, Neighbour
 
 from . import gemma
-from .tiny import CODE, alone, infill, run
+from .tiny import CODE, Scripted, alone, infill, run, train_tokenizer
 
 SHORT = Neighbour("# left.py", "def left(item):\n    return item\n")
 OTHER = Neighbour("# right.py", "right = 20")
@@ -103,7 +104,7 @@ def test_a_neighbour_changes_what_the_model_says(tiny: BlockLlama) -> None:
 
 
 CONTEXT = 768  # tokens
-NAMES = ["plain", "chat", "chat_fence"]  # of DiffusionGemma; the tests above have the embedded model's
+NAMES = ["plain", "chat", "chat_fence"]  # of DiffusionGemma; the tests above have small's
 formats = pytest.mark.parametrize("name", NAMES)
 
 
@@ -215,14 +216,26 @@ def test_a_format_that_does_not_exist_or_that_the_model_cannot_be_shown_is_one_s
     gemma_like: Model, tiny: BlockLlama
 ) -> None:
     for model, name, reason in (
-        (tiny, "nope", "no prompt format named 'nope'; there are suffix_first, plain, chat"),
+        (tiny, "nope", "no prompt format named 'nope'; there are suffix_first, fim, plain, chat"),
         (tiny, "chat", "has no token <bos>; try the prompt format plain"),
         (tiny, "chat_fence", "has no token <bos>"),
         (gemma_like, "suffix_first", "has no separator"),
+        (tiny, "fim", "has no tokens for fill-in-the-middle; try plain"),
     ):
         with pytest.raises(ValueError, match=reason):
             prompt(model, PREFIX, SUFFIX_TEXT, (), name)
-    assert set(FORMATS) == {"suffix_first", *NAMES}
+    assert set(FORMATS) == {"suffix_first", "fim", *NAMES}
+
+
+def test_code_models_are_shown_a_gap_by_their_own_tokens_and_typing_only_appends(tmp_path: Path) -> None:
+    tokens = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
+    train_tokenizer(tmp_path / "tokenizer.json", more=tokens)
+    model = Scripted(Tokenizer(tmp_path / "tokenizer.json"), [])
+    first, second, middle = map(model.tokenizer.special, tokens)
+    encode = model.tokenizer.encode
+    found = prompt(model, PREFIX, SUFFIX_TEXT, (), "fim")
+    assert found.opening == [first, second, *encode(SUFFIX_TEXT), middle]
+    assert found.before == encode(PREFIX)
 
 
 def test_a_job_names_its_format_and_is_refused_for_one_that_does_not_exist(tiny: BlockLlama) -> None:

@@ -18,7 +18,11 @@ from caesura.engine.lookup import Repeats
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.search import PASSES, TEMPERATURE, Rows, Search, perturbed
+from caesura.engine.tokenizer import Tokenizer
+from caesura.engine.tokenizer_file import QWEN
 from caesura.server.completion import sure
+
+from .tiny import Scripted, train_tokenizer
 
 Predict = Callable[[tuple[int, ...]], Tensor]  # what came before, from the tail on -> log-probabilities of what follows
 
@@ -207,6 +211,57 @@ def test_a_fill_may_end_inside_a_token_that_goes_on_into_the_suffix(
     assert b"".join(vocabulary.pieces[token] for token in search.tokens(node)) == fill.encode()
     assert search.confidence(node) == pytest.approx(0.9, rel=0.01)
     assert search.probabilities(node)[-1] == (len(fill), pytest.approx(0.9, rel=0.01))
+
+
+@pytest.fixture(scope="module")
+def joining(tmp_path_factory: pytest.TempPathFactory) -> Scripted:
+    """A model whose tokenizer, as Qwen's, joins a sign and the line break after it."""
+    path = tmp_path_factory.mktemp("joining") / "tokenizer.json"
+    model = Scripted(Tokenizer(train_tokenizer(path, QWEN)), [])
+    model.ends = frozenset({model.tokenizer.special("<|endoftext|>")})
+    return model
+
+
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize(
+    ("fill", "after"), [(" left(0)", "\n    return 1\n"), (" left:", "\n\tprint(right)\n"), (" left)", "\n")]
+)
+def test_a_fill_may_end_inside_a_token_that_takes_the_line_break_along(
+    joining: Scripted, fill: str, after: str, width: int
+) -> None:
+    vocabulary, encode = Vocabulary(joining), joining.tokenizer.encode
+    tail, whole = encode("return"), encode(fill + after)
+    search = Search(vocabulary, HoleState(True, 16, b""), tail, encode(after), 0, width=width)
+    pieces = [vocabulary.pieces[token] for token in whole]
+    assert any(piece[:1].strip() and piece.endswith(b"\n") for piece in pieces), "the tokenizer joins them"
+    table = Table(joining.tokenizer.size)
+    table.chain([*tail, *whole], 0.9, len(tail))
+    answer(search, table)
+    assert search.text_of(search.leader()) == fill
+
+
+def test_no_fill_ends_inside_a_run_of_blanks(joining: Scripted) -> None:
+    vocabulary = Vocabulary(joining)
+    for behind in (b"\n    return 1", b"    left", b" + 1"):
+        assert all(vocabulary.pieces[n][:at].strip() for n, at in vocabulary.crossing(behind, True)), behind
+
+
+def test_the_models_own_end_counts_with_the_suffix(joining: Scripted) -> None:
+    """It says that the text ends here, which the first token of the suffix alone would not tell."""
+    vocabulary, encode = Vocabulary(joining), joining.tokenizer.encode
+    tail, fill, head = encode("return"), encode(" left"), encode("\n    print")
+    [end] = joining.ends
+    confidence = []
+    for ends in (0.0, 0.8):
+        table = Table(joining.tokenizer.size)
+        table.chain([*tail, *fill, *head], [0.9] * len(fill) + [0.1, 0.9], len(tail))
+        table.known[*tail, *fill][end] = ends
+        search = Search(vocabulary, HoleState(True, 16, b""), tail, head, 0)
+        answer(search, table)
+        assert search.text()[0] == " left"
+        confidence.append(search.confidence(search.leader()))
+    assert confidence[1] == pytest.approx(0.9, rel=0.01)
+    assert confidence[0] < 0.7
 
 
 @pytest.mark.parametrize("width", [1, 4])

@@ -75,7 +75,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "PATIENCE_S", 0.001)
 
 
-READY = Condition("ready", "embedded", "cpu")
+READY = Condition("ready", "small", "cpu")
 
 
 async def test_the_status_is_copilots_and_comes_only_when_it_changes() -> None:
@@ -84,7 +84,7 @@ async def test_the_status_is_copilots_and_comes_only_when_it_changes() -> None:
     await told.be(Condition("connecting"))
     await told.be(Condition("connecting"))
     await told.be(READY)
-    await told.be(Condition("ready", "embedded", "cpu", busy=True))
+    await told.be(Condition("ready", "small", "cpu", busy=True))
     await told.be(Condition("unavailable", message=TROUBLE))
     assert editor.of("didChangeStatus") == [
         {"busy": True, "message": "Starting the engine", "kind": "Normal"},
@@ -107,10 +107,10 @@ async def test_our_own_status_names_the_model_and_does_not_follow_every_job() ->
     editor = Editor()
     told = Told(editor)
     await told.be(READY)
-    await told.be(Condition("ready", "embedded", "cpu", busy=True))
+    await told.be(Condition("ready", "small", "cpu", busy=True))
     told.status.enable(False)
     await told.be(READY)
-    about = {"model": "embedded", "device": "cpu", "message": ""}
+    about = {"model": "small", "device": "cpu", "message": ""}
     assert editor.of("caesura/status") == [{"state": "ready", **about}, {"state": "off", **about}]
     assert editor.of("didChangeStatus")[-1]["kind"] == "Inactive"
 
@@ -144,7 +144,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
-    ("end", "message"), [(READY, "embedded on cpu"), (Condition("unavailable", message=TROUBLE), "no engine")]
+    ("end", "message"), [(READY, "small on cpu"), (Condition("unavailable", message=TROUBLE), "no engine")]
 )
 async def test_a_model_that_loads_is_a_progress_that_ends(end: Condition, message: str) -> None:
     editor = Editor()

@@ -11,10 +11,10 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from caesura.engine import tokenizer as tokenizer_module
-from caesura.engine.canvas import heal
-from caesura.engine.models import EMBEDDED
+from caesura.engine.healing import heal
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokenizer import MAX_FILE, Tokenizer, TokenizerError
+from caesura.models import SMALL, locate
 
 from . import gemma
 
@@ -59,7 +59,7 @@ def test_text_survives(tokenizer: Tokenizer, text: str) -> None:
 
 
 def test_the_shipped_tokenizer_keeps_text_too() -> None:
-    tokenizer = Tokenizer(EMBEDDED / "tokenizer.json")
+    tokenizer = Tokenizer(locate(SMALL) / "tokenizer.json")
     for text in TEXTS:
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
@@ -311,7 +311,7 @@ def test_what_is_kept_of_a_prefix_has_the_same_tokens_whatever_follows(
     runs: Tokenizer, prefix: str, following: str
 ) -> None:
     assume(not re.search(r"\w{25}|[^\w\s]{13}", prefix))  # of a longer run only the end is healed
-    stable, forced = heal(prefix, sentencepiece=runs.sentencepiece)
+    stable, forced = heal(runs, prefix)
     assert stable + forced == prefix
     kept = runs.encode(stable)
     assert runs.encode(prefix + following)[: len(kept)] == kept

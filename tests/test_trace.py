@@ -12,7 +12,7 @@ import pytest
 from caesura.server import records, trace
 from caesura.server.trace import Job, Request, Session, Trace
 
-SESSION = Session("Neovim 0.12", "0.1.0", "utf-8", ("inlineCompletion",), "embedded", "cpu")
+SESSION = Session("Neovim 0.12", "0.1.0", "utf-8", ("inlineCompletion",), "small", "cpu")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from caesura.engine import canary, models, weights
-from caesura.engine.canvas import heal
+from caesura.engine.healing import heal
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import Config
 from caesura.engine.tokenizer import Tokenizer
@@ -35,7 +35,7 @@ import train  # noqa: E402
 
 import examples  # noqa: E402
 
-TOKENIZER = ROOT / "engine" / "embedded" / "tokenizer.json"
+TOKENIZER = ROOT / "models" / "small" / "caesura_small" / "tokenizer.json"
 TINY = {
     "model_type": "block_llama", "vocab_size": 16384, "hidden_size": 64, "num_layers": 2, "num_heads": 4,
     "num_kv_heads": 2, "intermediate_size": 96, "rope_theta": 10000.0, "rms_norm_eps": 1e-5, "separator": "<file_sep>",
@@ -132,7 +132,7 @@ def test_targets_begin_with_the_healed_text(drawn, tokenizer):
     for text, _, _, c in canvases(drawn):
         tail, target = tokenizer.decode(c.tail), tokenizer.decode([t for t in c.target if t != NULL])
         assert tail + target in text
-        stable, forced = heal(tail + target[:1])
+        stable, forced = heal(tokenizer, tail + target[:1])
         assert len(stable) >= len(tail) or (tail + target[:1]).endswith(forced)
 
 
@@ -569,7 +569,11 @@ def test_staged_trained_taken_and_joined(model, corpus, tmp_path):
         shutil.copytree(ROOT / name, checkout / name, symlinks=True)
     shutil.copytree(ROOT / "engine", checkout / "engine", ignore=shutil.ignore_patterns("embedded"))
     (checkout / "server").mkdir()
-    embedded = Path(shutil.copytree(model, checkout / "engine" / "embedded"))
+    embedded = checkout / "engine" / "embedded"
+    embedded.mkdir()
+    small = Path(shutil.copytree(model, checkout / "models" / "small" / "caesura_small"))
+    (small / "base.safetensors").rename(embedded / "base.safetensors")
+    (small / "base.safetensors").symlink_to("../../../engine/embedded/base.safetensors")
 
     script(checkout, "stage", corpus, NO_WHEELS=1)
     assert not (embedded / "base.safetensors").exists()

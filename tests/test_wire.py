@@ -45,7 +45,7 @@ CLIENT: list[wire.ClientMessage] = [
     wire.Bye(),
 ]
 ENGINE: list[wire.EngineMessage] = [
-    wire.Welcome(wire.PROTOCOL, "0.1.0", "embedded", "cpu", wire.Limits(), "failed", "No model."),
+    wire.Welcome(wire.PROTOCOL, "0.1.0", "small", "cpu", wire.Limits(), "failed", "No model."),
     wire.Locked("j", 3, (FILL, FILL), 3, 8),
     wire.Done(
         job="j",
@@ -63,7 +63,7 @@ ENGINE: list[wire.EngineMessage] = [
     wire.Status(
         state="ready",
         build="0.1.0",
-        model="embedded",
+        model="small",
         device="cpu",
         pid=1,
         worker_pid=2,
@@ -72,7 +72,7 @@ ENGINE: list[wire.EngineMessage] = [
         worker_memory_mb=300.0,
         p50_ms={"total": 12.0},
     ),
-    wire.Models(("embedded",)),
+    wire.Models(("small",)),
 ]
 ALL = [*CLIENT, *ENGINE]
 

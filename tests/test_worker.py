@@ -30,11 +30,13 @@ def test_a_model_on_a_gpu_has_filled_holes_of_every_size_before_it_is_ready(tiny
     assert not engine.busy
 
 
-def test_on_a_cpu_one_step_shows_how_slow_the_machine_is(tiny: BlockLlama, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_cpu_one_step_shows_how_slow_the_machine_is(
+    tiny: BlockLlama, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = itertools.count()
     monkeypatch.setattr(worker.time, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(models, "load", lambda *_: tiny)
-    loaded = worker._load("tiny", "cpu")
+    loaded = worker._load(str(tiny_folder), "cpu")
     assert loaded.device == "cpu"
     assert 1 <= loaded.step_s < 10  # looks at the clock
     assert not loaded.scheduler.busy
@@ -65,6 +67,7 @@ def no_device(*_: object, **__: object) -> None:
 @pytest.mark.parametrize("where", [(models, "load"), (scheduler.Graphs, "rehearse"), (worker, "rehearse")])
 def test_what_the_machine_cannot_do_is_said_in_a_sentence(
     tiny: BlockLlama,
+    tiny_folder: Path,
     fault: Callable[..., None],
     sentence: str,
     where: tuple[object, str],
@@ -80,7 +83,7 @@ def test_what_the_machine_cannot_do_is_said_in_a_sentence(
     monkeypatch.setattr(tiny, "device", "cuda")
     monkeypatch.setattr(*where, fault)
     with pytest.raises(worker.CannotLoad) as refused:
-        worker._load("tiny", "cuda")
+        worker._load(str(tiny_folder), "cuda")
     assert str(refused.value) == f"The model cannot be used on this machine; see the engine's log. {sentence}"
 
 

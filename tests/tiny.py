@@ -78,21 +78,25 @@ def script(name: str) -> ModuleType:
     return module
 
 
-def train_tokenizer(path: Path) -> None:
-    """Byte-level BPE with GPT-2's pre-tokens and single digits, as the shipped one."""
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+def train_tokenizer(path: Path, expression: str = "", more: Sequence[str] = ()) -> Path:
+    """Byte-level BPE with GPT-2's pre-tokens and single digits, as the shipped one, or split by an expression; with
+    `more` special tokens."""
+    splits = [pre_tokenizers.Split(tokenizers.Regex(expression), "isolated")] if expression else []
+    digits = [] if expression else [pre_tokenizers.Digits(individual_digits=True)]
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not expression)
     inner = tokenizers.Tokenizer(tokenizers.models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
+    inner.pre_tokenizer = pre_tokenizers.Sequence([*splits, *digits, byte_level])
     inner.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
-        special_tokens=SPECIALS,
+        special_tokens=[*SPECIALS, *more],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     inner.train_from_iterator([CODE], trainer)
     assert inner.get_vocab_size() == VOCABULARY
     inner.save(str(path))
+    return path
 
 
 def make(folder: Path) -> Path:
@@ -144,6 +148,7 @@ class Scripted(Plain):
 
     def __init__(self, tokenizer: Tokenizer, answer: Sequence[int], noise: Noise | None = None, sure: float = 20.0):
         self.tokenizer, self.answer, self.sure = tokenizer, list(answer), sure
+        self.start: Sequence[int] = ()
         self.separator: Sequence[int] = [tokenizer.special("<file_sep>")]
         self.noise: Noise = noise or Absorbing(tokenizer.size)
         self.null_id: int | None = tokenizer.size + 1 if self.noise.absorbing else None

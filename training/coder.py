@@ -40,10 +40,11 @@ SPLIT: list[dict[str, Any]] = [
 COUNTED = {"python": 0.6, "javascript": 0.1, "typescript": 0.1, "json": 0.08, "markdown": 0.08}  # of the counted tokens
 REST = 0.04  # of all other languages together
 LAST = (6, 13, 18, 23)  # the last layer of each file, so that none is over 95 MB; the embedding has one of its own
-ABOUT = {
+ABOUT: dict[str, Any] = {
     "name": "caesura-coder",
     "base": "Qwen2.5-Coder-0.5B-Instruct (Qwen), from its own Q4_K_M GGUF file",
     "licence": "Apache-2.0",
+    "memory_mb": 780,  # MiB of supervisor and worker with one open file: bench/memory.py
 }
 
 

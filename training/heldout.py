@@ -3,10 +3,11 @@
     python training/heldout.py --corpus FOLDER --exclude DATA --out heldout.jsonl.gz [--cases 200] [--seed 7]
 
 The packages are named below by hand, none of them is in `corpus.py`, and that file must never name one of them. They go
-through its licence gate and its filters of files; what its shards have nearly line by line is left out too. The newest
-version is taken: what was released after the base was trained cannot have been learnt. Beside the set lies
-`heldout.manifest.jsonl`, a package a line. A case is {id, group, package, path, lang, kind, prefix, suffix, middle}:
-prefix + middle + suffix is the whole file.
+through its licence gate and its filters of files; what its shards have nearly line by line is left out too. Gaps are
+cut out of the newest release, only where it differs from the last one before 2025: in files that are not mostly in
+that release, and in lines that it has nowhere before or behind the same line. A base that was trained until 2024 cannot
+have learnt them. Beside the set lies `heldout.manifest.jsonl`, a package a line. A case is {id, group, package, path,
+lang, kind, prefix, suffix, middle}: prefix + middle + suffix is the whole file.
 """
 
 from __future__ import annotations
@@ -21,26 +22,41 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 import corpus
 import packages
 
+# Each with its last release before 2025, as `pip download NAME --uploaded-prior-to 2025-01-01` and `npm view NAME time`
+# say: what that release has may have been learnt by a base that was trained until 2024.
 # ruff: noqa: SIM905 - one name a line would be two screens
 PYPI = """
-cyclopts polyfactory svcs narwhals granian niquests hishel inline-snapshot python-fasthtml marimo dlt faststream taskiq
-cadwyn advanced-alchemy sqladmin piccolo rq copier aiogram syrupy nox anyio mcp jupyterlab cfn-lint
+cyclopts==3.1.3 polyfactory==2.18.1 svcs==24.1.0 narwhals==1.20.1 granian==1.6.4 niquests==3.11.4 hishel==0.1.1
+inline-snapshot==0.18.1 python-fasthtml==0.10.3 marimo==0.10.9 dlt==1.5.0 faststream==0.5.33 taskiq==0.11.10
+cadwyn==4.4.5 advanced-alchemy==0.26.2 sqladmin==0.20.1 piccolo==1.22.0 rq==2.1.0 copier==9.4.1 aiogram==3.16.0
+syrupy==4.8.0 nox==2024.10.9 anyio==4.7.0 mcp==1.1.2 jupyterlab==4.3.4 cfn-lint==1.22.3
+pydantic-ai-slim==0.0.16 inspect-ai==0.3.55 dspy==2.5.43 instructor==1.7.2 browser-use==0.1.17
+datamodel-code-generator==0.26.4 openapi-python-client==0.23.0 schemathesis==3.39.5
 """.split()
 NPM = """
-koa mysql2 winston log4js nunjucks ora execa ejs css-tree csso svgo sharp ws sinon eslint-plugin-unicorn eslint-plugin-n
-fast-json-stringify find-my-way light-my-request micromark webpack-dev-server @fastify/static @fastify/swagger passport
-@fastify/multipart fastify-cli markdownlint eslint-plugin-jsdoc release-it node-gyp i18n-iso-countries lint-staged
-npm-check-updates eslint-plugin-vue
+koa@2.15.3 mysql2@3.11.5 winston@3.17.0 ora@8.1.1 execa@9.5.2 ejs@3.1.10 css-tree@3.1.0 svgo@3.3.2 sharp@0.33.5
+ws@8.18.0 sinon@19.0.2 eslint-plugin-unicorn@56.0.1 eslint-plugin-n@17.14.0 fast-json-stringify@6.0.0
+find-my-way@9.1.0 light-my-request@6.3.0 micromark@4.0.1 webpack-dev-server@5.1.0 @fastify/static@8.0.3
+@fastify/swagger@9.4.0 @fastify/multipart@9.0.1 fastify-cli@7.0.1 markdownlint@0.37.0 eslint-plugin-jsdoc@50.6.0
+release-it@17.10.0 node-gyp@11.0.0 i18n-iso-countries@7.13.0 lint-staged@15.2.10 npm-check-updates@17.1.11
+eslint-plugin-vue@9.32.0 @eslint/markdown@6.2.1 @eslint/json@0.8.0 @npmcli/arborist@8.0.0 @npmcli/config@9.0.0
+pacote@21.0.0 web-features@2.9.0 @primer/primitives@10.0.0 piscina@4.8.0 bullmq@5.34.0 c8@10.1.2 zx@8.2.4
+@fastify/swagger-ui@5.2.0 @fastify/session@11.0.1 fastify-plugin@5.0.1 neostandard@0.11.9 eslint-plugin-yml@1.16.0
+eslint-plugin-package-json@0.18.0 globals@15.13.0 knip@5.39.4 promptfoo@0.100.3 eslint-plugin-import-x@4.5.0
+@playwright/test@1.49.1
 """.split()
 
+SIZES = range(200, 5_000_001)  # bytes of a file that is read: what was cut out of a large old one is not new
 FILE_CHARACTERS = 40_000  # of a file that gaps are cut into: a whole file lies in every case
 OF_A_FILE = 4  # cases of a group
+ROWS_OF_A_FILE = 8  # of tables: few files have a new one
 OF_A_PACKAGE = 12  # cases of a group, of a hundred
 LINE = range(8, 101)  # characters of what is wanted
 BLOCK_LINES = range(2, 7)
@@ -173,27 +189,61 @@ def prose(text: str) -> str:
 
 
 Places = Callable[[str], Iterator[Span]]
-GROUPS: dict[str, tuple[str, str, Places]] = {  # language, kind of hole
-    "python-line": ("python", "line", python_lines),
-    "python-block": ("python", "block", python_blocks),
-    "python-span": ("python", "span", python_spans),
-    "js-line": ("javascript", "line", javascript_lines),
-    "json-value": ("json", "span", json_values),
-    "json-key": ("json", "span", json_keys),
-    "markdown-row": ("markdown", "line", markdown_rows),
-    "markdown-item": ("markdown", "line", markdown_items),
+GROUPS: dict[str, tuple[str, str, Places, int]] = {  # language, kind of hole, places, cases of a file at most
+    "python-line": ("python", "line", python_lines, OF_A_FILE),
+    "python-block": ("python", "block", python_blocks, OF_A_FILE),
+    "python-span": ("python", "span", python_spans, OF_A_FILE),
+    "js-line": ("javascript", "line", javascript_lines, OF_A_FILE),
+    "json-value": ("json", "span", json_values, OF_A_FILE),
+    "json-key": ("json", "span", json_keys, OF_A_FILE),
+    "markdown-row": ("markdown", "line", markdown_rows, ROWS_OF_A_FILE),
+    "markdown-item": ("markdown", "line", markdown_items, OF_A_FILE),
 }
 
 
 # ---- packages
 
 
+class Old:
+    """What releases before 2025 have, of all packages."""
+
+    def __init__(self) -> None:
+        self.files, self._pairs = corpus.Duplicates(), set[int]()
+
+    def add(self, text: str) -> None:
+        self.files.add(text)
+        self._pairs.update(pair for _, _, pair in pairs(text))
+
+    def spares(self, text: str) -> Callable[[Span], bool]:
+        """Whether no line of a span of `text` is old: stands before or behind the same line there."""
+        old = {line for *both, pair in pairs(text) if pair in self._pairs for line in both}
+
+        def new(span: Span) -> bool:
+            first = text.count("\n", 0, span[0])
+            return old.isdisjoint(range(first, first + text.count("\n", *span) + 1))
+
+        return new
+
+
+def pairs(text: str) -> Iterator[tuple[int, int, int]]:
+    """The numbers of two lines, one behind the other but for blank ones, and a hash of them without indentation. Before
+    the first and behind the last line stands an empty one."""
+    lines = ["", *(line.strip() for line in text.split("\n")), ""]
+    whole = [number for number, line in enumerate(lines) if line]
+    for one, other in pairwise([0, *whole, len(lines) - 1]):
+        yield one - 1, other - 1, hash((lines[one], lines[other]))
+
+
+def readable(raw: bytes) -> str:
+    return corpus.EMAIL.sub("name@example.com", raw.decode("utf-8", "replace")).replace("\r\n", "\n")
+
+
 class HeldOut:
     """Takes packages through the corpus' gate and filters, and has the files that are left."""
 
-    def __init__(self, shards: Path, exclusions: corpus.Exclusions) -> None:
-        self.exclusions, self.known = exclusions, corpus.Duplicates()
-        for path in sorted(shards.glob("*.jsonl.gz")):
+    def __init__(self, shards: Path | None, exclusions: corpus.Exclusions) -> None:
+        self.exclusions, self.known, self.old = exclusions, corpus.Duplicates(), Old()
+        for path in sorted(shards.glob("*.jsonl.gz")) if shards else ():
             with gzip.open(path, "rt", encoding="utf-8") as lines:
                 for line in lines:
                     self.known.add(json.loads(line)["text"])
@@ -203,11 +253,14 @@ class HeldOut:
     def __repr__(self) -> str:
         return f"<HeldOut {len(self.files)} files of {len(self.rows)} packages>"
 
-    def take(self, package: packages.Package) -> None:
+    def take(self, package: packages.Package, before: packages.Package) -> None:
+        """The files of a package that are not those of its release `before` 2025."""
+        for _, raw in before.files:
+            self.old.add(readable(raw))
         dropped = Counter[str]()
-        before = len(self.files)
+        count = len(self.files)
         for path, raw in sorted(package.files) if package.licence else ():
-            text = corpus.EMAIL.sub("name@example.com", raw.decode("utf-8", "replace")).replace("\r\n", "\n")
+            text = readable(raw)
             if reason := self.refusal(path, text):
                 dropped[reason] += 1
                 continue
@@ -215,8 +268,8 @@ class HeldOut:
             self.files.append((package, path, text))
         if not package.licence:
             dropped["package licence"] = len(package.files)
-        row = package.origin | {"sha256": package.sha256, "files": len(self.files) - before}
-        self.rows.append(row | {"dropped": dict(dropped)})
+        row = package.origin | {"sha256": package.sha256, "files": len(self.files) - count}
+        self.rows.append(row | {"before": before.version, "before_sha256": before.sha256, "dropped": dict(dropped)})
 
     def refusal(self, path: str, text: str) -> str:
         if len(text) > FILE_CHARACTERS:
@@ -225,17 +278,19 @@ class HeldOut:
             return reason
         if self.exclusions.leak(text):
             return "leak"
+        if self.old.files.seen(text):
+            return "old"
         return "duplicate" if self.known.seen(text) else ""
 
     def cases(self, group: str, count: int, draw: random.Random) -> list[Case]:
-        """At most OF_A_FILE of a file and a share of a package, in an order of chance."""
-        lang, kind, places = GROUPS[group]
+        """A few of a file and a share of a package, in an order of chance."""
+        lang, kind, places, of_a_file = GROUPS[group]
         files = [one for one in self.files if packages.language(one[1]) == lang]
         found, of_package = list[Case](), Counter[str]()
         most = -(-OF_A_PACKAGE * count // 100)
         for package, path, text in draw.sample(files, len(files)):
-            spans = sorted(set(places(text)))
-            for start, end in draw.sample(spans, min(OF_A_FILE, len(spans))):
+            spans = sorted(filter(self.old.spares(text), set(places(text))))
+            for start, end in draw.sample(spans, min(of_a_file, len(spans))):
                 if of_package[package.label] < most and len(found) < count:
                     of_package[package.label] += 1
                     name = f"{group}/{len(found)}"
@@ -244,18 +299,25 @@ class HeldOut:
         return found
 
 
+def releases() -> list[tuple[str, str, str]]:
+    """(registry, name, its release before 2025), the last one in the words of the registry's client."""
+    pypi = [("pypi", release.partition("==")[0], release) for release in PYPI]
+    return pypi + [("npm", release.rpartition("@")[0], release) for release in NPM]
+
+
 def build(arguments: argparse.Namespace) -> None:
     manifest = (arguments.corpus / "manifest.jsonl").read_text().splitlines()
     trained = {json.loads(line)["package"] for line in manifest}
     named = {f"pypi:{name}" for name in corpus.PYPI} | {f"npm:{name}" for name in corpus.NPM}
-    names = [("pypi", name) for name in PYPI] + [("npm", name) for name in NPM]
+    left = [one for one in releases() if f"{one[0]}:{one[1]}" not in trained | named]
     held_out = HeldOut(arguments.corpus, corpus.Exclusions.read(arguments.exclude))
-    left = [one for one in names if ":".join(one) not in trained | named]
-    for registry, name, package in packages.fetch_all(left):
-        if package is None:
-            print(f"no archive: {registry}:{name}", flush=True)
+    newest = packages.fetch_all([(registry, name) for registry, name, _ in left], SIZES)
+    before = packages.fetch_all([(registry, release) for registry, _, release in left], SIZES)
+    for (registry, name, package), (_, release, old) in zip(newest, before, strict=True):
+        if package is None or old is None:
+            print(f"no archive: {registry}:{name if package is None else release}", flush=True)
             continue
-        held_out.take(package)
+        held_out.take(package, old)
         print(held_out, package.label, package.version, package.licence[:40] or "(refused)", flush=True)
     draw = random.Random(arguments.seed)
     with gzip.open(arguments.out, "wt", encoding="utf-8") as out:

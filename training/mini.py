@@ -34,7 +34,7 @@ from mini_net import Net, Shape  # isort: skip
 from mini_tasks import Batch, Boards, record_batch  # isort: skip
 from records import Records  # isort: skip
 
-TOKENIZER = Path(__file__).parents[1] / "engine" / "embedded" / "tokenizer.json"
+TOKENIZER = Path(__file__).parents[1] / "models" / "small" / "caesura_small" / "tokenizer.json"
 OTHERS = 64  # sampled tokens of no task in the loss, weighted up to all of them
 ROWS = 1536  # of every batch, so that few shapes are compiled; small enough for a core's share of the cache
 CLEAN = 0.1  # weight of a row that is shown as it is

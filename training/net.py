@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, one_hot, rms_norm, scaled_dot_product_attention, silu
 
 from caesura.engine.models._llama_layer import rotate
-from caesura.engine.models.block_llama import MATRICES, SPECIALS, Config, rotary
+from caesura.engine.models.block_llama import MATRICES, SPECIALS, Config, rotary, wavelengths
 
 RANK = 32
 TAUGHT = 0.5  # share of a teacher's expectation in what is learnt
@@ -99,7 +99,7 @@ class Net:
             trained |= {name: t.clone() for name, t in base.items() if name not in trained}
         self.trained = {name: nn.Parameter(t.to(device)) for name, t in trained.items()}
         self.base = {} if trains == "all" else {name: t.to(device, self.dtype) for name, t in base.items()}
-        self.turn = [t.to(device, self.dtype) for t in rotary(config, torch.arange(POSITIONS))]
+        self.turn = [t.to(device, self.dtype) for t in rotary(wavelengths(config), torch.arange(POSITIONS))]
         # Few shapes: contexts, and canvases of each bucket, with gradients and without; with a teacher's they are more
         # than the eight that are built of a function before it is given up.
         torch._dynamo.config.recompile_limit = 32

@@ -125,18 +125,18 @@ def language(path: str) -> str:
     return LANGUAGES.get(PurePosixPath(path).suffix.lower(), "")
 
 
-def wanted(path: str, size: int) -> bool:
+def wanted(path: str, size: int, sizes: range) -> bool:
     if LICENCE_FILE.search(path) or path == "package.json" or path.endswith(".dist-info/METADATA"):
         return size <= 1_000_000
-    return bool(language(path)) and size in FILE_BYTES
+    return bool(language(path)) and size in sizes
 
 
-def fetch(registry: str, name: str) -> Package | None:
+def fetch(registry: str, name: str, sizes: range = FILE_BYTES) -> Package | None:
     with tempfile.TemporaryDirectory() as folder:
         archive = download(registry, name, folder)
         if archive is None:
             return None
-        files = {path: read() for path, read, size in unpack(archive) if wanted(path, size)}
+        files = {path: read() for path, read, size in unpack(archive) if wanted(path, size, sizes)}
         with archive.open("rb") as raw:
             digest = hashlib.file_digest(raw, "sha256").hexdigest()
         if registry == "debian":
@@ -163,7 +163,7 @@ def copyright_of(folder: Path) -> str:
     return ""
 
 
-def fetch_all(names: list[tuple[str, str]]) -> Iterator[tuple[str, str, Package | None]]:
+def fetch_all(names: list[tuple[str, str]], sizes: range = FILE_BYTES) -> Iterator[tuple[str, str, Package | None]]:
     """In order, a few downloads ahead of the filters and no more: archives wait on the disk and in memory."""
     if any(registry == "debian" for registry, _ in names):
         apt()  # once, before several threads would make it
@@ -173,7 +173,7 @@ def fetch_all(names: list[tuple[str, str]]) -> Iterator[tuple[str, str, Package 
         try:
             while True:
                 while len(ahead) < 2 * DOWNLOADS and (one := next(todo, None)):
-                    ahead.append((*one, pool.submit(fetch, *one)))
+                    ahead.append((*one, pool.submit(fetch, *one, sizes)))
                 if not ahead:
                     return
                 registry, name, future = ahead.popleft()

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from caesura.engine import weights
-from caesura.engine.models.block_llama import MATRICES, Config
+from caesura.engine.models.block_llama import MATRICES, SPECIALS, Config
 
 SMALL = {"num_layers": 8, "intermediate_size": 704, "hidden_size": 256, "num_heads": 4, "num_kv_heads": 4}
 
@@ -42,7 +42,10 @@ def write(folder: Path, config: dict[str, Any], tokenizer: Path, seed: int = 0) 
     """A whole model folder."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(tokenizer, folder / "tokenizer.json")
-    save_file(random_tensors(Config.read(config), seed), folder / "base.safetensors")
+    tensors = random_tensors(Config.read(config), seed)
+    save_file(tensors, folder / "base.safetensors")
+    embed = weights.grouped(tensors["embed.q8"], tensors["embed.scale"])
+    save_file({"special": embed.mean(0, keepdim=True).repeat(len(SPECIALS), 1)}, folder / "adapter.safetensors")
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     weights.write_manifest(folder, {"name": "scratch"})
 

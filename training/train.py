@@ -1,4 +1,4 @@
-"""Train the embedded model: an update of its context path by gaps read left to right, an update of its canvas path by
+"""Train the model `small`: an update of its context path by gaps read left to right, an update of its canvas path by
 canvases over the frozen rest (CPU), or every weight by canvases (GPU).
 
     python training/train.py --model FOLDER --corpus FOLDER --run FOLDER [--trains context|canvas|all] [--minutes N]

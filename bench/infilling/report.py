@@ -3,13 +3,14 @@
 Sums over groups are means of the groups' figures, each group as heavy as any other.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
-from infilling.rows import ROWS, SOURCES, Completion  # isort: skip  (beside this)
-from infilling.scores import Bin, Score, calibration_error, interval, reliability  # isort: skip
+from infilling.rows import SOURCES, Completion, place  # isort: skip  (beside this)
+from infilling.scores import Bin, Score, calibration_error, interval, paired, reliability  # isort: skip
 from latency import Report, spread, table  # isort: skip
 
 
@@ -25,6 +26,7 @@ def summary(completions: Sequence[Completion], scores: Sequence[Score]) -> Repor
         "n": n,
         "exact": round(exact / n, 4),
         "exact_95": interval(exact, n),
+        "hits": "".join("01"[s.exact] for s in scores),
         **_verdicts("pass", [s.passed for s in scores]),
         **_verdicts("parses", [s.parses for s in scores]),
         "first_line": round(sum(s.first_line for s in scores) / n, 4),
@@ -47,6 +49,43 @@ def _verdicts(name: str, found: Sequence[bool | None]) -> Report:
     if not known:
         return {name: None}
     return {name: round(sum(known) / len(known), 4), f"{name}_95": interval(sum(known), len(known))}
+
+
+# Pairs of rows
+
+ALL = "all"
+
+
+def pairs(groups: Report) -> list[Report]:
+    """Every two rows on the cases that both have, group by group and, where there are several, over all of them. Rows
+    of results that do not say which cases were exact are left out."""
+    told = {name: {row: one["hits"] for row, one in g["rows"].items() if "hits" in one} for name, g in groups.items()}
+    named = sorted({row for rows in told.values() for row in rows}, key=place)
+    return [pair for left, right in itertools.combinations(named, 2) for pair in _pairs(told, left, right)]
+
+
+def _pairs(told: dict[str, dict[str, str]], left: str, right: str) -> Iterable[Report]:
+    both = {name: (rows[left], rows[right]) for name, rows in told.items() if left in rows and right in rows}
+    if len(both) > 1:
+        both[ALL] = "".join(hits for hits, _ in both.values()), "".join(hits for _, hits in both.values())
+    for name, hits in both.items():
+        found = paired(*([hit == "1" for hit in of] for of in hits))
+        yield {"left": left, "right": right, "group": name, **found._asdict()}
+
+
+def comparison(found: Sequence[Report]) -> str:
+    """The pairs as a person reads them."""
+    head = ("left - right", "group", "n", "only left", "only right", "exact %", "95 %")
+    lines = [
+        (
+            f"{one['left']} - {one['right']}",
+            *(one[key] for key in ("group", "n", "only_left", "only_right")),
+            100 * one["difference"],
+            " to ".join(f"{100 * bound:+.1f}" for bound in one["interval"]),
+        )
+        for one in found
+    ]
+    return table(head, lines)
 
 
 # Tables
@@ -72,7 +111,8 @@ def _percent(share: float | None) -> float | None:
 
 def rows(report: Report) -> list[str]:
     """Those that every group has: only they can be compared."""
-    return [row for row in ROWS if report["groups"] and all(row in g["rows"] for g in report["groups"].values())]
+    found = [set(group["rows"]) for group in report["groups"].values()]
+    return sorted(set.intersection(*found), key=place) if found else []
 
 
 def over_groups(report: Report, row: str, measure: str) -> float | None:
@@ -139,7 +179,7 @@ def picture(name: str, group: Report) -> str:
     head = ("", *MEASURES, "c/l/r")
     said = f"{name}: {group['data']}, n {group['n']}, seed {group['seed']}"
     passing = group["reference_passes"]
-    lines = [_line(row, group["rows"][row]) for row in ROWS if row in group["rows"]]
+    lines = [_line(row, group["rows"][row]) for row in sorted(group["rows"], key=place)]
     return "\n".join([said if passing is None else f"{said}, reference passes {passing}", table(head, lines)])
 
 

@@ -1,4 +1,5 @@
 """The rows: who completes the cases. Ours go through the command `caesura eval`, peers through scripts of `peers/`.
+`verify:NAME` is our row `verify` with the model NAME, so that one run compares models.
 
 A peer of llama.cpp sees what our engine sees of a text (`server/context.py`), generates as many tokens as ours may, and
 what it says is fitted into the text by the server's own rules, as ours is.
@@ -9,12 +10,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from caesura import models
 from caesura.commands.asking import gap
-from caesura.engine.canvas import heal
+from caesura.engine.healing import heal
 from caesura.engine.lookup import lookup as occurrences
+from caesura.engine.tokenizer import Tokenizer
+from caesura.models import SMALL, locate
 
 from infilling.cases import Case  # isort: skip  (beside this)
 from latency import CAESURA, HERE  # isort: skip
@@ -22,9 +27,31 @@ from llama import SMOLLM2  # isort: skip
 
 PEERS = HERE / "peers"
 OURS = {"canvas": "threshold", "left-to-right": "left_to_right", "verify": ""}  # sampler; "" is the model's own
-LLAMA = {"smollm2-q4": (SMOLLM2, "prefix"), "qwen": ("qwen2.5-coder-0.5b-q4_k_m.gguf", "fim")}
+QWEN = "qwen2.5-coder-0.5b-q4_k_m.gguf"
+LLAMA = {  # weights, prompt of peers/llamacpp.mjs
+    "smollm2-q4": (SMOLLM2, "prefix"),
+    "qwen": (QWEN, "fim"),
+    "qwen-separator": (QWEN, "separator"),
+    "qwen-append": (QWEN, "append"),
+}
 ROWS = ("empty", "lookup", "smollm2", *LLAMA, "left-to-right", "canvas", "verify")
 SOURCES = ("canvas", "lookup", "left_to_right")
+
+
+def kind(row: str) -> str:
+    """A row without the model that it names."""
+    return row.partition(":")[0]
+
+
+def label(row: str) -> str:
+    """A row as files and tables name it: without the folder that its model lies in."""
+    found, _, model = row.partition(":")
+    return f"{found}:{Path(model).name}" if model else found
+
+
+def place(row: str) -> tuple[int, str]:
+    """Where a row stands among others."""
+    return ROWS.index(kind(row)), row
 
 
 @dataclass(frozen=True)
@@ -48,6 +75,9 @@ class Means:
     deadline_ms: float
     base: Path | None = None
     peers: Path | None = None
+
+    def model_of(self, row: str) -> str:
+        return models.resolve(row.partition(":")[2]) if ":" in row else self.model
 
     def missing(self, row: str) -> str:
         """The option that a row lacks, or ""."""
@@ -74,7 +104,7 @@ def complete(row: str, cases: Sequence[Case], means: Means, folder: Path) -> lis
     """The completions of a row, in the order of the cases; files of it lie in `folder`."""
     if row in TRIVIAL:
         return [TRIVIAL[row](case) for case in cases]
-    asked, answered = folder / f"{row}.cases.jsonl", folder / f"{row}.jsonl"
+    asked, answered = folder / f"{label(row)}.cases.jsonl", folder / f"{label(row)}.jsonl"
     question = _prompted if row in LLAMA else _question
     asked.write_text("".join(json.dumps(question(case)) + "\n" for case in cases), encoding="utf-8")
     answered.unlink(missing_ok=True)
@@ -93,17 +123,23 @@ def command(row: str, asked: Path, answered: Path, means: Means) -> list[str]:
     files = [str(asked), "--out", str(answered)]
     if row == "smollm2":
         return [sys.executable, str(PEERS / "smollm2.py"), "--model", str(means.base), *files]
-    sampler = ["--sampler", OURS[row]] if OURS[row] else []
-    return [*CAESURA, "eval", "--model", means.model, "--deadline-ms", str(means.deadline_ms), *sampler, *files]
+    sampler = ["--sampler", OURS[kind(row)]] if OURS[kind(row)] else []
+    return [*CAESURA, "eval", "--model", means.model_of(row), "--deadline-ms", str(means.deadline_ms), *sampler, *files]
 
 
 def _question(case: Case) -> dict[str, str]:
     return {"id": case.id, "prefix": case.prefix, "suffix": case.suffix, "lang": case.lang, "kind": case.kind}
 
 
+@cache
+def _tokenizer() -> Tokenizer:
+    """Where a prefix is cut for the peers: by GPT-2's pre-tokens, of which those of Qwen are close enough."""
+    return Tokenizer(locate(SMALL) / "tokenizer.json")
+
+
 def _prompted(case: Case) -> dict[str, str | int]:
     asked = _gap(case)
-    stable, rest = heal(asked.context.prefix)
+    stable, rest = heal(_tokenizer(), asked.context.prefix)
     told = {"id": case.id, "stable": stable, "rest": rest, "suffix": asked.context.suffix, "kind": case.kind}
     return {**told, "indent": len(asked.context.indent), "most": asked.hole.max_tokens}
 

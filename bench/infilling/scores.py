@@ -5,8 +5,10 @@ import json
 import math
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from caesura.server import repair
 
@@ -98,6 +100,27 @@ def interval(successes: int, n: int) -> tuple[float, float]:
     middle = (share + z2 / (2 * n)) / (1 + z2 / n)
     reach = NORMAL_95 * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n)) / (1 + z2 / n)
     return round(max(0.0, middle - reach), 4), round(min(1.0, middle + reach), 4)
+
+
+class Paired(NamedTuple):
+    """Two rows on the same cases: what each alone has right, and the difference of their shares, left less right, with
+    its 95 % interval."""
+
+    n: int
+    only_left: int
+    only_right: int
+    difference: float
+    interval: tuple[float, float]
+
+
+def paired(left: Sequence[bool], right: Sequence[bool]) -> Paired:
+    """The interval is Agresti and Min's (2005): Wald's of pairs, with half a case more in each of the four cells."""
+    pairs = Counter(zip(left, right, strict=True))
+    n, mine, yours = len(left), pairs[True, False], pairs[False, True]
+    a, b, total = mine + 0.5, yours + 0.5, n + 2
+    middle, reach = (a - b) / total, NORMAL_95 * math.sqrt(a + b - (a - b) ** 2 / total) / total
+    bounds = round(max(-1.0, middle - reach), 4), round(min(1.0, middle + reach), 4)
+    return Paired(n, mine, yours, round((mine - yours) / n, 4) if n else 0.0, bounds)
 
 
 Bin = tuple[int, float, int]  # completions, the sum of their confidences, how many were right

@@ -52,4 +52,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["worker"]:
         worker.run(sys.argv[2:], lambda model, device: worker.Loaded(Instant(), "cpu", 0.001))
     else:
-        supervisor.serve(models.EMBEDDED, "cpu", worker=[sys.executable, "-P", __file__, "worker"])
+        supervisor.serve(models.DEFAULT, "cpu", worker=[sys.executable, "-P", __file__, "worker"])

@@ -1,12 +1,14 @@
 // A peer through llama.cpp, greedy, on one thread, each case with a cold context:
 //
-//     node bench/peers/llamacpp.mjs CASES.jsonl COMPLETIONS.jsonl MODEL.gguf prefix|fim FOLDER
+//     node bench/peers/llamacpp.mjs CASES.jsonl COMPLETIONS.jsonl MODEL.gguf prefix|fim|separator|append FOLDER
 //
-// `prefix` shows the text before the gap alone, `fim` both sides in Qwen2.5-Coder's own format. FOLDER is where
-// `npm i node-llama-cpp` was run. A case is {id, stable, rest, suffix, kind, indent, most}: the text before the gap is
-// stable + rest and what is generated has to begin with `rest` (token healing), `most` bounds its tokens, and a block
-// of a model that sees no suffix ends where a line is indented less than `indent` characters. Ends of lines are for
-// whoever reads the completions: they are given as they came.
+// `prefix` shows the text before the gap alone, `fim` both sides in Qwen2.5-Coder's own format. The other two show both
+// sides in orders that typing only appends to: `separator` the suffix as a file before this one, `append` the model's
+// FIM tokens with the prefix where the answer begins. FOLDER is where `npm i node-llama-cpp` was run.
+// A case is {id, stable, rest, suffix, kind, indent, most}: the text before the gap is stable + rest and what is
+// generated has to begin with `rest` (token healing), `most` bounds its tokens, and a block ends where a line is
+// indented less than `indent` characters, except in `fim`, where the model says itself that the gap is full. Ends of
+// lines are for whoever reads the completions: they are given as they came.
 import { closeSync, openSync, readFileSync, writeSync } from "node:fs";
 import { createRequire } from "node:module";
 import path from "node:path";
@@ -16,6 +18,7 @@ const [casesFile, outFile, gguf, prompt, folder] = process.argv.slice(2);
 const found = createRequire(path.join(path.resolve(folder), "x.js")).resolve("node-llama-cpp");
 const { getLlama } = await import(pathToFileURL(found));
 
+const GOES_ON = prompt !== "fim"; // the answer is what comes next in a text, and nothing says where it ends
 const BEFORE = 512, AFTER = 256; // tokens of context, together what our model sees
 const START = "<|im_start|>"; // before SmolLM2's prefix: see smollm2.py
 
@@ -28,9 +31,10 @@ const special = (text) => model.tokenize(text, true);
 function asked({ stable, suffix }) {
   const before = model.tokenize(stable);
   if (prompt === "prefix") return [...special(START), ...before.slice(-BEFORE - AFTER)];
-  const after = model.tokenize(suffix).slice(0, AFTER);
-  return [...special("<|fim_prefix|>"), ...before.slice(-BEFORE), ...special("<|fim_suffix|>"), ...after,
-    ...special("<|fim_middle|>")];
+  const near = before.slice(-BEFORE), after = model.tokenize(suffix).slice(0, AFTER);
+  if (prompt === "separator") return [...after, ...special("<|file_sep|>"), ...near];
+  const [start, then, middle] = ["prefix", "suffix", "middle"].flatMap((part) => special(`<|fim_${part}|>`));
+  return prompt === "append" ? [start, then, ...after, middle, ...near] : [start, ...near, then, ...after, middle];
 }
 
 // The most likely token that may stand there, and its probability. A constraint costs a look at the whole vocabulary.
@@ -44,7 +48,7 @@ async function next(tokens, fits) {
 }
 
 function constraint(text, { rest, kind }) {
-  const empty = prompt === "prefix" && kind !== "block" && !text.slice(rest.length).trim();
+  const empty = GOES_ON && kind !== "block" && !text.slice(rest.length).trim();
   if (text.length >= rest.length && !empty) return null;
   return (token) => {
     const piece = model.detokenize([token], false, [token]);
@@ -60,7 +64,7 @@ function ended(text, { rest, kind, indent }) {
   if (text.length < rest.length) return false;
   if (kind !== "block") return /\S[^\r\n]*[\r\n]/.test(fill) || /^[\r\n]/.test(fill);
   const whole = fill.split("\n").slice(1, -1).filter((line) => line.trim());
-  return prompt === "prefix" && whole.some((line) => line.search(/\S/) < indent);
+  return GOES_ON && whole.some((line) => line.search(/\S/) < indent);
 }
 
 async function complete(one) {

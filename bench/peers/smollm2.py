@@ -17,7 +17,8 @@ from typing import NamedTuple
 for _name, _value in (("OMP_WAIT_POLICY", "PASSIVE"), ("GOMP_SPINCOUNT", "0"), ("OMP_NUM_THREADS", "1")):
     os.environ.setdefault(_name, _value)  # as the engine's worker; torch reads these when it is imported
 
-from caesura.engine.canvas import Vocabulary, heal  # noqa: E402
+from caesura.engine.canvas import Vocabulary  # noqa: E402
+from caesura.engine.healing import heal  # noqa: E402
 from caesura.engine.models import Model, Run, load  # noqa: E402
 
 MOST = 32  # tokens of a line, as in `caesura eval`
@@ -32,7 +33,7 @@ class Line(NamedTuple):
 
 def complete(model: Model, vocabulary: Vocabulary, prefix: str) -> Line:
     """The rest of the line at the end of `prefix`."""
-    stable, rest = heal(prefix)
+    stable, rest = heal(model.tokenizer, prefix)
     ids = [model.tokenizer.special(START), *model.tokenizer.encode(stable)[-CONTEXT:]]
     kv = model.cache().lease(())
     if ids[:-1]:
@@ -59,7 +60,7 @@ def main() -> None:
     model = load(options.model, "cpu")
     vocabulary = Vocabulary(model)
     cases = [json.loads(line) for line in options.cases.read_text("utf-8").splitlines()]
-    for rest in {heal(case["prefix"])[1] for case in cases}:
+    for rest in {heal(model.tokenizer, case["prefix"])[1] for case in cases}:
         vocabulary.allowed(rest.encode(), True)  # made once and kept: not what is measured
     complete(model, vocabulary, cases[0]["prefix"])  # likewise
     with options.out.open("w", encoding="utf-8") as out:

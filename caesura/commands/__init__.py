@@ -10,8 +10,8 @@ def explain(error: Exception) -> str | None:
     from caesura import models, pairing, paths, rendezvous
     from caesura.server.engine import EngineError
 
-    expected = (CommandFailed, EngineError, models.NoManifest, paths.UnsafeFolder, rendezvous.NoPlace)
-    if isinstance(error, (*expected, pairing.Damaged)):
+    expected = (CommandFailed, EngineError, models.NoManifest, models.NoModel, paths.UnsafeFolder)
+    if isinstance(error, (*expected, rendezvous.NoPlace, pairing.Damaged)):
         return str(error)
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""

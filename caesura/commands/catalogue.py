@@ -1,35 +1,146 @@
-"""`caesura models`: which there are, what they hold, whether they are whole, and smaller forms of them.
+"""`caesura models`: which there are, one more of the user's own, what they hold, whether they are whole, and smaller
+forms of them.
 
 The engine is imported by what looks at a published checkpoint; all else stays quick.
 """
 
 import argparse
 import json
+import re
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from caesura import models
+import msgspec
+
+from caesura import models, paths, speeds
 from caesura.commands import CommandFailed
 from caesura.commands.asking import print_json
 
+HEAD = ("name", "on disk", "memory", "licence", "speed on this machine")
+RESERVED = (models.DEFAULT, models.FORMER, *models.PACKAGES)  # which the user's own models cannot be called
 
-def names(options: argparse.Namespace) -> None:
-    found = models.names()
+
+class Entry(msgspec.Struct, frozen=True):
+    """A model that can be named. `memory_mb` (MiB): measured here, else what its manifest says."""
+
+    name: str
+    path: str
+    bytes: int
+    memory_mb: float | None
+    licence: str
+    speed: speeds.Speed | None
+    default: bool
+
+
+def listing(options: argparse.Namespace) -> None:
+    found = list(_entries())
     if options.json:
         print_json({"models": found})
+    elif not any(one.default for one in found):
+        print(_no_default())
+    for line in _table([_row(one) for one in found]) if found and not options.json else ():
+        print(line)
+
+
+def _no_default() -> str:
+    try:
+        return models.named(models.DEFAULT)
+    except models.NoModel as error:
+        return str(error)
+
+
+def _entries() -> Iterator[Entry]:
+    names, measured = models.names(), speeds.read()
+    default = next((name for name in names if name in models.PACKAGES), None)
+    for name in names:
+        path, speed = models.locate(name), measured.get(models.identity(name))
+        about = _manifest(path)
+        yield Entry(
+            name=name,
+            path=str(path),
+            bytes=sum(file.stat().st_size for file in models.files(path)),
+            memory_mb=speed.memory_mb if speed else about.memory_mb,
+            licence=about.licence or about.license,
+            speed=speed,
+            default=name == default,
+        )
+
+
+def _manifest(path: Path) -> models.Manifest:
+    """What a model says of itself; one without a manifest says nothing."""
+    try:
+        return models.manifest(path)
+    except models.NoManifest:
+        return models.Manifest({})
+
+
+def _row(one: Entry) -> Sequence[str]:
+    return (
+        f"{one.name} (default)" if one.default else one.name,
+        f"{one.bytes / 1e6:,.0f} MB",
+        f"{one.memory_mb:,.0f} MiB" if one.memory_mb else "not known",
+        one.licence or "not stated",
+        f"{one.speed.pass_ms:.0f} ms a pass" if one.speed else "not measured: caesura doctor",
+    )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(HEAD, *rows, strict=True)]
+    for row in (HEAD, *rows):
+        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+
+
+def add(options: argparse.Namespace) -> None:
+    path = models.locate(options.path)
+    name = options.name or _called(path)
+    target = paths.models() / name
+    if name in RESERVED or name.startswith("."):
+        raise CommandFailed(f"A model of yours cannot be called {name!r}; choose another name with --name.")
+    if target.exists() or target.is_symlink():
+        raise CommandFailed(f"There is a model {name!r} already, {target}; choose another name with --name.")
+    with _sentences():
+        from caesura.engine import audit
+
+        audit.check(path)
+    if path.is_dir():
+        _link(path, target, shutil.copytree)
     else:
-        print("\n".join(found) or "There are no models.")
+        target.mkdir()
+        for part in models.parts(path):
+            _link(part, target / part.name, shutil.copy)
+    if options.json:
+        print_json({"name": name, "path": str(models.locate(name))})
+    else:
+        print(f"{name}: use it with `--model {name}`, or by that name in the setting `model`.")
+
+
+def _called(path: Path) -> str:
+    """The name of a model after its file or folder. Raises CommandFailed."""
+    name = re.sub(r"-\d{5}-of-\d{5}$", "", path.stem) if path.is_file() else path.name
+    if not re.fullmatch(r"[\w.-]{1,64}", name):
+        raise CommandFailed(f"{name!r} cannot be the name of a model; choose one with --name.")
+    return name
+
+
+def _link(source: Path, target: Path, copy: Callable[[Path, Path], object]) -> None:
+    """A copy where there are no links, as on Windows without the right to make them."""
+    try:
+        target.symlink_to(source.resolve(), target_is_directory=source.is_dir())
+    except (OSError, NotImplementedError):
+        copy(source, target)
 
 
 def show(options: argparse.Namespace) -> None:
-    folder = _folder(options.name)
-    about: dict[str, object] = {"folder": str(folder)}
+    folder = models.locate(options.name)
+    about: dict[str, object] = {"file" if folder.is_file() else "folder": str(folder)}
+    about["size"] = sum(file.stat().st_size for file in models.files(folder))
     if _hashed(folder):
         models.manifest(folder)
         about |= json.loads((folder / models.MANIFEST).read_bytes())
-    if models.published(folder):
+    if folder.is_file() or models.published(folder):
         with _sentences():
             from caesura.engine import audit
 
@@ -38,18 +149,29 @@ def show(options: argparse.Namespace) -> None:
         print_json(about)
     else:
         for key, value in about.items():
-            print(f"{key}: {value if isinstance(value, str) else json.dumps(value)}")
+            print(f"{key}: {_short(value)}")
+
+
+def _short(value: object) -> str:
+    """A value in a line: of lists and objects, which `--json` has in full, how much is in them."""
+    if isinstance(value, Mapping) and all(isinstance(part, str) for part in value.values()):
+        return ", ".join(value)  # files by name, without their hashes
+    if isinstance(value, Mapping):
+        return f"yes ({', '.join(value)})"
+    if isinstance(value, list):
+        return f"{len(value)}"
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
 def verify(options: argparse.Namespace) -> None:
-    folder = _folder(options.name)
+    folder = models.locate(options.name)
     about: dict[str, object] = {"folder": str(folder)}
     found, damaged = ["no manifest: hashes not checked"], list[str]()
     if _hashed(folder):
         files, damaged = len(models.manifest(folder).files), models.damaged(folder)
         about |= {"files": files, "damaged": damaged}
         found = [f"{files} files, all whole"]
-    if not damaged and (models.published(folder) or options.record):
+    if not damaged and (folder.is_file() or models.published(folder) or options.record):
         rows = _computed(folder, options.record)
         about |= {"tensors": "whole", "canary": rows}
         found += ["every tensor in place", "no canary" if rows is None else f"{rows} rows of the canary as recorded"]
@@ -73,7 +195,7 @@ def _computed(folder: Path, record: bool) -> int | None:
 
 
 def convert(options: argparse.Namespace) -> None:
-    source = _folder(options.path)
+    source = models.locate(options.path)
     target = Path(options.out) if options.out else source.with_name(f"{source.name}-{options.to}")
     with _sentences():
         from caesura.engine import audit
@@ -93,24 +215,18 @@ def _progress(done: int, total: int) -> None:
 
 
 def _hashed(folder: Path) -> bool:
-    """Whether there are hashes: a published checkpoint may come without, our own models do not."""
-    return (folder / models.MANIFEST).is_file() or not models.published(folder)
+    """Whether there are hashes: files and published checkpoints may come without, our own models do not."""
+    return (folder / models.MANIFEST).is_file() or not (folder.is_file() or models.published(folder))
 
 
 @contextmanager
 def _sentences() -> Iterator[None]:
     """What the engine finds wrong with a model, as the sentence of this command."""
     from caesura.engine.models import ModelError
+    from caesura.engine.tokenizer import TokenizerError
     from caesura.engine.weights import WeightsError
 
     try:
         yield
-    except (ModelError, WeightsError) as error:
+    except (ModelError, TokenizerError, WeightsError) as error:
         raise CommandFailed(str(error)) from error
-
-
-def _folder(name: str) -> Path:
-    folder = models.folder(name)
-    if folder is None:
-        raise CommandFailed(f"There is no model {name!r}; `caesura models` lists those there are.")
-    return folder

@@ -9,12 +9,13 @@ import platform
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from datetime import date
 from importlib import metadata
 
 import msgspec
 import zmq
 
-from caesura import models, paths, rendezvous, wire
+from caesura import models, paths, rendezvous, speeds, wire
 from caesura.commands import CommandFailed, explain
 from caesura.commands.asking import ask, print_json, shared
 from caesura.server import trace
@@ -24,7 +25,7 @@ from caesura.server.languages import LANGUAGES, grammar
 PACKAGES = ("torch", "safetensors", "tokenizers", "numpy", "pyzmq", "msgspec", "pygls", "tree-sitter")
 SUPPORTED = ((3, 11), (3, 14))
 INSTALL = "Install Caesura again: run `make install` in your clone."
-RESTORE = "Bring its files back: `git restore engine/embedded` in your clone, or install your own model's folder again."
+RESTORE = "Bring its files back: `git restore models engine/embedded` in your clone, or install the model again."
 BUSY = "End what else keeps this machine busy, or choose a smaller model; then run `caesura stop` and try again."
 ASK = "Turn inline completion on in your editor: it has to send `textDocument/inlineCompletion`."
 SLOW_MS = 2000.0  # of a fill
@@ -102,11 +103,13 @@ def _runtime() -> Check:
 
 
 def _model(name: str) -> Check:
-    folder = models.folder(name)
-    if folder is None:
-        return Check("model files", False, f"no model {name!r}", "`caesura models` lists those there are.")
     try:
+        folder = models.locate(name)
+        if folder.is_file():
+            return Check("model files", True, f"{folder}, which has no checksums")
         damaged = models.damaged(folder)
+    except models.NoModel as error:
+        return Check("model files", False, f"no model {name!r}", str(error))
     except models.NoManifest as error:
         return Check("model files", False, "no manifest", str(error))
     if damaged:
@@ -161,13 +164,28 @@ async def _engine(options: argparse.Namespace) -> list[Check]:
         async with shared(options) as (engine, welcome):
             done = await ask(engine, _job(), lambda event: None)
             status = await engine.status()
-    except (EngineError, rendezvous.NoPlace, OSError) as error:
+        _record(options.model, done, status)
+    except (EngineError, rendezvous.NoPlace, paths.UnsafeFolder, OSError) as error:
         return [Check("engine", False, "no answer", explain(error) or str(error))]
     return [
         Check("engine", True, f"{welcome.model} on {welcome.device}, process {status.pid}"),
         _fill(done),
         _speed(status),
     ]
+
+
+def _record(model: str, done: wire.Done, status: wire.Status) -> None:
+    """For `caesura models`. Raises OSError or UnsafeFolder."""
+    if not done.steps:
+        return
+    measured = speeds.Speed(
+        at=date.today().isoformat(),
+        device=status.device,
+        pass_ms=round(done.timings.denoise_ms / done.steps, 1),
+        fill_ms=round(done.timings.total_ms, 1),
+        memory_mb=round(status.memory_mb + (status.worker_memory_mb or 0), 1),
+    )
+    speeds.record(models.identity(model), measured)
 
 
 def _fill(done: wire.Done) -> Check:

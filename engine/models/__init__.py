@@ -1,15 +1,14 @@
-"""One file per model family, named after the checkpoint's model_type; `load` finds it and returns a `Model`.
+"""One file per model family; `load` finds it by the checkpoint's model_type and returns a `Model`.
 
 Everything that is common to the families (canvas, sampler, locks, length, cache policy) lives outside this folder.
 """
 
 import importlib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from torch import Tensor
 
@@ -18,8 +17,7 @@ from caesura.engine.noise import Noise
 from caesura.engine.tokenizer import Tokenizer, TokenizerError
 from caesura.engine.weights import WeightsError
 from caesura.kernels.head import Rows, Seen
-
-EMBEDDED = Path(__file__).resolve().parent.parent / "embedded"
+from caesura.models import NoModel, locate
 
 SENTENCE = 500  # characters; names that a file brings have any length, and line breaks
 
@@ -65,14 +63,15 @@ class Model(Protocol):
 
     name: str
     device: str
-    noise: Noise
+    noise: Noise | None  # None without a canvas: the model only verifies
     shift: int  # 0, or 1 where the logits of a row predict the next position
     tail: int  # rows of the prefix that open a canvas; at least one where `shift` is 1 or drafts are verified
     width: int  # columns of the logits: the vocabulary, and special rows behind it
     tokenizer: Tokenizer
+    start: Sequence[int]  # what every text begins with, for a family that was always shown it
     separator: Sequence[int]  # between suffix and prefix, where the family was trained with one
     null_id: int | None  # the trained "nothing here" token
-    ends: frozenset[int]  # tokens with which a text ends; empty where there is a null
+    ends: frozenset[int]  # tokens with which a text ends
     sampler: str  # the default, by file name
     prompt: str  # the default format, by its name in prompts.py
     max_context: int  # tokens of context that are used
@@ -96,6 +95,8 @@ class Model(Protocol):
 
 class Renoiser(Model, Protocol):
     """A family of uniform noise: it is asked what it says of a slot, not for all logits."""
+
+    noise: Noise
 
     def hidden(self, runs: Sequence[Run]) -> Tensor:
         """The wanted rows [rows, hidden] of a forward, of which `denoise` gives the logits."""
@@ -134,33 +135,46 @@ class Verifier(Model, Protocol):
         the KV behind the context until that is truncated; a canvas sees the context alone."""
 
 
+FAMILIES = {  # the file of this folder that loads a model_type
+    "block_llama": "block_llama",
+    "diffusion_gemma": "diffusion_gemma",
+    **dict.fromkeys(("llama", "qwen2", "qwen3", "starcoder2"), "causal"),
+}
+
+
 def load(name: str, device: str = "auto", context: int | None = None) -> Model:
-    """A model by name (`embedded`) or folder; `context` bounds its tokens of context where that is a choice. Raises
-    ModelError with one sentence for the user."""
-    folder = folder_of(name)
-    if not folder.is_dir():
-        raise ModelError(f"There is no model named {name}; try `caesura models list` or give a folder.")
+    """A model by name or path (`caesura/models.py`); `context` bounds its tokens of context where that is a choice.
+    Raises ModelError with one sentence for the user."""
+    path = folder_of(name)
     try:
-        config = json.loads((folder / "config.json").read_text())
-        json.dumps(config, ensure_ascii=False).encode()  # raises where a text in it cannot be sent or shown
-        family = config["model_type"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ModelError(f"{folder} has no readable config.json; it is not a model folder.") from error
-    family = str(family)[:SENTENCE]
-    if not re.fullmatch(r"[a-z0-9][a-z0-9_]{0,63}", family) or not Path(__file__).with_name(f"{family}.py").is_file():
-        raise ModelError(f"Models of type {family!r} are not supported yet.")
-    try:
-        module = importlib.import_module(f"caesura.engine.models.{family}")
-        model: Model = module.load(folder, config, device, context)
+        if path.is_file():
+            return cast(Model, _module("causal").load_gguf(path, device, context))
+        config = read_config(path)
+        return cast(Model, _module(FAMILIES[config["model_type"]]).load(path, config, device, context))
     except (WeightsError, TokenizerError) as error:
         raise ModelError(" ".join(str(error).split())[:SENTENCE]) from error
-    return model
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of a family that there is. Raises ModelError."""
+    try:
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+        json.dumps(config, ensure_ascii=False).encode()  # raises where a text in it cannot be sent or shown
+        family = str(config["model_type"])[:SENTENCE]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ModelError(f"{folder} has no readable config.json; it is not a model folder.") from error
+    if family not in FAMILIES:
+        raise ModelError(f"Models of type {family!r} are not supported yet.")
+    return config
+
+
+def _module(family: str) -> Any:
+    return importlib.import_module(f"caesura.engine.models.{family}")
 
 
 def folder_of(name: str) -> Path:
-    return EMBEDDED if name == "embedded" else Path(name)
-
-
-def names() -> list[str]:
-    """Models that can be loaded by name."""
-    return ["embedded"] if (EMBEDDED / "config.json").is_file() else []
+    """The folder of a model, or its file. Raises ModelError."""
+    try:
+        return locate(name)
+    except NoModel as error:
+        raise ModelError(str(error)) from error

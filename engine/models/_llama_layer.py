@@ -1,7 +1,9 @@
-"""A layer of the embedded family over rows of one path, in one call that holds no lock of Python's: two threads go
-through the layers side by side, and little is lost between operators.
+"""A decoder layer: rows of one path, in one call that holds no lock of Python's, so that two threads go through the
+layers side by side and little is lost between operators.
 
-The functions are TorchScript where this Python runs it; elsewhere they are called as they stand.
+What checkpoints differ in is told by the weights and by `Shape`: biases, layer norm instead of RMS norm, norms of
+queries and keys (Qwen3), an MLP without a gate (StarCoder2). The functions are TorchScript where this Python runs it
+and the matrices are int8; elsewhere they are called as they stand.
 """
 
 import sys
@@ -10,27 +12,37 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import rms_norm, silu
+from torch.nn.functional import gelu, layer_norm, rms_norm, silu
 
 from caesura.kernels.int8 import Packed, product
 
 
 class Matrix(NamedTuple):
     """A matrix W [size, K] of both paths, packed once with A [rank, K] below it: the canvas path adds B (A x) to the
-    context path's W x; `up` is B transposed [rank, size]."""
+    context path's W x; `up` is B transposed [rank, size]. `bias` [size] is of both."""
 
     packed: Packed
     up: Tensor
     size: int
+    bias: Tensor | None
+
+
+class Norm(NamedTuple):
+    """Of rows [..., size]: the RMS norm (Zhang and Sennrich 2019), or the layer norm where there is a bias."""
+
+    weight: Tensor
+    bias: Tensor | None
 
 
 class Weights(NamedTuple):
-    """Of one path of a layer: the matrices are the other path's too, the norms [hidden] its own."""
+    """Of one path of a layer: the matrices are the other path's too, the norms its own. `head_norms` are of the width
+    of a head: the query's and the key's. `gate_up` is the up-projection alone where there is no gate."""
 
-    attn_norm: Tensor
+    attn_norm: Norm
     qkv: Matrix
+    head_norms: tuple[Norm, Norm] | None
     out: Matrix
-    mlp_norm: Tensor
+    mlp_norm: Norm
     gate_up: Matrix
     down: Matrix
 
@@ -40,6 +52,7 @@ class Shape(NamedTuple):
     groups: int  # key heads
     width: int  # of a head
     eps: float
+    gated: bool
 
 
 class Span(NamedTuple):
@@ -59,7 +72,17 @@ def times(x: Tensor, matrix: Matrix, canvas: bool) -> Tensor:
     out = product(x, matrix.packed)
     if canvas:
         out[:, : matrix.size].addmm_(out[:, matrix.size :], matrix.up)
-    return out[:, : matrix.size]
+    out = out[:, : matrix.size]
+    bias = matrix.bias
+    return out if bias is None else out + bias
+
+
+def normalized(x: Tensor, norm: Norm, eps: float) -> Tensor:
+    """[..., size] in the same shape."""
+    bias = norm.bias
+    if bias is None:
+        return rms_norm(x, x.shape[-1:], norm.weight, eps)
+    return layer_norm(x, x.shape[-1:], norm.weight, bias, eps)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -96,9 +119,14 @@ def written(
     """Rows [rows, hidden] of a path through a layer, whose positions `cos` and `sin` [rows, 1, width] tell. Where only
     some are `wanted`, the others end with their keys and values."""
     heads, groups = shape.heads, shape.groups
-    qkv = times(rms_norm(x, x.shape[-1:], weights.attn_norm, shape.eps), weights.qkv, canvas)
+    qkv = times(normalized(x, weights.attn_norm, shape.eps), weights.qkv, canvas)
     split = qkv.unflatten(-1, (heads + 2 * groups, shape.width))
-    turned = rotate(split[:, : heads + groups], cos, sin)
+    turned, head_norms = split[:, : heads + groups], weights.head_norms
+    if head_norms is not None:
+        of_queries, of_keys = head_norms
+        queries = normalized(turned[:, :heads], of_queries, shape.eps)
+        turned = torch.cat((queries, normalized(turned[:, heads:], of_keys, shape.eps)), 1)
+    turned = rotate(turned, cos, sin)
     parts: list[Tensor] = []
     for span in spans:  # one at a time: canvases of a KV take the same place
         first, end = span.first, span.end
@@ -110,8 +138,13 @@ def written(
     if wanted is not None:
         x, seen = x[wanted], seen[wanted]
     x = x + times(seen, weights.out, canvas)
-    gate, up = times(rms_norm(x, x.shape[-1:], weights.mlp_norm, shape.eps), weights.gate_up, canvas).chunk(2, -1)
-    return x + times(silu(gate) * up, weights.down, canvas)
+    inner = times(normalized(x, weights.mlp_norm, shape.eps), weights.gate_up, canvas)
+    if shape.gated:
+        gate, up = inner.chunk(2, -1)
+        inner = silu(gate) * up
+    else:
+        inner = gelu(inner, approximate="tanh")
+    return x + times(inner, weights.down, canvas)
 
 
 layer = written

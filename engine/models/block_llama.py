@@ -1,9 +1,12 @@
-"""The embedded family: a Llama base whose context path reads left to right, and a canvas path of base + adapter.
+"""Decoders of the Llama kind: a base whose context path reads left to right, and a canvas path of base + adapter.
 
 Context is causal and KV-cached; the canvas rows see all of it and each other (block diffusion with one block: Arriola
 et al. 2025, BD3LM). Logits are shifted: the row before a slot predicts it, so the adapter starts from the base's own
 left-to-right knowledge (Dream 7B). The base itself is the verifier: a canvas of one slot is the next-token model. It
-may have a low-rank update of its own, `context.safetensors`, merged when it loads, to read a gap behind its suffix.
+may have a low-rank update of its own, `context.safetensors`, merged when it loads, to read a gap after its suffix.
+Without an adapter there is no canvas, and the base only verifies.
+
+`load` reads our own stored form; causal.py makes the same class from published checkpoints.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,12 +19,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import rms_norm
 
 from caesura.engine import samplers, weights
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.models import Run, _llama_layer
-from caesura.engine.models._llama_layer import Matrix, Shape, Span, Weights
+from caesura.engine.models._llama_layer import Matrix, Norm, Shape, Span, Weights
 from caesura.engine.noise import Absorbing, Noise
 from caesura.engine.search import VERIFY
 from caesura.engine.tokenizer import Tokenizer
@@ -35,6 +37,7 @@ PACKERS = 2  # threads that pack matrices while a model is loaded
 SPECIALS = ("mask", "null")  # rows of the adapter's embedding, behind the base's vocabulary
 
 Step = Callable[[], object]
+Form = Callable[[Tensor], int8.Packed]  # a matrix [N, K] as it is kept
 
 
 @dataclass(frozen=True)
@@ -47,32 +50,35 @@ class Config:
     intermediate_size: int
     rope_theta: float
     rms_norm_eps: float
-
-    @property
-    def head_dim(self) -> int:
-        return self.hidden_size // self.num_heads
+    head_dim: int
+    gated: bool  # an MLP of SiLU(gate) * up, else of GELU
 
     @classmethod
     def read(cls, config: dict[str, Any]) -> "Config":
-        """Raises WeightsError where a field is missing, is no possible number, or does not divide another."""
+        """Heads divide the hidden size, and the MLP has a gate, unless the config says otherwise. Raises WeightsError
+        where a field is missing, is no possible number, or does not divide another."""
         try:
-            shape = cls(**{name: kind(config[name]) for name, kind in cls.__annotations__.items()})
+            usual = {"head_dim": int(config["hidden_size"]) // max(1, int(config["num_heads"])), "gated": True}
+            asked = {name: value for name, value in config.items() if value is not None}
+            shape = cls(**{name: kind((usual | asked)[name]) for name, kind in cls.__annotations__.items()})
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise weights.WeightsError(f"config.json is damaged: {error}") from error
-        if not all(0 < size <= 2**31 for size in vars(shape).values()):
+        if not all(0 < size <= 2**31 for name, size in vars(shape).items() if name != "gated"):
             raise weights.WeightsError("config.json is damaged: every size must be above 0, and possible.")
-        if shape.hidden_size % (2 * shape.num_heads) or shape.num_heads % shape.num_kv_heads:
+        if "head_dim" not in asked and shape.hidden_size % shape.num_heads:
+            raise weights.WeightsError("config.json is damaged: the heads do not divide the hidden size.")
+        if shape.head_dim % 2 or shape.num_heads % shape.num_kv_heads:
             raise weights.WeightsError("config.json is damaged: the heads do not divide the hidden size.")
         return shape
 
     def shape(self, matrix: str) -> tuple[int, int]:
         """[N, K] of a layer's matrix."""
-        d, kv = self.hidden_size, self.num_kv_heads * self.head_dim
+        d, inner, heads = self.hidden_size, self.intermediate_size, self.num_heads * self.head_dim
         return {
-            "qkv": (d + 2 * kv, d),
-            "out": (d, d),
-            "gate_up": (2 * self.intermediate_size, d),
-            "down": (d, self.intermediate_size),
+            "qkv": (heads + 2 * self.num_kv_heads * self.head_dim, d),
+            "out": (d, heads),
+            "gate_up": (2 * inner if self.gated else inner, d),
+            "down": (d, inner),
         }[matrix]
 
 
@@ -125,7 +131,8 @@ class Lane:
         """Makes room in its KV."""
         start, count, end = len(self.ids), len(part.ids), part.at + len(part.ids)
         part.kv.reserve(end - part.kv.length)
-        self.parts.append((start, part, additive(part.mask, count, end, self._share)))
+        keys, _ = part.kv.buffers[0]
+        self.parts.append((start, part, additive(part.mask, count, end, self._share, keys)))
         self.ids += part.ids
         self.positions += part.positions
         self.wanted += [start + row for row in part.wanted]
@@ -143,10 +150,15 @@ class Lane:
         ]
 
 
-def rotary(config: Config, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin [..., 1, head_dim] for integer positions [...]."""
+def wavelengths(config: Config) -> Tensor:
+    """Of each pair of columns of a head, float32 [head_dim / 2]: positions over it are angles."""
     half = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
-    angles = positions.float()[..., None] / config.rope_theta**half
+    return torch.tensor(config.rope_theta) ** half
+
+
+def rotary(lengths: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin [..., 1, head_dim] for integer positions [...]."""
+    angles = positions.float()[..., None] / lengths
     angles = torch.cat((angles, angles), -1)[..., None, :]
     return angles.cos(), angles.sin()
 
@@ -180,12 +192,16 @@ class Merged(Mapping[str, Tensor]):
 
 def base_of(folder: Path) -> Mapping[str, Tensor]:
     """What both paths stand on: the base of a model folder, with the update of its context path if there is one."""
-    base, update = weights.Stored(folder / "base.safetensors"), folder / "context.safetensors"
+    base, update = weights.Stored(*weights.bases(folder)), folder / "context.safetensors"
     return Merged(base, weights.Stored(update)) if update.is_file() else base
 
 
 class BlockLlama:
-    """See `caesura.engine.models.Model`. float32 activations, int8 matrices where the CPU has a kernel for them."""
+    """See `caesura.engine.models.Model`. float32 activations. On a CPU the matrices are int8 where there is a kernel
+    for them; with a `dtype` they are that float, which a GPU and comparisons with a reference take.
+
+    Without an `adapter` it has no canvas: `noise` and `null_id` are None, and logits have no rows of specials.
+    """
 
     shift = 1
     tail = 4  # as in training/examples.py
@@ -196,32 +212,68 @@ class BlockLlama:
         config: Config,
         tokenizer: Tokenizer,
         base: Mapping[str, Tensor],
-        adapter: Mapping[str, Tensor],
+        adapter: Mapping[str, Tensor] | None,
+        device: str = "cpu",
+        dtype: torch.dtype | None = None,
+        contexts: int = 14,
+        stretch: Tensor | None = None,
     ) -> None:
-        self.name, self.device, self.config, self.tokenizer = name, "cpu", config, tokenizer
-        self.noise: Noise = Absorbing(config.vocab_size)
-        self.null_id: int | None = config.vocab_size + SPECIALS.index("null")
+        """`contexts` are kept at most. `stretch` [head_dim / 2]: how much longer than usual each rotary wave is."""
+        self.name, self.device, self.config, self.tokenizer = name, device, config, tokenizer
+        drawn = adapter is not None
+        self.noise: Noise | None = Absorbing(config.vocab_size) if drawn else None
+        self.null_id: int | None = config.vocab_size + SPECIALS.index("null") if drawn else None
         self.ends: frozenset[int] = frozenset()
-        self.width = config.vocab_size + len(SPECIALS)
+        self.width = config.vocab_size + (len(SPECIALS) if drawn else 0)
+        self.start: Sequence[int] = ()
         self.separator: Sequence[int] = ()
-        self.sampler = "threshold"
+        self.sampler = "threshold" if drawn else VERIFY
         self.prompt = "suffix_first"
         self.max_context = 768
         self.chunk = 128
-        embed = torch.cat((base["embed"], adapter["special"]))
-        self._embed, self._head = weights.q8(embed), int8.pack(embed)
+        self._dtype, self._contexts = dtype, contexts
+        self._special = torch.empty(0, config.hidden_size) if adapter is None else adapter["special"]
+        self._embed, self._head = self._embed_and_head(base)
+        pack = partial(packed, config, base, adapter or {}, self._form)
         with ThreadPoolExecutor(PACKERS) as pool:  # the kernel packs slowly, on one core each
-            self._layers = list(pool.map(partial(packed, config, base, adapter), range(config.num_layers)))
-        self._norm = norms(base, adapter, "norm", config)
-        self._shape = Shape(config.num_heads, config.num_kv_heads, config.head_dim, config.rms_norm_eps)
+            self._layers = list(pool.map(pack, range(config.num_layers)))
+        self._norm = tuple(moved(norm, device) for norm in norms(base, adapter or {}, "norm", config.hidden_size))
+        self._lengths = wavelengths(config).to(device)
+        if stretch is not None:
+            self._lengths *= stretch.to(device)
+        self._shape = Shape(config.num_heads, config.num_kv_heads, config.head_dim, config.rms_norm_eps, config.gated)
+        self._layer = _llama_layer.layer if dtype is None and int8.available() else _llama_layer.written
         self._second = ThreadPoolExecutor(1, "lane")
 
     def __repr__(self) -> str:
         return f"<BlockLlama {self.name} {self.config.num_layers}x{self.config.hidden_size}>"
 
+    def _form(self, weight: Tensor) -> int8.Packed:
+        """A matrix [N, K] float32 as `int8.product` takes it."""
+        return int8.pack(weight) if self._dtype is None else weight.to(self.device, self._dtype)
+
+    def _embed_and_head(self, base: Mapping[str, Tensor]) -> tuple[tuple[Tensor, ...], int8.Packed]:
+        """The embedding, as codes and scales or as floats, and the head, which is the same matrix unless the base has
+        one of its own."""
+        size = self.config.vocab_size, self.config.hidden_size
+        embed = expect(base, "embed", size)
+        head = expect(base, "head", size) if "head" in base else embed
+        stored = codes(base, "embed", embed) if self._dtype is None else (embed.to(self.device, self._dtype),)
+        return stored, self._form(torch.cat((head, self._special.to(head.device))))
+
+    def _embedded(self, ids: Tensor) -> Tensor:
+        """[n] -> float32 [n, hidden]."""
+        known = ids.clamp_max(self.config.vocab_size - 1)
+        rows = [part[known] for part in self._embed]
+        found = weights.grouped(*rows) if len(rows) > 1 else rows[0].float()
+        if len(self._special):
+            special = self._special[(ids - self.config.vocab_size).clamp_min(0)]
+            found = torch.where((ids > known)[:, None], special, found)
+        return found
+
     def cache(self) -> Cache:
         kept = Kept(self.config.num_kv_heads, self.config.head_dim, turned=True)
-        return Cache([kept] * self.config.num_layers, dtype=attended())
+        return Cache([kept] * self.config.num_layers, self.device, self._dtype or attended(), entries=self._contexts)
 
     def prefill(self, ids: Sequence[int], kv: KV) -> None:
         self._wave(*self._lanes([context(kv, kv.length, ids)]))
@@ -270,9 +322,9 @@ class BlockLlama:
         return lane
 
     def _lanes(self, parts: Sequence[Part]) -> tuple[Lane, Lane]:
-        """Two lanes of half of the rows each, where there are enough."""
+        """Two lanes of half of the rows each, where there are enough, and cores of ours to compute them."""
         count = sum(len(part.ids) for part in parts)
-        half = -(-count // 2) if count > WORTH_TWO else count
+        half = -(-count // 2) if count > WORTH_TWO and self.device == "cpu" else count
         ahead, behind = list[Part](), list[Part]()
         for part in parts:
             left = half - sum(len(one.ids) for one in ahead)
@@ -305,19 +357,20 @@ class BlockLlama:
         """[rows wanted, width]. Before each layer, what a lane ahead has to do is waited for with `begin`; `end` is
         called behind it."""
         if not lane.ids:
-            return torch.empty(0, self.width)
-        at = torch.tensor(lane.ids)
-        x = weights.grouped(*(part[at] for part in self._embed))
-        cos, sin = rotary(self.config, torch.tensor(lane.positions))
+            return torch.empty(0, self.width, device=self.device)
+        x = self._embedded(torch.tensor(lane.ids, device=self.device))
+        cos, sin = rotary(self._lengths, torch.tensor(lane.positions, device=self.device))
+        asked = torch.tensor(lane.wanted, dtype=torch.int64, device=self.device)
         last = len(self._layers) - 1
         for number, (held, spans) in enumerate(zip(self._layers, lane.spans(), strict=True)):
             begin()
-            wanted = torch.tensor(lane.wanted, dtype=torch.int64) if number == last else None
-            x = _llama_layer.layer(x, held[lane.canvas], spans, cos, sin, wanted, self._shape, lane.canvas)
+            wanted = asked if number == last else None
+            x = self._layer(x, held[lane.canvas], spans, cos, sin, wanted, self._shape, lane.canvas)
             end()
         if not lane.wanted:
-            return torch.empty(0, self.width)
-        return int8.product(rms_norm(x, x.shape[-1:], self._norm[lane.canvas], self._shape.eps), self._head)
+            return torch.empty(0, self.width, device=self.device)
+        rows = _llama_layer.normalized(x, self._norm[lane.canvas], self._shape.eps)
+        return int8.product(rows, self._head)
 
 
 def context(kv: KV, at: int, ids: Sequence[int]) -> Part:
@@ -343,52 +396,70 @@ def rounded(rows: int) -> int:
     return -(-rows // step) * step
 
 
-def additive(mask: Tensor | None, rows: int, end: int, share: int) -> Tensor:
+def additive(mask: Tensor | None, rows: int, end: int, share: int, like: Tensor) -> Tensor:
     """What `rows` rows see of `end` columns, of the last ones as a bool mask [rows, columns] says: 0 or -inf, for each
     of the query heads that share a key head.
 
     Rows and columns are padded to few sizes: oneDNN makes code for each pair of them, in half a millisecond and half a
-    megabyte.
+    megabyte. `like`: keys that the scores are of.
     """
-    added = torch.zeros(rounded(rows * share), -(-end // COLUMNS) * COLUMNS, dtype=attended())
+    added = like.new_zeros(rounded(rows * share), -(-end // COLUMNS) * COLUMNS)
     added[:, end:] = -torch.inf
     if mask is not None:
-        added[: rows * share, end - mask.shape[1] : end].masked_fill_(~mask.repeat(share, 1), -torch.inf)
+        added[: rows * share, end - mask.shape[1] : end].masked_fill_(
+            ~mask.to(like.device).repeat(share, 1), -torch.inf
+        )
     return added
 
 
 def packed(
-    config: Config, base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], number: int
+    config: Config, base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], form: Form, number: int
 ) -> tuple[Weights, Weights]:
     """One layer for inference, of the context path and of the canvas path; shape errors name the tensor."""
     name = f"layers.{number}"
-    qkv, out, gate_up, down = (matrix(base, adapter, f"{name}.{m}", config.shape(m)) for m in MATRICES)
-    first, second = norms(base, adapter, f"{name}.attn_norm", config), norms(base, adapter, f"{name}.mlp_norm", config)
-    context, canvas = (Weights(a, qkv, out, m, gate_up, down) for a, m in zip(first, second, strict=True))
+    qkv, out, gate_up, down = (matrix(base, adapter, f"{name}.{m}", config.shape(m), form) for m in MATRICES)
+    device, of_heads = qkv.up.device, None
+    if f"{name}.q_norm" in base:
+        (query, _), (key, _) = (norms(base, {}, f"{name}.{part}_norm", config.head_dim) for part in "qk")
+        of_heads = moved(query, device), moved(key, device)
+    first, second = (norms(base, adapter, f"{name}.{part}_norm", config.hidden_size) for part in ("attn", "mlp"))
+    context, canvas = (
+        Weights(moved(a, device), qkv, of_heads, out, moved(m, device), gate_up, down)
+        for a, m in zip(first, second, strict=True)
+    )
     return context, canvas
 
 
-def matrix(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], name: str, size: tuple[int, int]) -> Matrix:
+def matrix(
+    base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], name: str, size: tuple[int, int], form: Form
+) -> Matrix:
     """A matrix [N, K] of both paths, as `Merged` would have the canvas path's."""
     weight, up = expect(base, name, size), torch.zeros(0, size[0])
+    bias = expect(base, f"{name}_bias", size[:1]) if f"{name}_bias" in base else None
     if f"{name}.a" in adapter:
         rank = adapter[f"{name}.a"].shape[0]
         weight = torch.cat((weight, expect(adapter, f"{name}.a", (rank, size[1]))))
         up = expect(adapter, f"{name}.b", (size[0], rank)).T
-    return Matrix(int8.pack(weight), up, size[0])
+    held = form(weight)
+    device = held.device if isinstance(held, Tensor) else up.device
+    return Matrix(held, up.to(device), size[0], None if bias is None else bias.to(device))
 
 
-def norms(
-    base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], name: str, config: Config
-) -> tuple[Tensor, Tensor]:
-    """The weights of an RMS norm (Zhang and Sennrich 2019) of the context path and of the canvas path."""
-    size = (config.hidden_size,)
-    return expect(base, name, size), own(adapter, base, name, size)
+def codes(base: Mapping[str, Tensor], name: str, weight: Tensor) -> tuple[Tensor, ...]:
+    """A matrix in 8 bits: as it is stored, where only the rows that are read take memory, or else made."""
+    stored = base.codes(name) if isinstance(base, weights.Stored) else ()
+    return stored or weights.q8(weight)
 
 
-def own(tensors: Mapping[str, Tensor], base: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
-    """The path's own tensor of that name, else the base's."""
-    return expect(tensors if name in tensors else base, name, shape)
+def norms(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], name: str, size: int) -> tuple[Norm, Norm]:
+    """The context path's and the canvas path's."""
+    bias = expect(base, f"{name}_bias", (size,)) if f"{name}_bias" in base else None
+    own = expect(adapter if name in adapter else base, name, (size,))
+    return Norm(expect(base, name, (size,)), bias), Norm(own, bias)
+
+
+def moved(norm: Norm, device: str | torch.device) -> Norm:
+    return Norm(norm.weight.to(device), None if norm.bias is None else norm.bias.to(device))
 
 
 def expect(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
@@ -402,7 +473,7 @@ def expect(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> 
 
 
 def load(folder: Path, config: dict[str, Any], device: str, context: int | None) -> BlockLlama:
-    """Read a model folder. Raises WeightsError or TokenizerError."""
+    """Read a model folder of our own stored form. Raises WeightsError or TokenizerError."""
     weights.verify(folder)
     del device  # a model this small is faster on the CPU than a transfer to anything else
     del context  # it was trained on what it takes
@@ -416,14 +487,14 @@ def load(folder: Path, config: dict[str, Any], device: str, context: int | None)
         raise weights.WeightsError(
             f"config.json has {shape.num_layers} layers, {folder.name} too few tensors for them."
         )
-    embed = expect(base, "embed", (shape.vocab_size, shape.hidden_size))
-    adapter: Mapping[str, Tensor] = {"special": embed.mean(0, keepdim=True).repeat(len(SPECIALS), 1)}
+    adapter: Mapping[str, Tensor] | None = None
     if (folder / "adapter.safetensors").is_file():
         adapter = weights.Stored(folder / "adapter.safetensors")
-    expect(adapter, "special", (len(SPECIALS), shape.hidden_size))
+        expect(adapter, "special", (len(SPECIALS), shape.hidden_size))
     model = BlockLlama(str(config.get("name", folder.name)), shape, tokenizer, base, adapter)
     model.separator = [tokenizer.special(str(config.get("separator")))]
+    model.ends = frozenset(tokenizer.special(str(token)) for token in config.get("ends", ()))
     model.sampler = str(config.get("sampler", model.sampler))
-    if model.sampler not in (VERIFY, *samplers.names()):
+    if model.sampler not in (VERIFY, *(samplers.names() if model.noise else ())):
         raise weights.WeightsError(f"config.json names the sampler {model.sampler!r}, which does not exist.")
     return model

@@ -73,6 +73,7 @@ class DiffusionGemma:
     shift = tail = 0
     separator: Sequence[int] = ()
     null_id: int | None = None
+    start: Sequence[int] = ()  # prompts.py has its turns
     sampler = "entropy_bound"
 
     def __init__(

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from caesura import rendezvous
+from caesura import models, rendezvous
 from caesura.server.shown import SEEN_S
 
 from .neovim import PLUGIN, Frame, Neovim, neovim
@@ -758,7 +758,7 @@ def test_health(real: Open) -> None:
     area = real()
     area.vim.command("checkhealth caesura")
     text = "\n".join(area.vim.lines)
-    assert "embedded on cpu" in text
+    assert f"{models.resolve(models.DEFAULT)} on cpu" in text
     assert "ERROR" not in text
     assert "<Tab>: accept" in text
     assert "deprecated" not in area.vim.lua("return vim.fn.execute('messages')")

@@ -1,5 +1,5 @@
 """VS Code with our extension, as its users see it: code-server in Chromium. First with an engine whose answers are
-known, then with the embedded model.
+known, then with the default model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from caesura import rendezvous
+from caesura import models, rendezvous
 
 from .browser import chromium
 from .scripted import BETWEEN_S, JOBS, LINE, LINES, SLOW_S
@@ -170,7 +170,7 @@ def scripted(window: Code, engine: Path) -> Code:
 def real(window: Code, engine: Path) -> Code:
     """However unsure the model is."""
     window.settings(minConfidence=0)
-    return running(window, engine, "real", "embedded")
+    return running(window, engine, "real", models.resolve(models.DEFAULT))
 
 
 @pytest.fixture
@@ -399,7 +399,7 @@ def type_for_draft(code: Code) -> None:
     pytest.fail(f"no draft was seen: {code.screen()}")
 
 
-# The embedded model
+# The default model
 
 
 def test_the_model_completes_a_body(real: Code, pictures: Path) -> None:
@@ -558,7 +558,7 @@ def test_an_engine_that_is_killed_comes_back(real: Code) -> None:
 def test_the_menu_of_the_status(real: Code, pictures: Path) -> None:
     real.open("circles.py", AREAS)
     real.command("Caesura: Show Status")
-    for text in ("Caesura: ready (embedded on cpu)", "Turn off for python"):
+    for text in (f"Caesura: ready ({models.resolve(models.DEFAULT)} on cpu)", "Turn off for python"):
         real.page.locator(".quick-input-list").get_by_text(text).wait_for(state="visible")
     time.sleep(0.5)
     real.picture(pictures / "vscode-status.png", WITH_TITLE)

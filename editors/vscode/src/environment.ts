@@ -41,7 +41,7 @@ export async function wanted(context: ExtensionContext, asked: boolean): Promise
   if (!asked && context.globalState.get<boolean>(DECLINED)) return false;
   const later = asked ? "Cancel" : "Not Now";
   const none = asked ? "" : "There is none in caesura.command, on PATH or in ~/.local/bin. ";
-  if ((await toInstall(context)) === undefined) {
+  if ((await toInstall(context)).length === 0) {
     const answer = await window.showWarningMessage(`Caesura runs a Python program. ${none}${NOTHING}`, SETTINGS, later);
     if (answer === later) await context.globalState.update(DECLINED, !asked);
     if (answer === SETTINGS) await openSettings();
@@ -62,7 +62,7 @@ export async function updateWanted(context: ExtensionContext): Promise<boolean> 
   const version = versionOf(context);
   const own = await installed(context.globalStorageUri.fsPath);
   if (!own || own.version === version || context.globalState.get<string>(ASKED) === version) return false;
-  if (setting<string>("command")?.trim() || (await toInstall(context)) === undefined) return false;
+  if (setting<string>("command")?.trim() || (await toInstall(context)).length === 0) return false;
   await context.globalState.update(ASKED, version);
   const message =
     `Caesura's environment is of version ${own.version}, the extension of ${version}. The new one is made beside it, ` +
@@ -77,7 +77,7 @@ export async function create(context: ExtensionContext, log: LogOutputChannel): 
   try {
     await window.withProgress(options, async (progress, token) => {
       const what = await toInstall(context);
-      if (what === undefined) throw new Refused(NOTHING);
+      if (what.length === 0) throw new Refused(NOTHING);
       const python = choose(await pythons());
       if (typeof python === "string") throw new Refused(python);
       await workspace.fs.createDirectory(context.globalStorageUri);
@@ -86,7 +86,7 @@ export async function create(context: ExtensionContext, log: LogOutputChannel): 
       progress.report({ message: "installing packages, which takes minutes" });
       const pip = ["-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar", "off"];
       const own = setting<string[]>("install.pipArguments") ?? [];
-      await execute(log, token, programIn(folder, "python"), [...pip, ...own, what]);
+      await execute(log, token, programIn(folder, "python"), [...pip, ...own, ...what]);
       await execute(log, token, programIn(folder, "caesura"), ["--version"]);
       await mark({ folder, version: versionOf(context) });
     });
@@ -100,13 +100,24 @@ function versionOf(context: ExtensionContext): string {
   return String((context.extension.packageJSON as { version?: unknown }).version);
 }
 
-/** The wheel that came with the extension, else what the settings say, else undefined. */
-export async function toInstall(context: ExtensionContext): Promise<string | undefined> {
+/** The wheels that came with the extension, else what the settings say with the models of that clone, else nothing. */
+export async function toInstall(context: ExtensionContext): Promise<string[]> {
   const wheels = Uri.joinPath(context.extensionUri, "wheel");
-  const bundled = (await entries(wheels)).find((name) => name.endsWith(".whl"));
-  if (bundled) return Uri.joinPath(wheels, bundled).fsPath;
-  const chosen = setting<string>("install.package")?.trim();
-  return chosen ? chosen.replace(/^~(?=[/\\])/, homedir()) : undefined;
+  const bundled = (await entries(wheels)).filter((name) => name.endsWith(".whl"));
+  if (bundled.length > 0) return bundled.map((name) => Uri.joinPath(wheels, name).fsPath);
+  const chosen = setting<string>("install.package")?.trim().replace(/^~(?=[/\\])/, homedir());
+  return chosen ? [chosen, ...(await models(chosen))] : [];
+}
+
+/** The distributions of weights in a clone, without those whose weights are not there. */
+async function models(clone: string): Promise<string[]> {
+  const folder = Uri.joinPath(Uri.file(clone), "models");
+  const found: string[] = [];
+  for (const name of await entries(folder)) {
+    const inside = await entries(Uri.joinPath(folder, name, `caesura_${name}`));
+    if (inside.includes("manifest.json")) found.push(Uri.joinPath(folder, name).fsPath);
+  }
+  return found;
 }
 
 async function entries(folder: Uri): Promise<string[]> {

@@ -67,7 +67,7 @@ export async function activate(context: ExtensionContext): Promise<void> {
     toggle: () => change("enable", setting("enable") === false),
     toggleLanguage,
     restart: start,
-    showStatus: async () => menu(status, (await toInstall(context)) !== undefined),
+    showStatus: async () => menu(status, (await toInstall(context)).length > 0),
     openLog: () => log.show(),
     openSettings: () => commands.executeCommand("workbench.action.openSettings", "@ext:caesura.caesura"),
     runDoctor: async () => {

@@ -1,4 +1,4 @@
-"""How long a denoise step of the embedded model takes on a GPU, and how fast it trains there. Random weights and ids.
+"""How long a denoise step of the model `small` takes on a GPU, and how fast it trains there. Random weights and ids.
 
 A step reads every weight once: 2 bytes each over the memory's bandwidth is its floor, printed beside the times. Below a
 few hundred rows launches dominate, so each shape is timed plainly and as a captured graph. Training counts rows
@@ -67,7 +67,7 @@ def step(net: Net, config: Config, device: str, repeats: int, name: Name) -> Lin
 
 def steps(book: Book, config: Config, device: str, repeats: int, shapes: Iterable[tuple[int, int, int]]) -> None:
     fields = "batch", "context", "canvas"
-    names = [{"measure": "embedded step", **dict(zip(fields, shape, strict=True))} for shape in shapes]
+    names = [{"measure": "small step", **dict(zip(fields, shape, strict=True))} for shape in shapes]
     if book.plan(names):
         net = Net(config, random_weights(config, device), "all", device=device)
         net.trained = {name: torch.nn.Parameter(p.bfloat16()) for name, p in net.trained.items()}
@@ -123,7 +123,7 @@ def main() -> int:
     parser.add_argument("--book", type=Path, required=True, help="file of lines; what is in it is not measured again")
     parser.add_argument("--out", type=Path, help="file for all of it as one JSON document")
     arguments = parser.parse_args()
-    sizes = json.loads((Path(__file__).parents[1] / "engine" / "embedded" / "config.json").read_text())
+    sizes = json.loads((Path(__file__).parents[1] / "models" / "small" / "caesura_small" / "config.json").read_text())
     device, contexts, repeats, tiny = arguments.device, arguments.contexts, arguments.repeats, arguments.tiny
     if tiny:
         sizes |= {"vocab_size": 64, "hidden_size": 64, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2}
@@ -135,7 +135,7 @@ def main() -> int:
         if book.plan([name]):
             book.measure(name, partial(training, config, device, contexts, repeats // 5, compiled=compiled))
     columns = ("batch", "context", "canvas", "p50_ms", "p95_ms", "graph_p50_ms", "graph_p95_ms", "floor_ms")
-    table("A step of the embedded model's shape, bf16", columns, book.lines(measure="embedded step"))
+    table("A step of small's shape, bf16", columns, book.lines(measure="small step"))
     columns = ("compiled", "contexts", "rows_per_s", "p50_ms", "first_s", "peak_gib")
     table("Two training steps", columns, book.lines(measure="training"))
     return book.report(arguments.out)

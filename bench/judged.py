@@ -1,0 +1,221 @@
+"""A user's gaps: places in real packages, filled by several models, to be read and judged by a person.
+
+    python bench/judged.py collect GAPS.json --exclude DATA [--seed 7]
+    python bench/judged.py ask GAPS.json --models small,coder --out FOLDER
+    python bench/judged.py count FOLDER
+
+`collect` takes the gaps out of the newest releases of the packages below, only where they differ from the last release
+before 2025 (training/heldout.py says how), by a seed that is fixed before anybody has seen a fill. `ask` runs `caesura
+fill` at each of them, in a copy of the file without the gap, and writes `fills.md`, which shows before, wanted and what
+each model says, and `verdicts.json`: exact and empty are filled in, the others are for a person. `count` makes the
+table of it. A verdict is one of VERDICTS.
+"""
+
+import argparse
+import json
+import random
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from caesura import models
+
+from latency import CAESURA, HERE, own_engine, table  # isort: skip  (beside this script)
+
+sys.path.insert(0, str(HERE.parent / "training"))
+import corpus  # isort: skip
+import heldout  # isort: skip
+import packages  # isort: skip
+
+PROJECTS = {  # with its last release before 2025; none is in a corpus or in the held-out set
+    "pypi": {
+        "uvicorn": "0.34.0", "structlog": "24.4.0", "cattrs": "24.1.2", "pypdf": "5.1.0", "zarr": "2.18.4",
+        "reflex": "0.6.7", "openai": "1.58.1", "pydantic-settings": "2.7.1",
+    },
+    "npm": {
+        "@tanstack/form-core": "0.39.0", "@tanstack/react-router": "1.87.7", "@tanstack/virtual-core": "3.10.9",
+        "@fastify/rate-limit": "10.2.1", "@fastify/cors": "10.0.1", "pino-pretty": "13.0.0", "avvio": "9.1.0",
+    },
+}  # fmt: skip
+COUNT = 63
+OF_A_LANGUAGE = {"python": 4, "javascript": 3, "typescript": 4, "json": 1, "markdown": 2}  # gaps of a project at most
+LINES = 12, 4  # before and behind a gap that a reader is shown
+VERDICTS = {
+    "exact": "what its author wrote",
+    "useful": "taken as it is, or with a word changed",
+    "start": "its beginning is right, the rest is not",
+    "plausible": "fits and is wrong",
+    "harmful": "breaks the text, or does what nobody would want",
+    "empty": "nothing is proposed",
+}
+Places = Callable[[str], Iterator[heldout.Span]]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """`middle` is what its author wrote between `prefix` and `suffix`, which are the rest of the file."""
+
+    id: str
+    package: str
+    version: str
+    path: str
+    prefix: str
+    middle: str
+    suffix: str
+
+
+# Collect
+
+
+def rests(text: str) -> Iterator[heldout.Span]:
+    """Of each line of code or prose what is left behind a place between two words: where somebody stops typing."""
+    for line in re.finditer(r"^[ \t]*(?!//|\*|/\*|#)(\S.*?)[ \t]*$", text, re.M):
+        inner = [found.start() for found in re.finditer(r"(?<=[\s(.=\[{])\w", line[1])][1:]
+        if inner and len(line[1]) <= heldout.LINE[-1]:
+            start = line.start(1) + inner[len(line[1]) % len(inner)]  # any, and always the same
+            if line.end(1) - start in heldout.LINE:
+                yield start, line.end(1)
+
+
+PLACES: dict[str, tuple[Places, ...]] = {
+    "python": (heldout.python_lines, heldout.python_blocks, heldout.python_spans, rests),
+    "javascript": (heldout.javascript_lines, rests),
+    "typescript": (heldout.javascript_lines, rests),
+    "json": (heldout.json_values,),
+    "markdown": (heldout.markdown_rows, heldout.markdown_items, rests),
+}
+
+
+def collect(exclude: Path, seed: int) -> list[Gap]:
+    """COUNT gaps, in turn from each project."""
+    taken = heldout.HeldOut(None, corpus.Exclusions.read(exclude))
+    sign = {"pypi": "==", "npm": "@"}
+    named = [(of, name, f"{name}{sign[of]}{old}") for of, some in PROJECTS.items() for name, old in some.items()]
+    newest = packages.fetch_all([(of, name) for of, name, _ in named], heldout.SIZES)
+    before = packages.fetch_all([(of, old) for of, _, old in named], heldout.SIZES)
+    for (registry, name, package), (_, _, old) in zip(newest, before, strict=True):
+        if package is None or old is None:
+            raise SystemExit(f"{registry}:{name} could not be fetched; try again.")
+        taken.take(package, old)
+        print(taken, package.label, package.version, file=sys.stderr)
+    return chosen(taken, random.Random(seed))
+
+
+def chosen(taken: heldout.HeldOut, draw: random.Random) -> list[Gap]:
+    """One gap of a file; a language's kinds of places in turn, then the projects in turn."""
+    turns = Counter[str]()
+    of_project: dict[str, list[Gap]] = {}
+    for package, path, text in draw.sample(taken.files, len(taken.files)):
+        lang = packages.language(path)
+        known = of_project.setdefault(package.label, [])
+        if sum(packages.language(gap.path) == lang for gap in known) >= OF_A_LANGUAGE.get(lang, 0):
+            continue
+        kinds = PLACES[lang]
+        spans = sorted(filter(taken.old.spares(text), set(kinds[turns[lang] % len(kinds)](text))))
+        turns[lang] += 1
+        if spans:
+            start, end = draw.choice(spans)
+            about = (f"{package.label}/{len(known)}", package.label, package.version, path)
+            known.append(Gap(*about, text[:start], text[start:end], text[end:]))
+    rounds = max(map(len, of_project.values()), default=0)
+    found = [gaps[turn] for turn in range(rounds) for _, gaps in sorted(of_project.items()) if turn < len(gaps)]
+    return found[:COUNT]
+
+
+# Ask
+
+
+def ask(gaps: Sequence[Gap], model: str) -> dict[str, dict[str, Any]]:
+    """What `caesura fill` says at each gap: text and confidence."""
+    with tempfile.TemporaryDirectory() as folder:
+        return {gap.id: _ask(gap, model, Path(folder)) for gap in gaps}
+
+
+def _ask(gap: Gap, model: str, folder: Path) -> dict[str, Any]:
+    file = folder / Path(gap.path).name
+    file.write_bytes((gap.prefix + gap.suffix).encode())
+    lines = gap.prefix.split("\n")
+    at = f"{len(lines)}:{len(lines[-1]) + 1}"
+    command = [*CAESURA, "fill", str(file), "--at", at, "--model", model, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if not done.stdout.strip():
+        raise SystemExit(f"{gap.id}: {done.stderr.strip()}")
+    said = json.loads(done.stdout)
+    return {"text": said["text"], "confidence": round(said["confidence"], 3)}
+
+
+def verdict(gap: Gap, text: str) -> str:
+    """What needs no reader, or ""."""
+    if not text.strip():
+        return "empty"
+    return "exact" if text.rstrip() == gap.middle.rstrip() else ""
+
+
+def page(gaps: Sequence[Gap], fills: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """Side by side, for a reader."""
+    said = [f"{name}: {what}" for name, what in VERDICTS.items()]
+    return "\n".join(["# Gaps", "", *(f"- {one}" for one in said), "", *(_shown(gap, fills) for gap in gaps)])
+
+
+def _shown(gap: Gap, fills: dict[str, dict[str, dict[str, Any]]]) -> str:
+    before, behind = gap.prefix.split("\n")[-LINES[0] :], gap.suffix.split("\n")[: LINES[1]]
+    lines = [f"## {gap.id}", "", f"{gap.package} {gap.version}, {gap.path}", "", "~~~~"]
+    lines += ["\n".join(before) + "⟦ ⟧" + "\n".join(behind), "~~~~", "", "wanted:", "~~~~", gap.middle, "~~~~"]
+    for model, of in fills.items():
+        fill = of[gap.id]
+        known = verdict(gap, fill["text"])
+        lines += [f"{model}, confidence {fill['confidence']}{', ' + known if known else ''}:"]
+        lines += [] if known == "empty" else ["~~~~", fill["text"], "~~~~"]
+    return "\n".join([*lines, ""])
+
+
+def count(verdicts: dict[str, dict[str, str]]) -> str:
+    """Models by verdicts. Raises SystemExit where one is missing or unknown."""
+    left = [f"{model} at {gap}" for model, of in verdicts.items() for gap, one in of.items() if one not in VERDICTS]
+    if left:
+        raise SystemExit(f"{len(left)} verdicts are missing or unknown, the first of {left[0]}.")
+    counted = {model: Counter(of.values()) for model, of in verdicts.items()}
+    return table(("", *VERDICTS), [(model, *(of[name] for name in VERDICTS)) for model, of in counted.items()])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A user's gaps.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("collect")
+    one.add_argument("gaps", type=Path, metavar="GAPS.json")
+    one.add_argument("--exclude", type=Path, required=True, help="data folder with exclude/ and the benchmarks")
+    one.add_argument("--seed", type=int, default=7)
+    one = commands.add_parser("ask")
+    one.add_argument("gaps", type=Path, metavar="GAPS.json")
+    one.add_argument("--models", type=lambda text: text.split(","), default=[models.DEFAULT], metavar="NAME|PATH,...")
+    one.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    one = commands.add_parser("count")
+    one.add_argument("folder", type=Path)
+    options = parser.parse_args()
+    if options.command == "collect":
+        options.gaps.write_text(json.dumps([asdict(gap) for gap in collect(options.exclude, options.seed)], indent=1))
+    elif options.command == "count":
+        print(count(json.loads((options.folder / "verdicts.json").read_text("utf-8"))))
+    else:
+        fill(options)
+
+
+def fill(options: argparse.Namespace) -> None:
+    gaps = [Gap(**one) for one in json.loads(options.gaps.read_text("utf-8"))]
+    with own_engine():
+        fills = {Path(model).name: ask(gaps, models.resolve(model)) for model in options.models}
+    options.out.mkdir(parents=True, exist_ok=True)
+    verdicts = {model: {gap.id: verdict(gap, of[gap.id]["text"]) for gap in gaps} for model, of in fills.items()}
+    for name, value in (("fills.json", fills), ("verdicts.json", verdicts)):
+        (options.out / name).write_text(json.dumps(value, indent=1, ensure_ascii=False), encoding="utf-8")
+    (options.out / "fills.md").write_text(page(gaps, fills), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

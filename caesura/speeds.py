@@ -1,0 +1,39 @@
+"""How fast each model ran on this machine the last time that `caesura doctor` asked it, for `caesura models`."""
+
+from pathlib import Path
+
+import msgspec
+
+from caesura import paths
+
+MOST = 64  # models that are remembered
+
+
+class Speed(msgspec.Struct, frozen=True):
+    """Of one fill. `pass_ms`: milliseconds of a pass of the model, `fill_ms` of the whole; `memory_mb`: MiB of the
+    engine's processes behind it; `at`: the day."""
+
+    at: str
+    device: str
+    pass_ms: float
+    fill_ms: float
+    memory_mb: float
+
+
+def file() -> Path:
+    return paths.logs() / "speeds.json"
+
+
+def read() -> dict[str, Speed]:
+    """By models.identity; empty where nothing was measured or what is there cannot be read. Raises UnsafeFolder."""
+    try:
+        return msgspec.json.decode(paths.read(file()) or b"{}", type=dict[str, Speed])
+    except msgspec.DecodeError:
+        return {}  # of another version; the next measurement replaces it
+
+
+def record(identity: str, speed: Speed) -> None:
+    """Raises OSError or UnsafeFolder."""
+    kept = {key: value for key, value in read().items() if key != identity} | {identity: speed}
+    newest = dict(list(kept.items())[-MOST:])
+    paths.write(file(), msgspec.json.format(msgspec.json.encode(newest), indent=1))

@@ -1,0 +1,260 @@
+"""Autoregressive code models in the shapes of Qwen2.5-Coder with random weights in bfloat16, as the engine serves them
+(engine/models/causal.py). Of each shape:
+
+prefill: a context that is cold, in chunks as the engine reads it and in larger ones.
+pass: a verifying pass of so many rows behind a context, with its log-probabilities on the CPU, where the search reads
+    them, and without that copy (`device_p50_ms`); `of_floor` is the share of the latter that its bytes and FLOP take.
+job: a key of one token behind a warm context and a hole of 24 tokens, through the scheduler to the answer, once by the
+    search and once with the best token of each pass.
+
+Random weights make flat logits: a search goes on for as many passes as it may, where one over real text mostly ends
+after a few. What counts is the time of a pass, and how much of it the model is.
+"""
+
+import argparse
+import gc
+import random
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from caesura import wire
+from caesura.engine import denoise
+from caesura.engine.cache import KV
+from caesura.engine.models import Run
+from caesura.engine.models.block_llama import MATRICES, BlockLlama, Config
+from caesura.engine.scheduler import Scheduler
+from caesura.engine.search import LEFT_TO_RIGHT, VERIFY
+
+from roofline import Work, bound_ms  # isort: skip  (bench/, on the path by gpu/env)
+from measuring import BANDWIDTH, PEAK, Book, Line, Name, clock, table  # isort: skip  (beside this script)
+from stand_in import Pieces  # isort: skip
+
+FIELDS = ("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "vocab_size")
+SHAPES = {
+    "0.5B": (896, 4864, 24, 14, 2, 151_936),
+    "1.5B": (1536, 8960, 28, 12, 2, 151_936),
+    "7B": (3584, 18_944, 28, 28, 4, 152_064),
+}
+TINY_SHAPE = (64, 96, 2, 4, 2, 512)
+UNTIED = "7B"  # its head is a matrix of its own
+HOLE = 24  # tokens
+SUFFIX = 40  # tokens
+
+
+class Plan(NamedTuple):
+    """What is measured, in tokens and rows."""
+
+    contexts: Sequence[int] = (768, 4096)
+    chunks: Sequence[int] = (128, 512)
+    rows: Sequence[int] = (1, 4, 16, 41)
+    repeats: int = 20
+
+
+TINY = Plan(contexts=(48,), chunks=(16, 32), repeats=1)
+
+
+class Drawn(Mapping[str, Tensor]):
+    """The tensors of a shape, each drawn on the device when it is asked for."""
+
+    def __init__(self, config: Config, device: str, *, tied: bool) -> None:
+        embed, hidden = (config.vocab_size, config.hidden_size), (config.hidden_size,)
+        self._shapes: dict[str, tuple[int, ...]] = {"embed": embed, "norm": hidden} | ({} if tied else {"head": embed})
+        for layer in range(config.num_layers):
+            shapes = {matrix: config.shape(matrix) for matrix in MATRICES}
+            named = {**shapes, "qkv_bias": shapes["qkv"][:1], "attn_norm": hidden, "mlp_norm": hidden}
+            self._shapes |= {f"layers.{layer}.{name}": shape for name, shape in named.items()}
+        self._device = device
+
+    def __getitem__(self, name: str) -> Tensor:
+        shape = self._shapes[name]
+        if len(shape) == 1:
+            return torch.ones(shape, device=self._device)
+        return torch.randn(shape, device=self._device, dtype=torch.bfloat16) * 0.02
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._shapes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shapes)
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+
+class Numbers(Pieces):
+    """As much of a tokenizer as a job asks for. No token is the start of another: its rest would be none."""
+
+    sentencepiece = False
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.pieces = [b" %06d" % number for number in range(size)]
+
+    def pretokens(self, text: str) -> list[int]:
+        return [match.start() for match in re.finditer(r" ?\d+|\s+", text)]
+
+
+def sizes(shape: str, *, tiny: bool) -> Config:
+    fields = dict(zip(FIELDS, TINY_SHAPE if tiny else SHAPES[shape], strict=True))
+    return Config.read({**fields, "rope_theta": 1e6, "rms_norm_eps": 1e-6})
+
+
+def model(shape: str, device: str, *, tiny: bool) -> BlockLlama:
+    config = sizes(shape, tiny=tiny)
+    base, words = Drawn(config, device, tied=shape != UNTIED), Numbers(config.vocab_size)
+    made = BlockLlama(shape, config, words, base, None, device, torch.bfloat16)  # type: ignore[arg-type]
+    made.separator = [0]
+    return made
+
+
+def work(model: BlockLlama, rows: int, context: int, *, head: bool = True) -> dict[str, Work]:
+    """What a forward over rows behind a context moves and computes, by part: each matrix read once, of the embedding a
+    row for each. Without the head where the rows are context."""
+    c = model.config
+    seen, layers = context + rows, [weights for weights, _ in model._layers]
+    matrices = [matrix.packed for layer in layers for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down)]
+    parts = {"matrices": matrices, "head": [model._head] if head else []}
+    counted = {n: Work(sum(t.nbytes for t in of), 2 * rows * sum(prod(t.shape) for t in of)) for n, of in parts.items()}
+    keys = 2 * seen * c.num_kv_heads * c.head_dim * 2
+    products = 4 * rows * seen * c.num_heads * c.head_dim
+    return counted | {"attention": Work(c.num_layers * keys, c.num_layers * products)}
+
+
+def beside(parts: Sequence[dict[str, Work]], p50: float) -> Line:
+    """The least time of forwards that follow one another, and the share of it."""
+    floor = sum(bound_ms(of, BANDWIDTH, PEAK) for of in parts)
+    return {"floor_ms": floor, "of_floor": floor / p50, "gb": sum(w.bytes for of in parts for w in of.values()) / 1e9}
+
+
+class Served:
+    """A model of the plan, and how it is measured."""
+
+    def __init__(self, shape: str, device: str, plan: Plan, *, tiny: bool) -> None:
+        self._model, self._device, self._plan = model(shape, device, tiny=tiny), device, plan
+        self._model.max_context = 2 * max(plan.contexts)  # nothing of a prefix that grows is cut off
+        self._random = random.Random(0)
+
+    def __repr__(self) -> str:
+        return f"<Served {self._model!r}>"
+
+    def _ids(self, count: int) -> list[int]:
+        return self._random.choices(range(self._model.config.vocab_size), k=count)
+
+    def _read(self, ids: Sequence[int], chunk: int) -> KV:
+        """A context of its own."""
+        kv = self._model.cache().lease([])
+        for at in range(0, len(ids), chunk):
+            self._model.prefill(ids[at : at + chunk], kv)
+        return kv
+
+    def prefill(self, context: int, chunk: int) -> Line:
+        ids = self._ids(context)
+        line = clock(partial(self._read, ids, chunk), self._device, -(-self._plan.repeats // 4))
+        parts = [work(self._model, chunk, at, head=False) for at in range(0, context, chunk)]
+        return {**line, "tokens_s": context / line["p50_ms"] * 1e3, **beside(parts, line["p50_ms"])}
+
+    def verify(self, context: int, rows: int) -> Line:
+        kv, mask = self._read(self._ids(context), 512), torch.ones(rows, rows, dtype=torch.bool).tril()
+        run = Run(kv, self._ids(rows), range(context, context + rows), mask)
+
+        def judged() -> Tensor:
+            kv.truncate(context)
+            return self._model.forward([run])[0].log_softmax(-1)
+
+        line = clock(lambda: denoise.on_host(judged()), self._device, self._plan.repeats)
+        there = clock(judged, self._device, self._plan.repeats)
+        copied = {"device_p50_ms": there["p50_ms"], "copied_mb": judged().nbytes / 1e6}
+        return {**line, **copied, **beside([work(self._model, rows, context)], there["p50_ms"])}
+
+    def job(self, context: int, sampler: str) -> Line:
+        scheduler, passes = Scheduler(self._model), list[int]()
+        suffix, words = self._text(SUFFIX), [self._text(context - SUFFIX)]
+
+        def key() -> None:
+            words.append(self._text(1))
+            job = wire.Infill(
+                job=f"{len(words)}",
+                document="d",
+                prefix="".join(words),
+                suffix=suffix,
+                segments=(wire.Hole(HOLE, "line"),),
+                sampler=sampler,
+            )
+            scheduler.take(b"p", job, 0.0)
+            while scheduler.busy:
+                events = scheduler.step(lambda: 0.0)
+            done = events[-1][1]
+            assert isinstance(done, wire.Done), done
+            passes.append(done.steps)
+
+        line = clock(key, self._device, -(-self._plan.repeats // 2))
+        usual = sorted(passes[3:])[len(passes[3:]) // 2]
+        return {**line, "passes": usual, "ms_a_pass": line["p50_ms"] / usual}
+
+    def _text(self, count: int) -> str:
+        return "".join(f" {number:06}" for number in self._ids(count))
+
+
+def measure(book: Book, plan: Plan, shape: str, device: str, *, tiny: bool) -> None:
+    kinds = {
+        "prefill": [{"context": context, "chunk": chunk} for context in plan.contexts for chunk in plan.chunks],
+        "verify": [{"context": context, "rows": rows} for context in plan.contexts for rows in plan.rows],
+        "job": [{"context": context, "sampler": way} for context in plan.contexts for way in (VERIFY, LEFT_TO_RIGHT)],
+    }
+    names: list[tuple[Name, str, dict[str, Any]]] = [
+        ({"measure": f"causal {kind}", "shape": shape, **fields}, kind, fields)
+        for kind, wanted in kinds.items()
+        for fields in wanted
+    ]
+    if not book.plan([name for name, _, _ in names]):
+        return
+    try:
+        served = Served(shape, device, plan, tiny=tiny)
+    except Exception as error:
+        return book.fail([name for name, _, _ in names], error)
+    for name, kind, fields in names:
+        way: Callable[..., Line] = getattr(served, kind)
+        book.measure(name, partial(way, **fields))
+
+
+def show(book: Book) -> None:
+    times, bound = ("p50_ms", "p95_ms", "n"), ("gb", "floor_ms", "of_floor")
+    for kind, title, columns in (
+        ("prefill", "A cold context", ("context", "chunk", *times, "tokens_s", *bound)),
+        ("verify", "A verifying pass", ("context", "rows", *times, "device_p50_ms", "copied_mb", *bound)),
+        ("job", f"A key and a hole of {HOLE} tokens", ("context", "sampler", *times, "passes", "ms_a_pass")),
+    ):
+        table(title, ("shape", *columns), book.lines(measure=f"causal {kind}"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shapes", nargs="*", default=list(SHAPES), help=f"of {', '.join(SHAPES)}")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="every size small, for a CPU")
+    parser.add_argument("--seconds", type=float, default=500, help="after which nothing more is begun")
+    parser.add_argument("--book", type=Path, required=True, help="file of lines; what is in it is not measured again")
+    parser.add_argument("--out", type=Path, help="file for all of it as one JSON document")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.shapes) - {*SHAPES}:
+        parser.error(f"there is no {', '.join(sorted(unknown))}")
+    book, plan = Book(arguments.book, arguments.device, arguments.seconds), TINY if arguments.tiny else Plan()
+    for shape in arguments.shapes:
+        measure(book, plan, shape, arguments.device, tiny=arguments.tiny)
+        gc.collect()
+        if arguments.device == "cuda":
+            torch.cuda.empty_cache()
+    show(book)
+    return book.report(arguments.out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

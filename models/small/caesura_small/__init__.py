@@ -1,0 +1,1 @@
+"""The weights of Caesura's model `small` and nothing else. `caesura/models.py` finds them without importing this."""
