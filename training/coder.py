@@ -160,6 +160,7 @@ def calibrated(xs: list[Tensor], layer: Layer, shape: Shape) -> tuple[dict[str, 
 def config(shape: Shape, vocab: int) -> dict[str, Any]:
     return {
         "model_type": "block_llama",
+        "name": "coder",
         "vocab_size": vocab,
         "hidden_size": shape.hidden,
         "num_layers": shape.layers,
