@@ -764,10 +764,10 @@ DEFENCES = [
         {"damage": test_models.flipped},
     ),
     Defence(
-        "a model's family is a file of ours",
-        cut(models, "load", ('not re.fullmatch(r"[a-z0-9][a-z0-9_]{0,63}", family) or ', "")),
+        "a model's family is one that we know",
+        cut(models, "read_config", ("if family not in FAMILIES:", "if False:")),
         test_models.test_a_config_that_does_not_fit_is_a_sentence,
-        "Invalid name",
+        r"\.\./x",
         {"config": {"model_type": "../x"}, "says": "not supported"},
     ),
     Defence(
