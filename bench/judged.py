@@ -45,7 +45,7 @@ PROJECTS = {  # with its last release before 2025; none is in a corpus or in the
 }  # fmt: skip
 COUNT = 63
 OF_A_LANGUAGE = {"python": 4, "javascript": 3, "typescript": 4, "json": 1, "markdown": 2}  # gaps of a project at most
-LINES = 12, 4  # before and behind a gap that a reader is shown
+LINES = 12, 4  # before and after a gap, shown to the reader
 VERDICTS = {
     "exact": "what its author wrote",
     "useful": "taken as it is, or with a word changed",
@@ -74,7 +74,7 @@ class Gap:
 
 
 def rests(text: str) -> Iterator[heldout.Span]:
-    """Of each line of code or prose what is left behind a place between two words: where somebody stops typing."""
+    """The rest of each line of code or prose after a place between two words, where somebody stops typing."""
     for line in re.finditer(r"^[ \t]*(?!//|\*|/\*|#)(\S.*?)[ \t]*$", text, re.M):
         inner = [found.start() for found in re.finditer(r"(?<=[\s(.=\[{])\w", line[1])][1:]
         if inner and len(line[1]) <= heldout.LINE[-1]:
@@ -151,7 +151,7 @@ def _ask(gap: Gap, model: str, folder: Path) -> dict[str, Any]:
 
 
 def verdict(gap: Gap, text: str) -> str:
-    """What needs no reader, or ""."""
+    """The verdict that needs no reader, or ""."""
     if not text.strip():
         return "empty"
     return "exact" if text.rstrip() == gap.middle.rstrip() else ""

@@ -1,4 +1,4 @@
-"""What each part of a fill is worth with a base: one is taken out at a time, and every case is filled again.
+"""Measure what each part of a fill is worth with a base: take one out at a time and fill every case again.
 
     python bench/parts.py [--model NAME|PATH] [--data FOLDER] [--held-out FILE] [--crosscode FOLDER]
                           [--groups GROUP,GROUP] [--parts PART,PART] [--n 60] [--seed 7] [--json]

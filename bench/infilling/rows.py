@@ -50,7 +50,7 @@ def label(row: str) -> str:
 
 
 def place(row: str) -> tuple[int, str]:
-    """Where a row stands among others."""
+    """The position of a row in the order of rows."""
     return ROWS.index(kind(row)), row
 
 
