@@ -6,7 +6,7 @@ PYTHON = .venv/bin/python
 
 install:
 	python3 -m venv .venv
-	$(PYTHON) -m pip install -q -c constraints.txt -e '.[test]' -e models/small
+	$(PYTHON) -m pip install -q -c constraints.txt -e '.[test]' -e models/coder -e models/small
 
 test:
 	$(PYTHON) -m pytest

@@ -63,7 +63,7 @@ def _default() -> str:
     for name in PACKAGES:
         if _installed(name):
             return name
-    raise NoModel(f"No model is installed: {_advice(SMALL)}.")
+    raise NoModel(f"No model is installed: {_advice(CODER)}.")
 
 
 @functools.cache
@@ -89,8 +89,6 @@ def _whole(folder: Path) -> bool:
 
 def _advice(name: str) -> str:
     clone = Path(caesura.__file__).parents[1] / "models" / name
-    if name == CODER:
-        return "its weights are not published yet"
     if clone.is_dir():
         return f"run `{sys.executable} -m pip install {clone}`"
     return f"run `pip install ./models/{name}` in a clone of Caesura"

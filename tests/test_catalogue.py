@@ -92,13 +92,11 @@ def test_the_default_is_coder_where_it_is_installed_else_small(install: Install)
 def test_where_nothing_is_installed_one_sentence_says_what_to_run(run: Run) -> None:
     with pytest.raises(models.NoModel) as refused:
         models.resolve("default")
-    assert re.fullmatch(r"No model is installed: run `\S+ -m pip install \S+/models/small`\.", str(refused.value))
+    assert re.fullmatch(r"No model is installed: run `\S+ -m pip install \S+/models/coder`\.", str(refused.value))
     assert run() == (0, f"{refused.value}\n", "")
-    assert run("show", "coder") == (
-        1,
-        "",
-        "caesura: The model coder is not installed: its weights are not published yet.\n",
-    )
+    code, out, err = run("show", "small")
+    assert (code, out) == (1, "")
+    assert re.fullmatch(r"caesura: The model small is not installed: run `\S+ -m pip install \S+/models/small`\.\n", err)
 
 
 async def test_a_server_without_a_model_says_so_and_finds_one_that_is_installed_later(install: Install) -> None:
