@@ -96,7 +96,7 @@ def test_where_nothing_is_installed_one_sentence_says_what_to_run(run: Run) -> N
     assert run() == (0, f"{refused.value}\n", "")
     code, out, err = run("show", "small")
     assert (code, out) == (1, "")
-    assert re.fullmatch(r"caesura: The model small is not installed: run `\S+ -m pip install \S+/models/small`\.\n", err)
+    assert re.fullmatch(r"caesura: The model small is not installed: run `\S+ -m pip install \S+/small`\.\n", err)
 
 
 async def test_a_server_without_a_model_says_so_and_finds_one_that_is_installed_later(install: Install) -> None:

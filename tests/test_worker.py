@@ -1,7 +1,8 @@
 """What the worker does before it says that it is ready, and how it shows that it is there."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,10 @@ def test_a_model_that_runs_out_of_memory_in_its_first_fill_says_so(tiny: BlockLl
         worker.rehearse(engine, compiles=True)
 
 
+class Ended(Exception):
+    """Of a loop that has no other end."""
+
+
 class Starved:
     def __init__(self, model: BlockLlama) -> None:
         self._model = model
@@ -106,19 +111,46 @@ def test_the_time_of_a_first_step_begins_when_the_worker_wakes(tiny: BlockLlama,
     """Not with its last sign of idleness: the step has all of the supervisor's patience."""
     progress, seen = link.Progress(tmp_path / "progress"), list[int]()
 
-    class Ended(Exception):
-        pass
-
     class OneStep(Scheduler):
         def step(self, clock: Callable[[], float]) -> worker.Answers:
             seen.append(progress.read())
             raise Ended
 
+    with served() as (_, theirs), pytest.raises(Ended):
+        worker.serve(theirs, progress, OneStep(tiny))
+    assert seen == [1]
+
+
+def test_an_idle_worker_gives_memory_back_once_a_rest(
+    tiny: BlockLlama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = list[bool]()
+
+    def give_back() -> None:
+        answered.append(bool(ours.poll(0)))
+
+    class TwoRests(Scheduler):
+        rests = 0
+
+        def expire(self, now: float) -> worker.Answers:
+            self.rests += not self.busy
+            if self.rests > 3:
+                raise Ended
+            return super().expire(now)
+
+    monkeypatch.setattr(worker, "give_back", give_back)
+    monkeypatch.setattr(worker, "IDLE_MS", 1)
+    with served() as (ours, theirs), pytest.raises(Ended):
+        worker.serve(theirs, link.Progress(tmp_path / "progress"), TwoRests(tiny))
+    assert answered == [True]  # behind the job, not before its answer, and not again while nothing happens
+
+
+@contextmanager
+def served() -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
+    """The supervisor's end of a worker's link and the worker's, to which a job is on its way."""
     job = wire.Infill(job="j", document="d", prefix="", suffix="", segments=(wire.Hole(),), deadline_ms=1000)
     with zmq.Context() as context, link.pair(context) as ours, link.pair(context) as theirs:
         ours.bind("inproc://link")
         theirs.connect("inproc://link")
         ours.send(link.encode(link.Job(b"p", wire.encode(job))))
-        with pytest.raises(Ended):
-            worker.serve(theirs, progress, OneStep(tiny))
-    assert seen == [1]
+        yield ours, theirs
