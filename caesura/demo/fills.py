@@ -83,7 +83,7 @@ async def fill(engine: Engine, wanted: Wanted) -> AsyncGenerator[Shown, None]:
             yield Waiting()
             await engine.ready(START_S)
         began = time.monotonic()
-        async for _ in engine.infill(_job(asked, wire.Hole(max_tokens=1), "threshold", 0)):
+        async for _ in engine.infill(_job(asked, wire.Hole(max_tokens=1), "left_to_right", 0)):
             pass
         yield Reading(_since(began))
         for run, sampler in runs:

@@ -80,11 +80,10 @@ def show(browser: Browser, address: str) -> Iterator[Callable[..., Page]]:
     assert [url for url in asked if token in url.partition("#")[0]] == []
 
 
-def fill(page: Page, gap: int, sampler: str = "verify", document: str = STACK.name) -> None:
+def fill(page: Page, gap: int, document: str = STACK.name) -> None:
     """Fill a gap of an example, and wait until both runs are there to be played."""
     page.get_by_role("tab", name=document).click()
     page.get_by_role("button", name=f"gap {gap}").click()
-    page.select_option("#sampler", sampler)
     page.click("#fill")
     page.wait_for_selector("#at:enabled", timeout=READY_MS)
 
@@ -159,18 +158,25 @@ def test_ghost_text_comes_while_typing_and_tab_takes_it(show: Callable[..., Page
     wait_for(page, r"pop\(\) \{\n    ret\n  \}", "one undo takes it back")
 
 
-@pytest.mark.parametrize("sampler", ["verify", "threshold"])
-def test_both_runs_end_with_what_the_engine_answers(show: Callable[..., Page], tmp_path: Path, sampler: str) -> None:
+def test_both_runs_end_with_what_the_engine_answers(show: Callable[..., Page], tmp_path: Path) -> None:
     page = show(reduced_motion="reduce")
-    fill(page, 1, sampler, WORDS.name)
+    fill(page, 1, WORDS.name)
     at_the_end(page)
-    for run, name in (("diffusion", sampler), ("left_to_right", "left_to_right")):
+    for run, name in (("diffusion", "verify"), ("left_to_right", "left_to_right")):
         expected = answered(tmp_path, WORDS, 1, name)
         assert gap_text(page, run) == expected["holes"][0]["text"]
         tokens, steps = sum(expected["tokens"].values()), expected["steps"]
         said = f"{tokens} tokens in {steps} forwards, {tokens / steps:.1f} each"
         assert page.inner_text(f"#{run} .figures").startswith(said)
         assert re.fullmatch(r"\d+ ms", page.inner_text(f"#{run} .clock"))
+
+
+def test_a_model_without_a_canvas_says_so(show: Callable[..., Page]) -> None:
+    page = show()
+    page.get_by_role("button", name="gap 1").click()
+    page.select_option("#sampler", "threshold")
+    page.click("#fill")
+    page.get_by_text("The model coder has no canvas").wait_for()
 
 
 def test_the_slider_goes_through_the_steps(show: Callable[..., Page], pictures: Path) -> None:
