@@ -72,7 +72,7 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         _about(
-            "read when the server starts; the model `small` always runs on the CPU, in one engine whatever is asked;"
+            "read when the server starts; `coder` and `small` always run on the CPU, in one engine whatever is asked;"
             " another model has one engine for each word"
         ),
     ] = "auto"
@@ -93,7 +93,7 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     candidates: Annotated[int, _about("suggestions to choose from, where there are several", ge=1, le=8)] = 3
     context_before: Annotated[
         int,
-        _about("characters before the cursor; the model `small` reads 768 tokens in all", ge=0, le=wire.MAX_CONTEXT),
+        _about("characters before the cursor; `coder` and `small` read 768 tokens in all", ge=0, le=wire.MAX_CONTEXT),
     ] = 6000
     context_after: Annotated[
         int, _about("characters after the cursor; they get at most a third of those tokens", ge=0, le=wire.MAX_CONTEXT)
