@@ -13,8 +13,6 @@ from caesura.engine.weights import WeightsError
 
 GIB = 1 << 30
 COPIES = 6  # of a step's logits where a grammar has to see them: as they come, constrained, cooled, distributions
-LEAST = 1024  # tokens of context; less is of no use
-STRIDE = 1024  # tokens; what is proposed is a multiple of it
 
 
 def of_context(layers: Sequence[Kept], tokens: int, itemsize: int) -> int:
@@ -60,9 +58,10 @@ def fit(
     device: str,
     most: int,
     room: int | None,
+    least: int,
 ) -> int:
     """How many contexts of `tokens` can be kept in `room` bytes beside `weights` bytes, at most `most`. Raises
-    DoesNotFit with the context that would fit where not one does."""
+    DoesNotFit where not one can, with the multiple of `least` tokens that would fit."""
     if room is None:
         return most
     step = of_step(width) + (of_recorded(width, itemsize) if device.startswith("cuda") else 0)
@@ -72,7 +71,7 @@ def fit(
         return min(most, left // one)
     parts = f"{weights / GIB:.1f} GiB for its weights, {step / GIB:.1f} for a step and {one / GIB:.1f}"
     sentence = f"{name} needs {parts} for {tokens:,} tokens of context, and {room / GIB:.1f} are free on {device}"
-    fitting = [n for n in range(LEAST, tokens, STRIDE) if of_context(layers, n, itemsize) <= left]
+    fitting = [n for n in range(least, tokens, least) if of_context(layers, n, itemsize) <= left]
     if not fitting:
-        raise DoesNotFit(f"{sentence}; convert it to fewer bits (`caesura models convert`), or free some memory.")
+        raise DoesNotFit(f"{sentence}; take a smaller model or one of fewer bits, or free some memory.")
     raise DoesNotFit(f"{sentence}; {fitting[-1]:,} tokens fit: set CAESURA_CONTEXT={fitting[-1]}.")

@@ -343,8 +343,8 @@ class Scheduler:
         encode, forced = self.model.tokenizer.encode, hole.forced.decode()
         if self.model.noise is not None:  # of later holes: the first one's draft is still to come
             search.propose(canvas.guess(number), "canvas")
-        if live.job.draft:  # without a canvas it can only be what an earlier answer repeats
-            source: Source = "canvas" if self.model.noise is not None else "lookup"
+        if live.job.draft:  # the rest of an earlier answer
+            source: Source = "canvas" if self.model.noise is not None else "left_to_right"
             search.propose(encode(forced + live.job.draft[number]), source)
         repeated = lookup(*around(live), [neighbour.text for neighbour in live.job.neighbours])
         for text in (*repeated, *names([fill.text for fill in live.done])):

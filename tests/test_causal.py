@@ -205,9 +205,12 @@ def test_holes_with_a_grammar_are_whole_at_any_deadline(model: BlockLlama) -> No
         assert all({"name", "size"} <= json.loads(fill.text).keys() for fill in answer.holes)
 
 
-def test_a_draft_is_no_canvas(model: BlockLlama) -> None:
-    events = run(Scheduler(model), [infill("j", "x = ", "\n", wire.Hole(6), draft=("value",))])["j"]
-    assert keeps_the_contract(events).tokens.canvas == 0
+def test_the_rest_of_an_earlier_answer_is_neither_of_a_canvas_nor_repeated(model: BlockLlama) -> None:
+    once = keeps_the_contract(run(Scheduler(model), [infill("j", "x = ", "\n", wire.Hole(6))])["j"])
+    again = infill("j", "x = ", "\n", wire.Hole(6), draft=(once.holes[0].text,))
+    answer = keeps_the_contract(run(Scheduler(model), [again])["j"])
+    assert answer.holes == once.holes
+    assert answer.tokens == once.tokens == wire.Tokens(left_to_right=1)
 
 
 def test_a_sampler_of_canvases_is_refused(model: BlockLlama) -> None:

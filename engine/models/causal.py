@@ -16,10 +16,11 @@ from caesura.engine import memory
 from caesura.engine.cache import Kept
 from caesura.engine.canvas import MAX_ROWS
 from caesura.engine.checkpoint import AGAIN, FLOATS, Entry, headers, stored
-from caesura.engine.models.block_llama import MATRICES, BlockLlama, Config, wavelengths
+from caesura.engine.models.block_llama import MATRICES, BlockLlama, Config, attended, wavelengths
 from caesura.engine.prompts import FIM, SEPARATORS, fim_tokens
 from caesura.engine.tokenizer import Tokenizer
 from caesura.engine.weights import WeightsError
+from caesura.kernels import int8
 
 ACTIVATIONS = {"llama": "silu", "qwen2": "silu", "qwen3": "silu", "starcoder2": "gelu_pytorch_tanh"}  # by model_type
 CONTEXT = 768  # tokens, unless the user asks for others
@@ -254,12 +255,12 @@ def chosen(device: str) -> str:
 
 def fitting(name: str, shape: Config, context: int, device: str) -> int:
     """How many contexts can be kept. Raises DoesNotFit."""
-    itemsize = 2 if device.startswith("cuda") else 1
+    itemsize = 1 if device == "cpu" and int8.available() else 2
     parts = sum(math.prod(shape.shape(matrix)) for matrix in MATRICES)
     size = itemsize * (shape.num_layers * parts + 2 * shape.vocab_size * shape.hidden_size)
     layers = [Kept(shape.num_kv_heads, shape.head_dim)] * shape.num_layers
-    room = memory.free(device)
-    return memory.fit(name, size, layers, shape.vocab_size, context, 2, device, CONTEXTS, room)
+    kept, room = attended().itemsize if device == "cpu" else 2, memory.free(device)
+    return memory.fit(name, size, layers, shape.vocab_size, context, kept, device, CONTEXTS, room, LEAST)
 
 
 def prompted(model: BlockLlama, config: dict[str, Any]) -> BlockLlama:

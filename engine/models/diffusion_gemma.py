@@ -46,6 +46,7 @@ __all__ = ["QUANTISED", "Config", "DiffusionGemma", "canonical", "kept", "load"]
 log = logging.getLogger("caesura.engine")
 
 CONTEXT = 8192  # tokens of context used unless more is asked for
+LEAST = 1024  # tokens of context; less is of no use
 CHUNK = 512  # context rows of a step on a GPU, about 10 ms there; an eighth of it on a CPU
 EVERYTHING = 1 << 62  # columns: the window of a full layer
 CONTEXTS = 4  # kept in memory at most, so that each document finds its own again
@@ -298,10 +299,10 @@ def load(folder: Path, config: dict[str, Any], device: str, context: int | None)
     if device == "cuda" and not torch.cuda.is_available():
         raise WeightsError("There is no CUDA device that this torch can use; try `--device cpu`.")
     most = shape.max_position_embeddings - shape.canvas_length
-    if most < memory.LEAST:
-        raise WeightsError(f"{folder.name} has room for {most:,} tokens of context; {memory.LEAST:,} are needed.")
-    if context is not None and not memory.LEAST <= context <= most:
-        raise WeightsError(f"{folder.name} takes {memory.LEAST:,} to {most:,} tokens of context, not {context:,}.")
+    if most < LEAST:
+        raise WeightsError(f"{folder.name} has room for {most:,} tokens of context; {LEAST:,} are needed.")
+    if context is not None and not LEAST <= context <= most:
+        raise WeightsError(f"{folder.name} takes {LEAST:,} to {most:,} tokens of context, not {context:,}.")
     context = context or min(CONTEXT, most)
     tokenizer = Tokenizer(folder / "tokenizer.json")
     if tokenizer.size > shape.vocab_size:
@@ -312,7 +313,7 @@ def load(folder: Path, config: dict[str, Any], device: str, context: int | None)
         itemsize = 4 if checkpoint.dtype("embed_tokens.weight") == "F32" else 2
         size, room = sum(path.stat().st_size for path in folder.glob("*.safetensors")), memory.free(device)
         contexts = memory.fit(
-            folder.name, size, kept(shape), shape.vocab_size, context, itemsize, device, CONTEXTS, room
+            folder.name, size, kept(shape), shape.vocab_size, context, itemsize, device, CONTEXTS, room, LEAST
         )
     model = DiffusionGemma(folder.name, shape, read(shape, checkpoint), tokenizer, context, contexts)
     if checkpoint.skipped:
