@@ -4,14 +4,16 @@
     python bench/judged.py ask GAPS.json --models small,coder --out FOLDER
     python bench/judged.py count FOLDER
 
-`collect` takes the gaps out of the newest releases of the packages below, only where they differ from the last release
-before 2025 (training/heldout.py says how), by a seed that is fixed before anybody has seen a fill. `ask` runs `caesura
-fill` at each of them, in a copy of the file without the gap, and writes `fills.md`, which shows before, wanted and what
-each model says, and `verdicts.json`: exact and empty are filled in, the others are for a person. `count` makes the
-table of it. A verdict is one of VERDICTS.
+`collect` takes the gaps out of the newest releases of the packages below, only where they differ from the last
+release before 2025 (training/heldout.py says how), by a seed that is fixed before anybody has seen a fill. `ask` runs
+`caesura fill` at each of them, in a copy of the file without the gap, and writes three files. `fills.md` shows
+before, wanted and the different fills by letter; whose they are stands in `fills.json` alone. In `verdicts.json`
+exact and empty are filled in, the others are for a person: one of VERDICTS. `count` makes the table of it, and
+compares every two models.
 """
 
 import argparse
+import itertools
 import json
 import random
 import re
@@ -26,7 +28,8 @@ from typing import Any
 
 from caesura import models
 
-from latency import CAESURA, HERE, own_engine, table  # isort: skip  (beside this script)
+from infilling.scores import paired  # isort: skip  (beside this script)
+from latency import CAESURA, HERE, own_engine, table  # isort: skip
 
 sys.path.insert(0, str(HERE.parent / "training"))
 import corpus  # isort: skip
@@ -54,7 +57,10 @@ VERDICTS = {
     "harmful": "breaks the text, or does what nobody would want",
     "empty": "nothing is proposed",
 }
+RIGHT = ("exact", "useful")
 Places = Callable[[str], Iterator[heldout.Span]]
+Fill = dict[str, Any]  # `text`, and of whom: `confidence`, or by letter `models` with the confidence of each
+Fills = dict[str, dict[str, Fill]]  # by model and gap
 
 
 @dataclass(frozen=True)
@@ -131,13 +137,13 @@ def chosen(taken: heldout.HeldOut, draw: random.Random) -> list[Gap]:
 # Ask
 
 
-def ask(gaps: Sequence[Gap], model: str) -> dict[str, dict[str, Any]]:
+def ask(gaps: Sequence[Gap], model: str) -> dict[str, Fill]:
     """What `caesura fill` says at each gap: text and confidence."""
     with tempfile.TemporaryDirectory() as folder:
         return {gap.id: _ask(gap, model, Path(folder)) for gap in gaps}
 
 
-def _ask(gap: Gap, model: str, folder: Path) -> dict[str, Any]:
+def _ask(gap: Gap, model: str, folder: Path) -> Fill:
     file = folder / Path(gap.path).name
     file.write_bytes((gap.prefix + gap.suffix).encode())
     lines = gap.prefix.split("\n")
@@ -157,31 +163,55 @@ def verdict(gap: Gap, text: str) -> str:
     return "exact" if text.rstrip() == gap.middle.rstrip() else ""
 
 
-def page(gaps: Sequence[Gap], fills: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """Side by side, for a reader."""
+def lettered(gap: Gap, fills: Fills) -> dict[str, Fill]:
+    """The different fills of a gap by letter, in an order that says nothing of the models."""
+    models_of: dict[str, dict[str, float]] = {}
+    for model, of in fills.items():
+        models_of.setdefault(of[gap.id]["text"], {})[model] = of[gap.id]["confidence"]
+    texts = random.Random(gap.id).sample(sorted(models_of), len(models_of))
+    return {chr(ord("A") + number): {"text": text, "models": models_of[text]} for number, text in enumerate(texts)}
+
+
+def page(gaps: Sequence[Gap], letters: dict[str, dict[str, Fill]]) -> str:
+    """Side by side, for a reader who does not see whose they are."""
     said = [f"{name}: {what}" for name, what in VERDICTS.items()]
-    return "\n".join(["# Gaps", "", *(f"- {one}" for one in said), "", *(_shown(gap, fills) for gap in gaps)])
+    shown = (_shown(gap, letters[gap.id]) for gap in gaps)
+    return "\n".join(["# Gaps", "", *(f"- {one}" for one in said), "", *shown])
 
 
-def _shown(gap: Gap, fills: dict[str, dict[str, dict[str, Any]]]) -> str:
+def _shown(gap: Gap, letters: dict[str, Fill]) -> str:
     before, behind = gap.prefix.split("\n")[-LINES[0] :], gap.suffix.split("\n")[: LINES[1]]
     lines = [f"## {gap.id}", "", f"{gap.package} {gap.version}, {gap.path}", "", "~~~~"]
     lines += ["\n".join(before) + "⟦ ⟧" + "\n".join(behind), "~~~~", "", "wanted:", "~~~~", gap.middle, "~~~~"]
-    for model, of in fills.items():
-        fill = of[gap.id]
+    for letter, fill in letters.items():
         known = verdict(gap, fill["text"])
-        lines += [f"{model}, confidence {fill['confidence']}{', ' + known if known else ''}:"]
+        lines += [f"{letter}{', ' + known if known else ''}:"]
         lines += [] if known == "empty" else ["~~~~", fill["text"], "~~~~"]
     return "\n".join([*lines, ""])
 
 
-def count(verdicts: dict[str, dict[str, str]]) -> str:
-    """Models by verdicts. Raises SystemExit where one is missing or unknown."""
-    left = [f"{model} at {gap}" for model, of in verdicts.items() for gap, one in of.items() if one not in VERDICTS]
+def count(letters: dict[str, dict[str, Fill]], verdicts: dict[str, dict[str, str]]) -> str:
+    """Models by verdicts, and how often each two are right where the other is not. Raises SystemExit where a verdict is
+    missing or unknown."""
+    left = [f"{gap} {letter}" for gap, of in verdicts.items() for letter, one in of.items() if one not in VERDICTS]
     if left:
         raise SystemExit(f"{len(left)} verdicts are missing or unknown, the first of {left[0]}.")
-    counted = {model: Counter(of.values()) for model, of in verdicts.items()}
-    return table(("", *VERDICTS), [(model, *(of[name] for name in VERDICTS)) for model, of in counted.items()])
+    told: dict[str, list[str]] = {}
+    for gap, of in letters.items():
+        for letter, fill in of.items():
+            for model in fill["models"]:
+                told.setdefault(model, []).append(verdicts[gap][letter])
+    counted = [(model, Counter(told[model])) for model in sorted(told)]
+    shown = table(("", *VERDICTS), [(model, *(of[name] for name in VERDICTS)) for model, of in counted])
+    return "\n".join([shown, *(_compared(told, *pair) for pair in itertools.combinations(sorted(told), 2))])
+
+
+def _compared(told: dict[str, list[str]], one: str, other: str) -> str:
+    right = [[verdict in RIGHT for verdict in told[model]] for model in (one, other)]
+    found = paired(*right)
+    low, high = found.interval
+    alone = f"only {one} {found.only_left}, only {other} {found.only_right}"
+    return f"{' or '.join(RIGHT)}: {alone}; {found.difference:+.1%} [{low:+.1%}, {high:+.1%}]"
 
 
 def main() -> None:
@@ -201,20 +231,24 @@ def main() -> None:
     if options.command == "collect":
         options.gaps.write_text(json.dumps([asdict(gap) for gap in collect(options.exclude, options.seed)], indent=1))
     elif options.command == "count":
-        print(count(json.loads((options.folder / "verdicts.json").read_text("utf-8"))))
+        told = [json.loads((options.folder / name).read_text("utf-8")) for name in ("fills.json", "verdicts.json")]
+        print(count(*told))
     else:
         fill(options)
 
 
 def fill(options: argparse.Namespace) -> None:
+    if (options.out / "verdicts.json").exists():
+        raise SystemExit(f"{options.out} has verdicts already; take another folder.")
     gaps = [Gap(**one) for one in json.loads(options.gaps.read_text("utf-8"))]
     with own_engine():
         fills = {Path(model).name: ask(gaps, models.resolve(model)) for model in options.models}
+    letters = {gap.id: lettered(gap, fills) for gap in gaps}
+    verdicts = {gap.id: {letter: verdict(gap, one["text"]) for letter, one in letters[gap.id].items()} for gap in gaps}
     options.out.mkdir(parents=True, exist_ok=True)
-    verdicts = {model: {gap.id: verdict(gap, of[gap.id]["text"]) for gap in gaps} for model, of in fills.items()}
-    for name, value in (("fills.json", fills), ("verdicts.json", verdicts)):
+    for name, value in (("fills.json", letters), ("verdicts.json", verdicts)):
         (options.out / name).write_text(json.dumps(value, indent=1, ensure_ascii=False), encoding="utf-8")
-    (options.out / "fills.md").write_text(page(gaps, fills), encoding="utf-8")
+    (options.out / "fills.md").write_text(page(gaps, letters), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -645,16 +646,23 @@ def test_a_person_judges_what_is_neither_exact_nor_empty(judged: ModuleType) -> 
         "small": {gap.id: {"text": "second", "confidence": 0.4}},
         "coder": {gap.id: {"text": "first(1) ", "confidence": 0.9}},
     }
-    shown = judged.page([gap], fills)
+    letters = {gap.id: judged.lettered(gap, fills)}
+    assert letters == {gap.id: judged.lettered(gap, dict(reversed(fills.items())))}, "no letter stands for a model"
+    letter = {fill["text"]: letter for letter, fill in letters[gap.id].items()}
+    shown = judged.page([gap], letters)
     assert "x = ⟦ ⟧\ny = 2" in shown
-    assert "small, confidence 0.4:\n~~~~\nsecond" in shown
-    assert "coder, confidence 0.9, exact:" in shown
+    assert f"{letter['second']}:\n~~~~\nsecond" in shown
+    assert f"{letter['first(1) ']}, exact:" in shown
+    assert not re.search("small|coder|0\\.[49]", shown)
     assert judged.verdict(gap, " ") == "empty"
-    told = {model: {gap.id: judged.verdict(gap, of[gap.id]["text"])} for model, of in fills.items()}
-    with pytest.raises(SystemExit, match="1 verdicts are missing or unknown, the first of small at pypi:one/0"):
-        judged.count(told)
-    told["small"][gap.id] = "plausible"
-    assert judged.count(told).splitlines()[-2:] == [
-        "small      0       0      0          1        0      0",
+    told = {gap.id: {name: judged.verdict(gap, fill["text"]) for name, fill in letters[gap.id].items()}}
+    with pytest.raises(
+        SystemExit, match=f"1 verdicts are missing or unknown, the first of {gap.id} {letter['second']}"
+    ):
+        judged.count(letters, told)
+    told[gap.id][letter["second"]] = "plausible"
+    assert judged.count(letters, told).splitlines()[-3:] == [
         "coder      1       0      0          0        0      0",
+        "small      0       0      0          1        0      0",
+        "exact or useful: only coder 1, only small 0; +100.0% [-51.0%, +100.0%]",
     ]
