@@ -236,7 +236,7 @@ def test_lookup(cases: ModuleType, rows: ModuleType, prefix: str, suffix: str, e
 
 
 def test_every_row_has_its_completions(
-    cases: ModuleType, rows: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cases: ModuleType, rows: ModuleType, tiny: BlockLlama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row is a command from cases to completions; here one that answers in the wrong order."""
     asked: list[list[str]] = []
@@ -257,9 +257,12 @@ def test_every_row_has_its_completions(
     for row, _ in ours:
         assert [c.text for c in rows.complete(row, found, means, tmp_path)] == [f"{i}\nmore" for i in range(4)]
     assert [("--sampler" in command) for command in asked] == [sampled for _, sampled in ours]
+    cut = list[str]()
+    monkeypatch.setattr(rows, "_tokenizer", lambda weights: cut.append(weights.name) or tiny.tokenizer)
     for row in ("smollm2-q4", "qwen"):  # what they say is fitted into its line
         assert [c.text for c in rows.complete(row, found, means, tmp_path)] == ["0", "1", "2", "3"]
     assert [command[0] for command in asked[4:]] == ["node", "node"]
+    assert dict.fromkeys(cut) == dict.fromkeys((rows.SMOLLM2, rows.QWEN)), "each prefix is cut by the peer's pre-tokens"
 
 
 def test_what_a_row_or_group_lacks_is_said(quality: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,16 +10,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from caesura import models
 from caesura.commands.asking import gap
+from caesura.engine.gguf_file import GGUF
 from caesura.engine.healing import heal
 from caesura.engine.lookup import lookup as occurrences
 from caesura.engine.tokenizer import Tokenizer
-from caesura.models import SMALL, locate
 
 from infilling.cases import Case  # isort: skip  (beside this)
 from latency import CAESURA, HERE  # isort: skip
@@ -105,7 +105,7 @@ def complete(row: str, cases: Sequence[Case], means: Means, folder: Path) -> lis
     if row in TRIVIAL:
         return [TRIVIAL[row](case) for case in cases]
     asked, answered = folder / f"{label(row)}.cases.jsonl", folder / f"{label(row)}.jsonl"
-    question = _prompted if row in LLAMA else _question
+    question = partial(_prompted, weights=_weights(row, means)) if row in LLAMA else _question
     asked.write_text("".join(json.dumps(question(case)) + "\n" for case in cases), encoding="utf-8")
     answered.unlink(missing_ok=True)
     subprocess.run(command(row, asked, answered, means), check=True)
@@ -116,10 +116,8 @@ def complete(row: str, cases: Sequence[Case], means: Means, folder: Path) -> lis
 
 def command(row: str, asked: Path, answered: Path, means: Means) -> list[str]:
     if row in LLAMA:
-        weights, prompt = LLAMA[row]
-        script, folder = str(PEERS / "llamacpp.mjs"), means.peers
-        assert folder is not None, "a row is only asked for where its means are"
-        return ["node", script, str(asked), str(answered), str(folder / weights), prompt, str(folder)]
+        script, (_, prompt) = str(PEERS / "llamacpp.mjs"), LLAMA[row]
+        return ["node", script, str(asked), str(answered), str(_weights(row, means)), prompt, str(means.peers)]
     files = [str(asked), "--out", str(answered)]
     if row == "smollm2":
         return [sys.executable, str(PEERS / "smollm2.py"), "--model", str(means.base), *files]
@@ -127,19 +125,24 @@ def command(row: str, asked: Path, answered: Path, means: Means) -> list[str]:
     return [*CAESURA, "eval", "--model", means.model_of(row), "--deadline-ms", str(means.deadline_ms), *sampler, *files]
 
 
+def _weights(row: str, means: Means) -> Path:
+    assert means.peers is not None, "a row is only asked for where its means are"
+    return means.peers / LLAMA[row][0]
+
+
 def _question(case: Case) -> dict[str, str]:
     return {"id": case.id, "prefix": case.prefix, "suffix": case.suffix, "lang": case.lang, "kind": case.kind}
 
 
 @cache
-def _tokenizer() -> Tokenizer:
-    """Where a prefix is cut for the peers: by GPT-2's pre-tokens, of which those of Qwen are close enough."""
-    return Tokenizer(locate(SMALL) / "tokenizer.json")
+def _tokenizer(weights: Path) -> Tokenizer:
+    return GGUF(weights, "meta").tokenizer()
 
 
-def _prompted(case: Case) -> dict[str, str | int]:
+def _prompted(case: Case, weights: Path) -> dict[str, str | int]:
+    """The prefix is cut by the peer's own pre-tokens."""
     asked = _gap(case)
-    stable, rest = heal(_tokenizer(), asked.context.prefix)
+    stable, rest = heal(_tokenizer(weights), asked.context.prefix)
     told = {"id": case.id, "stable": stable, "rest": rest, "suffix": asked.context.suffix, "kind": case.kind}
     return {**told, "indent": len(asked.context.indent), "most": asked.hole.max_tokens}
 
