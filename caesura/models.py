@@ -52,18 +52,23 @@ def named(model: str) -> str:
     """The name or path of a model, where a word may stand for another. Raises NoModel where `default` has nothing to
     stand for."""
     if model == DEFAULT:
-        return _default()
+        if (name := default()) is None:
+            raise NoModel(none_installed())
+        return name
     if model == FORMER:
         _say_renamed()
         return SMALL
     return model
 
 
-def _default() -> str:
-    for name in PACKAGES:
-        if _installed(name):
-            return name
-    raise NoModel(f"No model is installed: {_advice(CODER)}.")
+def default() -> str | None:
+    """The name that `default` stands for now."""
+    return next(filter(_installed, PACKAGES), None)
+
+
+def none_installed() -> str:
+    """What to do where `default` stands for nothing, in a sentence."""
+    return f"No model is installed: {_advice(CODER)}."
 
 
 @functools.cache
@@ -126,6 +131,12 @@ def parts(file: Path) -> list[Path]:
     stem, total = file.name[: part.start()], part[2]
     found = (file.with_name(f"{stem}-{number:05}-of-{total}{GGUF}") for number in range(1, int(total) + 1))
     return [path for path in found if path.is_file()] or [file]
+
+
+def title(file: Path) -> str:
+    """What a GGUF file is called: without its number where it is part of a split one."""
+    part = _PART.search(file.name)
+    return file.name[: part.start()] if part else file.stem
 
 
 def resolve(model: str) -> str:

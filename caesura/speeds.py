@@ -1,5 +1,6 @@
 """How fast each model ran on this machine the last time that `caesura doctor` asked it, for `caesura models`."""
 
+import hashlib
 from pathlib import Path
 
 import msgspec
@@ -10,8 +11,8 @@ MOST = 64  # models that are remembered
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """Of one fill. `pass_ms`: milliseconds of a pass of the model, `fill_ms` of the whole; `memory_mb`: MiB of the
-    engine's processes behind it; `at`: the day."""
+    """Of one fill. `pass_ms`: milliseconds of a pass of the model, `fill_ms` of the whole; `memory_mb`: MiB that the
+    engine's processes use after it; `at`: the day."""
 
     at: str
     device: str
@@ -24,8 +25,18 @@ def file() -> Path:
     return paths.logs() / "speeds.json"
 
 
-def read() -> dict[str, Speed]:
-    """By models.identity; empty where nothing was measured or what is there cannot be read. Raises UnsafeFolder."""
+def of(identity: str) -> Speed | None:
+    """Of a model by models.identity. Raises UnsafeFolder."""
+    return _read().get(_key(identity))
+
+
+def _key(identity: str) -> str:
+    """Without the path that an identity may be."""
+    return hashlib.sha256(identity.encode()).hexdigest()[:32]
+
+
+def _read() -> dict[str, Speed]:
+    """Empty where nothing was measured or what is there cannot be read. Raises UnsafeFolder."""
     try:
         return msgspec.json.decode(paths.read(file()) or b"{}", type=dict[str, Speed])
     except msgspec.DecodeError:
@@ -34,6 +45,6 @@ def read() -> dict[str, Speed]:
 
 def record(identity: str, speed: Speed) -> None:
     """Raises OSError or UnsafeFolder."""
-    kept = {key: value for key, value in read().items() if key != identity} | {identity: speed}
+    kept = {key: value for key, value in _read().items() if key != _key(identity)} | {_key(identity): speed}
     newest = dict(list(kept.items())[-MOST:])
     paths.write(file(), msgspec.json.format(msgspec.json.encode(newest), indent=1))

@@ -121,7 +121,8 @@ def _manifest(folder: Path) -> dict[str, str]:
 
 def record(folder: Path, device: str = "auto") -> None:
     """Write the canary's answers of this model; a manifest beside it will vouch for them. Raises WeightsError."""
-    family(folder)
+    if family(folder) is causal:
+        raise WeightsError(f"The model {folder.name} has no canvas; only those have a canary.")
     model = models.load(str(folder), device)
     ids = [7919 * i % model.width for i in range(1, 2 * ROWS + 1)]
     inputs = {"prompt": ids[:ROWS], "canvas": ids[ROWS:]}
@@ -165,8 +166,6 @@ def _answers(model: Model, prompt: list[int], canvas: list[int]) -> dict[str, li
     kv = model.cache().lease(prompt)
     model.prefill(prompt, kv)
     positions = range(kv.length, kv.length + len(canvas))
-    if model.noise is None:
-        raise WeightsError(f"The model {model.name} has no canvas; only those have a canary.")
     first = model.denoise([Run(kv, canvas, positions)])
     second = model.denoise([Run(kv, canvas, positions, conditioning=model.condition(first))])
     best = torch.cat((first, second)).float().cpu().topk(2)

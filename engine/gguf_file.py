@@ -174,7 +174,7 @@ class GGUF:
                 ) from error
 
     def _config(self, names: Mapping[str, Any], factors: Any) -> dict[str, Any]:
-        architecture, first = self._architecture, "model.layers.0."
+        architecture = self._architecture
         starcoder = architecture == "starcoder2"
         hidden, heads = self._size("embedding_length"), self._size("attention.head_count")
         head = self._size("attention.key_length", hidden // heads)
@@ -194,10 +194,7 @@ class GGUF:
             "norm_epsilon" if starcoder else "rms_norm_eps": epsilon,
             "rope_theta": self._real("rope.freq_base", 10000.0),
             "max_position_embeddings": self._size("context_length"),
-            "vocab_size": int(names["model.embed_tokens.weight"].shape[-1]),
             "tie_word_embeddings": "lm_head.weight" not in names,
-            "attention_bias": f"{first}self_attn.q_proj.bias" in names,
-            "mlp_bias": f"{first}mlp.{'c_fc' if starcoder else 'up_proj'}.bias" in names,
         }
         scaling = self._scaling() if factors is None else self._llama3(factors, config)
         return {**config, "rope_scaling": scaling} if scaling else config

@@ -70,7 +70,9 @@ def prompt(
 def suffix_first(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
     """`[suffix] separator [neighbours][prefix]`, as training/examples.py has it."""
     if not model.separator:
-        raise Impossible(f"The model {model.name} has no separator for the prompt format suffix_first; try plain.")
+        raise Impossible(
+            f"The model {model.name} has no separator for the prompt format suffix_first; try fim or plain."
+        )
     after, beside, before = share(model, prefix, suffix, neighbours, len(model.start) + len(model.separator))
     return Prompt([*model.start, *after, *model.separator], beside + before, after)
 

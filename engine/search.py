@@ -119,7 +119,7 @@ class Search:
         self.tail, self.head = list(tail), list(head[: HEAD if width > 1 else 1])
         behind = b"".join(vocabulary.pieces[token] for token in head)
         self._crossing = vocabulary.crossing(behind, hole.one_line)
-        self._stops = torch.tensor([*self.head[:1], *sorted(vocabulary.ends)], dtype=torch.int64)
+        self._ending = torch.tensor([*self.head[:1], *sorted(vocabulary.ends)], dtype=torch.int64)
         self._across = torch.tensor([token for token, _ in self._crossing], dtype=torch.int64)
         self.root = Node(self.tail[-1] if self.tail else 0, None, 0.0, 0.0, hole.forced, "left_to_right", 0, hole.state)
         self.open: list[Node] = []  # known probability, not yet run
@@ -306,7 +306,7 @@ class Search:
             return
         if not is_text(raw):
             return
-        ends = self._stops if self.head else self.vocabulary.line_ends
+        ends = self._ending if self.head else self.vocabulary.line_ends
         if self.width == 1 and self.hole.one_line and ends[0] in self.vocabulary.line_ends:
             ends = self.vocabulary.line_ends  # whatever breaks the line: nothing else would be as likely
         together = logp[ends].logsumexp(0)

@@ -573,7 +573,7 @@ def test_doctor(run: Run, model: Path) -> None:
 @pytest.mark.usefixtures("other_engines")
 def test_doctor_records_how_fast_the_model_was(run: Run, model: Path) -> None:
     run("doctor", "--model", model)
-    speed = speeds.read()[models.identity(str(model))]
+    speed = speeds.of(models.identity(str(model)))
     assert (speed.device, speed.pass_ms, speed.fill_ms) == ("fake", 2.0, 12.1)
     assert speed.memory_mb > 1
 

@@ -53,7 +53,7 @@ eslint-plugin-package-json@0.18.0 globals@15.13.0 knip@5.39.4 promptfoo@0.100.3 
 @playwright/test@1.49.1
 """.split()
 
-SIZES = range(200, 5_000_001)  # bytes of a file that is read: what was cut out of a large old one is not new
+SIZES = range(200, 5_000_001)  # bytes of a file that is read: a piece of a large old one is not new text
 FILE_CHARACTERS = 40_000  # of a file that gaps are cut into: a whole file lies in every case
 OF_A_FILE = 4  # cases of a group
 ROWS_OF_A_FILE = 8  # of tables: few files have a new one

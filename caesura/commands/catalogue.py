@@ -39,24 +39,17 @@ def listing(options: argparse.Namespace) -> None:
     found = list(_entries())
     if options.json:
         print_json({"models": found})
-    elif not any(one.default for one in found):
-        print(_no_default())
-    for line in _table([_row(one) for one in found]) if found and not options.json else ():
-        print(line)
-
-
-def _no_default() -> str:
-    try:
-        return models.named(models.DEFAULT)
-    except models.NoModel as error:
-        return str(error)
+        return
+    if models.default() is None:
+        print(models.none_installed())
+    if found:
+        print(*_table([_row(one) for one in found]), sep="\n")
 
 
 def _entries() -> Iterator[Entry]:
-    names, measured = models.names(), speeds.read()
-    default = next((name for name in names if name in models.PACKAGES), None)
-    for name in names:
-        path, speed = models.locate(name), measured.get(models.identity(name))
+    default = models.default()
+    for name in models.names():
+        path, speed = models.locate(name), speeds.of(models.identity(name))
         about = _manifest(path)
         yield Entry(
             name=name,
@@ -119,7 +112,7 @@ def add(options: argparse.Namespace) -> None:
 
 def _called(path: Path) -> str:
     """The name of a model after its file or folder. Raises CommandFailed."""
-    name = re.sub(r"-\d{5}-of-\d{5}$", "", path.stem) if path.is_file() else path.name
+    name = models.title(path) if path.is_file() else path.name
     if not re.fullmatch(r"[\w.-]{1,64}", name):
         raise CommandFailed(f"{name!r} cannot be the name of a model; choose one with --name.")
     return name
@@ -135,7 +128,7 @@ def _link(source: Path, target: Path, copy: Callable[[Path, Path], object]) -> N
 
 def show(options: argparse.Namespace) -> None:
     folder = models.locate(options.name)
-    about: dict[str, object] = {"file" if folder.is_file() else "folder": str(folder)}
+    about = _place(folder)
     about["size"] = sum(file.stat().st_size for file in models.files(folder))
     if _hashed(folder):
         models.manifest(folder)
@@ -152,6 +145,10 @@ def show(options: argparse.Namespace) -> None:
             print(f"{key}: {_short(value)}")
 
 
+def _place(path: Path) -> dict[str, object]:
+    return {"file" if path.is_file() else "folder": str(path)}
+
+
 def _short(value: object) -> str:
     """A value in a line: of lists and objects, which `--json` has in full, how much is in them."""
     if isinstance(value, Mapping) and all(isinstance(part, str) for part in value.values()):
@@ -165,7 +162,7 @@ def _short(value: object) -> str:
 
 def verify(options: argparse.Namespace) -> None:
     folder = models.locate(options.name)
-    about: dict[str, object] = {"folder": str(folder)}
+    about = _place(folder)
     found, damaged = ["no manifest: hashes not checked"], list[str]()
     if _hashed(folder):
         files, damaged = len(models.manifest(folder).files), models.damaged(folder)

@@ -477,8 +477,8 @@ def expect(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> 
 def load(folder: Path, config: dict[str, Any], device: str, context: int | None) -> BlockLlama:
     """Read a model folder of our own stored form. Raises WeightsError or TokenizerError."""
     weights.verify(folder)
-    del device  # a model this small is faster on the CPU than a transfer to anything else
-    del context  # it was trained on what it takes
+    del device  # the stored form is made for a CPU's int8 kernels; elsewhere take the published checkpoint
+    del context  # what its prompt and its canvas are made for
     torch.set_num_threads(1)  # barriers cost canvases and chunks of context more than a second thread gains
     shape = Config.read(config)
     tokenizer = Tokenizer(folder / "tokenizer.json")

@@ -21,6 +21,7 @@ from caesura.engine.prompts import FIM, SEPARATORS, fim_tokens
 from caesura.engine.tokenizer import Tokenizer
 from caesura.engine.weights import WeightsError
 from caesura.kernels import int8
+from caesura.models import title
 
 ACTIVATIONS = {"llama": "silu", "qwen2": "silu", "qwen3": "silu", "starcoder2": "gelu_pytorch_tanh"}  # by model_type
 CONTEXT = 768  # tokens, unless the user asks for others
@@ -150,7 +151,7 @@ def load_gguf(path: Path, device: str, context: int | None) -> BlockLlama:
     file = GGUF(path, device)
     tokenizer = file.tokenizer()
     ends = [tokenizer.find(name) for role, name in file.roles.items() if role in ("eos", "eot", "eom")]
-    return of(path.stem, {**file.config, "eos_token_id": ends}, tokenizer, file.tensors, device, context)
+    return of(title(path), {**file.config, "eos_token_id": ends}, tokenizer, file.tensors, device, context)
 
 
 def of(
