@@ -2,8 +2,9 @@
 
 On disk a matrix `x` of [N, K] is one of: `x` (float16/bfloat16/float32); `x.q8` int8 [N, K] with `x.scale` float16
 [N, K/32]; `x.q4` uint8 [N, K/2] (even column in the low nibble) with `x.scale` and `x.min` float16 [N, K/32], value =
-scale * q + min; `x.k4` likewise, 4.5 bits a weight: `x.scale` and `x.min` uint8 [N, K/32] count 255ths of the row's
-`x.unit` float16 [N, 2], value = scale * unit0 / 255 * q - min * unit1 / 255. A base is one file or several.
+scale * q + min; `x.k4` likewise, 4.5 bits a weight: `x.scale` and `x.min` uint8 [N, K/32] are shares of
+the row's largest, `x.unit` float16 [N, 2], in steps of 1/255: value = scale * unit0 / 255 * q - min * unit1 / 255. A
+base is one file or several.
 """
 
 import hashlib
