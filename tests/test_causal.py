@@ -118,7 +118,9 @@ def test_a_gguf_file_computes_what_transformers_makes_of_its_weights(tmp_path: P
     path, ids = tmp_path / "m.gguf", list(range(20, 80))
     weights = test_gguf.write(path, architecture, F32, change=enough, vocabulary=(QWEN, "qwen2"))
     file = GGUF(path)
-    reference = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**file.config))
+    rows = len(weights["model.embed_tokens.weight"])
+    config = transformers.AutoConfig.for_model(**file.config, vocab_size=rows)
+    reference = transformers.AutoModelForCausalLM.from_config(config)
     reference.load_state_dict(weights, strict=False)
     reference.tie_weights()
     with torch.inference_mode():

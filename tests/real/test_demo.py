@@ -265,7 +265,7 @@ def test_another_seed_may_draw_another_answer(show: Callable[..., Page]) -> None
     texts = set()
     for seed in ("0", "1", "2", "3"):
         page.fill("#seed", seed)
-        fill(page, 2)
+        fill(page, 2, WORDS.name)  # a body, of which the model is not sure
         at_the_end(page)
         texts.add(gap_text(page, "left_to_right"))
     assert len(texts) > 1

@@ -708,7 +708,7 @@ def test_the_builtin_view_asks_at_once_if_it_may(real: Open) -> None:
 
 
 def test_holes_and_another(real: Open) -> None:
-    area = real("def area(width, height):\n    return <FILL>\n\n\ndef double(number):\n    return <FILL>\n")
+    area = real("def area(width, height):\n    return <FILL>\n\n\ndef greet(name):\n    print(<FILL>)\n")
     before = area.vim.lines
     area.vim.command("Caesura holes")
     area.vim.wait(lambda: "<FILL>" not in "".join(area.vim.lines), "the holes to be filled")
