@@ -507,7 +507,7 @@ def measure(model: str, keystrokes: int, seed: int, peers: Path | None) -> Repor
         starts = server_starts(STARTS), engine_starts(model, ENGINE_STARTS)
         beside = None
         if peers:
-            beside = Beside(stack.enter_context(Peer(peers)), _tokenizer(model))
+            beside = Beside(stack.enter_context(Peer(peers, model)), _tokenizer(model))
         seen, mib = typing(model, keystrokes, seed, beside)
     report |= {"part_ms": PART_MS, "keys": KEYS, "seed": seed, "files": list(FILES)}
     report["ms"] = {

@@ -6,13 +6,17 @@ Its folder, PEERS, is set up as README.md says.
 import contextlib
 import json
 import subprocess
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from caesura import models
+
 SCRIPT = Path(__file__).resolve().parent / "peers" / "llamacpp_typing.mjs"
-SMOLLM2 = "smollm2-135m-q4_0.gguf"
-CHARACTERS = 2000  # before the cursor: some 650 tokens of SmolLM2, where our model sees 768 of both sides
+SMOLLM2, QWEN = "smollm2-135m-q4_0.gguf", "qwen2.5-coder-0.5b-q4_0.gguf"
+WEIGHTS = {models.CODER: QWEN, models.SMALL: SMOLLM2}  # what ours are made of
+CHARACTERS = 2000  # before the cursor: some 650 tokens, where our model sees 768 of both sides
 THREADS = 2  # as a step of our engine has
 
 
@@ -26,13 +30,17 @@ class Line(NamedTuple):
 
 
 class Peer:
-    """SmolLM2-135M at Q4_0, greedy, without a suffix. It keeps the context of the line before."""
+    """The weights that our `model` is made of, at Q4_0; greedy, without a suffix. It keeps the context of the line
+    before. Exits where `model` is neither coder nor small."""
 
-    def __init__(self, folder: Path) -> None:
-        command = ["node", str(SCRIPT), str(folder / SMOLLM2), str(folder), str(THREADS)]
+    def __init__(self, folder: Path, model: str) -> None:
+        weights = WEIGHTS.get(models.named(model))
+        if weights is None:
+            sys.exit(f"--vs has no weights to compare {model} with; it compares {' and '.join(WEIGHTS)}.")
+        command = ["node", str(SCRIPT), str(folder / weights), str(folder), str(THREADS)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         package = folder / "node_modules" / "node-llama-cpp" / "package.json"
-        self.name = f"SmolLM2-135M Q4_0, node-llama-cpp {json.loads(package.read_text('utf-8'))['version']}"
+        self.name = f"{weights}, node-llama-cpp {json.loads(package.read_text('utf-8'))['version']}"
 
     def __repr__(self) -> str:
         return f"<Peer {self.name}, process {self.pid}>"

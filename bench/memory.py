@@ -50,7 +50,7 @@ def moments(model: str, seed: int, peer: Peer | None) -> Iterator[tuple[str, Rep
 def measure(model: str, seed: int, peers: Path | None) -> Report:
     with own_engine(), contextlib.ExitStack() as stack:
         engine_starts(model, 1)
-        peer = stack.enter_context(Peer(peers)) if peers else None
+        peer = stack.enter_context(Peer(peers, model)) if peers else None
         return {"bench": "memory", **conditions(model), "seed": seed, "mib": dict(moments(model, seed, peer))}
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from caesura import models
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.noise import Uniform
 from caesura.engine.scheduler import Scheduler
@@ -379,7 +380,7 @@ def test_a_peer_is_asked_for_the_text_that_ours_was_asked_for(
 ) -> None:
     """The text before the cursor begins where it did, so that the peer finds it read; it may write as much."""
     place = latency.Place("x.py", "a\n" * 2000 + "name = \n", 2000, 7, "value + 1")
-    with latency.Peer(peers) as peer:
+    with latency.Peer(peers, models.CODER) as peer:
         assert "3.2.1" in peer.name
         beside = latency.Beside(peer, tiny.tokenizer)
         pairs = [*beside.key(place, 8, "alue", 20.0, warm=False), *beside.key(place, 9, "lue", 10.0, warm=True)]
@@ -398,7 +399,7 @@ def test_a_peer_is_asked_for_the_text_that_ours_was_asked_for(
 
 def test_a_peer_that_has_ended_is_a_sentence(latency: ModuleType, peers: Path) -> None:
     (peers / "node").write_text("#!/bin/sh\nexit 1\n")
-    with latency.Peer(peers) as peer, pytest.raises(RuntimeError, match="The peer has ended"):
+    with latency.Peer(peers, models.CODER) as peer, pytest.raises(RuntimeError, match="The peer has ended"):
         peer.fill("a", 1, warm=False)
 
 

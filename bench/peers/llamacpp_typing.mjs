@@ -15,7 +15,7 @@ const found = createRequire(path.join(path.resolve(folder), "x.js")).resolve("no
 const { getLlama } = await import(pathToFileURL(found));
 
 const CONTEXT = 768; // tokens, as our model sees
-const START = "<|im_start|>"; // before SmolLM2's prefix: see smollm2.py
+const START = "<|im_start|>"; // before SmolLM2's prefix: see smollm2.py; Qwen has it too
 
 const llama = await getLlama({ gpu: false, build: "never", maxThreads: +threads, logLevel: "error" });
 const model = await llama.loadModel({ modelPath: gguf });
