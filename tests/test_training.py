@@ -82,10 +82,9 @@ def batch(tokenizer, step=0, mix=examples.PLAIN, contexts=2):
     return batches.Batches(TEXTS, tokenizer, separator, (MASK, NULL), contexts, mix, "test")[step]
 
 
-def network(model, trains="canvas", *, device="cpu", compiled=False):
+def network(model, trains="canvas", **options):
     torch.manual_seed(0)
-    base = weights.Stored(model / "base.safetensors")
-    return net.Net(Config.read(TINY), base, trains, device=device, compiled=compiled)
+    return net.Net(Config.read(TINY), weights.Stored(model / "base.safetensors"), trains, **options)
 
 
 def run(model, corpus, folder, *options):
@@ -213,12 +212,25 @@ def test_packs_give_the_texts_back(corpus, tokenizer, tmp_path):
 # ---- the network
 
 
+@pytest.fixture(scope="module")
+def biased(model, tmp_path_factory):
+    """The same model with biases, as Qwen's."""
+    folder = Path(shutil.copytree(model, tmp_path_factory.mktemp("biased") / "model"))
+    sizes = Config.read(TINY).shape("qkv")[:1]
+    biases = {f"layers.{number}.qkv_bias": torch.randn(sizes) * 0.5 for number in range(TINY["num_layers"])}
+    save_file({**load_file(folder / "base.safetensors"), **biases}, folder / "base.safetensors")
+    weights.write_manifest(folder, {"name": "biased"})
+    return folder
+
+
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("trains", ["canvas", "all"])
-def test_logits_are_the_runtimes(model, tokenizer, tmp_path, trains, device):
+@pytest.mark.parametrize(
+    ("trains", "made_of", "first"), [("canvas", "model", 0), ("canvas", "biased", 1), ("all", "model", 0)]
+)
+def test_logits_are_the_runtimes(request, tokenizer, tmp_path, trains, made_of, first, device):
     """bfloat16 training forward against the int8 runtime, both paths, the adapter or the whole model exported."""
-    full = trains == "all"
-    made = network(model, trains, device=device)
+    model, full = request.getfixturevalue(made_of), trains == "all"
+    made = network(model, trains, first=first, device=device)
     generator = torch.Generator().manual_seed(1)
     for name, p in made.trained.items():
         noise = torch.randn(p.shape, generator=generator).to(device)
@@ -287,10 +299,10 @@ def test_exports_round_to_their_form(model, tmp_path, trains):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("trains", ["canvas", "all"])
-def test_losses_fall_on_one_batch(model, tokenizer, trains, device):
+@pytest.mark.parametrize(("trains", "first"), [("canvas", 0), ("canvas", 1), ("all", 0)])
+def test_losses_fall_on_one_batch(model, tokenizer, trains, first, device):
     full = trains == "all"
-    made = network(model, trains, device=device)
+    made = network(model, trains, first=first, device=device)
     mix = train.FULL if full else examples.PLAIN
     data = {n: t.to(device) for n, t in batch(tokenizer, mix=mix, contexts=1).items()}
     optimizer = torch.optim.AdamW(made.trained.values(), lr=1e-2, fused=True)

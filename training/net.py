@@ -32,11 +32,12 @@ def fastest(device: str) -> torch.dtype:
 
 
 class Matrix(NamedTuple):
-    """[N, K] weights, and the factors of a low-rank update where there is one."""
+    """[N, K] weights; the factors of a low-rank update, and the bias [N], where there are any."""
 
     weight: Tensor
     a: Tensor | None = None
     b: Tensor | None = None
+    bias: Tensor | None = None
 
 
 class Layer(NamedTuple):
@@ -49,7 +50,7 @@ class Layer(NamedTuple):
 
 
 def project(x: Tensor, matrix: Matrix) -> Tensor:
-    out = linear(x, matrix.weight.to(x.dtype))
+    out = linear(x, matrix.weight.to(x.dtype), None if matrix.bias is None else matrix.bias.to(x.dtype))
     if matrix.a is None or matrix.b is None:
         return out
     return out + linear(linear(x, matrix.a.to(x.dtype)), matrix.b.to(x.dtype))
@@ -72,7 +73,8 @@ def after(x: Tensor, seen: Tensor, out: Matrix, norm: Tensor, gate_up: Matrix, d
 
 
 class Net:
-    """`trained` are the parameters, `base` what stays as it is."""
+    """`trained` are the parameters, `base` what stays as it is. An update begins at layer `first`: the layers below are
+    the base's, and nothing is carried back through them."""
 
     def __init__(
         self,
@@ -80,14 +82,15 @@ class Net:
         base: Mapping[str, Tensor],
         trains: Trains,
         *,
+        first: int = 0,
         device: str = "cpu",
         compiled: bool = False,
     ) -> None:
-        self.config, self.trains, self.dtype = config, trains, fastest(device)
+        self.config, self.trains, self.first, self.dtype = config, trains, first, fastest(device)
         trained = {}
         if trains != "context":
             trained["special"] = base["embed"].mean(0, keepdim=True).repeat(len(SPECIALS), 1)
-        for i in range(config.num_layers):
+        for i in range(first, config.num_layers):
             for matrix in () if trains == "all" else MATRICES:
                 n, k = config.shape(matrix)
                 trained[f"layers.{i}.{matrix}.a"] = torch.randn(RANK, k) / math.sqrt(k)
@@ -110,25 +113,19 @@ class Net:
         """Whether that path is trained."""
         return self.trains in ("all", "canvas" if canvas else "context")
 
-    def matrix(self, name: str, *, canvas: bool) -> Matrix:
-        if self.trains == "all":
-            return Matrix(self.trained[name])
-        if not self.moves(canvas=canvas):
-            return Matrix(self.base[name])
-        return Matrix(self.base[name], self.trained[f"{name}.a"], self.trained[f"{name}.b"])
+    def matrix(self, name: str, *, moves: bool) -> Matrix:
+        weights = self.trained if self.trains == "all" else self.base
+        found = Matrix(weights[name], bias=weights.get(f"{name}_bias"))
+        if self.trains == "all" or not moves:
+            return found
+        return found._replace(a=self.trained[f"{name}.a"], b=self.trained[f"{name}.b"])
 
     def layer(self, number: int, *, canvas: bool) -> Layer:
         """One layer of the canvas path or of the context path."""
-        norms = self.trained if self.moves(canvas=canvas) else self.base
-        stem = f"layers.{number}"
-        return Layer(
-            norms[f"{stem}.attn_norm"],
-            self.matrix(f"{stem}.qkv", canvas=canvas),
-            self.matrix(f"{stem}.out", canvas=canvas),
-            norms[f"{stem}.mlp_norm"],
-            self.matrix(f"{stem}.gate_up", canvas=canvas),
-            self.matrix(f"{stem}.down", canvas=canvas),
-        )
+        moves, stem = self.moves(canvas=canvas) and number >= self.first, f"layers.{number}"
+        norms = self.trained if moves else self.base
+        qkv, out, gate_up, down = (self.matrix(f"{stem}.{name}", moves=moves) for name in MATRICES)
+        return Layer(norms[f"{stem}.attn_norm"], qkv, out, norms[f"{stem}.mlp_norm"], gate_up, down)
 
     def table(self) -> Tensor:
         """Embedding and head, [vocabulary + specials, hidden]; without specials where only the context is trained."""
@@ -140,10 +137,12 @@ class Net:
         """All layers over rows [..., hidden] at positions [...]; `attend` owns masks and KV. Returns normed rows."""
         cos, sin = (table[positions] for table in self.turn)
         eps = self.config.rms_norm_eps
+        learns = torch.is_grad_enabled()
         for number in range(self.config.num_layers):
             layer = self.layer(number, canvas=canvas)
-            q, k, v = self.before(x, layer.attn_norm, layer.qkv, cos, sin, self.config)
-            x = self.after(x, attend(number, q, k, v), layer.out, layer.mlp_norm, layer.gate_up, layer.down, eps)
+            with torch.set_grad_enabled(learns and number >= self.first):
+                q, k, v = self.before(x, layer.attn_norm, layer.qkv, cos, sin, self.config)
+                x = self.after(x, attend(number, q, k, v), layer.out, layer.mlp_norm, layer.gate_up, layer.down, eps)
         norm = (self.trained if self.moves(canvas=canvas) else self.base)["norm"]
         return rms_norm(x, norm.shape, norm.to(x.dtype), eps)
 

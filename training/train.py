@@ -1,4 +1,4 @@
-"""Train the model `small`: an update of its context path by gaps read left to right, an update of its canvas path by
+"""Train `small` or `coder`: an update of its context path by gaps read left to right, an update of its canvas path by
 canvases over the frozen rest (CPU), or every weight by canvases (GPU).
 
     python training/train.py --model FOLDER --corpus FOLDER --run FOLDER [--trains context|canvas|all] [--minutes N]
@@ -154,7 +154,7 @@ def restore(run: Path, net: Net, optimizer: torch.optim.Optimizer) -> Progress:
 
 def stood_on(model: Path, trains: Trains) -> Mapping[str, Tensor]:
     """The weights that a run begins from or leaves as they are. An update of the context path is over the bare base."""
-    return weights.Stored(model / "base.safetensors") if trains == "context" else base_of(model)
+    return weights.Stored(*weights.bases(model)) if trains == "context" else base_of(model)
 
 
 def begin(model: Path, net: Net) -> None:
@@ -189,7 +189,8 @@ def task_of(arguments: argparse.Namespace) -> Task:
     config, trains = Config.read(raw), arguments.trains
     tokenizer = Tokenizer(arguments.model / "tokenizer.json")
     separator = [tokenizer.special(raw["separator"])]
-    net = Net(config, stood_on(arguments.model, trains), trains, device=arguments.device, compiled=arguments.compile)
+    base, first = stood_on(arguments.model, trains), arguments.first
+    net = Net(config, base, trains, first=first, device=arguments.device, compiled=arguments.compile)
     begin(arguments.model, net)
     learnt, held = (texts(arguments.corpus, split, tokenizer) for split in ("shard", "heldout"))
     size, seed = arguments.contexts, str(arguments.seed)
@@ -277,7 +278,7 @@ class Trainer:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="folder with base.safetensors")
+    parser.add_argument("--model", type=Path, required=True, help="folder with its base")
     parser.add_argument("--corpus", type=Path, required=True, help="folder of shards or of packs")
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=60, help="of this command")
@@ -287,6 +288,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--save-s", type=float, default=300)
     parser.add_argument("--log-s", type=float, default=60)
     parser.add_argument("--trains", choices=get_args(Trains), default="canvas", help="of the weights")
+    parser.add_argument("--first", type=int, default=0, help="layer from which on the update is; those below are cheap")
     parser.add_argument("--teacher", type=Path, help="folder of a model of the same vocabulary to learn canvases from")
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
