@@ -7,7 +7,7 @@
 `collect` takes the gaps out of the newest releases of the packages below, only where they differ from the last
 release before 2025 (training/heldout.py says how), by a seed that is fixed before anybody has seen a fill. `ask` runs
 `caesura fill` at each of them, in a copy of the file without the gap, and writes three files. `fills.md` shows
-before, wanted and the different fills by letter; whose they are stands in `fills.json` alone. In `verdicts.json`
+before, wanted and the different fills by letter; only `fills.json` says which model wrote which. In `verdicts.json`
 exact and empty are filled in, the others are for a person: one of VERDICTS. `count` makes the table of it, and
 compares every two models.
 """

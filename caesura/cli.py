@@ -90,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("file", nargs="?", metavar="FILE", help="a text to fill, besides the examples; never written")
     demo.add_argument("--port", type=_port, default=0, metavar="N", help="default: one that is free")
     demo.add_argument("--no-browser", action="store_true", help="only print the address")
+    _model(demo)
     demo.set_defaults(run="demo:run")
 
     engine = add("engine", help="start the engine that all editors share")

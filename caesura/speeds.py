@@ -31,7 +31,7 @@ def of(identity: str) -> Speed | None:
 
 
 def _key(identity: str) -> str:
-    """Without the path that an identity may be."""
+    """A hash: an identity may be a path, which does not belong in this file."""
     return hashlib.sha256(identity.encode()).hexdigest()[:32]
 
 

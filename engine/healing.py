@@ -31,8 +31,8 @@ def _last_run(window: str) -> int:
 
 
 def _last_pretoken(tokenizer: Tokenizer, window: str) -> int:
-    """The last start of a pre-token that no text behind the window moves, nor any start before it, and that also
-    stands where the text ends there.
+    """The last start of a pre-token that stays where it is, with all before it, whatever text follows the window, and
+    also where the text ends there.
 
     Byte-level BPE never merges across pre-tokens, so cutting there is safe.
     """

@@ -12,7 +12,7 @@ from caesura.engine import canary, models, weights, worker
 from caesura.engine.models import ModelError, _llama_layer, block_llama
 from caesura.engine.models._llama_layer import Shape, Span, attention
 from caesura.kernels import int8
-from caesura.models import SMALL, locate
+from caesura.models import CODER, SMALL, locate
 
 from . import tiny
 
@@ -46,20 +46,22 @@ def test_a_kernel_that_computes_something_else_is_refused_in_a_sentence(
     assert len(str(refused.value)) <= 256
 
 
-@pytest.mark.parametrize("keys", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("packed", [True, False])
-def test_the_shipped_model_is_itself_on_cpus_of_every_kind(
-    keys: torch.dtype, packed: bool, monkeypatch: pytest.MonkeyPatch
+KINDS = [(SMALL, keys, packed) for keys in (torch.float32, torch.bfloat16) for packed in (True, False)]
+
+
+@pytest.mark.parametrize(("name", "keys", "packed"), [*KINDS, (CODER, torch.bfloat16, False)])
+def test_a_shipped_model_is_itself_on_cpus_of_every_kind(
+    name: str, keys: torch.dtype, packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With and without AVX512-BF16, for keys and values, and the int8 kernels."""
-    assert "canary" in json.loads((locate(SMALL) / "manifest.json").read_text())
+    assert "canary" in json.loads((locate(name) / "manifest.json").read_text())
     monkeypatch.setattr(block_llama, "attended", lambda: keys)
     if not packed:
         monkeypatch.setattr(int8, "available", lambda: False)
         monkeypatch.setattr(int8, "product", int8._dense)
         monkeypatch.setattr(_llama_layer, "product", int8._dense)
         monkeypatch.setattr(_llama_layer, "layer", _llama_layer.written)
-    assert worker._load(SMALL, "cpu").device == "cpu"
+    assert worker._load(name, "cpu").device == "cpu"
 
 
 def test_a_model_that_says_something_else_than_it_said_is_refused(tiny_folder: Path, tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def bearer(secret: str) -> dict[str, str]:
 @pytest.fixture
 async def demo() -> AsyncIterator[Demo]:
     engine = FakeEngine()
-    app = App(engine, examples(), LSP)  # type: ignore[arg-type]
+    app = App(engine, examples(), lsp=LSP)  # type: ignore[arg-type]
     async with listening(0, app.answer) as guard:
         yield Demo(guard, engine, app)
 
@@ -503,7 +503,7 @@ def runs(pid: int) -> bool:
 async def test_ending_the_demo_ends_what_its_pages_run_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
     engine = FakeEngine()
     engine.endless = True
-    app = App(engine, examples(), LSP)  # type: ignore[arg-type]
+    app = App(engine, examples(), lsp=LSP)  # type: ignore[arg-type]
     async with AsyncExitStack() as pages:
         async with listening(0, app.answer) as guard:
             demo = Demo(guard, engine, app)

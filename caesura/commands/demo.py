@@ -18,4 +18,4 @@ def run(options: argparse.Namespace) -> None:
             raise CommandFailed(f"{options.file} is longer than the {MAX_TEXT:,} characters that the demo takes.")
         name = os.fsencode(source.path.name).decode(errors="replace")
         own.append(Document.marked(name, source.text))
-    asyncio.run(serve(examples(own), options.port, browser=not options.no_browser))
+    asyncio.run(serve(examples(own), options.port, options.model, options.device, browser=not options.no_browser))

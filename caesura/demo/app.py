@@ -9,10 +9,11 @@ import signal
 import sys
 import threading
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path, PurePath
+from types import MappingProxyType
 
 import msgspec
 
@@ -60,11 +61,17 @@ def examples(own: Sequence[Document] = ()) -> list[Document]:
 
 
 class App:
-    """`lsp` is the command of a language server."""
+    """`lsp` is the command of a language server, `settings` are what it is told besides ours."""
 
-    def __init__(self, engine: Engine, documents: Sequence[Document], lsp: Sequence[str] = COMMAND) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        documents: Sequence[Document],
+        settings: Mapping[str, str] = MappingProxyType({}),
+        lsp: Sequence[str] = COMMAND,
+    ) -> None:
         self.sessions: dict[str, Session] = {}
-        self._engine, self._lsp = engine, lsp
+        self._engine, self._settings, self._lsp = engine, {**SETTINGS, **settings}, lsp
         self._pages = asyncio.Semaphore(MAX_PAGES)
         self._files = files()
         self._documents = Response(msgspec.json.encode(list(documents)))
@@ -91,7 +98,7 @@ class App:
         if self._pages.locked():
             yield fills.Failed(f"The demo is open {MAX_PAGES} times already; close another of its pages and reload.")
             return
-        async with self._pages, Session.started(self._lsp, SETTINGS) as session:
+        async with self._pages, Session.started(self._lsp, self._settings) as session:
             name = secrets.token_hex(16)
             self.sessions[name] = session
             try:
@@ -132,15 +139,16 @@ def files() -> dict[str, Response]:
     return found | {"/": found["/index.html"]}
 
 
-async def serve(documents: Sequence[Document], port: int, *, browser: bool) -> None:
-    """Serve the page until somebody ends us."""
+async def serve(documents: Sequence[Document], port: int, model: str, device: str, *, browser: bool) -> None:
+    """Serve the page until somebody ends us. Its ghost text and its fills come from one engine."""
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C interrupts us
             asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    engine = Engine(client="demo")
+    engine = Engine(client="demo", model=model, device=device)
+    app = App(engine, documents, {"model": model, "device": device})
     try:
-        async with listening(port, App(engine, documents).answer) as guard:
+        async with listening(port, app.answer) as guard:
             print(f"The demo is at {guard.address}\nCtrl-C ends it.", flush=True)
             if browser and _has_screen():  # in a thread that nobody waits for: some browsers are slow to start
                 threading.Thread(target=webbrowser.open, args=(guard.address_once,), daemon=True).start()

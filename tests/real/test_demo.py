@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,16 +34,22 @@ CANCELED = "Canceled"  # what Monaco throws where a later key has made its own w
 STACK, WORDS, _ = examples()
 
 
-@pytest.fixture(scope="module")
-def address(runtime: Path, warm: None) -> Iterator[str]:
-    """Of a demo that runs."""
-    process = subprocess.Popen([*CAESURA, "demo", "--no-browser"], stdout=subprocess.PIPE, text=True)
+@contextmanager
+def demo(*options: str) -> Iterator[str]:
+    """The address of a demo that runs."""
+    process = subprocess.Popen([*CAESURA, "demo", "--no-browser", *options], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         yield process.stdout.readline().split()[-1]
     finally:
         process.terminate()
         process.wait(READY_MS / 1000)
+
+
+@pytest.fixture(scope="module")
+def address(runtime: Path, warm: None) -> Iterator[str]:
+    with demo() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -101,13 +108,14 @@ def gap_text(page: Page, run: str) -> str:
     return "".join(token.text_content() or "" for token in page.query_selector_all(f"#{run} .token"))
 
 
-def answered(tmp_path: Path, document: Any, gap: int, sampler: str) -> dict[str, Any]:
+def answered(tmp_path: Path, document: Any, gap: int, sampler: str, model: str = "default") -> dict[str, Any]:
     """What the command line answers for the same gap."""
     source = tmp_path / document.name
     source.write_text(document.text)
     before = document.text[: document.gaps[gap - 1]]
     place = f"{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
-    command = [*CAESURA, "fill", str(source), "--at", place, "--sampler", sampler, "--json", "--deadline-ms", "60000"]
+    command = [*CAESURA, "fill", str(source), "--at", place, "--json", "--deadline-ms", "60000"]
+    command += ["--sampler", sampler, "--model", model]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=READY_MS / 1000, check=False)
     return dict(json.loads(ran.stdout))
 
@@ -169,6 +177,21 @@ def test_both_runs_end_with_what_the_engine_answers(show: Callable[..., Page], t
         said = f"{tokens} tokens in {steps} forwards, {tokens / steps:.1f} each"
         assert page.inner_text(f"#{run} .figures").startswith(said)
         assert re.fullmatch(r"\d+ ms", page.inner_text(f"#{run} .clock"))
+
+
+def test_the_canvas_of_small_fills_alone(browser: Browser, tmp_path: Path) -> None:
+    with demo("--model", "small") as address:
+        page = browser.new_page(reduced_motion="reduce")
+        page.set_default_timeout(READY_MS)
+        page.goto(address)
+        page.wait_for_selector("#engine[data-state=ready]")
+        page.select_option("#sampler", "threshold")
+        fill(page, 1, WORDS.name)
+        at_the_end(page)
+        expected = answered(tmp_path, WORDS, 1, "threshold", "small")
+        assert gap_text(page, "diffusion") == expected["holes"][0]["text"]
+        assert expected["tokens"]["canvas"]
+        page.close()
 
 
 def test_a_model_without_a_canvas_says_so(show: Callable[..., Page]) -> None:
