@@ -17,9 +17,10 @@ from caesura.models import MANIFEST
 TEXT = "def total(numbers):\n    result = 0\n    for number in numbers:\n        result += number\n    return result\n"
 CONTEXT = 12  # tokens of the text that are read
 ROWS = 12  # of the canvas after them: its tail from the text, then slots; without a canvas, the text backwards
-# Nats by which the middle row's probability may differ. Of `small` it is 0.11 at most (of `coder` 0.07) between CPUs with
-# and without AVX512, bfloat16 attention and int8 kernels; 0.96 without positions, 2.2 and 8.6 where every product has noise
-# of a tenth and of three tenths, 11.8 without attention. A single row may differ by 1 on a CPU that is right.
+# Nats by which the middle row's probability may differ. Between CPUs with and without AVX512, bfloat16 attention and
+# int8 kernels it is 0.11 at most for `small`, 0.07 for `coder`; of `small` 0.96 without positions, 2.2 and 8.6 where
+# every product has noise of a tenth and of three tenths, 11.8 without attention. A single row may differ by 1 on a CPU
+# that is right.
 TOLERANCE = 0.5
 
 Id = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
