@@ -76,7 +76,8 @@ def stage(arguments: argparse.Namespace) -> None:
     parts = out / "parts"
     shutil.rmtree(parts, ignore_errors=True)
     parts.mkdir()
-    files = [*split(arguments.base, parts, PART), *(out / "packs").iterdir(), *out.glob("wheels/*.whl")]
+    bases = [part for base in sorted(arguments.base.glob("base*")) for part in split(base, parts, PART)]
+    files = [*bases, *(out / "packs").iterdir(), *out.glob("wheels/*.whl")]
     write_contents(files, out / "contents.json")
     for old in out.glob("[0-9]*"):
         shutil.rmtree(old)
@@ -100,27 +101,29 @@ def unstage(arguments: argparse.Namespace) -> None:
     model, corpus = arguments.work / "model", arguments.work / "corpus"
     model.mkdir(exist_ok=True)
     corpus.mkdir(exist_ok=True)
-    for path in arguments.small.iterdir():
-        if path.suffix in (".json", ".safetensors") and path.name != "base.safetensors":
+    name = (staged / "model").read_text().strip()
+    for path in (arguments.models / name / f"caesura_{name}").iterdir():
+        if path.suffix in (".json", ".safetensors") and not path.name.startswith("base"):
             shutil.copy(path, model)
-    join(staged, model / "base.safetensors")
-    expected = json.loads((model / "manifest.json").read_text())["files"]["base.safetensors"]
-    assert sha256(model / "base.safetensors") == expected, "the base does not match its manifest"
-    for path in [*staged.glob("*.pack"), staged / "pack.json"]:
+    for base, expected in json.loads((model / "manifest.json").read_text())["files"].items():
+        if base.startswith("base"):
+            join(staged, model / base)
+            assert sha256(model / base) == expected, f"{base} does not match the manifest"
+    for path in [*staged.glob("*.pack"), staged / "pack.json", staged / "model"]:
         shutil.copy(path, corpus)
     print("gpu/unstage: done.")
 
 
 def take(arguments: argparse.Namespace) -> None:
-    """One load of the result: the parts of the base, the small files, the log of the run."""
+    """One load of the result: the parts of the weights that were trained, the small files, the log of the run."""
     result: Path = arguments.work / "result"
     parts = arguments.work / "parts"
     if not parts.is_dir():
         parts.mkdir()
-        files = split(result / "base.safetensors", parts, 15 * MIB)
-        small = [result / n for n in ("adapter.safetensors", "config.json", "manifest.json")]
-        small.append(arguments.work / "run/log.jsonl")
-        files += [Path(shutil.copy(path, parts)) for path in small]
+        trained = sorted(path for path in result.glob("*.safetensors") if not path.is_symlink())
+        files = [part for path in trained for part in split(path, parts, 15 * MIB)]
+        rest = result / "config.json", result / "manifest.json", arguments.work / "run/log.jsonl"
+        files += [Path(shutil.copy(path, parts)) for path in rest]
         write_contents(files, parts / "contents.json")
     made = loads((p for p in parts.iterdir() if p.name != "contents.json"), BACK, BACK_FILES - 1)
     for path in [*made[arguments.load - 1], parts / "contents.json"]:
@@ -129,7 +132,7 @@ def take(arguments: argparse.Namespace) -> None:
 
 
 def join_model(arguments: argparse.Namespace) -> None:
-    """A model folder from all loads; the tokenizer is that of the model `small`."""
+    """A model folder from all loads; what was not trained is that of the model in the checkout."""
     model: Path = arguments.model
     model.mkdir(parents=True, exist_ok=True)
     for load in arguments.loads:
@@ -138,14 +141,21 @@ def join_model(arguments: argparse.Namespace) -> None:
                 shutil.copy(load / name, model)
     lacking = list(missing(model))
     assert not lacking, f"missing or damaged: {' '.join(lacking)}"
-    join(model, model / "base.safetensors")
+    for whole in {path.stem for path in model.glob("*.part*")}:
+        join(model, model / whole)
     for path in model.iterdir():
         if re.search(r"\.part\d+$", path.name) or path.name == "contents.json":
             path.unlink()
-    (model / "context.safetensors").unlink(missing_ok=True)  # the base that came back has it inside
-    shutil.copy(Path(__file__).parents[1] / "models" / "small" / "caesura_small" / "tokenizer.json", model)
-    for name, expected in json.loads((model / "manifest.json").read_text())["files"].items():
-        assert sha256(model / name) == expected, f"{name} does not match the manifest"
+    name = json.loads((model / "config.json").read_text()).get("name", "small")
+    shipped = Path(__file__).parents[1] / "models" / name / f"caesura_{name}"
+    listed: dict[str, str] = json.loads((model / "manifest.json").read_text())["files"]
+    for path in model.glob("*.safetensors"):
+        if path.name not in listed:  # an update that is merged into what came back
+            path.unlink()
+    for file, expected in listed.items():
+        if not (model / file).exists():
+            shutil.copy(shipped / file, model)
+        assert sha256(model / file) == expected, f"{file} does not match the manifest"
     print(f"gpu/join: {model} is complete.")
 
 
@@ -154,7 +164,7 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     for run, options in (
         (stage, ("--base", "--out")),
-        (unstage, ("--staged", "--small", "--work")),
+        (unstage, ("--staged", "--models", "--work")),
         (take, ("--work", "--out")),
         (join_model, ("--model",)),
     ):

@@ -395,7 +395,7 @@ def test_what_fails_is_tried_twice_and_said(machine: Machine) -> None:
 
 def trained(machine: Machine) -> None:
     (machine.work / "model").mkdir()
-    (machine.work / "model" / "base.safetensors").touch()
+    (machine.work / "model" / "manifest.json").touch()
     machine.says("take", 'echo "gpu/take: load $1 of 2."; touch "$OUT/load$1"')
 
 
@@ -422,11 +422,12 @@ def test_a_training_that_fails_does_not_keep_the_rest_from_being_measured(machin
 def test_loads_travel_beside_the_checkout_as_it_is(tmp_path: Path) -> None:
     """64 MiB a call, without the base, which travels in parts."""
     mib, stage = 1 << 20, tmp_path / ".stage"
-    (stage / "packs").mkdir(parents=True)
-    for name, size in (("data", 30), (".stage/base", 50), (".stage/packs/a.pack", 7)):
+    for name in ("packs", "coder"):
+        (stage / name).mkdir(parents=True)
+    for name, size in (("data", 30), (".stage/coder/base-1.safetensors", 50), (".stage/packs/a.pack", 7)):
         with (tmp_path / name).open("wb") as file:
             file.truncate(size * mib)
-    command = [sys.executable, ROOT / "gpu" / "parts.py", "stage", "--base", ".stage/base", "--out", ".stage"]
+    command = [sys.executable, ROOT / "gpu" / "parts.py", "stage", "--base", ".stage/coder", "--out", ".stage"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     loads = [[path.stat().st_size for path in load.iterdir()] for load in stage.glob("[0-9]*")]
     assert sum(map(sum, loads)) >= 57 * mib

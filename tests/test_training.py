@@ -573,25 +573,62 @@ def script(checkout, name, *arguments, **environment):
     return done.stdout
 
 
-@pytest.mark.slow
-def test_staged_trained_taken_and_joined(model, corpus, tmp_path):
-    """The road of gpu/README.md on a tiny model, both machines in two folders."""
-    checkout, work, out = (tmp_path / name for name in ("checkout", "work", "out"))
+STEPS = ["--steps", 2, "--total", 2, "--contexts", 1, "--held", 1, "--workers", 0, "--no-compile"]
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """As much of one as gpu/ needs; the weights are the test's."""
+    folder = tmp_path / "checkout"
     for name in ("gpu", "training", "caesura", "kernels", "typings"):
-        shutil.copytree(ROOT / name, checkout / name, symlinks=True)
-    shutil.copytree(ROOT / "engine", checkout / "engine", ignore=shutil.ignore_patterns("embedded"))
-    (checkout / "server").mkdir()
+        shutil.copytree(ROOT / name, folder / name, symlinks=True)
+    shutil.copytree(ROOT / "engine", folder / "engine", ignore=shutil.ignore_patterns("embedded"))
+    (folder / "server").mkdir()
+    (folder / "engine" / "embedded").mkdir()
+    return folder
+
+
+@pytest.mark.slow
+def test_a_canvas_for_coder_is_staged_trained_taken_and_joined(model, corpus, checkout, tmp_path):
+    """The road of gpu/README.md on a tiny model, both machines in two folders."""
+    work, out, joined = (tmp_path / name for name in ("work", "out", "joined"))
+    coder = Path(shutil.copytree(model, checkout / "models" / "coder" / "caesura_coder"))
+    (coder / "adapter.safetensors").unlink()
+    (coder / "config.json").write_text(json.dumps(TINY | {"name": "coder"}))
+    tensors = load_file(coder / "base.safetensors")
+    for number in (1, 2):
+        part = {name: t for name, t in tensors.items() if name.startswith("layers.1.") == (number == 1)}
+        save_file(part, coder / f"base-{number}.safetensors")
+    (coder / "base.safetensors").unlink()
+    weights.write_manifest(coder, {"name": "coder"})
+    before = {path.name: path.read_bytes() for path in coder.glob("base-*")}
+
+    script(checkout, "stage", corpus, NO_WHEELS=1)
+    assert not list(coder.glob("base*"))
+    assert "done" in script(checkout, "unstage", CAESURA_WORK=work)
+    assert "done;" in script(checkout, "train", *STEPS, CAESURA_WORK=work, DEVICE="cpu", WAIT=90)
+    out.mkdir()
+    assert "load 1 of 1" in script(checkout, "take", 1, CAESURA_WORK=work, OUT=out)
+    assert not list(out.glob("base*")), "what was not trained does not travel back"
+    script(checkout, "stage", "--undo")
+    script(checkout, "join", joined, out)
+    weights.verify(joined)
+    assert {path.name: path.read_bytes() for path in joined.glob("base-*")} == before
+    assert models.load(str(joined)).noise is not None, "it has a canvas"
+
+
+@pytest.mark.slow
+def test_small_is_staged_trained_taken_and_joined(model, corpus, checkout, tmp_path):
+    work, out = tmp_path / "work", tmp_path / "out"
     embedded = checkout / "engine" / "embedded"
-    embedded.mkdir()
     small = Path(shutil.copytree(model, checkout / "models" / "small" / "caesura_small"))
     (small / "base.safetensors").rename(embedded / "base.safetensors")
     (small / "base.safetensors").symlink_to("../../../engine/embedded/base.safetensors")
 
-    script(checkout, "stage", corpus, NO_WHEELS=1)
+    script(checkout, "stage", corpus, "small", NO_WHEELS=1)
     assert not (embedded / "base.safetensors").exists()
     assert "done" in script(checkout, "unstage", CAESURA_WORK=work)
-    options = ["--steps", 2, "--total", 2, "--contexts", 1, "--held", 1, "--workers", 0, "--no-compile"]
-    assert "done;" in script(checkout, "train", *options, CAESURA_WORK=work, DEVICE="cpu", WAIT=90)
+    assert "done;" in script(checkout, "train", *STEPS, CAESURA_WORK=work, DEVICE="cpu", WAIT=90)
     assert "done;" in script(checkout, "train", CAESURA_WORK=work, DEVICE="cpu")
     out.mkdir()
     assert "load 1 of 1" in script(checkout, "take", 1, CAESURA_WORK=work, OUT=out)
@@ -604,7 +641,7 @@ def test_staged_trained_taken_and_joined(model, corpus, tmp_path):
     trained = weights.Stored(tmp_path / "joined" / "base.safetensors")
     assert not torch.equal(trained["embed"], weights.Stored(model / "base.safetensors")["embed"])
 
-    assert "done;" in script(checkout, "shallow", *options, CAESURA_WORK=work, DEVICE="cpu", WAIT=90, LAYERS="1")
+    assert "done;" in script(checkout, "shallow", *STEPS, CAESURA_WORK=work, DEVICE="cpu", WAIT=90, LAYERS="1")
     back = tmp_path / "back"
     back.mkdir()
     script(checkout, "take", 1, CAESURA_WORK=work / "shallow", OUT=back)
