@@ -79,10 +79,13 @@ def stop_engine() -> None:
 
 
 def conditions(model: str) -> Report:
-    """What a number needs beside it. `load` is the machine's, just before the measurement."""
-    model, found = models.resolve(model), []
+    """What a number needs next to it. `load` is the machine's, just before the measurement. A model without a manifest
+    has none here: its identity is a path, which does not belong in results."""
+    model, found, manifest = models.resolve(model), [], None
     with contextlib.suppress(models.NoModel):  # some measure no model
-        found = [file.name for file in models.files(models.locate(model))]
+        place = models.locate(model)
+        found = [file.name for file in models.files(place)]
+        manifest = models.identity(model)[:12] if (place / models.MANIFEST).is_file() else None
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
@@ -92,7 +95,7 @@ def conditions(model: str) -> Report:
         "torch": metadata.version("torch"),
         "model": {
             "name": Path(model).name,
-            "manifest": models.identity(model)[:12] if found else None,
+            "manifest": manifest,
             "files": found,
         },
     }

@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     _generation(evaluate, json=False)
     evaluate.set_defaults(run="evaluate:run")
 
-    demo = add("demo", help="a page that shows the canvas step by step, beside the same gap filled left to right")
+    demo = add("demo", help="a page that shows the canvas step by step, next to the same gap filled left to right")
     demo.add_argument("file", nargs="?", metavar="FILE", help="a text to fill, besides the examples; never written")
     demo.add_argument("--port", type=_port, default=0, metavar="N", help="default: one that is free")
     demo.add_argument("--no-browser", action="store_true", help="only print the address")

@@ -397,6 +397,15 @@ def test_a_peer_is_asked_for_the_text_that_ours_was_asked_for(
     assert told["context cold"]["wrote"]["ours"]["characters"] == 4
 
 
+def test_results_name_no_path_of_the_machine(latency: ModuleType, tmp_path: Path) -> None:
+    """A model without a manifest is known by its path."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.gguf").touch()
+    for model in (tmp_path, tmp_path / "model.gguf"):
+        assert str(tmp_path)[:12] not in json.dumps(latency.conditions(str(model)))
+    assert latency.conditions(models.CODER)["model"]["manifest"]
+
+
 def test_a_peer_that_has_ended_is_a_sentence(latency: ModuleType, peers: Path) -> None:
     (peers / "node").write_text("#!/bin/sh\nexit 1\n")
     with latency.Peer(peers, models.CODER) as peer, pytest.raises(RuntimeError, match="The peer has ended"):

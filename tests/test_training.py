@@ -298,6 +298,12 @@ def test_exports_round_to_their_form(model, tmp_path, trains):
     weights.verify(folder)
 
 
+def test_every_layer_is_trained_with_every_weight(model, corpus, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        run(model, corpus, tmp_path / "run", "--trains", "all", "--first", 1)
+    assert "--first is for an update" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("trains", "first"), [("canvas", 0), ("canvas", 1), ("all", 0)])
 def test_losses_fall_on_one_batch(model, tokenizer, trains, first, device):

@@ -288,7 +288,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--save-s", type=float, default=300)
     parser.add_argument("--log-s", type=float, default=60)
     parser.add_argument("--trains", choices=get_args(Trains), default="canvas", help="of the weights")
-    parser.add_argument("--first", type=int, default=0, help="layer from which on the update is; those below are cheap")
+    parser.add_argument(
+        "--first", type=int, default=0, help="layer at which an update begins; those below stay the base's"
+    )
     parser.add_argument("--teacher", type=Path, help="folder of a model of the same vocabulary to learn canvases from")
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
@@ -305,6 +307,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     if arguments.teacher and arguments.trains == "context":
         parser.error("--teacher teaches canvases; it has nothing to say to --trains context.")
+    if arguments.first and arguments.trains == "all":
+        parser.error("--first is for an update; --trains all trains every layer.")
     Trainer(arguments).train()
 
 

@@ -1,1 +1,1 @@
-"""`caesura demo`: a page that shows the canvas step by step, beside the same gap filled left to right."""
+"""`caesura demo`: a page that shows the canvas step by step, next to the same gap filled left to right."""

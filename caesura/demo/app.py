@@ -61,7 +61,7 @@ def examples(own: Sequence[Document] = ()) -> list[Document]:
 
 
 class App:
-    """`lsp` is the command of a language server, `settings` are what it is told besides ours."""
+    """`lsp` is the command of a language server, `settings` go to it with ours."""
 
     def __init__(
         self,
