@@ -28,7 +28,6 @@ BIASES = 32 << 20  # bytes of biases kept
 GRAMMARS = 64  # kept
 NEAR = 1e-3  # nats: what is nearer to the best token of a slot could become its equal when it is cooled
 WORTH_A_ROW = 0.05  # joint probability of a drafted chain
-HEAD = 12  # rows of the suffix that close a canvas, as in training/examples.py
 CROSSED = 16  # bytes of what stands behind a hole that a token may go on into
 
 
@@ -526,7 +525,7 @@ def lay(
     shown = prompt(model, stable, suffix, neighbours, name=name, language=language)
     rows = [*shown.opening, *shown.before]
     cut = len(rows) - (min(model.tail, len(shown.before)) or min(model.tail, 1))
-    head = shown.head[:HEAD]
+    head = shown.head[: model.head]
     if not head and model.ends:  # at the end of a text, a line ends with a break, and all else as the model says
         head = encode("\n") if holes[-1].one_line else []
         holes[-1].last = not head and holes[-1].grammar is None

@@ -85,10 +85,10 @@ class Repeats:
             self._behind.setdefault(pair, []).append(at)
 
     def after(self, path: Sequence[int], *, most: int = 5, longest: int = 8) -> Sequence[int]:
-        """The tokens behind the place that agrees with the end of `path` in the most tokens, two at least; of equals
-        the latest."""
-        end, best, place = path[-longest:][::-1], 0, 0
-        for at in self._behind.get((path[-2], path[-1]), ()) if len(path) > 1 else ():
+        """What may follow the context and then `path`: the tokens after the place that agrees with that in the most
+        tokens, two at least; of equals the latest."""
+        end, best, place = [*self._ids[-longest:], *path][-longest:][::-1], 0, 0
+        for at in self._behind.get((end[1], end[0]), ()) if len(end) > 1 else ():
             agreed = agreeing(self._ids[max(0, at - longest) : at][::-1], end)
             if agreed >= best:
                 best, place = agreed, at

@@ -235,7 +235,7 @@ class Search:
         """Have what follows the same tokens elsewhere scored with a hypothesis: what is right of it saves a pass."""
         if self._repeats is None or node.children:
             return
-        for token in self._repeats.after([*self.tail, *(n.token for n in node.path())]):
+        for token in self._repeats.after([n.token for n in node.path()]):
             if node.depth >= self.hole.max_tokens or (child := self._child(node, token, "lookup")) is None:
                 break
             node.children[token] = child

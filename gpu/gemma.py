@@ -25,10 +25,10 @@ from torch import Tensor
 
 from caesura.engine import denoise, memory
 from caesura.engine.cache import KV
-from caesura.engine.canvas import HEAD, Canvas, HoleState, Slot, Vocabulary
+from caesura.engine.canvas import Canvas, HoleState, Slot, Vocabulary
 from caesura.engine.denoise import Denoising
 from caesura.engine.graphs import Graphs
-from caesura.engine.models.diffusion_gemma import Config, DiffusionGemma, kept
+from caesura.engine.models.diffusion_gemma import PINS, Config, DiffusionGemma, kept
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import entropy_bound
 
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
     denoising: int = 16
     warm: Sequence[int] = (2048, 8192)
     slots: Sequence[int] = (16, 32, 64)
-    pins: Sequence[int] = (0, HEAD)
+    pins: Sequence[int] = (0, PINS)
     few: Sequence[int] = (2, 4, 8)
     contexts: Sequence[int] = (2048, 8192, 32768)
     rows: Sequence[int] = (16, 32, 64, 128, 256)
@@ -117,7 +117,7 @@ class Served:
             self._contexts.clear()
             kv = self._contexts[context] = self.model.cache().lease([])
             self.read(self.text(context), kv)
-            kv.reserve(KEY + max(self.plan.rows) + HEAD)
+            kv.reserve(KEY + max(self.plan.rows) + PINS)
             self.fill(self.canvas(kv, min(self.plan.rows), 2), self.replay)
         return self._contexts[context]
 

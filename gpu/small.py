@@ -24,7 +24,7 @@ from torch.nn.functional import linear
 from caesura.engine.models.block_llama import MATRICES, Config
 
 from batches import CANVASES, PREFIX, SUFFIX, collate  # isort: skip  (training/, on the path by gpu/env)
-from examples import BUCKETS, HEAD, TAIL, CanvasExample, Example  # isort: skip
+from examples import BUCKETS, CanvasExample, Example  # isort: skip
 from net import Net, losses, objective  # isort: skip
 from measuring import BANDWIDTH, Book, Line, Name, captured, clock, table, wait  # isort: skip  (beside this script)
 
@@ -83,11 +83,11 @@ def synthetic(config: Config, contexts: int, bucket: int) -> dict[str, Tensor]:
         return rng.choices(range(config.vocab_size), k=count)
 
     def canvas() -> CanvasExample:
-        visible = rng.randint(SUFFIX + TAIL, SUFFIX + PREFIX)
-        return CanvasExample(visible, ids(TAIL), ids(bucket), [config.vocab_size] * bucket, ids(HEAD))
+        visible = rng.randint(SUFFIX + config.tail, SUFFIX + PREFIX)
+        return CanvasExample(visible, ids(config.tail), ids(bucket), [config.vocab_size] * bucket, ids(config.head))
 
     made = [Example(ids(SUFFIX + 1 + PREFIX), [canvas() for _ in range(CANVASES)]) for _ in range(contexts)]
-    return collate(made, bucket)
+    return collate(made, bucket, (config.tail, config.head))
 
 
 def training(config: Config, device: str, contexts: int, repeats: int, *, compiled: bool) -> Line:

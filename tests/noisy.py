@@ -18,7 +18,7 @@ POOL = 997  # rows of noise, which are read from a place that is drawn
 class Noisy(Plain):
     """Absorbing noise and a null token, or uniform noise. `scale` is how sure the model is of what it does not know."""
 
-    name, device, shift, tail, max_context, chunk = "noisy", "cpu", 0, 4, 768, 1024
+    name, device, shift, tail, head, max_context, chunk = "noisy", "cpu", 0, 4, 12, 768, 1024
     prompt, ends = "suffix_first", frozenset[int]()
 
     def __init__(

@@ -43,6 +43,7 @@ TINY = {
 }  # fmt: skip
 EXPORTS = {"canvas": "adapter", "context": "context", "all": "full"}
 MASK, NULL = 16384, 16385
+SIDES = TAIL, HEAD = 4, 12  # of a canvas, as TINY has them
 TEXTS = [path.read_text() for path in sorted(ROOT.glob("engine/*.py"))]
 HERE = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, HERE])]
@@ -79,7 +80,7 @@ def corpus(tmp_path_factory):
 
 def batch(tokenizer, step=0, mix=examples.PLAIN, contexts=2):
     separator = [tokenizer.special(TINY["separator"])]
-    return batches.Batches(TEXTS, tokenizer, separator, (MASK, NULL), contexts, mix, "test")[step]
+    return batches.Batches(TEXTS, tokenizer, separator, (MASK, NULL), SIDES, contexts, mix, "test")[step]
 
 
 def network(model, trains="canvas", **options):
@@ -106,7 +107,17 @@ def drawn(request, tokenizer):
         (
             text,
             bucket,
-            examples.example(text, tokenizer, separator, (MASK, NULL), rng, bucket=bucket, mix=request.param),
+            examples.example(
+                text,
+                tokenizer,
+                separator,
+                (MASK, NULL),
+                rng,
+                bucket=bucket,
+                sides=SIDES,
+                canvases=14,
+                mix=request.param,
+            ),
         )
         for text in texts
         for bucket in examples.BUCKETS
@@ -141,15 +152,15 @@ def test_nulls_stand_at_the_end_and_are_always_hidden(drawn):
         assert 0 < length <= len(c.target) <= bucket
         assert c.target[length:] == [NULL] * (len(c.target) - length)
         assert c.shown[length:] == [MASK] * (len(c.target) - length)
-        assert len(c.tail) == examples.TAIL
-        assert len(c.head) <= examples.HEAD
+        assert len(c.tail) == TAIL
+        assert len(c.head) <= HEAD
 
 
 def test_a_canvas_sees_the_context_up_to_its_tail(drawn, tokenizer):
     separator = tokenizer.special(TINY["separator"])
     for _, _, example, c in canvases(drawn):
         assert example.context.index(separator) < c.visible
-        assert example.context[c.visible : c.visible + examples.TAIL] == c.tail
+        assert example.context[c.visible : c.visible + TAIL] == c.tail
 
 
 def test_causal_canvases_show_everything(drawn):
@@ -179,9 +190,9 @@ def test_a_batch_has_one_shape_and_labels_at_the_predicting_row(tokenizer):
     rows = made["ids"].shape[2]
     assert made["context"].shape == (2, batches.ROWS)
     assert made["ids"].shape == (2, batches.CANVASES, rows)
-    assert rows - examples.TAIL - examples.HEAD in examples.BUCKETS
+    assert rows - TAIL - HEAD in examples.BUCKETS
     where = made["labels"] >= 0
-    assert not where[..., : examples.TAIL - 1].any()
+    assert not where[..., : TAIL - 1].any()
     assert made["keys"][where].all()
     shown = made["ids"].roll(-1, 2)
     read = made["causal"][..., None] & where
@@ -192,7 +203,7 @@ def test_a_batch_has_one_shape_and_labels_at_the_predicting_row(tokenizer):
 
 
 def test_workers_prepare_the_same_batches(tokenizer):
-    source = batches.Batches(TEXTS, tokenizer, [0], (MASK, NULL), 1, examples.PLAIN, "w")
+    source = batches.Batches(TEXTS, tokenizer, [0], (MASK, NULL), SIDES, 1, examples.PLAIN, "w")
     here, there = batches.stream(source, 5, 0), batches.stream(source, 5, 2)
     for _ in range(3):
         one, other = next(here), next(there)
@@ -311,7 +322,7 @@ def test_losses_fall_on_one_batch(model, tokenizer, trains, first, device):
     made = network(model, trains, first=first, device=device)
     mix = train.FULL if full else examples.PLAIN
     data = {n: t.to(device) for n, t in batch(tokenizer, mix=mix, contexts=1).items()}
-    optimizer = torch.optim.AdamW(made.trained.values(), lr=1e-2, fused=True)
+    optimizer = torch.optim.AdamW(made.trained.values(), lr=2e-2, fused=True)
     values = []
     for _ in range(8):
         found = net.losses(made, data, NULL)
@@ -468,7 +479,7 @@ def test_a_gap_stands_between_its_prefix_and_the_start_of_its_suffix(chains, tok
 def test_reading_gaps_lowers_every_part(model, tokenizer):
     made = network(model, "context")
     source = gaps.Gaps(TEXTS, tokenizer, [tokenizer.special(TINY["separator"])], 4, "test")
-    optimizer = torch.optim.AdamW(made.trained.values(), lr=1e-2, fused=True)
+    optimizer = torch.optim.AdamW(made.trained.values(), lr=2e-2, fused=True)
     found = []
     for _ in range(12):
         ce, parts = gaps.nats(made, source[0])
@@ -520,7 +531,10 @@ def test_a_resumed_run_is_the_uninterrupted_one(model, corpus, tmp_path, trains)
     assert set(whole) == set(parts)
     assert any(name.startswith("exp_avg_sq.") for name in whole)
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
-    canvas, reading = {"ce_token", "ce_byte", "ce_blind", "ce_null"}, {"ce_prefix", "ce_gap", "ce_end", "ce_head"}
+    canvas, reading = (
+        {"ce_token", "ce_byte", "ce_first", "ce_later", "ce_null"},
+        {"ce_prefix", "ce_gap", "ce_end", "ce_head"},
+    )
     assert set(log[-1]) >= {"step", "positions", "cpu_s", "wall_s"} | (reading if trains == "context" else canvas)
 
 

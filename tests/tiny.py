@@ -143,7 +143,7 @@ class Scripted(Plain):
     """A `Model` that answers each slot from a list, with logits of `sure` over zero, and null behind its end. Left to
     right it has no opinion."""
 
-    name, device, shift, tail, max_context, chunk = "scripted", "cpu", 0, 4, 768, 64
+    name, device, shift, tail, head, max_context, chunk = "scripted", "cpu", 0, 4, 12, 768, 64
     sampler, prompt, ends = "threshold", "suffix_first", frozenset[int]()
 
     def __init__(self, tokenizer: Tokenizer, answer: Sequence[int], noise: Noise | None = None, sure: float = 20.0):

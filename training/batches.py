@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, Dataset
 from caesura.engine.tokenizer import Tokenizer
 
 import pack  # isort: skip  (beside this script)
-from examples import BUCKETS, HEAD, SHARES, TAIL, Example, Mix, example  # isort: skip
+from examples import BUCKETS, SHARES, Example, Mix, example  # isort: skip
 
-CANVASES, PREFIX, SUFFIX = 14, 320, 96  # of a context; tokens
+CANVASES, PREFIX, SUFFIX = 40, 416, 95  # of a context; tokens
 ROWS = -(-(SUFFIX + 1 + PREFIX) // 16) * 16  # of a context, with its separator, padded
 
 Batch = dict[str, Tensor]
@@ -38,6 +38,7 @@ class Batches(Dataset[Batch]):
     tokenizer: Tokenizer
     separator: list[int]
     special: tuple[int, int]  # mask id, null id
+    sides: tuple[int, int]  # rows of a canvas before and after its slots
     contexts: int
     mix: Mix
     seed: str
@@ -55,6 +56,7 @@ class Batches(Dataset[Batch]):
                 self.special,
                 rng,
                 bucket=bucket,
+                sides=self.sides,
                 canvases=CANVASES,
                 prefix_tokens=PREFIX,
                 suffix_tokens=SUFFIX,
@@ -62,7 +64,7 @@ class Batches(Dataset[Batch]):
             )
             if one is not None:
                 made.append(one)
-        return collate(made, bucket)
+        return collate(made, bucket, self.sides)
 
 
 def stream(batches: Dataset[Batch], start: int, workers: int) -> Iterator[Batch]:
@@ -79,11 +81,13 @@ def stream(batches: Dataset[Batch], start: int, workers: int) -> Iterator[Batch]
     return iter(loader)
 
 
-def collate(examples: Sequence[Example], bucket: int) -> Batch:
+def collate(examples: Sequence[Example], bucket: int, sides: tuple[int, int]) -> Batch:
     """[contexts, CANVASES, rows] tensors; canvases that are missing predict nothing. A label stands at the row that
-    predicts it, -1 elsewhere: every slot that does not show its token, or, left to right, every slot and head row."""
+    predicts it, -1 elsewhere: every slot that does not show its token, or, left to right, every slot and head row.
+    `slots` are how many a canvas has."""
     shape = len(examples), CANVASES
-    rows = TAIL + bucket + HEAD
+    tail = sides[0]
+    rows = tail + bucket + sides[1]
     out = {
         "context": torch.zeros(len(examples), ROWS, dtype=torch.int64),
         "lengths": torch.tensor([len(e.context) for e in examples]),
@@ -91,6 +95,7 @@ def collate(examples: Sequence[Example], bucket: int) -> Batch:
         "keys": torch.arange(rows).eq(0).repeat(*shape, 1),
         "labels": torch.full((*shape, rows), -1),
         "start": torch.ones(shape, dtype=torch.int64),
+        "slots": torch.zeros(shape, dtype=torch.int64),
         "causal": torch.zeros(shape, dtype=torch.bool),
     }
     for number, e in enumerate(examples):
@@ -98,12 +103,12 @@ def collate(examples: Sequence[Example], bucket: int) -> Batch:
         for place, c in enumerate(e.canvases):
             at = number, place
             ids = torch.tensor(c.tail + c.shown + c.head)
-            out["start"][at], out["causal"][at] = c.visible, c.causal
+            out["start"][at], out["slots"][at], out["causal"][at] = c.visible, len(c.target), c.causal
             out["ids"][at][: len(ids)] = ids
             out["keys"][at][: len(ids)] = True
             target = torch.tensor(c.target)
-            hidden = target != ids[TAIL : TAIL + len(target)]
-            out["labels"][at][TAIL - 1 : TAIL - 1 + len(target)] = torch.where(hidden, target, -1)
+            hidden = target != ids[tail : tail + len(target)]
+            out["labels"][at][tail - 1 : tail - 1 + len(target)] = torch.where(hidden, target, -1)
             if c.causal:
-                out["labels"][at][TAIL - 1 : len(ids) - 1] = ids[TAIL:]
+                out["labels"][at][tail - 1 : len(ids) - 1] = ids[tail:]
     return out

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from caesura.engine.healing import heal
 from caesura.engine.tokenizer import Tokenizer
 
-TAIL, HEAD = 4, 12  # locked rows before and after the slots
 BUCKETS, SHARES = (16, 32), (3, 1)  # slots of a canvas, and how often
+SHORT = 0.25  # share of the gaps of under half a bucket that are used: most rows of theirs would predict nulls
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,15 @@ def example(
     rng: random.Random,
     *,
     bucket: int,
-    canvases: int = 14,
+    sides: tuple[int, int],
+    canvases: int,
     prefix_tokens: int = 320,
     suffix_tokens: int = 96,
     mix: Mix = PLAIN,
 ) -> Example | None:
     """One context and its canvases, or None where the text is too short. `special` is (mask id, null id); `bucket` the
-    most slots of a canvas."""
-    mask, null = special
+    most slots of a canvas; `sides` the locked rows before and after them, at most."""
+    (mask, null), (before, after) = special, sides
     window = prefix_tokens * 4
     if len(text) < 200:
         return None
@@ -106,13 +107,13 @@ def example(
         a, b = spans(text, start + min(40, split - start - 1), split, rng)
         stable, forced = heal(tokenizer, text[start:a])
         index = where.get(len(stable.encode()))
-        if b <= a or index is None or index < TAIL:
+        if b <= a or index is None or index < before:
             continue
         tokens = tokenizer.encode(forced + text[a:b])
-        if not 0 < len(tokens) <= bucket:
+        if not 0 < len(tokens) <= bucket or (len(tokens) < bucket // 2 and rng.random() > SHORT):
             continue
-        head = tokenizer.encode(text[b : b + HEAD * 8])[:HEAD]
-        place = len(suffix) + len(separator) + index - TAIL, pieces[index - TAIL : index]
+        head = tokenizer.encode(text[b : b + after * 8])[:after]
+        place = len(suffix) + len(separator) + index - before, pieces[index - before : index]
         if mix.causal and rng.random() < mix.causal:
             made.append(CanvasExample(*place, tokens, tokens, head, causal=True))
             continue
@@ -123,16 +124,16 @@ def example(
 
 
 def padding(room: int, rng: random.Random) -> int:
-    """How many nulls follow the target: none, a few, or anything up to the end of the bucket."""
-    return rng.choices((0, rng.randint(0, min(8, room)), rng.randint(0, room)), (15, 25, 60))[0]
+    """How many nulls follow the target: to the end of the bucket, as a hole begins; none, or a few, as it goes on."""
+    return rng.choices((room, 0, rng.randint(0, min(8, room))), (70, 15, 15))[0]
 
 
 def hide(length: int, complement: bool, rng: random.Random) -> list[list[bool]]:
     """Which slots to hide: all of them, all but a revealed left part, or each with probability t, then the others."""
     kind = rng.random()
-    if kind < 0.35:
+    if kind < 0.55:
         return [[True] * length]
-    if kind < 0.70:
+    if kind < 0.8:
         revealed = rng.randint(0, length - 1)
         return [[i >= revealed for i in range(length)]]
     t = rng.uniform(0.05, 1)

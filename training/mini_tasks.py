@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from caesura.engine.canvas import HEAD
+from caesura.engine.models.diffusion_gemma import PINS
 
 import sudoku  # isort: skip  (beside this script)
 from records import Example, Records  # isort: skip
@@ -126,9 +126,9 @@ def as_job(
     tail = example.canvas[end:]
     prompt = [*tail, *rule, *example.prompt, *example.canvas[:cut]][-PROMPT:]
     size = max(1, end - cut + rng.choice((0, 0, 0, 0, -2, -1, 1, 2)))
-    last = size + len(tail[:HEAD])
+    last = size + len(tail[:PINS])
     canvas = example.canvas[cut:] + [eos] * rows
-    wrong = [-1] * size + tail[:HEAD] + [-1] * rows
+    wrong = [-1] * size + tail[:PINS] + [-1] * rows
     return prompt, canvas[:rows], [i < size for i in range(rows)], wrong[:rows], [i >= last for i in range(rows)]
 
 

@@ -72,6 +72,25 @@ def after(x: Tensor, seen: Tensor, out: Matrix, norm: Tensor, gate_up: Matrix, d
     return x + project(silu(gate) * up, down)
 
 
+def attention(q: Tensor, k: Tensor, v: Tensor, past_k: Tensor, past_v: Tensor, bias: Tensor) -> Tensor:
+    """q, k, v [B, C, R, heads, width] of canvases, keys and values [B, kv_heads, S, width] of their contexts, and what
+    is added to the scores [B, 1, C, 1, R, S + R] -> [B, C, R, heads * width].
+
+    Query heads that share a key head are laid out as more rows of it, so keys are never repeated for them, and all
+    canvases of a context are rows of one product with its keys.
+    """
+    (contexts, canvases, rows, heads, width), (groups, size) = q.shape, past_k.shape[1:3]
+    apart = contexts, groups, canvases, heads // groups, rows
+    k, v = (t.permute(0, 3, 1, 2, 4) for t in (k, v))
+    q = q.unflatten(3, (groups, -1)).permute(0, 3, 1, 4, 2, 5) * width**-0.5
+    before = (q.reshape(contexts, groups, -1, width) @ past_k.transpose(2, 3)).view(*apart, size)
+    inside = (q.flatten(3, 4) @ k.transpose(3, 4)).view(*apart, rows)
+    past, own = (torch.cat((before, inside), -1) + bias).softmax(-1).split((size, rows), -1)
+    out = (past.reshape(contexts, groups, -1, size) @ past_v).view(*apart, width)
+    out = out + (own.flatten(3, 4) @ v).view(*apart, width)
+    return out.permute(0, 2, 4, 1, 3, 5).flatten(3)
+
+
 class Net:
     """`trained` are the parameters, `base` what stays as it is. An update begins at layer `first`: the layers below are
     the base's, and nothing is carried back through them."""
@@ -108,6 +127,7 @@ class Net:
         torch._dynamo.config.recompile_limit = 32
         self.before = torch.compile(before, dynamic=False, fullgraph=True, disable=not compiled)
         self.after = torch.compile(after, dynamic=False, fullgraph=True, disable=not compiled)
+        self.attention = torch.compile(attention, dynamic=False, fullgraph=True, disable=not compiled)
 
     def moves(self, *, canvas: bool) -> bool:
         """Whether that path is trained."""
@@ -160,31 +180,17 @@ class Net:
 
     def canvas(self, ids: Tensor, start: Tensor, keys: Tensor, causal: Tensor, held: KeysValues) -> Tensor:
         """ids [B, C, R]: C canvases of each context; start [B, C] visible context rows; keys [B, C, R] real rows;
-        causal [B, C] canvases read left to right. Returns hidden rows [B, C, R, hidden].
-
-        Query heads that share a key head are laid out as more rows of it, so keys are never repeated for them.
-        """
-        contexts, canvases, rows = ids.shape
-        size, share = held[0][0].shape[2], self.config.num_heads // self.config.num_kv_heads
-        arange = torch.arange(size, device=ids.device)
-        seen = (arange < start[..., None])[:, :, None].expand(-1, -1, rows, -1)
+        causal [B, C] canvases read left to right. Returns hidden rows [B, C, R, hidden]."""
+        rows = ids.shape[2]
+        size = held[0][0].shape[2]
+        seen = torch.arange(size, device=ids.device) < start[..., None]
         order = torch.ones(rows, rows, dtype=torch.bool, device=ids.device).tril()
         own = keys[:, :, None] & (order | ~causal[..., None, None])
-        mask = torch.cat((seen, own), 3).flatten(0, 1).repeat(1, share, 1)[:, None]
+        mask = torch.cat((seen[:, :, None].expand(-1, -1, rows, -1), own), 3)[:, None, :, None]
         bias = torch.zeros(mask.shape, dtype=self.dtype, device=ids.device).masked_fill(~mask, -torch.inf)
 
-        def spread(t: Tensor) -> Tensor:
-            return t[:, None].expand(-1, canvases, -1, -1, -1).flatten(0, 1)
-
         def attend(number: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            k, v = (
-                torch.cat((spread(past), new.flatten(0, 1).transpose(1, 2)), 2)
-                for past, new in zip(held[number], (k, v), strict=True)
-            )
-            folded = q.reshape(len(k), rows, k.shape[1], share, -1).permute(0, 2, 3, 1, 4).flatten(2, 3)
-            out = scaled_dot_product_attention(folded, k, v, attn_mask=bias)
-            out = out.view(contexts, canvases, k.shape[1], share, rows, -1).permute(0, 1, 4, 2, 3, 5)
-            return out.flatten(3)
+            return self.attention(q, k, v, *held[number], bias)
 
         positions = start[..., None] + torch.arange(rows, device=ids.device)
         return self.stack(self.table()[ids], positions, attend, canvas=True)

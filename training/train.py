@@ -31,7 +31,7 @@ from caesura.engine.tokenizer import Tokenizer
 
 import gaps  # isort: skip  (beside this script)
 from batches import Batch, Batches, stream, texts  # isort: skip
-from examples import PLAIN, TAIL, Mix  # isort: skip
+from examples import PLAIN, Mix  # isort: skip
 from net import Net, Trains, losses, objective  # isort: skip
 
 AR_WEIGHT = 0.3  # of the left-to-right loss, where the weights of the context rows are trained
@@ -70,8 +70,10 @@ class Canvases:
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """By token and by byte, all-masked canvases and nulls apart."""
-        total = count = whole = whole_count = nulls = null_count = size = 0.0
+        """By token and by byte; nulls apart; of canvases that are all hidden the first token and the later ones."""
+        total = count = nulls = null_count = size = 0.0
+        blind: dict[str, list[Tensor]] = {"ce_first": [], "ce_later": []}
+        tail = self.net.config.tail
         for batch in self.held:
             found = losses(self.net, batch, self.null)
             labels = batch["labels"]
@@ -79,14 +81,15 @@ class Canvases:
             total, count = total + float(real.sum()), count + real.numel()
             size += sum(len(self.tokenizer.pieces[t]) for t in labels[labels >= 0][~found.null].tolist())
             nulls, null_count = nulls + float(found.ce[found.null].sum()), null_count + int(found.null.sum())
-            first = (labels[..., TAIL - 1] >= 0).flatten()
-            blind = found.ce[first[found.canvas] & ~found.null]
-            whole, whole_count = whole + float(blind.sum()), whole_count + blind.numel()
+            whole = ((labels >= 0).sum(-1) == batch["slots"]).flatten()[found.canvas] & ~found.null
+            first = (torch.arange(labels.shape[-1], device=labels.device) == tail - 1).expand_as(labels)[labels >= 0]
+            blind["ce_first"].append(found.ce[whole & first])
+            blind["ce_later"].append(found.ce[whole & ~first])
         return {
             "ce_token": total / count,
             "ce_byte": total / size,
-            "ce_blind": whole / max(1, whole_count),
             "ce_null": nulls / max(1, null_count),
+            **{name: float(torch.cat(parts).mean()) for name, parts in blind.items()},
         }
 
 
@@ -199,8 +202,9 @@ def task_of(arguments: argparse.Namespace) -> Task:
         tested = gaps.Gaps(held, tokenizer, separator, size, "held")
         return Reading(net, gaps.Gaps(learnt, tokenizer, separator, size, seed), [tested[n] for n in count])
     special = (config.vocab_size, config.vocab_size + SPECIALS.index("null"))
-    drawn = Batches(learnt, tokenizer, separator, special, size, FULL if trains == "all" else PLAIN, seed)
-    plain = Batches(held, tokenizer, separator, special, size, PLAIN, "held")
+    sides = config.tail, config.head
+    drawn = Batches(learnt, tokenizer, separator, special, sides, size, FULL if trains == "all" else PLAIN, seed)
+    plain = Batches(held, tokenizer, separator, special, sides, size, PLAIN, "held")
     taught = teacher_of(arguments) if arguments.teacher else None
     return Canvases(net, drawn, [plain[n] for n in count], tokenizer, special[1], taught)
 

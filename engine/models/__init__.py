@@ -66,6 +66,7 @@ class Model(Protocol):
     noise: Noise | None  # None without a canvas: the model only verifies
     shift: int  # 0, or 1 where the logits of a row predict the next position
     tail: int  # rows of the prefix that open a canvas; at least one where `shift` is 1 or drafts are verified
+    head: int  # rows of the suffix that close a canvas
     width: int  # columns of the logits: the vocabulary, and special rows behind it
     tokenizer: Tokenizer
     start: Sequence[int]  # what every text begins with, for a family that was always shown it

@@ -52,13 +52,17 @@ class Config:
     rms_norm_eps: float
     head_dim: int
     gated: bool  # an MLP of SiLU(gate) * up, else of GELU
+    tail: int  # rows of the prefix that open a canvas, as it was trained
+    head: int  # rows of the suffix that close it
 
     @classmethod
     def read(cls, config: dict[str, Any]) -> "Config":
-        """Heads divide the hidden size, and the MLP has a gate, unless the config says otherwise. Raises WeightsError
-        where a field is missing, is no possible number, or does not divide another."""
+        """Heads divide the hidden size, the MLP has a gate, and a canvas has 4 and 12 rows around its slots, unless the
+        config says otherwise. Raises WeightsError where a field is missing, is no possible number, or does not divide
+        another."""
         try:
-            usual = {"head_dim": int(config["hidden_size"]) // max(1, int(config["num_heads"])), "gated": True}
+            width = int(config["hidden_size"]) // max(1, int(config["num_heads"]))
+            usual = {"head_dim": width, "gated": True, "tail": 4, "head": 12}
             asked = {name: value for name, value in config.items() if value is not None}
             shape = cls(**{name: kind((usual | asked)[name]) for name, kind in cls.__annotations__.items()})
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
@@ -204,7 +208,6 @@ class BlockLlama:
     """
 
     shift = 1
-    tail = 4  # as in training/examples.py
 
     def __init__(
         self,
@@ -221,6 +224,7 @@ class BlockLlama:
         """`contexts` are kept at most. `stretch` [head_dim / 2]: how much longer than usual each rotary wave is."""
         self.name, self.device, self.config, self.tokenizer = name, device, config, tokenizer
         drawn = adapter is not None
+        self.tail, self.head = config.tail, config.head
         self.noise: Noise | None = Absorbing(config.vocab_size) if drawn else None
         self.null_id: int | None = config.vocab_size + SPECIALS.index("null") if drawn else None
         self.ends: frozenset[int] = frozenset()

@@ -41,12 +41,13 @@ from caesura.kernels.linear import Linear
 from caesura.kernels.norms import add_attention, add_experts, rms, route
 from caesura.kernels.rotary import rotary, turned
 
-__all__ = ["QUANTISED", "Config", "DiffusionGemma", "canonical", "kept", "load"]
+__all__ = ["PINS", "QUANTISED", "Config", "DiffusionGemma", "canonical", "kept", "load"]
 
 log = logging.getLogger("caesura.engine")
 
 CONTEXT = 8192  # tokens of context used unless more is asked for
 LEAST = 1024  # tokens of context; less is of no use
+PINS = 12  # rows of the suffix that close a canvas
 CHUNK = 512  # context rows of a step on a GPU, about 10 ms there; an eighth of it on a CPU
 EVERYTHING = 1 << 62  # columns: the window of a full layer
 CONTEXTS = 4  # kept in memory at most, so that each document finds its own again
@@ -84,7 +85,7 @@ class DiffusionGemma:
         self.device, self.dtype = str(weights.embed.device), weights.embed.dtype
         self.noise: Noise = Uniform(config.vocab_size, canvas=config.canvas_length)
         self.ends: frozenset[int] = frozenset()
-        self.width = config.vocab_size
+        self.width, self.head = config.vocab_size, PINS
         self.prompt = "chat"
         self.max_context, self._contexts = context, contexts
         self.chunk = CHUNK // 8 if self.device == "cpu" else CHUNK
