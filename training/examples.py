@@ -129,13 +129,15 @@ def padding(room: int, rng: random.Random) -> int:
 
 
 def hide(length: int, complement: bool, rng: random.Random) -> list[list[bool]]:
-    """Which slots to hide: all of them, all but a revealed left part, or each with probability t, then the others."""
+    """Which slots to hide: all of them; all but one part, the left one (typed already) or one inside (text between two
+    holes); or each with probability t, then the others."""
     kind = rng.random()
     if kind < 0.55:
         return [[True] * length]
     if kind < 0.8:
-        revealed = rng.randint(0, length - 1)
-        return [[i >= revealed for i in range(length)]]
+        first = rng.choice((0, rng.randrange(length)))
+        end = rng.randint(first, length if first else length - 1)
+        return [[not first <= i < end for i in range(length)]]
     t = rng.uniform(0.05, 1)
     hidden = [rng.random() < t for _ in range(length)]
     return [hidden, [not one for one in hidden]] if complement and 0 < sum(hidden) < length else [hidden]
