@@ -140,7 +140,7 @@ def fill_all(model: Model, cases: Sequence[Case], part: Part) -> list[Fill]:
 
 def _fill(engine: scheduler.Scheduler, name: str, case: Case, part: Part) -> Fill:
     began = time.perf_counter()
-    events = engine.take(b"bench", _job(name, case, part), time.monotonic())
+    events = engine.take(b"bench", job(name, case, part), time.monotonic())
     while engine.busy:
         events += engine.step(time.monotonic)
     ms = (time.perf_counter() - began) * 1000
@@ -150,7 +150,7 @@ def _fill(engine: scheduler.Scheduler, name: str, case: Case, part: Part) -> Fil
     return Fill(text, ms, text.rstrip() == case.wanted.rstrip())
 
 
-def _job(name: str, case: Case, part: Part) -> wire.Infill:
+def job(name: str, case: Case, part: Part) -> wire.Infill:
     around = case.asked.context
     return wire.Infill(
         job=name,

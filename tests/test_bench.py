@@ -7,20 +7,25 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from torch import Tensor
 
-from caesura import models
+from caesura import models, wire
+from caesura.engine import denoise, scheduler
+from caesura.engine.healing import heal
+from caesura.engine.lookup import agreeing
+from caesura.engine.models import Run
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.noise import Uniform
 from caesura.engine.scheduler import Scheduler
 
-from .tiny import Scripted
+from .tiny import Scripted, infill
 
 BENCH = Path(__file__).parents[1] / "bench"
 
@@ -679,3 +684,165 @@ def test_a_person_judges_what_is_neither_exact_nor_empty(judged: ModuleType) -> 
         "small      0       0      0          1        0      0",
         "exact or useful: only coder 1, only small 0; +100.0% [-51.0%, +100.0%]",
     ]
+
+
+# ---- the canvas
+
+
+@pytest.fixture(scope="module")
+def canvas(beside: None) -> ModuleType:
+    return importlib.import_module("canvas")
+
+
+@pytest.fixture(scope="module")
+def trials(beside: None) -> ModuleType:
+    return importlib.import_module("canvas_places")
+
+
+class Chosen(Scripted):
+    """A base that chooses the tokens of a list after the tail of the prefix, and a canvas that says its answer."""
+
+    base: Sequence[int] = ()
+
+    def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
+        judged, logits = super().forward(trees, canvases)
+        for row in range(len(judged)):
+            chosen = row - (self.tail - 1)
+            judged[row, self.base[chosen] if 0 <= chosen < len(self.base) else 0] = self.sure
+        return judged, logits
+
+
+PREFIX, MIDDLE = "def count(total):\n    ", "return total + count * 20"
+
+
+def chosen(tiny: BlockLlama, canvas: str, base: str) -> tuple[Chosen, list[int]]:
+    """A model whose two paths say these texts after PREFIX, and the tokens of MIDDLE there."""
+    _, forced = heal(tiny.tokenizer, PREFIX)
+    encode = tiny.tokenizer.encode
+    model = Chosen(tiny.tokenizer, encode(forced + canvas))
+    model.base = encode(forced + base)
+    return model, encode(forced + MIDDLE)
+
+
+def test_a_gap_is_read_by_both_paths(canvas: ModuleType, tiny: BlockLlama) -> None:
+    import math
+
+    model, tokens = chosen(tiny, MIDDLE, "return total + count - 1")
+    read = canvas.read(canvas.Bench(model), infill("j", PREFIX, "\n"), MIDDLE)
+    same = agreeing(tokens, model.base)
+    assert 1 < same < len(tokens)
+    assert (read.greedy, read.truth) == (same, len(tokens))
+    assert read.canvas == pytest.approx([0.0] * len(tokens), abs=1e-4)
+    assert read.base[:same] == pytest.approx([0.0] * same, abs=1e-4)
+    assert read.base[same] == pytest.approx(model.sure, abs=1e-3), "the base holds another token to be sure"
+    found = canvas.Checkpoint({}, {}, [read, None])
+    assert read.healed == 1, "the indentation"
+    assert found.accepted("greedy", healed=True) == [same - 1]
+    assert found.accepted("truth", healed=False) == [len(tokens) - 2]
+    assert found.nats("canvas", first=False, healed=True) == [(pytest.approx(0.0, abs=1e-3), len(tokens) - 1)]
+    assert found.nats("canvas", first=True, healed=True) == [(pytest.approx(0.0, abs=1e-3), 1)]
+    assert found.nats("base", first=False, healed=False) == [(pytest.approx(sum(read.base[2:])), len(tokens) - 2)]
+    blind, _ = chosen(tiny, MIDDLE, MIDDLE)
+    blind.sure = 0.0
+    read = canvas.read(canvas.Bench(blind), infill("j", PREFIX, "\n"), MIDDLE)
+    assert read.canvas == pytest.approx([math.log(blind.width)] * len(tokens))
+    assert read.base == pytest.approx([math.log(blind.tokenizer.size)] * len(tokens))
+    long = canvas.read(canvas.Bench(blind), infill("j", PREFIX, "\n"), "total + " * 40)
+    assert long is None, "longer than a canvas of training"
+
+
+@pytest.mark.parametrize(
+    ("way", "tokens", "forwards"),
+    [
+        ("canvas, 1 step", 16, 1),
+        ("canvas, 4 steps", 16, 4),
+        ("canvas, 8 steps", 16, 8),
+        ("canvas, 1 step", 20, 2),  # the first one tells that the canvas is too short
+        ("canvas, 8 steps", 1, 1),  # the nulls after a token follow it at once
+    ],
+)
+def test_the_steps_of_a_canvas_are_bounded(
+    canvas: ModuleType, tiny: BlockLlama, way: str, tokens: int, forwards: int
+) -> None:
+    before = scheduler.STEPS, denoise.decide, Scheduler._begin
+    model = Scripted(tiny.tokenizer, (tiny.tokenizer.encode("total + count * 20") * 3)[:tokens])
+    job = infill("j", "", "\n", wire.Hole(16 if tokens <= 16 else 32))
+    found = canvas.Bench(model).fill(job, canvas.CURVE[way])
+    assert found.texts == [tiny.tokenizer.decode(model.answer).rstrip()]
+    assert found.forwards == forwards
+    assert (scheduler.STEPS, denoise.decide, Scheduler._begin) == before
+
+
+def test_only_the_ways_with_drafts_take_tokens_of_the_canvas(canvas: ModuleType, tiny: BlockLlama) -> None:
+    model, _ = chosen(tiny, MIDDLE, MIDDLE)
+    bench, job = canvas.Bench(model), infill("j", PREFIX, "\n")
+    found = bench.in_turn(job, canvas.PASSES, 1)
+    assert list(found) == ["lookup only", "lookup else canvas", "both", "left to right"]
+    drafted = {name: filled.done.tokens.canvas for name, filled in found.items()}
+    assert drafted["lookup only"] == drafted["left to right"] == 0
+    assert drafted["both"] == drafted["lookup else canvas"] > 0
+
+
+def test_a_ratio_is_of_sums(canvas: ModuleType) -> None:
+    assert canvas.ratio([(1.0, 2.0)] * 5 + [(6.0, 2.0)] * 5).value == 1.75
+    assert canvas.ratio([(3.0, 2.0)] * 9) == (1.5, 1.5, 1.5)
+    found = canvas.mean([0.0] * 50 + [1.0] * 50)
+    assert 0.38 < found.low < 0.44 < found.value < 0.56 < found.high < 0.62
+
+
+def test_what_is_not_locked_stands_in_brackets(canvas: ModuleType) -> None:
+    assert canvas.marked(wire.Fill("return total", ((0, 6), (9, 12)), 0.5, 2)) == "return⟨ to⟩tal"
+    assert canvas.marked(wire.Fill("total", ((0, 5),), 0.5, 0)) == "total"
+
+
+SOURCE = '''\
+def first(path):
+    """Read it."""
+    value = path.read(1, path.size + 2, None)
+    return [value, path]
+
+
+def second(rows):
+    total = 0
+    for row in rows:
+        total += row.count
+    return total * 2
+'''
+
+
+def test_places_are_cut_where_they_should_be(trials: ModuleType) -> None:
+    import random
+
+    found = {
+        name: list(maker(SOURCE, random.Random(7))) for name, (lang, maker) in trials.PLACES.items() if lang == "python"
+    }
+    assert [one.wanted for one in found["two holes, one name"]] == [("value", "value")]
+    assert [one.wanted for one in found["middle arguments"]] == [("path.size + 2",)]
+    for trial in (one for name, of in found.items() if name != "renamed variable" for one in of):
+        assert trial.case().filled(trial.joined(trial.wanted)) == SOURCE
+    assert all(one.draft != one.wanted and one.draft for one in found["repair"])
+    renamed = {one.name for one in found["renamed variable"]}
+    assert renamed < set(trials.FRESH)
+    [new] = renamed
+    for trial in found["renamed variable"]:
+        text = trial.case().filled(trial.joined(trial.wanted))
+        assert text.replace(new, "total") == SOURCE or text.replace(new, "row", 2).count("row") > 1
+        assert trial.uses(trial.wanted)
+        assert not trial.uses(["total"])
+
+
+def test_holes_agree_on_a_name(trials: ModuleType) -> None:
+    trial = trials.hole(SOURCE, 0, 3, "python", "span")
+    assert trial.agrees(["value", " value "])
+    assert not trial.agrees(["value", "values"])
+    assert not trial.agrees(["a b", "a b"])
+
+
+def test_after_a_mismatch_the_rest_of_the_answer_is_the_draft(trials: ModuleType) -> None:
+    start = SOURCE.index("total * 2")
+    trial = trials.hole(SOURCE, start, start + 9, "python", "line")
+    found = trials.mismatched(trial, "total + row")
+    assert found.prefix.endswith("return total *")
+    assert (found.wanted, found.draft) == ((" 2",), (" row",))
+    assert trials.mismatched(trial, "total * 2") is None
+    assert trials.mismatched(trial, "total *") is None
