@@ -17,7 +17,7 @@ from torch import Tensor
 from caesura.engine import length, renoise
 from caesura.engine.cache import KV
 from caesura.engine.canvas import Canvas
-from caesura.engine.models import Model, Renoiser, Run, Verifier
+from caesura.engine.models import Drafter, Model, Renoiser, Run, Verifier
 from caesura.engine.noise import Schedule, Uniform
 from caesura.engine.samplers import Sampler, Scores, statistics
 from caesura.engine.search import Search
@@ -82,6 +82,8 @@ def forward(model: Model, work: Sequence[Denoising], searching: Sequence[Denoisi
     if not searching:
         parts: tuple[Tensor, ...] = on_host(model.denoise(canvases)).split(rows)
         return parts
+    if isinstance(model, Drafter):
+        draft(model, searching)
     plans = [w.search.plan() for w in searching if w.search is not None]
     trees = [Run(w.kv, p.ids, p.positions, p.mask, fresh=w.fresh) for w, p in zip(searching, plans, strict=True)]
     for w in searching:
@@ -96,6 +98,16 @@ def forward(model: Model, work: Sequence[Denoising], searching: Sequence[Denoisi
             w.search.receive(logp)
     parts = on_host(logits).split(rows)
     return parts
+
+
+def draft(model: Drafter, searching: Sequence[Denoising]) -> None:
+    """Guess what follows the best hypothesis of each search that asks for it."""
+    asking = [(w.kv, w.search, asked) for w in searching if w.search is not None and (asked := w.search.asks())]
+    if not asking:
+        return
+    tokens, probabilities = model.draft([Run(kv, rows.ids, rows.positions, rows.mask) for kv, _, rows in asking])
+    for (_, search, _), chain, chances in zip(asking, tokens.tolist(), probabilities.tolist(), strict=True):
+        search.follow(chain, chances)
 
 
 def on_host(rows: Tensor) -> Tensor:

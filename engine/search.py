@@ -1,7 +1,8 @@
 """Draft and verify: a token tree over one hole, scored by causal passes of the base.
 
 The canvas and the lookup propose whole chains; one pass scores all of their tokens at once, and left-to-right steps go
-on from the best places (best first, several a pass; the best one takes along what followed its tokens elsewhere). A
+on from the best places (best first, several a pass; the best one takes along what followed its tokens elsewhere, or
+what a drafter expects there). A
 chain that reaches the suffix is scored on: the candidate with the highest log p(fill) + log p(suffix head | fill) wins.
 A fill may also end inside a token that goes on into the suffix, as `"` does before `: 1`: models know the two as one.
 The model's own end tokens count with the first token of the suffix. What all surviving hypotheses share is locked. With
@@ -33,6 +34,7 @@ DEPTH_BONUS = 0.7  # nats a token: best-first would else never leave the shallow
 USUAL_NATS = 2.0  # a token of the suffix head under a fill that fits
 END_MARGIN = 4.0  # nats; see `_best_ends`
 LOCK_MARGIN = 2.5  # nats; hypotheses this far behind the best do not keep text from being locked
+LIKELY = 0.15  # joint probability of a drafter's chain, below which a row is not worth its time
 TEMPERATURE = 0.8  # of the draw for another answer; at 1 the unlikely tail of a small model shows
 
 VERIFY = "verify"  # what a model's entry, or a job, names in the place of a sampler to have drafts verified
@@ -231,19 +233,47 @@ class Search:
         mask = torch.tensor([[bool(seen >> c & 1) for c in range(columns)] for seen in self._ancestors[first:]])
         return Rows(ids, positions, mask)
 
+    def asks(self) -> Rows | None:
+        """The best hypothesis as a row that sees its ancestors, where a drafter may say what follows it: the buffer
+        does not. Call `follow` with its answer, before `plan`."""
+        if not self.passes or self.width == 1 or not self.open:
+            return None
+        best = self._by_promise()[0]
+        self._follow(best)
+        if best.children or best.depth >= self.hole.max_tokens:
+            return None
+        assert best.parent is not None
+        seen, columns = self._ancestors[best.parent.row], len(self._ancestors)
+        mask = torch.tensor([[*(bool(seen >> c & 1) for c in range(columns)), True]])
+        return Rows([best.token], [self.start + len(self.tail) - 1 + best.depth], mask)
+
+    def follow(self, tokens: Sequence[int], probabilities: Sequence[float]) -> None:
+        """Have a drafter's tokens scored with the best hypothesis, as far as all of them together are likely."""
+        together = itertools.accumulate(probabilities, float.__mul__)
+        likely = itertools.takewhile(lambda pair: pair[1] >= LIKELY, zip(tokens, together, strict=True))
+        self._chain(self._by_promise()[0], [token for token, _ in likely], "canvas")
+
     def _follow(self, node: Node) -> None:
         """Have what follows the same tokens elsewhere scored with a hypothesis: what is right of it saves a pass."""
-        if self._repeats is None or node.children:
-            return
-        for token in self._repeats.after([n.token for n in node.path()]):
-            if node.depth >= self.hole.max_tokens or (child := self._child(node, token, "lookup")) is None:
+        if self._repeats is not None and not node.children:
+            self._chain(node, self._repeats.after([n.token for n in node.path()]), "lookup")
+
+    def _chain(self, node: Node, tokens: Sequence[int], source: Source) -> None:
+        """Add tokens after a hypothesis, up to the first that must not stand there."""
+        for token in tokens:
+            if node.depth >= self.hole.max_tokens or (child := self._child(node, token, source)) is None:
                 break
             node.children[token] = child
             node = child
 
-    def _best_open(self) -> list[Node]:
+    def _by_promise(self) -> list[Node]:
+        """The open hypotheses, the most promising first."""
         self.open.sort(key=lambda n: n.rank + DEPTH_BONUS * n.depth, reverse=True)
-        chosen, self.open = self.open[: self.width], self.open[self.width :]
+        return self.open
+
+    def _best_open(self) -> list[Node]:
+        ordered = self._by_promise()
+        chosen, self.open = ordered[: self.width], ordered[self.width :]
         return chosen
 
     def _best_ends(self) -> list[End]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
+import torch
 from torch import Tensor
 
 from caesura import wire
@@ -279,6 +280,48 @@ def test_a_later_hole_repeats_what_an_earlier_text_says(tiny: BlockLlama) -> Non
     answer = alone(model, infill("j", "value =", "\n", *segments, sampler="verify"))
     assert [fill.text for fill in answer.holes] == [" left(right)", "t(right)"]
     assert answer.tokens.lookup > 0
+
+
+class Drafting(Echo):
+    """It drafts what it expects itself, or always the same `wrong` token."""
+
+    def __init__(self, model: BlockLlama, text: str, wrong: int | None = None) -> None:
+        super().__init__(model, text)
+        self.wrong, self.asked = wrong, 0
+
+    def draft(self, runs: Sequence[Run]) -> tuple[Tensor, Tensor]:
+        self.asked += len(runs)
+        chains = [[run.ids[0]] for run in runs]
+        for chain in chains * 3:
+            chain.append(self.next.get(chain[-1], 0) if self.wrong is None else self.wrong)
+        return torch.tensor([chain[1:] for chain in chains]), torch.full((len(runs), 3), 0.9)
+
+
+NOVEL = "value = left(right) + total[item]\n"
+
+
+@pytest.mark.parametrize("sampler", ["verify", "left_to_right"])
+def test_right_drafts_save_passes_and_wrong_ones_change_nothing(tiny: BlockLlama, sampler: str) -> None:
+    """And left to right, which the others are compared with, has none."""
+    job = infill("j", "value =", "\n", sampler=sampler)
+    plain, right, wrong = Echo(tiny, NOVEL), Drafting(tiny, NOVEL), Drafting(tiny, NOVEL, wrong=5)
+    alone_, helped, misled = (alone(model, job) for model in (plain, right, wrong))
+    assert [fill.text for fill in helped.holes] == [fill.text for fill in misled.holes] == [NOVEL[7:-1]]
+    assert alone_.holes == misled.holes
+    if sampler == "verify":
+        assert helped.steps < alone_.steps / 2
+        assert misled.steps == alone_.steps
+        assert helped.tokens.canvas > 2 * helped.tokens.left_to_right
+        assert misled.tokens == alone_.tokens
+    else:
+        assert right.asked == wrong.asked == 0
+
+
+def test_a_batch_drafts_for_each_job_what_it_would_get_alone(tiny: BlockLlama) -> None:
+    model = Drafting(tiny, NOVEL)
+    jobs = [infill("a", "value =", "\n"), infill("b", "value = left(", "\n"), infill("c", "x\nvalue = left(", "\n")]
+    found = run(Scheduler(model), jobs)
+    assert [done(found[job.job]).holes for job in jobs] == [alone(model, job).holes for job in jobs]
 
 
 def test_a_name_given_in_one_hole_is_proposed_for_the_next(tiny: BlockLlama) -> None:

@@ -17,7 +17,7 @@ from caesura.engine.canvas import HoleState, Vocabulary, rule
 from caesura.engine.lookup import Repeats
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import BlockLlama
-from caesura.engine.search import PASSES, TEMPERATURE, Rows, Search, perturbed
+from caesura.engine.search import PASSES, TEMPERATURE, WIDTH, Rows, Search, perturbed
 from caesura.engine.tokenizer import Tokenizer
 from caesura.engine.tokenizer_file import QWEN
 from caesura.server.completion import sure
@@ -161,6 +161,51 @@ def test_what_follows_the_same_tokens_elsewhere_saves_passes(tiny: BlockLlama, v
         taken.append(search.passes)
     assert taken[1] <= taken[0] - 3
     assert "lookup" in search.sources(search.leader())
+
+
+@pytest.mark.parametrize(("chances", "taken"), [([0.9, 0.8, 0.1], 2), ([0.1, 0.9, 0.9], 0), ([0.9, 0.9, 0.9], 3)])
+def test_a_draft_is_followed_as_far_as_it_is_likely(
+    tiny: BlockLlama, vocabulary: Vocabulary, chances: list[float], taken: int
+) -> None:
+    search, tail, head = searching(tiny, vocabulary)
+    fill = tiny.tokenizer.encode(" left + right.total")
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *fill, *head], 0.9, len(tail))
+    assert search.asks() is None, "nothing is known before the first pass"
+    rows = search.plan()
+    search.receive(torch.stack([table(tuple(tail[: n + 1])) for n in range(len(rows.ids))]))
+    search.prune()
+    asked = search.asks()
+    assert asked is not None
+    assert (asked.ids, asked.positions) == (fill[:1], [len(tail)])
+    assert asked.mask.tolist() == [[True] * (len(tail) + 1)]
+    search.follow(fill[1:4], chances)
+    assert search.plan().ids[: WIDTH + taken].count(fill[1]) == (taken > 0)
+    chain = [node for node, *_ in search._plan if node is not None and node.source == "canvas"]
+    assert [node.token for node in chain] == fill[1 : 1 + taken]
+
+
+def test_the_buffer_is_asked_before_a_drafter(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    encode = tiny.tokenizer.encode
+    tail, head, fill = encode("return"), encode("\n"), encode(" value + left")
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *fill, *head], 0.9, len(tail))
+    search = Search(vocabulary, HoleState(True, 16), tail, head, 0, repeats=Repeats([*tail, *fill, *head, *tail]))
+    rows = search.plan()
+    search.receive(torch.stack([table(tuple(tail[: n + 1])) for n in range(len(rows.ids))]))
+    assert search.asks() is None
+    assert "lookup" in {node.source for node in search.open[0].children.values()}
+
+
+def test_no_draft_is_longer_than_its_hole(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    search, tail, _ = searching(tiny, vocabulary, most=2)
+    rows = search.plan()
+    search.receive(torch.stack([Drawn(tiny.tokenizer.size, 1, 3.0)(tuple(tail))] * len(rows.ids)))
+    assert search.asks() is not None
+    words = tiny.tokenizer.encode(" left right total")[:3]
+    search.follow(words, [1.0, 1.0, 1.0])
+    search.plan()
+    assert max(node.depth for node, *_ in search._plan if node is not None) == 2
 
 
 def test_what_is_less_likely_than_asked_for_is_not_followed(tiny: BlockLlama, vocabulary: Vocabulary) -> None:

@@ -4,6 +4,7 @@ paths from training checkpoints. They are separate files, so that retraining cha
     python training/export.py base --gguf SmolLM2-135M-Instruct.Q4_1.gguf --corpus FOLDER --out FOLDER
     python training/export.py context --checkpoint RUN/state.safetensors --out FOLDER
     python training/export.py adapter --checkpoint RUN/state.safetensors --out FOLDER
+    python training/export.py light --checkpoint RUN/state.safetensors --out FOLDER
     python training/export.py full --checkpoint RUN/state.safetensors --out FOLDER
     python training/export.py layers --model FOLDER --layers 0,2,4 --out FOLDER
     python training/export.py canary --out FOLDER
@@ -233,12 +234,12 @@ def export_base(arguments: argparse.Namespace) -> None:
 
 
 def encode(name: str, tensor: Tensor, form: str) -> dict[str, Tensor]:
-    """The stored parts of one tensor (see weights.py): `form` is q4, q8 or "" for float16. Vectors, and what does not
-    divide into groups, stay float16."""
+    """The stored parts of one tensor (see weights.py): `form` is q4, k4, q8 or "" for float16. Vectors, and what does
+    not divide into groups, stay float16."""
     tensor = tensor.float()
     if not form or tensor.ndim != 2 or tensor.shape[1] % weights.GROUP:
         return {name: tensor.half()}
-    parts = {"q4": weights.q4, "q8": weights.q8}[form](tensor)
+    parts = {"q4": weights.q4, "k4": weights.k4, "q8": weights.q8}[form](tensor)
     return {f"{name}.{part}": t.contiguous() for part, t in zip(weights.FORMS[form], parts, strict=True)}
 
 
@@ -291,6 +292,16 @@ def export_adapter(arguments: argparse.Namespace) -> None:
     vouch(arguments.out, about(arguments.out))
 
 
+def export_light(arguments: argparse.Namespace) -> None:
+    """light.safetensors beside the base of `--out`: its matrices 4-bit."""
+    trained = checkpoint(arguments.checkpoint)
+    assert "mix" in trained, "this checkpoint did not train a drafter"
+    forms = {name: "" if name == "place" else "k4" for name in trained}
+    stored = [encode(name, tensor, forms[name]) for name, tensor in trained.items()]
+    save_file({name: t for parts in stored for name, t in parts.items()}, arguments.out / "light.safetensors")
+    vouch(arguments.out, about(arguments.out))
+
+
 def export_full(arguments: argparse.Namespace) -> None:
     """base.safetensors re-encoded from fine-tuned weights (4-bit body, 8-bit embedding), which hold what an update of
     the context path did; what is left of the adapter is its special rows."""
@@ -330,7 +341,8 @@ def main() -> None:
     base.add_argument("--layers", default="", help="indices to keep, comma separated; empty keeps all")
     base.add_argument("--out", type=Path, required=True)
     base.set_defaults(run=export_base)
-    for name, run in (("context", export_context), ("adapter", export_adapter), ("full", export_full)):
+    kinds = {"context": export_context, "adapter": export_adapter, "light": export_light, "full": export_full}
+    for name, run in kinds.items():
         trained = commands.add_parser(name, help=run.__doc__)
         trained.add_argument("--checkpoint", type=Path, required=True, help="state.safetensors of a run")
         trained.add_argument("--out", type=Path, required=True, help="a model folder; its manifest is rewritten")

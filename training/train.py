@@ -1,8 +1,8 @@
 """Train `small` or `coder`: an update of its context path by gaps read left to right, an update of its canvas path by
-canvases over the frozen rest (CPU), or every weight by canvases (GPU).
+canvases over the frozen rest (CPU), or every weight by canvases (GPU). Or train a light drafter over its states.
 
-    python training/train.py --model FOLDER --corpus FOLDER --run FOLDER [--trains context|canvas|all] [--minutes N]
-                             [--total N] [--device cuda] [--compile] [--workers N] [--teacher FOLDER]
+    python training/train.py --model FOLDER --corpus FOLDER --run FOLDER [--trains context|canvas|all|light]
+                             [--minutes N] [--total N] [--device cuda] [--compile] [--workers N] [--teacher FOLDER]
 
 Resumable to the step: batches are drawn from (seed, step), and a checkpoint holds parameters, optimizer moments, the
 step and what has been spent. `--minutes` is the length of this command, `--total` that of the whole run over several
@@ -30,21 +30,31 @@ from caesura.engine.models.block_llama import SPECIALS, Config, base_of
 from caesura.engine.tokenizer import Tokenizer
 
 import gaps  # isort: skip  (beside this script)
+import light  # isort: skip
 from batches import Batch, Batches, stream, texts  # isort: skip
 from examples import PLAIN, Mix  # isort: skip
 from net import Net, Trains, losses, objective  # isort: skip
 
 AR_WEIGHT = 0.3  # of the left-to-right loss, where the weights of the context rows are trained
 FULL = Mix(causal=0.15, complement=True)
+BETAS = (0.9, 0.98)
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class Task(Protocol):
-    """What is trained: `batches` by step, and `held` ones that are not."""
+class Learner(Protocol):
+    """Parameters by their names in a checkpoint."""
 
-    net: Net
+    trains: str
+    trained: dict[str, nn.Parameter]
+
+
+class Task(Protocol):
+    """What is trained: `batches` by step, and `held` ones that are not. `betas` are AdamW's."""
+
+    net: Any  # a Learner, of a kind that the task knows
     batches: Dataset[Batch]
     held: Sequence[Batch]
+    betas: tuple[float, float]
 
     def loss(self, batch: Batch) -> tuple[Tensor, int]:
         """What is minimised, and how many tokens it is made of."""
@@ -63,6 +73,7 @@ class Canvases:
     tokenizer: Tokenizer
     null: int
     teacher: Net | None
+    betas = BETAS
 
     def loss(self, batch: Batch) -> tuple[Tensor, int]:
         found = losses(self.net, batch, self.null, self.teacher)
@@ -100,6 +111,7 @@ class Reading:
     net: Net
     batches: gaps.Gaps
     held: Sequence[Batch]
+    betas = BETAS
 
     def loss(self, batch: Batch) -> tuple[Tensor, int]:
         ce, parts = gaps.nats(self.net, batch)
@@ -128,7 +140,7 @@ class Progress:
     spent: float = 0.0
 
 
-def save(run: Path, net: Net, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+def save(run: Path, net: Learner, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
     """Write the state beside the old one, then replace it."""
     tensors = {f"p.{name}": p.detach() for name, p in net.trained.items()}
     for name, p in net.trained.items():
@@ -138,7 +150,7 @@ def save(run: Path, net: Net, optimizer: torch.optim.Optimizer, progress: Progre
     new.replace(run / "state.safetensors")
 
 
-def restore(run: Path, net: Net, optimizer: torch.optim.Optimizer) -> Progress:
+def restore(run: Path, net: Learner, optimizer: torch.optim.Optimizer) -> Progress:
     """Load the checkpoint in `run`, if there is one."""
     path = run / "state.safetensors"
     if not path.is_file():
@@ -155,15 +167,15 @@ def restore(run: Path, net: Net, optimizer: torch.optim.Optimizer) -> Progress:
     return progress
 
 
-def stood_on(model: Path, trains: Trains) -> Mapping[str, Tensor]:
+def stood_on(model: Path, trains: str) -> Mapping[str, Tensor]:
     """The weights that a run begins from or leaves as they are. An update of the context path is over the bare base."""
     return weights.Stored(*weights.bases(model)) if trains == "context" else base_of(model)
 
 
-def begin(model: Path, net: Net) -> None:
+def begin(model: Path, net: Learner) -> None:
     """Start from the update in the model's folder, if there is one: a new run goes on from what was shipped. Every
     weight of a full run but the special embeddings comes from the base."""
-    path = model / ("context.safetensors" if net.trains == "context" else "adapter.safetensors")
+    path = model / (f"{net.trains}.safetensors" if net.trains in ("context", "light") else "adapter.safetensors")
     if not path.is_file():
         return
     update = weights.Stored(path)
@@ -193,11 +205,17 @@ def task_of(arguments: argparse.Namespace) -> Task:
     tokenizer = Tokenizer(arguments.model / "tokenizer.json")
     separator = [tokenizer.special(raw["separator"])]
     base, first = stood_on(arguments.model, trains), arguments.first
-    net = Net(config, base, trains, first=first, device=arguments.device, compiled=arguments.compile)
-    begin(arguments.model, net)
     learnt, held = (texts(arguments.corpus, split, tokenizer) for split in ("shard", "heldout"))
     size, seed = arguments.contexts, str(arguments.seed)
     count = range(-(-arguments.held // size))
+    if trains == light.Drafter.trains:
+        drawn_blocks = light.Blocks(learnt, tokenizer, separator, size, seed)
+        drafter = light.Drafter(config, base, drawn_blocks[0]["context"], arguments.device)
+        begin(arguments.model, drafter)
+        tested_blocks = light.Blocks(held, tokenizer, separator, size, "held", light.TESTED)
+        return light.Drafting(drafter, drawn_blocks, [tested_blocks[n * light.USES] for n in count])
+    net = Net(config, base, trains, first=first, device=arguments.device, compiled=arguments.compile)
+    begin(arguments.model, net)
     if trains == "context":
         tested = gaps.Gaps(held, tokenizer, separator, size, "held")
         return Reading(net, gaps.Gaps(learnt, tokenizer, separator, size, seed), [tested[n] for n in count])
@@ -219,7 +237,7 @@ class Trainer:
         self.net = self.task.net
         self.task.held = [self.to_device(batch) for batch in self.task.held]
         self.optimizer = torch.optim.AdamW(
-            self.net.trained.values(), lr=arguments.rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True
+            self.net.trained.values(), lr=arguments.rate, betas=self.task.betas, weight_decay=0.01, fused=True
         )
         arguments.run.mkdir(parents=True, exist_ok=True)
         self.progress = restore(arguments.run, self.net, self.optimizer)
@@ -291,7 +309,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--cpu-time", action="store_true", help="count the minutes in CPU time (for fair comparisons)")
     parser.add_argument("--save-s", type=float, default=300)
     parser.add_argument("--log-s", type=float, default=60)
-    parser.add_argument("--trains", choices=get_args(Trains), default="canvas", help="of the weights")
+    parser.add_argument("--trains", choices=(*get_args(Trains), light.Drafter.trains), default="canvas")
     parser.add_argument(
         "--first", type=int, default=0, help="layer at which an update begins; those below stay the base's"
     )
@@ -309,10 +327,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--held", type=int, default=32, help="held-out contexts, or gaps")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
-    if arguments.teacher and arguments.trains == "context":
-        parser.error("--teacher teaches canvases; it has nothing to say to --trains context.")
-    if arguments.first and arguments.trains == "all":
-        parser.error("--first is for an update; --trains all trains every layer.")
+    if arguments.teacher and arguments.trains in ("context", "light"):
+        parser.error(f"--teacher teaches canvases; it has nothing to say to --trains {arguments.trains}.")
+    if arguments.first and arguments.trains in ("all", "light"):
+        parser.error(f"--first is for an update; --trains {arguments.trains} trains every layer.")
     Trainer(arguments).train()
 
 

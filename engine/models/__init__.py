@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from torch import Tensor
 
@@ -134,6 +134,15 @@ class Verifier(Model, Protocol):
         """Logits of both in one pass over the weights: [rows, vocabulary] of what follows each row of a tree, by the
         path that reads context, and those of `denoise`. A tree sees of itself what its mask says, and its rows stay in
         the KV behind the context until that is truncated; a canvas sees the context alone."""
+
+
+@runtime_checkable
+class Drafter(Protocol):
+    """A verifier that can also guess what follows a token which it has not run yet."""
+
+    def draft(self, runs: Sequence[Run]) -> tuple[Tensor, Tensor]:
+        """The next tokens after each run, and the probability of each given those before it: [runs, slots] twice. A run
+        is one row that sees rows of the tree; nothing of it is kept."""
 
 
 FAMILIES = {  # the file of this folder that loads a model_type

@@ -208,6 +208,7 @@ class BlockLlama:
     """
 
     shift = 1
+    taps: Sequence[int] = ()  # layers whose output a drafter reads (_light.py)
 
     def __init__(
         self,
@@ -278,8 +279,11 @@ class BlockLlama:
         return found
 
     def cache(self) -> Cache:
-        kept = Kept(self.config.num_kv_heads, self.config.head_dim, turned=True)
-        return Cache([kept] * self.config.num_layers, self.device, self._dtype or attended(), entries=self._contexts)
+        return Cache(self._kept(), self.device, self._dtype or attended(), entries=self._contexts)
+
+    def _kept(self) -> list[Kept]:
+        """What the cache holds of a context row."""
+        return [Kept(self.config.num_kv_heads, self.config.head_dim, turned=True)] * self.config.num_layers
 
     def prefill(self, ids: Sequence[int], kv: KV) -> None:
         self._wave(*self._lanes([context(kv, kv.length, ids)]))
@@ -367,16 +371,23 @@ class BlockLlama:
         x = self._embedded(torch.tensor(lane.ids, device=self.device))
         cos, sin = rotary(self._lengths, torch.tensor(lane.positions, device=self.device))
         asked = torch.tensor(lane.wanted, dtype=torch.int64, device=self.device)
-        last = len(self._layers) - 1
-        for number, (held, spans) in enumerate(zip(self._layers, lane.spans(), strict=True)):
+        last, all_spans, tapped = len(self._layers) - 1, lane.spans(), list[Tensor]()
+        for number, (held, spans) in enumerate(zip(self._layers, all_spans, strict=False)):
             begin()
             wanted = asked if number == last else None
             x = self._layer(x, held[lane.canvas], spans, cos, sin, wanted, self._shape, lane.canvas)
             end()
+            tapped += [x] * self.taps.count(number)
+        if tapped and not lane.canvas:
+            self._tap(tapped, all_spans[len(self._layers) :], cos, sin)
         if not lane.wanted:
             return torch.empty(0, self.width, device=self.device)
         rows = _llama_layer.normalized(x, self._norm[lane.canvas], self._shape.eps)
         return int8.product(rows, self._head)
+
+    def _tap(self, tapped: Sequence[Tensor], spans: Sequence[list[Span]], cos: Tensor, sin: Tensor) -> None:
+        """Keep what a drafter needs of context rows; `spans` are of the layers that it adds to the cache."""
+        raise NotImplementedError
 
 
 def context(kv: KV, at: int, ids: Sequence[int]) -> Part:
@@ -497,7 +508,14 @@ def load(folder: Path, config: dict[str, Any], device: str, context: int | None)
     if (folder / "adapter.safetensors").is_file():
         adapter = weights.Stored(folder / "adapter.safetensors")
         expect(adapter, "special", (len(SPECIALS), shape.hidden_size))
-    model = BlockLlama(str(config.get("name", folder.name)), shape, tokenizer, base, adapter)
+    named = str(config.get("name", folder.name))
+    if (folder / "light.safetensors").is_file():
+        from caesura.engine.models._light import LightLlama  # it stands on this file
+
+        light = weights.Stored(folder / "light.safetensors")
+        model: BlockLlama = LightLlama(named, shape, tokenizer, base, adapter, light)
+    else:
+        model = BlockLlama(named, shape, tokenizer, base, adapter)
     model.separator = [tokenizer.special(str(config.get("separator")))]
     model.ends = frozenset(tokenizer.special(str(token)) for token in config.get("ends", ()))
     model.sampler = str(config.get("sampler", model.sampler))
