@@ -115,15 +115,16 @@ def unstage(arguments: argparse.Namespace) -> None:
 
 
 def take(arguments: argparse.Namespace) -> None:
-    """One load of the result: the parts of the weights that were trained, the small files, the log of the run."""
-    result: Path = arguments.work / "result"
+    """One load of the result: the parts of the weights that were trained, the small files, the log of each run."""
+    result, run = arguments.work / "result", arguments.work / "run"
     parts = arguments.work / "parts"
     if not parts.is_dir():
         parts.mkdir()
         trained = sorted(path for path in result.glob("*.safetensors") if not path.is_symlink())
         files = [part for path in trained for part in split(path, parts, 15 * MIB)]
-        rest = result / "config.json", result / "manifest.json", arguments.work / "run/log.jsonl"
-        files += [Path(shutil.copy(path, parts)) for path in rest]
+        files += [Path(shutil.copy(result / name, parts)) for name in ("config.json", "manifest.json")]
+        logs = {run / "log.jsonl": "log.jsonl", run / "light/log.jsonl": "light.jsonl"}
+        files += [Path(shutil.copy(log, parts / name)) for log, name in logs.items() if log.is_file()]
         write_contents(files, parts / "contents.json")
     made = loads((p for p in parts.iterdir() if p.name != "contents.json"), BACK, BACK_FILES - 1)
     for path in [*made[arguments.load - 1], parts / "contents.json"]:

@@ -116,7 +116,7 @@ def training(config: Config, device: str, contexts: int, repeats: int, *, compil
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--contexts", type=int, default=64)
+    parser.add_argument("--contexts", type=int, default=24)
     parser.add_argument("--repeats", type=int, default=50)
     parser.add_argument("--tiny", action="store_true", help="every size small and nothing compiled, for a CPU")
     parser.add_argument("--seconds", type=float, default=500, help="after which nothing more is begun")

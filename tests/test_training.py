@@ -612,7 +612,7 @@ def checkout(tmp_path):
 @pytest.mark.slow
 def test_a_canvas_for_coder_is_staged_trained_taken_and_joined(model, corpus, checkout, tmp_path):
     """The road of gpu/README.md on a tiny model, both machines in two folders."""
-    work, out, joined = (tmp_path / name for name in ("work", "out", "joined"))
+    work, joined = tmp_path / "work", tmp_path / "joined"
     coder = Path(shutil.copytree(model, checkout / "models" / "coder" / "caesura_coder"))
     (coder / "adapter.safetensors").unlink()
     (coder / "config.json").write_text(json.dumps(TINY | {"name": "coder"}))
@@ -628,14 +628,19 @@ def test_a_canvas_for_coder_is_staged_trained_taken_and_joined(model, corpus, ch
     assert not list(coder.glob("base*"))
     assert "done" in script(checkout, "unstage", CAESURA_WORK=work)
     assert "done;" in script(checkout, "train", *STEPS, CAESURA_WORK=work, DEVICE="cpu", WAIT=90)
-    out.mkdir()
-    assert "load 1 of 1" in script(checkout, "take", 1, CAESURA_WORK=work, OUT=out)
-    assert not list(out.glob("base*")), "what was not trained does not travel back"
+    loads = [tmp_path / f"load{number}" for number in (1, 2)]
+    for number, load in enumerate(loads, 1):
+        load.mkdir()
+        assert f"load {number} of 2" in script(checkout, "take", number, CAESURA_WORK=work, OUT=load)
+        assert not list(load.glob("base*")), "what was not trained does not travel back"
     script(checkout, "stage", "--undo")
-    script(checkout, "join", joined, out)
+    script(checkout, "join", joined, *loads)
     weights.verify(joined)
     assert {path.name: path.read_bytes() for path in joined.glob("base-*")} == before
-    assert models.load(str(joined)).noise is not None, "it has a canvas"
+    assert {"log.jsonl", "light.jsonl"} <= {path.name for path in joined.iterdir()}
+    made = models.load(str(joined))
+    assert made.noise is not None, "it has a canvas"
+    assert isinstance(made, models.Drafter), "it has a light drafter"
 
 
 @pytest.mark.slow
