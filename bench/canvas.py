@@ -59,15 +59,15 @@ RESAMPLED = 2000  # times, for an interval
 
 def loaded(name: str) -> engine_models.Model:
     model = engine_models.load(models.resolve(name))
-    if model.null_id is None:
-        raise SystemExit(f"The model {name} has no canvas that its base verifies.")
+    if model.null_id is None and model.drafter is None:
+        raise SystemExit(f"The model {name} has no canvas that its base verifies, and no light drafter.")
     return model
 
 
 @dataclass(frozen=True)
 class Way:
-    """How a job is filled. `steps` bounds the steps of the canvas. `drafts` makes the canvas draft for the verifier or
-    not, instead of the scheduler's choice. `warm` keeps the job's draft."""
+    """How a job is filled. `steps` bounds the steps of the canvas. `drafts` makes the canvas draft for the verifier, or
+    neither canvas nor light drafter, instead of the engine's choice. `warm` keeps the job's draft."""
 
     sampler: str
     steps: int | None = None
@@ -82,6 +82,8 @@ class Way:
         if self.drafts is not None:
             begin = drafting(scheduler.Scheduler._begin, self.drafts)
             stack.enter_context(patch.object(scheduler.Scheduler, "_begin", begin))
+        if self.drafts is False:
+            stack.enter_context(patch.object(denoise, "draft", lambda *_: None))
 
 
 def not_counting_growth(decide: Callable[..., None]) -> Callable[..., None]:
@@ -109,6 +111,7 @@ ALONE = {f"canvas, {steps} step{'s' * (steps > 1)}": Way("top_k", steps) for ste
 LEFT, LOOKUP, BOTH, CANVAS, USUAL = "left to right", "lookup only", "both", "canvas", "draft and verify"
 CURVE = {**ALONE, LEFT: Way(LEFT_TO_RIGHT), LOOKUP: Way(VERIFY, drafts=False)}
 PASSES = {LEFT: CURVE[LEFT], LOOKUP: CURVE[LOOKUP], "lookup else canvas": Way(VERIFY), BOTH: Way(VERIFY, drafts=True)}
+LIGHT = {LEFT: CURVE[LEFT], LOOKUP: CURVE[LOOKUP], "lookup else light drafter": Way(VERIFY)}
 YOUNG = {CANVAS: Way("threshold"), USUAL: Way(VERIFY), LEFT: CURVE[LEFT]}
 COLD = {f"{name}, no draft": Way(YOUNG[name].sampler, warm=False) for name in (CANVAS, USUAL)}
 
@@ -469,11 +472,13 @@ def shown(found: Ratio) -> str:
 
 
 def passes(options: argparse.Namespace) -> tuple[Report, str]:
-    cases, bench, rows = sampled(options, LINES), Bench(loaded(options.model)), {name: Row() for name in PASSES}
+    model = loaded(options.model)
+    ways = LIGHT if model.null_id is None else PASSES
+    cases, bench, rows = sampled(options, LINES), Bench(model), {name: Row() for name in ways}
     report = {"bench": "canvas passes", **conditions(options.model), **about_cases(options, cases)}
-    bench.in_turn(job(0, cases[0]), PASSES, 0)  # the first forwards of a process are slower
+    bench.in_turn(job(0, cases[0]), ways, 0)  # the first forwards of a process are slower
     for number, case in counted(cases):
-        add_fills(bench, number, case, PASSES, rows)
+        add_fills(bench, number, case, ways, rows)
     usual = rows[LOOKUP]
     report["rows"] = {name: row.report() | row.share_of(usual) for name, row in rows.items()}
     report["pairs"] = [against(name, LOOKUP, row, usual) for name, row in rows.items() if name != LOOKUP]

@@ -183,6 +183,14 @@ def python_line(text: str, draw: random.Random) -> Iterator[Trial]:
         yield hole(text, *span, "python", "line")
 
 
+def rest(text: str, draw: random.Random) -> Iterator[Trial]:
+    """The rest of a line from a later word on. At an indentation the base's first forward would only repeat that."""
+    for start, end in heldout.python_lines(text):
+        words = [start + found.start() for found in re.finditer(r"(?<=\s)\w", text[start:end])]
+        if later := [at for at in words if end - at in heldout.LINE]:
+            yield hole(text, draw.choice(later), end, "python", "line")
+
+
 PLACES: dict[str, tuple[str, Maker]] = {  # language
     "two holes, one name": ("python", joint),
     "middle arguments": ("python", arguments),
@@ -191,7 +199,7 @@ PLACES: dict[str, tuple[str, Maker]] = {  # language
     "table cell": ("markdown", cells),
     "renamed variable": ("python", renamed),
     "after a mismatch": ("python", python_line),
-    "first draft": ("python", python_line),
+    "first draft": ("python", rest),
 }
 
 

@@ -82,8 +82,8 @@ def forward(model: Model, work: Sequence[Denoising], searching: Sequence[Denoisi
     if not searching:
         parts: tuple[Tensor, ...] = on_host(model.denoise(canvases)).split(rows)
         return parts
-    if isinstance(model, Drafter):
-        draft(model, searching)
+    if model.drafter is not None:
+        draft(model.drafter, searching)
     plans = [w.search.plan() for w in searching if w.search is not None]
     trees = [Run(w.kv, p.ids, p.positions, p.mask, fresh=w.fresh) for w, p in zip(searching, plans, strict=True)]
     for w in searching:
@@ -102,12 +102,12 @@ def forward(model: Model, work: Sequence[Denoising], searching: Sequence[Denoisi
 
 def draft(model: Drafter, searching: Sequence[Denoising]) -> None:
     """Guess what follows the best hypothesis of each search that asks for it."""
-    asking = [(w.kv, w.search, asked) for w in searching if w.search is not None and (asked := w.search.asks())]
+    asking = [(w.kv, w.search, asked) for w in searching if w.search is not None and (asked := w.search.to_draft())]
     if not asking:
         return
     tokens, probabilities = model.draft([Run(kv, rows.ids, rows.positions, rows.mask) for kv, _, rows in asking])
     for (_, search, _), chain, chances in zip(asking, tokens.tolist(), probabilities.tolist(), strict=True):
-        search.follow(chain, chances)
+        search.take_draft(chain, chances)
 
 
 def on_host(rows: Tensor) -> Tensor:

@@ -85,8 +85,8 @@ class Repeats:
             self._behind.setdefault(pair, []).append(at)
 
     def after(self, path: Sequence[int], *, most: int = 5, longest: int = 8) -> Sequence[int]:
-        """What may follow the context and then `path`: the tokens after the place that agrees with that in the most
-        tokens, two at least; of equals the latest."""
+        """Find the earlier place that shares the longest run of tokens, at least two, with the end of the context and
+        `path`; return what follows it. Ties go to the latest."""
         end, best, place = [*self._ids[-longest:], *path][-longest:][::-1], 0, 0
         for at in self._behind.get((end[1], end[0]), ()) if len(end) > 1 else ():
             agreed = agreeing(self._ids[max(0, at - longest) : at][::-1], end)

@@ -2,12 +2,13 @@
 
 The canvas and the lookup propose whole chains; one pass scores all of their tokens at once, and left-to-right steps go
 on from the best places (best first, several a pass; the best one takes along what followed its tokens elsewhere, or
-what a drafter expects there). A
-chain that reaches the suffix is scored on: the candidate with the highest log p(fill) + log p(suffix head | fill) wins.
+what a drafter expects there). A chain that reaches the suffix is scored on: the candidate with the highest
+log p(fill) + log p(suffix head | fill) wins.
 A fill may also end inside a token that goes on into the suffix, as `"` does before `: 1`: models know the two as one.
 The model's own end tokens count with the first token of the suffix. What all surviving hypotheses share is locked. With
 a generator another answer is looked for: it is ranked by perturbed log-probabilities, and reports the model's own. Pure
-state: `plan` says which rows to run, `receive` takes their log-probabilities, `prune` decides. (Speculative decoding:
+state: `to_draft` and `take_draft` ask a drafter, `plan` says which rows to run, `receive` takes their
+log-probabilities, `prune` decides. (Speculative decoding:
 Leviathan et al. 2023; token trees: SpecInfer, Miao et al. 2024; stochastic beam search: Kool et al. 2019.)
 """
 
@@ -215,7 +216,7 @@ class Search:
         else:
             chosen = self._best_open()
             if chosen:
-                self._follow(chosen[0])
+                self._repeat(chosen[0])
             queue = self._proposed + chosen
             self._proposed = []
         depth0 = self.start + len(self.tail) - 1
@@ -233,13 +234,13 @@ class Search:
         mask = torch.tensor([[bool(seen >> c & 1) for c in range(columns)] for seen in self._ancestors[first:]])
         return Rows(ids, positions, mask)
 
-    def asks(self) -> Rows | None:
-        """The best hypothesis as a row that sees its ancestors, where a drafter may say what follows it: the buffer
-        does not. Call `follow` with its answer, before `plan`."""
+    def to_draft(self) -> Rows | None:
+        """Return the best hypothesis as a row for a drafter: None before the first pass, or where the buffer already
+        repeats what follows. Then call `take_draft` with its answer, before `plan`."""
         if not self.passes or self.width == 1 or not self.open:
             return None
         best = self._by_promise()[0]
-        self._follow(best)
+        self._repeat(best)
         if best.children or best.depth >= self.hole.max_tokens:
             return None
         assert best.parent is not None
@@ -247,13 +248,13 @@ class Search:
         mask = torch.tensor([[*(bool(seen >> c & 1) for c in range(columns)), True]])
         return Rows([best.token], [self.start + len(self.tail) - 1 + best.depth], mask)
 
-    def follow(self, tokens: Sequence[int], probabilities: Sequence[float]) -> None:
+    def take_draft(self, tokens: Sequence[int], probabilities: Sequence[float]) -> None:
         """Have a drafter's tokens scored with the best hypothesis, as far as all of them together are likely."""
         together = itertools.accumulate(probabilities, float.__mul__)
         likely = itertools.takewhile(lambda pair: pair[1] >= LIKELY, zip(tokens, together, strict=True))
         self._chain(self._by_promise()[0], [token for token, _ in likely], "canvas")
 
-    def _follow(self, node: Node) -> None:
+    def _repeat(self, node: Node) -> None:
         """Have what follows the same tokens elsewhere scored with a hypothesis: what is right of it saves a pass."""
         if self._repeats is not None and not node.children:
             self._chain(node, self._repeats.after([n.token for n in node.path()]), "lookup")

@@ -818,6 +818,8 @@ def test_places_are_cut_where_they_should_be(trials: ModuleType) -> None:
     }
     assert [one.wanted for one in found["two holes, one name"]] == [("value", "value")]
     assert [one.wanted for one in found["middle arguments"]] == [("path.size + 2",)]
+    assert {one.prefix[-1] for one in found["first draft"]} == {" "}
+    assert all(one.prefix.rpartition("\n")[2].strip() for one in found["first draft"])
     for trial in (one for name, of in found.items() if name != "renamed variable" for one in of):
         assert trial.case().filled(trial.joined(trial.wanted)) == SOURCE
     assert all(one.draft != one.wanted and one.draft for one in found["repair"])

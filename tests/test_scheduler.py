@@ -10,7 +10,7 @@ from torch import Tensor
 
 from caesura import wire
 from caesura.engine.cache import KV
-from caesura.engine.models import Run
+from caesura.engine.models import Drafter, Run
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.samplers import names
 from caesura.engine.scheduler import LIVE, Event, Live, Scheduler, around
@@ -288,6 +288,10 @@ class Drafting(Echo):
     def __init__(self, model: BlockLlama, text: str, wrong: int | None = None) -> None:
         super().__init__(model, text)
         self.wrong, self.asked = wrong, 0
+
+    @property
+    def drafter(self) -> Drafter:
+        return self
 
     def draft(self, runs: Sequence[Run]) -> tuple[Tensor, Tensor]:
         self.asked += len(runs)

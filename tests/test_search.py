@@ -171,15 +171,15 @@ def test_a_draft_is_followed_as_far_as_it_is_likely(
     fill = tiny.tokenizer.encode(" left + right.total")
     table = Table(tiny.tokenizer.size)
     table.chain([*tail, *fill, *head], 0.9, len(tail))
-    assert search.asks() is None, "nothing is known before the first pass"
+    assert search.to_draft() is None, "nothing is known before the first pass"
     rows = search.plan()
     search.receive(torch.stack([table(tuple(tail[: n + 1])) for n in range(len(rows.ids))]))
     search.prune()
-    asked = search.asks()
+    asked = search.to_draft()
     assert asked is not None
     assert (asked.ids, asked.positions) == (fill[:1], [len(tail)])
     assert asked.mask.tolist() == [[True] * (len(tail) + 1)]
-    search.follow(fill[1:4], chances)
+    search.take_draft(fill[1:4], chances)
     assert search.plan().ids[: WIDTH + taken].count(fill[1]) == (taken > 0)
     chain = [node for node, *_ in search._plan if node is not None and node.source == "canvas"]
     assert [node.token for node in chain] == fill[1 : 1 + taken]
@@ -193,7 +193,7 @@ def test_the_buffer_is_asked_before_a_drafter(tiny: BlockLlama, vocabulary: Voca
     search = Search(vocabulary, HoleState(True, 16), tail, head, 0, repeats=Repeats([*tail, *fill, *head, *tail]))
     rows = search.plan()
     search.receive(torch.stack([table(tuple(tail[: n + 1])) for n in range(len(rows.ids))]))
-    assert search.asks() is None
+    assert search.to_draft() is None
     assert "lookup" in {node.source for node in search.open[0].children.values()}
 
 
@@ -201,9 +201,9 @@ def test_no_draft_is_longer_than_its_hole(tiny: BlockLlama, vocabulary: Vocabula
     search, tail, _ = searching(tiny, vocabulary, most=2)
     rows = search.plan()
     search.receive(torch.stack([Drawn(tiny.tokenizer.size, 1, 3.0)(tuple(tail))] * len(rows.ids)))
-    assert search.asks() is not None
+    assert search.to_draft() is not None
     words = tiny.tokenizer.encode(" left right total")[:3]
-    search.follow(words, [1.0, 1.0, 1.0])
+    search.take_draft(words, [1.0, 1.0, 1.0])
     search.plan()
     assert max(node.depth for node, *_ in search._plan if node is not None) == 2
 

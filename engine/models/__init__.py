@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast
 
 from torch import Tensor
 
@@ -63,6 +63,7 @@ class Model(Protocol):
 
     name: str
     device: str
+    drafter: "Drafter | None"  # light layers that draft for `verify`
     noise: Noise | None  # None without a canvas: the model only verifies
     shift: int  # 0, or 1 where the logits of a row predict the next position
     tail: int  # rows of the prefix that open a canvas; at least one where `shift` is 1 or drafts are verified
@@ -136,9 +137,8 @@ class Verifier(Model, Protocol):
         the KV behind the context until that is truncated; a canvas sees the context alone."""
 
 
-@runtime_checkable
 class Drafter(Protocol):
-    """A verifier that can also guess what follows a token which it has not run yet."""
+    """Guesses what follows a token that the base has not run yet."""
 
     def draft(self, runs: Sequence[Run]) -> tuple[Tensor, Tensor]:
         """The next tokens after each run, and the probability of each given those before it: [runs, slots] twice. A run

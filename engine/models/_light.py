@@ -2,14 +2,15 @@
 once, for the base to verify.
 
 Hidden states at five depths of the base, each dimension divided by its usual size, are mixed into one state of each
-row (EAGLE: Li et al. 2024). The drafter's layers take their keys and values for context and token tree from those
+row (EAGLE-3: Li et al. 2025). The drafter's layers take their keys and values for context and token tree from those
 states (DFlash: Chen et al. 2026, "Block Diffusion for Flash Speculative Decoding"). The KV cache holds them after the
-base's layers, so that they are reused, forked and truncated together; last it holds the state itself. A block is the
-token to draft after, which only the base's first layer has read, and empty places for the tokens after the next one.
-Its rows see each other and what the token sees. Their logits are shifted and come from the base's head; the token
-chosen for one row corrects those of the next (Hydra: Ankner et al. 2024).
+base's layers, so that they are reused, forked and truncated together; last it holds the state itself. A block has three
+rows: the token to draft after, as the base's first layer reads it, and two empty rows. Each row guesses the next token;
+it sees the other rows and what the token sees. Logits are shifted and come from the base's head, and the token chosen
+for one row corrects those of the next (Hydra: Ankner et al. 2024).
 
-A draft changes how many passes an answer takes. It decides nothing: a bad one only costs time.
+The base scores every token of a guess. A wrong guess costs time; where an answer is drawn by a seed, it may change
+which one is drawn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,10 +20,11 @@ from torch import Tensor
 from torch.nn.functional import rms_norm, silu
 
 from caesura.engine.cache import Kept
-from caesura.engine.models import Run
+from caesura.engine.models import Drafter, Run
 from caesura.engine.models._llama_layer import Norm, Span, Weights, normalized, rotate
 from caesura.engine.models.block_llama import BlockLlama, Config, Part, expect, packed, rotary
 from caesura.engine.tokenizer import Tokenizer
+from caesura.engine.weights import WeightsError
 from caesura.kernels import int8
 
 FIRST = 1  # layers of the base that read the token of a block
@@ -84,7 +86,10 @@ class LightLlama(BlockLlama):
         adapter: Mapping[str, Tensor] | None,
         light: Mapping[str, Tensor],
     ) -> None:
-        """`light` are the drafter's tensors: its layers under a base's names, and those of `shapes`."""
+        """`light` are the drafter's tensors: its layers under a base's names, and those of `shapes`. Raises
+        WeightsError."""
+        if "head" in base:
+            raise WeightsError("A light drafter needs a base whose head is its embedding; remove light.safetensors.")
         super().__init__(name, config, tokenizer, base, adapter)
         self.taps = taps(config.num_layers)
         self._drafting = [packed(config, light, {}, self._form, number)[0] for number in range(LAYERS)]
@@ -95,6 +100,10 @@ class LightLlama(BlockLlama):
         self._mix, self._kv, self._enter, self._join, self._up = (
             self._form(own[name]) for name in ("mix", "kv", "enter", "join", "up")
         )
+
+    @property
+    def drafter(self) -> Drafter:
+        return self
 
     def _kept(self) -> list[Kept]:
         base = super()._kept()
@@ -154,7 +163,7 @@ class LightLlama(BlockLlama):
             joined = torch.cat((rows[:, place], sized(self._embedded(before))), -1)
             change = int8.product(silu(int8.product(joined, self._join)), self._up)
             of_row, listed = logits[:, place], shortlist[:, place]
-            of_row.scatter_add_(1, listed, (of_list[:, place] @ change[:, :, None])[..., 0])
+            of_row.scatter_add_(1, listed, (of_list[:, place] * change[:, None]).sum(-1))
             best = of_row.gather(1, listed).max(1)
             before = listed.gather(1, best.indices[:, None])[:, 0]
             chosen.append(before)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from caesura.engine import samplers, weights
 from caesura.engine.cache import KV, Cache, Kept
-from caesura.engine.models import Run, _llama_layer
+from caesura.engine.models import Drafter, Run, _llama_layer
 from caesura.engine.models._llama_layer import Matrix, Norm, Shape, Span, Weights
 from caesura.engine.noise import Absorbing, Noise
 from caesura.engine.search import VERIFY
@@ -249,6 +249,10 @@ class BlockLlama:
         self._shape = Shape(config.num_heads, config.num_kv_heads, config.head_dim, config.rms_norm_eps, config.gated)
         self._layer = _llama_layer.layer if dtype is None and int8.available() else _llama_layer.written
         self._second = ThreadPoolExecutor(1, "lane")
+
+    @property
+    def drafter(self) -> Drafter | None:
+        return None
 
     def __repr__(self) -> str:
         return f"<BlockLlama {self.name} {self.config.num_layers}x{self.config.hidden_size}>"

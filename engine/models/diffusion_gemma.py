@@ -19,7 +19,7 @@ from torch.nn.functional import embedding, gelu
 from caesura.engine import memory
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.checkpoint import Checkpoint
-from caesura.engine.models import Fixed, Run
+from caesura.engine.models import Drafter, Fixed, Run
 from caesura.engine.models._diffusion_gemma_files import (
     QUANTISED,
     Config,
@@ -75,6 +75,7 @@ class DiffusionGemma:
     shift = tail = 0
     separator: Sequence[int] = ()
     null_id: int | None = None
+    drafter: Drafter | None = None
     start: Sequence[int] = ()  # prompts.py has its turns
     sampler = "entropy_bound"
 
