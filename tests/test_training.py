@@ -583,6 +583,18 @@ def test_a_new_run_begins_from_the_shipped_adapter(model, corpus, tmp_path):
         assert trains == "all" or all(torch.equal(fresh.trained[name], shipped[name]) for name in shipped)
 
 
+def test_a_new_run_begins_from_an_update_that_is_named(model, corpus, tmp_path):
+    start = Path(shutil.copytree(model, tmp_path / "start"))
+    trained, _ = run(model, corpus, tmp_path / "first", "--steps", 1)
+    export.export_adapter(argparse.Namespace(checkpoint=tmp_path / "first" / "state.safetensors", out=start))
+    update = start / "adapter.safetensors"
+    _, log = run(model, corpus, tmp_path / "second", "--steps", 1, "--begin", update)
+    _, other = run(model, corpus, tmp_path / "third", "--steps", 1)
+    assert log[0]["ce_token"] != other[0]["ce_token"]
+    special = weights.Stored(update)["special"]
+    assert torch.allclose(special, trained["p.special"], atol=1e-3)
+
+
 def test_the_rate_is_keyed_on_the_whole_run():
     assert train.rate(0, 0, 100, 1.0) == pytest.approx(1 / 40)
     assert train.rate(500, 50, 100, 1.0) == 1.0
@@ -634,7 +646,7 @@ def test_a_canvas_for_coder_is_staged_trained_taken_and_joined(model, corpus, ch
     script(checkout, "stage", corpus, NO_WHEELS=1)
     assert not list(coder.glob("base*"))
     assert "done" in script(checkout, "unstage", CAESURA_WORK=work)
-    short = {"LIGHT_MINUTES": 0.02, "WORKERS": 0}
+    short = {"LIGHT_MINUTES": 0.02, "WORKERS": 0, "BEGIN": ""}
     assert "done;" in script(checkout, "train", *STEPS, CAESURA_WORK=work, DEVICE="cpu", WAIT=90, **short)
     loads = [tmp_path / f"load{number}" for number in (1, 2)]
     for number, load in enumerate(loads, 1):

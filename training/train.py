@@ -172,11 +172,12 @@ def stood_on(model: Path, trains: str) -> Mapping[str, Tensor]:
     return weights.Stored(*weights.bases(model)) if trains == "context" else base_of(model)
 
 
-def begin(model: Path, net: Learner) -> None:
-    """Start from the update in the model's folder, if there is one: a new run goes on from what was shipped. Every
-    weight of a full run but the special embeddings comes from the base."""
-    path = model / (f"{net.trains}.safetensors" if net.trains in ("context", "light") else "adapter.safetensors")
-    if not path.is_file():
+def begin(model: Path, net: Learner, start: Path | None = None) -> None:
+    """Start from the update `start`, or else from that in the model's folder, if there is one: a new run goes on from
+    what was shipped. Every weight of a full run but the special embeddings comes from the base."""
+    own = model / (f"{net.trains}.safetensors" if net.trains in ("context", "light") else "adapter.safetensors")
+    path = start or own
+    if start is None and not own.is_file():
         return
     update = weights.Stored(path)
     for name in update.keys() & (net.trained.keys() if net.trains != "all" else {"special"}):
@@ -211,11 +212,11 @@ def task_of(arguments: argparse.Namespace) -> Task:
     if trains == light.LightNet.trains:
         drawn_blocks = light.Blocks(learnt, tokenizer, separator, size, seed)
         drafter = light.LightNet(config, base, drawn_blocks[0], arguments.device)
-        begin(arguments.model, drafter)
+        begin(arguments.model, drafter, arguments.begin)
         tested_blocks = light.Blocks(held, tokenizer, separator, size, "held", light.TESTED)
         return light.Drafting(drafter, drawn_blocks, [tested_blocks[n * light.USES] for n in count])
     net = Net(config, base, trains, first=first, device=arguments.device, compiled=arguments.compile)
-    begin(arguments.model, net)
+    begin(arguments.model, net, arguments.begin)
     if trains == "context":
         tested = gaps.Gaps(held, tokenizer, separator, size, "held")
         return Reading(net, gaps.Gaps(learnt, tokenizer, separator, size, seed), [tested[n] for n in count])
@@ -303,6 +304,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", type=Path, required=True, help="folder with its base")
     parser.add_argument("--corpus", type=Path, required=True, help="folder of shards or of packs")
     parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--begin", type=Path, help="an exported update to begin a new run from, not the model's own")
     parser.add_argument("--minutes", type=float, default=60, help="of this command")
     parser.add_argument("--steps", type=int, default=0, help="count the budget in steps instead (reproducible)")
     parser.add_argument("--total", type=float, default=0, help="minutes (or steps) of the whole run; 0: this command")
