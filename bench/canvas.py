@@ -1,4 +1,4 @@
-"""What a model's canvas is worth: alone, as a drafter, and at the places where a young one may already help.
+"""Measure a model's canvas: alone, as a drafter, and in the places where a young one may already help.
 
     python bench/canvas.py curve --held-out FILE [--data FOLDER] [--model NAME|PATH ...] [--n 160]
     python bench/canvas.py passes --held-out FILE [--data FOLDER] [--model NAME|PATH] [--n 160]
@@ -419,7 +419,7 @@ def curve(options: argparse.Namespace) -> tuple[Report, str]:
 
 
 def change(one: Checkpoint, other: Checkpoint) -> Report:
-    """What the canvas of `one` reads and drafts, less what that of `other` does, on the gaps that both have read."""
+    """Compare two canvases on the gaps that both have read: nats and accepted tokens of `one` less those of `other`."""
     both = [pair for pair in zip(one.readings, other.readings, strict=True) if all(pair)]
     mine, yours = (Checkpoint({}, {}, list(readings)) for readings in zip(*both, strict=True))
     found: Report = {"left": one.name, "right": other.name}
@@ -550,7 +550,11 @@ def places(options: argparse.Namespace) -> tuple[Report, str]:
     about = {"n": options.n, "seed": options.seed, "places": {}, "pairs": []}
     report: Report = {"bench": "canvas places", **conditions(options.model), **about}
     for place in options.places:
-        rows, drafts = measured(bench, place, trials(options.held_out, place, options.n, options.seed))
+        found = trials(options.held_out, place, options.n, options.seed)
+        if not found:
+            print(f"{place}: the held-out files have no such place", file=sys.stderr, flush=True)
+            continue
+        rows, drafts = measured(bench, place, found)
         left = rows[LEFT]
         report["places"][place] = {name: row.report() for name, row in rows.items()}
         report["pairs"] += [against(name, LEFT, row, left, place) for name, row in rows.items() if name != LEFT]

@@ -1,4 +1,4 @@
-"""Places where a young canvas may be worth having, cut out of held-out files: what `canvas.py places` measures.
+"""Cut the places where a young canvas may be worth having out of held-out files, for `canvas.py places`.
 
 Each maker takes a file and yields trials. A trial has the text around its holes, the text that the author wrote in
 them, and sometimes a draft for the canvas to start from.
@@ -63,7 +63,7 @@ class Trial:
         return Case("", self.prefix, self.suffix, self.joined(self.wanted), self.lang)
 
     def agrees(self, fills: Sequence[str]) -> bool:
-        """Whether all holes hold the same name."""
+        """All holes hold the same name."""
         return len({fill.strip() for fill in fills}) == 1 and fills[0].strip().isidentifier()
 
     def uses(self, fills: Sequence[str]) -> bool:
@@ -71,7 +71,7 @@ class Trial:
 
 
 def hole(text: str, start: int, end: int, lang: str, kind: str, **more: object) -> Trial:
-    """A trial with one hole in the place of text[start:end]."""
+    """Replace text[start:end] with one hole."""
     asked = wire.Hole(ROOM, kind)  # type: ignore[arg-type]
     return Trial(lang, text[:start], text[end:], (asked,), (text[start:end],), **more)  # type: ignore[arg-type]
 
@@ -91,9 +91,9 @@ def joint(text: str, draw: random.Random) -> Iterator[Trial]:
             name, (at, stop) = node.targets[0].id, source.span(node.targets[0])
             uses = [start + found.start() for found in re.finditer(rf"\b{name}\b", text[start:end])]
             if len(name) >= 3 and len(uses) == 2 and uses[0] == at and uses[1] - at <= APART:
-                between, behind = wire.Text(text[stop : uses[1]]), text[uses[1] + len(name) :]
+                between, after = wire.Text(text[stop : uses[1]]), text[uses[1] + len(name) :]
                 holes = (wire.Hole(ROOM, "span"), between, wire.Hole(ROOM, "span"))
-                yield Trial("python", text[:at], behind, holes, (name, name))
+                yield Trial("python", text[:at], after, holes, (name, name))
 
 
 def arguments(text: str, draw: random.Random) -> Iterator[Trial]:
@@ -162,9 +162,9 @@ def renamed(text: str, draw: random.Random) -> Iterator[Trial]:
             found = [(a, b) for a, b in inside if word.search(text[a:b]) and word.search(text[start:a])]
             if found and len(word.findall(body)) >= 3:
                 a, b = draw.choice(found)
-                before, wanted, behind = (word.sub(new, text[c:d]) for c, d in ((start, a), (a, b), (b, end)))
+                before, wanted, after = (word.sub(new, text[c:d]) for c, d in ((start, a), (a, b), (b, end)))
                 whole = (wire.Hole(ROOM, "line"),)
-                yield Trial("python", text[:start] + before, behind + text[end:], whole, (wanted,), name=new)
+                yield Trial("python", text[:start] + before, after + text[end:], whole, (wanted,), name=new)
 
 
 def functions(source: heldout.Source) -> list[ast.stmt]:
@@ -172,7 +172,7 @@ def functions(source: heldout.Source) -> list[ast.stmt]:
 
 
 def stored(function: ast.stmt, name: str) -> bool:
-    """Whether a function gives a variable of that name, of three letters at least, a value."""
+    """The function assigns a variable of that name, which has three letters at least."""
     nodes = (node for node in ast.walk(function) if isinstance(node, ast.Name))
     return len(name) >= 3 and any(node.id == name and isinstance(node.ctx, ast.Store) for node in nodes)
 

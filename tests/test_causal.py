@@ -129,8 +129,10 @@ def test_a_gguf_file_computes_what_transformers_makes_of_its_weights(tmp_path: P
     torch.testing.assert_close(ours, theirs, atol=1e-4 * float(theirs.std()), rtol=1e-4)  # weights as large as one
     quantised = load(str(path), "cpu")
     assert isinstance(quantised, BlockLlama)
+    coarse = judged(quantised, ids[:20], ids[20:])
+    assert (coarse - theirs).norm() < 0.25 * theirs.norm()
     # Random weights have near ties, which int8 and, where the CPU has it, bfloat16 attention decide otherwise.
-    assert judged(quantised, ids[:20], ids[20:]).argmax(-1).eq(theirs.argmax(-1)).float().mean() > 0.7
+    assert coarse.argmax(-1).eq(theirs.argmax(-1)).sum() >= 0.8 * len(theirs)
     assert load(str(path), "meta").width == 401
 
 

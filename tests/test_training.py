@@ -329,9 +329,9 @@ def test_losses_fall_on_one_batch(model, tokenizer, trains, first, device):
     made = network(model, trains, first=first, device=device)
     mix = train.FULL if full else examples.PLAIN
     data = {n: t.to(device) for n, t in batch(tokenizer, mix=mix, contexts=1).items()}
-    optimizer = torch.optim.AdamW(made.trained.values(), lr=2e-2, fused=True)
+    optimizer = torch.optim.AdamW(made.trained.values(), lr=1e-2, fused=True)
     values = []
-    for _ in range(8):
+    for _ in range(20):
         found = net.losses(made, data, NULL)
         value = net.objective(found, batches.CANVASES)
         values.append((float(value.detach()), float(found.causal.detach())))
@@ -486,7 +486,7 @@ def test_a_gap_stands_between_its_prefix_and_the_start_of_its_suffix(chains, tok
 def test_reading_gaps_lowers_every_part(model, tokenizer):
     made = network(model, "context")
     source = gaps.Gaps(TEXTS, tokenizer, [tokenizer.special(TINY["separator"])], 4, "test")
-    optimizer = torch.optim.AdamW(made.trained.values(), lr=2e-2, fused=True)
+    optimizer = torch.optim.AdamW(made.trained.values(), lr=1e-2, fused=True)
     found = []
     for _ in range(12):
         ce, parts = gaps.nats(made, source[0])

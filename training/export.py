@@ -283,7 +283,7 @@ def low_rank(trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def export_context(arguments: argparse.Namespace) -> None:
     """context.safetensors beside the base of `--out`."""
     save_file(low_rank(checkpoint(arguments.checkpoint, "context")), arguments.out / "context.safetensors")
-    (arguments.out / "light.safetensors").unlink(missing_ok=True)  # it reads states that are others now
+    (arguments.out / "light.safetensors").unlink(missing_ok=True)  # the states that it reads have changed
     vouch(arguments.out, about(arguments.out))
 
 

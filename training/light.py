@@ -61,7 +61,7 @@ class Blocks(Dataset[Batch]):
 
 
 def places(tokens: Sequence[int], first: int) -> range:
-    """Where a block may stand: behind a token of the prefix, with its labels in the context."""
+    """List where a block may stand: after a token of the prefix, with its labels in the context."""
     return range(first + 1, len(tokens) - BLOCK)
 
 
@@ -157,7 +157,7 @@ class LightNet:
         return self.through(layers, x[:, :, None], anchors, read.held[:FIRST], mask)[:, :, 0]
 
     def corrected(self, rows: Tensor, chosen: Tensor) -> Tensor:
-        """Rows [..., hidden] as the head reads them behind the token [...] chosen before each."""
+        """Rows [..., hidden] as the head reads them after the token [...] chosen before each."""
         joined = torch.cat((rows, sized(self.base["embed"][chosen])), -1)
         return rows + project(silu(project(joined, self.own("join"))), self.own("up"))
 
@@ -181,7 +181,7 @@ class LightNet:
 
     @torch.no_grad()
     def draft(self, rows: Tensor, ids: Tensor) -> Tensor:
-        """The tokens that are drafted behind `ids` [n] with the rows [n, BLOCK, hidden] of their blocks: [n, BLOCK]."""
+        """The tokens that are drafted after `ids` [n] with the rows [n, BLOCK, hidden] of their blocks: [n, BLOCK]."""
         chosen = [ids]
         for place in range(BLOCK):
             chosen.append(linear(self.corrected(rows[:, place], chosen[-1]), self.base["embed"]).argmax(-1))
@@ -189,7 +189,7 @@ class LightNet:
 
     @torch.no_grad()
     def greedy(self, read: Read, ids: Tensor, anchors: Tensor) -> Tensor:
-        """The base's own likeliest tokens behind `anchors` [B, A]: [B, A, BLOCK]."""
+        """The base's own likeliest tokens after `anchors` [B, A]: [B, A, BLOCK]."""
         layers = [layer_of(self.base, number) for number in range(self.config.num_layers)]
         ahead = read.last.gather(1, anchors[..., None].expand(-1, -1, read.last.shape[-1]))
         chosen = [linear(ahead, self.base["embed"]).argmax(-1)]
@@ -329,7 +329,7 @@ class Drafting:
 
 
 def labelled(read: Read, ids: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:
-    """The tokens of blocks, [B, A, 1 + BLOCK] with the one they stand behind, and the base's rows [B, A, BLOCK, hidden]
+    """The tokens of blocks, [B, A, 1 + BLOCK] with the one they stand after, and the base's rows [B, A, BLOCK, hidden]
     that expect all but that one."""
     at = anchors[..., None] + torch.arange(BLOCK + 1, device=ids.device)
     contexts = torch.arange(len(ids), device=ids.device)[:, None, None]

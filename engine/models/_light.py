@@ -153,7 +153,7 @@ class LightLlama(BlockLlama):
         return x
 
     def _choose(self, rows: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        """The best token of each row [runs, BLOCK, hidden] behind the one chosen for the row before, and its
+        """The best token of each row [runs, BLOCK, hidden] after the one chosen for the row before, and its
         probability. `before` [runs] are the tokens before the first."""
         logits = int8.product(rows.flatten(0, 1), self._head)[:, : self.config.vocab_size].unflatten(0, rows.shape[:2])
         shortlist = logits.topk(min(SHORTLIST, logits.shape[-1])).indices

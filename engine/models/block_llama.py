@@ -381,8 +381,8 @@ class BlockLlama:
             wanted = asked if number == last else None
             x = self._layer(x, held[lane.canvas], spans, cos, sin, wanted, self._shape, lane.canvas)
             end()
-            tapped += [x] * self.taps.count(number)
-        if tapped and not lane.canvas:
+            tapped += [] if lane.canvas else [x] * self.taps.count(number)
+        if tapped:
             self._tap(tapped, all_spans[len(self._layers) :], cos, sin)
         if not lane.wanted:
             return torch.empty(0, self.width, device=self.device)
