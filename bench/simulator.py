@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import re
+import statistics
 import sys
 import tempfile
 import time
@@ -25,7 +26,7 @@ from typing import Any
 import tree_sitter
 from emulators import EDITORS, SUPERSEDED, Asked, Draw, Editor, Message
 from latency import CAESURA, conditions, own_engine, save, spread, table
-from typist import LEAST, NOTICE_S, Stretch, Typist, stretches
+from typist import LEAST, NOTICE_S, Gain, Stretch, Typist, stretches
 
 from caesura import models
 from caesura.server import trace
@@ -135,17 +136,18 @@ async def running(command: Sequence[str], kind: type[Editor], settings: Message)
         await asyncio.wait({server._reading, server._listening}, timeout=1)
 
 
-async def replay(server: Server, stretch: Stretch, pace: float) -> Editor:
-    """The editor, after the stretch was typed in it."""
+async def replay(server: Server, stretch: Stretch, pace: float) -> tuple[Editor, Gain]:
+    """The editor, after the stretch was typed in it, and what its ghosts were worth."""
     uri = f"file:///stretches/{stretch.name}/{stretch.file}"
     editor = EDITORS[stretch.editor](server, server.encoding, uri, stretch.language, stretch.start)
     await asyncio.sleep(LOOK_S * pace)
-    await Typist(editor, stretch, pace).type()
+    typist = Typist(editor, stretch, pace)
+    await typist.type()
     limit = editor.now + LAST_ANSWER_S
     while any(asked.outcome == "pending" for asked in editor.seen.asked) and editor.now < limit:
         await asyncio.sleep(0.01)
     editor.close()
-    return editor
+    return editor, typist.gain
 
 
 # What was seen
@@ -156,6 +158,7 @@ class Tally:
     """The editors of one kind, each with its stretch, and what the server's own trace says."""
 
     played: list[tuple[Stretch, Editor]] = field(default_factory=list)
+    gains: list[Gain] = field(default_factory=list)
     jobs: list[trace.Job] = field(default_factory=list)
     requests: list[trace.Request] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
@@ -179,6 +182,7 @@ class Tally:
                 "request to answer": spread([one.ms for one in answered]),
                 "request to ghost": spread([one.ms for one in with_text]),
             },
+            "gain": gain(self.gains),
             "counts": self._counts(asked, drawn),
             "share": {
                 "answers within 10 ms": _part(sum(one.ms <= AT_ONCE_MS for one in answered), len(answered)),
@@ -241,6 +245,25 @@ class Tally:
         }
 
 
+def gain(gains: Sequence[Gain]) -> Report:
+    """What ghosts were worth, in keys; of the ghosts that were there when a key was due, how many, how long, how good.
+    A hundred keys are those that the text takes without any ghost."""
+    looks = [look for one in gains for look in one.looks.values()]
+    pressed, spared = (sum(getattr(one, name) for one in gains) for name in ("keys", "spared"))
+    return {
+        "keys of the text": pressed + spared,
+        "keys saved of a hundred": _percent(sum(one.saved for one in gains), pressed + spared),
+        "keys spared of a hundred": _percent(spared, pressed + spared),
+        "tabs": sum(one.tabs for one in gains),
+        "ghosts at a key": len(looks),
+        "wrong ghosts that were read": sum(look.read and not look.right for look in looks),
+        "keys with a ghost, %": _percent(sum(one.with_ghost for one in gains), pressed),
+        "right ghosts, %": _percent(sum(look.right for look in looks), len(looks)),
+        "ghosts of several lines, %": _percent(sum("\n" in look.text.strip() for look in looks), len(looks)),
+        "median length": statistics.median(len(look.text) for look in looks) if looks else None,
+    }
+
+
 def errors(text: str, name: str) -> int:
     """ERROR and MISSING nodes of a whole parse."""
     known = grammar(language(name))
@@ -266,6 +289,10 @@ def _part(part: float, of: float) -> float | None:
     return round(part / of, 3) if of else None
 
 
+def _percent(part: float, of: float) -> float | None:
+    return round(100 * part / of, 1) if of else None
+
+
 # The run
 
 
@@ -281,7 +308,9 @@ async def play(chosen: Sequence[Stretch], settings: Message, speed: float | None
         for number, stretch in enumerate(chosen):
             print(f"\r{number + 1} of {len(chosen)}: {stretch.name} ", end="", file=sys.stderr, flush=True)
             name, pace = EDITORS[stretch.editor].name, stretch.wpm / speed if speed else 1.0
-            tallies[name].played.append((stretch, await replay(servers[name], stretch, pace)))
+            editor, gained = await replay(servers[name], stretch, pace)
+            tallies[name].played.append((stretch, editor))
+            tallies[name].gains.append(gained)
             tallies[name].log = servers[name].log
         print(file=sys.stderr)
     for past in trace.read(trace.file()):
@@ -333,7 +362,7 @@ def picture(report: Report) -> str:
     for name in first["ms"]:
         for rank, label in (("n", "n"), ("p50", "p50 ms"), ("p95", "p95 ms")):
             rows.append([f"{name}, {label}", *(editor["ms"][name][rank] for editor in editors.values())])
-    for group in ("counts", "answers", "share", "characters", "engine", "per"):
+    for group in ("gain", "counts", "answers", "share", "characters", "engine", "per"):
         for name in dict.fromkeys(name for editor in editors.values() for name in editor[group]):
             values = [editor[group].get(name, 0) for editor in editors.values()]
             if group == "share":

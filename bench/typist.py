@@ -8,7 +8,7 @@ import asyncio
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ STRETCHES = Path(__file__).resolve().parent / "typing_stretches"
 NOTICE_S = 0.3  # how long a ghost is on the screen before the typist can take it
 LEAST = 4  # code points that are not blank; less is typed
 WORD_S = 0.2  # between two words that are taken one by one
+TAB_KEYS, WRONG_KEYS = 1, 2  # what it costs to take a ghost, and to read a wrong one
 
 Event = list[Any]
 
@@ -86,10 +87,39 @@ def wanted(ghost: str, texts: Sequence[str], *, words: bool) -> int:
     return size if len("".join(ghost[:size].split())) >= LEAST else 0
 
 
+@dataclass(frozen=True)
+class Look:
+    """A ghost as it was when the next key was due: `right` where it is just what the typist goes on to write, `read`
+    where it had been visible for NOTICE_S."""
+
+    text: str
+    right: bool
+    read: bool
+
+
+@dataclass
+class Gain:
+    """What ghosts were worth to the typist, in keys. `looks` by the time at which a ghost appeared: one that grows, or
+    is typed along with, counts once, as it was last."""
+
+    keys: int = 0  # pressed
+    with_ghost: int = 0  # of these, while a ghost was visible
+    spared: int = 0  # left out, since a ghost had them
+    tabs: int = 0
+    looks: dict[float, Look] = field(default_factory=dict)
+
+    @property
+    def saved(self) -> int:
+        """Keys spared, less those that taking and reading cost."""
+        wrong = sum(look.read and not look.right for look in self.looks.values())
+        return self.spared - TAB_KEYS * self.tabs - WRONG_KEYS * wrong
+
+
 class Typist:
     """Replays the events of one stretch. `pace` scales the recorded times."""
 
     def __init__(self, editor: Editor, stretch: Stretch, pace: float) -> None:
+        self.gain = Gain()
         self._editor, self._words, self._pace = editor, stretch.words, pace
         self._events = stretch.events
         self._at = 0
@@ -98,8 +128,23 @@ class Typist:
         while self._at < len(self._events):
             due = self._editor.now + self._events[self._at][0] / 1000 * self._pace
             if not await self._take_before(due):
+                self._look()
                 press(self._editor, self._events[self._at])
+                self.gain.keys += 1
                 self._at += 1
+
+    def _look(self) -> None:
+        """Note the ghost that is visible now."""
+        editor = self._editor
+        if ghost := editor.visible:
+            self.gain.with_ghost += 1
+            texts = ahead(self._events[self._at :])
+            right = bool(texts) and texts[-1].startswith(ghost)
+            read = editor.now - editor.shown_since >= NOTICE_S
+            before = self.gain.looks.get(editor.shown_since)
+            self.gain.looks[editor.shown_since] = Look(
+                ghost if before is None else max(before.text, ghost, key=len), right, read
+            )
 
     async def _take_before(self, due: float) -> bool:
         """Whether a ghost was taken before the next key is due."""
@@ -121,11 +166,13 @@ class Typist:
 
     async def _take(self, size: int, texts: Sequence[str]) -> None:
         """Take `size` code points of the ghost, and leave out the keys that would have written them."""
+        self._look()
         part = self._editor.visible[:size]
         if self._words:
             part = re.match(r"\s*(\w+|[^\w\s]+)\s*$|\s*(\w+|[^\w\s]+)", part)[0]  # type: ignore[index]
         self._editor.accept(len(part))
-        self._at += texts.index(part) + 1 if part in texts else self._split(part, texts)
+        spared = texts.index(part) + 1 if part in texts else self._split(part, texts)
+        self._at, self.gain.spared, self.gain.tabs = self._at + spared, self.gain.spared + spared, self.gain.tabs + 1
         if self._words:
             await asyncio.sleep(WORD_S)
 

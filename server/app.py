@@ -249,6 +249,7 @@ class App:
             document.version,
             lambda eat: _range(opened, cursor, Proposal("", eat)),
             document.encoding,
+            asyncio.get_running_loop().time,
         )
         answer = self._typing.propose(opened, cursor, invoked=invoked, on_draft=stream.draft)
         return _completion(opened, cursor, answer, stream.done)

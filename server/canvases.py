@@ -15,7 +15,17 @@ from caesura import wire
 from caesura.schemas import Schema
 from caesura.server import edits, privacy, syntax
 from caesura.server.completion import line_break
-from caesura.server.context import Budget, Context, context, hole, indent_of, line_after, line_before, opens_block
+from caesura.server.context import (
+    Budget,
+    Context,
+    after_closing,
+    context,
+    hole,
+    indent_of,
+    line_after,
+    line_before,
+    opens_block,
+)
 from caesura.server.cursor import Cursor
 from caesura.server.engine import EngineError, job_id
 from caesura.server.languages import Language
@@ -25,6 +35,7 @@ from caesura.server.schema_files import SchemaFiles
 from caesura.server.trace import Answer
 from caesura.server.warm import Gate, Proposal, Typed, WarmCanvas
 from caesura.server.workspace import Open
+from caesura.server.worth import Bar
 
 FAINT = 25  # times less likely than what is shown: text that is followed yet, since typing makes its rest surer
 NEARBY = 30  # lines within which the neighbours stay as they were chosen, so that the engine's KV of them stays valid
@@ -81,20 +92,20 @@ class Canvases:
         opened: Open,
         at: int,
         priority: Literal["invoked", "automatic"],
-        least: float,
+        bar: Bar,
         selected: Selected | None = None,
     ) -> tuple[WarmCanvas, Answer]:
-        """The canvas for `at`: one there is that still agrees, else a new one; and which of them. `least` is the
-        confidence asked of what is shown."""
-        start = partial(self._start, cursor, opened, at, priority, least, selected)
+        """The canvas for `at`: one there is that still agrees, else a new one; and which of them. `bar` is what a
+        suggestion must reach."""
+        start = partial(self._start, cursor, opened, at, priority, bar, selected)
         cursor.at, cursor.restart, cursor.readings = at, start, self._readings
         canvas = self._known(cursor, opened, at, selected)
-        if canvas is None or canvas.faint > least:  # of what was given up something is asked for
+        if canvas is None or canvas.faint > bar.chance:  # of what was given up something is asked for
             return start(), "cold"
         cursor.put(canvas)
         if priority == "invoked":
-            canvas.least = min(canvas.least, least)
-        return canvas, "speculated" if canvas.speculative else "typed_through" if canvas.typed.text else "warm"
+            canvas.bar = canvas.bar.lower(bar)
+        return canvas, "speculated" if canvas.speculative else "typed_through" if canvas.typed.written else "warm"
 
     def _known(self, cursor: Cursor, opened: Open, at: int, selected: Selected | None) -> WarmCanvas | None:
         if selected is not None:
@@ -121,16 +132,17 @@ class Canvases:
         opened: Open,
         at: int,
         priority: Literal["invoked", "automatic"],
-        least: float,
+        bar: Bar,
         selected: Selected | None,
     ) -> WarmCanvas:
         """A new canvas for `at`, warm from what is left of the one before it."""
         lead, start = (selected.text, selected.start) if selected else ("", at)
-        typed = Typed(start, opened.document.text[start:at])
-        draft = _draft((cursor.canvas, *cursor.resting), typed.text, lead, at)
+        end = at if selected else self._end(opened, at)
+        typed = Typed(start, opened.document.text[start:at], opened.document.text[at:end])
+        draft = _draft((cursor.canvas, *cursor.resting), opened.document.text[start:at], lead, at)
         began = perf_counter()
-        place = self._place(cursor, opened, start, at, lead)
-        canvas = WarmCanvas(typed, place, lead=lead, least=least)
+        place = self._place(cursor, opened, start, end, lead)
+        canvas = WarmCanvas(typed, place, lead=lead, bar=bar)
         canvas.replaces, canvas.context_ms = selected is not None, (perf_counter() - began) * 1000
         cursor.put(canvas)
         self._launch(cursor, opened, canvas, priority, cursor.key, draft=draft)
@@ -143,7 +155,8 @@ class Canvases:
         known = self._known(cursor, opened, at, None) is not None
         if known and cursor.readings == self._readings:
             return
-        canvas = WarmCanvas(Typed(at), self._place(cursor, opened, at, at))
+        end = self._end(opened, at)
+        canvas = WarmCanvas(Typed(at, closing=opened.document.text[at:end]), self._place(cursor, opened, at, end))
         if self._wanted(canvas):
             job = self._job(cursor, opened, canvas, "speculative", self._reader)
             self._readings += 1
@@ -172,6 +185,14 @@ class Canvases:
             cursor.neighbours = self._around.neighbours(opened, place, cursor.neighbours)
         return place
 
+    def _end(self, opened: Open, at: int) -> int:
+        """Where a hole at the cursor ends. Brackets and quotes that close there were put there by the editor as a rule:
+        the fill says what becomes of them, and the suffix stays the same while they come and go."""
+        return at if self._structured(opened) else after_closing(opened.document.text, at, opened.language)
+
+    def _structured(self, opened: Open) -> bool:
+        return self._options().structured and opened.document.language in edits.LANGUAGES
+
     def _context(self, opened: Open, start: int, end: int, lead: str = "") -> Context:
         """The context of the hole behind `lead`, which is thought to stand in the place of `start:end`."""
         text, tree = opened.document.text, opened.tree.tree
@@ -179,7 +200,8 @@ class Canvases:
         if lead:
             text, tree, start = text[:start] + lead + text[end:], None, start + len(lead)
             end = start
-        found = context(text, start, end, language=opened.document.language, tree=tree, budget=budget)
+        language = opened.document.language
+        found = context(text, start, end, language=language, tree=tree, budget=budget, following=True)
         return self._around.frame(opened, found, budget)
 
     def _launch(
@@ -217,7 +239,7 @@ class Canvases:
     ) -> wire.Infill:
         place, options = canvas.context, self._options()
         canvas.job, canvas.offer = job_id(), self._offer(opened, canvas)
-        canvas.faint = 0.0 if canvas.offer else canvas.least / FAINT  # what has to be valid has to be whole
+        canvas.faint = 0.0 if canvas.offer else canvas.bar.chance / FAINT  # what has to be valid has to be whole
         wanted = canvas.offer.segments if canvas.offer else (hole(place, options.max_tokens),)
         prefix, segments, suffix = privacy.concealed(place.prefix, wanted, place.suffix)
         return wire.Infill(
@@ -239,9 +261,9 @@ class Canvases:
 
     def _offer(self, opened: Open, canvas: WarmCanvas) -> Offer | None:
         """What the grammar of the document's language lets stand behind the lead of a canvas."""
-        document = opened.document
-        if not self._options().structured or document.language not in edits.LANGUAGES:
+        if not self._structured(opened):
             return None
+        document = opened.document
         start, typed = canvas.typed.origin, canvas.typed.text
         before, after = document.text[:start] + canvas.lead, document.text[start + len(typed) :]
         text, schema = before + after, self._around.schema(opened)
@@ -292,15 +314,15 @@ class Canvases:
 
     def refine(self, cursor: Cursor, opened: Open, canvas: WarmCanvas) -> None:
         """A part was accepted: it is fixed now, and what is left of the canvas is denoised again behind it."""
-        taken = canvas.typed.text
+        taken = canvas.typed.written
         whole = cursor.at == canvas.typed.origin + len(taken)
         if canvas.answer and not canvas.offer and canvas.rest() and whole and taken.startswith(canvas.lead):
             self._go_ahead(cursor, opened, canvas, taken, draft=canvas.rest())
 
     def mend(self, cursor: Cursor, opened: Open, canvas: WarmCanvas, sound: Proposal) -> bool:
         """The syntax gate cut the proposal: denoise what is behind the sound part again; false when that was tried."""
-        lead = canvas.typed.text + sound.insert
-        inside = cursor.at != canvas.typed.origin + len(canvas.typed.text)  # of brackets that the editor closed
+        lead = canvas.typed.written + sound.insert
+        inside = cursor.at != canvas.typed.origin + len(canvas.typed.written)  # of brackets that the editor closed
         if not canvas.answer or canvas.mended or sound.back or inside or not lead.startswith(canvas.lead):
             return False
         canvas.mended = True
@@ -317,7 +339,7 @@ class Canvases:
         before = canvas.context.prefix.removesuffix(canvas.lead)
         lead = _entered(before, typed.text + proposal.insert, line_break(canvas.context), opened.language)
         place = self._context(opened, typed.origin, typed.origin + len(typed.text), lead)
-        following = WarmCanvas(typed, place, lead=lead, least=canvas.least, speculative=True)
+        following = WarmCanvas(typed, place, lead=lead, bar=canvas.bar, speculative=True)
         cursor.run_ahead(following)
         self._launch(cursor, opened, following, "speculative", cursor.key + "+")
 
@@ -334,7 +356,8 @@ class Canvases:
         """Denoise the hole of `canvas` again behind `lead`."""
         prefix = canvas.context.prefix.removesuffix(canvas.lead) + lead
         place = replace(canvas.context, prefix=prefix, indent=indent_of(line_before(prefix, len(prefix))))
-        again = WarmCanvas(Typed(canvas.typed.origin, canvas.typed.text), place, lead=lead, least=canvas.least)
+        typed = Typed(canvas.typed.origin, canvas.typed.written, canvas.typed.closing)
+        again = WarmCanvas(typed, place, lead=lead, bar=canvas.bar)
         again.mended = True
         cursor.run_ahead(again)
         self._launch(cursor, opened, again, "automatic", cursor.key + "+", draft=draft, seed=seed)
@@ -355,7 +378,7 @@ class Canvases:
 
 def _draft(known: Sequence[WarmCanvas | None], typed: str, lead: str, at: int) -> tuple[str] | None:
     """What is left of a canvas at `at`, as a start for one that has `lead` in the place of `typed` before it."""
-    here = (canvas for canvas in known if canvas and at == canvas.typed.origin + len(canvas.typed.text))
+    here = (canvas for canvas in known if canvas and at == canvas.typed.origin + len(canvas.typed.written))
     rest = next((rest for canvas in here if (rest := canvas.rest())), None)
     if rest is None or not (typed + rest[0]).startswith(lead):
         return None

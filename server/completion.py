@@ -1,9 +1,8 @@
-"""From the engine's text for a hole to what is inserted there: as much of it as is sure, nothing that stands around the
-hole already, nothing beyond the kind of hole, and the file's own indentation and line ends. Pure: text in, text out."""
+"""From the engine's text for a hole to what is inserted there: nothing that stands around the hole already, nothing
+beyond the kind of hole, and the file's own indentation and line ends. Pure: text in, text out."""
 
-import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 
 from caesura.server.context import NEAR, Context, indent_of, line_after, line_before, opens_block
@@ -25,28 +24,6 @@ _FIRST_BREAK = re.compile(r"(\r\n|\r|\n)")
 _ENDS = re.compile(r"(?<=[\w)\]}\"'`;])(?!\w)")  # where a word, a bracket, a string or a statement may end
 _GOES_ON = re.compile(r"[ \t]*[\w(\[\"'`]|(?<=\w)[.]")  # no whole expression ends here
 STATEMENT, EXPRESSION, WORD, INSIDE, IN_STRING = range(5)  # how good an end is, the best first
-
-
-def sure(text: str, probabilities: Sequence[tuple[int, float]], least: float, *, context: Context | None = None) -> str:
-    """The start of a fill that is as likely as `least` to be right as a whole, up to a place where text may end; empty
-    where no such start is. `probabilities` are those of `wire.Fill`; without any the text is taken as it is.
-
-    The measure is the product of the tokens' probabilities: each is the chance of a token behind those before it, so
-    the product is the chance that all that is shown is right. It falls with length, so what is unsure gets shorter.
-    A whole statement is the best end, then an expression, a word, and last a word in brackets or a string that the text
-    itself opened."""
-    if not probabilities:
-        return text
-    end, chance = 0, 0.0
-    for token_end, probability in probabilities:
-        chance += math.log(max(probability, 1e-9))
-        if chance < math.log(max(least, 1e-9)):
-            break
-        end = token_end
-    else:
-        return text[:end]
-    rated = [(grade, -at) for at, grade in ends(text, context) if at <= end]
-    return text[: -min(rated)[1]] if rated else ""
 
 
 def ends(text: str, context: Context | None = None) -> Iterator[tuple[int, int]]:

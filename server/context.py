@@ -30,6 +30,7 @@ _LAST_WORD = re.compile(r"\w*\Z")
 _CONTROL = re.compile("and|assert|await|case|catch|elif|else|except|for|if|in|match|not|or|return|switch|while|yield")
 _STRINGS = ("string", "quote_scalar")  # parts of node types
 _CODE_IN_STRINGS = ("interpolation", "substitution", "expansion", "concatenated")
+CLOSERS = frozenset(")]}>\"'`")  # that editors put after the cursor
 _CLOSING = frozenset(")]}>\"'`;:,.?! \t\r\f\v")
 
 
@@ -64,13 +65,17 @@ def context(
     tree: tree_sitter.Tree | None = None,
     budget: Budget = Budget(),
     kind: Kind | None = None,
+    following: bool = False,
 ) -> Context:
     """The context of the hole `start:end` (code points): a cursor where they are equal, else a selection to replace.
 
-    `kind` is for a caller who knows better than the text around the hole."""
+    `kind` is for a caller who knows better than the text around the hole. `following`: a line of code may bring along
+    lines that follow it."""
     row = language_row(language)
     scope = _scope(text, start, row, tree)
     kind = kind or _kind(text, start, end, scope, row, tree)
+    if following and kind == "line" and scope == "code" and row.openers and not line_after(text, end).strip():
+        kind = "block"
     return Context(
         prefix=window_before(text, budget.before, start),
         suffix=window_after(text, budget.after, end),
@@ -97,6 +102,14 @@ def line_after(text: str, offset: int) -> str:
     """The part of the line at `offset` that lies after it, without the line break."""
     found = _LINE_BREAK.search(text, offset)
     return text[offset : found.start() if found else len(text)]
+
+
+def after_closing(text: str, offset: int, row: Language) -> int:
+    """The end of the line at `offset` where nothing but closing brackets and quotes stands there, else `offset`. Braces
+    around an empty block stay: its body goes between them."""
+    after = line_after(text, offset)
+    closing = CLOSERS.issuperset(after) and not _between_braces(line_before(text, offset), after, row)
+    return offset + len(after) if closing else offset
 
 
 def indent_of(line: str) -> str:

@@ -26,9 +26,9 @@ class Mode:
 OTHERS = ("editorInfo", "editorPluginInfo")  # what Copilot's plugins send along with `initializationOptions`
 
 MODES = {
-    "eager": Mode(least=0.05, backs_off=False),
-    "balanced": Mode(least=0.25),
-    "quiet": Mode(least=0.5),
+    "eager": Mode(least=0.25, backs_off=False),
+    "balanced": Mode(least=0.6),
+    "quiet": Mode(least=0.8),
     "manual": Mode(least=0.05, backs_off=False, automatic=False),
 }
 
@@ -89,6 +89,15 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
         Annotated[float, Meta(ge=0, le=1)] | None,
         _about("the probability asked of a suggestion; it is cut where it falls below. `null`: as the mode has it"),
     ] = None
+    least_keys: Annotated[
+        int,
+        _about(
+            "the fewest keys that a suggestion saves beyond the word at the cursor; one that ends the line may be"
+            " shorter; what was asked for always may; 0: show however little",
+            ge=0,
+            le=80,
+        ),
+    ] = 4
     max_tokens: Annotated[int, _about("of a block; a line or a span takes at most 32", ge=1, le=wire.MAX_SLOTS)] = 64
     candidates: Annotated[int, _about("suggestions to choose from, where there are several", ge=1, le=8)] = 3
     context_before: Annotated[

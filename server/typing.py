@@ -27,6 +27,7 @@ from caesura.server.shown import TAKEN, Outcome, Shown, Tally
 from caesura.server.trace import Answer, Request
 from caesura.server.warm import Draft, Proposal, Typed, WarmCanvas
 from caesura.server.workspace import Open
+from caesura.server.worth import Bar
 
 MAX_DOCUMENTS = 16  # whose canvases are kept; the longest untouched one is freed for a new one
 NOTHING = Proposal("")
@@ -99,7 +100,7 @@ class Typing:
         cursor.restart = None
         if at is None or not self._options().warm or self._off(opened, invoked=False):
             return
-        canvas, how = self._canvases.follow(cursor, opened, at, "automatic", self._least(invoked=False))
+        canvas, how = self._canvases.follow(cursor, opened, at, "automatic", self._bar(invoked=False))
         if how != "cold" and len(edits[0].text.strip()) >= TAKEN:
             self._canvases.refine(cursor, opened, canvas)
 
@@ -141,7 +142,7 @@ class Typing:
         if self._off(opened, invoked=invoked):
             return partial(self._refuse, asked)
         priority: Literal["invoked", "automatic"] = "invoked" if invoked else "automatic"
-        canvas, how = self._canvases.follow(cursor, opened, at, priority, self._least(invoked=invoked), selected)
+        canvas, how = self._canvases.follow(cursor, opened, at, priority, self._bar(invoked=invoked), selected)
         return partial(self._answer, asked, canvas, how)
 
     def close(self, uri: str) -> None:
@@ -202,7 +203,7 @@ class Typing:
 
     def _draft(self, asked: _Asked, canvas: WarmCanvas) -> Draft:
         """A state for a streaming editor, which shows at once as much of it as is ready."""
-        draft = canvas.draft(asked.at)
+        draft = canvas.draft(asked.at, self._canvases.gate(asked.opened, canvas))
         part = asyncio.get_running_loop().time() >= asked.late
         if not canvas.ready(asked.at, part=part):
             return draft
@@ -315,12 +316,13 @@ class Typing:
         language = opened.document.language
         return not (options.enable and asked and options.allows(language)) or self._around.hidden(opened)
 
-    def _least(self, *, invoked: bool) -> float:
-        """The confidence asked of what is shown."""
-        least = self._options().least
+    def _bar(self, *, invoked: bool) -> Bar:
+        """What a suggestion must reach to be shown. Who asks for one gets a short one too."""
+        options = self._options()
         if invoked:
-            return min(least, MODES["manual"].least)
-        return self._restraint.least(least, asyncio.get_running_loop().time())
+            return Bar(min(options.least, MODES["manual"].least))
+        now = asyncio.get_running_loop().time()
+        return Bar(self._restraint.least(options.least, now), options.least_keys)
 
 
 def _cursor_after(edits: Sequence[Edit], row: Language) -> int | None:

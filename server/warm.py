@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from caesura import wire
-from caesura.server.completion import finish, sure
-from caesura.server.context import Context
+from caesura.server.completion import finish
+from caesura.server.context import CLOSERS, Context
 from caesura.server.document import Edit
 from caesura.server.offers import Offer
 from caesura.server.privacy import reveals, visible
+from caesura.server.worth import ALL, Bar, best_start
 
 LEAST_PART = 8  # code points of a line that are worth showing before all of it is locked
-_AUTO_CLOSED = frozenset(")]}>\"'`")
 
 Gate = Callable[[int, int, str], str]
 """(start, end, text) -> as much of `text` as leaves the syntax sound in the place of `start:end` of the document."""
@@ -49,18 +49,27 @@ class Draft:
 
 
 class Typed:
-    """What stands at `origin` that was typed since something was computed for that place."""
+    """What stands at `origin` that was typed since something was computed for that place. `closing` are the brackets
+    and quotes that its text ended in then, and that what was computed replaces."""
 
-    def __init__(self, origin: int, text: str = "") -> None:
+    def __init__(self, origin: int, text: str = "", closing: str = "") -> None:
         self.origin = origin
-        self.text = text
+        self.text = text + closing
+        self.closing = closing
+
+    @property
+    def written(self) -> str:
+        """Without what closes."""
+        return self.text.removesuffix(self.closing)
 
     def follow(self, edit: Edit) -> bool:
         """Take an edit of this text into account; False when it is of other text."""
         start, end = edit.start - self.origin, edit.end - self.origin
         if not 0 <= start <= end <= len(self.text):
             return False
-        self.text = self.text[:start] + edit.text + self.text[end:]
+        behind = self.text[end:]
+        self.text = self.text[:start] + edit.text + behind
+        self.closing = min(self.closing, behind, key=len)  # typed over, as far as it is gone
         return True
 
     def move(self, edit: Edit) -> bool:
@@ -79,9 +88,9 @@ class Typed:
         if not 0 <= size <= len(self.text) or not insert.startswith(before):
             return None
         rest = insert[len(before) :]
-        if not after:
+        if not after or (after == self.closing and after not in rest):
             return Proposal(rest)
-        if not _AUTO_CLOSED.issuperset(after) or after not in rest:
+        if not CLOSERS.issuperset(after) or after not in rest:
             return None
         return Proposal(rest.removesuffix(after)) if rest.endswith(after) else Proposal(rest, eat=len(after))
 
@@ -95,18 +104,18 @@ class WarmCanvas:
     """One job and the newest state of its hole.
 
     `lead` is what the proposal begins with and the engine saw as fixed: a part that was accepted, the item that a
-    popup has selected, or, for a speculative canvas, the whole proposal of the canvas before it. `least` is the
-    confidence asked of what is shown. With an `offer`, its segments are filled, and what is valid only as a whole is
+    popup has selected, or, for a speculative canvas, the whole proposal of the canvas before it. `bar` is what a
+    suggestion must reach. With an `offer`, its segments are filled, and what is valid only as a whole is
     shown whole or not at all.
     """
 
     def __init__(
-        self, typed: Typed, place: Context, *, lead: str = "", least: float = 0.0, speculative: bool = False
+        self, typed: Typed, place: Context, *, lead: str = "", bar: Bar = ALL, speculative: bool = False
     ) -> None:
         self.typed = typed
         self.context = place
         self.lead = lead
-        self.least = least
+        self.bar = bar
         self.speculative = speculative
         self.offer: Offer | None = None
         self.fills: tuple[wire.Fill, ...] = ()  # the answer so far; when it is done, with its alternatives
@@ -155,7 +164,7 @@ class WarmCanvas:
         rest = self.typed.left(self.lead + text, cursor)
         if rest is None or not self.fills:
             return rest is not None and not self.over
-        return bool(rest.insert or not self.over or not self.typed.text)
+        return bool(rest.insert or not self.over or not self.typed.written)
 
     def ready(self, cursor: int, *, part: bool = False, whole: bool = False) -> bool:
         """Whether there is something to show, or nothing to wait for. `part`: locked words will do."""
@@ -184,8 +193,8 @@ class WarmCanvas:
         )
         return replace(best, others=tuple(others))
 
-    def draft(self, cursor: int) -> Draft:
-        """What a streaming editor may draw at the cursor."""
+    def draft(self, cursor: int, gate: Gate) -> Draft:
+        """What a streaming editor may draw at the cursor: as much of the best guess as is sound."""
         if not self.fills:
             return Draft("")
         fill, nothing = self.fills[0], Proposal("")
@@ -193,7 +202,8 @@ class WarmCanvas:
         locked = self.typed.left(self.lead + self._finish(_locked_run(fill)), cursor) or nothing
         if reveals(whole.insert, self.context.prefix, self.context.suffix):
             return Draft("")
-        return Draft(whole.insert, whole.eat, _common(whole.insert, locked.insert), fill.confidence)
+        text = self._gated(whole, cursor, gate) if whole.insert else ""
+        return Draft(text, whole.eat, _common(text, locked.insert), fill.confidence)
 
     def give(self, proposal: Proposal, cursor: int) -> None:
         """The editor shows `proposal` at `cursor` from now on."""
@@ -203,7 +213,7 @@ class WarmCanvas:
 
     def rest(self) -> tuple[str] | None:
         """What a job that follows this one may start from."""
-        text = self.fills[0].text[max(0, len(self.typed.text) - len(self.lead)) :] if self.fills else ""
+        text = self.fills[0].text[max(0, len(self.typed.written) - len(self.lead)) :] if self.fills else ""
         return (text,) if text else None
 
     def stop(self) -> None:
@@ -230,21 +240,43 @@ class WarmCanvas:
                 text, least = _whole_words(fill), LEAST_PART
             if text is None:
                 continue
-            insert = self._finish(self._sure(fill, text))
+            start = self._start(fill, text, cursor)
+            insert = self._finish(start)
             if not insert or reveals(insert, self.context.prefix, self.context.suffix):
                 continue
             found = self._whole(insert, cursor) if whole else self.typed.left(self.lead + insert, cursor)
-            if found and len(found.insert.strip()) >= least:
+            if found and len(found.insert.strip()) >= least and (whole or self._passes(found, cursor, fill, start)):
                 yield replace(found, confidence=fill.confidence)
 
-    def _sure(self, fill: wire.Fill, text: str) -> str:
-        """`text` as far as it is sure enough. What has been typed of it is certain."""
+    def _start(self, fill: wire.Fill, text: str, cursor: int) -> str:
+        """As much of `text` as is worth showing at `cursor`. What has been typed of it is certain."""
         if not fill.probabilities:
-            return text if fill.confidence >= self.least else ""
-        given = len(self.typed.text) - len(self.lead)
+            return text if fill.confidence >= self.bar.chance else ""
+        size = cursor - self.typed.origin
+        given = size - len(self.lead)
         known = [(end, 1.0 if end <= given else p) for end, p in fill.probabilities if end <= len(text)]
-        kept = sure(text, known, self.least, context=self.context)
-        return kept if kept == text or self.offer is None else ""
+        if self.offer is not None:
+            return text if math.prod(p for _, p in known) >= self.bar.chance else ""
+        return best_start(
+            text,
+            known,
+            self.bar,
+            context=self.context,
+            typed=max(0, given),
+            lead=self.lead[max(0, size) :],
+            whole=self._ends_line(fill, text),
+        )
+
+    def _ends_line(self, fill: wire.Fill, start: str) -> bool:
+        """Whether a line ends after this start of a fill."""
+        if fill.text[len(start) : len(start) + 1] in ("\r", "\n"):
+            return True
+        return start == fill.text and self.answer is not None and self.context.kind != "span"
+
+    def _passes(self, found: Proposal, cursor: int, fill: wire.Fill, start: str) -> bool:
+        """Whether what is left to insert is long enough: less of it may be left than of the fill."""
+        before = self.context.prefix.removesuffix(self.lead)[-1:] + self.typed.text[: cursor - self.typed.origin]
+        return self.bar.passes(before, found.insert, ends_line=self._ends_line(fill, start))
 
     def _whole(self, insert: str, cursor: int) -> Proposal:
         return Proposal(self.lead + insert, back=max(0, cursor - self.typed.origin))

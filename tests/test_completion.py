@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caesura.server.completion import finish, sure
+from caesura.server.completion import finish
 from caesura.server.context import context
 
 from .marked import marked
@@ -151,51 +151,3 @@ def test_an_insertion_keeps_its_bounds(before: str, after: str, fill: str, langu
     assert "\u200b" not in done or "\u200b" in before + after
     assert hole.kind == "block" or not {"\n", "\r"} & set(done)
     assert done == "" or done.strip()
-
-
-def known(*parts: tuple[str, float]) -> tuple[str, list[tuple[int, float]]]:
-    """A fill of parts with their probabilities, as the engine reports it."""
-    text, tokens = "", []
-    for part, probability in parts:
-        text += part
-        tokens.append((len(text), probability))
-    return text, tokens
-
-
-@pytest.mark.parametrize(
-    ("source", "parts", "shown"),
-    [
-        ("x = |\n", [("foo", 0.9), ("(a)", 0.9)], "foo(a)"),  # sure of all
-        ("x = |\n", [("foo", 0.3), ("(a)", 0.9)], ""),  # sure of nothing
-        ("x = |\n", [("foo(a)", 0.9), (" + bar", 0.3)], "foo(a)"),  # a whole expression
-        ("x = |\n", [("foo(a)", 0.8), (" + b", 0.8), (" + c", 0.7)], "foo(a) + b"),  # unlikely together
-        ("x = |\n", [("com", 0.9), ("pute", 0.3)], ""),  # never inside a word
-        ("x = |\n", [("a", 0.9), (" + foo(b", 0.9), (", c)", 0.3)], "a"),  # nor in a bracket of its own
-        ("x = |\n", [("foo(b", 0.9), (", c)", 0.3)], "foo"),
-        ("foo(|)\n", [("b", 0.9), (", c", 0.3)], "b"),  # the bracket is the file's
-        ("x = |\n", [("'two words", 0.9), (" or'", 0.3)], "'two words"),  # a string of its own, for want of better
-        ("x = '|'\n", [("two words", 0.9), (" or", 0.3)], "two words"),
-        ("def f():\n    |\n", [("a = 1\n    b", 0.9), (" = 2", 0.3)], "a = 1"),  # whole statements first
-        ("def f():\n    |\n", [("a = 1\n    if a:\n", 0.9), ("        b", 0.3)], "a = 1"),  # with their bodies
-        ("# why |\n", [("it isn't", 0.9), (" so", 0.3)], "it isn't"),
-    ],
-)
-def test_an_unsure_fill_is_shorter_or_absent(source: str, parts: list[tuple[str, float]], shown: str) -> None:
-    text, probabilities = known(*parts)
-    assert sure(text, probabilities, 0.5, context=marked(source)) == shown
-
-
-def test_a_fill_without_probabilities_is_taken_as_it_is() -> None:
-    assert sure("a + b", (), 0.9) == "a + b"
-
-
-@given(st.lists(st.tuples(st.text("ab ()'\n.", min_size=1, max_size=4), st.floats(0, 1)), max_size=8), st.floats(0, 1))
-def test_what_is_shown_is_as_likely_as_was_asked(parts: list[tuple[str, float]], least: float) -> None:
-    text, probabilities = known(*parts)
-    shown = sure(text, probabilities, least, context=marked("x = |\n"))
-    assert text.startswith(shown)
-    chance, start = 1.0, 0
-    for end, probability in probabilities:
-        chance *= probability if start < len(shown) else 1
-        start = end
-    assert chance >= least - 1e-6 or not shown

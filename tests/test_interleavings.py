@@ -418,7 +418,9 @@ class Interleavings(RuleBasedStateMachine):
         if selected and uri in self.ghosts:
             self.ghosts[uri].idle = False
         if stream:
-            asked.stream = Stream(partial(self._stream, asked), 0, lambda eat: eat, "utf-32")
+            asked.stream = Stream(
+                partial(self._stream, asked), 0, lambda eat: eat, "utf-32", asyncio.get_running_loop().time
+            )
         answer = self.typing.propose(
             opened, at, invoked=invoked, selected=selected, on_draft=asked.stream.draft if asked.stream else None
         )

@@ -57,7 +57,7 @@ class Client:
     async def start(self, encodings: list[str] | None = None, **more: Any) -> Any:
         """Say hello; what the server computes ahead on its own is off unless a test asks for it."""
         capabilities = {"general": {"positionEncodings": encodings or ["utf-16"]}} | more.pop("capabilities", {})
-        settings = {"speculate": False} | more.pop("initializationOptions", {})
+        settings = {"speculate": False, "leastKeys": 0} | more.pop("initializationOptions", {})
         hello = {"processId": None, "capabilities": capabilities, "initializationOptions": settings, **more}
         result = await self.call("initialize", hello)
         self.notify("initialized", {})

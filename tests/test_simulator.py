@@ -336,13 +336,36 @@ def test_the_typist_takes_a_ghost_that_has_been_seen_and_goes_on_behind_it(
         keys[2][0] = 1000  # a pause after "ab"
         stretch = typist.Stretch("s", "vscode", "a.py", "python", 60, False, "", "ab = call(1)", keys)
         editor = emulators.VSCode(server, "utf-16", URI, "python", "")
-        typing = asyncio.create_task(typist.Typist(editor, stretch, 1.0).type())
+        person = typist.Typist(editor, stretch, 1.0)
+        typing = asyncio.create_task(person.type())
         await asyncio.sleep(0.28)
         server.item(2, " = call(")
         await typing
         assert editor.text == stretch.end
         assert (editor.seen.keys, editor.seen.accepted) == (4, 8)
         assert sum(editor.marks) == 8
+        assert (person.gain.keys, person.gain.spared, person.gain.tabs, person.gain.saved) == (4, 8, 1, 7)
+
+    at_once(steps())
+
+
+def test_a_wrong_ghost_costs_two_keys_once_it_was_read(
+    emulators: ModuleType, simulator: ModuleType, typist: ModuleType
+) -> None:
+    async def steps() -> None:
+        server = Script()
+        keys = [[every, "key", key] for every, key in [(0, "a"), (500, "b"), (100, "c"), (60, "d"), (400, "e")]]
+        stretch = typist.Stretch("s", "vscode", "a.py", "python", 60, False, "", "abcde", keys)
+        person = typist.Typist(emulators.VSCode(server, "utf-16", URI, "python", ""), stretch, 1.0)
+        typing = asyncio.create_task(person.type())
+        await asyncio.sleep(0.06)
+        server.item(1, "wrong")  # seen for 440 ms, until "b"
+        await asyncio.sleep(0.5)
+        server.item(2, "wrong")  # for 40 ms, until "c"
+        await typing
+        assert (person.gain.saved, person.gain.with_ghost) == (-2, 2)
+        found = simulator.gain([person.gain])
+        assert (found["ghosts at a key"], found["wrong ghosts that were read"], found["right ghosts, %"]) == (2, 1, 0)
 
     at_once(steps())
 
