@@ -114,8 +114,9 @@ class Canvases:
                 return None
             moved = at != known.typed.origin + len(known.typed.text)  # within the word, with the popup still open
             return None if moved or known.stale or (known.over and not known.fills) else known
-        for canvas in (cursor.canvas, cursor.ahead, *cursor.resting):
-            if canvas and canvas.agrees(at) and not (canvas.stale and self._differs(canvas, opened)):
+        known = [canvas for canvas in (cursor.canvas, cursor.ahead, *cursor.resting) if canvas and canvas.agrees(at)]
+        for canvas in sorted(known, key=lambda canvas: not canvas.fills):  # one that has spoken knows that it agrees
+            if not (canvas.stale and self._differs(canvas, opened)):
                 return canvas
         return None
 

@@ -159,12 +159,14 @@ class WarmCanvas:
         return self.typed.move(edit)
 
     def agrees(self, cursor: int) -> bool:
-        """Whether this canvas still answers for `cursor`: nothing was typed, or just what it proposes."""
-        text = self._finish(self.fills[0].text) if self.fills else ""
-        rest = self.typed.left(self.lead + text, cursor)
-        if rest is None or not self.fills:
-            return rest is not None and not self.over
-        return bool(rest.insert or not self.over or not self.typed.written)
+        """Whether this canvas still answers for `cursor`: nothing was typed, or just what it proposes. Before it says
+        anything, it may: a cancel would take effect no sooner than its first state comes."""
+        if not self.fills:
+            written = self.typed.written
+            fits = written.startswith(self.lead) or self.lead.startswith(written)
+            return fits and not self.over and cursor == self.typed.origin + len(written)
+        rest = self.typed.left(self.lead + self._finish(self.fills[0].text), cursor)
+        return rest is not None and bool(rest.insert or not self.over or not self.typed.written)
 
     def ready(self, cursor: int, *, part: bool = False, whole: bool = False) -> bool:
         """Whether there is something to show, or nothing to wait for. `part`: locked words will do."""

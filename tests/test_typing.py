@@ -375,11 +375,17 @@ async def test_an_engine_that_fails_while_it_reads_is_no_trouble() -> None:
     assert await editor.shown() == "compute()"
 
 
-async def test_a_job_without_an_event_is_superseded_by_typing() -> None:
+@pytest.mark.parametrize(("draft", "jobs"), [("yes", ["x = "]), ("no", ["x = ", "x = y"])])
+async def test_a_job_that_has_said_nothing_yet_goes_on_until_it_says_something_else(
+    draft: str, jobs: list[str]
+) -> None:
+    """A cancel would free the engine no sooner."""
     editor = Editor("x =|")
     await editor.type(" ")
     await editor.type("y")
-    assert [job.prefix for job in editor.engine.jobs] == ["x = ", "x = y"]
+    assert [job.prefix for job in editor.engine.jobs] == ["x = "]
+    await editor.engine.say(draft, locked=0)
+    assert [job.prefix for job in editor.engine.jobs] == jobs
     assert list(editor.engine.live) == [editor.engine.jobs[-1].job]
 
 
@@ -491,13 +497,12 @@ async def test_a_lost_engine_leaves_no_draft_on_the_screen() -> None:
 async def test_a_lost_engine_takes_nothing_away_that_is_shown() -> None:
     """Asked for anew by hand, since what was refused before made it want more than is asked for now."""
     editor = Editor("x =|", mode="eager", min_confidence=0.0)
-    await editor.type(" ")
     editor.typing._restraint.rejected(asyncio.get_running_loop().time())
-    await editor.type("a")
-    await editor.engine.say("bc")
-    assert await editor.shown() == "bc"
+    await editor.type(" ")
+    await editor.engine.say("abc")
+    assert await editor.shown() == "abc"
     request = await editor.ask(invoked=True)
-    assert len(editor.engine.jobs) == 3
+    assert len(editor.engine.jobs) == 2
     await editor.engine.tell(EngineUnavailable("gone"))
     assert await request == Kept(shown_fits=True)
 
@@ -618,6 +623,7 @@ async def test_refused_suggestions_make_the_next_ones_rarer(monkeypatch: pytest.
         await editor.engine.say("compute()", sure=((9, 0.7),))
         assert await editor.shown() in ("compute()", "")
         await editor.type("?")
+        await editor.engine.say("")
     await editor.type(" ")
     await editor.engine.say("compute()", sure=((9, 0.7),))
     assert await editor.shown() == ""
@@ -955,8 +961,10 @@ async def test_neighbours_stay_while_one_types_and_change_with_what_lies_around(
     editor = Editor("x =|")
     editor.around.known = (wire.Neighbour("# a.py", "a = 1"),)
     await editor.type(" ")
+    await editor.engine.say("")
     editor.around.known = ()
     await editor.type("y")
+    await editor.engine.say("")
     assert [len(job.neighbours) for job in editor.engine.jobs] == [1, 1]  # other ones would cost the whole prefix
     editor.around.generation += 1  # a file was closed, or the user wants none
     await editor.type("z")
@@ -985,6 +993,7 @@ async def test_every_request_leaves_a_trace() -> None:
     await editor.type("?")
     await waiting
     request = await editor.ask()
+    await editor.engine.say("no")  # not what was typed
     await editor.engine.say(" ")
     await request
     assert editor.counted.answers == ["warm", "typed_through", "superseded", "nothing"]
