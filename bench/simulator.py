@@ -1,6 +1,6 @@
 """Somebody types, in emulated editors: what Neovim and VS Code show of the real `caesura lsp`, and what it costs.
 
-    python bench/simulator.py [--stretches N] [--speed WPM] [--set NAME=VALUE]... [--model NAME|PATH] [--json]
+    python bench/simulator.py [--folder FOLDER] [--stretches N] [--speed WPM] [--set NAME=VALUE]... [--model NAME|PATH] [--json]
 
 Each stretch of typing_stretches/ is replayed on the real clock by the editor it was made for. `--set` sends a setting
 as initializationOptions, for ablations.
@@ -26,7 +26,7 @@ from typing import Any
 import tree_sitter
 from emulators import EDITORS, SUPERSEDED, Asked, Draw, Editor, Message
 from latency import CAESURA, conditions, own_engine, save, spread, table
-from typist import LEAST, NOTICE_S, Gain, Stretch, Typist, stretches
+from typist import LEAST, NOTICE_S, STRETCHES, Gain, Stretch, Typist, stretches
 
 from caesura import models
 from caesura.server import trace
@@ -388,13 +388,14 @@ def setting(argument: str) -> tuple[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Typing in emulated editors, with the real server and engine.")
     parser.add_argument("--model", default=models.DEFAULT, metavar="NAME|PATH")
+    parser.add_argument("--folder", type=Path, default=STRETCHES, help="of stretches; default: %(default)s")
     parser.add_argument("--stretches", type=int, metavar="N", help="only the first N")
     parser.add_argument("--speed", type=float, metavar="WPM", help="type them all at this speed, not at their own")
     parser.add_argument("--set", type=setting, action="append", default=[], metavar="NAME=VALUE", help="a setting")
     parser.add_argument("--json", action="store_true", help="one JSON line on stdout instead of the table")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "typing.json")
     options = parser.parse_args()
-    report = measure(stretches()[: options.stretches], options.model, dict(options.set), options.speed)
+    report = measure(stretches(options.folder)[: options.stretches], options.model, dict(options.set), options.speed)
     save(report, options.out)
     print(json.dumps(report) if options.json else picture(report))
 

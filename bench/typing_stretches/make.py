@@ -1,17 +1,20 @@
 """Makes the stretches: a seeded typist writes the marked parts of the files in sources/, one JSON file a stretch.
 
-    python bench/typing_stretches/make.py [FOLDER]
+    python bench/typing_stretches/make.py [FOLDER [GAPS.jsonl.gz]]
+
+With GAPS, a held-out set of training/heldout.py, the typist writes gaps of six packages instead.
 
 No person was recorded; what the typist does stands in the constants below. The same seed gives the same files.
 An event is [ms since the one before, what, arguments]: `key` text (an Enter brings its indentation), `pair` text and
 what the editor puts behind the cursor, `over` a bracket that it has put there, `back` count, `to` line and column.
 """
 
+import gzip
 import json
 import random
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +35,11 @@ SHORT = 48  # code points; a shorter part is written in one stretch with the nex
 WORDS_EVERY = 4  # of each editor's stretches one takes ghosts word by word
 CLOSERS = {"(": ")", "[": "]", "{": "}", '"': '"', "'": "'", "`": "`"}
 QUOTES = "\"'`"
+PACKAGES = (
+    *("pypi:marimo", "pypi:inspect-ai", "pypi:pydantic-ai-slim", "pypi:schemathesis"),
+    *("npm:eslint-plugin-unicorn", "npm:fast-json-stringify"),
+)
+EACH = 6  # gaps of a package
 ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 
 Event = list[float | int | str]
@@ -179,7 +187,7 @@ def stretches(seed: int = SEED) -> Iterator[tuple[str, dict[str, object]]]:
         draw = random.Random(f"{seed} {number} {file}")
         step = (FASTEST_WPM - SLOWEST_WPM) / (len(order) - 1)
         wpm = round(SLOWEST_WPM + step * (number * 16 % len(order)))
-        stretch = _stretch(path.read_text("utf-8"), parts, Typist(draw, wpm, closes=editor == "vscode"))
+        stretch = _stretch(MARKED.split(path.read_text("utf-8")), parts, Typist(draw, wpm, closes=editor == "vscode"))
         head = {"editor": editor, "file": file, "language": LANGUAGES[file.rpartition(".")[2]], "wpm": wpm}
         yield f"{number + 1:02}-{file.replace('.', '-')}", {**head, "words": number // 2 % WORDS_EVERY == 3, **stretch}
 
@@ -197,9 +205,27 @@ def _groups(source: str) -> list[list[int]]:
     return groups
 
 
-def _stretch(source: str, parts: list[int], typist: Typist) -> dict[str, object]:
-    """The text without `parts`, the events that write them, and the text with them."""
-    pieces = MARKED.split(source)  # text, part, text, part, ..., text
+def of_packages(path: Path, seed: int = SEED) -> Iterator[tuple[str, dict[str, object]]]:
+    """(name, stretch): EACH gaps of every package in PACKAGES, bodies of Python and lines of JavaScript as far as there
+    are some; the editors by turns, the speeds spread."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        gaps = [gap for line in file if (gap := json.loads(line))["package"] in PACKAGES]
+    draw = random.Random(seed)
+    for package in PACKAGES:
+        found = [gap for gap in gaps if gap["package"] == package and gap["group"] in ("python-block", "js-line")]
+        for number, gap in enumerate(draw.sample(found, EACH)):
+            editor = ("neovim", "vscode")[number % 2]
+            wpm = round(SLOWEST_WPM + (FASTEST_WPM - SLOWEST_WPM) * number / (EACH - 1))
+            typist = Typist(random.Random(f"{seed} {gap['id']}"), wpm, closes=editor == "vscode")
+            name = package.partition(":")[2]
+            head = {"editor": editor, "file": Path(gap["path"]).name, "language": gap["lang"], "wpm": wpm}
+            pieces = [gap["prefix"], gap["middle"], gap["suffix"]]
+            yield f"{name}-{number + 1}", {**head, "words": False, **_stretch(pieces, [0], typist)}
+
+
+def _stretch(pieces: Sequence[str], parts: Sequence[int], typist: Typist) -> dict[str, object]:
+    """The text without `parts`, the events that write them, and the text with them. The pieces are text, part, text,
+    part, ..., text."""
     whole = "".join(pieces)
     written = {2 * part + 1 for part in parts}
     start = "".join(piece for number, piece in enumerate(pieces) if number not in written)
@@ -222,7 +248,7 @@ def _lines(stretch: dict[str, object]) -> str:
 
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
-    for name, stretch in stretches():
+    for name, stretch in of_packages(Path(sys.argv[2])) if len(sys.argv) > 2 else stretches():
         (folder / f"{name}.json").write_text(_lines(stretch), "utf-8")
 
 
