@@ -1,6 +1,7 @@
 """Somebody types, in emulated editors: what Neovim and VS Code show of the real `caesura lsp`, and what it costs.
 
-    python bench/simulator.py [--folder FOLDER] [--stretches N] [--speed WPM] [--set NAME=VALUE]... [--model NAME|PATH] [--json]
+    python bench/simulator.py [--folder FOLDER] [--stretches N] [--speed WPM] [--set NAME=VALUE]... [--model NAME|PATH]
+                              [--json] [--out FILE]
 
 Each stretch of typing_stretches/ is replayed on the real clock by the editor it was made for. `--set` sends a setting
 as initializationOptions, for ablations.
