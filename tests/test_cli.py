@@ -692,8 +692,8 @@ def test_stats_can_be_forgotten_also_when_the_file_is_damaged(run: Run) -> None:
     assert run("stats").code == 0
 
 
-def test_settings_as_a_table_and_as_a_schema(run: Run) -> None:
-    assert "| `deadlineMs` | `250` | 1 to 10,000 |" in run("settings").out
+def test_settings_as_a_list_and_as_a_schema(run: Run) -> None:
+    assert "\ndeadlineMs = 250   (1 to 10,000)\n    from then on" in run("settings").out
     assert json.loads(run("settings", "--schema").out)["properties"]["mode"]["default"] == "balanced"
 
 

@@ -19,7 +19,7 @@ EXTENSION = ROOT / "editors" / "vscode" / "package.json"
 def test_the_document_has_the_table_that_the_settings_make() -> None:
     found = re.search(r"options\.py and put.*?-->\n\n(.*?)\n<!-- end", DOCUMENT.read_text(), re.DOTALL)
     assert found
-    assert found[1] == settings.table(), "put the output of `caesura settings` into docs/configuration.md"
+    assert found[1] == settings.table(), "put `settings.table()` into docs/configuration.md"
 
 
 def test_every_setting_is_described_with_a_default_that_it_accepts() -> None:

@@ -1,8 +1,11 @@
-"""`caesura settings`: the language server's settings as docs/configuration.md has them, or as a JSON schema."""
+"""`caesura settings`: the language server's settings as a list, or as a JSON schema; the table of docs/configuration.md
+is made of the same descriptions.
+"""
 
 import argparse
 import json
-import sys
+import shutil
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,12 +14,15 @@ import msgspec
 from caesura.commands.asking import print_json
 from caesura.server.options import Options
 
+WIDTH, INDENT = 100, " " * 4  # columns
+
 
 def run(options: argparse.Namespace) -> None:
     if options.schema:
         print_json(schema())
     else:
-        sys.stdout.write(table())
+        for name, about in schema()["properties"].items():
+            print("\n".join(_entry(name, about)))
 
 
 def schema() -> dict[str, Any]:
@@ -26,6 +32,15 @@ def schema() -> dict[str, Any]:
     whole = parts.pop("Options")
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$defs": parts}
     return {**head, **whole, "additionalProperties": False}
+
+
+def _entry(name: str, about: Mapping[str, Any]) -> Iterator[str]:
+    """A setting as a terminal shows it, wrapped at its width."""
+    yield f"{name} = {_default(about['default'])}   ({_range(about)})".replace("`", "")
+    width = min(shutil.get_terminal_size().columns, WIDTH)
+    yield from textwrap.wrap(
+        about["description"].replace("`", ""), width, initial_indent=INDENT, subsequent_indent=INDENT
+    )
 
 
 def table() -> str:
