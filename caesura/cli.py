@@ -1,4 +1,5 @@
-"""The command line: what there is to say, and where it is done. Exit codes: 0 done, 1 failed, 2 wrong usage.
+"""The command line: what there is to say, and where it is done. Exit codes: 0 done, 1 failed, 2 wrong usage, 3
+nothing is sure enough for `--strict`.
 
 Each command is a function of `caesura.commands`, imported when it is called: `caesura lsp` must start at once.
 """
@@ -9,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import caesura
 
@@ -16,7 +18,11 @@ Position = tuple[int, int]  # line and column, from 1, the column in code points
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if not options.run:
+        parser.print_help()
+        return 0
     module, _, function = options.run.partition(":")
     command: Callable[[argparse.Namespace], None] = getattr(
         importlib.import_module(f"caesura.commands.{module}"), function
@@ -28,23 +34,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
         return 1
     except Exception as error:
-        from caesura.commands import explain
+        from caesura.commands import Unsure, explain
 
         sentence = explain(error)
         if sentence is None:
             raise
         print(f"caesura: {sentence}", file=sys.stderr)
-        return 1
+        return 3 if isinstance(error, Unsure) else 1
     except KeyboardInterrupt:
         print("caesura: interrupted.", file=sys.stderr)
         return 1
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """Takes options by their whole names only, or a typo of one would be another; so do the commands' parsers."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="caesura", description="Fills gaps in text while you type.")
+    parser = _Parser(prog="caesura", description="Fills gaps in text while you type.")
+    parser.set_defaults(run="")
     parser.add_argument("--version", action="version", version=f"caesura {caesura.__version__}")
-    add = parser.add_subparsers(title="commands", metavar="COMMAND", required=True).add_parser
+    add = parser.add_subparsers(title="commands", metavar="COMMAND").add_parser
 
     lsp = add("lsp", help="the language server, on stdin and stdout")
     lsp.add_argument(
@@ -58,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     fill.add_argument("--to", type=_position, metavar="LINE:COL", help="replace what lies between (default: nothing)")
     fill.add_argument("--watch", action="store_true", help="show the canvas while it resolves")
     fill.add_argument("--write", action="store_true", help="write the fill into the file")
+    _certainty(fill)
     _generation(fill)
     fill.set_defaults(run="fill:fill")
 
@@ -65,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     holes.add_argument("file", metavar="FILE")
     holes.add_argument("--marker", default="<FILL>", type=_marker, metavar="TEXT", help="default: %(default)s")
     holes.add_argument("--write", action="store_true", help="write the fills into the file")
+    _certainty(holes)
     _generation(holes)
     holes.set_defaults(run="fill:holes")
 
@@ -77,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     what = edit.add_mutually_exclusive_group()
     what.add_argument("--list", action="store_true", help="show the edits there are, and do none")
     what.add_argument("--write", action="store_true", help="write the edit into the file")
+    _certainty(edit)
     _generation(edit)
     edit.set_defaults(run="edit:edit")
 
@@ -175,6 +192,13 @@ def _pair_action(
     return parser
 
 
+def _certainty(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--least", type=_probability, metavar="P", help="show no fill less likely than P, 0 to 1")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit code 3 where no fill is likely (or as likely as --least)"
+    )
+
+
 def _generation(parser: argparse.ArgumentParser, *, json: bool = True) -> None:
     if json:
         _json(parser)
@@ -214,6 +238,16 @@ def _milliseconds(text: str) -> float:
         value = 0.0
     if not 1 <= value <= 600_000:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of milliseconds from 1 to 600000")
+    return value
+
+
+def _probability(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a probability from 0 to 1")
     return value
 
 

@@ -178,7 +178,7 @@ class Fills:
                     check()
                     yield Progress(len(filled) + sum(not fill.open for fill in event.holes), count)
             assert isinstance(event, wire.Done)  # or infill raises
-            choices = [_finished(text, group, fills) for fills in (event.holes, *event.alternatives)]
+            choices = [finished(text, group, fills) for fills in (event.holes, *event.alternatives)]
             if len(group) == count:
                 yield [task.candidate(choice) for choice in choices]
                 return
@@ -202,12 +202,8 @@ class Fills:
 
     def _job(self, document: Document, session: Session, text: str, group: Group) -> wire.Infill:
         """The job of a group. Secrets are covered in all that the engine sees, read as one text."""
-        (start, first, _), *_, (_, last, _) = [*group.values(), *group.values()]
-        around, neighbours = self._surround(document, replace(first, suffix=last.suffix), self._budget())
-        segments: list[wire.Text | wire.Hole] = []
-        for at, _, asked in group.values():
-            segments += [wire.Text(text[start:at]), asked] if at > start else [asked]
-            start = at
+        outside, segments = laid_out(text, group)
+        around, neighbours = self._surround(document, outside, self._budget())
         prefix, pieces, suffix = concealed(around.prefix, segments, around.suffix)
         warm = session.task.repairs and session.seed == 0  # a repair begins from what is broken
         return wire.Infill(
@@ -233,6 +229,16 @@ class Fills:
         return Budget(options.context_before, options.context_after)
 
 
+def laid_out(text: str, group: Group) -> tuple[Context, list[wire.Text | wire.Hole]]:
+    """What lies around the holes of a job in `text`, and its segments."""
+    (start, first, _), *_, (_, last, _) = [*group.values(), *group.values()]
+    segments: list[wire.Text | wire.Hole] = []
+    for at, _, asked in group.values():
+        segments += [wire.Text(text[start:at]), asked] if at > start else [asked]
+        start = at
+    return replace(first, suffix=last.suffix), segments
+
+
 def _draft(replaced: str, around: Context) -> str:
     """What stood in a hole, its secrets covered as they are seen from around it."""
     start = len(around.prefix)
@@ -248,8 +254,8 @@ def _as_large(around: Context, replaced: str, most: int) -> tuple[Context, wire.
     return around, wire.Hole(tokens, around.kind)
 
 
-def _finished(text: str, group: Group, fills: Sequence[wire.Fill]) -> dict[Place, str]:
-    """What comes into each hole, each fitted in behind the ones before it."""
+def finished(text: str, group: Group, fills: Sequence[wire.Fill]) -> dict[Place, str]:
+    """What comes into each hole of `text`, each fitted in after the ones before it."""
     done: dict[Place, str] = {}
     grown = 0
     for (place, (at, around, _)), fill in zip(group.items(), fills, strict=True):

@@ -3,15 +3,18 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import tree_sitter
 
 from caesura.server import repair
-from caesura.server.languages import language
+from caesura.server.context import indent_of, line_after, opens_block
+from caesura.server.edits import JSON
+from caesura.server.languages import Language, language
 from caesura.server.privacy import reveals
 
 MARKER = "<FILL>"
+HARMLESS = ("", "x", "0")  # one of them leaves most places sound
 STALE = "The text has changed meanwhile; try again."
 
 _PLACEHOLDER = re.compile(r"\$\{\d+(?::[^{}]*)?\}|\$\d+")
@@ -103,8 +106,18 @@ class Task:
     @cached_property
     def least_broken(self) -> int:
         """How many nodes are, with what stood in the gaps or with something harmless; no fill should break more."""
-        harmless = [tuple(text for _ in self.gaps) for text in ("", "x", "0")]
+        harmless = [tuple(text for _ in self.gaps) for text in HARMLESS]
         return min(self.faults(texts).nodes for texts in (self.original, *harmless))
+
+    def sound(self, candidate: Candidate) -> bool:
+        """Whether it leaves the syntax next to it as it is, ends in no header without a body, and in JSON writes no key
+        that its object has already; with something harmless in the holes that it leaves empty."""
+        texts = dict.fromkeys(tuple(text or harmless for text in candidate) for harmless in HARMLESS)
+        whole = (self.put(each) for each in texts if self.faults(each).nodes <= self.least_broken)
+        return any(
+            not repeats_key(text, spans, self.language) and not lacks_body(text, spans, self.language)
+            for text, spans in whole
+        )
 
     def usable(self, candidate: Candidate) -> bool:
         """Whether it proposes something; of a repair, whether the text parses better with it."""
@@ -140,13 +153,13 @@ class Session:
 
     def take(self, *, gate: bool) -> Candidate | None:
         """The best candidate that was never shown, now shown: one that fills most holes; of a repair, the smallest.
-        `gate`: none that breaks the syntax beside it."""
+        `gate`: only what is sound."""
         task = self.task
         fresh = [c for c in dict.fromkeys(self.waiting) if c not in self.shown and task.usable(c)]
         if task.repairs:
             fresh.sort(key=lambda candidate: (task.faults(candidate).nodes, len("".join(candidate))))
         else:
-            fresh = [c for c in fresh if not gate or task.faults(c).nodes <= task.least_broken]
+            fresh = [c for c in fresh if not gate or task.sound(c)]
             fresh.sort(key=lambda candidate: candidate.count(""))
         self.waiting = fresh[1:]
         self.shown |= set(fresh[:1])
@@ -178,6 +191,34 @@ class Session:
         if not task.places:
             raise NoFill("All of the fill is kept; there is nothing left to fill.")
         return Session(self.id, task, self.standing, self.shown)
+
+
+def repeats_key(text: str, spans: Sequence[Span], language: str) -> bool:
+    """Whether what stands in one of the spans writes a key that its object has already; only JSON is looked at."""
+    if language not in JSON:
+        return False
+    from caesura.server import json_text  # which `caesura lsp` does not need at its start
+
+    return json_text.repeats_key(text, spans)
+
+
+def lacks_body(text: str, spans: Sequence[Span], language_id: str) -> bool:
+    """Whether one of the spans ends its line and the last code up to there announces a block that does not follow. Only
+    of languages like Python, whose grammars take no offence at that."""
+    row = language(language_id)
+    if not (row.offside and row.headers):
+        return False
+    for _, end in spans:
+        above, below = text[:end].split("\n")[::-1], text[end:].split("\n")[1:]
+        header, following = (next(filter(partial(_is_code, row), lines), "") for lines in (above, below))
+        deeper = len(indent_of(following)) > len(indent_of(header))
+        if opens_block(header, row) and not deeper and not line_after(text, end).strip():
+            return True
+    return False
+
+
+def _is_code(row: Language, line: str) -> bool:
+    return bool(line.strip()) and not (row.comment and line.lstrip().startswith(row.comment))
 
 
 def markers(text: str, spans: Sequence[Span], language_id: str, marker: str = MARKER) -> list[Span]:

@@ -193,6 +193,22 @@ def read(text: str, *, relaxed: bool) -> Document:
     return document
 
 
+def repeats_key(text: str, spans: Sequence[tuple[int, int]]) -> bool:
+    """Whether a key that lies at least partly in one of the spans is in its object twice. False where the text cannot
+    be read."""
+    try:
+        document = read(text, relaxed=True)
+    except Broken:
+        return False
+    keys = [
+        (document.parents[value], decoded(text[start:end]), start, end)
+        for value, (start, end) in enumerate(key or (0, 0) for key in document.keys)
+        if end
+    ]
+    counted = Counter(key[:2] for key in keys)
+    return any(counted[key[:2]] > 1 and any(start < key[3] and key[2] < end for start, end in spans) for key in keys)
+
+
 def _may_close(state: int, comma: int, relaxed: bool) -> bool:
     return state in (_AFTER, _FIRST) or (state in (_MEMBER, _ITEM) and (relaxed or comma < 0))
 

@@ -113,6 +113,8 @@ class Scheduler:
             fills[0] = wire.Fill("")
         elif request.prefix.startswith("doubt"):
             fills = [wire.Fill(text, (), 0.5, STEPS - step, tuple((end + 1, 0.5) for end in range(step)))] * number
+        if request.prefix.startswith("late"):
+            fills = [wire.Fill("")] * number
         if step < STEPS:
             return [(peer, wire.Locked(job, step, tuple(fills), step, len(ANSWER)))]
         del self.jobs[peer, job]
@@ -126,7 +128,7 @@ class Scheduler:
             steps=step,
             tokens=wire.Tokens(canvas=1),
             timings=wire.Timings(denoise_ms=12.0, first_lock_ms=2.0, total_ms=12.1 if self.model != "slow" else 2500),
-            stop="complete",
+            stop="deadline" if request.prefix.startswith(("late", "hurry")) else "complete",
             level="valid" if any(grammars) else "",
         )
         return [(peer, done)]
@@ -134,6 +136,7 @@ class Scheduler:
 
 def load(model: str, device: str) -> worker.Loaded:
     reach("loading")
+    model = Path(model).name
     if model == "unknown":
         raise worker.CannotLoad("There is no model 'unknown'; `caesura models` lists those there are.")
     if model == "crasher":

@@ -29,6 +29,7 @@ from caesura.commands.source import Source
 from caesura.server import stats, trace
 from caesura.server.engine import Engine
 
+SURE = "caesura: sure (0.90).\n"
 FAKE = Path(__file__).with_name("fake_engine.py")
 DEFAULT = models.resolve(models.DEFAULT)
 
@@ -47,6 +48,7 @@ def running_engine() -> Iterator[Path]:
         patch.setenv("CAESURA_RUNTIME", str(folder))
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         patch.setenv("XDG_DATA_HOME", str(folder / "data"))
+        patch.setenv("CAESURA_IDLE_EXIT", "300")
         patch.setattr(doctor, "START_S", 20.0)  # the suite may share its two cores with a training run
         start_engine()
         yield folder
@@ -99,6 +101,8 @@ def call(capfd: pytest.CaptureFixture[str], *arguments: object) -> Ran:
 def other_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Models other than the default one get a fake engine of their own."""
     monkeypatch.setattr("caesura.server.launch.command", lambda model, device: [sys.executable, str(FAKE), model])
+    for name in ("empty", "slow"):
+        (paths.models() / name).mkdir(exist_ok=True)
     yield
     kept = rendezvous.place(DEFAULT, "auto")
     for place in rendezvous.running():
@@ -111,7 +115,7 @@ def other_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_fill_prints_the_text(run: Run, source: Path) -> None:
     before = source.read_bytes()
-    assert run("fill", source, "--at", "2:12") == Ran(0, "answer\n", "")
+    assert run("fill", source, "--at", "2:12") == Ran(0, "answer\n", SURE)
     assert source.read_bytes() == before
 
 
@@ -120,9 +124,10 @@ def test_fill_as_json(run: Run, source: Path) -> None:
     assert ran.code == 0
     found = json.loads(ran.out)
     assert found["text"] == "answer"
-    assert found["holes"][0]["text"] == "answer"
+    assert found["holes"] == [{"text": "answer", "confidence": 0.9, "word": "sure"}]
     assert found["tokens"] == {"canvas": 1, "lookup": 0, "left_to_right": 0}
-    assert (found["steps"], found["confidence"], found["stop"], found["model"]) == (6, 0.9, "complete", DEFAULT)
+    assert (found["steps"], found["confidence"], found["word"]) == (6, 0.9, "sure")
+    assert (found["stop"], found["model"]) == ("complete", DEFAULT)
     assert found["timings"]["total_ms"] == 12.1
 
 
@@ -142,7 +147,7 @@ def test_fill_as_json(run: Run, source: Path) -> None:
 def test_write_changes_nothing_but_the_gap(run: Run, tmp_path: Path, before: bytes, at: str, after: bytes) -> None:
     path = tmp_path / "main.py"
     path.write_bytes(before)
-    assert run("fill", path, "--at", at, "--write") == Ran(0, "", "")
+    assert run("fill", path, "--at", at, "--write") == Ran(0, "", SURE)
     assert path.read_bytes() == after
 
 
@@ -155,6 +160,64 @@ def test_an_empty_fill_writes_nothing_and_fails(run: Run, source: Path) -> None:
     ran = run("fill", source, "--at", "1:11", "--to", "1:14", "--write", "--json")
     assert (ran.code, json.loads(ran.out)["text"]) == (1, "")
     assert source.read_bytes() == b"nothing = old\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "options", "code", "out", "err"),
+    [
+        ("again = 1\n\nanswer\n", (), 0, "another\n", "likely (0.30)."),
+        ("doubt = \n", (), 0, "answer\n", "unsure (0.01); check it before you use it."),
+        ("doubt = \n", ("--least", "0.01"), 0, "answer\n", "unsure (0.01); check it before you use it."),
+        (
+            "doubt = \n",
+            ("--least", "0.02"),
+            1,
+            "",
+            "The fill is unsure (0.01), below 0.02, and withheld; --least 0 shows",
+        ),
+        ("doubt = \n", ("--strict",), 3, "", "The fill is unsure (0.01), below 0.3, and withheld; --least 0 shows it."),
+        ("doubt = \n", ("--strict", "--least", "0"), 0, "answer\n", "unsure (0.01); check it before you use it."),
+        ("sound = \n", ("--strict",), 0, "answer\n", "sure (0.90)."),
+        ("nothing = \n", ("--strict",), 1, "", "The model proposes nothing here."),
+    ],
+)
+def test_what_is_unsure_is_said_or_withheld(
+    run: Run, source: Path, before: str, options: tuple[str, ...], code: int, out: str, err: str
+) -> None:
+    """The engine of these tests gives 0.9 to its answer, a sixth power of 0.5 where the text begins with `doubt`."""
+    source.write_text(before)
+    at = "2:1" if before.count("\n") > 1 else f"1:{len(before)}"
+    ran = run("fill", source, "--at", at, *options)
+    assert (ran.code, ran.out) == (code, out)
+    assert ran.err.startswith(f"caesura: {err}")
+    found = json.loads(run("fill", source, "--at", at, *options, "--json").out)
+    assert found["text"] == found["holes"][0]["text"] == out.rstrip()
+    assert run("fill", source, "--at", at, *options, "--write").code == code
+    assert (source.read_text() == before) == (code != 0)
+
+
+def test_a_deadline_that_passes_is_said(run: Run, source: Path) -> None:
+    source.write_text("late = \nhurry = \n")
+    allow = "allow more time with --deadline-ms"
+    ran = run("fill", source, "--at", "1:8", "--deadline-ms", "1")
+    assert ran == Ran(1, "", f"caesura: The deadline of 1 ms passed before there was a fill; {allow}.\n")
+    source.write_text("hurry = \n")
+    assert run("fill", source, "--at", "1:9").err == "caesura: sure (0.90); the deadline cut it short.\n"
+
+
+def test_no_key_is_written_that_its_object_has_already(run: Run, tmp_path: Path) -> None:
+    """The engine of these tests says `answer`."""
+    path = tmp_path / "data.json"
+    path.write_text('{"answer": 1, "b": 2}\n')
+    ran = run("fill", path, "--at", "1:16", "--to", "1:17")
+    assert ran == Ran(1, "", "caesura: Nothing that the model proposes here fits the text around it.\n")
+    path.write_text('{"answer": 1, "<FILL>": 2, "c": "<FILL>"}\n')
+    assert run("holes", path).out == "1:34: answer\n"
+
+
+def test_a_device_that_the_model_does_not_run_on_is_said(run: Run, source: Path) -> None:
+    ran = run("fill", source, "--at", "2:12", "--device", "cuda")
+    assert ran == Ran(0, "answer\n", f"caesura: {DEFAULT} runs on fake only; --device cuda is ignored.\n{SURE}")
 
 
 def test_write_replaces_what_lies_between_at_and_to(run: Run, source: Path) -> None:
@@ -242,11 +305,11 @@ def test_to_before_at_is_refused(run: Run, source: Path) -> None:
     assert run("fill", source, "--at", "2:1", "--to", "1:1").code == 1
 
 
-@pytest.mark.usefixtures("other_engines")
-def test_an_unknown_model_is_reported_in_the_engines_words(run: Run, source: Path) -> None:
+def test_an_unknown_model_starts_no_engine(run: Run, source: Path) -> None:
+    running = rendezvous.running()
     ran = run("fill", source, "--at", "2:12", "--model", "unknown")
-    assert (ran.code, ran.out) == (1, "")
-    assert "There is no model 'unknown'" in ran.err
+    assert ran == Ran(1, "", "caesura: There is no model 'unknown'; `caesura models` lists those there are.\n")
+    assert rendezvous.running() == running
 
 
 def test_watch_writes_lines_where_there_is_no_terminal(run: Run, source: Path) -> None:
@@ -278,8 +341,9 @@ def _all(terminal: int) -> Iterator[bytes]:
 @pytest.mark.parametrize(
     "arguments",
     [
-        [],
         ["unknown"],
+        ["stats", "--res"],
+        ["fill", "x", "--at", "1:1", "--least", "2"],
         ["fill"],
         ["fill", "x"],
         ["fill", "x", "--at", "1"],
@@ -298,27 +362,34 @@ def test_wrong_usage_is_exit_code_2(run: Run, arguments: list[str]) -> None:
     assert ran.err.startswith("usage: ")
 
 
+def test_without_a_command_the_commands_are_listed(run: Run) -> None:
+    ran = run()
+    assert (ran.code, ran.err) == (0, "")
+    assert "\n    fill " in ran.out
+
+
 # holes
 
 
 def test_holes_fills_every_marker(run: Run, source: Path) -> None:
     source.write_bytes(b"a = <FILL>\r\nb = (<FILL>)\r\n")
-    assert run("holes", source) == Ran(0, "1:5: answer\n2:6: answer\n", "")
+    sure = "caesura: 1:5 sure (0.90), 2:6 sure (0.90).\n"
+    assert run("holes", source) == Ran(0, "1:5: answer\n2:6: answer\n", sure)
     assert json.loads(run("holes", source, "--json").out)["texts"] == ["answer", "answer"]
-    assert run("holes", source, "--write") == Ran(0, "", "")
+    assert run("holes", source, "--write") == Ran(0, "", sure)
     assert source.read_bytes() == b"a = answer\r\nb = (answer)\r\n"
 
 
 def test_holes_keeps_the_markers_that_it_cannot_fill(run: Run, source: Path) -> None:
     before = b"some = <FILL>\nb = <FILL>\n"
     source.write_bytes(before)
-    kept = "caesura: the model proposes nothing at 1:8; kept as it is.\n"
+    kept = "caesura: 2:5 sure (0.90).\ncaesura: the model proposes nothing at 1:8; kept as it is.\n"
     assert run("holes", source) == Ran(0, "2:5: answer\n", kept)
     assert run("holes", source, "--write") == Ran(0, "", kept)
     assert source.read_bytes() == b"some = <FILL>\nb = answer\n"
     source.write_bytes(b"nothing" + before)
     ran = run("holes", source, "--write")
-    assert ran == Ran(1, "", "caesura: The model proposes nothing for any marker.\n")
+    assert ran == Ran(1, "", "caesura: The model proposes nothing here; all markers are kept.\n")
     assert source.read_bytes() == b"nothing" + before
 
 
@@ -359,13 +430,11 @@ def test_eval_says_how_likely_the_whole_of_a_text_is(run: Run, tmp_path: Path) -
 
 
 def test_a_fill_that_repeats_the_line_behind_it_gives_way_to_the_next_candidate(run: Run, tmp_path: Path) -> None:
-    cases, out, file = tmp_path / "cases.jsonl", tmp_path / "out.jsonl", tmp_path / "again.py"
+    cases, out = tmp_path / "cases.jsonl", tmp_path / "out.jsonl"
     cases.write_text(json.dumps({"id": "0", "prefix": "again = 1\n", "suffix": "\nanswer\n", "lang": "python"}) + "\n")
     assert run("eval", cases, "--out", out).code == 0
     found = json.loads(out.read_text())
     assert (found["completion"], found["confidence"]) == ("another", 0.3)
-    file.write_text("again = 1\n\nanswer\n")
-    assert run("fill", file, "--at", "2:1").out == "another\n"
 
 
 def test_eval_asks_in_json_for_what_is_valid_as_an_editor_does(run: Run, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 from .test_cli import DEFAULT, Ran, Run, call, running_engine
 
 TEXT = b'\xef\xbb\xbf{\r\n  "a": 1,\r\n  "\xc3\xa9": [true],\r\n  "z": {}\r\n}'
-SURE = "caesura: valid by construction.\n"
+PARSES = "caesura: The edit parses. Its values are the model's guess: sure (0.90).\n"
+MATCHES = PARSES.replace("parses.", "parses and matches the schema.")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,7 +34,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_new_text_is_printed_and_the_file_stays(run: Run, source: Path) -> None:
-    assert run(source, "--at", "2:8") == Ran(0, "12\n", SURE)
+    assert run(source, "--at", "2:8") == Ran(0, "12\n", PARSES)
     assert source.read_bytes() == TEXT
 
 
@@ -48,7 +49,7 @@ def test_the_new_text_is_printed_and_the_file_stays(run: Run, source: Path) -> N
 def test_write_changes_nothing_but_the_span(
     run: Run, source: Path, where: tuple[str, ...], before: bytes, after: bytes
 ) -> None:
-    assert run(source, *where, "--write") == Ran(0, "", SURE)
+    assert run(source, *where, "--write") == Ran(0, "", PARSES)
     assert source.read_bytes() == TEXT.replace(before, after)
 
 
@@ -58,7 +59,7 @@ def test_json_has_the_place_in_characters_and_what_is_sure(run: Run, source: Pat
     start = TEXT.decode("utf-8-sig").index("[true]")
     assert (found["text"], found["start"], found["end"], found["level"]) == ("12", start, start + 6, "valid")
     assert found["offer"].startswith("Replace")
-    assert found["holes"][0]["text"] == "12"
+    assert found["holes"] == [{"text": "12", "confidence": 0.9, "word": "sure"}]
     assert (found["model"], found["stop"], found["timings"]["total_ms"]) == (DEFAULT, "complete", 12.1)
     assert (ran.code, ran.err) == (0, "")
 
@@ -85,7 +86,7 @@ def test_with_a_schema_what_does_not_pass_is_not_written(run: Run, source: Path)
         assert ran.err.count("\n") == 1
     assert source.read_bytes() == TEXT
     schema.write_text('{"properties": {"a": {"type": "integer"}}}')
-    assert run(source, "--at", "2:8", "--schema", schema) == Ran(0, "12\n", SURE)
+    assert run(source, "--at", "2:8", "--schema", schema) == Ran(0, "12\n", MATCHES)
 
 
 def test_the_schema_that_a_file_names_counts(run: Run, source: Path) -> None:
@@ -95,8 +96,15 @@ def test_the_schema_that_a_file_names_counts(run: Run, source: Path) -> None:
     source.write_text('{"$schema": "https://example.org/s", "a": 1}')
     ran = run(source, "--at", "1:43")
     assert (ran.code, ran.out) == (0, "12\n")
-    assert ran.err.startswith(SURE[:-1])
+    assert ran.err.startswith(PARSES[:-1])
     assert "is not fetched" in ran.err
+
+
+def test_an_edit_that_is_not_as_sure_as_asked_for_is_not_written(run: Run, source: Path) -> None:
+    for more, code in (((), 1), (("--strict",), 3)):
+        ran = run(source, "--at", "2:8", "--write", "--least", "0.95", *more)
+        assert ran == Ran(code, "", "caesura: The edit is sure (0.90), below 0.95, and withheld; --least 0 shows it.\n")
+    assert source.read_bytes() == TEXT
 
 
 @pytest.mark.parametrize(

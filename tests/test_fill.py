@@ -166,11 +166,11 @@ async def test_more_holes_than_a_job_may_have_take_several() -> None:
 
 
 async def test_a_hole_without_a_proposal_stays_as_it_is() -> None:
-    text = "a = <FILL>\nb = <FILL>\n"
+    text = "a = (1 + <FILL>)\nb = <FILL>\n"
     page, (fill, _) = document(text), fills([["", "2"]])
     found = await result(fill.holes(page))
-    assert found.unfilled == ((4, 10),)
-    assert apply(page, found) == "a = <FILL>\nb = 2\n"
+    assert found.unfilled == ((9, 15),)
+    assert apply(page, found) == "a = (1 + <FILL>)\nb = 2\n"
 
 
 async def test_nothing_proposed_and_nothing_to_fill_are_said() -> None:
@@ -208,6 +208,10 @@ async def test_of_several_candidates_one_that_breaks_nothing_is_taken() -> None:
     page, (fill, engine) = document(text), fills([["a +"], ["b +"]], [["c"]])
     assert apply(page, await result(fill.holes(page))) == "x = f(c)\ny = 2\n"
     assert [job.seed for job in engine.jobs] == [0, 1]
+    page, (fill, _) = document("if a:\n    <FILL>\nb = 2\n"), fills([["if b:"], ["# b"], ["b = 1"]])
+    assert apply(page, await result(fill.holes(page))) == "if a:\n    b = 1\nb = 2\n"
+    page, (fill, _) = document('{"a": 1, <FILL>: 2}\n', "json"), fills([['"a"'], ['"b"']])
+    assert apply(page, await result(fill.holes(page))) == '{"a": 1, "b": 2}\n'
 
 
 async def test_without_the_gate_what_breaks_the_syntax_is_filled_too() -> None:

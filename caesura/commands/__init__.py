@@ -5,11 +5,17 @@ class CommandFailed(Exception):
     """The command cannot do what was asked; the message is a sentence for the user."""
 
 
+class Unsure(CommandFailed):
+    """All that is proposed is less likely than what was asked for."""
+
+
 def explain(error: Exception) -> str | None:
     """The sentence of a failure that a user can act on; None for a fault of our own, which deserves its traceback."""
     from caesura import models, pairing, paths, rendezvous
-    from caesura.server.engine import EngineError
+    from caesura.server.engine import EngineError, EngineFailed
 
+    if isinstance(error, EngineFailed) and error.code == "expired":
+        return f"{error} Allow more time with --deadline-ms."
     expected = (CommandFailed, EngineError, models.NoManifest, models.NoModel, paths.UnsafeFolder)
     if isinstance(error, (*expected, rendezvous.NoPlace, pairing.Damaged)):
         return str(error)

@@ -3,13 +3,14 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 import msgspec
 
-from caesura import wire
+from caesura import models, wire
+from caesura.commands.certainty import Filled
 from caesura.server import edits
 from caesura.server.completion import finish
 from caesura.server.context import Context, Kind, context, hole
@@ -49,17 +50,24 @@ class Gap:
         return self.gate.shortened(finish(text, self.context))
 
     def chosen(self, done: wire.Done) -> tuple[str, wire.Fill]:
-        """What is inserted for an answer, and the fill that it is of: as in an editor the best candidate that leaves
-        the syntax sound, else what is sound of the best. What an offer asks for is valid as a whole or not there."""
+        """What is inserted for an answer, and the fill that it is of."""
+        return next(self.proposals(done), ("", done.holes[0]))
+
+    def proposals(self, done: wire.Done) -> Iterator[tuple[str, wire.Fill]]:
+        """What may be inserted for an answer, each with the fill that it is of: as in an editor the candidates that
+        leave the syntax sound, best first, then what is sound of the best. What an offer asks for is valid as a whole
+        or not there."""
         if self.offer:
             whole = [joined(self.offer, holes) for holes in (done.holes, *done.alternatives)]
-            valid = (fill for fill in whole if fill.text and self._valid(self.offer, fill.text))
-            return next(((fill.text, fill) for fill in valid), ("", whole[0]))
+            yield from ((fill.text, fill) for fill in whole if fill.text and self._valid(self.offer, fill.text))
+            return
         fills = [done.holes[0], *(others[0] for others in done.alternatives)]
         texts = [finish(fill.text, self.context) for fill in fills]
-        sound = (n for n, text in enumerate(texts) if text and self.gate.shortened(text) == text)
-        best = next(sound, 0)
-        return self.gate.shortened(texts[best]), fills[best]
+        for text, fill in zip(texts, fills, strict=True):
+            if text and self.gate.shortened(text) == text:
+                yield text, fill
+        if text := self.gate.shortened(texts[0]):
+            yield text, fills[0]
 
     def _valid(self, offer: Offer, insert: str) -> bool:
         return offer.check(self.text[: self.start] + insert + self.text[self.end :]) is None
@@ -80,14 +88,18 @@ def at_cursor(text: str, at: int, name: str, kind: Kind | None = None) -> Gap:
 
 @asynccontextmanager
 async def shared(options: argparse.Namespace) -> AsyncIterator[tuple[Engine, wire.Welcome]]:
-    """The shared engine with its model loaded, started if none runs."""
+    """The shared engine with its model loaded, started if none runs. Raises models.NoModel before anything starts."""
+    models.locate(options.model)
     engine = Engine(client="command line", model=options.model, device=options.device)
     await engine.start()
     try:
         waiting = asyncio.ensure_future(engine.ready(START_S))
         if not (await asyncio.wait([waiting], timeout=PATIENCE_S))[0]:
             print("caesura: starting the engine, which takes a few seconds the first time ...", file=sys.stderr)
-        yield engine, await waiting
+        welcome = await waiting
+        if options.device == "cuda" and not welcome.device.startswith("cuda"):
+            print(f"caesura: {welcome.model} runs on {welcome.device} only; --device cuda is ignored.", file=sys.stderr)
+        yield engine, welcome
     finally:
         await engine.close()
 
@@ -104,14 +116,30 @@ def print_json(value: object) -> None:
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
-def report(done: wire.Done, model: str) -> dict[str, object]:
-    """What `--json` says besides the text: the holes as the engine sent them, before they were fitted in."""
+def nothing(done: wire.Done, options: argparse.Namespace) -> str:
+    """Why an answer has nothing that can be inserted, without a full stop."""
+    if done.stop == "deadline":
+        passed = f"The deadline of {options.deadline_ms:g} ms passed before there was a fill"
+        return f"{passed}; allow more time with --deadline-ms"
+    if any(fill.text for fill in done.holes):
+        return "Nothing that the model proposes here fits the text around it"
+    return "The model proposes nothing here"
+
+
+def cut(done: wire.Done) -> str:
+    return "; the deadline cut it short" if done.stop == "deadline" else ""
+
+
+def report(filled: Sequence[Filled], done: wire.Done, model: str) -> dict[str, object]:
+    """What `--json` says besides the text: what is inserted in each hole and how sure that is, and how it was made."""
+    least = min(filled, key=lambda one: one.chance)
     return {
-        "holes": msgspec.to_builtins(done.holes),
+        "holes": [{"text": one.text, "confidence": one.chance, "word": one.word} for one in filled],
         "steps": done.steps,
         "tokens": msgspec.to_builtins(done.tokens),
         "timings": msgspec.to_builtins(done.timings),
-        "confidence": min(filled.confidence for filled in done.holes),
+        "confidence": least.chance,
+        "word": least.word,
         "stop": done.stop,
         "model": model,
     }

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import math
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -13,16 +14,17 @@ from msgspec.structs import replace
 from caesura import wire
 from caesura.commands import CommandFailed
 from caesura.commands.asking import print_json, report, shared
+from caesura.commands.certainty import Filled, filled, kept, warning, withheld
 from caesura.commands.source import Source
 from caesura.server.document import Document
 from caesura.server.engine import Engine
 from caesura.server.gaps import NoFill, Span
 from caesura.server.languages import language
-from caesura.server.offers import NoOffer
+from caesura.server.offers import NoOffer, Offer
 from caesura.server.options import Options
-from caesura.server.results import Newest, Result
+from caesura.server.results import Level, Newest, Result
 from caesura.server.schema_files import SchemaFiles
-from caesura.server.structured import TOLD, Find, Structured, choose, finder
+from caesura.server.structured import Find, Structured, choose, finder
 
 
 def edit(options: argparse.Namespace) -> None:
@@ -42,15 +44,35 @@ def edit(options: argparse.Namespace) -> None:
     except (NoFill, NoOffer) as error:
         raise CommandFailed(str(error)) from error
     [(start, end, text)] = result.edits
-    if options.write:
+    found = _filled(offer, text, done)
+    shown = kept(found, options)
+    if options.write and shown.text:
         source.write(result.edits)
     if options.json:
         what = {"offer": offer.title, "start": start, "end": end, "level": result.level, "note": result.note}
-        print_json({"text": text, **what, **report(done, model)})
+        print_json({"text": shown.text, **what, **report([shown], done, model)})
+    if not shown.text:
+        raise withheld(f"The edit is {found}", options)
+    if options.json:
         return
     if not options.write:
         print(text)
-    print(" ".join([f"caesura: {TOLD[result.level]}.", result.note]).strip(), file=sys.stderr)
+    told = f"caesura: {_guaranteed(offer, result.level)} Its values are the model's guess: {found}{warning([found])}."
+    print(" ".join([told, result.note]).strip(), file=sys.stderr)
+
+
+def _filled(offer: Offer, text: str, done: wire.Done) -> Filled:
+    """The edit's text, as likely as all of the fills that it was made of."""
+    answers = (done.holes, *done.alternatives)
+    fills = next((fills for fills in answers if offer.text([fill.text for fill in fills]) == text), done.holes)
+    return Filled(text, math.prod(filled(fill.text, fill).chance for fill in fills))
+
+
+def _guaranteed(offer: Offer, level: Level) -> str:
+    """What is certain of the edit, in a sentence."""
+    if level == "parses":
+        return "The edit adds no syntax error."
+    return "The edit parses and matches the schema." if offer.schemas else "The edit parses."
 
 
 def _list(find: Find, document: Document, span: Span, options: argparse.Namespace) -> None:

@@ -2,18 +2,18 @@
 
 import argparse
 import asyncio
-import re
 import sys
-from collections.abc import Callable
-from dataclasses import replace
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
 
 from caesura import wire
 from caesura.commands import CommandFailed
-from caesura.commands.asking import Gap, ask, gap, print_json, report, shared
+from caesura.commands.asking import ask, at_cursor, cut, gap, nothing, print_json, report, shared
+from caesura.commands.certainty import Filled, filled, kept, least, warning, withheld
 from caesura.commands.source import Source
-from caesura.server.context import Context
+from caesura.server import gaps, repair
+from caesura.server.context import Context, context, hole
 from caesura.server.engine import job_id
+from caesura.server.fill import Group, finished, laid_out
 from caesura.server.languages import language
 from caesura.server.options import Options
 
@@ -23,53 +23,85 @@ Show = Callable[[wire.Locked | wire.Done], None]
 def fill(options: argparse.Namespace) -> None:
     source = Source.read(options.file)
     start, end = source.span(options.at, options.to)
-    asked = gap(source.text, start, end, language("", options.file).id)
-    segments = (asked.hole,)
+    name = language("", options.file).id
+    asked = at_cursor(source.text, start, name) if start == end else gap(source.text, start, end, name)
     if options.watch:
         from caesura.commands.watch import watching
 
         with watching(source, start, end, stderr=options.json) as show:
-            done, model = asyncio.run(_run(options, asked.context, segments, show))
+            done, model = asyncio.run(_run(options, asked.context, asked.segments, show))
     else:
-        done, model = asyncio.run(_run(options, asked.context, segments))
-    text, _ = asked.chosen(done)
-    if options.write and text:
-        source.write([(start, end, text)])
+        done, model = asyncio.run(_run(options, asked.context, asked.segments))
+    task = _task(source.text, name, [(start, end)])
+    found = filled(*next((one for one in asked.proposals(done) if task.sound((one[0],))), ("", done.holes[0])))
+    shown = kept(found, options)
+    if options.write and shown.text:
+        source.write([(start, end, shown.text)])
     if options.json:
-        print_json({"text": text, **report(done, model)})
-    if not text:
-        raise CommandFailed(f"The model proposes nothing here{'; nothing was written' if options.write else ''}.")
-    if not options.json and not options.write:
-        print(text)
+        print_json({"text": shown.text, **report([shown], done, model)})
+    if not found.text:
+        raise CommandFailed(f"{nothing(done, options)}{'; nothing was written' if options.write else ''}.")
+    if not shown.text:
+        raise withheld(f"The fill is {found}", options)
+    if not options.json:
+        if not options.write:
+            print(shown.text)
+        print(f"caesura: {shown}{warning([shown])}{cut(done)}.", file=sys.stderr)
 
 
 def holes(options: argparse.Namespace) -> None:
     source = Source.read(options.file)
-    spans = [found.span() for found in re.finditer(re.escape(options.marker), source.text)]
+    name = language("", options.file).id
+    spans = gaps.markers(source.text, (), name, options.marker)
     most = wire.Limits().holes
     if not spans:
         raise CommandFailed(f"{options.file} has no marker {options.marker}.")
     if len(spans) > most:
         raise CommandFailed(f"{options.file} has {len(spans)} markers; {most} can be filled together.")
-    gaps = _gaps(source.text, spans, options)
-    around = replace(gaps[0].context, suffix=gaps[-1].context.suffix)
-    segments: list[wire.Text | wire.Hole] = [gaps[0].hole]
-    for ((_, before), (after, _)), asked in zip(pairwise(spans), gaps[1:], strict=True):
-        if between := source.text[before:after]:
-            segments.append(wire.Text(between))
-        segments.append(asked.hole)
-    done, model = asyncio.run(_run(options, around, tuple(segments)))
-    texts = [asked.fitted(filled.text) for filled, asked in zip(done.holes, gaps, strict=True)]
-    filled = [(start, end, text) for (start, end), text in zip(spans, texts, strict=True) if text]
-    if options.write and filled:
-        source.write(filled)
+    task = _task(source.text, name, spans)
+    text, group = _group(task)
+    around, segments = laid_out(text, group)
+    done, model = asyncio.run(_run(options, around, segments))
+    found = _sound(task, text, group, done)
+    shown = [kept(one, options) for one in found]
+    edits = [(*span, one.text) for span, one in zip(spans, shown, strict=True) if one.text]
+    if options.write and edits:
+        source.write(edits)
     if options.json:
-        print_json({"texts": texts, **report(done, model)})
+        print_json({"texts": [one.text for one in shown], **report(shown, done, model)})
     elif not options.write:
-        for start, _, text in filled:
-            print(f"{_place(source, start)}: {text}")
-    unfilled = [_place(source, start) for (start, _), text in zip(spans, texts, strict=True) if not text]
-    _tell_unfilled(unfilled, len(gaps))
+        for start, _, insert in edits:
+            print(f"{_place(source, start)}: {insert}")
+    _tell(options, [_place(source, start) for start, _ in spans], found, done)
+
+
+def _task(text: str, name: str, spans: Sequence[gaps.Span]) -> gaps.Task:
+    """As an editor has it for what a person asks for: nobody goes on typing where a fill ends."""
+    return gaps.Task(text, name, tuple(gaps.Gap(*span) for span in spans), repair.parsed(text, name))
+
+
+def _group(task: gaps.Task) -> tuple[str, Group]:
+    """The text without its markers, which no model has to read, and the holes in it."""
+    text, offsets = task.lay({})
+    tree = task.parsed(text)
+    group = {}
+    for place, at in offsets.items():
+        around = context(text, at, at, language=task.language, tree=tree)
+        group[place] = at, around, hole(around, Options().max_tokens)
+    return text, group
+
+
+def _sound(task: gaps.Task, text: str, group: Group, done: wire.Done) -> list[Filled]:
+    """What comes into each hole: the best candidate that an editor would take, else the best one without one of its
+    fills; empty where there is none."""
+    answers = (done.holes, *done.alternatives)
+    joint = [task.candidate(finished(text, group, fills)) for fills in answers]
+    without = [(*joint[0][:n], "", *joint[0][n + 1 :]) for n in range(len(joint[0]))]
+    made_of = dict(zip([*without, *joint], [*([done.holes] * len(without)), *answers], strict=True))
+    taken = gaps.Session("", task, waiting=[*joint, *without]).take(gate=True)
+    if taken is None:
+        return [Filled("", fill.confidence) for fill in done.holes]
+    return list(map(filled, taken, made_of[taken]))
 
 
 def _place(source: Source, offset: int) -> str:
@@ -77,25 +109,28 @@ def _place(source: Source, offset: int) -> str:
     return f"{line}:{column}"
 
 
-def _tell_unfilled(places: list[str], of: int) -> None:
-    if len(places) == of:
-        raise CommandFailed("The model proposes nothing for any marker.")
-    if places:
-        print(f"caesura: the model proposes nothing at {', '.join(places)}; kept as it is.", file=sys.stderr)
+def _tell(options: argparse.Namespace, places: list[str], found: list[Filled], done: wire.Done) -> None:
+    """How sure each fill is, and which markers are kept. Raises CommandFailed where all are."""
+    shown = {place: one for place, one in zip(places, found, strict=True) if kept(one, options).text}
+    unsure = {place: one for place, one in zip(places, found, strict=True) if one.text and place not in shown}
+    if not shown and unsure:
+        raise withheld(f"The fills are {_list(unsure)}", options)
+    if not shown:
+        raise CommandFailed(f"{nothing(done, options)}; all markers are kept.")
+    if not options.json:
+        print(f"caesura: {_list(shown)}{warning([*shown.values()])}{cut(done)}.", file=sys.stderr)
+    if unsure:
+        print(f"caesura: withheld, below {least(options):g}: {_list(unsure)}; kept as it is.", file=sys.stderr)
+    if empty := [place for place, one in zip(places, found, strict=True) if not one.text]:
+        print(f"caesura: the model proposes nothing at {', '.join(empty)}; kept as it is.", file=sys.stderr)
 
 
-def _gaps(text: str, spans: list[tuple[int, int]], options: argparse.Namespace) -> list[Gap]:
-    """Each marker's gap, seen in the text without the markers: no model has to read them."""
-    gaps, removed = [], 0
-    clean = text.replace(options.marker, "")
-    for start, end in spans:
-        gaps.append(gap(clean, start - removed, start - removed, language("", options.file).id))
-        removed += end - start
-    return gaps
+def _list(fills: Mapping[str, Filled]) -> str:
+    return ", ".join(f"{place} {one}" for place, one in fills.items())
 
 
 async def _run(
-    options: argparse.Namespace, around: Context, segments: tuple[wire.Text | wire.Hole, ...], show: Show | None = None
+    options: argparse.Namespace, around: Context, segments: Sequence[wire.Text | wire.Hole], show: Show | None = None
 ) -> tuple[wire.Done, str]:
     async with shared(options) as (engine, welcome):
         job = wire.Infill(
@@ -107,8 +142,8 @@ async def _run(
             prefix=around.prefix,
             suffix=around.suffix,
             language=around.language,
-            segments=segments,
-            candidates=Options().candidates if len(segments) == 1 else 1,
+            segments=tuple(segments),
+            candidates=Options().candidates,
             sampler=options.sampler,
             prompt=options.prompt_format,
         )
