@@ -40,6 +40,7 @@ ENOUGH = 25  # answers of a session or fills of an engine: the p95 of fewer is l
 SESSIONS = 5  # looked back at
 
 
+HALF = "ms (half of them / 95 % took at most this)"
 STAGES = {  # as wire.Timings and trace.Request call them
     "total": "in all",
     "queue": "waiting",
@@ -240,15 +241,14 @@ def _speed(status: wire.Status, model: str) -> Check:
     times = {stage: (p50, status.p95_ms.get(stage, p50)) for stage, p50 in status.p50_ms.items()}
     few = status.done < ENOUGH
     slow = times.get("total", (0.0, 0.0))[not few] > SLOW_MS
-    found = f"{_times(times)} of {status.done} fills"
-    found += f"; the slowest are not judged among fewer than {ENOUGH}" if few else ""
+    found = f"{_times(times)}, of {status.done} fills"
+    found += f"; the slowest are not judged where there are fewer than {ENOUGH}" if few else ""
     return Check("speed of fills", not slow, found, _faster(model) if slow else "", slow)
 
 
 def _times(stages: Mapping[str, tuple[float, float]]) -> str:
-    """In ms, as half and 95 % of them took at most."""
-    told = ", ".join(f"{STAGES.get(stage, stage)} {p50:.0f}/{p95:.0f}" for stage, (p50, p95) in stages.items())
-    return f"{told} ms for half / 95 %"
+    told = (f"{STAGES.get(stage, stage)} {p50:.0f}/{p95:.0f}" for stage, (p50, p95) in stages.items())
+    return f"{', '.join(told)} {HALF}"
 
 
 def _faster(model: str) -> str:
@@ -292,7 +292,7 @@ def _answers(past: Sequence[trace.Past]) -> Iterator[Check]:
     requests = [request for one in past for request in one.requests]
     kinds = trace.by_answer(requests).items()
     told = ", ".join(f"{count} {ANSWERS.get(kind, kind)} {p50:.0f}/{p95:.0f}" for kind, (count, p50, p95) in kinds)
-    found = f"{told} ms for half / 95 %"
+    found = f"{told} {HALF}"
     waits = [request.ms.get("wait", 0.0) for one in past if len(one.requests) >= ENOUGH for request in one.requests]
     late = bool(waits) and trace.percentiles(waits)[1] > LATE_MS
     found += "" if waits else f"; not judged: no session has {ENOUGH} answers yet"
