@@ -114,8 +114,8 @@ class Canvases:
                 return None
             moved = at != known.typed.origin + len(known.typed.text)  # within the word, with the popup still open
             return None if moved or known.stale or (known.over and not known.fills) else known
-        known = [canvas for canvas in (cursor.canvas, cursor.ahead, *cursor.resting) if canvas and canvas.agrees(at)]
-        for canvas in sorted(known, key=lambda canvas: not canvas.fills):  # one that has spoken knows that it agrees
+        agreeing = [one for one in (cursor.canvas, cursor.ahead, *cursor.resting) if one and one.agrees(at)]
+        for canvas in sorted(agreeing, key=lambda one: not one.fills):  # one that has said something does agree
             if not (canvas.stale and self._differs(canvas, opened)):
                 return canvas
         return None
