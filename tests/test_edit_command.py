@@ -107,6 +107,13 @@ def test_an_edit_that_is_not_as_sure_as_asked_for_is_not_written(run: Run, sourc
     assert source.read_bytes() == TEXT
 
 
+def test_an_edit_of_yaml_that_a_deadline_cut_says_both(run: Run, source: Path) -> None:
+    path = source.with_name("data.yaml")
+    path.write_text("hurry: 1  # which the engine of these tests hears\n")
+    told = "The edit adds no syntax error. Its values are the model's guess: sure (0.90); the deadline cut it short."
+    assert run(path, "--at", "1:8", "--to", "1:9") == Ran(0, "12\n", f"caesura: {told}\n")
+
+
 @pytest.mark.parametrize(
     ("text", "arguments", "reason"),
     [

@@ -126,10 +126,6 @@ def nothing(done: wire.Done, options: argparse.Namespace) -> str:
     return "The model proposes nothing here"
 
 
-def cut(done: wire.Done) -> str:
-    return "; the deadline cut it short" if done.stop == "deadline" else ""
-
-
 def report(filled: Sequence[Filled], done: wire.Done, model: str) -> dict[str, object]:
     """What `--json` says besides the text: what is inserted in each hole and how sure that is, and how it was made."""
     least = min(filled, key=lambda one: one.chance)

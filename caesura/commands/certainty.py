@@ -58,6 +58,7 @@ def withheld(what: str, options: argparse.Namespace) -> CommandFailed:
     return kind(f"{what}, below {least(options):g}, and withheld; --least 0 shows it.")
 
 
-def warning(filled: Sequence[Filled]) -> str:
+def remarks(shown: Sequence[Filled], done: wire.Done) -> str:
     """What to say after the words of fills that are shown."""
-    return "; check it before you use it" if any(one.word == "unsure" for one in filled) else ""
+    unsure = "; check it before you use it" if any(one.word == "unsure" for one in shown) else ""
+    return unsure + ("; the deadline cut it short" if done.stop == "deadline" else "")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from caesura import wire
 from caesura.commands import CommandFailed
 from caesura.commands.asking import print_json, report, shared
-from caesura.commands.certainty import Filled, filled, kept, warning, withheld
+from caesura.commands.certainty import Filled, filled, kept, remarks, withheld
 from caesura.commands.source import Source
 from caesura.server.document import Document
 from caesura.server.engine import Engine
@@ -57,8 +57,8 @@ def edit(options: argparse.Namespace) -> None:
         return
     if not options.write:
         print(text)
-    told = f"caesura: {_guaranteed(offer, result.level)} Its values are the model's guess: {found}{warning([found])}."
-    print(" ".join([told, result.note]).strip(), file=sys.stderr)
+    told = f"{_guaranteed(offer, result.level)} Its values are the model's guess: {found}{remarks([found], done)}."
+    print(" ".join(["caesura:", told, result.note]).strip(), file=sys.stderr)
 
 
 def _filled(offer: Offer, text: str, done: wire.Done) -> Filled:

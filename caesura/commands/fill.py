@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from caesura import wire
 from caesura.commands import CommandFailed
-from caesura.commands.asking import ask, at_cursor, cut, gap, nothing, print_json, report, shared
-from caesura.commands.certainty import Filled, filled, kept, least, warning, withheld
+from caesura.commands.asking import ask, at_cursor, gap, nothing, print_json, report, shared
+from caesura.commands.certainty import Filled, filled, kept, least, remarks, withheld
 from caesura.commands.source import Source
 from caesura.server import gaps, repair
 from caesura.server.context import Context, context, hole
@@ -46,7 +46,7 @@ def fill(options: argparse.Namespace) -> None:
     if not options.json:
         if not options.write:
             print(shown.text)
-        print(f"caesura: {shown}{warning([shown])}{cut(done)}.", file=sys.stderr)
+        print(f"caesura: {shown}{remarks([shown], done)}.", file=sys.stderr)
 
 
 def holes(options: argparse.Namespace) -> None:
@@ -118,7 +118,7 @@ def _tell(options: argparse.Namespace, places: list[str], found: list[Filled], d
     if not shown:
         raise CommandFailed(f"{nothing(done, options)}; all markers are kept.")
     if not options.json:
-        print(f"caesura: {_list(shown)}{warning([*shown.values()])}{cut(done)}.", file=sys.stderr)
+        print(f"caesura: {_list(shown)}{remarks([*shown.values()], done)}.", file=sys.stderr)
     if unsure:
         print(f"caesura: withheld, below {least(options):g}: {_list(unsure)}; kept as it is.", file=sys.stderr)
     if empty := [place for place, one in zip(places, found, strict=True) if not one.text]:
