@@ -168,6 +168,7 @@ class Editor:
         self._stdin, self._stdout = self._process.stdin, self._process.stdout.fileno()
         self._arrived = b""
         self._requests = self._version = self._documents = 0
+        self._uri = ""
         self.said: list[str] = []
 
     def __enter__(self) -> "Editor":
@@ -187,26 +188,32 @@ class Editor:
     def pid(self) -> int:
         return self._process.pid
 
-    def initialize(self, **options: object) -> None:
-        asked = {"processId": os.getpid(), "rootUri": None, "capabilities": {}, "initializationOptions": options}
+    def initialize(self, root: Path | None = None, **options: object) -> None:
+        asked = {
+            **{"processId": os.getpid(), "rootUri": root.as_uri() if root else None},
+            **{"capabilities": {}, "initializationOptions": options},
+        }
         self.ask("initialize", asked)
 
     def deadline(self, milliseconds: float) -> None:
         """How long the server may wait with its answers from now on."""
         self.tell("workspace/didChangeConfiguration", {"settings": {"caesura": {"deadlineMs": milliseconds}}})
 
-    def open(self, text: str) -> None:
+    def open(self, text: str, file: Path | None = None, language: str = "python") -> None:
+        """Open a text, as that of a file where it has one."""
         self._documents, self._version = self._documents + 1, 0
-        document = {"uri": self._uri, "languageId": "python", "version": 0, "text": text}
+        self._uri = file.as_uri() if file else f"file:///bench/{self._documents}.py"
+        document = {"uri": self._uri, "languageId": language, "version": 0, "text": text}
         self.tell("textDocument/didOpen", {"textDocument": document})
 
     def close(self) -> None:
         self.tell("textDocument/didClose", {"textDocument": {"uri": self._uri}})
 
-    def type(self, line: int, column: int, text: str) -> None:
+    def type(self, line: int, column: int, text: str, end: int | None = None) -> None:
+        """Put a text there, in the place of what the line has up to `end`."""
         self._version += 1
-        where = {"line": line, "character": column}
-        change = {"range": {"start": where, "end": where}, "text": text}
+        start, stop = ({"line": line, "character": at} for at in (column, column if end is None else end))
+        change = {"range": {"start": start, "end": stop}, "text": text}
         document = {"uri": self._uri, "version": self._version}
         self.tell("textDocument/didChange", {"textDocument": document, "contentChanges": [change]})
 
@@ -236,10 +243,6 @@ class Editor:
 
     def tell(self, method: str, params: object) -> None:
         self._send({"method": method, "params": params})
-
-    @property
-    def _uri(self) -> str:
-        return f"file:///bench/{self._documents}.py"
 
     def _send(self, message: Report) -> None:
         body = json.dumps({"jsonrpc": "2.0", **message}).encode()
