@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urljoin
 
 from caesura import regex_syntax
+from caesura.recent import Recent
 from caesura.regex import matching
 from caesura.regex_syntax import Ahead, Alternatives, Repeated, Tree, parse
 from caesura.regular import Dfa, TooLarge, Unsupported
@@ -24,7 +25,9 @@ from caesura.wire import Impossible
 
 MAX_BYTES = 1 << 20
 MAX_SUBSCHEMAS = 20_000
-KEPT = 8  # schemas that were read last
+KEPT = 24 << 20  # bytes of schemas that were read last
+COST = 20  # bytes that a schema takes for each of its text's, and
+LEAST_COST = 200_000  # beyond that
 DEPTH = 16  # required objects inside one another in a skeleton
 IN_PLACE = 100  # subschemas of one value inside one another
 OWN = "$caesura"  # the key of the document under which subschemas are added
@@ -99,9 +102,16 @@ class Schema:
         return f"<Schema {self.dialect}, {len(self._seen)} subschemas>"
 
     @staticmethod
-    @lru_cache(KEPT)
     def read(text: str) -> "Schema":
         """Raises SchemaError. The last ones are kept."""
+        found = _kept.get(text)
+        if found is None:
+            found = Schema._parsed(text)
+            _kept.put(text, found)
+        return found
+
+    @staticmethod
+    def _parsed(text: str) -> "Schema":
         if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
             raise SchemaError("The schema is larger than 1 MiB; use a smaller one.")
         try:
@@ -622,6 +632,9 @@ def _dialect(document: Value) -> int:
     if found is None:
         raise SchemaError(f'The dialect of the schema, {json.dumps(name)}, is not known; set "$schema" to 2020-12.')
     return found
+
+
+_kept = Recent[str, Schema](KEPT, lambda text, _: LEAST_COST + COST * len(text))
 
 
 def _types(kinds: str | Sequence[str] | None) -> frozenset[str]:

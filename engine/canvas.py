@@ -5,7 +5,6 @@
 import bisect
 import codecs
 import itertools
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -20,12 +19,13 @@ from caesura.engine.healing import heal
 from caesura.engine.models import Model
 from caesura.engine.noise import Uniform
 from caesura.engine.prompts import prompt
+from caesura.recent import Recent
 from caesura.wire import MAX_SLOTS, Fill, Hole, Impossible, Json, Neighbour, Pattern, Text
 
 NOTHING = b"\xff"  # in no UTF-8 text: the place of an open slot that shows nothing
 MAX_ROWS = 512  # of a canvas, and of all canvases of a step together
-BIASES = 32 << 20  # bytes of biases kept
-GRAMMARS = 64  # kept
+BIASES = 8 << 20  # bytes of biases kept
+GRAMMARS = 24 << 20  # bytes of grammars kept, with what is known of them
 NEAR = 1e-3  # nats: what is nearer to the best token of a slot could become its equal when it is cooled
 WORTH_A_ROW = 0.05  # joint probability of a drafted chain
 CROSSED = 16  # bytes of what stands behind a hole that a token may go on into
@@ -51,24 +51,22 @@ class Vocabulary:
             if self.null_id is not None:
                 bias[self.null_id] = 0.0
         self.allowed = lru_cache(maxsize=max(8, min(512, BIASES // (4 * self.size))))(self._allowed)
-        self._grammars = OrderedDict[tuple[Json | Pattern, tuple[str, ...]], Grammar | str]()  # or why there is none
+        self._grammars = Recent[tuple[Json | Pattern, tuple[str, ...]], Grammar | str](GRAMMARS, _grammar_bytes)
 
     @cached_property
     def tree(self) -> Tree:
         return Tree(self.pieces)
 
     def grammar(self, spec: Json | Pattern, schemas: tuple[str, ...]) -> Grammar:
-        """The latest are kept, with what is known of them. Raises Impossible with one sentence where nothing can stand
-        there, or too much."""
-        found = self._grammars.pop((spec, schemas), None)
-        if found is None or (isinstance(found, Grammar) and found.full):
+        """The latest are kept, or why there is none. Raises Impossible with one sentence where nothing can stand there,
+        or too much."""
+        found = self._grammars.get((spec, schemas))
+        if found is None:
             try:
                 found = load(spec, schemas, self.tree)
             except Impossible as error:
                 found = str(error)
-        self._grammars[spec, schemas] = found
-        if len(self._grammars) > GRAMMARS:
-            self._grammars.popitem(last=False)
+            self._grammars.put((spec, schemas), found)
         if isinstance(found, str):
             raise Impossible(found)
         return found
@@ -138,6 +136,11 @@ class Vocabulary:
     def _but(self, tokens: Sequence[int], bias: Tensor, value: float = 0.0) -> Tensor:
         """The bias with another value for some tokens."""
         return bias.index_fill(0, torch.tensor(tokens, dtype=torch.int64, device=bias.device), value)
+
+
+def _grammar_bytes(key: tuple[Json | Pattern, tuple[str, ...]], found: Grammar | str) -> int:
+    """Those of its schemas among them."""
+    return sum(map(len, key[1])) + (len(found) if isinstance(found, str) else found.nbytes)
 
 
 def one_line(piece: bytes) -> bool:

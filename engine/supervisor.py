@@ -399,6 +399,8 @@ def _percentile(timings: Iterable[wire.Timings], share: float) -> dict[str, floa
 
 
 def _memory_mb(pid: int) -> float | None:
+    """The proportional set on Linux: what is resident, each page divided by the processes that share it, so that the
+    sum of processes is what they take together. Elsewhere the resident set."""
     if sys.platform != "linux":
         import psutil
 
@@ -407,7 +409,7 @@ def _memory_mb(pid: int) -> float | None:
         except psutil.Error:
             return None
     try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (OSError, IndexError):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
         return None
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:")), None)

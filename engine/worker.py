@@ -29,6 +29,11 @@ SHORT = 4  # where none are
 REHEARSAL_MS = 120_000
 FAULT = 70  # the exit code of a worker that cannot go on (sysexits.h: an internal error)
 IDLE_MS = 500  # how long an idle worker waits before it shows that it is there
+PRODUCTS = 128  # shapes of products whose code oneDNN keeps, half a MiB each; its own bound is 1024
+
+# Of glibc's allocator: what mallopt calls each, and what loading and filling set it to.
+ARENAS, LARGE, TOP = -8, -3, -1  # pools; bytes from which a block has pages of its own; free ones kept at the top
+OF_WEIGHTS, OF_STEPS, KEPT_FREE = 1 << 18, 32 << 20, 16 << 20
 
 Answers = list[tuple[bytes, wire.EngineMessage]]
 
@@ -168,6 +173,7 @@ def _load(name: str, device: str) -> Loaded:
     # Threads that spin while they wait cost ten times the latency on a busy machine; torch reads these when imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(PRODUCTS))
     from caesura.engine import canary, faults, models, scheduler
 
     try:
@@ -217,12 +223,17 @@ def rehearse(engine: Scheduler, *, compiles: bool) -> float:
 
 @contextmanager
 def frugal() -> Iterator[None]:
-    """What loading takes for a moment goes back to the system, where the allocator is glibc's."""
-    if libc := _glibc():
-        arenas = -8
-        libc.mallopt(arenas, 1)  # a pool a thread would leave more holes that stay resident
+    """What loading takes for a moment goes back to the system, where the allocator is glibc's. Weights lie apart from
+    what steps take and free, since the holes between them would stay resident."""
+    libc = _glibc()
+    if libc:
+        libc.mallopt(ARENAS, 1)  # a pool a thread would leave more holes
+        libc.mallopt(LARGE, OF_WEIGHTS)
     yield
-    give_back()
+    if libc:
+        libc.mallopt(LARGE, OF_STEPS)  # pages that are new at every step would take a fifth of its time
+        libc.mallopt(TOP, KEPT_FREE)
+        give_back()
 
 
 def give_back() -> None:

@@ -280,7 +280,7 @@ def _units_before(content: str, column: int, encoding: Encoding) -> int:
     return _unit_map(content, encoding)[column]
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=2)  # a line before and after an edit; a document may be one long line
 def _unit_map(content: str, encoding: Encoding) -> Sequence[int]:
     """Units before each code point of a line, and at its end."""
-    return array("L", accumulate(map(_UNITS[encoding], content), initial=0))
+    return array("I", accumulate(map(_UNITS[encoding], content), initial=0))

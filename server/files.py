@@ -7,12 +7,13 @@ import os
 import re
 import stat
 import time
-from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from sys import getsizeof
 
 from caesura import paths
+from caesura.recent import Recent
 from caesura.server.languages import UNKNOWN, language
 from caesura.server.neighbours import Snapshot
 from caesura.server.outline import family, index
@@ -24,7 +25,7 @@ MOST = 24  # files of one document
 MAX_BYTES = 200_000  # of a file; one that is longer is not read
 MAX_RULES = 65_536  # bytes of a folder's own rules
 TIME_S = 0.25  # for one document; what has been read by then is the answer
-CACHED = 64  # files kept as text
+CACHED = 4 << 20  # bytes of files kept as text
 IMPORTS = 40_000  # code points at the start of a document where imports are looked for
 
 Key = tuple[int, int, int]  # a file's inode, time of change in ns and size
@@ -40,12 +41,11 @@ class Import:
 
 
 class Texts:
-    """Regular files of at most `largest` bytes as text; of those read last, `most` are kept until they change."""
+    """Regular files of at most `largest` bytes as text; those read last are kept until they change, in `room` bytes."""
 
-    def __init__(self, most: int, largest: int) -> None:
-        self._most = most
+    def __init__(self, room: int, largest: int) -> None:
         self._largest = largest
-        self._kept: OrderedDict[Path, tuple[Key, str]] = OrderedDict()
+        self._kept = Recent[Path, tuple[Key, str]](room, lambda _, kept: getsizeof(kept[1]))
 
     def __repr__(self) -> str:
         return f"<Texts of {len(self)} files>"
@@ -62,12 +62,9 @@ class Texts:
             if not stat.S_ISREG(about.st_mode) or about.st_size > self._largest:
                 return None
             if (kept := self._kept.get(real)) and kept[0] == key:
-                self._kept[real] = self._kept.pop(real, kept)  # another thread may have dropped it
                 return kept[1]
             text = file.read(self._largest).decode()
-        self._kept[real] = key, text
-        while len(self._kept) > self._most:
-            self._kept.popitem(last=False)
+        self._kept.put(real, (key, text))
         return text
 
 

@@ -18,6 +18,7 @@ from caesura.server.languages import language
 from caesura.server.outline import COMMON, NAME, Index, body, by_use, definitions, family, index
 
 MAX_TEXT = 200_000  # code points; a longer file is nobody's neighbour
+MAX_TEXTS = 1_000_000  # of all files that are looked at for one place, those given first: their indexes are all kept
 NEAR = 24, 6  # lines before and behind the cursor whose names are looked for
 NEAR_TEXT = 1000  # code points before the cursor where members are looked for
 USES = 6  # lines that use what stands before the cursor, of one file
@@ -162,12 +163,15 @@ def _files(target: Target, snapshots: Iterable[Snapshot]) -> list[tuple[Snapshot
     """The other files of the language, each once: the first snapshot has the text, all say how it is imported."""
     kin = family(target.language)
     files: dict[str, Snapshot] = {}
+    room = MAX_TEXTS
     for one in snapshots:
         if one.name == target.name or len(one.text) > MAX_TEXT or family(one.language) != kin:
             continue
         if known := files.get(one.name):
             aliases = (*known.aliases, *one.aliases)
             one = replace(known, imported=known.imported or one.imported, aliases=aliases)
+        elif (room := room - len(one.text)) < 0:
+            break
         files[one.name] = one
     return [(one, index(one.text, one.language)) for one in files.values()]
 

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 
+from caesura.recent import Recent
 from caesura.server.privacy import masked
 
-INDEXED = 64  # files whose index is kept, by their text
+INDEXED = 16 << 20  # bytes of indexes kept: of all that neighbours.py looks at for one place, and more
+COST = 12  # bytes that an index and its text take for each code point
 CHUNK = 4, 10  # lines of a piece of a file, at least and at most
 MAX_HEAD = 12  # lines of a definition's head
 
@@ -71,9 +73,19 @@ class Index:
     heads: dict[int, int] = field(repr=False)
 
 
-@lru_cache(maxsize=INDEXED)
+_kept = Recent[tuple[str, str], Index](INDEXED, lambda key, _: COST * len(key[0]))
+
+
 def index(text: str, language: str) -> Index:
     """Kept by the text itself, so it is never stale, and a caller may prepare it on a thread. Lines are LSP's."""
+    found = _kept.get((text, language))
+    if found is None:
+        found = _index(text, language)
+        _kept.put((text, language), found)
+    return found
+
+
+def _index(text: str, language: str) -> Index:
     text = masked(text.replace("\r\n", "\n").replace("\r", "\n"))
     lines = tuple(text.split("\n"))
     starts = [0, *accumulate(len(line) + 1 for line in lines)]

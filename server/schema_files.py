@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
@@ -18,7 +17,7 @@ from caesura.server.globs import Globs, TooMany
 from caesura.server.options import SchemaFor
 from caesura.server.workspace import path_of
 
-CACHED = 16  # schemas
+CACHED = 4 * MAX_BYTES  # of schemas kept as text
 HEAD = 65_536  # code points of a document in which its `$schema` is looked for
 
 _BOM = "\ufeff"
@@ -86,7 +85,7 @@ class SchemaFiles:
             if one.url and one.url.partition("#")[0] == bare:
                 return self._set(one), ""
         if bare.partition("://")[2] in DIALECTS:
-            return _read(msgspec.json.encode({"$schema": named, "$ref": bare}).decode()), ""
+            return Schema.read(msgspec.json.encode({"$schema": named, "$ref": bare}).decode()), ""
         if _SCHEME.match(bare) and not bare.startswith("file:"):
             return None, f"The schema {named} is not fetched; give it a file in the setting 'schemas'."
         try:
@@ -103,7 +102,7 @@ class SchemaFiles:
     def _set(self, one: SchemaFor) -> Schema:
         """The schema of a setting."""
         if isinstance(one.schema, Mapping | bool):
-            return _read(msgspec.json.encode(one.schema).decode())
+            return Schema.read(msgspec.json.encode(one.schema).decode())
         return self._of_user(one.schema if isinstance(one.schema, str) else one.url)
 
     def _of_user(self, name: str) -> Schema:
@@ -132,18 +131,13 @@ class SchemaFiles:
             raise SchemaError(f"The schema {name} is not UTF-8 text; save it as such.") from None
         if text is None:
             raise SchemaError(f"The schema {name} is larger than 1 MiB, or no file; use a smaller one.")
-        return _read(text.removeprefix(_BOM))
+        return Schema.read(text.removeprefix(_BOM))
 
     def _label(self, uri: str) -> str:
         """The path of a document within the workspace, for globs; its whole path outside of it."""
         path = PurePosixPath(path_of(uri))
         inside = [folder for folder in self._folders if path.is_relative_to(folder)]
         return str(path.relative_to(max(inside, key=lambda folder: len(folder.parts))) if inside else path)
-
-
-@lru_cache(maxsize=CACHED)
-def _read(text: str) -> Schema:
-    return Schema.read(text)
 
 
 def _globs(patterns: Sequence[str]) -> Globs | None:

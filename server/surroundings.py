@@ -7,8 +7,10 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from sys import getsizeof
 
 from caesura import wire
+from caesura.recent import Recent
 from caesura.schemas import Schema, SchemaError
 from caesura.server import edits
 from caesura.server.context import Budget, Context, window_after, window_before
@@ -23,7 +25,12 @@ from caesura.server.schema_files import SchemaFiles
 from caesura.server.workspace import Open, Workspace
 
 MOST_OPEN = 24  # documents that are looked at, those opened last
+IMPORTED = 20 << 20  # bytes of what open documents import; a document whose imports were dropped has them read again
 LOOK_S = 5.0  # until a change of `.caesuraignore` or of a schema counts
+
+
+def _bytes(uri: str, imported: Sequence[Snapshot]) -> int:
+    return sum(getsizeof(one.text) for one in imported)
 
 
 class Surroundings:
@@ -39,7 +46,7 @@ class Surroundings:
         self._due_s: dict[str, float] = {}  # when to look for it again
         self._looking: set[asyncio.Task[None]] = set()
         self._history = History()
-        self._imported: dict[str, tuple[Snapshot, ...]] = {}
+        self._imported = Recent[str, tuple[Snapshot, ...]](IMPORTED, _bytes)
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._edited = ""  # the document that was edited last
         self._look_s = 0.0  # when to look at the projects' own rules again
@@ -95,7 +102,7 @@ class Surroundings:
                 self._history.edited(name, edit, time.monotonic())
 
     def closed(self, uri: str) -> None:
-        self._imported.pop(uri, None)
+        self._imported.drop(uri)
         self._schema_of.pop(uri, None)
         self._due_s.pop(uri, None)
         self.generation += 1
@@ -131,7 +138,7 @@ class Surroundings:
         self._refresh(uri)  # its imports may have changed; they are ready for the next place
         latest = reversed(self._workspace.all()[-MOST_OPEN:])
         others = [found for other in latest if (found := self._snapshot(other, uri))]
-        snapshots = [*others, *self._imported.get(uri, ())]
+        snapshots = [*others, *(self._imported.get(uri) or ())]
         target = Target(name, place.language, place.prefix, place.suffix)
         return choose(target, snapshots, self._history.recent(time.monotonic()), kept=kept)
 
@@ -164,7 +171,7 @@ class Surroundings:
         found = await self._files.imported(document.uri, document.text, document.language)
         opened = self._workspace.get(document.uri)
         if opened is not None and opened.document is document and found != self._imported.get(document.uri):
-            self._imported[document.uri] = found
+            self._imported.put(document.uri, found)
             self.generation += 1
 
     def _document(self, uri: str) -> Document | None:

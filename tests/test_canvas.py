@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from caesura.engine.canvas import (
     Canvas,
@@ -353,3 +354,21 @@ def test_auto_is_a_block_in_an_empty_line_behind_an_opener(before: str, after: s
     assert single_line(Hole(kind="line"), before, after)
     assert single_line(Hole(kind="span"), before, after)
     assert not single_line(Hole(kind="block"), before, after)
+
+
+def test_what_is_kept_of_grammars_is_bounded_and_what_they_allow_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = 8 << 20
+    monkeypatch.setattr(VOCABULARY._grammars, "_room", room)
+    allowed, value = list[Tensor](), VOCABULARY.pieces.index(b"true")
+    for _ in range(2):
+        for number in range(12):
+            grammar = VOCABULARY.grammar(Json(start="members", taken=(f"key{number}",)), ())
+            state = grammar.start(b"")
+            for token in VOCABULARY.spelled(b'"name": '):
+                allowed.append(grammar.bias(state, VOCABULARY.size))
+                state = grammar.after(state, token)
+            assert grammar.bias(state, VOCABULARY.size)[value] == 0
+            assert VOCABULARY.grammar(Json(start="members", taken=(f"key{number}",)), ()) is grammar
+            assert 0 < VOCABULARY._grammars.nbytes <= room
+    first, again = allowed[: len(allowed) // 2], allowed[len(allowed) // 2 :]
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))

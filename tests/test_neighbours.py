@@ -3,6 +3,7 @@
 import pytest
 
 from caesura import wire
+from caesura.server import neighbours
 from caesura.server.document import Document
 from caesura.server.neighbours import MAX_TEXT, Budget, History, RecentEdit, Snapshot, Target, choose
 from caesura.server.privacy import FILLER
@@ -202,6 +203,13 @@ def test_the_best_comes_first_and_all_within_the_budget() -> None:
     assert 2 <= len(found) <= 3
     assert all(len(one.text) <= 150 for one in found)
     assert sum(len(one.name) + len(one.text) for one in found) <= 400
+
+
+def test_only_so_much_text_is_looked_at_for_one_place_and_the_newest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshots = [python(f"m{i}.py", MODELS.replace("Account", f"Account{i}")) for i in range(9)]
+    monkeypatch.setattr(neighbours, "MAX_TEXTS", 3 * len(snapshots[0].text))
+    assert choose(target("x = Account2()\nx.|"), snapshots)[0].name == "# m2.py"
+    assert not any("Account8" in one.text for one in choose(target("x = Account8()\nx.|"), snapshots))
 
 
 def test_a_choice_is_kept_until_something_clearly_better_turns_up() -> None:

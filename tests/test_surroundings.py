@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from caesura.server import surroundings
+from caesura.server import outline, surroundings
 from caesura.server.context import Budget, Context, context
 from caesura.server.options import Options
 from caesura.server.surroundings import Surroundings
@@ -148,7 +148,36 @@ async def test_every_restored_tab_gets_its_imports_and_a_closed_one_keeps_none(t
     project.around.closed(closed)
     await read(project)
     assert all("def __init__(self, side):" in project.neighbours(tab) for tab in tabs)
-    assert closed not in project.around._imported
+    assert project.around._imported.get(closed) is None
+
+
+async def test_what_is_kept_of_many_files_is_bounded_and_the_newest_are_still_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = 40 * len(SHAPES) * outline.COST
+    monkeypatch.setattr(outline._kept, "_room", room)
+    (tmp_path / "shapes.py").write_text(SHAPES)
+    project = Project(tmp_path)
+    for number in range(60):
+        tab = project.open(f"tab{number}.py", f"from shapes import Square\n{'pass # x' * number}\nbox = Square(")
+        await read(project)
+        assert "def __init__(self, side):" in project.neighbours(tab)
+        assert 0 < outline._kept.nbytes <= room
+        project.workspace.close(tab.document.uri)
+        project.around.closed(tab.document.uri)
+    assert not len(project.around._imported)
+
+
+async def test_imports_that_were_dropped_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surroundings, "IMPORTED", 2 * len(SHAPES))
+    (tmp_path / "shapes.py").write_text(SHAPES)
+    project = Project(tmp_path)
+    tabs = [project.open(f"tab{number}.py", "from shapes import Square\n\nbox = Square(") for number in range(3)]
+    for tab in [*tabs, *tabs]:
+        await read(project)
+        project.neighbours(tab)
+        await read(project)
+        assert "def __init__(self, side):" in project.neighbours(tab)
 
 
 async def test_the_schema_of_an_open_document_is_known_and_followed_when_it_changes(

@@ -22,6 +22,7 @@ Floats = NDArray[np.float32]
 State = tuple[int, ...]  # the numbers of all configurations that are possible, ascending
 
 BEAM = 256
+CONFIG = 1000  # bytes of a configuration with all that is known of it, the sets of tokens apart
 LARGE = 32_768  # tokens of a set; a greater one is not gone through where one of the `LIKELY` best is in it
 LIKELY = 64
 
@@ -44,6 +45,10 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"<Graph {len(self.configs)} configurations {self._used} edges>"
+
+    @property
+    def nbytes(self) -> int:
+        return self.walker.nbytes + CONFIG * len(self.configs) + self._sets.nbytes + self._targets.nbytes
 
     def number(self, config: Config) -> int:
         known = self._numbers.get(config)

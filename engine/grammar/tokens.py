@@ -70,6 +70,7 @@ class Walker:
         self.sets: list[Ints] = []
         self._numbers: dict[bytes, int] = {}
         self._frontiers: list[Ints] = [np.zeros(1, np.int64)]
+        self._held = 0  # bytes of the sets, of their names, and of the frontiers
         self._known: dict[tuple[int, int], Walk] = {}
         self._places: dict[tuple[int, tuple[int, ...]], int] = {}  # (node, pushed) -> row of the table
         self._named: list[tuple[int, tuple[int, ...]]] = []
@@ -82,6 +83,10 @@ class Walker:
 
     def __repr__(self) -> str:
         return f"<Walker {len(self._known)} walks {len(self.sets)} token sets>"
+
+    @property
+    def nbytes(self) -> int:
+        return self._held + self._table.nbytes
 
     def edges(self, config: Config) -> list[tuple[int, Config]]:
         """All that one token can do: (number of a token set, the configuration behind it)."""
@@ -181,10 +186,12 @@ class Walker:
         if key not in self._numbers:
             self._numbers[key] = len(self.sets)
             self.sets.append(tokens)
+            self._held += 2 * tokens.nbytes
         return self._numbers[key]
 
     def _frontier(self, places: Ints) -> int:
         self._frontiers.append(places)
+        self._held += places.nbytes
         return len(self._frontiers) - 1
 
 
