@@ -10,15 +10,14 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """Values by key, those used last, of at most `room` bytes together. `size` gives the bytes of a key and its value;
-    it is asked whenever that one is used, since values may grow. What does not fit alone is not kept. For several
-    threads."""
+    """Values by key, those used last, of at most `room` bytes together. `size` gives the bytes of a key and its value.
+    Values may grow after they were put: all are measured again when the next one is. What does not fit alone is not
+    kept. For several threads."""
 
     def __init__(self, room: int, size: Callable[[K, V], int]) -> None:
         self._room, self._size = room, size
-        self._kept = OrderedDict[K, tuple[V, int]]()
+        self._kept = OrderedDict[K, V]()
         self._lock = Lock()
-        self.nbytes = 0
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -26,37 +25,33 @@ class Recent(Generic[K, V]):
     def __repr__(self) -> str:
         return f"<Recent {len(self)}, {self.nbytes >> 10} of {self._room >> 10} KiB>"
 
+    @property
+    def nbytes(self) -> int:
+        return sum(self._size(key, value) for key, value in self._kept.items())
+
     def get(self, key: K) -> V | None:
         with self._lock:
             found = self._kept.get(key)
-            if found is None:
-                return None
-            self._put(key, found[0])
-            return found[0] if key in self._kept else None
+            if found is not None and self._size(key, found) > self._room:
+                found = None
+                del self._kept[key]
+            if found is not None:
+                self._kept.move_to_end(key)
+            return found
 
     def put(self, key: K, value: V) -> None:
         with self._lock:
-            self._put(key, value)
+            self._kept.pop(key, None)
+            if self._size(key, value) <= self._room:
+                self._kept[key] = value
+            excess = self.nbytes - self._room
+            while excess > 0:
+                excess -= self._size(*self._kept.popitem(last=False))
 
     def drop(self, key: K) -> None:
         with self._lock:
-            self._drop(key)
+            self._kept.pop(key, None)
 
     def clear(self) -> None:
         with self._lock:
             self._kept.clear()
-            self.nbytes = 0
-
-    def _put(self, key: K, value: V) -> None:
-        self._drop(key)
-        size = self._size(key, value)
-        if size > self._room:
-            return
-        self._kept[key] = value, size
-        self.nbytes += size
-        while self.nbytes > self._room:
-            self._drop(next(iter(self._kept)))
-
-    def _drop(self, key: K) -> None:
-        if found := self._kept.pop(key, None):
-            self.nbytes -= found[1]

@@ -266,7 +266,8 @@ class Pong(_Message, frozen=True):
 
 
 class Status(_Message, frozen=True, kw_only=True):
-    """What `caesura status` prints. Memory in MiB; `p50_ms`/`p95_ms` by stage over the last jobs."""
+    """What `caesura status` prints. Memory in MiB, on Linux with shared pages divided; `p50_ms`/`p95_ms` by stage over
+    the last jobs."""
 
     state: Literal["loading", "ready", "failed", "idle"]
     build: Name

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -354,6 +355,27 @@ def test_places_are_lines_cut_where_their_author_went_on(latency: ModuleType, mo
         line = place.text.split("\n")[place.line]
         assert len(line) == place.column
         assert len(place.keys) == latency.KEYS
+
+
+def test_many_files_are_cut_and_written_again_as_their_author_did(beside: None, tmp_path: Path) -> None:
+    memory = importlib.import_module("memory")
+    for number in range(12):
+        (tmp_path / f"a{number}.{'md' if number % 4 == 0 else 'py'}").write_text(
+            "naïve = 1\nx = 1\nvalue = other\n" * 80
+        )
+    (tmp_path / "small.py").write_text("value = other\n")
+    files = memory.sources(5, 7, tmp_path)
+    assert files == memory.sources(5, 7, tmp_path)
+    assert sorted(file.suffix for file in files) == [".md", ".md", ".py", ".py", ".py"]
+    text = files[0].read_text()
+    typed = list[tuple[int, int, str, int | None]]()
+    editor = SimpleNamespace(type=lambda *event, end=None: typed.append((*event, end)), complete=lambda *_: "")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory.time, "sleep", lambda _: None)
+        keys = memory.edit(editor, text, random.Random(1), until=0)
+    assert keys == memory.KEYS == len(typed) - 2
+    assert "".join(text for _, _, text, _ in typed) == "value = other"[typed[0][1] :]
+    assert memory.slope([5, 9, 1, 2, 3, 4]) == 100
 
 
 # ---- a peer beside ours

@@ -363,12 +363,12 @@ def test_what_is_kept_of_grammars_is_bounded_and_what_they_allow_is_not(monkeypa
     for _ in range(2):
         for number in range(12):
             grammar = VOCABULARY.grammar(Json(start="members", taken=(f"key{number}",)), ())
+            assert 0 < VOCABULARY._grammars.nbytes <= room
             state = grammar.start(b"")
             for token in VOCABULARY.spelled(b'"name": '):
                 allowed.append(grammar.bias(state, VOCABULARY.size))
                 state = grammar.after(state, token)
             assert grammar.bias(state, VOCABULARY.size)[value] == 0
             assert VOCABULARY.grammar(Json(start="members", taken=(f"key{number}",)), ()) is grammar
-            assert 0 < VOCABULARY._grammars.nbytes <= room
     first, again = allowed[: len(allowed) // 2], allowed[len(allowed) // 2 :]
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))

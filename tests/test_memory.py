@@ -1,6 +1,7 @@
 """What fits in memory is known before anything is read; the table in docs/models.md is what the code counts."""
 
 import json
+import os
 import re
 import weakref
 from pathlib import Path
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from caesura.engine import graphs, memory, models
+from caesura.engine import graphs, memory, models, supervisor
 from caesura.engine.models import ModelError
 from caesura.engine.models.diffusion_gemma import CONTEXTS, Config, DiffusionGemma, kept
 from caesura.engine.weights import WeightsError
@@ -135,6 +136,28 @@ def test_recorded_steps_have_room_on_a_gpu_alone() -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return gemma.published(tmp_path_factory.mktemp("memory") / "tiny")
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").is_file(), reason="Linux counts what processes share")
+def test_memory_that_two_processes_share_is_counted_once() -> None:
+    """In what `caesura status` says of the engine's processes."""
+    held = bytearray(b"x") * (64 << 20)
+    alone = supervisor._memory_mb(os.getpid()) or 0.0
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(write)
+        os.read(read, 1)  # until the test has looked, and closes the other end
+        os._exit(0)
+    try:
+        both = [supervisor._memory_mb(process) or 0.0 for process in (os.getpid(), child)]
+    finally:
+        os.close(write)
+        os.close(read)
+        os.waitpid(child, 0)
+    assert len(held) / 2**20 == 64
+    assert min(both) > 32
+    assert sum(both) < alone + 32
 
 
 def test_a_machine_without_room_loads_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

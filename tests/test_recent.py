@@ -23,16 +23,18 @@ def test_those_used_last_are_kept_within_the_room(size: int) -> None:
     assert (len(kept), kept.nbytes) == (0, 0)
 
 
-def test_a_value_that_grows_makes_others_go_and_goes_itself_where_it_fits_no_longer() -> None:
+def test_values_that_grow_make_others_go_and_go_themselves_where_they_fit_no_longer() -> None:
     kept, grows = sizes(100), bytearray(10)
     kept.put("a", bytearray(40))
     kept.put("b", grows)
     grows.extend(bytes(60))
-    assert kept.get("b") is grows
+    kept.put("c", bytearray(20))
     assert kept.get("a") is None
+    assert kept.get("b") is grows
+    assert kept.nbytes <= 100
     grows.extend(bytes(60))
     assert kept.get("b") is None
-    assert kept.nbytes == 0
+    assert kept.get("c") is not None
 
 
 def test_what_does_not_fit_alone_costs_no_other_its_place() -> None:
