@@ -7,7 +7,8 @@ The real `caesura lsp` over stdio and the real shared engine, as in latency.py. 
 is jumped to, a key is typed and its whole fill waited for. With `--vs` llama.cpp writes a line at the same places.
 
 With `--files` that many files of the installed packages are opened, typed in and closed one after another, each for its
-share of the minutes. Every process is read before a file is closed; its slope is that of the second half of the files.
+share of the minutes, after which no other is opened. Every process is read before a file is closed; its slope is that
+of the second half of the files.
 """
 
 import argparse
@@ -36,7 +37,7 @@ LANGUAGES = {".py": "python", ".js": "javascript", ".ts": "typescript", ".json":
 OTHERS = 0.3  # the share of files that are not Python, as far as there are so many
 BYTES = range(2_000, 100_000)  # of a file
 KEYS = 8  # typed at each place
-KEY_S = 0.12  # between two keys, beyond the time of the answer
+KEY_S = 0.12  # between two keys
 PAUSE_S = 0.6  # at the end of a place
 
 
@@ -95,15 +96,15 @@ def spots(text: str, draw: random.Random) -> Iterator[tuple[int, int]]:
 
 
 def edit(editor: Editor, text: str, draw: random.Random, until: float) -> int:
-    """Cut lines off and write them again, key by key, waiting for each answer; how many keys that took."""
+    """Cut lines off and write them again, key by key, and wait for what is proposed then; how many keys that took."""
     lines, keys = text.splitlines(), 0
     for line, column in spots(text, draw):
         editor.type(line, column, "", end=len(lines[line]))
         for at, key in enumerate(lines[line][column : column + KEYS], column):
             editor.type(line, at, key)
-            editor.complete(line, at + 1)
             time.sleep(KEY_S)
             keys += 1
+        editor.complete(line, column + KEYS)
         time.sleep(PAUSE_S)
         editor.type(line, column + KEYS, lines[line][column + KEYS :])
         if time.monotonic() > until:
@@ -127,6 +128,8 @@ def curve(model: str, count: int, minutes: float, seed: int) -> tuple[list[Repor
             found.append(memory(editor.pid))
             editor.close()
             print(f"\r{number} of {count}: {found[-1]} ", end="", file=sys.stderr, flush=True)
+            if time.monotonic() > began + 60 * minutes:
+                break
     return found, keys
 
 
@@ -137,10 +140,11 @@ def slope(mib: Sequence[float]) -> float:
 
 
 def measure_files(model: str, count: int, minutes: float, seed: int) -> Report:
-    report = {"bench": "memory", **conditions(model), "seed": seed, "files": count, "minutes": minutes}
+    report = {"bench": "memory", **conditions(model), "seed": seed, "minutes": minutes}
     with own_engine():
         engine_starts(model, 1)
         found, report["keys"] = curve(model, count, minutes, seed)
+    report["files"] = len(found)
     report["mib"] = {name: [one[name] for one in found] for name in found[0]}
     return report | {"slope": {name: slope(values) for name, values in report["mib"].items()}}
 
