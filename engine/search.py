@@ -411,7 +411,8 @@ class Search:
         least = self._least() + PATIENCE * (self.passes - self._improved)
         winning = [n for n in self.open if n.rank > least]
         self.open = [n for n in winning if n.logp > self._faint]
-        self.ends = [e for e in self.ends if e.logp > self._faint]
+        certain = self.hole.grammar is not None  # where the text may end, whatever the model expects after it
+        self.ends = [e for e in self.ends if (e.node.logp if certain else e.logp) > self._faint]
         best = self.best()
         leaders = [(n.rank + DEPTH_BONUS * n.depth, n) for n in (*self.open, *self._proposed)]
         leaders += [(e.node.rank + DEPTH_BONUS * e.node.depth, e.node) for e in self.ends if e.score is None]

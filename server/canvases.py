@@ -35,7 +35,7 @@ from caesura.server.schema_files import SchemaFiles
 from caesura.server.trace import Answer
 from caesura.server.warm import Gate, Proposal, Typed, WarmCanvas
 from caesura.server.workspace import Open
-from caesura.server.worth import Bar
+from caesura.server.worth import ALL, Bar
 
 FAINT = 25  # times less likely than what is shown: text that is followed yet, since typing makes its rest surer
 NEARBY = 30  # lines within which the neighbours stay as they were chosen, so that the engine's KV of them stays valid
@@ -100,11 +100,14 @@ class Canvases:
         start = partial(self._start, cursor, opened, at, priority, bar, selected)
         cursor.at, cursor.restart, cursor.readings = at, start, self._readings
         canvas = self._known(cursor, opened, at, selected)
-        if canvas is None or canvas.faint > bar.chance:  # of what was given up something is asked for
+        invoked = priority == "invoked"
+        if canvas is None or canvas.faint > _asked(canvas, bar, invoked=invoked).chance:  # some of what was given up
             return start(), "cold"
-        cursor.put(canvas)
-        if priority == "invoked":
+        if invoked:
             canvas.bar = canvas.bar.lower(bar)
+            if canvas.over and not canvas.propose(at, self.gate(opened, canvas), whole=selected is not None).insert:
+                return start(seed=1), "cold"  # a person who asks again asks for something else than nothing
+        cursor.put(canvas)
         return canvas, "speculated" if canvas.speculative else "typed_through" if canvas.typed.written else "warm"
 
     def _known(self, cursor: Cursor, opened: Open, at: int, selected: Selected | None) -> WarmCanvas | None:
@@ -135,6 +138,8 @@ class Canvases:
         priority: Literal["invoked", "automatic"],
         bar: Bar,
         selected: Selected | None,
+        *,
+        seed: int = 0,
     ) -> WarmCanvas:
         """A new canvas for `at`, warm from what is left of the one before it."""
         lead, start = (selected.text, selected.start) if selected else ("", at)
@@ -146,7 +151,7 @@ class Canvases:
         canvas = WarmCanvas(typed, place, lead=lead, bar=bar)
         canvas.replaces, canvas.context_ms = selected is not None, (perf_counter() - began) * 1000
         cursor.put(canvas)
-        self._launch(cursor, opened, canvas, priority, cursor.key, draft=draft)
+        self._launch(cursor, opened, canvas, priority, cursor.key, draft=draft, seed=seed)
         return canvas
 
     def read(self, cursor: Cursor, opened: Open, at: int) -> None:
@@ -240,7 +245,8 @@ class Canvases:
     ) -> wire.Infill:
         place, options = canvas.context, self._options()
         canvas.job, canvas.offer = job_id(), self._offer(opened, canvas)
-        canvas.faint = 0.0 if canvas.offer else canvas.bar.chance / FAINT  # what has to be valid has to be whole
+        canvas.bar = _asked(canvas, canvas.bar, invoked=priority == "invoked")
+        canvas.faint = canvas.bar.chance / FAINT
         wanted = canvas.offer.segments if canvas.offer else (hole(place, options.max_tokens),)
         prefix, segments, suffix = privacy.concealed(place.prefix, wanted, place.suffix)
         return wire.Infill(
@@ -375,6 +381,12 @@ class Canvases:
             cursor.resting.remove(old)
         else:
             cursor.run_ahead(None)
+
+
+def _asked(canvas: WarmCanvas, bar: Bar, *, invoked: bool) -> Bar:
+    """What the suggestions of a canvas must reach. A person who asks where the grammar is known gets the best that is
+    valid, as from a structured edit."""
+    return ALL if invoked and canvas.offer else bar
 
 
 def _draft(known: Sequence[WarmCanvas | None], typed: str, lead: str, at: int) -> tuple[str] | None:

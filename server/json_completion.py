@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 from caesura import wire
@@ -37,7 +38,7 @@ from caesura.server.json_text import (
     place,
     read,
 )
-from caesura.server.offers import NoOffer, Offer
+from caesura.server.offers import NoOffer, Offer, words
 
 MAX_BEFORE = 200_000  # code points before the cursor; with more there is no completion
 MAX_BEHIND = 20_000  # code points behind it in which the keys of the open object are looked for
@@ -50,6 +51,7 @@ _WORD = re.compile(r"[-+.0-9A-Za-z]+\Z")
 _NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*|(?:\.[0-9]+)?[eE][-+]?[0-9]*)?)?")  # begun
 _STRING = re.compile(rf'"{CHARACTERS}(?:\\(?:u[0-9a-fA-F]{{0,3}})?)?')  # begun
 _STRING_END = re.compile(rf'{CHARACTERS}"')
+_KEY = re.compile(rf'"{CHARACTERS}"[ \t]*:')
 _BLANKS = re.compile(r"[ \t\n\r]*+")
 _SKIPPED = re.compile(rf"(?:[ \t\n\r]++|{COMMENT})*+")
 
@@ -192,9 +194,20 @@ def _complete(
         offset,
         joined([wire.Text(lead), hole, wire.Text("," if behind.item else "")]),
         grammars.schemas,
+        part=partial(_part, typed=typed, keyed=keyed, inside=bool(behind.then), colon=layout.colon),
         check=_check(text, offset, relaxed),
         level="valid" if grammars.exact else "checked",
     )
+
+
+def _part(text: str, end: int, *, typed: str, keyed: bool, inside: bool, colon: str) -> str:
+    """The key of a member with its colon, or words `inside` of a string that ends behind the cursor."""
+    if not keyed:
+        return words(text, end) if inside else ""
+    key = _KEY.match(typed + text)
+    if key is None or end < (colon_at := key.end() - len(typed)):
+        return ""
+    return text[: min(end, colon_at - 1 + len(colon.lstrip()))]
 
 
 def _check(text: str, offset: int, relaxed: bool) -> Callable[[str], str | None]:

@@ -15,7 +15,7 @@ from caesura.server.markdown_links import in_link, inline_of
 from caesura.server.markdown_patterns import body, either
 from caesura.server.markdown_tables import Table
 from caesura.server.markdown_text import Block, Document, Entry, read
-from caesura.server.offers import NoOffer, Offer
+from caesura.server.offers import NoOffer, Offer, words
 
 MAX_TEXT = 300_000  # code points: reading takes up to a second for a million, and every offer is tried once
 _LINE_TOKENS, _BODY_TOKENS = 40, 128
@@ -180,9 +180,8 @@ def _begun(document: Document, offset: int) -> Offer | None:
         title, pattern = "Fill the item", inline.item
     else:
         return None
-    return tried(
-        title, document.text, Change(ready, number), (offset, line.end), [glue, hole_of(pattern, _LINE_TOKENS)]
-    )
+    pieces: list[Piece] = [glue, hole_of(pattern, _LINE_TOKENS)]
+    return replace(tried(title, document.text, Change(ready, number), (offset, line.end), pieces), part=words)
 
 
 # Fences

@@ -14,7 +14,7 @@ from caesura.server.context import CLOSERS, Context
 from caesura.server.document import Edit
 from caesura.server.offers import Offer
 from caesura.server.privacy import reveals, visible
-from caesura.server.worth import ALL, Bar, best_start
+from caesura.server.worth import ALL, Bar, best_start, likely
 
 LEAST_PART = 8  # code points of a line that are worth showing before all of it is locked
 
@@ -105,8 +105,8 @@ class WarmCanvas:
 
     `lead` is what the proposal begins with and the engine saw as fixed: a part that was accepted, the item that a
     popup has selected, or, for a speculative canvas, the whole proposal of the canvas before it. `bar` is what a
-    suggestion must reach. With an `offer`, its segments are filled, and what is valid only as a whole is
-    shown whole or not at all.
+    suggestion must reach. With an `offer`, its segments are filled, and what is shown is all of it, or a part that the
+    offer lets stand alone.
     """
 
     def __init__(
@@ -258,7 +258,8 @@ class WarmCanvas:
         given = size - len(self.lead)
         known = [(end, 1.0 if end <= given else p) for end, p in fill.probabilities if end <= len(text)]
         if self.offer is not None:
-            return text if math.prod(p for _, p in known) >= self.bar.chance else ""
+            end = likely(known, self.bar.chance)
+            return text if end == known[-1][0] else self.offer.part(text, end)
         return best_start(
             text,
             known,
@@ -296,14 +297,23 @@ def joined(offer: Offer, holes: Sequence[wire.Fill]) -> wire.Fill:
     """What an offer makes of its fills, as one fill. It counts as locked when all of it is."""
     text = offer.text([fill.text for fill in holes])
     waiting = sum(bool(fill.open) or _locked_run(fill) != fill.text for fill in holes)
-    chances = [chance for fill in holes for _, chance in fill.probabilities]
-    return wire.Fill(
-        text,
-        () if waiting else ((0, len(text)),),
-        min(fill.confidence for fill in holes),
-        waiting,
-        ((len(text), math.prod(chances)),) if chances and text else (),
-    )
+    locked = () if waiting else ((0, len(text)),)
+    return wire.Fill(text, locked, min(fill.confidence for fill in holes), waiting, _chances(offer, holes, len(text)))
+
+
+def _chances(offer: Offer, holes: Sequence[wire.Fill], size: int) -> tuple[tuple[int, float], ...]:
+    """The probabilities of fills, by where their tokens end in the text of an offer, of `size` code points. Fixed text
+    is certain; a text that is more than segments put together has only the chance of the whole."""
+    found, at, left = list[tuple[int, float]](), 0, iter(holes)
+    for segment in offer.segments:
+        fill = wire.Fill(segment.text) if isinstance(segment, wire.Text) else next(left)
+        found += [(at + end, chance) for end, chance in fill.probabilities]
+        at += len(fill.text)
+    if not found or not size:
+        return ()
+    if offer.assemble is not None:
+        return ((size, math.prod(chance for _, chance in found)),)
+    return (*found, (size, 1.0))
 
 
 def _settled(fill: wire.Fill, *, done: bool) -> str | None:

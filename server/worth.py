@@ -3,6 +3,7 @@
 A suggestion that is right saves the keys of its text less the one that takes it; a wrong one costs the time to read it.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -81,6 +82,16 @@ def best_start(
         if found[1] > 0 or not bar.keys:
             best, value = max((best, value), (text[:end], found), key=lambda pair: pair[1])
     return best
+
+
+def likely(probabilities: Sequence[tuple[int, float]], chance: float) -> int:
+    """Where the longest start of a fill ends that is right with this `chance`; see `best_start`."""
+    found = 0
+    for end, probability in itertools.accumulate(probabilities, lambda one, two: (two[0], one[1] * two[1])):
+        if probability < chance:
+            break
+        found = end
+    return found
 
 
 def _starts(

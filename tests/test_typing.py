@@ -189,16 +189,54 @@ async def test_typed_through_until_nothing_is_left() -> None:
     assert len(editor.engine.jobs) == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "language", "least"), [("x = |", "python", 0.024), ('{"a": |}\n', "json", 0.0)], ids=["text", "grammar"]
-)
-async def test_no_text_is_followed_that_is_far_less_likely_than_what_is_shown(
-    text: str, language: str, least: float
-) -> None:
-    """Where a grammar holds, only the whole is valid."""
+@pytest.mark.parametrize(("text", "language"), [("x = |", "python"), ('{"a": |}\n', "json")], ids=["text", "grammar"])
+async def test_no_text_is_followed_that_is_far_less_likely_than_what_is_shown(text: str, language: str) -> None:
     editor = Editor(text, language=language, mode="balanced")
     await editor.type("1")
-    assert editor.engine.jobs[-1].least == pytest.approx(least)
+    assert editor.engine.jobs[-1].least == pytest.approx(0.024)
+
+
+@pytest.mark.parametrize(
+    ("marked", "key", "language", "text", "sure", "shown"),
+    [
+        ('{\n|\n  "b": 2\n}\n', "  ", "json", '"home": "a/b"', ((1, 0.9), (7, 0.9), (8, 0.9), (13, 0.1)), '"home": '),
+        ('{\n|\n  "b": 2\n}\n', "  ", "json", '"home": "a/b"', ((1, 0.9), (7, 0.1), (8, 0.9), (13, 0.9)), ""),
+        ('{"a": "x|"}\n', "y", "json", "yz and more of it", ((3, 0.9), (9, 0.9), (17, 0.1)), "yz and"),
+        ('{"a": |}\n', " ", "json", '"x y z"', ((4, 0.9), (7, 0.1)), ""),  # nothing ends the string
+        ("- one\n-|\n", " ", "markdown", "a long item", ((6, 0.9), (11, 0.2)), "a long"),
+    ],
+    ids=[
+        "the key of a member",
+        "no key that is unsure",
+        "words of a string",
+        "no half of a string",
+        "words of an item",
+    ],
+)
+async def test_where_a_grammar_holds_what_is_sure_is_shown_if_it_may_stand_alone_and_all_of_it_on_request(
+    marked: str, key: str, language: str, text: str, sure: tuple[tuple[int, float], ...], shown: str
+) -> None:
+    editor = written(marked, language, min_confidence=0.5)
+    await editor.type(key)
+    await editor.engine.say(text, sure=sure)
+    assert await editor.shown() == shown
+    request = await editor.ask(invoked=True)
+    assert editor.engine.jobs[-1].least == 0.0
+    await editor.engine.say(text, sure=sure)
+    assert (await proposed(request)).insert.rstrip(",") == text
+
+
+@pytest.mark.parametrize(("text", "language"), [("x =|", "python"), ('{"a": |}\n', "json")])
+async def test_who_asks_gets_no_empty_answer_of_a_canvas_that_had_nothing(text: str, language: str) -> None:
+    editor = written(text, language)
+    await editor.type(" ")
+    await editor.engine.say(" ")
+    assert await editor.shown() == ""
+    for said in (" ", '"b"'):  # the first request finds nothing again
+        request = await editor.ask(invoked=True)
+        await editor.engine.say(said)
+        assert (await proposed(request)).insert == said.strip()
+    assert editor.engine.jobs[-1].seed == 1  # another draw: the same one would find the same
 
 
 async def test_a_mismatch_begins_a_job_from_what_is_left() -> None:
@@ -1026,21 +1064,16 @@ async def test_without_the_setting_or_away_from_a_structure_the_hole_has_none() 
         assert editor.engine.jobs[-1].segments == (wire.Hole(32, "line"),)
 
 
-async def test_what_is_valid_as_a_whole_is_shown_whole_or_not_at_all() -> None:
+async def test_where_a_grammar_holds_nothing_is_shown_before_the_canvas_is_done() -> None:
     text = "a long item of some words"
-    unsure = ((6, 0.9), (len(text), 0.2))
     editor = written("- one\n-|\n", "markdown", deadline_ms=1.0, min_confidence=0.85)
     await editor.type(" ")
     request = await editor.ask()
     await editor.engine.say(text, locked=17)
     await asyncio.sleep(0.01)  # past the deadline, when locked words of other text would be shown
     assert not request.done()
-    await editor.engine.say(text, None, "another item", sure=unsure)
-    assert (await proposed(request)).insert == ""
-    sure = written("- one\n-|\n", "markdown", min_confidence=0.1)
-    await sure.type(" ")
-    await sure.engine.say(text, sure=unsure)
-    assert await sure.shown() == text
+    await editor.engine.say(text)
+    assert (await proposed(request)).insert == text
 
 
 async def test_the_rest_of_a_table_row_is_several_holes_and_one_proposal() -> None:
