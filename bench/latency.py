@@ -221,10 +221,10 @@ class Editor:
         where = {"line": line, "character": column}
         self.tell("caesura/cursor", {"textDocument": {"uri": self._uri}, "position": where})
 
-    def complete(self, line: int, column: int) -> str:
-        """The text of the first item, empty where nothing is proposed."""
+    def complete(self, line: int, column: int, *, invoked: bool = False) -> str:
+        """The text of the first item, empty where nothing is proposed. `invoked`: a person asks for it."""
         where = {"textDocument": {"uri": self._uri}, "position": {"line": line, "character": column}}
-        answer = self.ask("textDocument/inlineCompletion", {**where, "context": {"triggerKind": 2}})
+        answer = self.ask("textDocument/inlineCompletion", {**where, "context": {"triggerKind": 1 if invoked else 2}})
         return answer["items"][0]["insertText"] if answer and answer["items"] else ""
 
     def ask(self, method: str, params: object) -> Any:

@@ -31,6 +31,8 @@ PASSES = 40  # of a hole, at most
 PATIENCE = 1.0  # nats a hypothesis must promise more for every pass that found no better candidate
 HEAD = 6  # suffix tokens that judge a fill
 CROSSINGS = 8  # such tokens, by their cuts, that are tried where a grammar may refuse them
+SPARE = 5  # keys among them, at most, that are taken and make room for others
+REPEATED = 4.0  # nats; a taken key has to go on and seldom does, so it ranks so much lower until a pass tells
 DEPTH_BONUS = 0.7  # nats a token: best-first would else never leave the shallow nodes
 USUAL_NATS = 2.0  # a token of the suffix head under a fill that fits
 END_MARGIN = 4.0  # nats; see `_best_ends`
@@ -47,8 +49,8 @@ Source = Literal["canvas", "lookup", "left_to_right"]
 @dataclass(eq=False)
 class Node:
     """One token of a hypothesis. `logp` is of the whole path, given the forced text; `rank` is what it is chosen by:
-    the same, or perturbed. `state` is of the hole's grammar behind it. `row` is its place in the KV. `cut`: how many
-    bytes of it are the fill's, where the rest begins the suffix."""
+    the same, or perturbed, less the `doubt`. `state` is of the hole's grammar behind it. `row` is its place in the KV.
+    `cut`: how many bytes of it are the fill's, where the rest begins the suffix."""
 
     token: int
     parent: "Node | None"
@@ -60,6 +62,7 @@ class Node:
     state: State = ()
     row: int = -1
     cut: int | None = None
+    doubt: float = 0.0  # nats that the rank lacks until the node is run
     children: dict[int, "Node"] = field(default_factory=dict)
 
     def path(self) -> list["Node"]:
@@ -152,7 +155,7 @@ class Search:
                 break
             if token not in node.children and node in self._behind:
                 logp, gain = self._behind[node]
-                child.logp, child.rank = node.logp + float(logp[token]), node.rank + float(gain[token])
+                child.logp, child.rank = node.logp + float(logp[token]), node.rank + float(gain[token]) - child.doubt
             node.children[token] = child
             if child.row < 0:
                 first = first or child
@@ -176,7 +179,10 @@ class Search:
         if grammar is not None:
             state = grammar.after(state, token)
         child = Node(token, parent, -math.inf, -math.inf, pending, source, parent.depth + 1, state)
-        return child if grammar is None or grammar.sound(self._own(child)) else None
+        if grammar is None:
+            return child
+        child.doubt = REPEATED if "" in grammar.to_taken(self._own(child)) else 0.0
+        return child if grammar.sound(self._own(child)) else None
 
     def _fits(self, node: Node, token: int) -> bool:
         return token < len(self.vocabulary.pieces) and bool(self._bias(node)[token] == 0)
@@ -299,29 +305,32 @@ class Search:
     def _expand(self, node: Node, logp: Tensor) -> None:
         if not math.isfinite(node.logp):
             return  # below a proposal that the base gives no chance
+        node.rank, node.doubt = node.rank + node.doubt, 0.0
         bias = self._bias(node)[: len(self.vocabulary.pieces)]
         if node.pending:  # the forced text is given: condition on it
             logp = (logp + bias).log_softmax(-1)
         gain = self._gain(node, logp)
         if self.passes == 1:
             self._behind[node] = logp, gain
-        best = (gain + bias).topk(min(BRANCH, self.width))
+        most, spare = min(BRANCH, self.width), SPARE if self.hole.grammar and self.hole.grammar.taken else 0
+        best = (gain + bias).topk(most + spare)
         if not node.pending:
             least = -math.inf if self.width > 1 else float(best.values[0])
             self._maybe_end(node, logp, gain, least)
             self._maybe_cross(node, logp, gain, least)
         for token, child in node.children.items():
-            child.logp, child.rank = node.logp + float(logp[token]), node.rank + float(gain[token])
+            child.logp, child.rank = node.logp + float(logp[token]), node.rank + float(gain[token]) - child.doubt
         if node.depth >= self.hole.max_tokens:
             return
         for value, token in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            if token in node.children or not math.isfinite(value):
-                continue
-            new = self._child(node, token, "left_to_right")
-            if new is not None:
-                new.logp, new.rank = node.logp + float(logp[token]), node.rank + value
+            if not most or not math.isfinite(value):
+                break
+            new = node.children.get(token)
+            if new is None and (new := self._child(node, token, "left_to_right")) is not None:
+                new.logp, new.rank = node.logp + float(logp[token]), node.rank + value - new.doubt
                 node.children[token] = new
                 self.open.append(new)
+            most -= new is None or not new.doubt
 
     def _gain(self, node: Node, logp: Tensor) -> Tensor:
         """What each token behind the node adds to its rank."""
@@ -425,11 +434,15 @@ class Search:
         texts = [self._bytes(n) for value, n in leaders if value > top - LOCK_MARGIN or (best and n is best.node)]
         texts += [self._bytes(n) for n in self._proposed]
         shared = common_prefix(texts)
-        if len(shared) > len(self.locked):
+        if len(shared) > len(self.locked) and not self._leads_to_taken(shared):
             self.locked = shared
         held = self.locked
         self.open = [n for n in self.open if self._bytes(n).startswith(held)]
         self.ends = [e for e in self.ends if self._bytes(e.node).startswith(held)]
+
+    def _leads_to_taken(self, text: bytes) -> bool:
+        """Whether a key is open behind a text that may become a taken one, and then leads nowhere."""
+        return self.hole.grammar is not None and bool(self.hole.grammar.to_taken(text[len(self.hole.forced) :]))
 
     def _least(self) -> float:
         """What a hypothesis, its end included, must exceed to win yet: the best score less what the rest of the suffix

@@ -305,6 +305,24 @@ def test_a_key_said_twice_is_found_in_a_text_that_may_end_anywhere(text: str, me
     assert distinct_keys(text, members=members) == distinct
 
 
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ('"', ["ab"]),
+        ('"a', ["b"]),
+        ('"b": 1, "ab', [""]),
+        ('"b": {"c": [1, "x"]}, "a', ["b"]),
+        ('"abc', []),
+        ('"b": "a', []),
+        ('"b": {"a', []),
+        ('"b": ["a', []),
+        ('"b": "\\", \\"a', []),
+    ],
+)
+def test_a_key_that_may_become_a_taken_one_is_told_from_all_else(text: str, left: list[str]) -> None:
+    assert load(wire.Json(start="members", taken=("ab",)), (), TREE).to_taken(text.encode()) == left
+
+
 def test_a_key_is_not_said_twice_however_likely_it_is() -> None:
     grammar = load(wire.Json(), (), TREE)
     wanted = ["{", '"', "a", '": ', "1", ", ", '"', "a", '": ', "2", "}"]

@@ -338,6 +338,23 @@ def test_what_a_grammar_allows_may_end_inside_such_a_token_too(
     assert search.text()[0] == search.text_of(search.leader()) == fill
 
 
+@pytest.mark.parametrize("wanted", ['"value"', '"left value"'], ids=["another key", "one that begins like a taken one"])
+def test_a_key_that_is_taken_leads_nowhere_and_hides_no_other(
+    tiny: BlockLlama, vocabulary: Vocabulary, wanted: str
+) -> None:
+    """A model that likes the keys that stand there already is not led into `"leftx"`."""
+    encode = tiny.tokenizer.encode
+    tail, head, hole = encode("{"), encode(" : 1}\n"), HoleState(False, 16)
+    rule(vocabulary, hole, wire.Json(start="key", taken=("left", "right", "total", "self")), ())
+    table = Table(tiny.tokenizer.size)
+    for key, chance in (('"left"', 0.4), ('"right"', 0.2), ('"total"', 0.2), ('"self"', 0.1)):
+        table.chain([*tail, *encode(key), *head], [0.98, chance, 0.9], len(tail))
+    table.chain([*tail, *encode(wanted), *head], [0.98, 0.4 if "left" in wanted else 0.05, 0.08, 0.98], len(tail))
+    search = Search(vocabulary, hole, tail, head, 0)
+    answer(search, table)
+    assert search.text()[0] == wanted
+
+
 def test_a_token_ends_a_fill_where_its_rest_begins_the_suffix(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
     assert not vocabulary.crossing(b"\n    return x", True)
     assert not vocabulary.crossing(b"", True)

@@ -53,6 +53,7 @@ class Grammar:
         self._typed, self._then = (spec.typed, spec.then) if spec else ("", "")
         self._members = spec is not None and spec.start == "members"
         self._json = spec is not None
+        self.taken = frozenset(spec.taken if spec else ())
         self.graph = Graph(Walker(self._automaton, tree), self._accepts)
         self._beginning = self._automaton.read([self._automaton.start], self._typed.encode())
         self._starts: dict[bytes, State] = {}
@@ -143,6 +144,12 @@ class Grammar:
             return True
         text = self._typed + raw.decode("utf-8", errors="ignore") + (self._then if whole else "")
         return json.distinct_keys(text, members=self._members)
+
+    def to_taken(self, raw: bytes) -> list[str]:
+        """What each taken key still has that begins like the key which is open at the end of the hole's text. With
+        nothing left that key is taken so far: it has to go on."""
+        begun = json.open_key(self._typed + raw.decode(errors="ignore")) if self.taken else None
+        return [] if begun is None else [key[len(begun) :] for key in self.taken if key.startswith(begun)]
 
     # A whole canvas
 

@@ -162,6 +162,7 @@ def language(spec: wire.Json) -> Language:
     return Language(several(item, place.between, spec.least, spec.most), rule)
 
 
+_CLOSED = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^"])*+', re.DOTALL)
 _PART = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],]', re.DOTALL)
 
 
@@ -188,3 +189,13 @@ def distinct_keys(text: str, *, members: bool = False) -> bool:
             keys.add(name)
             key = False
     return True
+
+
+def open_key(text: str) -> str | None:
+    """What stands so far of the key that is open at the end of members, or of a key alone; None where no key of theirs
+    is open."""
+    closed = _CLOSED.match(text)
+    assert closed is not None, "it matches an empty text too"
+    before, rest = closed[0].rstrip(), text[closed.end() + 1 :]
+    depth = sum((part in "{[") - (part in "}]") for part in _PART.findall(before))
+    return None if closed.end() == len(text) or depth or before[-1:] not in ("", ",") else rest
