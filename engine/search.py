@@ -28,6 +28,7 @@ from caesura.engine.lookup import Repeats
 WIDTH = 4  # hypotheses scored in one pass
 BRANCH = 3  # left-to-right children of a hypothesis
 PASSES = 40  # of a hole, at most
+LATE = 16  # passes without a candidate, after which the best end becomes one, however far it is behind
 PATIENCE = 1.0  # nats a hypothesis must promise more for every pass that found no better candidate
 HEAD = 6  # suffix tokens that judge a fill
 CROSSINGS = 8  # such tokens, by their cuts, that are tried where a grammar may refuse them
@@ -286,7 +287,8 @@ class Search:
     def _best_ends(self) -> list[End]:
         """The most promising unfinished ends, if they can still win. Ends far behind the open hypotheses wait: judging
         one costs a row for every token of the head."""
-        leading = max((n.rank for n in self.open), default=-math.inf)
+        late = self.passes >= LATE and self.best() is None
+        leading = -math.inf if late else max((n.rank for n in self.open), default=-math.inf)
         least = max(self._least(), leading - END_MARGIN)
         waiting = [e for e in self.ends if e.score is None and e.bound > least]
         return sorted(waiting, key=lambda e: e.bound, reverse=True)[:2]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from time import monotonic
 
 from caesura import wire
 from caesura.schemas import SchemaError
@@ -18,9 +19,10 @@ from caesura.server.gaps import NoFill, Span
 from caesura.server.offers import NoOffer, Offer
 from caesura.server.options import Options
 from caesura.server.privacy import concealed, masked, masked_schema, reveals, visible
-from caesura.server.results import DEADLINE_MS, Events, Level, Newest, Progress, Result, Surround
+from caesura.server.results import Events, Level, Newest, Progress, Result, Surround
 from caesura.server.schema_files import Found, SchemaFiles
 
+DEADLINE_S = 10.0  # of all tries of a place; what is there then is closed as its grammar asks
 TRIES = 2  # jobs, each with a new seed, before we say that nothing passes the check
 CANDIDATES = 4  # asked for with each job
 MOST_PLACES = 64  # of one edit
@@ -108,9 +110,11 @@ class Structured:
     ) -> AsyncGenerator[int | _Filled, None]:
         """The holes that are filled so far; last, the first candidate that passes the check. Raises NoFill."""
         tried = {text[offer.start : offer.end]}
-        problem = ""
+        problem, late = "", monotonic() + DEADLINE_S
         for seed in range(TRIES):
-            job = self._job(document, text, offer, seed)
+            if (left := late - monotonic()) <= 0:
+                break
+            job = self._job(document, text, offer, seed, 1000 * left)
             async with aclosing(self._engine.infill(job)) as events:
                 async for event in events:
                     check()
@@ -131,7 +135,7 @@ class Structured:
             raise NoFill(f"No proposal passed the check, so the text stays as it is: {problem}")
         raise NoFill("The model proposes nothing else here; the text stays as it is.")
 
-    def _job(self, document: Document, text: str, offer: Offer, seed: int) -> wire.Infill:
+    def _job(self, document: Document, text: str, offer: Offer, seed: int, deadline_ms: float) -> wire.Infill:
         """Secrets are covered in all that the engine sees."""
         budget = Budget(self._options().context_before, self._options().context_after)
         place = context(text, offer.start, offer.end, language=document.language, budget=budget, kind="span")
@@ -143,7 +147,7 @@ class Structured:
             document=job_id(),
             kind="edit",
             priority="invoked",
-            deadline_ms=DEADLINE_MS,
+            deadline_ms=deadline_ms,
             prefix=prefix,
             suffix=suffix,
             language=place.language,

@@ -83,6 +83,7 @@ async def test_a_candidate_that_fails_the_check_gives_way_to_the_next_and_then_t
     edits, engine, _ = structured([["3"], ["5"]], [["2"]])
     assert (await result(edits.edit(page, [(0, 1)], finding()))).edits == ((0, 1, "[2]"),)
     assert [job.seed for job in engine.jobs] == [0, 1]
+    assert 10_000 >= engine.jobs[0].deadline_ms > engine.jobs[1].deadline_ms > 0  # both together
 
 
 async def test_without_a_candidate_that_passes_nothing_changes_and_the_reason_is_said() -> None:
