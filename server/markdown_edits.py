@@ -12,7 +12,7 @@ from caesura.server import repair, scalar_edits
 from caesura.server.languages import LANGUAGES, grammar, language
 from caesura.server.markdown_changes import BROKEN, SAMPLE, Change, Piece, hole_of, newline_of, tried
 from caesura.server.markdown_links import in_link, inline_of
-from caesura.server.markdown_patterns import body, either
+from caesura.server.markdown_patterns import besides, body, either
 from caesura.server.markdown_tables import Table
 from caesura.server.markdown_text import Block, Document, Entry, read
 from caesura.server.offers import NoOffer, Offer, words
@@ -20,6 +20,7 @@ from caesura.server.offers import NoOffer, Offer, words
 MAX_TEXT = 300_000  # code points: reading takes up to a second for a million, and every offer is tried once
 _LINE_TOKENS, _BODY_TOKENS = 40, 128
 
+_TASK = re.compile(r"\[[ xX]\](?:[ \t]+|$)")
 _OTHER = "There is no table, list, empty heading or empty fence here; plain text is filled by completion."
 
 
@@ -108,7 +109,7 @@ def _add_item(document: Document, item: Block) -> Offer:
     rest = line.text[at + len(item.marker) :]
     text = rest.lstrip(" \t")
     blanks = rest[: len(rest) - len(text)] if text and len(rest) - len(text) <= 4 else " "
-    task = "[ ] " if re.match(r"\[[ xX]\](?:[ \t]|$)", text) else ""
+    task = "[ ] " if _TASK.match(text) else ""
     newline = newline_of(document, item.last)
     apart = not siblings.detail[2]
     gap = newline + (prefix.rstrip() + newline if apart else "")
@@ -120,7 +121,10 @@ def _add_item(document: Document, item: Block) -> Offer:
         frozenset(siblings.ancestors()),
         (Entry(depth, "item", (), below, below), Entry(depth + 1, "paragraph", (), below, below)),
     )
-    hole = hole_of(inline_of(document, item.last).item, _LINE_TOKENS)
+    near = sorted(siblings.children, key=lambda one: abs(one.first - item.first))
+    texts = (document.content(one.children[0]) for one in near if one.children)
+    known = (_TASK.sub("", text) for text in texts if "\n" not in text)
+    hole = hole_of(besides(known, inline_of(document, item.last).item), _LINE_TOKENS)
     start = document.lines[item.last].end
     behind, end = _renumbered(document, item, start)
     pieces: list[Piece] = [gap, prefix, _next_marker(item), blanks, task, hole, behind]

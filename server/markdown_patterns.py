@@ -44,6 +44,12 @@ def few(texts: Iterable[str], most: int = MOST_TARGETS, size: int = MOST_BYTES) 
     return tuple(kept)
 
 
+def besides(texts: Iterable[str], pattern: str) -> str:
+    """The pattern without the first of the texts; none of them ends in a blank."""
+    known = few((text for text in texts if text), _PROSE_TARGETS, _PROSE_BYTES)
+    return f"(?!{either(known)}$){pattern}" if known else pattern
+
+
 @dataclass(frozen=True)
 class Inline:
     """The patterns of inline text in one document. `targets` come nearest first, as they stand between parentheses;

@@ -9,6 +9,7 @@ from typing import cast
 from caesura import wire
 from caesura.server.markdown_changes import Change, Piece, hole_of, newline_of, tried
 from caesura.server.markdown_links import inline_of
+from caesura.server.markdown_patterns import besides
 from caesura.server.markdown_text import Block, Document, Row, cells
 from caesura.server.offers import NoOffer, Offer
 
@@ -91,7 +92,9 @@ class Table:
         tails = [self.margin if not last or row.tail.strip() else "" for row in self.rows]
         dashes = "-" * max(3, len(self.sides[column]))
         filled = [r for r in range(len(self.rows)) if r != 1]
-        holes = iter(self._holes([(r, column + 1) for r in filled], self.rows[0], end - begin))
+        title, *others = self._holes([(r, column + 1) for r in filled], self.rows[0], end - begin)
+        known = (cell.strip(" \t") for cell in self.rows[0].cells)
+        holes = iter([hole_of(besides(known, self.inline.cell), title.max_tokens, "span"), *others])
         pieces = list[Piece]()
         for r, gap in enumerate(gaps):
             rule = self._dashes(len(dashes), tails[r])

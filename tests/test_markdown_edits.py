@@ -104,6 +104,20 @@ def test_a_column_is_added_across_all_rows_and_padded() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("source", "title", "known"),
+    [
+        (FRUIT.replace("apple", "app¦le"), "Add a column to the right", ["Name", "Count", "Note"]),
+        ("- one\n- two words¦\n  - one more\n- a (b)\n", "Add an item below", ["one", "two words", "a (b)"]),
+        ("1. [ ] one\n2. [x] two¦\n", "Add an item below", ["one", "two"]),
+    ],
+)
+def test_a_new_column_or_item_is_none_that_is_there(source: str, title: str, known: list[str]) -> None:
+    text = matching(patterns(offered(source, title))[0], whole=True)
+    assert not any(map(text.accepts, known))
+    assert all(text.accepts(f"{one}s") for one in ("another", *known))
+
+
 def test_empty_cells_are_offered_first_and_keep_the_alignment() -> None:
     source = FRUIT.replace("fig", "f¦ig")
     assert titles(source) == ["Fill the empty cell", "Add a row below", "Add a column to the right"]
