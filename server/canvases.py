@@ -4,6 +4,7 @@ computing ahead. The engine, and what lies around a document, are passed in.
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
@@ -39,6 +40,10 @@ from caesura.server.worth import ALL, Bar
 
 FAINT = 25  # times less likely than what is shown: text that is followed yet, since typing makes its rest surer
 NEARBY = 30  # lines within which the neighbours stay as they were chosen, so that the engine's KV of them stays valid
+
+LEAST_WORD = 3  # letters of a word of prose before its rest is worth a job
+
+_WORD = re.compile(rf"\w{{{LEAST_WORD}}}\Z")
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +168,7 @@ class Canvases:
             return
         end = self._end(opened, at)
         canvas = WarmCanvas(Typed(at, closing=opened.document.text[at:end]), self._place(cursor, opened, at, end))
-        if self._wanted(canvas):
+        if self._wanted(opened, canvas, "speculative"):
             job = self._job(cursor, opened, canvas, "speculative", self._reader)
             self._readings += 1
             cursor.readings = self._readings if known else cursor.readings
@@ -222,14 +227,18 @@ class Canvases:
         seed: int = 0,
     ) -> None:
         """Begin the job of a canvas, unless nothing is wanted there."""
-        if not self._wanted(canvas):
+        if not self._wanted(opened, canvas, priority):
             canvas.over = True
             return
         job = self._job(cursor, opened, canvas, priority, key, draft=draft, seed=seed)
         canvas.task = asyncio.create_task(self._run(cursor, opened, canvas, job))
 
-    def _wanted(self, canvas: WarmCanvas) -> bool:
-        options = self._options()
+    def _wanted(self, opened: Open, canvas: WarmCanvas, priority: str) -> bool:
+        options, start = self._options(), canvas.typed.origin
+        if opened.document.language == "markdown" and priority != "invoked":
+            before = opened.document.text[:start] + (canvas.lead or canvas.typed.text)
+            if edits.is_prose(before, len(before)) and not _WORD.search(before, max(0, len(before) - LEAST_WORD)):
+                return False
         return {"comment": options.in_comments, "string": options.in_strings}.get(canvas.context.scope, True)
 
     def _job(

@@ -14,6 +14,9 @@ MOST_LINES = 1_500  # lines: 10 ms as a rule, 250 where every line begins a bloc
 # A line up to the cursor that may have begun an item or a heading without a text, or a row.
 _BEGUN = re.compile(r"[ \t>]*+(?:(?:[-*+]|\d{1,9}[.)])[ \t]*+(?:\[[ xX]?\]?[ \t]*+)?|#{1,6}[ \t]*+|.*\|.*)")
 
+_FENCE = re.compile(r"^[ \t>]*+(?:```|~~~)", re.MULTILINE)
+_TARGET = re.compile(r"\]\([^)]*\Z")
+
 JSON = frozenset({"json", "jsonc", "jsonl"})
 SCALARS = frozenset({"yaml", "toml"})
 LANGUAGES = JSON | SCALARS | {"markdown"}
@@ -41,6 +44,16 @@ def completion(text: str, offset: int, *, language: str, schema: Schema | None =
     place of blanks at most."""
     found = _completion(text, offset, language, schema) if _written(text) else None
     return found if found and not text[offset : found.end].strip() else None
+
+
+def is_prose(text: str, offset: int) -> bool:
+    """Whether a cursor in Markdown stands in running text: not in code, a table, a heading, a link's target or front
+    matter, and not where an item begins. Read from the text before it alone, as it is asked at every key."""
+    line = text[text.rfind("\n", 0, offset) + 1 : offset]
+    if _BEGUN.fullmatch(line) or line.lstrip(" \t>").startswith("#") or line.count("`") % 2 or _TARGET.search(line):
+        return False
+    in_front = text.startswith("---\n") and text.find("\n---", 3, offset) < 0
+    return not in_front and len(_FENCE.findall(text, 0, offset)) % 2 == 0
 
 
 def _completion(text: str, offset: int, language: str, schema: Schema | None) -> Offer | None:

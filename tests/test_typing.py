@@ -1058,10 +1058,38 @@ async def test_in_markdown_the_hole_of_an_item_has_a_grammar_and_typing_on_keeps
     assert len(editor.engine.jobs) == 1
 
 
-async def test_without_the_setting_or_away_from_a_structure_the_hole_has_none() -> None:
-    for editor in (written("- one\n-|\n", "markdown", structured=False), written("Some words|\n", "markdown")):
-        await editor.type(" ")
-        assert editor.engine.jobs[-1].segments == (wire.Hole(32, "line"),)
+async def test_without_the_setting_the_hole_has_none() -> None:
+    editor = written("- one\n-|\n", "markdown", structured=False)
+    await editor.type(" ")
+    assert editor.engine.jobs[-1].segments == (wire.Hole(32, "line"),)
+
+
+@pytest.mark.parametrize(
+    ("marked", "key", "jobs"),
+    [
+        ("Some words|\n", " ", 0),
+        ("Some w|\n", "o", 0),
+        ("Some wo|\n", "r", 1),  # the rest of the word
+        ("- one of|\n", " ", 0),
+        ("# One of|\n", " ", 1),
+        ("Run `npm|`\n", " ", 1),
+        ("See [this](|)\n", "/", 1),
+        ("```sh\nnpm|\n```\n", " ", 1),
+        ("```sh\nnpm i\n```\nIt is|\n", " ", 0),
+        ("---\ntitle:|\n---\n", " ", 1),
+        ("---\ntitle: x\n---\nIt is|\n", " ", 0),
+    ],
+)
+async def test_prose_of_markdown_costs_nothing_until_somebody_asks(marked: str, key: str, jobs: int) -> None:
+    editor = written(marked, "markdown")
+    editor.typing.rested(editor.opened, editor.cursor)
+    await editor.type(key)
+    if jobs == 0:
+        assert await editor.shown() == ""
+    assert len([job for job in editor.engine.jobs if job.priority == "automatic"]) == jobs
+    request = await editor.ask(invoked=True)
+    await editor.engine.say("words")
+    assert (await proposed(request)).insert == "words"
 
 
 async def test_where_a_grammar_holds_nothing_is_shown_before_the_canvas_is_done() -> None:
