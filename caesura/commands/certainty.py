@@ -22,7 +22,7 @@ class Filled:
     chance: float
 
     def __str__(self) -> str:
-        return f"{self.word} ({math.floor(self.chance * 100) / 100:.2f})"
+        return f"{self.word} ({int(self.chance * 100 + 1e-9) / 100:.2f})"  # never rounded up to the next word
 
     @property
     def word(self) -> str:
