@@ -14,7 +14,7 @@ from caesura.server.context import CLOSERS, Context
 from caesura.server.document import Edit
 from caesura.server.offers import Offer
 from caesura.server.privacy import reveals, visible
-from caesura.server.worth import ALL, Bar, best_start, likely
+from caesura.server.worth import ALL, Bar, best_start, is_prose, likely
 
 LEAST_PART = 8  # code points of a line that are worth showing before all of it is locked
 
@@ -279,7 +279,8 @@ class WarmCanvas:
     def _passes(self, found: Proposal, cursor: int, fill: wire.Fill, start: str) -> bool:
         """Whether what is left to insert is long enough: less of it may be left than of the fill."""
         before = self.context.prefix.removesuffix(self.lead)[-1:] + self.typed.text[: cursor - self.typed.origin]
-        return self.bar.passes(before, found.insert, ends_line=self._ends_line(fill, start))
+        ends_line = self._ends_line(fill, start)
+        return self.bar.passes(before, found.insert, ends_line=ends_line, prose=is_prose(self.context))
 
     def _whole(self, insert: str, cursor: int) -> Proposal:
         return Proposal(self.lead + insert, back=max(0, cursor - self.typed.origin))

@@ -50,6 +50,8 @@ def test_the_start_is_shown_that_is_expected_to_save_the_most(
         ("x = fo|\n", [("o_with_a_long_name", 0.99), (" + 1", 0.2)], ""),  # the word at the cursor alone
         ("x = fo|\n", [("o()", 0.9)], "o()"),  # it ends the line
         ("x = foo(|\n", [(")", 0.9)], ""),  # and yet saves no key
+        ("# This suggest|\n", [("ion", 0.9)], "ion"),  # it ends the line
+        ("# This sug|\n", [("gestion", 0.9), (" is", 0.1)], "gestion"),  # prose: a word is worth it
         ("x = |\n", [("value", 0.3)], ""),  # expected to cost more than it saves
     ],
 )
