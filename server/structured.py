@@ -29,7 +29,7 @@ MOST_PLACES = 64  # of one edit
 MOST_NEIGHBOURS = 32  # that a job may have
 
 TOLD: dict[Level, str] = {  # the best first
-    "valid": "valid by construction",
+    "valid": "valid form, guessed values",
     "checked": "checked against the schema",
     "parses": "parses",
 }

@@ -410,7 +410,7 @@ async def test_structured_edits_are_offered_by_title_and_resolved_when_chosen(ed
     await editor.engine(['"b": 2'])
     editor.apply((await asyncio.wait_for(resolving, 20))["result"]["edit"])
     assert editor.text == '{"a": 1, "b": 2}\n'
-    assert any("Add a member: valid by construction." in line for line in editor.logged())
+    assert any("Add a member: valid form, guessed values." in line for line in editor.logged())
 
 
 @pytest.mark.parametrize(

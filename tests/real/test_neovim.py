@@ -734,7 +734,7 @@ def test_a_json_edit_chosen_from_a_list(real: Open) -> None:
     servers = json.loads("\n".join(area.vim.lines))["servers"]
     assert len(servers) == 3, area.vim.lua("return offered")
     assert all(list(server) == ["name", "port"] for server in servers)
-    area.says("valid by construction")
+    area.says("valid form, guessed values")
     area.vim.command("undo")
     assert "\n".join(area.vim.lines) + "\n" == text
 

@@ -29,7 +29,7 @@ const SCHEME = "caesura-proposal";
 const EDIT = "caesura.edit";
 const SHOWN = "caesura.proposal"; // a context: the comparison is in front
 const CHANGED = "The text has changed since this was proposed; ask again.";
-const SURE = { valid: "valid by construction", checked: "checked against the schema", parses: "parses" };
+const SURE = { valid: "valid form, guessed values", checked: "checked against the schema", parses: "parses" };
 
 interface Proposal {
   document: TextDocument;

@@ -11,7 +11,7 @@ local running ---@type {token: string, title: string, client: vim.lsp.Client, id
 local tokens = 0
 
 local LEVELS = {
-  valid = "valid by construction",
+  valid = "valid form, guessed values",
   checked = "checked against the schema",
   parses = "parses",
 }
