@@ -26,9 +26,9 @@ class Mode:
 OTHERS = ("editorInfo", "editorPluginInfo")  # what Copilot's plugins send along with `initializationOptions`
 
 MODES = {
-    "eager": Mode(least=0.25, backs_off=False),
-    "balanced": Mode(least=0.6),
-    "quiet": Mode(least=0.8),
+    "eager": Mode(least=0.2, backs_off=False),
+    "balanced": Mode(least=0.4),
+    "quiet": Mode(least=0.7),
     "manual": Mode(least=0.05, backs_off=False, automatic=False),
 }
 

@@ -12,6 +12,7 @@ from caesura import wire
 from caesura.server.completion import finish
 from caesura.server.context import CLOSERS, Context
 from caesura.server.document import Edit
+from caesura.server.lexer import PARTNER
 from caesura.server.offers import Offer
 from caesura.server.privacy import reveals, visible
 from caesura.server.worth import ALL, Bar, best_start, is_prose, likely
@@ -92,7 +93,8 @@ class Typed:
             return Proposal(rest)
         if not CLOSERS.issuperset(after) or after not in rest:
             return None
-        return Proposal(rest.removesuffix(after)) if rest.endswith(after) else Proposal(rest, eat=len(after))
+        ends = rest.endswith(after) and _closed_at(rest, after[0]) == len(rest) - len(after)
+        return Proposal(rest.removesuffix(after)) if ends else Proposal(rest, eat=len(after))
 
     def agrees(self, insert: str) -> bool:
         """Whether this is what one types who wants `insert`, a bracket that the editor closes included."""
@@ -345,6 +347,16 @@ def _locked_run(fill: wire.Fill) -> str:
             break
         end = max(end, last)
     return fill.text[:end]
+
+
+def _closed_at(text: str, mark: str) -> int:
+    """Where `text` closes, by `mark`, the bracket or string that it begins in; -1 where it does not."""
+    depth = 0
+    for at, character in enumerate(text if mark in PARTNER else ""):
+        depth += (character in PARTNER.values()) - (character in PARTNER)
+        if depth < 0:
+            return at
+    return text.find(mark) if mark not in PARTNER else -1
 
 
 def _common(one: str, other: str) -> int:
