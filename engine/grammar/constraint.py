@@ -14,7 +14,7 @@ from caesura.engine.grammar.expressions import Language, Regular
 from caesura.engine.grammar.solve import Fill, Gains, Graph, State
 from caesura.engine.grammar.tokens import Tree, Walker
 
-BIASES = 64  # kept, a byte a token
+BIASES = 64  # kept, two bytes a token
 SIMPLE = 64  # tokens of a simple text, where the shortest is not sound
 DUPLICATES = 8  # keys said twice that are replaced before we fall back on what is known
 
@@ -69,7 +69,7 @@ class Grammar:
     @property
     def nbytes(self) -> int:
         """What it takes with all that is known of it so far."""
-        return self.graph.nbytes + sum(allowed.nbytes for allowed in self._allowed.values())
+        return self.graph.nbytes + sum(bias.nbytes for bias in self._allowed.values())
 
     def _accepts(self, config: Config) -> bool:
         return any(map(self._automaton.ends, self._automaton.read([config], self._then.encode())))
@@ -101,14 +101,14 @@ class Grammar:
 
     def bias(self, state: State, width: int) -> Tensor:
         """[width]: 0 where a token may come next, else -inf."""
-        allowed = self._allowed.get(state)
-        if allowed is None or len(allowed) != width:
-            allowed = torch.zeros(width, dtype=torch.bool)
-            allowed[torch.from_numpy(self.graph.tokens(state, self._leads))] = True
+        bias = self._allowed.get(state)
+        if bias is None or len(bias) != width:
+            bias = torch.full((width,), -torch.inf, dtype=torch.bfloat16)
+            bias[torch.from_numpy(self.graph.tokens(state, self._leads))] = 0.0
             if len(self._allowed) >= BIASES:
                 self._allowed.clear()
-            self._allowed[state] = allowed
-        return torch.full((width,), -torch.inf).masked_fill_(allowed, 0.0)
+            self._allowed[state] = bias
+        return bias.float()
 
     def shortest(self, state: State) -> bytes | None:
         """The shortest text that ends the hole from here."""
