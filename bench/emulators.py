@@ -146,8 +146,7 @@ class Editor:
 
     def to(self, line: int, column: int) -> None:
         """Move the cursor, by arrows or a click; from 0, in code points."""
-        lines = self.text.split("\n")
-        self.cursor = sum(len(one) + 1 for one in lines[:line]) + column
+        self.cursor = offset(self.text, line, column)
         self._key_at = None
         self.moved()
 
@@ -355,6 +354,11 @@ class VSCode(Editor):
         if self.seen.asked and self.seen.asked[-1].outcome == "pending":
             self.seen.asked[-1].outcome = "cancelled"
             self._link.notify("$/cancelRequest", {"id": self.pending[1]})
+
+
+def offset(text: str, line: int, column: int) -> int:
+    """Of a place, from 0, in code points."""
+    return sum(len(one) + 1 for one in text.split("\n")[:line]) + column
 
 
 EDITORS = {"neovim": Neovim, "vscode": VSCode}

@@ -68,7 +68,10 @@ def ask(editor: Editor, place: Place) -> Report:
     """What is shown after the last key before the gap: by itself, then on request."""
     line, column = place.position
     key = place.text[place.at - 1]
-    editor.open(place.text[: place.at - 1] + place.text[place.at :], LANGUAGES.get(Path(place.file).name, "json"))
+    language = LANGUAGES.get(Path(place.file).name, "json")
+    editor.open(place.text[: place.at - 1] + place.text[place.at :], language=language)
+        place.text[: place.at - 1] + place.text[place.at :], language=LANGUAGES.get(Path(place.file).name, "json")
+    )
     time.sleep(SETTLE_S)
     began = time.perf_counter()
     editor.type(line, column - 1, key)

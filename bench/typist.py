@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from emulators import Editor
+from emulators import Editor, offset
 
 STRETCHES = Path(__file__).resolve().parent / "typing_stretches"
 
@@ -20,6 +20,8 @@ NOTICE_S = 0.3  # how long a ghost is on the screen before the typist can take i
 LEAST = 4  # code points that are not blank; less is typed
 WORD_S = 0.2  # between two words that are taken one by one
 TAB_KEYS, WRONG_KEYS = 1, 2  # what it costs to take a ghost, and to read a wrong one
+
+CLOSED = ")]}\"'` \t\n"
 
 Event = list[Any]
 
@@ -60,20 +62,33 @@ def press(editor: Editor, event: Event) -> None:
             editor.to(line, column)
 
 
-def ahead(events: Sequence[Event]) -> list[str]:
-    """What stands behind the place of the cursor after each of `events`, up to the next movement: what the typist means
-    to write, typing errors on the way included. It ends where a backspace goes behind that place."""
-    found, text = [], ""
+def ahead(events: Sequence[Event], text: str = "", cursor: int = 0) -> list[str]:
+    """What stands between the place of the cursor in `text` and that after each of `events`: what the typist means to
+    write, typing errors on the way included. It ends where something before that place changes, and where the cursor
+    moves over more than what an editor has closed."""
+    found, begin = list[str](), cursor
     for event in events:
         match event[1:]:
-            case ["key" | "over", typed] | ["pair", typed, _]:
-                text += typed
-            case ["back", count] if count <= len(text):
-                text = text[:-count]
+            case ["key", typed]:
+                text, cursor = text[:cursor] + typed + text[cursor:], cursor + len(typed)
+            case ["pair", typed, behind]:
+                text, cursor = text[:cursor] + typed + behind + text[cursor:], cursor + len(typed)
+            case ["over", typed]:
+                closed = len(typed) if text.startswith(typed, cursor) else 0
+                text, cursor = text[:cursor] + typed + text[cursor + closed :], cursor + len(typed)
+            case ["back", count] if cursor - count >= begin:
+                text, cursor = text[: cursor - count] + text[cursor:], cursor - count
+            case ["to", line, column] if _passes_closed(text, cursor, at := offset(text, line, column)):
+                cursor = at
             case _:
                 break
-        found.append(text)
+        found.append(text[begin:cursor])
     return found
+
+
+def _passes_closed(text: str, cursor: int, to: int) -> bool:
+    """Whether a movement goes on over blanks and what an editor closes, and nothing else."""
+    return cursor <= to and not text[cursor:to].strip(CLOSED)
 
 
 def wanted(ghost: str, texts: Sequence[str], *, words: bool) -> int:
@@ -138,7 +153,7 @@ class Typist:
         editor = self._editor
         if ghost := editor.visible:
             self.gain.with_ghost += 1
-            texts = ahead(self._events[self._at :])
+            texts = ahead(self._events[self._at :], editor.text, editor.cursor)
             right = bool(texts) and texts[-1].startswith(ghost)
             read = editor.now - editor.shown_since >= NOTICE_S
             before = self.gain.looks.get(editor.shown_since)
@@ -151,7 +166,7 @@ class Typist:
         editor = self._editor
         while True:
             editor.changed.clear()
-            texts = ahead(self._events[self._at :])
+            texts = ahead(self._events[self._at :], editor.text, editor.cursor)
             size = wanted(editor.visible, texts, words=self._words)
             ready = max(editor.now, editor.shown_since + NOTICE_S) if size else due
             if size and ready <= editor.now:
@@ -177,9 +192,10 @@ class Typist:
             await asyncio.sleep(WORD_S)
 
     def _split(self, part: str, texts: Sequence[str]) -> int:
-        """`part` ends inside what one event types, an indentation: the rest of that event is still to be typed."""
+        """`part` ends inside what one event types, an indentation, or passes, a bracket: the rest of that event is yet
+        to come. How many events come before it."""
         number = next(index for index, text in enumerate(texts) if text.startswith(part))
         rest = texts[number][len(part) :]
         self._events = [*self._events]
-        self._events[self._at + number] = [0, "key", rest]
+        self._events[self._at + number] = [0, "over" if rest.lstrip() else "key", rest]
         return number

@@ -322,9 +322,14 @@ def test_a_ghost_is_taken_only_when_it_is_what_comes_next(
 
 
 def test_typing_errors_are_not_what_the_typist_means_to_write(typist: ModuleType) -> None:
-    events = [[0, "key", "v"], [0, "key", "s"], [0, "back", 1], [0, "key", "a"], [0, "to", 3, 0], [0, "key", "z"]]
+    events = [[0, "key", "v"], [0, "key", "s"], [0, "back", 1], [0, "key", "a"], [0, "to", 0, 0], [0, "key", "z"]]
     assert typist.ahead(events) == ["v", "vs", "v", "va"]
     assert typist.ahead(events[2:]) == []
+
+
+def test_what_the_typist_means_to_write_goes_on_after_the_brackets_that_the_editor_closed(typist: ModuleType) -> None:
+    events = [[0, "pair", "{", "}"], [0, "pair", "\n ", "\n"], [0, "key", "x"], [0, "to", 2, 1], [0, "key", ";"]]
+    assert typist.ahead(events, "if a \n", 5)[-2:] == ["{\n x\n}", "{\n x\n};"]
 
 
 def test_the_typist_takes_a_ghost_that_has_been_seen_and_goes_on_behind_it(
