@@ -70,8 +70,6 @@ def ask(editor: Editor, place: Place) -> Report:
     key = place.text[place.at - 1]
     language = LANGUAGES.get(Path(place.file).name, "json")
     editor.open(place.text[: place.at - 1] + place.text[place.at :], language=language)
-        place.text[: place.at - 1] + place.text[place.at :], language=LANGUAGES.get(Path(place.file).name, "json")
-    )
     time.sleep(SETTLE_S)
     began = time.perf_counter()
     editor.type(line, column - 1, key)
