@@ -27,7 +27,7 @@ OTHERS = ("editorInfo", "editorPluginInfo")  # what Copilot's plugins send along
 
 MODES = {
     "eager": Mode(least=0.2, backs_off=False),
-    "balanced": Mode(least=0.4),
+    "balanced": Mode(least=0.5),
     "quiet": Mode(least=0.7),
     "manual": Mode(least=0.05, backs_off=False, automatic=False),
 }
