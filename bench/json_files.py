@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from caesura import models
+from caesura.server.options import MODES
 
 from latency import HERE, Editor, Report, conditions, own_engine, save, spread, table  # isort: skip  (beside this script)
 
@@ -86,7 +87,13 @@ def measure(folder: Path, model: str, seed: int) -> Report:
     rows = []
     with own_engine(), Editor() as editor:
         # Eager with the bar of `balanced`: that mode asks for more after suggestions that nobody took, as here.
-        settings = {"mode": "eager", "minConfidence": 0.25, "speculate": False, "stats": False, "deadlineMs": WAIT_MS}
+        settings = {
+            "mode": "eager",
+            "minConfidence": MODES["balanced"].least,
+            "speculate": False,
+            "stats": False,
+            "deadlineMs": WAIT_MS,
+        }
         about = conditions(model)
         editor.initialize(model=models.resolve(model), **settings)
         editor.tell("initialized", {})

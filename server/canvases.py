@@ -38,7 +38,7 @@ from caesura.server.warm import Gate, Proposal, Typed, WarmCanvas
 from caesura.server.workspace import Open
 from caesura.server.worth import ALL, Bar
 
-FAINT = 25  # times less likely than what is shown: text that is followed yet, since typing makes its rest surer
+FAINT = 25  # explore text up to this many times below the display threshold; typing confirms its start
 NEARBY = 30  # lines within which the neighbours stay as they were chosen, so that the engine's KV of them stays valid
 
 LEAST_WORD = 3  # letters of a word of prose before its rest is worth a job
@@ -106,14 +106,23 @@ class Canvases:
         cursor.at, cursor.restart, cursor.readings = at, start, self._readings
         canvas = self._known(cursor, opened, at, selected)
         invoked = priority == "invoked"
-        if canvas is None or canvas.faint > _asked(canvas, bar, invoked=invoked).chance:  # some of what was given up
+        if canvas is None or canvas.faint > _bar_for(canvas, bar, invoked=invoked).chance:  # some of what was given up
             return start(), "cold"
         if invoked:
             canvas.bar = canvas.bar.lower(bar)
             if canvas.over and not canvas.propose(at, self.gate(opened, canvas), whole=selected is not None).insert:
-                return start(seed=1), "cold"  # a person who asks again asks for something else than nothing
+                return start(
+                    seed=canvas.seed + 1
+                ), "cold"  # a person who asks again asks for something else than nothing
         cursor.put(canvas)
-        return canvas, "speculated" if canvas.speculative else "typed_through" if canvas.typed.written else "warm"
+        return (
+            canvas,
+            "speculated"
+            if canvas.speculative
+            else "typed_through"
+            if canvas.typed.written and canvas.fills
+            else "warm",
+        )
 
     def _known(self, cursor: Cursor, opened: Open, at: int, selected: Selected | None) -> WarmCanvas | None:
         if selected is not None:
@@ -236,7 +245,7 @@ class Canvases:
     def _wanted(self, opened: Open, canvas: WarmCanvas, priority: str) -> bool:
         options, start = self._options(), canvas.typed.origin
         if opened.document.language == "markdown" and priority != "invoked":
-            before = opened.document.text[:start] + (canvas.lead or canvas.typed.text)
+            before = opened.document.text[:start] + (canvas.lead or canvas.typed.written)
             if edits.is_prose(before, len(before)) and not _WORD.search(before, max(0, len(before) - LEAST_WORD)):
                 return False
         return {"comment": options.in_comments, "string": options.in_strings}.get(canvas.context.scope, True)
@@ -253,8 +262,8 @@ class Canvases:
         seed: int = 0,
     ) -> wire.Infill:
         place, options = canvas.context, self._options()
-        canvas.job, canvas.offer = job_id(), self._offer(opened, canvas)
-        canvas.bar = _asked(canvas, canvas.bar, invoked=priority == "invoked")
+        canvas.job, canvas.seed, canvas.offer = job_id(), seed, self._offer(opened, canvas)
+        canvas.bar = _bar_for(canvas, canvas.bar, invoked=priority == "invoked")
         canvas.faint = canvas.bar.chance / FAINT
         wanted = canvas.offer.segments if canvas.offer else (hole(place, options.max_tokens),)
         prefix, segments, suffix = privacy.concealed(place.prefix, wanted, place.suffix)
@@ -392,7 +401,7 @@ class Canvases:
             cursor.run_ahead(None)
 
 
-def _asked(canvas: WarmCanvas, bar: Bar, *, invoked: bool) -> Bar:
+def _bar_for(canvas: WarmCanvas, bar: Bar, *, invoked: bool) -> Bar:
     """What the suggestions of a canvas must reach. A person who asks where the grammar is known gets the best that is
     valid, as from a structured edit."""
     return ALL if invoked and canvas.offer else bar

@@ -92,13 +92,20 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     least_keys: Annotated[
         int,
         _about(
-            "the fewest keys that a suggestion saves beyond the word at the cursor; one that ends the line may be"
-            " shorter; what was asked for always may; 0: show however little",
+            "hide suggestions that save fewer keys than this, not counting the word at the cursor, unless they end the"
+            " line or were asked for; 0 shows all",
             ge=0,
             le=80,
         ),
     ] = 4
-    max_tokens: Annotated[int, _about("of a block; a line or a span takes at most 32", ge=1, le=wire.MAX_SLOTS)] = 64
+    max_tokens: Annotated[
+        int,
+        _about(
+            "of a block, and of ghost text at the end of a line of code; other lines and spans take at most 32",
+            ge=1,
+            le=wire.MAX_SLOTS,
+        ),
+    ] = 64
     candidates: Annotated[int, _about("suggestions to choose from, where there are several", ge=1, le=8)] = 3
     context_before: Annotated[
         int,
@@ -121,7 +128,7 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     ] = True
     speculate: Annotated[bool, _about("in idle time, compute what comes after the suggestion that is shown")] = True
     structured: Annotated[
-        bool, _about("in JSON and Markdown, suggest what is valid by construction, and offer structured edits")
+        bool, _about("in JSON and Markdown, suggest only what keeps the document valid, and offer structured edits")
     ] = True
     schemas: Annotated[
         tuple[SchemaFor, ...],

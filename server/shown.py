@@ -47,11 +47,11 @@ class Shown:
 
     def goes_on(self, cursor: int, insert: str) -> bool:
         """Whether a proposal for `cursor` is what is left of this one, or begins with it."""
-        return self.stands(cursor) and insert.startswith(self.insert[len(self.typed.text) :])
+        return self.stands(cursor) and insert.startswith(self.insert[len(self.typed.written) :])
 
     def stands(self, cursor: int) -> bool:
         """Whether what is left of it can be taken at `cursor`."""
-        return not self.over and self.fits and cursor == self.typed.origin + len(self.typed.text)
+        return not self.over and self.fits and cursor == self.typed.origin + len(self.typed.written)
 
     def follow(self, edit: Edit, now: float) -> tuple[Outcome, int] | None:
         """Take an edit into account: what it decided, and about how many code points."""
@@ -59,13 +59,13 @@ class Shown:
             self.moved = True
         if self.over or self.moved:
             return None
-        rest = len(self.insert) - len(self.typed.text)
+        rest = len(self.insert) - len(self.typed.written)
         if not self.fits:
             self.over = True
             return ("rejected", len(self.insert)) if now - self.since >= SEEN_S else None
         self.over = not rest
         size = min(len(edit.text), self.left)  # what was undone and is taken again counts once
-        if len(edit.text) < TAKEN or not size or not self.insert.startswith(self.typed.text):
+        if len(edit.text) < TAKEN or not size or not self.insert.startswith(self.typed.written):
             return None
         self.taken += size
         return ("partly" if rest else "accepted"), size

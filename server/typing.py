@@ -242,7 +242,8 @@ class Typing:
         now = asyncio.get_running_loop().time()
         if proposal.back:
             return proposal  # the popup draws it over what is typed, and its edits are not those of our text
-        cursor.shown = Shown(proposal.id, language, Typed(asked.at), proposal.insert, now)
+        eaten = asked.opened.document.text[asked.at : asked.at + proposal.eat]
+        cursor.shown = Shown(proposal.id, language, Typed(asked.at, closing=eaten), proposal.insert, now)
         if before and before.goes_on(asked.at, proposal.insert):
             cursor.shown.since = before.since
             if (more := len(proposal.insert) - before.left) > 0:

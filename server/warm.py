@@ -15,8 +15,9 @@ from caesura.server.document import Edit
 from caesura.server.lexer import PARTNER
 from caesura.server.offers import Offer
 from caesura.server.privacy import reveals, visible
-from caesura.server.worth import ALL, Bar, best_start, is_prose, likely
+from caesura.server.worth import ALL, Bar, best_start, counts_words, likely
 
+QUOTES = "\"'`"
 LEAST_PART = 8  # code points of a line that are worth showing before all of it is locked
 
 Gate = Callable[[int, int, str], str]
@@ -51,7 +52,7 @@ class Draft:
 
 class Typed:
     """What stands at `origin` that was typed since something was computed for that place. `closing` are the brackets
-    and quotes that its text ended in then, and that what was computed replaces."""
+    and quotes that stood there then; what was computed may replace them."""
 
     def __init__(self, origin: int, text: str = "", closing: str = "") -> None:
         self.origin = origin
@@ -89,17 +90,21 @@ class Typed:
         if not 0 <= size <= len(self.text) or not insert.startswith(before):
             return None
         rest = insert[len(before) :]
-        if not after or (after == self.closing and after not in rest):
+        if not after:
             return Proposal(rest)
-        if not CLOSERS.issuperset(after) or after not in rest:
+        whole = insert if after == self.closing else rest
+        closed = _closed(whole, after) if CLOSERS.issuperset(after) else 0
+        if after != self.closing and closed < len(after):
             return None
-        ends = rest.endswith(after) and _closed_at(rest, after[0]) == len(rest) - len(after)
-        return Proposal(rest.removesuffix(after)) if ends else Proposal(rest, eat=len(after))
+        body = len(rest) - closed
+        ends = rest.endswith(after[:closed]) and not _closed(whole[: len(whole) - closed], after)
+        return Proposal(rest[:body]) if ends else Proposal(rest, eat=closed)
 
     def agrees(self, insert: str) -> bool:
         """Whether this is what one types who wants `insert`, a bracket that the editor closes included."""
         end = self.origin + len(self.text)
-        return any(self.left(insert, cursor) is not None for cursor in (end, end - 1))
+        cursors = {end, end - 1, self.origin + len(self.written)}
+        return any(self.left(insert, cursor) is not None for cursor in cursors)
 
 
 class WarmCanvas:
@@ -124,6 +129,7 @@ class WarmCanvas:
         self.answer: wire.Done | None = None
         self.over = False  # no more events will come
         self.job = ""
+        self.seed = 0
         self.faint = 0.0  # text that is less likely was not followed
         self.steps = 0
         self.context_ms = 0.0  # what it took to cut the context
@@ -162,7 +168,7 @@ class WarmCanvas:
 
     def agrees(self, cursor: int) -> bool:
         """Whether this canvas still answers for `cursor`: nothing was typed, or just what it proposes. Before it says
-        anything, it may: a cancel would take effect no sooner than its first state comes."""
+        anything, it may: what it reads is needed for the next key too, and its first draft comes a pass later."""
         if not self.fills:
             written = self.typed.written
             fits = written.startswith(self.lead) or self.lead.startswith(written)
@@ -172,7 +178,12 @@ class WarmCanvas:
 
     def ready(self, cursor: int, *, part: bool = False, whole: bool = False) -> bool:
         """Whether there is something to show, or nothing to wait for. `part`: locked words will do."""
-        return self.over or any(p.insert for p in self._proposals(cursor, part=part, whole=whole))
+        kept = self.typed.left(self.shown, cursor) if self.shown and not whole else None
+        return (
+            self.over
+            or bool(kept and kept.insert)
+            or any(p.insert for p in self._proposals(cursor, part=part, whole=whole))
+        )
 
     def propose(self, cursor: int, gate: Gate, *, part: bool = False, whole: bool = False) -> Proposal:
         """The best fill that leaves the syntax sound, up to its last locked boundary; else what is sound of the best.
@@ -258,7 +269,7 @@ class WarmCanvas:
             return text if fill.confidence >= self.bar.chance else ""
         size = cursor - self.typed.origin
         given = size - len(self.lead)
-        known = [(end, 1.0 if end <= given else p) for end, p in fill.probabilities if end <= len(text)]
+        known = [(min(end, len(text)), 1.0 if end <= given else p) for end, p in _tokens(fill, text)]
         if self.offer is not None:
             end = likely(known, self.bar.chance)
             return text if end == known[-1][0] else self.offer.part(text, end)
@@ -282,7 +293,7 @@ class WarmCanvas:
         """Whether what is left to insert is long enough: less of it may be left than of the fill."""
         before = self.context.prefix.removesuffix(self.lead)[-1:] + self.typed.text[: cursor - self.typed.origin]
         ends_line = self._ends_line(fill, start)
-        return self.bar.passes(before, found.insert, ends_line=ends_line, prose=is_prose(self.context))
+        return self.bar.passes(before, found.insert, ends_line=ends_line, words=counts_words(self.context))
 
     def _whole(self, insert: str, cursor: int) -> Proposal:
         return Proposal(self.lead + insert, back=max(0, cursor - self.typed.origin))
@@ -349,14 +360,32 @@ def _locked_run(fill: wire.Fill) -> str:
     return fill.text[:end]
 
 
-def _closed_at(text: str, mark: str) -> int:
-    """Where `text` closes, by `mark`, the bracket or string that it begins in; -1 where it does not."""
-    depth = 0
-    for at, character in enumerate(text if mark in PARTNER else ""):
-        depth += (character in PARTNER.values()) - (character in PARTNER)
-        if depth < 0:
-            return at
-    return text.find(mark) if mark not in PARTNER else -1
+def _closed(text: str, closing: str) -> int:
+    """How many of `closing`, the brackets and quotes that `text` begins in, it closes."""
+    closed, depth, quote, at = 0, 0, "", 0
+    while at < len(text) and closed < len(closing):
+        character, inside = text[at], quote or closing[closed]
+        if inside in QUOTES:
+            at += character == "\\"
+            if character == inside:
+                closed, quote = closed + (not quote), ""
+        elif character in QUOTES:
+            quote = character if character in text[at + 1 :] else ""
+        elif character == inside and not depth:
+            closed += 1
+        else:
+            depth += (character in PARTNER.values()) - (character in PARTNER)
+        at += 1
+    return closed
+
+
+def _tokens(fill: wire.Fill, text: str) -> Iterator[tuple[int, float]]:
+    """The tokens of a fill that make `text`, its start; the last one may go on."""
+    begin = 0
+    for end, probability in fill.probabilities:
+        if begin < len(text):
+            yield end, probability
+        begin = end
 
 
 def _common(one: str, other: str) -> int:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from caesura.server.completion import INSIDE, STATEMENT, ends
 from caesura.server.context import Context
-from caesura.server.languages import language
 
 TAB_KEYS = 1  # that taking a suggestion costs
 READING_KEYS = 2  # that reading a wrong one costs
@@ -31,21 +30,21 @@ class Bar:
     def lower(self, other: "Bar") -> "Bar":
         return Bar(min(self.chance, other.chance), min(self.keys, other.keys))
 
-    def passes(self, before: str, insert: str, *, ends_line: bool, prose: bool) -> bool:
+    def passes(self, before: str, insert: str, *, ends_line: bool, words: bool) -> bool:
         """Whether `insert` after the text `before` is long enough. What ends a line may be shorter, but must save a
-        key. In prose the rest of a long word counts: it is all that can be foreseen."""
+        key. In prose, finishing the word at the cursor counts too."""
         if not self.keys:
             return True
-        beyond = keys(insert if prose else insert[_rest_of_word(before, insert) :])
+        beyond = keys(insert if words else insert[_rest_of_word(before, insert) :])
         return beyond >= self.keys or (ends_line and keys(insert) > TAB_KEYS)
 
 
 ALL = Bar()
 
 
-def is_prose(context: Context) -> bool:
-    """Whether the hole is in a language without blocks, as Markdown, or in a comment."""
-    return context.scope == "comment" or not language(context.language).openers
+def counts_words(context: Context) -> bool:
+    """Whether finishing a word is worth a suggestion: in Markdown, plain text and comments."""
+    return context.scope == "comment" or context.language in ("markdown", "plaintext")
 
 
 def keys(text: str) -> int:
@@ -78,12 +77,12 @@ def best_start(
     if not probabilities:
         return text
     before, left = context.prefix.removesuffix(lead) + text[:typed], text[typed:]
-    prose = is_prose(context)
+    words = counts_words(context)
     best, value = "", (False, 0.0 if bar.keys else -math.inf)
     for end, grade, chance in _starts(text, probabilities, context):
         insert = lead + left[: end - typed]
         ends_line = text[end : end + 1] in ("\r", "\n") or (whole and end == len(text))
-        if end <= typed or chance < bar.chance or not bar.passes(before, insert, ends_line=ends_line, prose=prose):
+        if end <= typed or chance < bar.chance or not bar.passes(before, insert, ends_line=ends_line, words=words):
             continue
         found = (grade < INSIDE, worth(keys(insert), chance))
         if found[1] > 0 or not bar.keys:

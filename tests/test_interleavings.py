@@ -78,7 +78,8 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"in_strings": False},
     {"enable": False},
 )
-WIDE, NARROW = {"context_before": 6000, "context_after": 2000}, {"context_before": 12, "context_after": 12}
+WIDE = {"context_before": 6000, "context_after": 2000, "least_keys": 0}
+NARROW = {"context_before": 12, "context_after": 12, "least_keys": 0}
 SURE = (0.99, 0.99, 0.9, 0.99, 0.4, 0.8)
 JOB_S = 10.0  # what a job may take: the deadline that it has unless somebody says another
 RARE = ("close", "replace", "two edits", "error", *SETTINGS)

@@ -156,6 +156,7 @@ async def test_what_is_kept_of_many_files_is_bounded_and_the_newest_are_still_sh
 ) -> None:
     room = 40 * len(SHAPES) * outline.COST
     monkeypatch.setattr(outline._kept, "_room", room)
+    outline._kept.clear()
     (tmp_path / "shapes.py").write_text(SHAPES)
     project = Project(tmp_path)
     for number in range(60):
