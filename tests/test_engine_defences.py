@@ -923,7 +923,7 @@ DEFENCES = [
                 "a request has its deadline",
                 cut(Typing, "_ready", ("None if part else asked.late", "None")),
                 "what can be shown at the deadline is",
-                6,
+                5,
             ),
         )
     ),

@@ -78,8 +78,8 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"in_strings": False},
     {"enable": False},
 )
-WIDE = {"context_before": 6000, "context_after": 2000, "least_keys": 0}
-NARROW = {"context_before": 12, "context_after": 12, "least_keys": 0}
+WIDE = {"context_before": 6000, "context_after": 2000, "least_keys": 0, "min_confidence": 0.25}
+NARROW = {"context_before": 12, "context_after": 12, "least_keys": 0, "min_confidence": 0.25}
 SURE = (0.99, 0.99, 0.9, 0.99, 0.4, 0.8)
 JOB_S = 10.0  # what a job may take: the deadline that it has unless somebody says another
 RARE = ("close", "replace", "two edits", "error", *SETTINGS)
@@ -221,7 +221,7 @@ class Interleavings(RuleBasedStateMachine):
     # Steps
 
     @initialize(window=st.sampled_from((WIDE, WIDE, NARROW)))
-    def begin(self, window: dict[str, int]) -> None:
+    def begin(self, window: dict[str, Any]) -> None:
         self.window = window
         self.options = Options(**window)
         self._run(self._open(), 12)
@@ -367,7 +367,7 @@ class Interleavings(RuleBasedStateMachine):
 
     async def _set(self, chosen: Any) -> None:
         """As app.App does it."""
-        self.options = Options(**self.window, **chosen)
+        self.options = Options(**{**self.window, **chosen})
         for ghost in self.ghosts.values():
             ghost.idle = False
         if not self.options.enable:
