@@ -6,45 +6,54 @@ Each is a function from a results file to an SVG; `make plots` after every new m
 """
 
 import argparse
+import itertools
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from infilling.report import over_groups  # isort: skip  (beside this script)
-from infilling.report import rows as compared  # isort: skip
-from latency import HERE, Report  # isort: skip
-from svg import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Mark, Row, Scale, circle, document, frame  # isort: skip
-from svg import line, linear, logarithmic, path, rows, text, ticks  # isort: skip
+from pygments.lexers import get_lexer_for_filename
+from pygments.token import Comment, Keyword, Name, Number, Operator, String, Token
+
+from latency import HERE, Report  # isort: skip  (next to this script)
+from svg import CODE, LEFT, RIGHT, TOP, WIDTH, Mark, Row, Run, Scale, circle, document, frame  # isort: skip
+from svg import line, linear, listing, listing_size, logarithmic, path, rows, text, ticks  # isort: skip
 
 PICTURES = HERE.parent / "docs" / "pictures"
-OURS = ("canvas", "left-to-right", "verify")
+GROUPS = {
+    "single-line": "HumanEval, a line",
+    "multi-line": "HumanEval, several lines",
+    "random-span": "HumanEval, random span",
+    "santa-python": "SantaCoder, Python line",
+    "santa-js": "SantaCoder, JavaScript line",
+    "python-line": "held-out Python, a line",
+    "python-block": "held-out Python, a block",
+    "python-span": "held-out Python, inside a line",
+    "js-line": "held-out JavaScript, a line",
+    "json-value": "held-out JSON, a value",
+    "json-key": "held-out JSON, a key",
+    "markdown-row": "held-out Markdown, a row",
+    "markdown-item": "held-out Markdown, an item",
+}
+SIDES = {  # row: look and name; the last is drawn on top
+    "smollm2-q4": ("peer pale", "SmolLM2"),
+    "qwen": ("peer", "Qwen2.5-Coder"),
+    "verify:small": ("ours pale", "small"),
+    "verify:coder": ("ours", "coder"),
+}
 
 
 def quality(report: Report) -> str:
-    """Median milliseconds on a log scale, exact matches in per cent, each the mean over the groups. Rows that need no
-    model have no milliseconds: they are lines."""
-    height = 380
-    found = [(row, over_groups(report, row, "ms p50"), over_groups(report, row, "exact %")) for row in compared(report)]
-    points = [(row, ms, exact) for row, ms, exact in found if ms and exact is not None]
-    assert points, "a row that computes is measured in every group"
-    floors = [(row, exact) for row, ms, exact in found if not ms and exact]
-    low, high = min(ms for _, ms, _ in points) / 1.5, max(ms for _, ms, _ in points) * 1.8
-    top = 10 * math.ceil(max(exact for _, _, exact in points) / 10 + 0.1)
-    x, y = logarithmic(low, high, LEFT, WIDTH - RIGHT), linear(0, top, height - BOTTOM, TOP)
-    parts = [line(LEFT, y(0), WIDTH - RIGHT, y(0), "axis"), line(LEFT, TOP, LEFT, y(0), "axis")]
-    for exact in range(0, top + 1, 10):
-        parts += [line(LEFT, y(exact), WIDTH - RIGHT, y(exact), "grid"), text(LEFT - 8, y(exact) + 4, exact, "end")]
-    parts += [text(x(ms), y(0) + 18, f"{ms:,g}", "middle") for ms in ticks(low, high)]
-    for row, exact in floors:
-        parts += [line(LEFT, y(exact), WIDTH - RIGHT, y(exact), "axis"), text(WIDTH - RIGHT, y(exact) - 5, row, "end")]
-    for row, ms, exact in points:
-        parts += [circle(x(ms), y(exact), "ours" if row in OURS else "peer"), text(x(ms), y(exact) - 10, row, "middle")]
-    said = f"median ms of a fill, log scale, cold context; means of {len(report['groups'])} groups"
-    parts.append(text((LEFT + WIDTH - RIGHT) / 2, height - 12, said, "middle"))
-    parts.append(text(LEFT + 8, TOP - 8, "exact matches, %", "start"))
-    return document(height, parts)
+    """Exact matches in per cent by kind of gap, ours next to the bases of our models in llama.cpp, where measured."""
+    lines = []
+    for group, found in report["groups"].items():
+        marks = [
+            Mark(100 * found["rows"][row]["exact"], look) for row, (look, _) in SIDES.items() if row in found["rows"]
+        ]
+        lines.append(Row(GROUPS.get(group, group), marks))
+    cases = sorted({group["n"] for group in report["groups"].values()})
+    said = f"exact fills, %; {cases[0]} to {cases[-1]} gaps a kind; blue: llama.cpp"
+    return rows(lines, [*reversed(SIDES.values())], said, most=70)
 
 
 def steps(report: Report) -> str:
@@ -168,7 +177,78 @@ def flame(report: Report) -> str:
     return document(height + 30, parts, BROAD)
 
 
+MARKER = "<FILL>"
+LOOKS = {  # of a token; what is nearest counts
+    Keyword: "keyword",
+    Operator.Word: "keyword",
+    Name.Class: "name",
+    Name.Decorator: "name",
+    Name.Function: "name",
+    Name.Builtin: "builtin",
+    Keyword.Constant: "builtin",
+    Number: "number",
+    String: "string",
+    Comment: "comment",
+    Token: "",
+}
+
+
+def holes(report: Report) -> str:
+    """A file with its markers, and the same file filled, each fill with the word and the probability of the command."""
+    before, after = _filled(report)
+    columns = [max(sum(len(run.text) for run in code) for code in side) for side in (before, after)]
+    width, height = listing_size(columns[0], len(before))
+    name, gap = report["file"], 16
+    parts = [
+        f"<style>{CODE}</style>",
+        *listing(1, 1, columns[0], f"{name}, before", before),
+        *listing(width + gap, 1, columns[1], f"after: caesura holes {name} --write", after),
+    ]
+    return document(height + 2, parts, width + gap + listing_size(columns[1], len(after))[0] + 1)
+
+
+def _filled(report: Report) -> tuple[list[list[Run]], list[list[Run]]]:
+    """The lines of both listings. Colours are those of the filled text, which parses."""
+    pieces, holes = report["text"].split(MARKER), [*report["holes"], {"text": ""}]
+    looks = iter(_looks(report["file"], "".join(p + hole["text"] for p, hole in zip(pieces, holes, strict=True))))
+    before: list[Run] = []
+    after: list[Run] = []
+    said = ""
+    for piece, hole in zip(pieces, holes, strict=True):
+        around = [Run(letter, next(looks)) for letter in piece]
+        end = piece.find("\n")
+        before += around
+        after += [*around[:end], Run(said, "comment"), *around[end:]] if said else around
+        if "word" in hole:
+            before.append(Run(MARKER, "gap", "gap-ground"))
+            after += [Run(letter, next(looks), "fill-ground") for letter in hole["text"]]
+            said = f"  {hole['word']} {hole['confidence']:.2f}"
+    return _lines(before), _lines(after)
+
+
+def _looks(file: str, text: str) -> Iterator[str]:
+    """The look of each letter."""
+    for token, piece in get_lexer_for_filename(file, stripnl=False).get_tokens(text):
+        look = LOOKS[next(kind for kind in reversed(token.split()) if kind in LOOKS)]
+        yield from itertools.repeat(look, len(piece))
+
+
+def _lines(runs: Sequence[Run]) -> list[list[Run]]:
+    """Runs that look alike are one; a line ends at each line break."""
+    lines: list[list[Run]] = [[]]
+    for run in runs:
+        last = lines[-1][-1] if lines[-1] else None
+        if run.text == "\n":
+            lines.append([])
+        elif last and last[1:] == run[1:]:
+            lines[-1][-1] = run._replace(text=last.text + run.text)
+        else:
+            lines[-1].append(run)
+    return lines[:-1]
+
+
 DRAWN: dict[str, Callable[[Report], str]] = {
+    "holes": holes,
     "quality": quality,
     "steps": steps,
     "latency": latency,

@@ -82,7 +82,7 @@ def _keep(path: Path, cases: Sequence[Case], completions: Sequence[Completion], 
 def document(report: Report, docs: Path) -> None:
     """The table and the picture between their marks; plots.py draws the picture."""
     page = docs / "models.md"
-    made = f"{markdown(report)}\n![Exact matches against milliseconds](pictures/quality.svg)\n"
+    made = f"{markdown(report)}\n![Exact matches by kind of gap, ours and llama.cpp](pictures/quality.svg)\n"
     text, found = TABLE.subn(lambda marks: marks[1] + made, page.read_text("utf-8"))
     assert found == 1, "docs/models.md has a place for the table"
     page.write_text(text, encoding="utf-8")

@@ -19,6 +19,24 @@ STYLE = (
     "@media(prefers-color-scheme:dark){text{fill:#ccc}.within{fill:#222}.frame{stroke:#0d1117}.grid{stroke:#444}}"
 )
 
+CODE = (  # of a listing: on a ground of its own, so that it is readable wherever it is shown
+    ".code{font:13px ui-monospace,monospace;fill:#1f2328}.ground{fill:#f6f8fa;stroke:#d1d9e0}"
+    ".keyword{fill:#cf222e}.name{fill:#8250df}.number,.builtin{fill:#0550ae}.string{fill:#0a3069}.comment{fill:#59636e}"
+    ".gap{fill:#c2410c}.gap-ground{fill:#ffe8d6}.fill-ground{fill:#c9f2d3}"
+    "@media(prefers-color-scheme:dark){.code{fill:#e6edf3}.ground{fill:#161b22;stroke:#3d444d}"
+    ".keyword{fill:#ff7b72}.name{fill:#d2a8ff}.number,.builtin{fill:#79c0ff}.string{fill:#a5d6ff}.comment{fill:#9198a1}"
+    ".gap{fill:#ffa657}.gap-ground{fill:#4a2c14}.fill-ground{fill:#1d4d2b}}"
+)
+ADVANCE, LEADING = 7.8, 19  # pixels of a letter and of a line of a listing
+
+
+class Run(NamedTuple):
+    """A piece of a line of code. `look` is the class of its letters, `ground` that of the box under it, if any."""
+
+    text: str
+    look: str = ""
+    ground: str = ""
+
 
 class Mark(NamedTuple):
     """A point of a series. `look` is its class: ours, peer or other, and pale."""
@@ -49,18 +67,21 @@ def ticks(low: float, high: float, of: Sequence[int] = TICKS) -> Iterator[float]
         yield from (tick * 10**power for tick in of if low <= tick * 10**power <= high)
 
 
-def rows(lines: Sequence[Row], legend: Sequence[tuple[str, str]], said: str) -> str:
-    """Marks on one logarithmic axis, a line a row; `legend` has looks and names, `said` is below the axis."""
-    values = [mark.value for row in lines for mark in row.marks]
-    low, high = min(values) / 1.3, max(values) * 1.3
+def rows(lines: Sequence[Row], legend: Sequence[tuple[str, str]], said: str, most: int = 0) -> str:
+    """Marks on one axis, a line a row; `legend` has looks and names, `said` is below the axis. The axis is linear from
+    0 to `most` where that is given, otherwise logarithmic."""
     top, step = 44, 26
     bottom = top + step * len(lines)
     left, right = (24 + LETTER * max(map(len, words)) for words in ([r.name for r in lines], [r.said for r in lines]))
     end = WIDE - right
-    x = logarithmic(low, high, left, end)
+    if most:
+        x, marked = linear(0, most, left, end), [*range(0, most + 1, 10)]
+    else:
+        values = [mark.value for row in lines for mark in row.marks]
+        low, high = min(values) / 1.3, max(values) * 1.3
+        x, marked = logarithmic(low, high, left, end), [*ticks(low, high, TICKS if high / low < 100 else (1,))]
     parts = list(_legend(legend, left))
-    few = TICKS if high / low < 100 else (1,)
-    for tick in ticks(low, high, few):
+    for tick in marked:
         parts += [line(x(tick), top - 8, x(tick), bottom, "grid"), text(x(tick), bottom + 16, f"{tick:,g}", "middle")]
     for number, row in enumerate(lines):
         y = top + step * (number + 0.5)
@@ -101,6 +122,31 @@ def frame(x: float, y: float, width: float, height: float, name: str, told: str,
     box = f'<rect class="{look}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"/>'
     within = f'<text class="within" x="{x + 3:.1f}" y="{y + height - 4:.1f}">{escape(said)}</text>' if said else ""
     return f"<g><title>{escape(told)}</title>{box}{within}</g>"
+
+
+def listing(x: float, y: float, columns: int, title: str, code: Sequence[Sequence[Run]]) -> Iterator[str]:
+    """Lines of code in a box of `columns` letters. Every run is as long as its letters are many, whatever the font."""
+    width, height = listing_size(columns, len(code))
+    letters = []  # they are drawn after all grounds, which would cut off what is next to them
+    yield f'<rect class="ground" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="6"/>'
+    for number, runs in enumerate([[Run(title, "comment")], [], *code]):
+        at, base = x + 2 * ADVANCE, y + LEADING * (number + 1.5)
+        for run in runs:
+            long, said = ADVANCE * len(run.text), run.text.strip()
+            if run.ground:
+                box = f'x="{at - 2:.1f}" y="{base - 14:.1f}" width="{long + 4:.1f}" height="{LEADING - 1}" rx="3"'
+                yield f'<rect class="{run.ground}" {box}/>'
+            if said:
+                start = at + ADVANCE * (len(run.text) - len(run.text.lstrip()))
+                place = f'x="{start:.1f}" y="{base:.1f}" textLength="{ADVANCE * len(said):.1f}"'
+                letters.append(f'<text class="{f"code {run.look}".strip()}" {place}>{escape(said)}</text>')
+            at += long
+    yield from letters
+
+
+def listing_size(columns: int, lines: int) -> tuple[float, float]:
+    """Width and height of a listing's box, in pixels."""
+    return ADVANCE * (columns + 4), LEADING * (lines + 3.5)
 
 
 def circle(x: float, y: float, look: str) -> str:
