@@ -117,11 +117,16 @@ class Editing:
         return self.vim.wait(lambda: self.vim.lua("return told"), "the engine")  # type: ignore[no-any-return]
 
     def asked(self, prefix: str) -> None:
-        """Wait until the engine has a job for what ends so."""
+        """Wait until the engine has a job for what ends so. One for fewer keys says nothing, and gives way to it."""
 
         def newest() -> bool:
-            jobs = self.engine()["jobs"]
-            return bool(jobs) and jobs[-1]["prefix"].endswith(prefix)
+            known = self.engine()
+            jobs = known["jobs"]
+            if not jobs or jobs[-1]["prefix"].endswith(prefix):
+                return bool(jobs)
+            if jobs[-1]["id"] not in known["cancelled"]:
+                self.engine(choices=[[""]], done=True)
+            return False
 
         self.vim.wait(newest, f"a job behind {prefix!r}")
 
