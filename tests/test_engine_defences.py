@@ -879,7 +879,8 @@ DEFENCES = [
         test_canary.test_a_model_that_says_something_else_than_it_said_is_refused,
         NOT_RAISED,
     ),
-    # Edits, requests and the engine in any order. The seed is one that finds it soon; which orders it draws depends on the modules that are loaded.
+    # Edits, requests and the engine in any order. The seed is one that finds it soon; which orders it draws depends
+    # on the modules that are loaded.
     *(
         Defence(
             f"in any order, {name}",
