@@ -506,7 +506,7 @@ def test_ctrl_enter_elsewhere_applies_nothing(real: Code) -> None:
     real.type("boxes")
     real.press("Control+Enter")
     time.sleep(1)
-    assert "by construction" in real.title
+    assert "guessed values" in real.title
     real.command("View: Toggle Primary Side Bar Visibility")
     real.page.mouse.click(250, 300)
     real.press("Escape")
@@ -533,8 +533,8 @@ def proposed(code: Code, file: str) -> str:
         code.press("Control+k", "j")
         code.page.get_by_text("Add an element like its siblings", exact=True).wait_for(state="visible")
         code.press("Enter")
-        wait(lambda: "by construction" in code.title or code.notifications, "the comparison")
-        if "by construction" in code.title:
+        wait(lambda: "guessed values" in code.title or code.notifications, "the comparison")
+        if "guessed values" in code.title:
             time.sleep(1)  # the differences are computed
             return file
         code.command("Notifications: Clear All Notifications")
