@@ -10,7 +10,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import date
+from datetime import date, datetime
 from importlib import metadata
 
 import msgspec
@@ -63,7 +63,8 @@ ANSWERS: dict[str, str] = {  # as trace.Answer calls them
 
 
 class Check(msgspec.Struct, frozen=True):
-    """`next` is what to do about it, empty where nothing is wrong. `slow`: nothing is, but the time that it took."""
+    """`next` is what to do about it, empty where nothing is wrong. `slow`: nothing is, but a time of
+    now, so that the load of now may explain it."""
 
     name: str
     ok: bool
@@ -92,11 +93,11 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _busy() -> str:
-    """Why a time says nothing of the installation; empty where it does."""
+    """Why a time of now says nothing of the installation; empty where it does."""
     load, cores = (os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0), os.cpu_count() or 1
     if load <= cores:
         return ""
-    return f"slow, and not judged: other programs keep this machine busy (load {load:.1f} on {cores} cores)"
+    return f"slow, and not judged: the load was {load:.1f} on {cores} cores when this began"
 
 
 def _excused(check: Check, why: str) -> Check:
@@ -241,9 +242,14 @@ def _speed(status: wire.Status, model: str) -> Check:
     times = {stage: (p50, status.p95_ms.get(stage, p50)) for stage, p50 in status.p50_ms.items()}
     few = status.done < ENOUGH
     slow = times.get("total", (0.0, 0.0))[not few] > SLOW_MS
-    found = f"{_times(times)}, of {status.done} fills"
+    found = f"{_times(times)}, of {status.done} fills since {_date(time.time() - status.uptime_s)}"
     found += f"; the slowest are not judged where there are fewer than {ENOUGH}" if few else ""
-    return Check("speed of fills", not slow, found, _faster(model) if slow else "", slow)
+    return Check("speed of fills", not slow, found, _faster(model) if slow else "", slow and status.done == 1)
+
+
+def _date(seconds: float) -> str:
+    """Of Unix time, in the user's zone."""
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
 
 
 def _times(stages: Mapping[str, tuple[float, float]]) -> str:
@@ -292,11 +298,11 @@ def _answers(past: Sequence[trace.Past]) -> Iterator[Check]:
     requests = [request for one in past for request in one.requests]
     kinds = trace.by_answer(requests).items()
     told = ", ".join(f"{count} {ANSWERS.get(kind, kind)} {p50:.0f}/{p95:.0f}" for kind, (count, p50, p95) in kinds)
-    found = f"{told} {HALF}"
+    found = f"{told} {HALF}, since {_date(past[0].at)}"
     waits = [request.ms.get("wait", 0.0) for one in past if len(one.requests) >= ENOUGH for request in one.requests]
     late = bool(waits) and trace.percentiles(waits)[1] > LATE_MS
     found += "" if waits else f"; not judged: no session has {ENOUGH} answers yet"
-    yield Check("speed of answers", not late, found, LATE if late else "", late)
+    yield Check("speed of answers", not late, found, LATE if late else "")
     yield Check("stages of answers", True, _times(trace.by_stage(requests)))
 
 
