@@ -28,7 +28,7 @@ from caesura.server.context import (
     opens_block,
 )
 from caesura.server.cursor import Cursor
-from caesura.server.engine import EngineError, job_id
+from caesura.server.engine import EngineError, EngineUnavailable, job_id
 from caesura.server.languages import Language
 from caesura.server.offers import Offer
 from caesura.server.options import MODES, Options
@@ -299,18 +299,25 @@ class Canvases:
             async with aclosing(self._engine.infill(job)) as events:
                 async for event in events:
                     canvas.hear(event)
-                    drifted = cursor.canvas is canvas and not canvas.replaces and not canvas.agrees(cursor.at)
-                    if drifted and cursor.restart:
-                        cursor.restart()  # it says something else than was typed, or nothing beyond it
+                    if not canvas.agrees(cursor.at):
+                        self._restart(cursor, canvas)  # it says something else than was typed, or nothing beyond it
                     cursor.wake()
             self._trouble = ""
             if canvas is cursor.ahead and not canvas.speculative:
                 self._adopt(cursor, opened)
         except EngineError as error:
             self._report(str(error))
+            waited = isinstance(error, EngineUnavailable)  # as long as a request may
+            if canvas.typed.written and not canvas.shown and not waited:
+                self._restart(cursor, canvas)  # no job has begun for the newest keys, nor does the editor show anything
         finally:
             canvas.over = True
             cursor.wake()
+
+    def _restart(self, cursor: Cursor, canvas: WarmCanvas) -> None:
+        """Begin a new canvas in the place of this one, if that is the one at a cursor that we know."""
+        if cursor.canvas is canvas and not canvas.replaces and cursor.restart:
+            cursor.restart()
 
     def gate(self, opened: Open, canvas: WarmCanvas) -> Gate:
         """What of a text is sound in the document as it is now."""

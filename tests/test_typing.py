@@ -11,7 +11,7 @@ from caesura.schemas import Schema
 from caesura.server import typing
 from caesura.server.canvases import Selected
 from caesura.server.context import Budget, Context
-from caesura.server.engine import EngineUnavailable
+from caesura.server.engine import EngineFailed, EngineUnavailable
 from caesura.server.options import Options
 from caesura.server.restraint import Restraint
 from caesura.server.trace import Request
@@ -425,6 +425,18 @@ async def test_a_job_that_has_said_nothing_yet_goes_on_until_it_says_something_e
     await editor.engine.say(draft, locked=0)
     assert [job.prefix for job in editor.engine.jobs] == jobs
     assert list(editor.engine.live) == [editor.engine.jobs[-1].job]
+
+
+async def test_a_job_that_outlives_its_key_and_is_lost_is_begun_once_more() -> None:
+    editor = Editor("x =|")
+    await editor.type(" ")
+    await editor.type("y")
+    request = await editor.ask()
+    for _ in range(2):
+        assert not request.done()
+        await editor.engine.tell(EngineFailed("engine_lost"))
+    assert [job.prefix for job in editor.engine.jobs] == ["x = ", "x = y"]
+    assert (await proposed(request)).insert == ""
 
 
 async def test_many_edits_at_once_begin_nothing() -> None:
