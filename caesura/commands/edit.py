@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from caesura import wire
 from caesura.commands import CommandFailed
 from caesura.commands.asking import print_json, report, shared
-from caesura.commands.certainty import Filled, filled, kept, remarks, withheld
+from caesura.commands.certainty import Filled, filled, kept, least, remarks, withheld
 from caesura.commands.source import Source
 from caesura.server.document import Document
 from caesura.server.engine import Engine
@@ -46,18 +46,20 @@ def edit(options: argparse.Namespace) -> None:
     [(start, end, text)] = result.edits
     found = _filled(offer, text, done)
     shown = kept(found, options)
-    if options.write and shown.text:
+    unsure = found.chance < least(options)  # the text says nothing: an edit may delete
+    if options.write and not unsure:
         source.write(result.edits)
     if options.json:
         what = {"offer": offer.title, "start": start, "end": end, "level": result.level, "note": result.note}
         print_json({"text": shown.text, **what, **report([shown], done, model)})
-    if not shown.text:
+    if unsure:
         raise withheld(f"The edit is {found}", options)
     if options.json:
         return
     if not options.write:
         print(text)
-    told = f"{_guaranteed(offer, result.level)} Its values are the model's guess: {found}{remarks([found], done)}."
+    guess = "Its values are the model's guess" if text else "It deletes what stands there, which is the model's guess"
+    told = f"{_guaranteed(offer, result.level)} {guess}: {found}{remarks([found], done)}."
     print(" ".join(["caesura:", told, result.note]).strip(), file=sys.stderr)
 
 
