@@ -257,8 +257,8 @@ def _expected(value: tree_sitter.Node, was: str, language: str) -> tuple[str, st
     siblings = _siblings(value)
     kinds = {_kind(node) for node in siblings} - {"null"}
     kind = _agreed(kinds) or (was if was != "null" else "")
-    if kind in _LISTS and siblings:
-        return kind, _list(siblings, language)
+    if kind in _LISTS and (lists := [node for node in map(_inner, siblings) if node.type in _LISTS]):
+        return kind, _list(lists, language)
     if kind == "inline_table" and (table := _table(siblings)):
         return kind, table
     return kind, _scalar(kind, language, within)
@@ -281,12 +281,11 @@ def _agreed(kinds: set[str]) -> str:
 
 def _list(lists: Sequence[tree_sitter.Node], language: str) -> str:
     """A list on one line, of elements like those of the siblings and with their blanks at the brackets."""
-    inner = [node for node in (_inner(value) for value in lists) if node.type in _LISTS]
-    elements = [node for parent in inner for node in parent.named_children if node.type != "comment"]
+    elements = [node for parent in lists for node in parent.named_children if node.type != "comment"]
     kind = _agreed({_kind(node) for node in elements})
     if kind in ("", "null", "inline_table", *_LISTS):
         kind = "double"
-    pad = " " if (inner[0].text or b"")[1:2] == b" " else ""
+    pad = " " if (lists[0].text or b"")[1:2] == b" " else ""
     if kind == "plain":
         guard, element = rf"(?!.*[\[ ](?:{_TAKEN})[,\] ])", _plain(_BRACKETS)
     else:

@@ -61,6 +61,7 @@ def takes(source: str, language: str, good: list[str], bad: list[str]) -> None:
         ("a:\n- 1\n- ¦\n", ["2"], ["x", "- 2"]),
         ("a: [x, ¦]\n", ["w"], ["y", "w, z", "w]", "1", "a: b", "a:b"]),
         ("a:\n  t: [x, y]\nb:\n  t: ¦\n", ["[]", "[z]", "[z, w]"], ["z", "[1]", "[z,w]", "[z", "[true]"]),
+        ("a: 1\nb: ¦[x]¦\nc: 'y'\n", ["3", "true"], ["- a"]),
         ("a: 2024-02-29\nb: 2025-01-01\nc: ¦\n", ["2026-12-31"], ["2026-02-30", "today"]),
     ],
 )  # fmt: skip
