@@ -3,14 +3,13 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import tree_sitter
 
 from caesura.server import repair
-from caesura.server.context import indent_of, line_after, opens_block
 from caesura.server.edits import JSON
-from caesura.server.languages import Language, language
+from caesura.server.languages import language
 from caesura.server.privacy import reveals
 
 MARKER = "<FILL>"
@@ -113,11 +112,15 @@ class Task:
         """Whether it leaves the syntax next to it as it is, ends in no header without a body, and in JSON writes no key
         that its object has already; with something harmless in the holes that it leaves empty."""
         texts = dict.fromkeys(tuple(text or harmless for text in candidate) for harmless in HARMLESS)
-        whole = (self.put(each) for each in texts if self.faults(each).nodes <= self.least_broken)
-        return any(
-            not repeats_key(text, spans, self.language) and not lacks_body(text, spans, self.language)
-            for text, spans in whole
-        )
+        return any(map(self._fits, texts))
+
+    def _fits(self, candidate: Candidate) -> bool:
+        text, spans = self.put(candidate)
+        tree = self.parsed(text)
+        if tree and repair.faults(tree).nodes > self.least_broken:
+            return False
+        bare = tree and any(repair.lacks_body(tree, text, end) for _, end in spans)
+        return not bare and not repeats_key(text, spans, self.language)
 
     def usable(self, candidate: Candidate) -> bool:
         """Whether it proposes something; of a repair, whether the text parses better with it."""
@@ -200,25 +203,6 @@ def repeats_key(text: str, spans: Sequence[Span], language: str) -> bool:
     from caesura.server import json_text  # which `caesura lsp` does not need at its start
 
     return json_text.repeats_key(text, spans)
-
-
-def lacks_body(text: str, spans: Sequence[Span], language_id: str) -> bool:
-    """Whether one of the spans ends its line and the last code up to there announces a block that does not follow. Only
-    of languages like Python, whose grammars take no offence at that."""
-    row = language(language_id)
-    if not (row.offside and row.headers):
-        return False
-    for _, end in spans:
-        above, below = text[:end].split("\n")[::-1], text[end:].split("\n")[1:]
-        header, following = (next(filter(partial(_is_code, row), lines), "") for lines in (above, below))
-        deeper = len(indent_of(following)) > len(indent_of(header))
-        if opens_block(header, row) and not deeper and not line_after(text, end).strip():
-            return True
-    return False
-
-
-def _is_code(row: Language, line: str) -> bool:
-    return bool(line.strip()) and not (row.comment and line.lstrip().startswith(row.comment))
 
 
 def markers(text: str, spans: Sequence[Span], language_id: str, marker: str = MARKER) -> list[Span]:

@@ -59,6 +59,19 @@ def is_broken(tree: tree_sitter.Tree, text: str, start: int, end: int) -> bool:
     return bool(_touching(tree, text, *_lines(text, start, end)))
 
 
+def lacks_body(tree: tree_sitter.Tree, text: str, end: int) -> bool:
+    """Whether the last code before `end` is a header whose block has nothing in it. Python's grammar does not call that
+    broken."""
+    source = text[:end].encode().rstrip()
+    while source:
+        last = tree.root_node.descendant_for_byte_range(len(source) - 1, len(source))
+        if last is None or not last.is_extra:
+            around = last.parent.children if last and last.parent and last.type == ":" else []
+            return any(node.type == "block" and not node.child_count for node in around)
+        source = source[: last.start_byte].rstrip()  # a comment
+    return False
+
+
 def regions(tree: tree_sitter.Tree, text: str, start: int, end: int) -> list[tuple[int, int]]:
     """Spans to try around the code points `start:end`, the smallest first: the end of their last line, where something
     may be missing; the broken nodes on their lines, and what these lie in; the lines. Empty where nothing is broken."""

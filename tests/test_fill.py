@@ -210,6 +210,8 @@ async def test_of_several_candidates_one_that_breaks_nothing_is_taken() -> None:
     assert [job.seed for job in engine.jobs] == [0, 1]
     page, (fill, _) = document("if a:\n    <FILL>\nb = 2\n"), fills([["if b:"], ["# b"], ["b = 1"]])
     assert apply(page, await result(fill.holes(page))) == "if a:\n    b = 1\nb = 2\n"
+    page, (fill, _) = document('def f():\n    """<FILL>\n    """\n'), fills([["if a:"], ["no"]])  # a text, not a header
+    assert apply(page, await result(fill.holes(page))) == 'def f():\n    """if a:\n    """\n'
     page, (fill, _) = document('{"a": 1, <FILL>: 2}\n', "json"), fills([['"a"'], ['"b"']])
     assert apply(page, await result(fill.holes(page))) == '{"a": 1, "b": 2}\n'
 
