@@ -15,7 +15,7 @@ from caesura.server.document import Edit
 from caesura.server.lexer import PARTNER
 from caesura.server.offers import Offer
 from caesura.server.privacy import reveals, visible
-from caesura.server.worth import ALL, Bar, best_start, counts_words, likely
+from caesura.server.worth import ALL, Bar, best_start, counts_words, ends_line, likely
 
 QUOTES = "\"'`"
 LEAST_PART = 8  # code points of a line that are worth showing before all of it is locked
@@ -285,15 +285,13 @@ class WarmCanvas:
 
     def _ends_line(self, fill: wire.Fill, start: str) -> bool:
         """Whether a line ends after this start of a fill."""
-        if fill.text[len(start) : len(start) + 1] in ("\r", "\n"):
-            return True
-        return start == fill.text and self.answer is not None and self.context.kind != "span"
+        return ends_line(fill.text, len(start), whole=self.answer is not None and self.context.kind != "span")
 
     def _passes(self, found: Proposal, cursor: int, fill: wire.Fill, start: str) -> bool:
         """Whether what is left to insert is long enough: less of it may be left than of the fill."""
         before = self.context.prefix.removesuffix(self.lead)[-1:] + self.typed.text[: cursor - self.typed.origin]
-        ends_line = self._ends_line(fill, start)
-        return self.bar.passes(before, found.insert, ends_line=ends_line, words=counts_words(self.context))
+        ends, words = self._ends_line(fill, start), counts_words(self.context)
+        return self.bar.passes(before, found.insert, ends_line=ends, words=words)
 
     def _whole(self, insert: str, cursor: int) -> Proposal:
         return Proposal(self.lead + insert, back=max(0, cursor - self.typed.origin))

@@ -81,13 +81,18 @@ def best_start(
     best, value = "", (False, 0.0 if bar.keys else -math.inf)
     for end, grade, chance in _starts(text, probabilities, context):
         insert = lead + left[: end - typed]
-        ends_line = text[end : end + 1] in ("\r", "\n") or (whole and end == len(text))
-        if end <= typed or chance < bar.chance or not bar.passes(before, insert, ends_line=ends_line, words=words):
+        passes = bar.passes(before, insert, ends_line=ends_line(text, end, whole=whole), words=words)
+        if end <= typed or chance < bar.chance or not passes:
             continue
         found = (grade < INSIDE, worth(keys(insert), chance))
         if found[1] > 0 or not bar.keys:
             best, value = max((best, value), (text[:end], found), key=lambda pair: pair[1])
     return best
+
+
+def ends_line(text: str, end: int, *, whole: bool) -> bool:
+    """Whether a line ends after `text[:end]`; `whole`: also after all of `text`."""
+    return text[end : end + 1] in ("\r", "\n") or (whole and end == len(text))
 
 
 def likely(probabilities: Sequence[tuple[int, float]], chance: float) -> int:
