@@ -9,7 +9,7 @@ from collections.abc import Callable
 from caesura import wire
 from caesura.server.document import Edit
 from caesura.server.shown import Shown
-from caesura.server.warm import WarmCanvas
+from caesura.server.warm import Gate, WarmCanvas
 
 RESTING = 3  # finished canvases that the cursor has left and may come back to
 
@@ -28,6 +28,7 @@ class Cursor:
         self.anchor = 0  # the line for which they were chosen
         self.generation = -1  # of what lies around, when they were
         self.shown: Shown | None = None
+        self.gate: tuple[tuple[WarmCanvas, str], Gate] | None = None  # the last one, of a canvas in a text
         self.ticket = 0  # of the newest request
         self.readings = 0  # how many had begun, of all documents, when the engine last had the context of the canvas
         self.changed = asyncio.Event()  # replaced whenever it is set
@@ -80,6 +81,6 @@ class Cursor:
         """Nothing that was computed for this document holds."""
         if self.canvas is not None:
             self.canvas.stop()
-        self.canvas = None
+        self.canvas = self.gate = None
         self.run_ahead(None)
         self.resting.clear()

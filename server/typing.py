@@ -203,7 +203,7 @@ class Typing:
 
     def _draft(self, asked: _Asked, canvas: WarmCanvas) -> Draft:
         """A state for a streaming editor, which shows at once as much of it as is ready."""
-        draft = canvas.draft(asked.at, self._canvases.gate(asked.opened, canvas))
+        draft = canvas.draft(asked.at, self._canvases.gate(asked.cursor, asked.opened, canvas))
         part = asyncio.get_running_loop().time() >= asked.late
         if not canvas.ready(asked.at, part=part):
             return draft
@@ -220,7 +220,7 @@ class Typing:
 
     def _choose(self, asked: _Asked, canvas: WarmCanvas) -> Proposal:
         began = perf_counter()
-        gate = self._canvases.gate(asked.opened, canvas)
+        gate = self._canvases.gate(asked.cursor, asked.opened, canvas)
         proposal = canvas.propose(asked.at, gate, part=True, whole=asked.whole)
         asked.ms["gate"] = asked.ms.get("gate", 0.0) + (perf_counter() - began) * 1000
         return proposal

@@ -463,7 +463,7 @@ class Interleavings(RuleBasedStateMachine):
     def _unsound(self, asked: Asked, value: dict[str, Any]) -> bool:
         canvas, end = self.typing._cursors[asked.uri].canvas, asked.at + sum(item["range"] for item in value["items"])
         assert canvas
-        gate = self.typing._canvases.gate(self._opened(asked.uri), canvas)
+        gate = self.typing._canvases.gate(self.typing._cursors[asked.uri], self._opened(asked.uri), canvas)
         return gate(asked.at, end, _text(value)) != _text(value)
 
     def _lost(self, uri: str) -> bool:
@@ -611,9 +611,10 @@ class Interleavings(RuleBasedStateMachine):
         """Of a request that waits for its answer."""
         if not self.engine.there.is_set():
             assert self.loop.now < max(asked.since, self.gone) + JOB_S, "nobody waits longer for an engine that is gone"
-        canvas, opened = self.typing._cursors[asked.uri].canvas, self._opened(asked.uri)
+        cursor, opened = self.typing._cursors[asked.uri], self._opened(asked.uri)
+        canvas = cursor.canvas
         if canvas and self.loop.now >= asked.late and not asked.stream:
-            gate = self.typing._canvases.gate(opened, canvas)
+            gate = self.typing._canvases.gate(cursor, opened, canvas)
             late = canvas.propose(asked.at, gate, part=True, whole=asked.selected)
             kept = canvas.typed.left(canvas.shown, asked.at) if canvas.shown else None
             shown = kept.insert if kept and not asked.selected else ""
