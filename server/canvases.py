@@ -246,8 +246,11 @@ class Canvases:
     def _wanted(self, opened: Open, canvas: WarmCanvas, priority: str) -> bool:
         options, start = self._options(), canvas.typed.origin
         if opened.document.language == "markdown" and priority != "invoked":
-            before = opened.document.text[:start] + (canvas.lead or canvas.typed.written)
-            if edits.is_prose(before, len(before)) and not _WORD.search(before, max(0, len(before) - LEAST_WORD)):
+            text = opened.document.text
+            before = line_before(text, start) + (canvas.lead or canvas.typed.written)
+            line = line_before(before, len(before))
+            prose = edits.is_prose(line) and not edits.in_code(text, start, opened.tree.tree)
+            if prose and not _WORD.search(line):
                 return False
         return {"comment": options.in_comments, "string": options.in_strings}.get(canvas.context.scope, True)
 

@@ -4,7 +4,10 @@ first asked for: `caesura lsp` must start at once.
 
 import re
 
+import tree_sitter
+
 from caesura.schemas import Schema
+from caesura.server.context import line_before
 from caesura.server.offers import NoOffer, Offer
 
 MOST_BEFORE = 50_000  # code points of JSON before a cursor that are read for a completion: about 30 ms
@@ -14,8 +17,9 @@ MOST_LINES = 1_500  # lines: 10 ms as a rule, 250 where every line begins a bloc
 # A line up to the cursor that may have begun an item or a heading without a text, or a row.
 _BEGUN = re.compile(r"[ \t>]*+(?:(?:[-*+]|\d{1,9}[.)])[ \t]*+(?:\[[ xX]?\]?[ \t]*+)?|#{1,6}[ \t]*+|.*\|.*)")
 
-_FENCE = re.compile(r"^[ \t>]*+(?:```|~~~)", re.MULTILINE)
 _TARGET = re.compile(r"\]\([^)]*\Z")
+
+_CODE = frozenset({"fenced_code_block", "indented_code_block", "minus_metadata", "plus_metadata"})
 
 JSON = frozenset({"json", "jsonc", "jsonl"})
 SCALARS = frozenset({"yaml", "toml"})
@@ -46,14 +50,23 @@ def completion(text: str, offset: int, *, language: str, schema: Schema | None =
     return found if found and not text[offset : found.end].strip() else None
 
 
-def is_prose(text: str, offset: int) -> bool:
-    """Whether a cursor in Markdown stands in running text: not in code, a table, a heading, a link's target or front
-    matter, and not where an item begins. Read from the text before it alone, as it is asked at every key."""
-    line = text[text.rfind("\n", 0, offset) + 1 : offset]
-    if _BEGUN.fullmatch(line) or line.lstrip(" \t>").startswith("#") or line.count("`") % 2 or _TARGET.search(line):
+def is_prose(line: str) -> bool:
+    """Whether a cursor after this start of a line of Markdown, which lies in no code, stands in running text: not in a
+    code span, a table, a heading or a link's target, and not where an item begins."""
+    begun = _BEGUN.fullmatch(line) or line.lstrip(" \t>").startswith("#")
+    return not (begun or line.count("`") % 2 or _TARGET.search(line))
+
+
+def in_code(text: str, offset: int, tree: tree_sitter.Tree | None) -> bool:
+    """Whether a cursor in Markdown stands in a block of code or in front matter; without a tree in none. In an empty
+    line the line counts, else the character before the cursor."""
+    if tree is None:
         return False
-    in_front = text.startswith("---\n") and text.find("\n---", 3, offset) < 0
-    return not in_front and len(_FENCE.findall(text, 0, offset)) % 2 == 0
+    at = len(text[:offset].encode()) - bool(line_before(text, offset))
+    node = tree.root_node.descendant_for_byte_range(at, at)
+    while node is not None and not (node.type in _CODE and node.start_byte <= at < node.end_byte):
+        node = node.parent
+    return node is not None
 
 
 def _completion(text: str, offset: int, language: str, schema: Schema | None) -> Offer | None:

@@ -1096,12 +1096,17 @@ async def test_without_the_setting_the_hole_has_none() -> None:
         ("See [this](|)\n", "/", 1),
         ("```sh\nnpm|\n```\n", " ", 1),
         ("```sh\nnpm i\n```\nIt is|\n", " ", 0),
+        ("```sh\r\nnpm|\r\n```\r\n", " ", 1),
+        ("It is:\n\n    npm|\n", " ", 1),
+        ("- It is:\n\n      npm|\n", " ", 1),
         ("---\ntitle:|\n---\n", " ", 1),
+        ("---\r\ntitle:|\r\n---\r\n", " ", 1),
         ("---\ntitle: x\n---\nIt is|\n", " ", 0),
     ],
 )
 async def test_prose_of_markdown_costs_nothing_until_somebody_asks(marked: str, key: str, jobs: int) -> None:
     editor = written(marked, "markdown")
+    editor.opened.tree.parse(editor.opened.document.text)  # as it is soon after the document was opened
     editor.typing.rested(editor.opened, editor.cursor)
     await editor.type(key)
     if jobs == 0:
