@@ -270,6 +270,18 @@ async def test_nothing_to_propose_is_an_empty_list(client: Client) -> None:
     assert await answer(waiting) == []
 
 
+@pytest.mark.parametrize("text", ["abc", "abcd"])
+async def test_by_default_what_saves_fewer_than_four_keys_waits_to_be_asked_for(client: Client, text: str) -> None:
+    await client.call("initialize", {"processId": None, "capabilities": {}})
+    client.notify("initialized", {})
+    client.open("x = f(, 1)\n")
+    client.type(0, 6, " ")
+    await client.engine(text)
+    shown = [(text, 7, 7)]
+    assert await answer(client.complete(0, 7)) == (shown if len(text) >= 4 else [])
+    assert await answer(client.complete(0, 7, triggerKind=1)) == shown
+
+
 async def test_low_confidence_is_not_shown(client: Client) -> None:
     await client.start(initializationOptions={"deadlineMs": 10_000, "minConfidence": 0.95})
     client.open("x = ")

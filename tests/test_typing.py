@@ -804,6 +804,15 @@ async def test_a_fill_says_what_becomes_of_a_bracket_that_the_editor_closed(
     assert editor.counted.counts[-1] == ("accepted", len(found.insert))
 
 
+@pytest.mark.parametrize(("marked", "inserted", "eaten"), [("foo|\n", "a, b);", 1), ("foo|;\n", "a, b", 0)])
+async def test_a_semicolon_after_such_a_bracket_stands_there_once(marked: str, inserted: str, eaten: int) -> None:
+    editor = written(marked, "typescript")
+    await editor.type("()", cursor=editor.cursor + 1)
+    await editor.engine.say("a, b);")
+    found = await editor.answer()
+    assert (found.insert, found.eat) == (inserted, eaten)
+
+
 async def test_typing_over_a_closed_bracket_goes_on_with_the_fill() -> None:
     editor = Editor("x = f(|)\n")
     await editor.type("a")
