@@ -89,7 +89,7 @@ def measure(folder: Path, model: str, seed: int) -> Report:
         # Eager with the bar of `balanced`: that mode asks for more after suggestions that nobody took, as here.
         settings = {
             "mode": "eager",
-            "minConfidence": MODES["balanced"].least,
+            "minConfidence": MODES["balanced"].chance,
             "speculate": False,
             "stats": False,
             "deadlineMs": WAIT_MS,

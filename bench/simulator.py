@@ -27,7 +27,7 @@ from typing import Any
 import tree_sitter
 from emulators import EDITORS, SUPERSEDED, Asked, Draw, Editor, Message
 from latency import CAESURA, conditions, own_engine, save, spread, table
-from typist import LEAST, NOTICE_S, STRETCHES, Gain, Stretch, Typist, stretches
+from typist import NOTICE_S, SHORTEST, STRETCHES, Gain, Stretch, Typist, stretches
 
 from caesura import models
 from caesura.server import trace
@@ -347,7 +347,7 @@ async def warm_up(model: str) -> None:
 def measure(chosen: Sequence[Stretch], model: str, settings: Message, speed: float | None) -> Report:
     with own_records(), own_engine():
         report: Report = {"bench": "typing", **conditions(model), "settings": settings, "speed_wpm": speed}
-        report |= {"notice_ms": NOTICE_S * 1000, "least": LEAST, "began": time.time()}
+        report |= {"notice_ms": NOTICE_S * 1000, "least": SHORTEST, "began": time.time()}
         asyncio.run(warm_up(model))
         tallies = asyncio.run(play(chosen, {"model": models.resolve(model), **settings}, speed))
     report["minutes"] = round((time.time() - report.pop("began")) / 60, 1)

@@ -1,7 +1,7 @@
 """The one who types: replays a stretch of typing_stretches/ in an emulated editor, and takes ghosts on the way.
 
 A ghost is taken when it has been visible for NOTICE_S and is just what the typist was going to type next, at least
-LEAST characters that are not blank; else they go on typing.
+SHORTEST characters that are not blank; else they go on typing.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from emulators import Editor, offset
 STRETCHES = Path(__file__).resolve().parent / "typing_stretches"
 
 NOTICE_S = 0.3  # how long a ghost is on the screen before the typist can take it
-LEAST = 4  # code points that are not blank; less is typed
+SHORTEST = 4  # code points that are not blank; less is typed
 WORD_S = 0.2  # between two words that are taken one by one
 TAB_KEYS, WRONG_KEYS = 1, 2  # what it costs to take a ghost, and to read a wrong one
 
@@ -99,7 +99,7 @@ def wanted(ghost: str, texts: Sequence[str], *, words: bool) -> int:
         ends = [found.end() for found in re.finditer(r"\s*(\w+|[^\w\s]+)", ghost)]
         size = max((end for end in ends if last.startswith(ghost[:end])), default=0)
         size = 0 if re.match(r"\w\w", ghost[size - 1 : size + 1] + last[size : size + 1]) else size
-    return size if len("".join(ghost[:size].split())) >= LEAST else 0
+    return size if len("".join(ghost[:size].split())) >= SHORTEST else 0
 
 
 @dataclass(frozen=True)

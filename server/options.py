@@ -15,10 +15,10 @@ from caesura import models, wire
 
 @dataclass(frozen=True)
 class Mode:
-    """How forward the suggestions are. `least` is the confidence asked of what is shown; `backs_off`: ask more of it
+    """How forward the suggestions are. `chance` is the probability asked of what is shown; `backs_off`: ask more of it
     after suggestions that were not taken; `automatic`: also without being asked for."""
 
-    least: float
+    chance: float
     backs_off: bool = True
     automatic: bool = True
 
@@ -26,10 +26,10 @@ class Mode:
 OTHERS = ("editorInfo", "editorPluginInfo")  # what Copilot's plugins send along with `initializationOptions`
 
 MODES = {
-    "eager": Mode(least=0.2, backs_off=False),
-    "balanced": Mode(least=0.5),
-    "quiet": Mode(least=0.7),
-    "manual": Mode(least=0.05, backs_off=False, automatic=False),
+    "eager": Mode(chance=0.2, backs_off=False),
+    "balanced": Mode(chance=0.5),
+    "quiet": Mode(chance=0.7),
+    "manual": Mode(chance=0.05, backs_off=False, automatic=False),
 }
 
 
@@ -169,9 +169,9 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     ] = True
 
     @property
-    def least(self) -> float:
-        """The confidence asked of what is shown."""
-        return MODES[self.mode].least if self.min_confidence is None else self.min_confidence
+    def chance(self) -> float:
+        """The probability asked of what is shown."""
+        return MODES[self.mode].chance if self.min_confidence is None else self.min_confidence
 
     def allows(self, language: str) -> bool:
         return self.languages.get(language, self.languages.get("*", True))

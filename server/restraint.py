@@ -23,8 +23,8 @@ class Restraint:
         self._fade(now)
         self.level = max(1.0, self.level * SHRINKS)
 
-    def least(self, base: float, now: float) -> float:
-        """The confidence asked now, where the mode asks for `base`."""
+    def chance(self, base: float, now: float) -> float:
+        """The probability asked now, where the mode asks for `base`."""
         self._fade(now)
         return 1 - (1 - base) / self.level
 

@@ -321,9 +321,9 @@ class Typing:
         """What a suggestion must reach to be shown. Who asks for one gets a short one too."""
         options = self._options()
         if invoked:
-            return Bar(min(options.least, MODES["manual"].least))
+            return Bar(min(options.chance, MODES["manual"].chance))
         now = asyncio.get_running_loop().time()
-        return Bar(self._restraint.least(options.least, now), options.least_keys)
+        return Bar(self._restraint.chance(options.chance, now), options.least_keys)
 
 
 def _cursor_after(edits: Sequence[Edit], row: Language) -> int | None:

@@ -248,11 +248,11 @@ class WarmCanvas:
     def _proposals(self, cursor: int, *, part: bool, whole: bool) -> Iterator[Proposal]:
         for fill in self.fills:
             text = _settled(fill, done=self.answer is not None)
-            least = 1
+            shortest = 1
             if self.offer is not None and text != fill.text:
                 continue
             if text is None and part:
-                text, least = _whole_words(fill), LEAST_PART
+                text, shortest = _whole_words(fill), LEAST_PART
             if text is None:
                 continue
             start = self._start(fill, text, cursor)
@@ -260,7 +260,7 @@ class WarmCanvas:
             if not insert or reveals(insert, self.context.prefix, self.context.suffix):
                 continue
             found = self._whole(insert, cursor) if whole else self.typed.left(self.lead + insert, cursor)
-            if found and len(found.insert.strip()) >= least and (whole or self._passes(found, cursor, fill, start)):
+            if found and len(found.insert.strip()) >= shortest and (whole or self._passes(found, cursor, fill, start)):
                 yield replace(found, confidence=fill.confidence)
 
     def _start(self, fill: wire.Fill, text: str, cursor: int) -> str:

@@ -684,10 +684,10 @@ def test_restraint_fades() -> None:
     restraint = Restraint()
     for _ in range(9):
         restraint.rejected(0.0)
-    assert restraint.least(0.2, 0.0) == 0.6
+    assert restraint.chance(0.2, 0.0) == 0.6
     restraint.accepted(0.0)
-    assert restraint.least(0.2, 0.0) == pytest.approx(1 - 0.8 / 1.4)
-    assert restraint.least(0.2, 1e6) == pytest.approx(0.2)
+    assert restraint.chance(0.2, 0.0) == pytest.approx(1 - 0.8 / 1.4)
+    assert restraint.chance(0.2, 1e6) == pytest.approx(0.2)
 
 
 # Ahead

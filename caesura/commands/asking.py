@@ -128,14 +128,14 @@ def nothing(done: wire.Done, options: argparse.Namespace) -> str:
 
 def report(filled: Sequence[Filled], done: wire.Done, model: str) -> dict[str, object]:
     """What `--json` says besides the text: what is inserted in each hole and how sure that is, and how it was made."""
-    least = min(filled, key=lambda one: one.chance)
+    weakest = min(filled, key=lambda one: one.chance)
     return {
         "holes": [{"text": one.text, "confidence": one.chance, "word": one.word} for one in filled],
         "steps": done.steps,
         "tokens": msgspec.to_builtins(done.tokens),
         "timings": msgspec.to_builtins(done.timings),
-        "confidence": least.chance,
-        "word": least.word,
+        "confidence": weakest.chance,
+        "word": weakest.word,
         "stop": done.stop,
         "model": model,
     }
