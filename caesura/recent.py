@@ -2,11 +2,15 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from functools import update_wrapper
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Generic, ParamSpec, TypeVar
+
+ENTRY = 500  # bytes of a remembered call without its result, about
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+P = ParamSpec("P")
 
 
 class Recent(Generic[K, V]):
@@ -55,3 +59,33 @@ class Recent(Generic[K, V]):
     def clear(self) -> None:
         with self._lock:
             self._kept.clear()
+
+
+class Remembered(Generic[P, V]):
+    """A function whose latest results are kept within `room` bytes, as functools.lru_cache keeps a number of them.
+    `size` takes a result and its arguments; what raises is not kept."""
+
+    def __init__(self, make: Callable[P, V], room: int, size: Callable[..., int]) -> None:
+        update_wrapper(self, make)
+        self._make, self._size = make, size
+        self._kept = Recent[Hashable, tuple[int, V]](room, lambda _, entry: entry[0])
+
+    def __call__(self, *args: P.args, **more: P.kwargs) -> V:
+        key = args, tuple(more.items())
+        entry = self._kept.get(key)
+        if entry is None:
+            made = self._make(*args, **more)
+            entry = ENTRY + self._size(made, *args, **more), made
+            self._kept.put(key, entry)
+        return entry[1]
+
+    def __repr__(self) -> str:
+        return f"<Remembered {self._kept}>"
+
+    def clear(self) -> None:
+        self._kept.clear()
+
+
+def remembered(room: int, size: Callable[..., int]) -> Callable[[Callable[P, V]], Remembered[P, V]]:
+    """A decorator."""
+    return lambda make: Remembered(make, room, size)

@@ -6,9 +6,9 @@ the intersection with what follows, or the difference. (Subset construction: Rab
 
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Literal
 
+from caesura.recent import remembered
 from caesura.regex_syntax import (
     EVERY,
     Ahead,
@@ -31,6 +31,7 @@ from caesura.regular import (
     characters,
     explore,
     letters,
+    weight,
     without,
 )
 
@@ -42,7 +43,7 @@ VISITS = 300_000  # of states of a pattern: some tenths of a second
 AHEADS = 16  # lookaheads of a pattern, after its repetitions are written out
 
 
-@lru_cache(CACHED)
+@remembered(CACHED, weight)
 def matching(pattern: str, *, whole: bool = False) -> Dfa:
     """The texts in which the pattern is found; `whole`: those that it matches from end to end.
 

@@ -7,16 +7,17 @@ Every `Dfa` is minimal, trimmed and numbered breadth first, so two of the same l
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TypeVar
 
+from caesura.recent import remembered
 from caesura.wire import Impossible
 
 MAX_STATES = 4096  # of an automaton
 MAX_WORK = 4 * MAX_STATES  # states while it is made, before those that mean the same are merged
 ALL = (1 << 256) - 1  # the mask of every byte
 LAST = 0x10FFFF  # code point
-CACHED = 128  # automata kept by each maker
+CACHED = 2 << 20  # bytes of automata kept by each maker
+EDGE = 110  # bytes of one, about
 
 Rows = Sequence[Iterable[tuple[int, int]]]
 Key = TypeVar("Key", bound=Hashable)
@@ -48,6 +49,10 @@ class Dfa:
     def empty(self) -> bool:
         return not self.accepting
 
+    @property
+    def nbytes(self) -> int:
+        return EDGE * sum(map(len, self.rows))
+
     def accepts(self, text: str | bytes) -> bool:
         state = 0
         for byte in text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text:
@@ -58,6 +63,11 @@ class Dfa:
             else:
                 return False
         return state in self.accepting
+
+
+def weight(made: Dfa, *asked: object, **more: object) -> int:
+    """The bytes of an automaton and of those that it was made from."""
+    return made.nbytes + sum(one.nbytes for one in asked if isinstance(one, Dfa))
 
 
 def explore(start: Key, edges: Callable[[Key], Iterable[tuple[int, Key]]], accepts: Callable[[Key], bool]) -> Dfa:
@@ -197,7 +207,7 @@ Ranges = tuple[tuple[int, int], ...]
 _LEADS = ((0x00, 0, 0x00, 0x7F), (0xC0, 6, 0x80, 0x7FF), (0xE0, 12, 0x800, 0xFFFF), (0xF0, 18, 0x10000, LAST))
 
 
-@lru_cache(CACHED)
+@remembered(CACHED, weight)
 def characters(ranges: Ranges) -> Dfa:
     """Texts of one character out of these ranges of code points, both ends included. Surrogates are no characters."""
     ranges = tuple(_clip(ranges, 0, 0xD7FF)) + tuple(_clip(ranges, 0xE000, LAST))
@@ -243,7 +253,7 @@ def _any() -> Dfa:
 ANY = _any()  # every text of valid UTF-8; state 0 is between two characters, and the only one that accepts
 
 
-@lru_cache(CACHED)
+@remembered(CACHED, weight)
 def lengths(least: int, most: int | None) -> Dfa:
     """Texts of `least` to `most` code points, both included; None has no end."""
 
@@ -315,7 +325,7 @@ _HEX = tuple(of_bytes({*b"%x" % digit, *b"%X" % digit}) for digit in range(16))
 _LONG = _CONTROLS & ~of_bytes(_SHORT.values())
 
 
-@lru_cache(CACHED)
+@remembered(CACHED, weight)
 def escaped(dfa: Dfa) -> Dfa:
     """The same texts as they are written inside a JSON string, without the quotes.
 

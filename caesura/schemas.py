@@ -12,15 +12,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 from urllib.parse import quote, unquote, urljoin
 
 from caesura import regex_syntax
-from caesura.recent import Recent
+from caesura.recent import Recent, remembered
 from caesura.regex import matching
 from caesura.regex_syntax import Ahead, Alternatives, Repeated, Tree, parse
-from caesura.regular import Dfa, TooLarge, Unsupported
+from caesura.regular import CACHED, Dfa, TooLarge, Unsupported
 from caesura.wire import Impossible
 
 MAX_BYTES = 1 << 20
@@ -646,7 +646,7 @@ def _types(kinds: str | Sequence[str] | None) -> frozenset[str]:
 # Patterns
 
 
-@lru_cache(1024)
+@remembered(CACHED, lambda found, _: found.nbytes if found else 0)
 def _automaton(pattern: str) -> Dfa | None:
     """Of an ECMA-262 pattern; None for one that has none. Python's own engine may take time without end for one."""
     try:

@@ -324,8 +324,8 @@ class Canvases:
             cursor.restart()
 
     def gate(self, cursor: Cursor, opened: Open, canvas: WarmCanvas) -> Gate:
-        """What of a text is sound in the document as it is now. The drafts of a canvas share a gate while the text
-        stays: each is parsed in the event loop, at 2,000 lines for 1.4 ms, or 2.6 with a gate of its own (p50)."""
+        """What of a text is sound in the document as it is now. The drafts of a canvas share a gate until the text
+        changes. Each draft is parsed in the event loop: 1.4 ms at 2,000 lines, 2.6 with a gate of its own (p50)."""
         key = canvas, opened.document.text
         if cursor.gate is None or cursor.gate[0] != key:
             cursor.gate = key, self._gate(opened, canvas)

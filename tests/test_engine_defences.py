@@ -37,7 +37,7 @@ from caesura.engine.scheduler import Scheduler
 from caesura.engine.supervisor import Supervisor
 from caesura.engine.tokenizer import Tokenizer
 from caesura.pairing import Pairs, Remote
-from caesura.recent import Recent
+from caesura.recent import Recent, Remembered
 from caesura.server import (
     completion,
     fill,
@@ -1013,7 +1013,7 @@ def nothing_is_remembered() -> Iterator[None]:
         for function in vars(module).values():
             if hasattr(function, "cache_clear"):
                 function.cache_clear()
-            elif isinstance(function, Recent):
+            elif isinstance(function, Recent | Remembered):
                 function.clear()
 
 

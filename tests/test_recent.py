@@ -2,7 +2,7 @@
 
 import pytest
 
-from caesura.recent import Recent
+from caesura.recent import ENTRY, Recent, remembered
 
 
 def sizes(room: int) -> Recent[str, bytearray]:
@@ -46,3 +46,20 @@ def test_what_does_not_fit_alone_costs_no_other_its_place() -> None:
     kept.drop("a")
     kept.drop("a")
     assert kept.nbytes == 0
+
+
+def test_a_function_remembers_as_many_results_as_fit() -> None:
+    asked = list[int]()
+
+    @remembered(2 * ENTRY + 100, lambda made, *_, **__: len(made))
+    def made(size: int, *, fill: bytes = b"x") -> bytes:
+        asked.append(size)
+        return fill * size
+
+    for size in (10, 20, 10, 90, 20, 700, 700):
+        assert made(size) == b"x" * size
+    assert asked == [10, 20, 90, 20, 700, 700]  # 90 took the place of 20, and 700 has none
+    assert made(90, fill=b"y") == b"y" * 90
+    made.clear()
+    made(20)
+    assert asked[-2:] == [90, 20]

@@ -27,7 +27,7 @@ PACKAGES = ("torch", "safetensors", "tokenizers", "numpy", "pyzmq", "msgspec", "
 SUPPORTED = ((3, 11), (3, 14))
 INSTALL = "Install Caesura again: run `make install` in your clone."
 RESTORE = "Bring its files back: `git restore models engine/embedded` in your clone, or install the model again."
-SLOW_START = "Run `caesura stop`, end other programs that compute, and try again."
+SLOW_START = "Run `caesura stop` and try again while nothing else computes."
 LATE = (
     "Let an editor suggest only what is asked for: set `mode` to `manual`; `caesura settings` says how it is written."
 )

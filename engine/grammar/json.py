@@ -7,7 +7,6 @@ A container has its items on one line, or each on a line of its own; what is on 
 import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from json import loads as decode
 
 from caesura import wire
@@ -26,7 +25,8 @@ from caesura.engine.grammar.expressions import (
     repeat,
 )
 from caesura.engine.grammar.numbers import decimals
-from caesura.regular import ANY, Dfa, escaped, lengths, literals, without
+from caesura.recent import remembered
+from caesura.regular import ANY, CACHED, Dfa, escaped, lengths, literals, without
 
 DEPTH = 8  # containers inside one another that are generated
 ON_A_LINE = 2  # containers inside of one that is on one line, in a file that indents
@@ -87,7 +87,7 @@ class Place:
     between: Expression
 
 
-@lru_cache(maxsize=256)
+@remembered(CACHED, lambda _, texts=ANY: 2 * texts.nbytes)  # those escaped among them
 def string(texts: Dfa = ANY) -> Expression:
     """A JSON string that means one of the texts."""
     inside = escaped(texts)

@@ -5,15 +5,17 @@ Each comes with the keywords that it does not hold, for want of an automaton: it
 
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import partial
 from math import ceil, floor
 from typing import NamedTuple
 
 from caesura.engine.grammar.formats import FORMATS
 from caesura.engine.grammar.numbers import decimals, integers
+from caesura.recent import remembered
 from caesura.regex import matching
 from caesura.regular import (
     ANY,
+    CACHED,
     MAX_WORK,
     Dfa,
     TooLarge,
@@ -25,12 +27,12 @@ from caesura.regular import (
     lengths,
     literals,
     of_bytes,
+    weight,
     without,
 )
 
 LONGEST = 256  # code points of a string whose length is bounded
 PARTS = 64  # of the keys, by the patterns that they match
-CACHED = 1024  # automata of each kind
 
 
 class Leaf(NamedTuple):
@@ -69,7 +71,7 @@ class Numbers(NamedTuple):
         return self.least < self.most or (self.least == self.most and not self.least_open and not self.most_open)
 
 
-@lru_cache(CACHED)
+@remembered(CACHED, lambda leaf, _: leaf.dfa.nbytes)
 def texts(spec: Texts) -> Leaf:
     """The strings, unquoted. Of long ones some are left out, and of a format that does not fit with the rest all."""
     dfa, loose = ANY, set()
@@ -108,7 +110,7 @@ def _bounded(dfa: Dfa, spec: Texts, longest: int | None) -> Dfa | None:
     return made
 
 
-@lru_cache(CACHED)
+@remembered(CACHED, lambda leaf, _: leaf.dfa.nbytes)
 def numbers(spec: Numbers) -> Leaf:
     """The numbers, as they are written."""
     if spec == Numbers():
@@ -135,7 +137,7 @@ def numbers(spec: Numbers) -> Leaf:
 MAX_PAIRS = 20_000
 
 
-@lru_cache(CACHED)
+@remembered(CACHED, lambda found, *_: sum(dfa.nbytes for dfa, _ in found[0]))
 def keys(
     named: frozenset[str], patterns: tuple[str, ...], names: tuple[frozenset[str] | Texts, ...] | None
 ) -> tuple[tuple[tuple[Dfa, frozenset[str]], ...], frozenset[str]]:
@@ -182,7 +184,7 @@ def _places(number: Fraction) -> int | None:
     return next((n for n in range(40) if (number * 10**n).denominator == 1), None)
 
 
-@lru_cache(CACHED)
+@remembered(CACHED, weight)
 def _written(number: Fraction) -> Dfa:
     """A number in plain decimal notation, however many zeros are behind it."""
     places = _places(number)
@@ -194,7 +196,7 @@ def _written(number: Fraction) -> Dfa:
     return matching(rf"{sign}{head}\.{tail}0*" if tail else rf"{sign}{head}(\.0+)?", whole=True)
 
 
-@lru_cache(CACHED)
+@remembered(CACHED, weight)
 def multiples(step: Fraction) -> Dfa:
     """The multiples of a step, in plain decimal notation. Raises TooLarge, and Unsupported for a step like 1/3."""
     places = _places(step)

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator, Set
 from fractions import Fraction
-from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from caesura.recent import remembered
 from caesura.regex import matching
-from caesura.regular import CACHED, Dfa, TooLarge, both, either, explore
+from caesura.regular import CACHED, Dfa, TooLarge, both, either, explore, weight
 
 LESS, SAME, MORE = -1, 0, 1
 PLACES = 4096  # decimal digits of a bound, on each side of the point
 
 
-@lru_cache(CACHED)
+@remembered(CACHED, weight)
 def integers(least: int | None, most: int | None) -> Dfa:
     """Integers between the bounds, both included, without leading zeros; -0 is none."""
     low = None if least is None else Fraction(least)
@@ -20,7 +20,7 @@ def integers(least: int | None, most: int | None) -> Dfa:
     return _signed(low, high, points=False)
 
 
-@lru_cache(CACHED)
+@remembered(CACHED, weight)
 def decimals(
     least: Fraction | None, most: Fraction | None, *, least_open: bool = False, most_open: bool = False
 ) -> Dfa:
