@@ -20,6 +20,8 @@ _TOKENS = 32  # of a value
 _SAMPLES = {"yaml": "x", "toml": "0"}
 _PLACE = "Put the cursor behind a key that has no value yet, or select a whole value that stands on one line."
 
+_TABLES = "Only a table of scalars and lists with the keys of its neighbours can be edited; fill the selection instead."
+
 _INTEGER = r"-?(?:0|[1-9][0-9]{0,17})"
 _DECIMAL = r"-?(?:0|[1-9][0-9]{0,14})\.[0-9]{1,15}"
 _DOUBLE = rf'"(?:[^"\\{UNFIT}]|\\["\\nt])+"'
@@ -91,12 +93,9 @@ def offers(text: str, start: int, end: int, *, language: str) -> list[Offer]:
     selected = text[start:end]
     if selected and (selected != selected.strip() or "\n" in selected):
         raise NoOffer(_PLACE)
-    if selected and (whole := _value_at(old, text, start, end)) is not None:
-        was = _kind(whole)
-    elif selected:
+    was = _value_at(old, text, start, end) if selected else None
+    if selected and was is None:
         raise NoOffer(_PLACE)
-    else:
-        was = ""
     before, behind = _glue(text, start, end)
     span = start, end if selected else _end_of_blanks(text, end)
     trial = text[:start] + before + sample + behind + text[span[1] :]
@@ -216,7 +215,7 @@ def _value_at(tree: tree_sitter.Tree, text: str, start: int, end: int) -> tree_s
 
 
 def _value(pair: tree_sitter.Node) -> tree_sitter.Node | None:
-    """Of a pair; None where it has none."""
+    """The value of a pair; None where it has none."""
     if pair.type == "pair":
         return next((node for node in pair.named_children[1:] if node.type != "comment"), None)
     return pair.child_by_field_name("value")
@@ -251,17 +250,25 @@ def _kind(value: tree_sitter.Node) -> str:
 # What may stand there
 
 
-def _expected(value: tree_sitter.Node, was: str, language: str) -> tuple[str, str]:
+def _expected(value: tree_sitter.Node, was: tree_sitter.Node | None, language: str) -> tuple[str, str]:
     """The kind and the pattern: what the siblings agree on, else what was there, else any scalar."""
     within = _BRACKETS if _in_brackets(value) else ""
-    siblings = _siblings(value)
-    kinds = {_kind(node) for node in siblings} - {"null"}
-    kind = _agreed(kinds) or (was if was != "null" else "")
-    if kind in _LISTS and (lists := [node for node in map(_inner, siblings) if node.type in _LISTS]):
-        return kind, _list(lists, language)
-    if kind == "inline_table" and (table := _table(siblings)):
-        return kind, table
-    return kind, _scalar(kind, language, within)
+    models = _siblings(value)
+    kind = _agreed({_kind(node) for node in models} - {"null"})
+    if was is not None and (not kind or (kind == "inline_table" and not _table(models))):
+        kind, models = _kind(was), [was]
+    return kind, _like(models, "" if kind == "null" else kind, language, within)
+
+
+def _like(models: Sequence[tree_sitter.Node], kind: str, language: str, within: str) -> str:
+    """The pattern of a value of this kind, made as `models` are."""
+    if kind in _LISTS:
+        return _list([node for node in map(_inner, models) if node.type in _LISTS], language)
+    if kind == "inline_table":
+        if (table := _table(models)) is None:
+            raise NoOffer(_TABLES)
+        return table
+    return _scalar(kind, language, within)
 
 
 def _scalar(kind: str, language: str, within: str) -> str:
@@ -294,15 +301,17 @@ def _list(lists: Sequence[tree_sitter.Node], language: str) -> str:
 
 
 def _table(tables: Sequence[tree_sitter.Node]) -> str | None:
-    """An inline table with the keys that all siblings have in the same order, each value of its kind there."""
+    """An inline table with the keys that all of `tables` have in the same order, each value like those there."""
     pairs = [[node for node in table.named_children if node.type == "pair"] for table in tables]
     keys = [[_key(pair) for pair in found] for found in pairs]
-    if not keys[0] or any(other != keys[0] for other in keys):
+    if not (keys and keys[0]) or any(other != keys[0] for other in keys):
         return None
     parts = list[str]()
     for column in zip(*pairs, strict=True):
-        kinds = {_kind(value) for pair in column if (value := _value(pair)) is not None}
-        parts.append(f"{quoted(_key(column[0]))} = {_scalar(_agreed(kinds), 'toml', '')}")
+        values = [value for pair in column if (value := _value(pair)) is not None]
+        if any(_kind(value) == "inline_table" for value in values):
+            return None
+        parts.append(f"{quoted(_key(column[0]))} = {_like(values, _agreed(set(map(_kind, values))), 'toml', '')}")
     return rf"\{{ {', '.join(parts)} \}}"
 
 

@@ -61,7 +61,7 @@ def takes(source: str, language: str, good: list[str], bad: list[str]) -> None:
         ("a:\n- 1\n- ¦\n", ["2"], ["x", "- 2"]),
         ("a: [x, ¦]\n", ["w"], ["y", "w, z", "w]", "1", "a: b", "a:b"]),
         ("a:\n  t: [x, y]\nb:\n  t: ¦\n", ["[]", "[z]", "[z, w]"], ["z", "[1]", "[z,w]", "[z", "[true]"]),
-        ("a: 1\nb: ¦[x]¦\nc: 'y'\n", ["3", "true"], ["- a"]),
+        ("a: 1\nb: ¦[x]¦\nc: 'y'\n", ["[]", "[z, w]"], ["3", "true", "[1]"]),
         ("a: 2024-02-29\nb: 2025-01-01\nc: ¦\n", ["2026-12-31"], ["2026-02-30", "today"]),
     ],
 )  # fmt: skip
@@ -130,6 +130,8 @@ def test_where_no_single_value_is_meant_there_is_one_sentence(source: str) -> No
         ("[a]\nt = 1979-05-27T07:32:00Z\n[b]\nt = ¦\n", ["2026-12-31T00:00:00+01:00"], ["2026-12-31"]),
         ("[a]\nt = [1, 2]\n[b]\nt = ¦\n", ["[]", "[3]", "[3, 4]"], ['["x"]', "[3,]", "3"]),
         ('[a]\nt = ["x"]\n[b]\nt = ¦\n', ['["y", "z"]'], ["[1]", '["y" "z"]']),
+        ("a = ¦{x = 1}¦\n", ["{ x = 2 }"], ["1", '{ x = "y" }', "{ y = 1 }"]),
+        ('a = { x = 1 }\nb = ¦{ v = "1", f = ["g"] }¦\n', ['{ v = "2", f = [] }'], ['"2"', '{ v = "2", f = "g" }']),
         ('[d.a]\nt = { p = "x", o = true }\n[d.b]\nt = ¦', ['{ p = "y", o = false }'], ['{ p = "y" }', '"y"']),
         ("a = [1, ¦]\n", ["2"], ["2]", '"x"']),
     ],
@@ -145,6 +147,11 @@ def test_a_toml_value_has_the_type_of_its_siblings(source: str, good: list[str],
 def test_where_no_toml_value_is_missing_there_is_one_sentence(source: str) -> None:
     with pytest.raises(NoOffer, match="behind a key"):
         offers(*place(source), language="toml")
+
+
+def test_a_table_in_a_table_is_not_edited() -> None:
+    with pytest.raises(NoOffer, match="fill the selection instead"):
+        offers(*place("a = ¦{x = {y = 1}}¦\n"), language="toml")
 
 
 def test_a_document_that_is_not_toml_is_named_as_such() -> None:
