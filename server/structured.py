@@ -22,7 +22,7 @@ from caesura.server.privacy import concealed, masked, masked_schema, reveals, vi
 from caesura.server.results import Events, Level, Newest, Progress, Result, Surround
 from caesura.server.schema_files import Found, SchemaFiles
 
-DEADLINE_S = 10.0  # of all tries of a place; what is there then is closed as its grammar asks
+DEADLINE_S = 10.0  # of all tries of a place
 TRIES = 2  # jobs, each with a new seed, before we say that nothing passes the check
 CANDIDATES = 4  # asked for with each job
 MOST_PLACES = 64  # of one edit
@@ -50,13 +50,22 @@ class _Filled:
 
 class Structured:
     """All documents. There is no result when the document has changed since, or when something newer has begun there:
-    `newest` is that of the fills. `surround` adds to a context what lies around its document."""
+    `newest` is that of the fills. `surround` adds to a context what lies around its document. All tries of a place take
+    `deadline_s` at most; what is there then is closed as its grammar asks."""
 
-    def __init__(self, engine: Infiller, options: Callable[[], Options], surround: Surround, newest: Newest) -> None:
+    def __init__(
+        self,
+        engine: Infiller,
+        options: Callable[[], Options],
+        surround: Surround,
+        newest: Newest,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
         self._engine = engine
         self._options = options
         self._surround = surround
         self._newest = newest
+        self._deadline_s = deadline_s
 
     def __repr__(self) -> str:
         return f"<Structured {self._newest}>"
@@ -110,7 +119,7 @@ class Structured:
     ) -> AsyncGenerator[int | _Filled, None]:
         """The holes that are filled so far; last, the first candidate that passes the check. Raises NoFill."""
         tried = {text[offer.start : offer.end]}
-        problem, late = "", monotonic() + DEADLINE_S
+        problem, late = "", monotonic() + self._deadline_s
         for seed in range(TRIES):
             if (left := late - monotonic()) <= 0:
                 break

@@ -119,8 +119,7 @@ class Scheduler:
             return [(peer, wire.Locked(job, step, tuple(fills), step, len(ANSWER)))]
         del self.jobs[peer, job]
         grammars = [segment.grammar for segment in request.segments if isinstance(segment, wire.Hole)]
-        value = "" if '"nothing"' in request.prefix else VALUE
-        fills = [wire.Fill(value, ((0, len(value)),), 0.9) if g else f for f, g in zip(fills, grammars, strict=True)]
+        fills = [wire.Fill(VALUE, ((0, len(VALUE)),), 0.9) if g else f for f, g in zip(fills, grammars, strict=True)]
         done = wire.Done(
             job=job,
             seq=step,

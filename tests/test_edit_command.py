@@ -114,15 +114,6 @@ def test_an_edit_of_yaml_that_a_deadline_cut_says_both(run: Run, source: Path) -
     assert run(path, "--at", "1:8", "--to", "1:9") == Ran(0, "12\n", f"caesura: {told}\n")
 
 
-def test_an_edit_that_deletes_says_so_and_is_withheld_only_where_it_is_unsure(run: Run, source: Path) -> None:
-    source.write_text('{"nothing": [true]}')
-    assert "below 0.95, and withheld" in run(source, "--at", "1:14", "--write", "--least", "0.95").err
-    assert source.read_text() == '{"nothing": [true]}'
-    told = "The edit parses. It deletes what stands there, which is the model's guess: sure (0.90)."
-    assert run(source, "--at", "1:14", "--write") == Ran(0, "", f"caesura: {told}\n")
-    assert source.read_text() == '{"nothing": []}'
-
-
 @pytest.mark.parametrize(
     ("text", "arguments", "reason"),
     [

@@ -86,6 +86,13 @@ async def test_a_candidate_that_fails_the_check_gives_way_to_the_next_and_then_t
     assert 10_000 >= engine.jobs[0].deadline_ms > engine.jobs[1].deadline_ms > 0  # both together
 
 
+async def test_all_tries_of_a_place_have_the_time_that_is_asked_for() -> None:
+    page, engine = document("1", "json"), structured([["2"]])[1]
+    edits = Structured(engine, Options, lambda document, place, budget: (place, ()), Newest(), deadline_s=0.5)
+    await result(edits.edit(page, [(0, 1)], finding()))
+    assert 0 < engine.jobs[0].deadline_ms <= 500
+
+
 async def test_without_a_candidate_that_passes_nothing_changes_and_the_reason_is_said() -> None:
     page, (edits, engine, _) = document("1", "json"), structured([["3"]])
     with pytest.raises(NoFill, match=r"text stays as it is: It is odd\.$"):

@@ -6,11 +6,13 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import msgspec
 
 from caesura import models, wire
 from caesura.commands.certainty import Filled
+from caesura.schemas import Schema
 from caesura.server import edits
 from caesura.server.completion import finish
 from caesura.server.context import Context, Kind, context, hole
@@ -18,6 +20,7 @@ from caesura.server.engine import Engine
 from caesura.server.languages import language
 from caesura.server.offers import Offer
 from caesura.server.options import Options
+from caesura.server.schema_files import SchemaFiles
 from caesura.server.syntax import Gate
 from caesura.server.trees import SyntaxTree
 from caesura.server.warm import joined
@@ -44,6 +47,10 @@ class Gap:
     @property
     def segments(self) -> tuple[wire.Text | wire.Hole, ...]:
         return self.offer.segments if self.offer else (self.hole,)
+
+    @property
+    def schemas(self) -> tuple[str, ...]:
+        return self.offer.schemas if self.offer else ()
 
     def fitted(self, text: str) -> str:
         """What is inserted for the engine's `text`."""
@@ -81,9 +88,14 @@ def gap(text: str, start: int, end: int, name: str, kind: Kind | None = None) ->
     return Gap(text, start, end, around, Gate(text, start, end, around, tree.tree))
 
 
-def at_cursor(text: str, at: int, name: str, kind: Kind | None = None) -> Gap:
+def at_cursor(text: str, at: int, name: str, kind: Kind | None = None, schema: Schema | None = None) -> Gap:
     """The gap at a cursor as inline completion fills it: in JSON and Markdown with the grammar of what may be typed."""
-    return replace(gap(text, at, at, name, kind), offer=edits.completion(text, at, language=name))
+    return replace(gap(text, at, at, name, kind), offer=edits.completion(text, at, language=name, schema=schema))
+
+
+def schema_files(file: Path) -> SchemaFiles:
+    """The schemas that a document at `file`, an absolute path, may name."""
+    return SchemaFiles([str(Path.cwd()), str(file.parent)])
 
 
 @asynccontextmanager

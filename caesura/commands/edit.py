@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from caesura import wire
 from caesura.commands import CommandFailed
-from caesura.commands.asking import print_json, report, shared
-from caesura.commands.certainty import Filled, filled, kept, least, remarks, withheld
+from caesura.commands.asking import print_json, report, schema_files, shared
+from caesura.commands.certainty import Filled, filled, kept, remarks, withheld
 from caesura.commands.source import Source
 from caesura.server.document import Document
 from caesura.server.engine import Engine
@@ -23,7 +23,6 @@ from caesura.server.languages import language
 from caesura.server.offers import NoOffer, Offer
 from caesura.server.options import Options
 from caesura.server.results import Level, Newest, Result
-from caesura.server.schema_files import SchemaFiles
 from caesura.server.structured import Find, Structured, choose, finder
 
 
@@ -33,8 +32,7 @@ def edit(options: argparse.Namespace) -> None:
     path = Path(options.file).absolute()
     document = Document(path.as_uri(), language("", options.file).id, 1, source.text, "utf-32")
     schema = str(Path(options.schema).absolute()) if options.schema else None
-    files = SchemaFiles([str(Path.cwd()), str(path.parent)])
-    find = cache(finder(document.uri, document.language, files, schema))
+    find = cache(finder(document.uri, document.language, schema_files(path), schema))
     try:
         if options.list:
             _list(find, document, span, options)
@@ -46,20 +44,18 @@ def edit(options: argparse.Namespace) -> None:
     [(start, end, text)] = result.edits
     found = _filled(offer, text, done)
     shown = kept(found, options)
-    unsure = found.chance < least(options)  # the text says nothing: an edit may delete
-    if options.write and not unsure:
+    if options.write and shown.text:
         source.write(result.edits)
     if options.json:
         what = {"offer": offer.title, "start": start, "end": end, "level": result.level, "note": result.note}
         print_json({"text": shown.text, **what, **report([shown], done, model)})
-    if unsure:
+    if not shown.text:
         raise withheld(f"The edit is {found}", options)
     if options.json:
         return
     if not options.write:
         print(text)
-    guess = "Its values are the model's guess" if text else "It deletes what stands there, which is the model's guess"
-    told = f"{_guaranteed(offer, result.level)} {guess}: {found}{remarks([found], done)}."
+    told = f"{_guaranteed(offer, result.level)} Its values are the model's guess: {found}{remarks([found], done)}."
     print(" ".join(["caesura:", told, result.note]).strip(), file=sys.stderr)
 
 
@@ -100,8 +96,7 @@ class _Asked:
         return f"<_Asked {self.done}>"
 
     async def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]:
-        options = self._options
-        job = replace(job, deadline_ms=options.deadline_ms, sampler=options.sampler, prompt=options.prompt_format)
+        job = replace(job, sampler=self._options.sampler, prompt=self._options.prompt_format)
         async with aclosing(self._engine.infill(job)) as events:
             async for event in events:
                 if isinstance(event, wire.Done):
@@ -114,7 +109,8 @@ async def _run(
 ) -> tuple[Result, wire.Done, str]:
     async with shared(options) as (engine, welcome):
         asked = _Asked(engine, options)
-        structured = Structured(asked, Options, lambda document, place, budget: (place, ()), Newest())
+        alone, seconds = lambda document, place, budget: (place, ()), options.deadline_ms / 1000
+        structured = Structured(asked, Options, alone, Newest(), seconds)
         async with aclosing(structured.edit(document, [span], find, options.offer)) as events:
             *_, result = [event async for event in events]
         assert isinstance(result, Result)

@@ -4,13 +4,16 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from caesura import wire
 from caesura.commands import CommandFailed
-from caesura.commands.asking import ask, at_cursor, gap, nothing, print_json, report, shared
+from caesura.commands.asking import Gap, ask, at_cursor, gap, nothing, print_json, report, schema_files, shared
 from caesura.commands.certainty import Filled, filled, kept, least, remarks, withheld
 from caesura.commands.source import Source
-from caesura.server import gaps, repair
+from caesura.schemas import SchemaError
+from caesura.server import edits, gaps, repair
 from caesura.server.context import Context, context, hole
 from caesura.server.engine import job_id
 from caesura.server.fill import Group, finished, laid_out
@@ -24,14 +27,14 @@ def fill(options: argparse.Namespace) -> None:
     source = Source.read(options.file)
     start, end = source.span(options.at, options.to)
     name = language("", options.file).id
-    asked = at_cursor(source.text, start, name) if start == end else gap(source.text, start, end, name)
+    asked = gap(source.text, start, end, name) if start != end else _at_cursor(options.file, source.text, start, name)
     if options.watch:
         from caesura.commands.watch import watching
 
         with watching(source, start, end, stderr=options.json) as show:
-            done, model = asyncio.run(_run(options, asked.context, asked.segments, show))
+            done, model = asyncio.run(_run(options, asked.context, asked.segments, asked.schemas, show))
     else:
-        done, model = asyncio.run(_run(options, asked.context, asked.segments))
+        done, model = asyncio.run(_run(options, asked.context, asked.segments, asked.schemas))
     task = _task(source.text, name, [(start, end)])
     found = filled(*next((one for one in asked.proposals(done) if task.sound((one[0],))), ("", done.holes[0])))
     shown = kept(found, options)
@@ -47,6 +50,14 @@ def fill(options: argparse.Namespace) -> None:
         if not options.write:
             print(shown.text)
         print(f"caesura: {shown}{remarks([shown], done)}.", file=sys.stderr)
+
+
+def _at_cursor(file: str, text: str, at: int, name: str) -> Gap:
+    path, schema = Path(file).absolute(), None
+    if name in edits.JSON:
+        with suppress(SchemaError):  # `caesura edit` says what is wrong with a schema
+            schema = schema_files(path).find(path.as_uri(), text).schema
+    return at_cursor(text, at, name, schema=schema)
 
 
 def holes(options: argparse.Namespace) -> None:
@@ -122,7 +133,7 @@ def _tell(options: argparse.Namespace, places: list[str], found: list[Filled], d
     if unsure:
         print(f"caesura: withheld, below {least(options):g}: {_list(unsure)}; kept as it is.", file=sys.stderr)
     if empty := [place for place, one in zip(places, found, strict=True) if not one.text]:
-        print(f"caesura: the model proposes nothing at {', '.join(empty)}; kept as it is.", file=sys.stderr)
+        print(f"caesura: the model proposes nothing that fits at {', '.join(empty)}; kept as it is.", file=sys.stderr)
 
 
 def _list(fills: Mapping[str, Filled]) -> str:
@@ -130,7 +141,11 @@ def _list(fills: Mapping[str, Filled]) -> str:
 
 
 async def _run(
-    options: argparse.Namespace, around: Context, segments: Sequence[wire.Text | wire.Hole], show: Show | None = None
+    options: argparse.Namespace,
+    around: Context,
+    segments: Sequence[wire.Text | wire.Hole],
+    schemas: tuple[str, ...] = (),
+    show: Show | None = None,
 ) -> tuple[wire.Done, str]:
     async with shared(options) as (engine, welcome):
         job = wire.Infill(
@@ -143,6 +158,7 @@ async def _run(
             suffix=around.suffix,
             language=around.language,
             segments=tuple(segments),
+            schemas=schemas,
             candidates=Options().candidates,
             sampler=options.sampler,
             prompt=options.prompt_format,
