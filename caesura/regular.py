@@ -17,7 +17,7 @@ MAX_WORK = 4 * MAX_STATES  # states while it is made, before those that mean the
 ALL = (1 << 256) - 1  # the mask of every byte
 LAST = 0x10FFFF  # code point
 CACHED = 2 << 20  # bytes of automata kept by each maker
-EDGE = 110  # bytes of one, about
+EDGE = 110  # bytes of an edge, about
 
 Rows = Sequence[Iterable[tuple[int, int]]]
 Key = TypeVar("Key", bound=Hashable)
@@ -100,7 +100,7 @@ def alphabet(masks: Iterable[int]) -> list[int]:
 
 
 def letters(masks: Iterable[int]) -> dict[int, list[int]]:
-    """Of each mask, the parts of the alphabet that it is made of."""
+    """The parts of the alphabet that each mask is made of."""
     masks = set(masks)
     parts = alphabet(masks)
     return {mask: [part for part in parts if part & mask] for mask in masks}
@@ -151,7 +151,7 @@ def _alive(rows: Rows, accepting: set[int]) -> set[int]:
 
 
 def _blocks(rows: Rows, alive: set[int], accepting: set[int]) -> dict[int, int]:
-    """Of each live state, the number of its class of states that mean the same."""
+    """The number of each live state's class of states that mean the same."""
     parts = letters(mask for state in alive for mask, _ in rows[state])
     before: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for state in alive:

@@ -20,12 +20,13 @@ from caesura import regex_syntax
 from caesura.recent import Recent, remembered
 from caesura.regex import matching
 from caesura.regex_syntax import Ahead, Alternatives, Repeated, Tree, parse
-from caesura.regular import CACHED, Dfa, TooLarge, Unsupported
+from caesura.regular import Dfa, TooLarge, Unsupported
 from caesura.wire import Impossible
 
 MAX_BYTES = 1 << 20
 MAX_SUBSCHEMAS = 20_000
 KEPT = 24 << 20  # bytes of schemas that were read last
+PATTERNS = 8 << 20  # bytes of automata of patterns: a document is checked against all of its schema's in turn
 COST = 20  # bytes that a schema takes for each of its text's, and
 LEAST_COST = 200_000  # beyond that
 DEPTH = 16  # required objects inside one another in a skeleton
@@ -646,9 +647,9 @@ def _types(kinds: str | Sequence[str] | None) -> frozenset[str]:
 # Patterns
 
 
-@remembered(CACHED, lambda found, _: found.nbytes if found else 0)
+@remembered(PATTERNS, lambda found, _: found.nbytes if found else 0)
 def _automaton(pattern: str) -> Dfa | None:
-    """Of an ECMA-262 pattern; None for one that has none. Python's own engine may take time without end for one."""
+    """The automaton of an ECMA-262 pattern, or None. Python's own engine may take time without end for a pattern."""
     try:
         return matching(pattern)
     except (Unsupported, TooLarge):
@@ -656,13 +657,13 @@ def _automaton(pattern: str) -> Dfa | None:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether an ECMA-262 pattern is found in a text; a pattern that has no automaton is, in every text."""
+    """True if an ECMA-262 pattern is found in a text; a pattern that has no automaton is, in every text."""
     automaton = _automaton(pattern)
     return automaton is None or automaton.accepts(text)
 
 
 def _backtracks(tree: Tree, *, repeated: bool = False) -> bool:
-    """Whether a pattern repeats what itself may be read in several ways: then Python's engine may not end."""
+    """True if a pattern repeats what itself may be read in several ways: then Python's engine may not end."""
     match tree:
         case regex_syntax.Sequence(parts):
             return any(_backtracks(part, repeated=repeated) for part in parts)

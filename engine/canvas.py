@@ -29,7 +29,7 @@ GRAMMARS = 24 << 20  # bytes of grammars kept, with what is known of them
 NEAR = 1e-3  # nats: what is nearer to the best token of a slot could become its equal when it is cooled
 WORTH_A_ROW = 0.05  # joint probability of a drafted chain
 CROSSED = 16  # bytes of what stands behind a hole that a token may go on into
-CROSSINGS = 16  # lists of such tokens to keep, 0.1 MiB each: a job has one, and so have the next jobs at its place
+SUFFIXES = 32  # texts after a hole whose crossing tokens are kept, 0.1 MiB each: a job has one for each hole
 
 
 class Vocabulary:
@@ -40,7 +40,7 @@ class Vocabulary:
         self.null_id, self.ends, self.size = model.null_id, model.ends, model.width
         self._sorted = sorted((piece, number) for number, piece in enumerate(self.pieces) if piece)
         self._numbers = dict(self._sorted)
-        self._crossings = lru_cache(maxsize=CROSSINGS)(self._crossing)
+        self._crossings = lru_cache(maxsize=SUFFIXES)(self._crossing)
         # Uniform noise is decided where the model is, everything else on the CPU (denoise.py).
         self.device = model.device if isinstance(model.noise, Uniform) else "cpu"
         self._nothing = torch.full((self.size,), -torch.inf, device=self.device)

@@ -28,7 +28,7 @@ class Cursor:
         self.anchor = 0  # the line for which they were chosen
         self.generation = -1  # of what lies around, when they were
         self.shown: Shown | None = None
-        self.gate: tuple[tuple[WarmCanvas, str], Gate] | None = None  # the last one, of a canvas in a text
+        self.gate: tuple[tuple[object, ...], Gate] | None = None  # the last one, and what it was made for
         self.ticket = 0  # of the newest request
         self.readings = 0  # how many had begun, of all documents, when the engine last had the context of the canvas
         self.changed = asyncio.Event()  # replaced whenever it is set

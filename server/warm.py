@@ -101,7 +101,7 @@ class Typed:
         return Proposal(rest[:body]) if ends else Proposal(rest, eat=closed)
 
     def agrees(self, insert: str) -> bool:
-        """Whether this is what one types who wants `insert`, a bracket that the editor closes included."""
+        """True if this is what one types who wants `insert`, a bracket that the editor closes included."""
         end = self.origin + len(self.text)
         cursors = {end, end - 1, self.origin + len(self.written)}
         return any(self.left(insert, cursor) is not None for cursor in cursors)
@@ -148,7 +148,7 @@ class WarmCanvas:
 
     @property
     def lost(self) -> bool:
-        """Whether its job ended without an answer."""
+        """True if its job ended without an answer."""
         return self.over and self.answer is None and self.task is not None
 
     def hear(self, event: wire.Locked | wire.Done) -> None:
@@ -167,7 +167,7 @@ class WarmCanvas:
         return self.typed.move(edit)
 
     def agrees(self, cursor: int) -> bool:
-        """Whether this canvas still answers for `cursor`: nothing was typed, or just what it proposes. Before it says
+        """True if this canvas still answers for `cursor`: nothing was typed, or just what it proposes. Before it says
         anything, it may: what it reads is needed for the next key too, and its first draft comes a pass later."""
         if not self.fills:
             written = self.typed.written
@@ -177,7 +177,7 @@ class WarmCanvas:
         return rest is not None and bool(rest.insert or not self.over or not self.typed.written)
 
     def ready(self, cursor: int, *, part: bool = False, whole: bool = False) -> bool:
-        """Whether there is something to show, or nothing to wait for. `part`: locked words will do."""
+        """True if there is something to show, or nothing to wait for. `part`: locked words will do."""
         kept = self.typed.left(self.shown, cursor) if self.shown and not whole else None
         return (
             self.over
@@ -198,7 +198,8 @@ class WarmCanvas:
             sound = sound or [replace(found[0], insert=self._gated(found[0], cursor, gate))]
         kept = self.typed.left(self.shown, cursor) if self.shown and not whole else None
         if kept and kept.insert:
-            on = [p for p in sound if p.insert.startswith(kept.insert)] or [kept]
+            confidence = max((fill.confidence for fill in self.fills[:1]), default=0.0)
+            on = [p for p in sound if p.insert.startswith(kept.insert)] or [replace(kept, confidence=confidence)]
             sound = on + [p for p in sound if p not in on]
         if not sound:
             return Proposal("")
@@ -284,11 +285,11 @@ class WarmCanvas:
         )
 
     def _ends_line(self, fill: wire.Fill, start: str) -> bool:
-        """Whether a line ends after this start of a fill."""
+        """True if a line ends after this start of a fill."""
         return ends_line(fill.text, len(start), whole=self.answer is not None and self.context.kind != "span")
 
     def _passes(self, found: Proposal, cursor: int, fill: wire.Fill, start: str) -> bool:
-        """Whether what is left to insert is long enough: less of it may be left than of the fill."""
+        """True if what is left to insert is long enough: less of it may be left than of the fill."""
         before = self.context.prefix.removesuffix(self.lead)[-1:] + self.typed.text[: cursor - self.typed.origin]
         ends, words = self._ends_line(fill, start), counts_words(self.context)
         return self.bar.passes(before, found.insert, ends_line=ends, words=words)

@@ -11,7 +11,7 @@ from caesura.schemas import Schema
 from caesura.server import typing
 from caesura.server.canvases import Selected
 from caesura.server.context import Budget, Context
-from caesura.server.engine import EngineFailed, EngineUnavailable
+from caesura.server.engine import EngineBusy, EngineError, EngineFailed, EngineUnavailable
 from caesura.server.options import Options
 from caesura.server.restraint import Restraint
 from caesura.server.trace import Request
@@ -427,15 +427,20 @@ async def test_a_job_that_has_said_nothing_yet_goes_on_until_it_says_something_e
     assert list(editor.engine.live) == [editor.engine.jobs[-1].job]
 
 
-async def test_a_job_that_outlives_its_key_and_is_lost_is_begun_once_more() -> None:
+@pytest.mark.parametrize(
+    ("trouble", "prefixes"), [(EngineFailed("engine_lost"), ["x = ", "x = y"]), (EngineBusy("full"), ["x = "])]
+)
+async def test_a_job_that_outlives_its_key_and_is_lost_is_begun_once_more_unless_the_engine_has_too_much_to_do(
+    trouble: EngineError, prefixes: list[str]
+) -> None:
     editor = Editor("x =|")
     await editor.type(" ")
     await editor.type("y")
     request = await editor.ask()
-    for _ in range(2):
+    for _ in prefixes:
         assert not request.done()
-        await editor.engine.tell(EngineFailed("engine_lost"))
-    assert [job.prefix for job in editor.engine.jobs] == ["x = ", "x = y"]
+        await editor.engine.tell(trouble)
+    assert [job.prefix for job in editor.engine.jobs] == prefixes
     assert (await proposed(request)).insert == ""
 
 
