@@ -1,4 +1,4 @@
-"""What was used last, bounded by the bytes that it takes: for caches whose values differ in size."""
+"""Caches of the values used last, bounded in bytes: for values that differ in size."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable

@@ -106,8 +106,8 @@ def line_after(text: str, offset: int) -> str:
 
 def after_closing(text: str, offset: int, row: Language) -> int:
     """The end of the line at `offset` where nothing but closing brackets and quotes stands there, else `offset`. Braces
-    around an empty block stay: its body goes between them. No editor adds a semicolon: `);` as a whole is text
-    after the hole, and a fill that repeats it is cut there."""
+    around an empty block stay: its body goes between them. No editor adds a semicolon: if `);` follows, it stays after
+    the hole, and a fill that repeats it is cut there."""
     after = line_after(text, offset)
     closing = CLOSERS.issuperset(after) and not _between_braces(line_before(text, offset), after, row)
     return offset + len(after) if closing else offset

@@ -51,14 +51,14 @@ def completion(text: str, offset: int, *, language: str, schema: Schema | None =
 
 
 def is_prose(line: str) -> bool:
-    """Whether a cursor in Markdown stands in running text, by the `line` before it: not in a code span, a table, a
+    """True if a cursor in Markdown stands in running text, by the `line` before it: not in a code span, a table, a
     heading or a link's target, and not where an item begins. Blocks of code are for `in_code` to tell."""
     begun = _BEGUN.fullmatch(line) or line.lstrip(" \t>").startswith("#")
     return not (begun or line.count("`") % 2 or _TARGET.search(line))
 
 
 def in_code(text: str, offset: int, tree: tree_sitter.Tree | None) -> bool:
-    """Whether a cursor in Markdown stands in a block of code or in front matter; False without a tree. The character
+    """True if a cursor in Markdown stands in a block of code or in front matter; False without a tree. The character
     before the cursor decides, or in an empty line the line itself."""
     if tree is None:
         return False
@@ -83,7 +83,7 @@ def _completion(text: str, offset: int, language: str, schema: Schema | None) ->
 
 
 def _written(text: str) -> bool:
-    """Whether it can be encoded: an editor may send half a surrogate pair."""
+    """True if it can be encoded: an editor may send half a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:

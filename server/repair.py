@@ -55,12 +55,12 @@ def faults(tree: tree_sitter.Tree) -> Faults:
 
 
 def is_broken(tree: tree_sitter.Tree, text: str, start: int, end: int) -> bool:
-    """Whether a broken node touches the lines of the code points `start:end`."""
+    """True if a broken node touches the lines of the code points `start:end`."""
     return bool(_touching(tree, text, *_lines(text, start, end)))
 
 
 def lacks_body(tree: tree_sitter.Tree, text: str, end: int) -> bool:
-    """Whether the last code before `end` is a header whose block has nothing in it. Python's grammar does not call that
+    """True if the last code before `end` is a header whose block has nothing in it. Python's grammar does not call that
     broken."""
     source = text[:end].encode().rstrip()
     while source:

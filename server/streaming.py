@@ -60,7 +60,7 @@ class Stream:
         return self._last is not None and draft.text.startswith(self._last.text) and draft.eat == self._last.eat
 
     def _steady(self, draft: Draft, now: float) -> bool:
-        """Whether the last draft stays, so that the text does not flicker. What is locked or ready ends that."""
+        """True if the last draft stays, so that the text does not flicker. What is locked or ready ends that."""
         last = self._last
         return (
             last is not None

@@ -311,7 +311,7 @@ class Typing:
         return self._cursors[uri]
 
     def _off(self, opened: Open, *, invoked: bool) -> bool:
-        """Whether nothing is to be computed for a document."""
+        """True if nothing is to be computed for a document."""
         options = self._options()
         asked = invoked or MODES[options.mode].automatic
         language = opened.document.language
@@ -337,7 +337,7 @@ def _cursor_after(edits: Sequence[Edit], row: Language) -> int | None:
 
 
 def _kind(place: Context) -> str:
-    """Of a hole, for the trace: what it lies in, or its extent where that is plain code."""
+    """The kind of a hole, for the trace: what it lies in, or its extent where that is plain code."""
     return place.kind if place.scope == "code" else place.scope
 
 

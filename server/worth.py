@@ -31,7 +31,7 @@ class Bar:
         return Bar(min(self.chance, other.chance), min(self.keys, other.keys))
 
     def passes(self, before: str, insert: str, *, ends_line: bool, words: bool) -> bool:
-        """Whether `insert` after the text `before` is long enough. What ends a line may be shorter, but must save a
+        """True if `insert` after the text `before` is long enough. What ends a line may be shorter, but must save a
         key. In prose, finishing the word at the cursor counts too."""
         if not self.keys:
             return True
@@ -43,7 +43,7 @@ ALL = Bar()
 
 
 def counts_words(context: Context) -> bool:
-    """Whether finishing a word is worth a suggestion: in Markdown, plain text and comments."""
+    """True if finishing a word is worth a suggestion: in Markdown, plain text and comments."""
     return context.scope == "comment" or context.language in ("markdown", "plaintext")
 
 
@@ -91,7 +91,7 @@ def best_start(
 
 
 def ends_line(text: str, end: int, *, whole: bool) -> bool:
-    """Whether a line ends after `text[:end]`; `whole`: also after all of `text`."""
+    """True if a line ends after `text[:end]`; `whole`: also after all of `text`."""
     return text[end : end + 1] in ("\r", "\n") or (whole and end == len(text))
 
 

@@ -63,8 +63,8 @@ ANSWERS: dict[str, str] = {  # as trace.Answer calls them
 
 
 class Check(msgspec.Struct, frozen=True):
-    """`next` is what to do about it, empty where nothing is wrong. `slow`: nothing is, but a time of
-    now, so that the load of now may explain it."""
+    """`next` is what to do about it, empty where nothing is wrong. `slow`: the time was measured just now, so the
+    present load may explain it."""
 
     name: str
     ok: bool
@@ -248,7 +248,7 @@ def _speed(status: wire.Status, model: str) -> Check:
 
 
 def _date(seconds: float) -> str:
-    """Of Unix time, in the user's zone."""
+    """A Unix time in the user's zone."""
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
 
 
