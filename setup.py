@@ -1,6 +1,43 @@
-"""Only the package list, so that a new sub-package cannot be forgotten (tests/test_package.py builds the wheel)."""
+"""The package list, so that a new sub-package cannot be forgotten (tests/test_package.py builds the wheel), and the
+library of kernels/cpu, which the package does without where there is no compiler."""
 
-from setuptools import find_packages, setup
+from pathlib import Path
+
+from setuptools import Extension, find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
 
 FOLDERS = {"caesura": "caesura", "server": "caesura.server", "engine": "caesura.engine", "kernels": "caesura.kernels"}
-setup(packages=[*FOLDERS.values(), *(f"{name}.{p}" for folder, name in FOLDERS.items() for p in find_packages(folder))])
+CPU = Path("kernels", "cpu")
+# Products and sums are fused where the code says so; what is not exported is not seen; vectors are no part of the ABI.
+FLAGS = ["-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wno-psabi"]
+
+
+class Library(build_ext):
+    """A library that ctypes loads, no module of Python's: it has no PyInit function, and any Python may load it."""
+
+    def get_export_symbols(self, ext: Extension) -> list[str]:
+        return []
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return f"{fullname.replace('.', '/')}.{'dll' if self.plat_name.startswith('win') else 'so'}"
+
+
+class AnyPython(bdist_wheel):
+    def get_tag(self) -> tuple[str, str, str]:
+        return ("py3", "none", super().get_tag()[2])
+
+
+setup(
+    packages=[*FOLDERS.values(), *(f"{name}.{p}" for folder, name in FOLDERS.items() for p in find_packages(folder))],
+    ext_modules=[
+        Extension(
+            "caesura.kernels.cpu._library",
+            sorted(path.as_posix() for path in CPU.glob("*.c")),
+            depends=sorted(path.as_posix() for path in CPU.glob("*.h")),
+            extra_compile_args=FLAGS,
+            optional=True,
+        )
+    ],
+    cmdclass={"build_ext": Library, "bdist_wheel": AnyPython},
+)

@@ -72,12 +72,11 @@ class Stored(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         """Raises WeightsError where the stored parts do not fit together."""
-        form = self._forms[name]
-        parts = [f"{name}.{part}" for part in FORMS[form]] if form else [name]
+        form, parts = self.parts(name)
         try:
-            return restored(form, *(self._part(part) for part in parts))
-        except (OSError, SafetensorError, RuntimeError, IndexError) as error:
-            raise WeightsError(f"The tensor {name} is damaged ({one_line(error)}); install the model again.") from error
+            return restored(form, *parts)
+        except (RuntimeError, IndexError) as error:
+            raise damaged(name, error) from error
 
     def _part(self, name: str) -> Tensor:
         if name not in self._files:
@@ -86,9 +85,14 @@ class Stored(Mapping[str, Tensor]):
             part: Tensor = file.get_tensor(name)
         return part
 
-    def codes(self, name: str) -> tuple[Tensor, ...]:
-        """The parts of an 8-bit matrix as they are stored, mapped from the file; nothing for another form."""
-        return tuple(self._part(f"{name}.{part}") for part in FORMS["q8"]) if self._forms[name] == "q8" else ()
+    def parts(self, name: str) -> tuple[str, tuple[Tensor, ...]]:
+        """The form of a tensor and its parts as they are stored, mapped from the file. Raises WeightsError."""
+        form = self._forms[name]
+        named = [f"{name}.{part}" for part in FORMS[form]] if form else [name]
+        try:
+            return form, tuple(self._part(part) for part in named)
+        except (OSError, SafetensorError) as error:
+            raise damaged(name, error) from error
 
     def __contains__(self, name: object) -> bool:
         return name in self._forms  # without reading the tensor
@@ -98,6 +102,10 @@ class Stored(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._forms)
+
+
+def damaged(name: str, error: Exception) -> WeightsError:
+    return WeightsError(f"The tensor {name} is damaged ({one_line(error)}); install the model again.")
 
 
 def one_line(error: BaseException) -> str:

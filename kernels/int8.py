@@ -1,5 +1,6 @@
-"""Linear layer with int8 weights and activations on a CPU: per-row activation scales, so a row's result does not
-depend on what else is in the batch.
+"""Linear layer with int8 activations on a CPU: per-row activation scales, so a row's result does not depend on what
+else is in the batch. Weights are as they are stored where our own library is built (`cpu`); elsewhere they are int8 for
+torch's kernels, or bfloat16 where it has none.
 
 Kernels for CPUs without VNNI add the products of two neighbouring columns in 16 bits, which saturate. The scale keeps
 every such sum within them, so that all CPUs give the same result, for a fifth of a bit or so.
@@ -13,6 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+from caesura.kernels import cpu
+
+scripting = torch.jit.is_scripting  # type: ignore[attr-defined]
 
 CACHED = 1 << 17  # weights quantised at once: what is computed of them stays in a core's cache
 
@@ -61,12 +66,21 @@ def _dense(x: Tensor, weight: Tensor) -> Tensor:
     return torch.nn.functional.linear(x.to(weight.dtype), weight).float()
 
 
-# [M, K] float32, packed or float [N, K] -> [M, N] float32; in TorchScript the packed form alone where there is one.
-product = _packed if available() else _dense
+_of_torch = _packed if available() else _dense
+
+
+def product(x: Tensor, packed: Packed) -> Tensor:
+    """[M, K] float32, packed or float [N, K] -> [M, N] float32; in TorchScript torch's packed form alone where there is
+    one."""
+    # TorchScript does not know this class, and leaves out what is below the first condition alone.
+    if not scripting():  # noqa: SIM102
+        if isinstance(packed, cpu.Packed):
+            return packed.product(x)
+    return _of_torch(x, packed)
 
 
 def pack(weight: Tensor) -> Packed:
-    """[N, K] for `product`. Without FBGEMM it stays bfloat16."""
+    """[N, K] for `product` by torch. Without FBGEMM it stays bfloat16."""
     if not available():
         return weight.to(torch.bfloat16)
     q, scale = quantize(weight.float())

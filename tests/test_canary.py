@@ -11,7 +11,8 @@ import torch
 from caesura.engine import canary, models, weights, worker
 from caesura.engine.models import ModelError, _llama_layer, block_llama
 from caesura.engine.models._llama_layer import Shape, Span, attention
-from caesura.kernels import int8
+from caesura.kernels import cpu, int8
+from caesura.kernels.cpu import layers
 from caesura.models import CODER, SMALL, locate
 
 from . import tiny
@@ -39,6 +40,7 @@ DAMAGE: dict[str, tuple[str, Any]] = {
 def test_a_kernel_that_computes_something_else_is_refused_in_a_sentence(
     damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("CAESURA_CPU", "torch")
     monkeypatch.setattr(_llama_layer, "layer", _llama_layer.written)
     monkeypatch.setattr(_llama_layer, *DAMAGE[damage])
     with pytest.raises(worker.CannotLoad, match=rf"^The model {SMALL} does not say .*reinstall torch") as refused:
@@ -53,8 +55,9 @@ KINDS = [(SMALL, keys, packed) for keys in (torch.float32, torch.bfloat16) for p
 def test_a_shipped_model_is_itself_on_cpus_of_every_kind(
     name: str, keys: torch.dtype, packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With and without AVX512-BF16, for keys and values, and the int8 kernels."""
+    """Without our own library: with and without AVX512-BF16, for keys and values, and the int8 kernels."""
     assert "canary" in json.loads((locate(name) / "manifest.json").read_text())
+    monkeypatch.setenv("CAESURA_CPU", "torch")
     monkeypatch.setattr(block_llama, "attended", lambda: keys)
     if not packed:
         monkeypatch.setattr(int8, "available", lambda: False)
@@ -62,6 +65,29 @@ def test_a_shipped_model_is_itself_on_cpus_of_every_kind(
         monkeypatch.setattr(_llama_layer, "product", int8._dense)
         monkeypatch.setattr(_llama_layer, "layer", _llama_layer.written)
     assert worker._load(name, "cpu").device == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [*((SMALL, variant) for variant in cpu.variants()), *((CODER, v) for v in [*cpu.variants()][:1])],
+)
+def test_a_shipped_model_is_itself_with_every_variant_of_our_library(
+    name: str, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAESURA_CPU", variant)
+    assert worker._load(name, "cpu").device == "cpu"
+
+
+@pytest.mark.skipif(not cpu.variants(), reason="kernels/cpu was not built")
+def test_a_library_that_computes_something_else_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    through = layers.Layers.through
+
+    def still(self: layers.Layers, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *more: Any) -> Any:
+        return through(self, x, torch.ones_like(cos), torch.zeros_like(sin), *more)
+
+    monkeypatch.setattr(layers.Layers, "through", still)
+    with pytest.raises(worker.CannotLoad, match=rf"^The model {SMALL} does not say "):
+        worker._load(SMALL, "cpu")
 
 
 def test_a_model_that_says_something_else_than_it_said_is_refused(tiny_folder: Path, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_fewer_weights_than_tokens_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("architecture", test_gguf.KINDS)
 def test_a_gguf_file_computes_what_transformers_makes_of_its_weights(tmp_path: Path, architecture: str) -> None:
-    path, ids = tmp_path / "m.gguf", list(range(20, 80))
+    path, ids = tmp_path / "m.gguf", list(range(20, 140))
     weights = test_gguf.write(path, architecture, F32, change=enough, vocabulary=(QWEN, "qwen2"))
     file = GGUF(path)
     rows = len(weights["model.embed_tokens.weight"])

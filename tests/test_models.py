@@ -21,10 +21,11 @@ from caesura.engine.cache import KV
 from caesura.engine.models import ModelError, Run, block_llama
 from caesura.engine.models._llama_layer import times
 from caesura.engine.models.block_llama import MATRICES, SPECIALS, BlockLlama, Config, matrix
-from caesura.kernels import int8
+from caesura.kernels import cpu
 
 from .tiny import CODE, CONFIG
 
+built = pytest.mark.skipif(not cpu.variants(), reason="kernels/cpu was not built")
 FAMILIES = sorted(p.stem for p in Path(models.__file__).parent.glob("*.py") if not p.stem.startswith("_"))
 IDS = list(range(30, 90))
 
@@ -44,6 +45,15 @@ def causal(model: BlockLlama, kv: KV, ids: list[int]) -> Tensor:
     logits, _ = model.forward([Run(kv, ids, range(kv.length, kv.length + len(ids)), mask)])
     kv.truncate(len(kv.ids))
     return logits
+
+
+@pytest.fixture
+def by_torch(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> BlockLlama:
+    """The tiny model as it is where our own library was not built."""
+    monkeypatch.setenv("CAESURA_CPU", "torch")
+    model = models.load(str(tiny_folder))
+    assert isinstance(model, BlockLlama)
+    return model
 
 
 @pytest.fixture
@@ -156,12 +166,12 @@ def test_what_lies_behind_the_rows_is_not_seen(tiny: BlockLlama) -> None:
 
 
 def test_attention_in_bfloat16_is_that_in_float32_but_for_rounding(
-    tiny: BlockLlama, monkeypatch: pytest.MonkeyPatch
+    by_torch: BlockLlama, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logits = []
     for supported in (False, True):  # as the CPU says
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda supported=supported: supported)
-        logits.append(causal(tiny, context(tiny, IDS), [5, 6, 7]))
+        logits.append(causal(by_torch, context(by_torch, IDS), [5, 6, 7]))
     exact, rounded = logits
     assert 0 < (rounded - exact).norm() < 0.02 * exact.norm()
 
@@ -211,10 +221,11 @@ def test_with_a_zero_adapter_a_canvas_of_one_slot_is_the_next_token_model(tiny: 
 # Files that are not what they should be
 
 
-def test_one_packed_matrix_serves_both_paths() -> None:
+@pytest.mark.parametrize("form", [block_llama.by_torch, pytest.param(block_llama.by_library, marks=built)])
+def test_one_packed_matrix_serves_both_paths(form: block_llama.Form) -> None:
     draw = torch.Generator().manual_seed(0)
     weight, down, up, x = (torch.randn(*size, generator=draw) for size in ((96, 64), (8, 64), (96, 8), (5, 64)))
-    held = matrix({"m": weight}, {"m.a": down, "m.b": up}, "m", (96, 64), int8.pack)
+    held = matrix({"m": weight}, {"m.a": down, "m.b": up}, "m", (96, 64), form)
     for canvas, exact in ((False, x @ weight.T), (True, x @ (weight + up @ down).T)):
         assert (times(x, held, canvas) - exact).norm() < 0.03 * exact.norm()
 
@@ -254,24 +265,26 @@ def test_trees_of_several_jobs_are_cut_wherever_the_middle_lies(
     torch.testing.assert_close(found[0], found[1], atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("place", ["_layer", pytest.param("through", marks=built)])  # torch's layers, and the library
 @pytest.mark.parametrize("ahead", [True, False])
 def test_a_thread_that_fails_ends_the_forward_and_no_other(
-    tiny: BlockLlama, monkeypatch: pytest.MonkeyPatch, ahead: bool
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, ahead: bool, place: str
 ) -> None:
     """The one that waits for it neither hangs nor goes on behind it."""
-    right, layer, asked = tiny.forward(trees(tiny, 2))[0], tiny._layer, []
+    model: BlockLlama = request.getfixturevalue("by_torch" if place == "_layer" else "tiny")
+    right, works, asked = model.forward(trees(model, 2))[0], getattr(model._paths[0], place), []
 
-    def fails(x: Tensor, *more: Any) -> Tensor:
+    def fails(*arguments: Any) -> Any:
         asked.append(threading.current_thread() is threading.main_thread())
         if asked[-1] == ahead:
             raise RuntimeError("a fault of this lane")
-        return layer(x, *more)
+        return works(*arguments)
 
     with monkeypatch.context() as broken:
-        broken.setattr(tiny, "_layer", fails)
+        broken.setattr(model._paths[0], place, fails)
         with pytest.raises(RuntimeError, match="a fault of this lane"):
-            tiny.forward(trees(tiny, 2))
-    torch.testing.assert_close(tiny.forward(trees(tiny, 2))[0], right, atol=1e-4, rtol=0)
+            model.forward(trees(model, 2))
+    torch.testing.assert_close(model.forward(trees(model, 2))[0], right, atol=1e-4, rtol=0)
 
 
 def said(folder: Path, before: str = "", **env: str) -> tuple[str, Tensor]:
@@ -290,7 +303,11 @@ judged, logits = model.forward([tree], [canvas])
 print(type(_llama_layer.layer).__name__, [judged.tolist(), logits[:, : judged.shape[1]].tolist()])
 """
     done = subprocess.run(
-        [sys.executable, "-P", "-c", asked], env=os.environ | env, capture_output=True, check=True, text=True
+        [sys.executable, "-P", "-c", asked],
+        env=os.environ | {"CAESURA_CPU": "torch"} | env,
+        capture_output=True,
+        check=True,
+        text=True,
     )
     kind, logits = done.stdout.split(" ", 1)
     return kind, torch.tensor(json.loads(logits))
@@ -304,11 +321,17 @@ def test_where_there_is_no_torchscript_the_same_comes_out(folder: Path) -> None:
 
 
 def test_where_there_is_no_int8_kernel_nearly_the_same_comes_out(folder: Path) -> None:
-    """As on ARM."""
+    """As on ARM without our own library."""
     _, expected = said(folder)
     scripted, found = said(folder, "torch.backends.quantized.engine = 'onednn'")
     assert scripted == "ScriptFunction"
     assert 0 < (found - expected).norm() < 0.05 * expected.norm()
+
+
+def test_no_such_kernels_are_a_sentence(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CAESURA_CPU", "sse")
+    with pytest.raises(ModelError, match=r"^CAESURA_CPU is 'sse'; this machine has .*torch\.$"):
+        models.load(str(tiny_folder))
 
 
 def test_no_such_model_is_a_sentence() -> None:

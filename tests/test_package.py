@@ -70,6 +70,12 @@ def test_nothing_else_is_in_the_wheel(wheel: Path) -> None:
     assert tops <= {"caesura", next(top for top in tops if top.endswith(".dist-info"))}
 
 
+@pytest.mark.skipif(not shutil.which("gcc"), reason="no compiler")
+def test_a_wheel_has_the_library_of_its_system_for_any_python(wheel: Path) -> None:
+    assert "-py3-none-" in wheel.name
+    assert [name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("caesura/kernels/cpu/_library.")]
+
+
 def test_an_update_of_the_program_downloads_no_weights(wheel: Path) -> None:
     assert [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".safetensors")] == []
     assert wheel.stat().st_size < 4 * BIG

@@ -16,6 +16,7 @@ from caesura.engine.cache import KV, Cache
 from caesura.engine.noise import Noise
 from caesura.engine.tokenizer import Tokenizer, TokenizerError
 from caesura.engine.weights import WeightsError
+from caesura.kernels.cpu import NoVariant
 from caesura.kernels.head import Rows, Seen
 from caesura.models import NoModel, locate
 
@@ -161,7 +162,7 @@ def load(name: str, device: str = "auto", context: int | None = None) -> Model:
             return cast(Model, _module("causal").load_gguf(path, device, context))
         config = read_config(path)
         return cast(Model, _module(FAMILIES[config["model_type"]]).load(path, config, device, context))
-    except (WeightsError, TokenizerError) as error:
+    except (WeightsError, TokenizerError, NoVariant) as error:
         raise ModelError(" ".join(str(error).split())[:SENTENCE]) from error
 
 

@@ -21,11 +21,12 @@ from torch.nn.functional import rms_norm, silu
 
 from caesura.engine.cache import Kept
 from caesura.engine.models import Drafter, Run
-from caesura.engine.models._llama_layer import Norm, Span, Weights, normalized, rotate
-from caesura.engine.models.block_llama import BlockLlama, Config, Part, expect, packed, rotary
+from caesura.engine.models._llama_layer import Norm, normalized, rotate
+from caesura.engine.models.block_llama import BlockLlama, Config, Layers, Part, expect, packed, rotary
 from caesura.engine.tokenizer import Tokenizer
 from caesura.engine.weights import WeightsError
 from caesura.kernels import int8
+from caesura.kernels.cpu.layers import Span
 
 FIRST = 1  # layers of the base that read the token of a block
 LAYERS = 3
@@ -92,13 +93,16 @@ class LightLlama(BlockLlama):
             raise WeightsError("A light drafter needs a base whose head is its embedding; remove light.safetensors.")
         super().__init__(name, config, tokenizer, base, adapter)
         self.taps = taps(config.num_layers)
-        self._drafting = [packed(config, light, {}, self._form, number)[0] for number in range(LAYERS)]
-        own = {name: expect(light, name, shape) for name, shape in shapes(config).items()}
+        drafting = [packed(config, light, {}, self._form, number)[0] for number in range(LAYERS)]
+        self._drafting = self._path(drafting, canvas=False)
+        self._entry = self._path([context for context, _ in self._layers[:FIRST]], canvas=False)
+        sizes = shapes(config)
+        own = {name: expect(light, name, sizes[name]) for name in ("scale", "kv_bias", "place", "norm")}
         self._scale, self._kv_bias, self._place = own["scale"], own["kv_bias"], own["place"]
         self._proportions = proportions(self._scale)
         self._final = Norm(own["norm"], None)
         self._mix, self._kv, self._enter, self._join, self._up = (
-            self._form(own[name]) for name in ("mix", "kv", "enter", "join", "up")
+            self._form((light, name, sizes[name])) for name in ("mix", "kv", "enter", "join", "up")
         )
 
     @property
@@ -109,19 +113,17 @@ class LightLlama(BlockLlama):
         base = super()._kept()
         return [*base, *base[:1] * LAYERS, Kept(1, self.config.hidden_size // 2)]  # a state is in two halves
 
-    def _tap(self, tapped: Sequence[Tensor], spans: Sequence[list[Span]], cos: Tensor, sin: Tensor) -> None:
+    def _tap(self, tapped: Sequence[Tensor], spans: Sequence[Span], cos: Tensor, sin: Tensor) -> None:
         shape, half = self._shape, self.config.hidden_size // 2
         seen = torch.cat(list(tapped), -1) * self._scale
         state = sized(seen[:, -2 * half :] + int8.product(seen, self._mix))
         rows = (int8.product(state, self._kv) + self._kv_bias).unflatten(-1, (-1, shape.width))
         keys = rotate(rows[:, : LAYERS * shape.groups], cos, sin)
         both = torch.cat((keys, rows[:, LAYERS * shape.groups :]), 1).unflatten(1, (2, LAYERS, shape.groups))
-        *of_layers, of_state = spans
-        for number, found in enumerate(of_layers):
-            for span in found:
-                put(span, both[:, 0, number], both[:, 1, number])
-        for span in of_state:
-            put(span, state[:, None, :half], state[:, None, half:])
+        for span in spans:
+            for number in range(LAYERS):
+                put(span, number, both[:, 0, number], both[:, 1, number])
+            put(span, LAYERS, state[:, None, :half], state[:, None, half:])
 
     @torch.inference_mode()
     def draft(self, runs: Sequence[Run]) -> tuple[Tensor, Tensor]:
@@ -141,16 +143,12 @@ class LightLlama(BlockLlama):
     def _first(self, runs: Sequence[Run]) -> Tensor:
         """The runs' tokens [runs, hidden] as the base's first layers read them."""
         parts = [Part(run.kv, run.kv.length, run.ids, run.positions, run.mask) for run in runs]
-        layers = [context for context, _ in self._layers[:FIRST]]
-        return self._through(layers, self._embedded(torch.tensor([run.ids[0] for run in runs])), parts, 0)
+        return self._through(self._entry, self._embedded(torch.tensor([run.ids[0] for run in runs])), parts, 0)
 
-    def _through(self, layers: Sequence[Weights], x: Tensor, parts: Sequence[Part], at: int) -> Tensor:
+    def _through(self, path: Layers, x: Tensor, parts: Sequence[Part], at: int) -> Tensor:
         """Rows through layers, the first of which is number `at` in the cache."""
         lane = self._lane(parts)
-        cos, sin = rotary(self._lengths, torch.tensor(lane.positions))
-        for layer, spans in zip(layers, lane.spans()[at:], strict=False):
-            x = self._layer(x, layer, spans, cos, sin, None, self._shape, False)
-        return x
+        return path.through(x, *rotary(self._lengths, torch.tensor(lane.positions)), lane.placed(at))[0]
 
     def _choose(self, rows: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
         """The best token of each row [runs, BLOCK, hidden] after the one chosen for the row before, and its
@@ -189,8 +187,8 @@ def state_before(run: Run) -> Tensor:
     return torch.cat((left[0, row], right[0, row])).float()
 
 
-def put(span: Span, keys: Tensor, values: Tensor) -> None:
-    """The rows of a span out of [rows, heads, width] into its buffers."""
+def put(span: Span, layer: int, keys: Tensor, values: Tensor) -> None:
+    """The rows of a span out of [rows, heads, width] into its buffers of a layer."""
     end = span.at + span.end - span.first
-    span.keys[:, span.at : end] = keys[span.first : span.end].transpose(0, 1)
-    span.values[:, span.at : end] = values[span.first : span.end].transpose(0, 1)
+    for held, rows in zip(span.buffers[layer], (keys, values), strict=True):
+        held[:, span.at : end] = rows[span.first : span.end].transpose(0, 1)

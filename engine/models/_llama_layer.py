@@ -3,18 +3,23 @@ layers side by side and little is lost between operators.
 
 What checkpoints differ in is told by the weights and by `Shape`: biases, layer norm instead of RMS norm, norms of
 queries and keys (Qwen3), an MLP without a gate (StarCoder2). The functions are TorchScript where this Python runs it
-and the matrices are int8; elsewhere they are called as they stand.
+and the matrices are torch's int8; elsewhere they are called as they stand. `kernels/cpu/layers.py` is the same in C.
 """
 
 import sys
 import warnings
+from collections.abc import Callable, Sequence
+from threading import Semaphore
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, rms_norm, silu
 
+from caesura.kernels.cpu import layers as native
 from caesura.kernels.int8 import Packed, product
+
+COLUMNS = 128  # columns of attention are padded to a multiple of it; the KV's room is one
 
 
 class Matrix(NamedTuple):
@@ -153,3 +158,69 @@ if sys.version_info < (3, 14):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         layer = torch.jit.script(written)
+
+
+class Layers:
+    """Layers of one path; `kernels.cpu.layers.Layers` in PyTorch."""
+
+    progress = Semaphore
+
+    def __init__(self, layers: Sequence[Weights], shape: Shape, canvas: bool, layer: Callable[..., Tensor]) -> None:
+        """`layer` is the function `layer`, or `written`."""
+        self._layers, self._shape, self._canvas, self._layer = layers, shape, canvas, layer
+
+    def __repr__(self) -> str:
+        return f"<Layers {len(self._layers)} {'canvas' if self._canvas else 'context'}>"
+
+    def through(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        spans: Sequence[native.Span],
+        wanted: Sequence[int] | None = None,
+        taps: Sequence[int] = (),
+        before: Semaphore | None = None,
+        progress: Semaphore | None = None,
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """As in C; cos and sin are [rows, 1, width]."""
+        asked = None if wanted is None else torch.tensor(wanted, dtype=torch.int64, device=x.device)
+        share, last, tapped = self._shape.heads // self._shape.groups, len(self._layers) - 1, list[Tensor]()
+        masks = [additive(span, share) for span in spans]
+        for number, weights in enumerate(self._layers):
+            if before is not None:
+                before.acquire()
+            placed = [
+                Span(span.first, span.end, *span.buffers[number], span.at, mask)
+                for span, mask in zip(spans, masks, strict=True)
+            ]
+            of_last = asked if number == last else None
+            x = self._layer(x, weights, placed, cos, sin, of_last, self._shape, self._canvas)
+            if progress is not None:
+                progress.release()
+            tapped += [x] * taps.count(number)
+        return x, tapped
+
+
+def rounded(rows: int) -> int:
+    """Up to a multiple of 16, and of a half of the power of two below."""
+    step = max(16, 1 << rows.bit_length() - 2)
+    return -(-rows // step) * step
+
+
+def additive(span: native.Span, share: int) -> Tensor:
+    """What the rows of a span see of the columns up to its end: 0 or -inf, for each of the query heads that share a key
+    head.
+
+    Rows and columns are padded to few sizes: oneDNN makes code for each pair of them, in half a millisecond and half a
+    megabyte.
+    """
+    (keys, _), rows, mask = span.buffers[0], span.end - span.first, span.mask
+    end = span.at + rows
+    added = keys.new_zeros(rounded(rows * share), -(-end // COLUMNS) * COLUMNS)
+    added[:, end:] = -torch.inf
+    if mask is not None:
+        added[: rows * share, end - mask.shape[1] : end].masked_fill_(
+            ~mask.to(keys.device).repeat(share, 1), -torch.inf
+        )
+    return added

@@ -14,30 +14,31 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from threading import Semaphore
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from caesura.engine import samplers, weights
 from caesura.engine.cache import KV, Cache, Kept
-from caesura.engine.models import Drafter, Run, _llama_layer
-from caesura.engine.models._llama_layer import Matrix, Norm, Shape, Span, Weights
+from caesura.engine.models import Drafter, Run, _llama_layer, _native
+from caesura.engine.models._llama_layer import Matrix, Norm, Shape, Weights
 from caesura.engine.noise import Absorbing, Noise
 from caesura.engine.search import VERIFY
 from caesura.engine.tokenizer import Tokenizer
-from caesura.kernels import int8
+from caesura.kernels import cpu, int8
+from caesura.kernels.cpu import layers as native
 
 MATRICES = ("qkv", "out", "gate_up", "down")
-COLUMNS = 128  # columns of attention are padded to a multiple of it; the KV's room is one
 # Rows; fewer are computed by one thread. Layers that are not TorchScript leave little to a second one.
-WORTH_TWO = 64 if _llama_layer.layer is _llama_layer.written else 16
+WORTH_TWO = 64 if _llama_layer.layer is _llama_layer.written and cpu.chosen() == "torch" else 16
 PACKERS = 2  # threads that pack matrices while a model is loaded
 SPECIALS = ("mask", "null")  # rows of the adapter's embedding, behind the base's vocabulary
 
-Step = Callable[[], object]
-Form = Callable[[Tensor], int8.Packed]  # a matrix [N, K] as it is kept
+Layers = _llama_layer.Layers | native.Layers  # of one path
+Source = tuple[Mapping[str, Tensor], str, tuple[int, ...]]  # a matrix among tensors, its name and its shape [N, K]
+Form = Callable[..., int8.Packed]  # of sources, one below the other: as they are kept
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class Lane:
 
     def __init__(self, share: int, *, canvas: bool) -> None:
         self.canvas, self._share = canvas, share
-        self.parts = list[tuple[int, Part, Tensor]]()  # with their first row, and what is added to their scores
+        self.parts = list[tuple[int, Part]]()  # with their first row
         self.ids, self.positions, self.wanted = list[int](), list[int](), list[int]()
 
     def __repr__(self) -> str:
@@ -133,24 +134,18 @@ class Lane:
 
     def add(self, part: Part) -> None:
         """Makes room in its KV."""
-        start, count, end = len(self.ids), len(part.ids), part.at + len(part.ids)
-        part.kv.reserve(end - part.kv.length)
-        keys, _ = part.kv.buffers[0]
-        self.parts.append((start, part, additive(part.mask, count, end, self._share, keys)))
+        start = len(self.ids)
+        part.kv.reserve(part.at + len(part.ids) - part.kv.length)
+        self.parts.append((start, part))
         self.ids += part.ids
         self.positions += part.positions
         self.wanted += [start + row for row in part.wanted]
 
-    def spans(self) -> list[list[Span]]:
-        """Of each layer. Only when no part makes room any more."""
-        buffers = {id(part.kv): part.kv.buffers for _, part, _ in self.parts}
-        layers = len(next(iter(buffers.values())))
+    def placed(self, at: int = 0) -> list[native.Span]:
+        """Where the rows of each part lie, in the layers from number `at` of the cache on."""
         return [
-            [
-                Span(start, start + len(part.ids), *buffers[id(part.kv)][number], part.at, added)
-                for start, part, added in self.parts
-            ]
-            for number in range(layers)
+            native.Span(start, start + len(part.ids), part.at, part.kv.buffers[at:], part.mask)
+            for start, part in self.parts
         ]
 
 
@@ -183,6 +178,11 @@ class Merged(Mapping[str, Tensor]):
         rank = self._update[f"{name}.a"].shape[0]
         down = expect(self._update, f"{name}.a", (rank, weight.shape[1]))
         return weight + expect(self._update, f"{name}.b", (weight.shape[0], rank)) @ down
+
+    def parts(self, name: str, shape: tuple[int, ...]) -> tuple[str, tuple[Tensor, ...]]:
+        """See `as_stored`."""
+        changed = name in self._update or f"{name}.a" in self._update
+        return ("", ()) if changed else as_stored(self._base, name, shape)
 
     def __contains__(self, name: object) -> bool:
         return name in self._base  # without making the tensor
@@ -240,14 +240,15 @@ class BlockLlama:
         self._special = torch.empty(0, config.hidden_size) if adapter is None else adapter["special"]
         self._embed, self._head = self._embed_and_head(base)
         pack = partial(packed, config, base, adapter or {}, self._form)
-        with ThreadPoolExecutor(PACKERS) as pool:  # the kernel packs slowly, on one core each
+        with ThreadPoolExecutor(PACKERS) as pool:  # on one core each
             self._layers = list(pool.map(pack, range(config.num_layers)))
         self._norm = tuple(moved(norm, device) for norm in norms(base, adapter or {}, "norm", config.hidden_size))
         self._lengths = wavelengths(config).to(device)
         if stretch is not None:
             self._lengths *= stretch.to(device)
         self._shape = Shape(config.num_heads, config.num_kv_heads, config.head_dim, config.rms_norm_eps, config.gated)
-        self._layer = _llama_layer.layer if dtype is None and int8.available() else _llama_layer.written
+        context, drawn_by = zip(*self._layers, strict=True)
+        self._paths = [self._path(context, canvas=False), self._path(drawn_by, canvas=True)]
         self._second = ThreadPoolExecutor(1, "lane")
 
     @property
@@ -257,20 +258,32 @@ class BlockLlama:
     def __repr__(self) -> str:
         return f"<BlockLlama {self.name} {self.config.num_layers}x{self.config.hidden_size}>"
 
-    def _form(self, weight: Tensor) -> int8.Packed:
-        """A matrix [N, K] float32 as `int8.product` takes it."""
-        return int8.pack(weight) if self._dtype is None else weight.to(self.device, self._dtype)
+    def _path(self, layers: Sequence[Weights], *, canvas: bool) -> Layers:
+        """Layers as they are computed: in C, or by torch in TorchScript, or as they are written."""
+        if self._dtype is None and _native.fits(self.config.hidden_size, self.config.intermediate_size, self._shape):
+            return _native.layers(layers, self._shape, canvas)
+        scripted = self._dtype is None and cpu.chosen() == "torch" and int8.available()
+        return _llama_layer.Layers(
+            layers, self._shape, canvas, _llama_layer.layer if scripted else _llama_layer.written
+        )
+
+    def _form(self, *sources: Source) -> int8.Packed:
+        """Matrices of one K, one below the other, as `int8.product` takes them."""
+        if self._dtype is not None:
+            return joined(sources).to(self.device, self._dtype)
+        return by_torch(*sources) if cpu.chosen() == "torch" else by_library(*sources)
 
     def _embed_and_head(self, base: Mapping[str, Tensor]) -> tuple[tuple[Tensor, ...], int8.Packed]:
         """The embedding, as codes and scales or as floats, and the head, which is the same matrix unless the base has
         one of its own."""
         size = self.config.vocab_size, self.config.hidden_size
-        embed = expect(base, "embed", size)
-        head = expect(base, "head", size) if "head" in base else embed
-        stored = codes(base, "embed", embed) if self._dtype is None else (embed.to(self.device, self._dtype),)
-        if self._dtype is not None and head is embed:
-            return stored, stored[0]
-        return stored, self._form(torch.cat((head, self._special)) if len(self._special) else head)
+        head: list[Source] = [(base, "head" if "head" in base else "embed", size)]
+        if len(self._special):
+            head.append(({"special": self._special}, "special", (len(SPECIALS), size[1])))
+        if self._dtype is None:
+            return codes(base, "embed", size), self._form(*head)
+        stored = (expect(base, "embed", size).to(self.device, self._dtype),)
+        return stored, self._form(*head) if "head" in base or len(head) > 1 else stored[0]
 
     def _embedded(self, ids: Tensor) -> Tensor:
         """[n] -> float32 [n, hidden]."""
@@ -357,40 +370,33 @@ class BlockLlama:
         whose keys and values are there then. A matrix is read from memory for both."""
         if not (ahead.ids and behind.ids):
             return self._logits(ahead), self._logits(behind)
-        done = Semaphore(0)
-        later = self._second.submit(self._logits, behind, begin=done.acquire)
+        done = self._paths[0].progress(0)
+        later = self._second.submit(self._logits, behind, before=done)
         try:
-            first = self._logits(ahead, end=done.release)
+            first = self._logits(ahead, after=done)
         finally:  # whatever came of it, nothing of this forward goes on behind it
-            done.release(len(self._layers))
+            done.release(self.config.num_layers)
             wait([later])
         return first, later.result()
 
     @torch.inference_mode()
-    def _logits(self, lane: Lane, begin: Step = lambda: None, end: Step = lambda: None) -> Tensor:
-        """[rows wanted, width]. Before each layer, what a lane ahead has to do is waited for with `begin`; `end` is
-        called behind it."""
+    def _logits(self, lane: Lane, before: Any = None, after: Any = None) -> Tensor:
+        """[rows wanted, width]. Each layer waits for the lane `before`; `after` hears of it."""
         if not lane.ids:
             return torch.empty(0, self.width, device=self.device)
         x = self._embedded(torch.tensor(lane.ids, device=self.device))
         cos, sin = rotary(self._lengths, torch.tensor(lane.positions, device=self.device))
-        asked = torch.tensor(lane.wanted, dtype=torch.int64, device=self.device)
-        last, all_spans, tapped = len(self._layers) - 1, lane.spans(), list[Tensor]()
-        for number, (held, spans) in enumerate(zip(self._layers, all_spans, strict=False)):
-            begin()
-            wanted = asked if number == last else None
-            x = self._layer(x, held[lane.canvas], spans, cos, sin, wanted, self._shape, lane.canvas)
-            end()
-            tapped += [] if lane.canvas else [x] * self.taps.count(number)
-        if tapped:
-            self._tap(tapped, all_spans[len(self._layers) :], cos, sin)
+        taps = () if lane.canvas else self.taps
+        x, tapped = self._paths[lane.canvas].through(x, cos, sin, lane.placed(), lane.wanted, taps, before, after)
+        if taps:
+            self._tap(tapped, lane.placed(len(self._layers)), cos, sin)
         if not lane.wanted:
             return torch.empty(0, self.width, device=self.device)
         rows = _llama_layer.normalized(x, self._norm[lane.canvas], self._shape.eps)
         return int8.product(rows, self._head)
 
-    def _tap(self, tapped: Sequence[Tensor], spans: Sequence[list[Span]], cos: Tensor, sin: Tensor) -> None:
-        """Keep what a drafter needs of context rows; `spans` are of the layers that it adds to the cache."""
+    def _tap(self, tapped: Sequence[Tensor], spans: Sequence[native.Span], cos: Tensor, sin: Tensor) -> None:
+        """Keep what a drafter needs of context rows; `spans` have the layers that it adds to the cache."""
         raise NotImplementedError
 
 
@@ -407,30 +413,8 @@ def _append(kv: KV, ids: Sequence[int]) -> None:
 
 
 def attended() -> torch.dtype:
-    """Of keys and values: bfloat16 where the CPU multiplies it, which takes half the time and the memory."""
-    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
-
-
-def rounded(rows: int) -> int:
-    """Up to a multiple of 16, and of a half of the power of two below."""
-    step = max(16, 1 << rows.bit_length() - 2)
-    return -(-rows // step) * step
-
-
-def additive(mask: Tensor | None, rows: int, end: int, share: int, like: Tensor) -> Tensor:
-    """What `rows` rows see of `end` columns, of the last ones as a bool mask [rows, columns] says: 0 or -inf, for each
-    of the query heads that share a key head.
-
-    Rows and columns are padded to few sizes: oneDNN makes code for each pair of them, in half a millisecond and half a
-    megabyte. `like`: keys that the scores are of.
-    """
-    added = like.new_zeros(rounded(rows * share), -(-end // COLUMNS) * COLUMNS)
-    added[:, end:] = -torch.inf
-    if mask is not None:
-        added[: rows * share, end - mask.shape[1] : end].masked_fill_(
-            ~mask.to(like.device).repeat(share, 1), -torch.inf
-        )
-    return added
+    """Of keys and values: bfloat16 where that is fast, which takes half the memory."""
+    return torch.bfloat16 if cpu.chosen() != "torch" or torch.cpu._is_avx512_bf16_supported() else torch.float32
 
 
 def packed(
@@ -455,21 +439,63 @@ def matrix(
     base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], name: str, size: tuple[int, int], form: Form
 ) -> Matrix:
     """A matrix [N, K] of both paths, as `Merged` would have the canvas path's."""
-    weight, up = expect(base, name, size), torch.zeros(0, size[0])
+    sources, up = list[Source]([(base, name, size)]), torch.zeros(0, size[0])
     bias = expect(base, f"{name}_bias", size[:1]) if f"{name}_bias" in base else None
     if f"{name}.a" in adapter:
         rank = adapter[f"{name}.a"].shape[0]
-        weight = torch.cat((weight, expect(adapter, f"{name}.a", (rank, size[1]))))
+        sources.append((adapter, f"{name}.a", (rank, size[1])))
         up = expect(adapter, f"{name}.b", (size[0], rank)).T
-    held = form(weight)
+    held = form(*sources)
     device = held.device if isinstance(held, Tensor) else up.device
     return Matrix(held, up.to(device), size[0], None if bias is None else bias.to(device))
 
 
-def codes(base: Mapping[str, Tensor], name: str, weight: Tensor) -> tuple[Tensor, ...]:
+def as_stored(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> tuple[str, tuple[Tensor, ...]]:
+    """The form and the parts of a matrix in a file of ours; no parts where it must be computed or is a float."""
+    if isinstance(tensors, Merged):
+        return tensors.parts(name, shape)
+    if not isinstance(tensors, weights.Stored) or name not in tensors:
+        return "", ()
+    form, parts = tensors.parts(name)
+    if not form:
+        return "", ()
+    found = (parts[0].shape[0], parts[0].shape[1] * (1 if form == "q8" else 2))
+    if found != shape:
+        raise misshapen(name, found, shape)
+    return form, parts
+
+
+def joined(sources: Sequence[Source]) -> Tensor:
+    """Matrices, one below the other, in float32."""
+    return torch.cat([expect(*source) for source in sources]) if len(sources) > 1 else expect(*sources[0])
+
+
+def by_torch(*sources: Source) -> int8.Packed:
+    """In int8, for torch's kernels."""
+    return int8.pack(joined(sources))
+
+
+def by_library(*sources: Source) -> cpu.Packed:
+    """As they are stored, for our own kernels."""
+    return cpu.Packed(*(tiled(*source) for source in sources))
+
+
+def tiled(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> cpu.Matrix:
+    """A matrix for our own kernels: in 4 or 8 bits as it is stored, or else in 8 made of floats."""
+    form, parts = as_stored(tensors, name, shape)
+    if not parts:
+        weight = expect(tensors, name, shape)
+        form, parts = "q8", weights.q8(pad(weight, (0, -shape[1] % weights.GROUP)))
+    try:
+        return cpu.Matrix(form, *parts)
+    except ValueError as error:
+        raise weights.damaged(name, error) from error
+
+
+def codes(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
     """A matrix in 8 bits: as it is stored, where only the rows that are read take memory, or else made."""
-    stored = base.codes(name) if isinstance(base, weights.Stored) else ()
-    return stored or weights.q8(weight)
+    form, parts = as_stored(tensors, name, shape)
+    return parts if form == "q8" else weights.q8(expect(tensors, name, shape))
 
 
 def norms(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], name: str, size: int) -> tuple[Norm, Norm]:
@@ -489,8 +515,12 @@ def expect(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> 
         raise weights.WeightsError(f"The weights lack the tensor {name}; install the model again.")
     tensor = tensors[name]
     if tuple(tensor.shape) != shape:
-        raise weights.WeightsError(f"The tensor {name} has shape {list(tensor.shape)}, not {list(shape)}.")
+        raise misshapen(name, tuple(tensor.shape), shape)
     return tensor
+
+
+def misshapen(name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> weights.WeightsError:
+    return weights.WeightsError(f"The tensor {name} has shape {list(found)}, not {list(wanted)}.")
 
 
 def load(folder: Path, config: dict[str, Any], device: str, context: int | None) -> BlockLlama:

@@ -20,7 +20,7 @@ from caesura.engine.models.block_llama import MATRICES, BlockLlama, Config, atte
 from caesura.engine.prompts import FIM, SEPARATORS, fim_tokens
 from caesura.engine.tokenizer import Tokenizer
 from caesura.engine.weights import WeightsError
-from caesura.kernels import int8
+from caesura.kernels import cpu, int8
 from caesura.models import title
 
 ACTIVATIONS = {"llama": "silu", "qwen2": "silu", "qwen3": "silu", "starcoder2": "gelu_pytorch_tanh"}  # by model_type
@@ -256,7 +256,7 @@ def chosen(device: str) -> str:
 
 def fitting(name: str, shape: Config, context: int, device: str) -> int:
     """How many contexts can be kept. Raises DoesNotFit."""
-    itemsize = 1 if device == "cpu" and int8.available() else 2
+    itemsize = 1 if device == "cpu" and (cpu.chosen() != "torch" or int8.available()) else 2
     parts = sum(math.prod(shape.shape(matrix)) for matrix in MATRICES)
     size = itemsize * (shape.num_layers * parts + 2 * shape.vocab_size * shape.hidden_size)
     layers = [Kept(shape.num_kv_heads, shape.head_dim)] * shape.num_layers

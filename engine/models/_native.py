@@ -1,0 +1,52 @@
+"""The layers of `_llama_layer.py` as the C library takes them, where it is built and the widths are ones it knows."""
+
+from collections.abc import Sequence
+
+from torch.nn.functional import pad
+
+from caesura.engine import weights
+from caesura.engine.models._llama_layer import Matrix, Shape, Weights
+from caesura.kernels import cpu
+from caesura.kernels.cpu import layers as native
+
+
+def fits(hidden: int, inner: int, shape: Shape) -> bool:
+    """Whether the library computes such layers."""
+    whole = all(size % cpu.GROUP == 0 for size in (hidden, inner, shape.heads * shape.width))
+    return cpu.chosen() != "torch" and whole and shape.width % native.WIDTHS == 0
+
+
+def layers(of: Sequence[Weights], shape: Shape, canvas: bool) -> native.Layers:
+    """Layers of one path."""
+    return native.Layers(
+        [
+            native.Layer(
+                native.Norm(*layer.attn_norm),
+                linear(layer.qkv, canvas),
+                layer.head_norms and (native.Norm(*layer.head_norms[0]), native.Norm(*layer.head_norms[1])),
+                linear(layer.out, canvas),
+                native.Norm(*layer.mlp_norm),
+                linear(layer.gate_up, canvas),
+                linear(layer.down, canvas),
+            )
+            for layer in of
+        ],
+        native.Shape(
+            of[0].qkv.packed.columns,
+            shape.heads,
+            shape.groups,
+            shape.width,
+            of[0].down.packed.columns,
+            shape.eps,
+            shape.gated,
+        ),
+    )
+
+
+def linear(matrix: Matrix, canvas: bool) -> native.Linear:
+    weight, *down = matrix.packed.matrices
+    if not (canvas and down):
+        return native.Linear(weight, bias=matrix.bias)
+    up = matrix.up.T
+    coded = cpu.Matrix("q8", *weights.q8(pad(up, (0, -up.shape[1] % weights.GROUP))))
+    return native.Linear(weight, down[0], coded, matrix.bias)

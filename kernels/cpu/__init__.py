@@ -1,0 +1,130 @@
+"""Products with 4-bit and 8-bit weights as they are stored, in C; `int8.py` is torch's way.
+
+A matrix keeps its codes, scales and minima; rows of activations are rounded to 8 bits, one scale a row. Sums over a
+group of 32 columns are whole numbers, and every variant adds them up in the same order: a row's result does not depend
+on the rows next to it, and is the same on AVX2, AVX512 and AMX.
+
+Bytes: a matrix once a call, 4.5 to 5 bits a 4-bit weight, 8.5 an 8-bit one; with up to 4 rows that is what it costs.
+Operations: rows * N * K products, 64 an AVX512-VNNI instruction, and two more instructions for each 512.
+
+Without a compiler when the package was built there is no library, and torch's kernels do the work. CAESURA_CPU names
+one of `variants()`, or "torch".
+"""
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+GROUP = 32
+FORMS = {"q8": 0, "q4": 1, "k4": 2}  # of engine/weights.py, as cpu.h numbers them
+ALIGNED = 64  # bytes
+P, N, C = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "variant": (P, [C]),
+    "name": (ctypes.c_char_p, [P]),
+    "packed_bytes": (N, [N, N, N]),
+    "pack": (None, [N, N, N, P, P, P, P, P]),
+    "work_bytes": (N, [N, N]),
+    "product": (None, [P, P, N, P, N, N, P, P]),
+    "normalize": (None, [P, P, N, N, P, ctypes.c_float, P]),
+    "lane_bytes": (N, [P, P]),
+    "through": (None, [P, P]),
+    "progress": (P, [N]),
+    "forget": (None, [P]),
+    "done": (None, [P, N]),
+}
+
+
+class NoVariant(Exception):
+    """CAESURA_CPU names none; one sentence for the user."""
+
+
+class _Matrix(ctypes.Structure):
+    _fields_ = (("rows", N), ("columns", N), ("form", N), ("tiles", P))
+
+
+@cache
+def library() -> Any:
+    """The functions of library.c by name; None where it was not built."""
+    for path in Path(__file__).parent.glob("_library*"):
+        loaded = ctypes.CDLL(str(path))
+        for name, (result, arguments) in SIGNATURES.items():
+            function = getattr(loaded, f"caesura_{name}")
+            function.restype, function.argtypes = result, arguments
+        return loaded
+    return None
+
+
+@cache
+def variants() -> dict[str, int]:
+    """What this machine can run, the fastest first: where each lies."""
+    loaded, found = library(), dict[str, int]()
+    while loaded and (variant := loaded.caesura_variant(len(found))):
+        found[loaded.caesura_name(variant).decode()] = variant
+    return found
+
+
+def chosen() -> str:
+    """The variant in use; "torch" where there is none. Raises NoVariant."""
+    asked = os.environ.get("CAESURA_CPU") or next(iter(variants()), "torch")
+    if asked != "torch" and asked not in variants():
+        raise NoVariant(f"CAESURA_CPU is {asked[:32]!r}; this machine has {', '.join([*variants(), 'torch'])}.")
+    return asked
+
+
+class Matrix:
+    """A matrix [rows, columns] in the tiles of cpu.h."""
+
+    def __init__(self, form: str, *parts: Tensor) -> None:
+        """The parts of a stored form, in their order. Raises ValueError where they do not fit together."""
+        codes = parts[0]
+        rows, columns = codes.shape[0], codes.shape[1] * (1 if form == "q8" else 2)
+        half, byte, groups = torch.float16, torch.uint8, columns // GROUP
+        expected = {
+            "q8": [(torch.int8, columns), (half, groups)],
+            "q4": [(byte, columns // 2), (half, groups), (half, groups)],
+            "k4": [(byte, columns // 2), (byte, groups), (byte, groups), (half, 2)],
+        }[form]
+        if columns % GROUP or [(part.dtype, part.shape) for part in parts] != [(t, (rows, n)) for t, n in expected]:
+            raise ValueError("its parts do not fit together")
+        self.rows, self.columns = rows, columns
+        self.tiles = torch.zeros(library().caesura_packed_bytes(FORMS[form], rows, columns), dtype=byte)
+        assert self.tiles.data_ptr() % ALIGNED == 0
+        self.held = _Matrix(rows, columns, FORMS[form], self.tiles.data_ptr())
+        unit = parts[3].float() / 255 if form == "k4" else None
+        least = None if form == "q8" else parts[2]
+        given = [None if part is None else part.contiguous() for part in (codes, parts[1], least, unit)]
+        where = [None if part is None else part.data_ptr() for part in given]
+        library().caesura_pack(FORMS[form], rows, columns, *where, self.tiles.data_ptr())
+
+    def __repr__(self) -> str:
+        return f"<Matrix [{self.rows}, {self.columns}] in {self.tiles.nbytes} bytes>"
+
+
+class Packed:
+    """Matrices of as many columns, one below the other: a product has all of their rows."""
+
+    def __init__(self, *matrices: Matrix) -> None:
+        self.matrices = matrices
+        self.rows, (self.columns,) = sum(matrix.rows for matrix in matrices), {matrix.columns for matrix in matrices}
+        self._variant = variants()[chosen()]
+        self._held = (P * len(matrices))(*(ctypes.addressof(matrix.held) for matrix in matrices))
+
+    def __repr__(self) -> str:
+        return f"<Packed {list(self.matrices)}>"
+
+    def product(self, x: Tensor) -> Tensor:
+        """[M, K] float32 -> [M, rows] float32. K are the columns, or fewer that fill as many groups."""
+        x = x.contiguous()
+        (count, columns), out = x.shape, x.new_empty(len(x), self.rows)
+        assert x.dtype == torch.float32
+        assert -(-columns // GROUP) * GROUP == self.columns
+        work = torch.empty(library().caesura_work_bytes(count, columns), dtype=torch.uint8)
+        where = (x.data_ptr(), count, columns, out.data_ptr(), work.data_ptr())
+        library().caesura_product(self._variant, self._held, len(self.matrices), *where)
+        return out

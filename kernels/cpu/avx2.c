@@ -1,0 +1,109 @@
+/* CPUs with AVX2. Products of a byte without a sign and one with are added in pairs in 16 bits: those of a group of
+   4-bit weights fit (8 * 2 * 15 * 127 < 32768). Those of 8 bits are multiplied by absolute value, a quad at a time. */
+#include "cpu.h"
+#include "target.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+TARGETED("avx2,fma,f16c")
+
+#define VARIANT avx2
+#define RUNS runs
+#define BLOCK 4
+
+static int runs(void) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+
+typedef union {
+    __m256i half[2];
+    __m256 halves[2];
+    I16 integers;
+    F16 floats;
+} Both;
+
+INLINE F16 half16(const uint16_t *p) {
+    Both found;
+    for (int side = 0; side < 2; side++)
+        found.halves[side] = _mm256_cvtph_ps(_mm_loadu_si128((const void *)(p + 8 * side)));
+    return found.floats;
+}
+
+INLINE F16 bytes16(const uint8_t *p) {
+    Both found;
+    for (int side = 0; side < 2; side++)
+        found.halves[side] = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(p + 8 * side))));
+    return found.floats;
+}
+
+INLINE F16 brain16(const uint16_t *p) {
+    Both found;
+    for (int side = 0; side < 2; side++)
+        found.half[side] = _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)(p + 8 * side))), 16);
+    return found.floats;
+}
+
+INLINE F16 fused(F16 a, F16 b, F16 c) {
+    const Both x = {.floats = a}, y = {.floats = b}, z = {.floats = c};
+    Both found;
+    for (int side = 0; side < 2; side++)
+        found.halves[side] = _mm256_fmadd_ps(x.halves[side], y.halves[side], z.halves[side]);
+    return found.floats;
+}
+
+INLINE __m256i quad(const int8_t *x) {
+    int32_t four;
+    memcpy(&four, x, 4);
+    return _mm256_set1_epi32(four);
+}
+
+/* Before the other half of the outputs: else the compiler keeps all quads of x for it, of which registers hold few. */
+#define FORGET(x) __asm__("" : "+r"(x))
+
+INLINE void dots4(const int count, const uint8_t *group, const int8_t *x, int64_t width, I16 *dot) {
+    const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
+    Both found[BLOCK];
+    for (int side = 0; side < 2; side++) { /* 8 outputs each */
+        __m256i sum[BLOCK];
+        FORGET(x);
+        for (int row = 0; row < count; row++) sum[row] = _mm256_setzero_si256();
+        for (int i = 0; i < 4; i++) {
+            const __m256i both = _mm256_loadu_si256((const void *)(group + 64 * i + 32 * side));
+            const __m256i first = _mm256_and_si256(both, low);
+            const __m256i second = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+            for (int row = 0; row < count; row++) {
+                const int8_t *q = x + row * width + 4 * i;
+                sum[row] = _mm256_add_epi16(sum[row], _mm256_maddubs_epi16(first, quad(q)));
+                sum[row] = _mm256_add_epi16(sum[row], _mm256_maddubs_epi16(second, quad(q + 16)));
+            }
+        }
+        for (int row = 0; row < count; row++) found[row].half[side] = _mm256_madd_epi16(sum[row], ones);
+    }
+    for (int row = 0; row < count; row++) dot[row] = found[row].integers;
+}
+
+INLINE void dots8(const int count, const uint8_t *group, const int8_t *x, int64_t width, const float *sums,
+                  int64_t groups, I16 *dot) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    Both found[BLOCK];
+    (void)sums, (void)groups;
+    for (int side = 0; side < 2; side++) {
+        __m256i sum[BLOCK];
+        FORGET(x);
+        for (int row = 0; row < count; row++) sum[row] = _mm256_setzero_si256();
+        for (int i = 0; i < 8; i++) {
+            const __m256i codes = _mm256_loadu_si256((const void *)(group + 64 * i + 32 * side));
+            const __m256i size = _mm256_abs_epi8(codes);
+            for (int row = 0; row < count; row++) {
+                const __m256i signs = _mm256_sign_epi8(quad(x + row * width + 4 * i), codes);
+                sum[row] = _mm256_add_epi32(sum[row], _mm256_madd_epi16(_mm256_maddubs_epi16(size, signs), ones));
+            }
+        }
+        for (int row = 0; row < count; row++) found[row].half[side] = sum[row];
+    }
+    for (int row = 0; row < count; row++) dot[row] = found[row].integers;
+}
+
+#include "generic.h"
+TARGETED_END
+#endif

@@ -1,0 +1,138 @@
+/* What the files of this folder share. Plain C with a C ABI: Python calls it through ctypes, torch is not involved.
+
+   One source, `generic.h`, is compiled once for each kind of CPU ("variant"): `avx512.c`, `avx2.c` and so on include it
+   after they have said how to multiply a group of 4-bit or 8-bit weights. `library.c` chooses among them at run time. */
+#ifndef CAESURA_CPU_H
+#define CAESURA_CPU_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(_WIN32)
+#define EXPORT __declspec(dllexport)
+#else
+#define EXPORT __attribute__((visibility("default")))
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+typedef float F16 __attribute__((vector_size(64)));
+typedef int32_t I16 __attribute__((vector_size(64)));
+
+enum { GROUP = 32, OUTPUTS = 16 }; /* columns that share a scale; matrix rows in a tile */
+enum { Q8, Q4, K4 };               /* the stored forms of engine/weights.py */
+
+/* A matrix W [rows, columns] in tiles of 16 rows, zeros where either is not a whole number. A tile has, for each group
+   of 32 columns, the codes; then all scales, then all minima, 16 a group; then the row units.
+
+   codes   Q8: 8 quads of columns x 16 rows x 4 int8. Else 4 x 16 x 4 bytes: quad i in the low nibbles, i + 4 in the high.
+   scale   Q8, Q4: float16. K4: uint8.
+   least   Q4: float16. K4: uint8.
+   unit    K4: float32 x 16 for the scales, then x 16 for the minima, which are taken off. */
+typedef struct {
+    int64_t rows, columns, form;
+    const uint8_t *tiles; /* aligned to 64 bytes */
+} Matrix;
+
+static inline int64_t groups_of(int64_t columns) { return (columns + GROUP - 1) / GROUP; }
+
+typedef struct {
+    int64_t scale, least, unit, size; /* offsets in a tile, and its bytes */
+} Layout;
+
+static inline Layout layout_of(int64_t form, int64_t columns) {
+    const int64_t groups = groups_of(columns), wide = form == K4 ? 1 : 2;
+    Layout at;
+    at.scale = groups * (form == Q8 ? 512 : 256);
+    at.least = at.scale + groups * OUTPUTS * wide;
+    at.unit = form == Q8 ? at.least : at.least + groups * OUTPUTS * wide;
+    at.size = (at.unit + (form == K4 ? 2 * OUTPUTS * 4 : 0) + 63) / 64 * 64;
+    return at;
+}
+
+/* Rows of activations in 8 bits: value = q * scale of the row. */
+typedef struct {
+    int64_t rows, width; /* width: columns, padded with zeros to whole groups */
+    int8_t *q;           /* [rows, width], from -127 to 127 */
+    float *scale;        /* [rows] */
+    float *sum;          /* [rows, groups], of the q of a group */
+} Quantized;
+
+/* Of rows: the RMS norm, or the layer norm where there is a bias. Without weights there is none. */
+typedef struct {
+    const float *weight, *bias;
+} Norm;
+
+/* W x, in a canvas + B (A x), + bias. `down` is A and `up` is B, NULL in the other path; `bias` may be NULL. */
+typedef struct {
+    const Matrix *matrix, *down, *up;
+    const float *bias;
+} Product;
+
+typedef struct {
+    Norm attention;
+    Product qkv;
+    Norm query, key; /* of each head */
+    Product out;
+    Norm mlp;
+    Product gate_up, down;
+} Layer;
+
+typedef struct {
+    int64_t hidden, heads, groups, width, inner, rank; /* groups: key heads; width: of a head; rank: the largest, of A */
+    float eps;
+    int32_t gated; /* an MLP of SiLU(gate) * up, else of GELU */
+} Shape;
+
+/* Rows `first` to `end` of a lane lie in a KV from row `at` on. They see all rows before and of the last `masked`, their
+   own among them, what `mask` [rows, masked] says; all where it is NULL. */
+typedef struct {
+    int64_t first, end, at, masked;
+    const uint8_t *mask;
+} Span;
+
+/* A layer's keys and values in bfloat16, [groups, width, capacity] and [groups, capacity, width]. */
+typedef struct {
+    uint16_t *keys, *values;
+    int64_t capacity; /* a multiple of 16 */
+} Buffer;
+
+typedef struct Progress Progress; /* how many layers a lane has done */
+
+/* Rows that one thread takes through layers. */
+typedef struct {
+    const Shape *shape;
+    const Layer *layers;
+    int64_t count; /* of layers */
+    float *x;      /* [rows, hidden], changed in place; of a lane that wants some rows, those come first in the end */
+    int64_t rows;
+    const float *cos, *sin; /* [rows, width], of their positions */
+    const Span *spans;
+    int64_t span_count;
+    const Buffer *buffers; /* [layers, spans] */
+    const int64_t *wanted; /* rows that leave the last layer; no more than there are */
+    int64_t wanted_count;  /* below 0: all */
+    const int64_t *taps; /* layers after which x is copied to `tapped` [taps, rows, hidden]; not the last */
+    int64_t tap_count;
+    float *tapped;
+    uint8_t *work;               /* `lane_bytes` of them */
+    Progress *before, *progress; /* of the lane before, and of this one; NULL where nobody waits */
+} Lane;
+
+void caesura_wait(Progress *progress, int64_t layers);
+void caesura_done(Progress *progress, int64_t layers);
+
+typedef struct {
+    const char *name;
+    int (*runs)(void); /* whether this machine has the instructions */
+    void (*quantize)(const float *x, int64_t rows, int64_t columns, Quantized *out);
+    /* out [rows of x, matrix rows], `stride` floats apart; added to what is there, or in its place */
+    void (*product)(const Matrix *matrix, const Quantized *x, float *out, int64_t stride, int add);
+    /* norm of x [rows, columns] -> out */
+    void (*normalize)(const float *x, int64_t rows, int64_t columns, Norm norm, float eps, float *out);
+    int64_t (*lane_bytes)(const Lane *lane);
+    void (*through)(const Lane *lane);
+} Variant;
+
+extern const Variant caesura_amx, caesura_avx512, caesura_avx2, caesura_neon, caesura_portable;
+
+#endif

@@ -1,0 +1,155 @@
+/* The arithmetic, for one kind of CPU: a variant defines
+
+     VARIANT             its name, `RUNS` the function that says whether this machine has its instructions
+     BLOCK               rows of activations that are multiplied at once, so many as its registers hold
+     half16, bytes16     16 float16, or bytes, as floats
+     brain16             16 bfloat16 as floats
+     fused(a, b, c)      a * b + c, rounded once where the CPU can
+     dots4, dots8        of one group: 16 outputs of each of up to BLOCK rows; x is `width` bytes apart
+
+   and includes this file. Vectors are the compiler's own: 16 floats are one register or several. The compiler fuses no
+   products and sums by itself: it would do so in some copies of a function only, and a row's result would depend on how
+   many rows are next to it. */
+
+typedef float F16At __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t I16At __attribute__((vector_size(64), aligned(4), may_alias));
+
+INLINE F16 all(float x) { return (F16){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+INLINE F16 floats(I16 x) { return __builtin_convertvector(x, F16); }
+
+/* The largest absolute value. As integers: a comparison of floats is not associative for the compiler, because of NaN,
+   which here counts as large. */
+static float largest(const float *x, int64_t count) {
+    int32_t most = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int32_t bits;
+        memcpy(&bits, x + i, 4);
+        bits &= 0x7fffffff;
+        most = bits > most ? bits : most;
+    }
+    float value;
+    memcpy(&value, &most, 4);
+    return value;
+}
+
+/* To the nearest integer, ties to even, as the low byte of the sum with 1.5 * 2^23. */
+static void rounded(const float *x, int64_t count, float factor, int8_t *q) {
+    for (int64_t i = 0; i < count; i++) {
+        const float shifted = x[i] * factor + 12582912.0f;
+        int32_t bits;
+        memcpy(&bits, &shifted, 4);
+        q[i] = (int8_t)bits;
+    }
+}
+
+static void quantize(const float *x, int64_t rows, int64_t columns, Quantized *out) {
+    const int64_t groups = groups_of(columns);
+    out->rows = rows;
+    out->width = groups * GROUP;
+    for (int64_t row = 0; row < rows; row++, x += columns) {
+        int8_t *q = out->q + row * out->width;
+        float most = largest(x, columns);
+        most = most < 1e-12f ? 1e-12f : most;
+        out->scale[row] = most / 127;
+        rounded(x, columns, 127 / most, q);
+        memset(q + columns, 0, (size_t)(out->width - columns));
+        for (int64_t group = 0; group < groups; group++, q += GROUP) {
+            int32_t sum = 0;
+            for (int i = 0; i < GROUP; i++) sum += q[i];
+            out->sum[row * groups + group] = (float)sum;
+        }
+    }
+}
+
+/* The scales of a group of 16 outputs, and what is added for each unit of a row's sum. */
+INLINE F16 scale_of(const uint8_t *tile, Layout at, int64_t group, const int form) {
+    if (form == K4) return bytes16(tile + at.scale + group * OUTPUTS) * *(const F16At *)(tile + at.unit);
+    return half16((const uint16_t *)(tile + at.scale) + group * OUTPUTS);
+}
+
+INLINE F16 least_of(const uint8_t *tile, Layout at, int64_t group, const int form) {
+    if (form == K4) return -bytes16(tile + at.least + group * OUTPUTS) * *(const F16At *)(tile + at.unit + 64);
+    return half16((const uint16_t *)(tile + at.least) + group * OUTPUTS);
+}
+
+INLINE void put(F16 value, float *out, int64_t wanted, int add) {
+    if (wanted >= OUTPUTS) {
+        *(F16At *)out = add ? (F16)(*(F16At *)out + value) : value;
+        return;
+    }
+    float part[OUTPUTS];
+    memcpy(part, &value, sizeof part);
+    for (int64_t i = 0; i < wanted; i++) out[i] = add ? out[i] + part[i] : part[i];
+}
+
+/* Codes that come next, also those of the next tile: by itself the CPU stops to read ahead at each page of 4 KiB. */
+enum { AHEAD = 2048 };
+
+INLINE void fetch(const uint8_t *from, int64_t bytes) {
+    for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(from + line);
+}
+
+/* A tile times `count` rows from `first` on. `count` and `form` are constants where this is inlined. */
+INLINE void tile_by_rows(const uint8_t *tile, Layout at, const int form, const Quantized *x, int64_t first,
+                         const int count, float *out, int64_t stride, int64_t wanted, int add) {
+    const int64_t groups = x->width / GROUP, bytes = form == Q8 ? 512 : 256; /* of a group's codes */
+    const int8_t *q = x->q + first * x->width;
+    const float *sum = x->sum + first * groups;
+    F16 total[BLOCK];
+    for (int row = 0; row < count; row++) total[row] = (F16){0};
+    for (int64_t group = 0; group < groups; group++) {
+        I16 dot[BLOCK];
+        fetch(tile + group * bytes + AHEAD, bytes);
+        if (form == Q8)
+            dots8(count, tile + group * bytes, q + group * GROUP, x->width, sum + group, groups, dot);
+        else
+            dots4(count, tile + group * bytes, q + group * GROUP, x->width, dot);
+        const F16 scale = scale_of(tile, at, group, form);
+        for (int row = 0; row < count; row++) total[row] = fused(floats(dot[row]), scale, total[row]);
+        if (form == Q8) continue;
+        const F16 least = least_of(tile, at, group, form);
+        for (int row = 0; row < count; row++) total[row] = fused(least, all(sum[row * groups + group]), total[row]);
+    }
+    for (int row = 0; row < count; row++)
+        put(total[row] * x->scale[first + row], out + (first + row) * stride, wanted, add);
+}
+
+/* With `form` constant: rows a block at a time, then one at a time but for the counts that are frequent. */
+INLINE void tile_by_all(const uint8_t *tile, Layout at, const int form, const Quantized *x, float *out, int64_t stride,
+                        int64_t wanted, int add) {
+    int64_t first = 0;
+#ifdef tile_by_many
+    first = tile_by_many(tile, at, form, x, out, stride, wanted, add);
+#endif
+#define ROWS(count)                                                                        \
+    for (; x->rows - first >= (count); first += (count))                                   \
+    tile_by_rows(tile, at, form, x, first, (count), out, stride, wanted, add)
+    ROWS(BLOCK);
+#if BLOCK > 4
+    ROWS(4);
+#endif
+    ROWS(2);
+    ROWS(1);
+#undef ROWS
+}
+
+static void product(const Matrix *matrix, const Quantized *x, float *out, int64_t stride, int add) {
+    const Layout at = layout_of(matrix->form, matrix->columns);
+    const uint8_t *tile = matrix->tiles;
+    for (int64_t n = 0; n < matrix->rows; n += OUTPUTS, tile += at.size, out += OUTPUTS) {
+        const int64_t wanted = matrix->rows - n;
+        switch (matrix->form) {
+        case Q8: tile_by_all(tile, at, Q8, x, out, stride, wanted, add); break;
+        case Q4: tile_by_all(tile, at, Q4, x, out, stride, wanted, add); break;
+        default: tile_by_all(tile, at, K4, x, out, stride, wanted, add);
+        }
+    }
+}
+
+#include "layers.h"
+
+#define JOINED(name) caesura_##name
+#define NAMED(name) JOINED(name)
+#define TEXT_OF(name) #name
+#define TEXT(name) TEXT_OF(name)
+const Variant NAMED(VARIANT) = {TEXT(VARIANT), RUNS, quantize, product, normalize, lane_bytes, through};

@@ -1,0 +1,305 @@
+/* A decoder layer, and a lane of rows through all of them: what engine/models/_llama_layer.py has in PyTorch. Part of
+   generic.h. */
+
+INLINE F16 at16(const float *p) { return *(const F16At *)p; }
+
+INLINE float sum16(F16 x) {
+    float total = 0;
+    for (int i = 0; i < OUTPUTS; i++) total += x[i];
+    return total;
+}
+
+INLINE F16 larger(F16 a, F16 b) {
+    const I16 first = a > b;
+    return (F16)(((I16)a & first) | ((I16)b & ~first));
+}
+
+/* e to x, to a unit or two of float32's last place; 0 below e to -87. As a power of two and a polynomial of the rest. */
+INLINE F16 exponential(F16 x) {
+    const F16 zero = {0}, least = zero - 87, clamped = -larger(-larger(x, least), zero - 88);
+    const F16 shifted = clamped * 1.44269504f + 12582912.0f, whole = shifted - 12582912.0f;
+    const F16 rest = fused(whole, all(2.12194440e-4f), fused(whole, all(-0.693359375f), clamped));
+    F16 value = fused(rest, all(1.9875691e-4f), all(1.3981999e-3f));
+    value = fused(value, rest, all(8.3334519e-3f));
+    value = fused(value, rest, all(4.1665795e-2f));
+    value = fused(value, rest, all(1.6666666e-1f));
+    value = fused(value, rest, all(0.5f));
+    value = fused(value * rest, rest, rest) + 1;
+    const I16 power = (I16)shifted << 23;
+    return (F16)(((I16)value + power) & (x >= least));
+}
+
+/* ---- norms and the MLP; all widths are multiples of 16 */
+
+INLINE F16 mean_of(const float *x, int64_t count) {
+    F16 sum = {0};
+    for (int64_t i = 0; i < count; i += OUTPUTS) sum += at16(x + i);
+    return all(sum16(sum) / (float)count);
+}
+
+/* `out` may be `x`. */
+static void normalize(const float *x, int64_t rows, int64_t columns, Norm norm, float eps, float *out) {
+    for (int64_t row = 0; row < rows; row++, x += columns, out += columns) {
+        const F16 mean = norm.bias ? mean_of(x, columns) : (F16){0};
+        F16 squares = {0};
+        for (int64_t i = 0; i < columns; i += OUTPUTS) {
+            const F16 centred = at16(x + i) - mean;
+            squares = fused(centred, centred, squares);
+        }
+        const float factor = 1 / __builtin_sqrtf(sum16(squares) / (float)columns + eps);
+        for (int64_t i = 0; i < columns; i += OUTPUTS) {
+            const F16 value = (at16(x + i) - mean) * factor * at16(norm.weight + i);
+            *(F16At *)(out + i) = norm.bias ? value + at16(norm.bias + i) : value;
+        }
+    }
+}
+
+/* [rows, 2 * inner] -> [rows, inner], in place: a row is read before another takes its place. */
+static void gate(float *x, int64_t rows, int64_t inner) {
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = 0; i < inner; i += OUTPUTS) {
+            const F16 gate = at16(x + row * 2 * inner + i), up = at16(x + row * 2 * inner + inner + i);
+            *(F16At *)(x + row * inner + i) = gate / (1 + exponential(-gate)) * up;
+        }
+}
+
+/* GELU by its approximation with tanh, which is 1 - 2 / (e to 2y + 1). */
+static void gelu(float *x, int64_t count) {
+    for (int64_t i = 0; i < count; i += OUTPUTS) {
+        const F16 value = at16(x + i), y = 0.7978845608f * (value + 0.044715f * value * value * value);
+        *(F16At *)(x + i) = value * (1 - 1 / (exponential(2 * y) + 1));
+    }
+}
+
+/* ---- products */
+
+typedef struct {
+    float *normed, *qkv, *seen, *inner, *low, *scores, *queries;
+    Quantized x, narrow; /* narrow: what a low-rank part brings between its matrices */
+    int64_t size;
+} Work;
+
+/* The next `count` bytes of the work memory, from a multiple of 64 on. Without memory it only counts. */
+static void *taken(Work *work, uint8_t *memory, int64_t count) {
+    const int64_t at = work->size;
+    work->size += (count + 63) / 64 * 64;
+    return memory ? memory + at : 0;
+}
+
+static Quantized room(Work *work, uint8_t *memory, int64_t rows, int64_t columns) {
+    const int64_t groups = groups_of(columns);
+    Quantized out = {0};
+    out.q = taken(work, memory, rows * groups * GROUP);
+    out.scale = taken(work, memory, rows * 4);
+    out.sum = taken(work, memory, rows * groups * 4);
+    return out;
+}
+
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static int64_t padded(int64_t columns) { return (columns + OUTPUTS - 1) / OUTPUTS * OUTPUTS; }
+
+static Work work_of(const Lane *lane) {
+    const Shape *shape = lane->shape;
+    const int64_t rows = lane->rows, heads = shape->heads * shape->width, inner = (1 + shape->gated) * shape->inner;
+    int64_t columns = 0;
+    for (int64_t i = 0; i < lane->span_count; i++)
+        columns = most(columns, lane->spans[i].at + lane->spans[i].end - lane->spans[i].first);
+    Work work = {0};
+    work.normed = taken(&work, lane->work, rows * shape->hidden * 4);
+    work.qkv = taken(&work, lane->work, rows * (shape->heads + 2 * shape->groups) * shape->width * 4);
+    work.seen = taken(&work, lane->work, rows * heads * 4);
+    work.inner = taken(&work, lane->work, rows * inner * 4);
+    work.low = taken(&work, lane->work, rows * shape->rank * 4);
+    work.scores = taken(&work, lane->work, BLOCK * padded(columns) * 4);
+    work.queries = taken(&work, lane->work, BLOCK * shape->width * 4);
+    work.x = room(&work, lane->work, rows, most(most(shape->hidden, heads), shape->inner));
+    work.narrow = room(&work, lane->work, rows, shape->rank);
+    return work;
+}
+
+static int64_t lane_bytes(const Lane *lane) { return work_of(lane).size; }
+
+/* x [rows, columns of the matrix] -> out [rows, its rows], in place of what is there or added to it. */
+static void times(const Product *of, const float *x, int64_t rows, Work *work, float *out, int add) {
+    const int64_t wide = of->matrix->rows;
+    quantize(x, rows, of->matrix->columns, &work->x);
+    product(of->matrix, &work->x, out, wide, add);
+    if (of->down) {
+        product(of->down, &work->x, work->low, of->down->rows, 0);
+        quantize(work->low, rows, of->down->rows, &work->narrow);
+        product(of->up, &work->narrow, out, wide, 1);
+    }
+    for (int64_t row = 0; of->bias && row < rows; row++)
+        for (int64_t i = 0; i < wide; i++) out[row * wide + i] += of->bias[i];
+}
+
+/* ---- attention */
+
+/* Rotary positions of a head, pairs split in halves. */
+INLINE void rotate(float *x, const float *cos, const float *sin, int64_t width) {
+    const int64_t half = width / 2;
+    for (int64_t i = 0; i < half; i++) {
+        const float left = x[i], right = x[i + half];
+        x[i] = left * cos[i] - right * sin[i];
+        x[i + half] = right * cos[i + half] + left * sin[i + half];
+    }
+}
+
+/* To the nearest bfloat16, ties to even. */
+INLINE uint16_t brain(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static void put_keys(const Shape *shape, const Span *span, const Buffer *to, const float *qkv) {
+    const int64_t width = shape->width, stride = (shape->heads + 2 * shape->groups) * width;
+    for (int64_t row = span->first; row < span->end; row++)
+        for (int64_t head = 0; head < shape->groups; head++) {
+            const float *key = qkv + row * stride + (shape->heads + head) * width, *value = key + shape->groups * width;
+            const int64_t at = span->at + row - span->first;
+            uint16_t *keys = to->keys + head * width * to->capacity + at;
+            uint16_t *values = to->values + (head * to->capacity + at) * width;
+            for (int64_t i = 0; i < width; i++) keys[i * to->capacity] = brain(key[i]);
+            for (int64_t i = 0; i < width; i++) values[i] = brain(value[i]);
+        }
+}
+
+/* out [count, 16] = a [count, depth] times b [depth, 16] in bfloat16; rows are `a_stride`, `b_stride` and `stride` apart.
+   Scores are queries times keys, and what is seen is their shares times values. */
+INLINE void block16(const float *a, int64_t a_stride, const uint16_t *b, int64_t b_stride, int64_t depth,
+                    const int count, float *out, int64_t stride) {
+    F16 sum[BLOCK];
+    for (int i = 0; i < count; i++) sum[i] = (F16){0};
+    for (int64_t k = 0; k < depth; k++) {
+        const F16 column = brain16(b + k * b_stride);
+        for (int i = 0; i < count; i++) sum[i] = fused(column, all(a[i * a_stride + k]), sum[i]);
+    }
+    for (int i = 0; i < count; i++) *(F16At *)(out + i * stride) = sum[i];
+}
+
+/* Scores [end, rounded up to 16] -> their exponentials, 0 where nothing is seen; returns the sum. */
+static float shares(float *scores, int64_t end, const uint8_t *mask, int64_t masked) {
+    const int64_t size = padded(end);
+    for (int64_t i = 0; mask && i < masked; i++)
+        if (!mask[i]) scores[end - masked + i] = -__builtin_inff();
+    for (int64_t i = end; i < size; i++) scores[i] = -__builtin_inff();
+    F16 top = at16(scores), sum = {0};
+    for (int64_t i = OUTPUTS; i < size; i += OUTPUTS) top = larger(at16(scores + i), top);
+    float best = top[0];
+    for (int i = 1; i < OUTPUTS; i++) best = top[i] > best ? top[i] : best;
+    for (int64_t i = 0; i < size; i += OUTPUTS) {
+        const F16 share = exponential(at16(scores + i) - best);
+        *(F16At *)(scores + i) = share;
+        sum += share;
+    }
+    return sum16(sum);
+}
+
+/* Up to BLOCK queries of one key head, from number `from` on: query n is of row n / share of the span, and of head
+   n % share of those that share the key head. */
+INLINE void attend_block(const Lane *lane, const Span *span, const Buffer *held, int64_t group, int64_t from,
+                         int64_t some, const int count, Work *work) {
+    const Shape *shape = lane->shape;
+    const int64_t width = shape->width, share = shape->heads / shape->groups, end = span->at + span->end - span->first;
+    const int64_t stride = (shape->heads + 2 * shape->groups) * width, size = padded(end);
+    const float factor = 1 / __builtin_sqrtf((float)width);
+    for (int64_t n = 0; n < some; n++) {
+        const int64_t row = span->first + (from + n) / share, head = group * share + (from + n) % share;
+        for (int64_t i = 0; i < width; i++)
+            work->queries[n * width + i] = work->qkv[row * stride + head * width + i] * factor;
+    }
+    for (int64_t n = some; n < count; n++) memset(work->queries + n * width, 0, (size_t)width * 4);
+    const uint16_t *keys = held->keys + group * width * held->capacity;
+    for (int64_t c = 0; c < size; c += OUTPUTS)
+        block16(work->queries, width, keys + c, held->capacity, width, count, work->scores + c, size);
+    float sums[BLOCK];
+    for (int64_t n = 0; n < some; n++) {
+        const uint8_t *mask = span->mask ? span->mask + (from + n) / share * span->masked : 0;
+        sums[n] = shares(work->scores + n * size, end, mask, span->masked);
+    }
+    const uint16_t *values = held->values + group * held->capacity * width;
+    for (int64_t i = 0; i < width; i += OUTPUTS)
+        block16(work->scores, size, values + i, width, end, count, work->queries + i, width);
+    for (int64_t n = 0; n < some; n++) {
+        const int64_t row = span->first + (from + n) / share, head = group * share + (from + n) % share;
+        float *out = work->seen + (row * shape->heads + head) * width;
+        for (int64_t i = 0; i < width; i++) out[i] = work->queries[n * width + i] / sums[n];
+    }
+}
+
+static void attend(const Lane *lane, const Span *span, const Buffer *held, Work *work) {
+    const int64_t queries = (span->end - span->first) * (lane->shape->heads / lane->shape->groups);
+    for (int64_t group = 0; group < lane->shape->groups; group++)
+        for (int64_t from = 0; from < queries; from += BLOCK) {
+            const int64_t some = queries - from < BLOCK ? queries - from : BLOCK;
+            if (some > BLOCK / 2)
+                attend_block(lane, span, held, group, from, some, BLOCK, work);
+            else
+                attend_block(lane, span, held, group, from, some, BLOCK / 2, work);
+        }
+}
+
+/* ---- a layer, and all of them */
+
+/* Queries and keys get their norms and positions. */
+static void turn(const Lane *lane, const Layer *layer, float *qkv) {
+    const Shape *shape = lane->shape;
+    const int64_t width = shape->width, stride = (shape->heads + 2 * shape->groups) * width;
+    for (int64_t row = 0; row < lane->rows; row++)
+        for (int64_t head = 0; head < shape->heads + shape->groups; head++) {
+            float *x = qkv + row * stride + head * width;
+            const Norm norm = head < shape->heads ? layer->query : layer->key;
+            if (norm.weight) normalize(x, 1, width, norm, shape->eps, x);
+            rotate(x, lane->cos + row * width, lane->sin + row * width, width);
+        }
+}
+
+/* The wanted rows, in whatever order, to the front of x [rows, columns]; `spare` has as much room. */
+static void choose(const Lane *lane, float *x, int64_t columns, float *spare) {
+    for (int64_t i = 0; i < lane->wanted_count; i++)
+        memcpy(spare + i * columns, x + lane->wanted[i] * columns, (size_t)columns * 4);
+    memcpy(x, spare, (size_t)(lane->wanted_count * columns) * 4);
+}
+
+static void one_layer(const Lane *lane, int64_t number, Work *work) {
+    const Shape *shape = lane->shape;
+    const Layer *layer = lane->layers + number;
+    const int last = number == lane->count - 1 && lane->wanted_count >= 0;
+    int64_t rows = lane->rows;
+    normalize(lane->x, rows, shape->hidden, layer->attention, shape->eps, work->normed);
+    times(&layer->qkv, work->normed, rows, work, work->qkv, 0);
+    turn(lane, layer, work->qkv);
+    for (int64_t i = 0; i < lane->span_count; i++) { /* one at a time: canvases of a KV take the same place */
+        const Buffer *held = lane->buffers + number * lane->span_count + i;
+        put_keys(shape, lane->spans + i, held, work->qkv);
+        if (!last || lane->wanted_count > 0) attend(lane, lane->spans + i, held, work);
+    }
+    if (last) {
+        rows = lane->wanted_count;
+        choose(lane, lane->x, shape->hidden, work->normed);
+        choose(lane, work->seen, shape->heads * shape->width, work->qkv);
+    }
+    times(&layer->out, work->seen, rows, work, lane->x, 1);
+    normalize(lane->x, rows, shape->hidden, layer->mlp, shape->eps, work->normed);
+    times(&layer->gate_up, work->normed, rows, work, work->inner, 0);
+    if (shape->gated)
+        gate(work->inner, rows, shape->inner);
+    else
+        gelu(work->inner, rows * shape->inner);
+    times(&layer->down, work->inner, rows, work, lane->x, 1);
+}
+
+static void through(const Lane *lane) {
+    Work work = work_of(lane);
+    for (int64_t number = 0; number < lane->count; number++) {
+        if (lane->before) caesura_wait(lane->before, number + 1);
+        one_layer(lane, number, &work);
+        if (lane->progress) caesura_done(lane->progress, 1);
+        for (int64_t i = 0; i < lane->tap_count; i++)
+            if (lane->taps[i] == number)
+                memcpy(lane->tapped + i * lane->rows * lane->shape->hidden, lane->x,
+                       (size_t)(lane->rows * lane->shape->hidden) * 4);
+    }
+}

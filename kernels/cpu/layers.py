@@ -1,0 +1,238 @@
+"""Decoder layers in C, a lane of rows through all of them in one call: the structures of cpu.h, and what fills them.
+
+PyTorch's way is engine/models/_llama_layer.py. Keys and values are bfloat16; all widths are multiples of 16.
+"""
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from caesura.kernels.cpu import C, Matrix, N, P, chosen, library, variants
+
+WIDTHS = 16  # what heads, rows and the MLP are multiples of
+
+
+class _Norm(ctypes.Structure):
+    _fields_ = (("weight", P), ("bias", P))
+
+
+class _Product(ctypes.Structure):
+    _fields_ = (("matrix", P), ("down", P), ("up", P), ("bias", P))
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        ("attention", _Norm),
+        ("qkv", _Product),
+        ("query", _Norm),
+        ("key", _Norm),
+        ("out", _Product),
+        ("mlp", _Norm),
+        ("gate_up", _Product),
+        ("down", _Product),
+    )
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = (
+        *((name, N) for name in ("hidden", "heads", "groups", "width", "inner", "rank")),
+        ("eps", ctypes.c_float),
+        ("gated", C),
+    )
+
+
+class _Span(ctypes.Structure):
+    _fields_ = (("first", N), ("end", N), ("at", N), ("masked", N), ("mask", P))
+
+
+class _Buffer(ctypes.Structure):
+    _fields_ = (("keys", P), ("values", P), ("capacity", N))
+
+
+class _Lane(ctypes.Structure):
+    _fields_ = (
+        ("shape", ctypes.POINTER(_Shape)),
+        ("layers", ctypes.POINTER(_Layer)),
+        *(("count", N), ("x", P), ("rows", N), ("cos", P), ("sin", P)),
+        *(("spans", ctypes.POINTER(_Span)), ("span_count", N), ("buffers", ctypes.POINTER(_Buffer))),
+        *(("wanted", ctypes.POINTER(N)), ("wanted_count", N)),
+        *(("taps", ctypes.POINTER(N)), ("tap_count", N), ("tapped", P)),
+        *(("work", P), ("before", P), ("progress", P)),
+    )
+
+
+class Linear(NamedTuple):
+    """W x, + B (A x) where there are `down` (A) and `up` (B), + bias."""
+
+    matrix: Matrix
+    down: Matrix | None = None
+    up: Matrix | None = None
+    bias: Tensor | None = None
+
+
+class Norm(NamedTuple):
+    """The RMS norm, or the layer norm where there is a bias."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+
+class Shape(NamedTuple):
+    hidden: int
+    heads: int
+    groups: int  # key heads
+    width: int  # of a head
+    inner: int  # of the MLP
+    eps: float
+    gated: bool
+
+
+class Layer(NamedTuple):
+    attention: Norm
+    qkv: Linear
+    heads: tuple[Norm, Norm] | None  # of queries and keys
+    out: Linear
+    mlp: Norm
+    gate_up: Linear
+    down: Linear
+
+
+class Span(NamedTuple):
+    """Rows `first` to `end` lie in a KV from row `at` on. `buffers` are its keys [groups, capacity, width], column by
+    column, and values of each layer. The bool mask [rows, columns] says what they see of the last columns; without one
+    they see all."""
+
+    first: int
+    end: int
+    at: int
+    buffers: Sequence[tuple[Tensor, Tensor]]
+    mask: Tensor | None
+
+
+class Progress:
+    """How many layers a lane has done, for the lane that follows it."""
+
+    def __init__(self, layers: int) -> None:
+        """So many are done."""
+        self.handle = library().caesura_progress(layers)
+        if not self.handle:
+            raise MemoryError
+
+    def __del__(self) -> None:
+        library().caesura_forget(self.handle)
+
+    def release(self, layers: int) -> None:
+        library().caesura_done(self.handle, layers)
+
+
+class Layers:
+    """Layers of one path."""
+
+    progress = Progress
+
+    def __init__(self, layers: Sequence[Layer], shape: Shape) -> None:
+        products = [product for layer in layers for product in (layer.qkv, layer.out, layer.gate_up, layer.down)]
+        rank = max(product.down.rows if product.down else 0 for product in products)
+        self.count = len(layers)
+        self._kept = list[Any]()  # what the pointers lead to
+        self._shape = _Shape(**shape._asdict(), rank=rank)
+        self._layers = (_Layer * len(layers))(*map(self._layer, layers))
+        self._variant, self._local = variants()[chosen()], threading.local()
+
+    def __repr__(self) -> str:
+        return f"<Layers {self.count}>"
+
+    def _pointer(self, tensor: Tensor | None) -> int | None:
+        if tensor is None:
+            return None
+        self._kept.append(tensor.float().contiguous())
+        return int(self._kept[-1].data_ptr())
+
+    def _matrix(self, matrix: Matrix | None) -> int | None:
+        self._kept.append(matrix)
+        return None if matrix is None else ctypes.addressof(matrix.held)
+
+    def _norm(self, norm: Norm | None) -> _Norm:
+        return _Norm() if norm is None else _Norm(self._pointer(norm.weight), self._pointer(norm.bias))
+
+    def _linear(self, of: Linear) -> _Product:
+        return _Product(self._matrix(of.matrix), self._matrix(of.down), self._matrix(of.up), self._pointer(of.bias))
+
+    def _layer(self, layer: Layer) -> _Layer:
+        query, key = layer.heads or (None, None)
+        return _Layer(
+            self._norm(layer.attention),
+            self._linear(layer.qkv),
+            self._norm(query),
+            self._norm(key),
+            self._linear(layer.out),
+            self._norm(layer.mlp),
+            self._linear(layer.gate_up),
+            self._linear(layer.down),
+        )
+
+    def through(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        spans: Sequence[Span],
+        wanted: Sequence[int] | None = None,
+        taps: Sequence[int] = (),
+        before: Progress | None = None,
+        progress: Progress | None = None,
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """x [rows, hidden] float32, overwritten, through all layers, each after the lane `before` has done it; cos and
+        sin [rows, width] of their positions. Returns the rows that are `wanted`, or all, and x after each of the `taps`
+        [taps, rows, hidden]."""
+        tapped, rows = (
+            x.new_empty(len(taps), *x.shape),
+            range(len(x)) if wanted is None else [row % len(x) for row in wanted],
+        )
+        assert len(rows) <= len(x)
+        masks = [None if span.mask is None else span.mask.contiguous() for span in spans]
+        found = [
+            _Span(span.first, span.end, span.at, *((0, None) if mask is None else (mask.shape[1], mask.data_ptr())))
+            for span, mask in zip(spans, masks, strict=True)
+        ]
+        buffers = [
+            _Buffer(keys.data_ptr(), values.data_ptr(), keys.shape[1])
+            for number in range(self.count)
+            for keys, values in (span.buffers[number] for span in spans)
+        ]
+        assert x.is_contiguous()
+        assert cos.is_contiguous()
+        assert sin.is_contiguous()
+        lane = _Lane(
+            shape=ctypes.pointer(self._shape),
+            layers=self._layers,
+            count=self.count,
+            x=x.data_ptr(),
+            rows=len(x),
+            cos=cos.data_ptr(),
+            sin=sin.data_ptr(),
+            spans=(_Span * len(found))(*found),
+            span_count=len(found),
+            buffers=(_Buffer * len(buffers))(*buffers),
+            wanted=(N * len(rows))(*rows),
+            wanted_count=-1 if wanted is None else len(rows),
+            taps=(N * len(taps))(*taps),
+            tap_count=len(taps),
+            tapped=tapped.data_ptr(),
+            before=None if before is None else before.handle,
+            progress=None if progress is None else progress.handle,
+        )
+        lane.work = self._work(library().caesura_lane_bytes(self._variant, ctypes.byref(lane)))
+        library().caesura_through(self._variant, ctypes.byref(lane))
+        return x[: len(rows)], tapped.unbind()
+
+    def _work(self, size: int) -> int:
+        """As many bytes of this thread's, which it keeps."""
+        work = getattr(self._local, "work", None)
+        if work is None or len(work) < size:
+            work = self._local.work = torch.empty(size, dtype=torch.uint8)
+        return int(work.data_ptr())
