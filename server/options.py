@@ -79,8 +79,8 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     deadline_ms: Annotated[
         float,
         _about(
-            "from then on a request is answered with the whole words that are locked, if they are long enough; with"
-            " nothing to show it waits until the fill is done, or a newer edit or request comes",
+            "after this time a request gets the whole words that are locked, if they are long enough; otherwise it"
+            " waits for the fill, or for a newer edit or request",
             ge=1,
             le=10_000,
         ),
