@@ -35,11 +35,11 @@ _VALUE, _FIRST, _ITEM, _MEMBER, _COLON_NEXT, _AFTER, _END = range(7)
 _EXPECTED = {
     _VALUE: "a value is missing here",
     _FIRST: "a value or the closing bracket is missing here",
-    _ITEM: "a value is missing behind the comma",
+    _ITEM: "a value is missing after the comma",
     _MEMBER: "a key in double quotes is missing here",
-    _COLON_NEXT: "the colon behind a key is missing here",
+    _COLON_NEXT: "the colon after a key is missing here",
     _AFTER: "a comma or the closing bracket is missing here",
-    _END: "there is text behind the end of the document",
+    _END: "there is text after the end of the document",
 }
 
 
@@ -220,7 +220,7 @@ def _fault(token: int, mark: str, state: int, comma: int) -> str:
     if token == REMARK or (token == OTHER and mark == "/"):
         return "JSON has no comments, or the comment that begins here is not closed"
     if token == CLOSE and state in (_MEMBER, _ITEM) and comma >= 0:
-        return "there is a comma too much before this bracket"
+        return "there is a comma too many before this bracket"
     return _EXPECTED[state]
 
 

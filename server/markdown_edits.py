@@ -248,7 +248,7 @@ def _fill_fence(document: Document, fence: Block, name: str) -> Offer:
 def _in_front(document: Document, front: Block, start: int, end: int) -> list[Offer]:
     base, close = document.lines[1].start, document.lines[front.last].start
     if not base <= start <= end < close:
-        raise NoOffer("The marks around the front matter stay as they are; put the cursor behind a key.")
+        raise NoOffer("The marks around the front matter stay as they are; put the cursor after a key.")
     return [_moved(document, offer, base) for offer in scalar_edits.offers(
         document.text[base:close], start - base, end - base, language="yaml")]  # fmt: skip
 

@@ -26,6 +26,7 @@ class Table:
     def __init__(self, document: Document, block: Block, typed: int | None = None) -> None:
         self.document, self.block = document, block
         self.numbers = sorted(block.starts)
+        self.typed = None if typed is None else self.numbers.index(typed)
         self.rows = [cells(document.lines[n].text, block.starts[n]) for n in self.numbers]
         self.columns = cast(int, block.detail[0])
         self.sides = [cell.strip(" \t") for cell in self.rows[1].cells]
@@ -52,7 +53,7 @@ class Table:
         places = [(here + 1, column) for column in range(self.columns)]
         row = Row(lead, ("",) * self.columns, tail)
         pieces = list[Piece]([newline, lead])
-        for column, hole in enumerate(self._holes(places, row, 4 * self.columns)):
+        for column, hole in enumerate(self._holes(places, row, 4 * self.columns, self._names(here))):
             left, right = self._margins(column, row)
             pieces += ["|" * (column > 0), left, hole, right]
         at = self.document.lines[self.numbers[here]].end
@@ -92,9 +93,8 @@ class Table:
         tails = [self.margin if not last or row.tail.strip() else "" for row in self.rows]
         dashes = "-" * max(3, len(self.sides[column]))
         filled = [r for r in range(len(self.rows)) if r != 1]
-        title, *others = self._holes([(r, column + 1) for r in filled], self.rows[0], end - begin)
-        known = (cell.strip(" \t") for cell in self.rows[0].cells)
-        holes = iter([hole_of(besides(known, self.inline.cell), title.max_tokens, "span"), *others])
+        known = [cell.strip(" \t") for cell in self.rows[0].cells]
+        holes = iter(self._holes([(r, column + 1) for r in filled], self.rows[0], end - begin, known))
         pieces = list[Piece]()
         for r, gap in enumerate(gaps):
             rule = self._dashes(len(dashes), tails[r])
@@ -139,7 +139,7 @@ class Table:
                 places.append((r, c))
         if not places or self.document.line_of(end) > self.block.last:
             raise NoOffer("The selection has no whole cell of one table; select the whole text of a cell.")
-        return self._fill(places, "Fill the cell anew" if len(places) == 1 else f"Fill the {len(places)} cells anew")
+        return self._fill(places, "Replace the cell" if len(places) == 1 else f"Replace the {len(places)} cells")
 
     def rest_of_row(self, offset: int) -> Offer | None:
         """What a row that has begun goes on with: the rest of the cell, and of the row where nothing stands behind."""
@@ -157,7 +157,9 @@ class Table:
         if not barred and column == 0:  # it may be another block still
             return None
         glue = "" if typed else self.margin
-        hole = hole_of(pattern, _CELL_TOKENS, "span")
+        begins = typed.lstrip(" \t")
+        known = [name[len(begins) :] for name in self._names(here) if name.startswith(begins)] if column == 0 else []
+        hole = hole_of(besides(known, pattern), _CELL_TOKENS, "span")
         if behind.strip(" \t"):
             change = self._change(self.block.last, {number: len(self.rows[here].cells)})
             right = "" if behind[0] == " " else self.margin
@@ -214,8 +216,15 @@ class Table:
             title, self.document.text, change, (start, end), [*pieces, self.document.text[at:end]], assemble=assemble
         )
 
-    def _holes(self, places: Sequence[Place], row: Row, between: int) -> list[wire.Hole]:
-        """One a place, so long that all fit on a canvas with what stands `between` the first and the last."""
+    def _names(self, here: int) -> list[str]:
+        """What the first cells of the rows say, those next to row `here` first; nothing where two say the same."""
+        near = sorted(set(range(2, len(self.rows))) - {self.typed}, key=lambda r: abs(r - here))
+        found = [self.rows[r].cells[0].strip(" \t") for r in near if self.rows[r].cells]
+        return found if len(set(found)) == len(found) else []
+
+    def _holes(self, places: Sequence[Place], row: Row, between: int, known: Sequence[str] = ()) -> list[wire.Hole]:
+        """One a place, so long that all fit on a canvas with what stands `between` the first and the last. The first
+        gets no `known` text."""
         if len(places) > MOST_HOLES:
             raise NoOffer(
                 f"This needs {len(places)} cells at once and {MOST_HOLES} can be filled; select some of them."
@@ -226,9 +235,8 @@ class Table:
         if tokens < 6:
             raise NoOffer("The cells are too far apart to be filled at once; select some of them.")
         bare = not row.lead.endswith("|")
-        return [
-            hole_of(self.inline.first_cell if bare and c == 0 else self.inline.cell, tokens, "span") for _, c in places
-        ]
+        first, *others = (self.inline.first_cell if bare and c == 0 else self.inline.cell for _, c in places)
+        return [hole_of(pattern, tokens, "span") for pattern in (besides(known, first), *others)]
 
     def _change(self, below: int, rows: Mapping[int, int], columns: int | None = None) -> Change:
         """Lines of the new table, and the cells that each must have."""

@@ -18,7 +18,7 @@ from caesura.server.offers import NoOffer, Offer
 
 _TOKENS = 32  # of a value
 _SAMPLES = {"yaml": "x", "toml": "0"}
-_PLACE = "Put the cursor behind a key that has no value yet, or select a whole value that stands on one line."
+_PLACE = "Put the cursor after a key that has no value yet, or select a whole value that stands on one line."
 
 _TABLES = "Only a table of scalars and lists with the keys of its neighbours can be edited; fill the selection instead."
 

@@ -145,10 +145,10 @@ def test_relaxed_is_not_careless(text: str) -> None:
     [
         ('{\n  "a": ,\n}', "2:8", "value is missing"),
         ('{"a": 1 "b": 2}', "1:9", "comma"),
-        ('{"a": 1,\n}', "2:1", "comma too much"),
+        ('{"a": 1,\n}', "2:1", "comma too many"),
         ('{"a": "x\n}', "1:7", "not closed"),
         ('{"a": 1', "1:8", "bracket of 1:1"),
-        ("[1] 2", "1:5", "behind the end"),
+        ("[1] 2", "1:5", "after the end"),
         ('{"é": 1, // no\n"b": 2}', "1:10", "no comments"),
         ("{\r\n1: 2}", "2:1", "key in double quotes"),
     ],

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from caesura.regex import matching
+from caesura.regular import Dfa
 from caesura.server.markdown_edits import completion, offers
 from caesura.server.markdown_patterns import Inline, body
 from caesura.server.offers import NoOffer, Offer
@@ -69,6 +70,14 @@ def patterns(offer: Offer) -> list[str]:
     return [hole.grammar.regex for hole in offer.holes if isinstance(hole.grammar, Pattern)]
 
 
+def first(source: str) -> Dfa:
+    """What the first hole of an offer at the typing cursor takes."""
+    text, at, _ = place(source)
+    offer = completion(text, at)
+    assert offer is not None
+    return matching(patterns(offer)[0], whole=True)
+
+
 # Tables
 
 
@@ -108,14 +117,23 @@ def test_a_column_is_added_across_all_rows_and_padded() -> None:
     ("source", "title", "known"),
     [
         (FRUIT.replace("apple", "app¦le"), "Add a column to the right", ["Name", "Count", "Note"]),
+        (FRUIT.replace("apple", "app¦le"), "Add a row below", ["apple", "fig"]),
         ("- one\n- two words¦\n  - one more\n- a (b)\n", "Add an item below", ["one", "two words", "a (b)"]),
         ("1. [ ] one\n2. [x] two¦\n", "Add an item below", ["one", "two"]),
     ],
 )
-def test_a_new_column_or_item_is_none_that_is_there(source: str, title: str, known: list[str]) -> None:
+def test_a_new_column_row_or_item_is_none_that_is_there(source: str, title: str, known: list[str]) -> None:
     text = matching(patterns(offered(source, title))[0], whole=True)
     assert not any(map(text.accepts, known))
     assert all(text.accepts(f"{one}s") for one in ("another", *known))
+
+
+def test_a_row_repeats_a_first_cell_only_where_others_do() -> None:
+    head = "| a | b |\n|---|---|\n| one | 1 |\n| one more | 2 |\n"
+    assert [first(head + "| ¦").accepts(text) for text in ("one", "one more", "two")] == [False, False, True]
+    assert [first(head + "| one¦").accepts(text) for text in (" more", " less", "s")] == [False, True, True]
+    assert first(head + "| one | 3 |\n| ¦").accepts("one")
+    assert first(head + "| x | ¦").accepts("one")
 
 
 def test_empty_cells_are_offered_first_and_keep_the_alignment() -> None:
@@ -124,9 +142,9 @@ def test_empty_cells_are_offered_first_and_keep_the_alignment() -> None:
     assert filled(source, "Fill the empty cell", "no") == FRUIT.replace("3 |      |", "3 |  no  |")
 
 
-def test_selected_cells_are_filled_anew() -> None:
+def test_selected_cells_are_replaced() -> None:
     text = "a | b\n--- | ---\n¦1 | 2¦\n"
-    assert filled(text, "Fill the 2 cells anew", "x", "y") == "a | b\n--- | ---\nx | y\n"
+    assert filled(text, "Replace the 2 cells", "x", "y") == "a | b\n--- | ---\nx | y\n"
     assert "cuts a cell" in refusal(FRUIT.replace("apple", "a¦ppl¦e"))
     assert "no whole cell" in refusal(FRUIT.replace("|:------|", "|¦:------¦|"))
 

@@ -111,7 +111,7 @@ def test_all_but_the_value_stays_as_it_is(source: str, new: str) -> None:
     ],
 )
 def test_where_no_single_value_is_meant_there_is_one_sentence(source: str) -> None:
-    with pytest.raises(NoOffer, match="behind a key"):
+    with pytest.raises(NoOffer, match="after a key"):
         offers(*place(source), language="yaml")
 
 
@@ -145,7 +145,7 @@ def test_a_toml_value_has_the_type_of_its_siblings(source: str, good: list[str],
     "source", ["¦", "# a = ¦\n", 'a = """\nb = ¦\n"""\n', "a = 1¦\n", "[¦]\n", "a = ¦1\n", "¦a¦ = 1\n"]
 )
 def test_where_no_toml_value_is_missing_there_is_one_sentence(source: str) -> None:
-    with pytest.raises(NoOffer, match="behind a key"):
+    with pytest.raises(NoOffer, match="after a key"):
         offers(*place(source), language="toml")
 
 
