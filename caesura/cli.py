@@ -53,6 +53,13 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
 
+    def parse_known_args(self, *arguments: Any, **options: Any) -> Any:
+        """Refuses what is unknown here, where the usage is that of the command."""
+        found, unknown = super().parse_known_args(*arguments, **options)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="caesura", description="Fills gaps in text while you type.")
@@ -87,7 +94,9 @@ def _parser() -> argparse.ArgumentParser:
     edit = add("edit", help="edit JSON, Markdown, YAML or TOML so that it stays valid")
     edit.add_argument("file", metavar="FILE")
     edit.add_argument("--at", required=True, type=_position, metavar="LINE:COL", help="from 1, columns in characters")
-    edit.add_argument("--to", type=_position, metavar="LINE:COL", help="edit what lies between (default: at a cursor)")
+    edit.add_argument(
+        "--to", type=_position, metavar="LINE:COL", help="select up to here (default: nothing is selected)"
+    )
     edit.add_argument("--schema", metavar="SCHEMA.json", help="default: the one that the file names in $schema")
     edit.add_argument("--offer", default=0, type=_offer, metavar="TITLE|N", help="which one of --list (default: 1)")
     what = edit.add_mutually_exclusive_group()

@@ -7,6 +7,7 @@ A language without a row or a grammar gets no tree, and everything else still wo
 import ctypes
 import importlib
 import importlib.util
+import re
 import sys
 from dataclasses import dataclass
 from functools import cache, partial
@@ -119,12 +120,15 @@ LANGUAGES = {language.id: language for language in _TABLE}
 _ALIASES = {alias: language for language in _TABLE for alias in language.aliases}
 _EXTENSIONS = {extension: language for language in _TABLE for extension in language.extensions}
 UNKNOWN = Language("plaintext", quotes="")
+_COMMENTED = re.compile(  # JSON files in which comments are usual; editors call some of them plain JSON
+    r"(?:^|[\\/])(?:[jt]sconfig[\w.-]*|devcontainer|\.eslintrc|\.vscode[\\/][\w-]+)\.json$"
+)
 
 
 def language(name: str, path: str = "") -> Language:
     """The row for an editor's language id; an id we do not know is decided by the file's extension."""
-    row = LANGUAGES.get(name) or _ALIASES.get(name)
-    return row or _EXTENSIONS.get(PurePosixPath(path).suffix.lower(), UNKNOWN)
+    row = LANGUAGES.get(name) or _ALIASES.get(name) or _EXTENSIONS.get(PurePosixPath(path).suffix.lower(), UNKNOWN)
+    return LANGUAGES["jsonc"] if row.id == "json" and _COMMENTED.search(path) else row
 
 
 @cache

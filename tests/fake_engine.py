@@ -128,7 +128,7 @@ class Scheduler:
             steps=step,
             tokens=wire.Tokens(canvas=1),
             timings=wire.Timings(denoise_ms=12.0, first_lock_ms=2.0, total_ms=12.1 if self.model != "slow" else 2500),
-            stop="deadline" if request.prefix.startswith(("late", "hurry")) else "complete",
+            stop="deadline" if request.prefix.startswith(("late", "hurry", "some_hurry")) else "complete",
             level="valid" if any(grammars) else "",
         )
         return [(peer, done)]

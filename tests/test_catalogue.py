@@ -172,7 +172,7 @@ def test_a_model_is_shown_without_its_hashes_and_answers(install: Install, run: 
     out = run("show", "small")[1]
     assert out.splitlines()[0] == f"folder: {folder}"
     assert "base: SmolLM2\n" in out
-    assert "canary: yes (context, logp)\n" in out
+    assert "canary: recorded\n" in out
     assert "files: base.safetensors\n" in out
     assert not re.search(r"[0-9a-f]{64}|\[", out)
     shown = json.loads(run("show", "small", "--json")[1])
@@ -213,7 +213,7 @@ def test_a_file_is_added_under_its_own_name(tmp_path: Path, any_file_loads: list
     assert models.identity("Qwen2.5-Q4_0") == models.identity(str(file))
     assert "Qwen2.5-Q4_0  0 MB" in run()[1]
     shown = run("show", "Qwen2.5-Q4_0")[1]
-    assert shown.startswith(f"file: {link}\nsize: ")
+    assert shown.startswith(f"file: {link}\nsize: {link.stat().st_size:,} bytes\n")
     assert "model_type: qwen2\nformat: F16, F32\nlayers: 2\n" in shown
 
 

@@ -103,7 +103,9 @@ def test_the_schema_that_a_file_names_counts(run: Run, source: Path) -> None:
 def test_an_edit_that_is_not_as_sure_as_asked_for_is_not_written(run: Run, source: Path) -> None:
     for more, code in (((), 1), (("--strict",), 3)):
         ran = run(source, "--at", "2:8", "--write", "--least", "0.95", *more)
-        assert ran == Ran(code, "", "caesura: The edit is sure (0.90), below 0.95, and withheld; --least 0 shows it.\n")
+        assert ran == Ran(
+            code, "", "caesura: The edit is sure (0.90), below 0.95, and withheld; --least 0 shows all.\n"
+        )
     assert source.read_bytes() == TEXT
 
 
@@ -149,3 +151,13 @@ def test_wrong_usage_is_exit_code_2(run: Run, source: Path, arguments: tuple[str
     ran = run(source, *arguments)
     assert ran.code == 2
     assert "usage: caesura edit" in ran.err
+
+
+@pytest.mark.parametrize("name", ["tsconfig.json", "tsconfig.build.json", ".vscode/settings.json"])
+def test_json_files_that_usually_have_comments_may_have_them(run: Run, source: Path, name: str) -> None:
+    path = source.with_name("project") / name
+    path.parent.mkdir(parents=True)
+    path.write_text('{\n  // why\n  "a": 1,\n}\n')
+    assert run(path, "--at", "3:8") == Ran(0, "12\n", PARSES)
+    path.rename(plain := source.with_name("plain.json"))
+    assert "JSON has no comments" in run(plain, "--at", "3:8").err

@@ -19,6 +19,7 @@ from caesura import models, paths, speeds
 from caesura.commands import CommandFailed
 from caesura.commands.asking import print_json
 
+UNITS = {"size": " bytes", "bytes": " of tensors", "memory_mb": " MiB"}  # after what `show` prints
 HEAD = ("name", "on disk", "memory", "licence", "speed on this machine")
 RESERVED = (models.DEFAULT, models.FORMER, *models.PACKAGES)  # which the user's own models cannot be called
 
@@ -142,7 +143,7 @@ def show(options: argparse.Namespace) -> None:
         print_json(about)
     else:
         for key, value in about.items():
-            print(f"{key}: {_short(value)}")
+            print(f"{key}: {_short(value)}{UNITS.get(key, '')}")
 
 
 def _place(path: Path) -> dict[str, object]:
@@ -154,7 +155,7 @@ def _short(value: object) -> str:
     if isinstance(value, Mapping) and all(isinstance(part, str) for part in value.values()):
         return ", ".join(value)  # files by name, without their hashes
     if isinstance(value, Mapping):
-        return f"yes ({', '.join(value)})"
+        return "recorded"  # the canary's input and answers
     if isinstance(value, list):
         return f"{len(value)}"
     return f"{value:,}" if isinstance(value, int | float) else str(value)

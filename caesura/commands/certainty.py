@@ -55,7 +55,7 @@ def kept(filled: Filled, options: argparse.Namespace) -> Filled:
 def withheld(what: str, options: argparse.Namespace) -> CommandFailed:
     """`what` is the beginning of the sentence."""
     kind = Unsure if options.strict else CommandFailed
-    return kind(f"{what}, below {least(options):g}, and withheld; --least 0 shows it.")
+    return kind(f"{what}, below {least(options):g}, and withheld; --least 0 shows all.")
 
 
 def remarks(shown: Sequence[Filled], done: wire.Done) -> str:

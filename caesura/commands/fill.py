@@ -133,7 +133,9 @@ def _tell(options: argparse.Namespace, places: list[str], found: list[Filled], d
     if unsure:
         print(f"caesura: withheld, below {least(options):g}: {_list(unsure)}; kept as it is.", file=sys.stderr)
     if empty := [place for place, one in zip(places, found, strict=True) if not one.text]:
-        print(f"caesura: the model proposes nothing that fits at {', '.join(empty)}; kept as it is.", file=sys.stderr)
+        late = "the deadline passed before there was a fill at"
+        why = late if done.stop == "deadline" else "the model proposes nothing that fits at"
+        print(f"caesura: {why} {', '.join(empty)}; kept as it is.", file=sys.stderr)
 
 
 def _list(fills: Mapping[str, Filled]) -> str:
