@@ -219,7 +219,7 @@ def test_the_slider_goes_through_the_steps(show: Callable[..., Page], pictures: 
             assert text.startswith(shown[-1]), "what is written from left to right stays"
             shown.append(text)
         said = page.get_attribute("#at", "aria-valuetext") or ""
-        assert re.fullmatch(r"\d+ ms; diffusion step \d+ of \d+; left to right step \d+ of \d+", said)
+        assert re.fullmatch(r"\d+ ms; Caesura step \d+ of \d+; left to right step \d+ of \d+", said)
         if len(shown) == 8:
             page.screenshot(path=pictures / "demo-light.png")
     steps = re.findall(r"step (\d+) of (\d+)", said)

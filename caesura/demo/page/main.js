@@ -105,7 +105,7 @@ function hearFill(event) {
     run.show(event.ms);
     if (runs.diffusion.ended && runs.left_to_right.ended) {
       const took = Object.values(runs).map((each) => `${Math.round(each.lasts)} ms`);
-      say(`${asked.name}, ${asked.at}. ${reading} Diffusion took ${took[0]}, left to right ${took[1]}.`);
+      say(`${asked.name}, ${asked.at}. ${reading} Caesura took ${took[0]}, left to right ${took[1]}.`);
       playback.begin(runs);
     }
   }
@@ -114,7 +114,7 @@ function hearFill(event) {
 /** Draw a time; in words for those who do not see it. */
 function show(ms) {
   const steps = Object.values(runs).map((run) => `step ${run.show(ms)} of ${run.ended?.steps ?? 0}`);
-  return `${Math.round(ms)} ms; diffusion ${steps[0]}; left to right ${steps[1]}`;
+  return `${Math.round(ms)} ms; Caesura ${steps[0]}; left to right ${steps[1]}`;
 }
 
 /** A fill is for the text that it was asked for, and for no other. */
