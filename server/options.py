@@ -56,8 +56,8 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     mode: Annotated[
         Literal["eager", "balanced", "quiet", "manual"],
         _about(
-            "how forward suggestions are: `eager` shows nearly all; `balanced` and `quiet` show what is surer, and less"
-            " for a while after suggestions that were not taken; `manual` shows only what was asked for"
+            "how readily suggestions appear: `eager` shows nearly all; `balanced` and `quiet` show likelier ones"
+            " only, and fewer for a while after you reject some; `manual` shows only what you ask for"
         ),
     ] = "balanced"
     model: Annotated[
@@ -71,10 +71,7 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     ] = models.DEFAULT
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
-        _about(
-            "read when the server starts; `coder` and `small` always run on the CPU, in one engine whatever is asked;"
-            " another model has one engine for each word"
-        ),
+        _about("where another model runs; `coder` and `small` always run on the CPU; read when the server starts"),
     ] = "auto"
     deadline_ms: Annotated[
         float,
@@ -87,7 +84,9 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     ] = 250.0
     min_confidence: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
-        _about("the probability asked of a suggestion; it is cut where it falls below. `null`: as the mode has it"),
+        _about(
+            "the least probability of a suggestion, which is cut where it would fall below; `null`: that of the mode"
+        ),
     ] = None
     least_keys: Annotated[
         int,
@@ -101,7 +100,8 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     max_tokens: Annotated[
         int,
         _about(
-            "of a block, and of ghost text at the end of a line of code; other lines and spans take at most 32",
+            "the most tokens of a block, and of ghost text at the end of a line of code; other lines and spans have"
+            " at most 32",
             ge=1,
             le=wire.MAX_SLOTS,
         ),
@@ -115,7 +115,7 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
         int, _about("characters after the cursor; they get at most a third of those tokens", ge=0, le=wire.MAX_CONTEXT)
     ] = 2000
     languages: Annotated[
-        dict[str, bool], _about('language ids that are off, `{"markdown": false}`; `"*"` stands for all others')
+        dict[str, bool], _about('language ids to switch off, `{"markdown": false}`, or on; `"*"` stands for all others')
     ] = {}
     in_comments: Annotated[bool, _about("suggest in comments")] = True
     in_strings: Annotated[bool, _about("suggest in strings")] = True
@@ -137,12 +137,12 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
             " documents give it in `$schema`, the schema or its file; nothing is fetched"
         ),
     ] = ()
-    syntax_gate: Annotated[bool, _about("show nothing that breaks the syntax beside it")] = True
+    syntax_gate: Annotated[bool, _about("hide suggestions that break the syntax around them")] = True
     neighbours: Annotated[
         bool,
         _about(
-            "show the model related parts of other files of the workspace; off by default, as the model `small` gains"
-            " nothing from them that could be measured"
+            "show the model related parts of other files of the workspace; off by default: `small` did not get"
+            " measurably better"
         ),
     ] = False
     popup: Annotated[
@@ -156,8 +156,8 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     ignore: Annotated[
         tuple[Annotated[str, Meta(max_length=256)], ...],
         _about(
-            "globs of files that get no suggestions and are shown to no model, besides `.caesuraignore`; `!` takes back"
-            " what is hidden by default, where the workspace is trusted"
+            "globs of files that get no suggestions and that no model reads, in addition to those of"
+            " `.caesuraignore`; `!` before a glob shows files that are hidden by default, in a trusted workspace only"
         ),
     ] = ()
     stats: Annotated[
