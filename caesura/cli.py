@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="ADDRESS:PORT",
         help="be an engine that paired machines may use, at one address of this machine",
     )
-    engine.set_defaults(run="engines:engine")
+    engine.set_defaults(run="engine:run")
 
     pair = add("pair", help="use the engine of another machine of yours, for the folders that you name")
     pair.set_defaults(run="pair:show")

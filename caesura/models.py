@@ -205,12 +205,17 @@ def manifest(found: Path) -> Manifest:
 
 def damaged(found: Path) -> list[str]:
     """The files that are missing from a model folder or differ from its manifest. Raises NoManifest."""
-    return [name for name, sha256 in manifest(found).files.items() if _sha256(found / name) != sha256]
+    return [name for name, expected in manifest(found).files.items() if not _matches(found / name, expected)]
 
 
-def _sha256(path: Path) -> str | None:
+def _matches(path: Path, expected: str) -> bool:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256(path) == expected
     except OSError:
-        return None
+        return False
+
+
+def sha256(path: Path) -> str:
+    """In hexadecimal digits. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -15,8 +15,8 @@ from caesura.engine import models
 from caesura.engine.checkpoint import CACHE_SCALE, SCALE, headers
 from caesura.engine.models import Model, Run, causal, diffusion_gemma
 from caesura.engine.tokenizer import Tokenizer
-from caesura.engine.weights import Stored, WeightsError, digest
-from caesura.models import MANIFEST, NoManifest, manifest, parts
+from caesura.engine.weights import Stored, WeightsError
+from caesura.models import MANIFEST, NoManifest, manifest, parts, sha256
 
 FAMILIES = {  # those that load from published checkpoints, by model_type
     "diffusion_gemma": diffusion_gemma,
@@ -130,7 +130,7 @@ def record(folder: Path, device: str = "auto") -> None:
     path.write_text(json.dumps({**inputs, **_answers(model, **inputs)}) + "\n")
     if listed.is_file():
         about = json.loads(listed.read_text())
-        about["files"][CANARY] = digest(path)
+        about["files"][CANARY] = sha256(path)
         listed.write_text(json.dumps(about, indent=1) + "\n")
 
 

@@ -36,13 +36,14 @@ def _byte_alphabet() -> dict[str, int]:
     return alphabet
 
 
-_ALPHABET = _byte_alphabet()
+# To the character of the same number, which Latin-1 makes a byte; a number that is itself no stand-in, to none.
+_ALPHABET = dict.fromkeys(range(256), "\uffff") | {ord(c): chr(b) for c, b in _byte_alphabet().items()}
 
 
 def _byte_level(token: str) -> bytes:
     try:
-        return bytes([_ALPHABET[c] for c in token])
-    except KeyError:  # an added token is its own text
+        return token.translate(_ALPHABET).encode("latin-1")
+    except UnicodeEncodeError:  # an added token is its own text
         return token.encode()
 
 

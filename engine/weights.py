@@ -9,13 +9,17 @@ base is one file or several.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
+
+from caesura.engine import ahead
+from caesura.models import sha256
 
 GROUP = 32
 FORMS = {"q8": ("q8", "scale"), "q4": ("q4", "scale", "min"), "k4": ("k4", "scale", "min", "unit")}
@@ -41,14 +45,9 @@ def verify(folder: Path) -> str:
         path = folder / name
         if not path.is_file():
             raise WeightsError(f"{path} is missing; install the model again.")
-        if digest(path) != expected:
+        if ahead.done(sha256, path) != expected:
             raise WeightsError(f"{path} is damaged (its sha256 differs from the manifest); install the model again.")
     return hashlib.sha256(raw).hexdigest()
-
-
-def digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def bases(folder: Path) -> list[Path]:
@@ -78,21 +77,22 @@ class Stored(Mapping[str, Tensor]):
         except (RuntimeError, IndexError) as error:
             raise damaged(name, error) from error
 
-    def _part(self, name: str) -> Tensor:
-        if name not in self._files:
-            raise SafetensorError(f"{name} is missing")
-        with safe_open(self._files[name], framework="pt") as file:
-            part: Tensor = file.get_tensor(name)
-        return part
-
     def parts(self, name: str) -> tuple[str, tuple[Tensor, ...]]:
         """The form of a tensor and its parts as they are stored, mapped from the file. Raises WeightsError."""
         form = self._forms[name]
         named = [f"{name}.{part}" for part in FORMS[form]] if form else [name]
         try:
-            return form, tuple(self._part(part) for part in named)
+            with ExitStack() as stack:  # to open a file is to read the names of all its tensors: once is enough
+                files = {path: stack.enter_context(safe_open(path, framework="pt")) for path in self._holding(named)}
+                return form, tuple(files[self._files[part]].get_tensor(part) for part in named)
         except (OSError, SafetensorError) as error:
             raise damaged(name, error) from error
+
+    def _holding(self, parts: Sequence[str]) -> set[Path]:
+        for part in parts:
+            if part not in self._files:
+                raise SafetensorError(f"{part} is missing")
+        return {self._files[part] for part in parts}
 
     def __contains__(self, name: object) -> bool:
         return name in self._forms  # without reading the tensor
@@ -196,5 +196,5 @@ def unpack_nibbles(packed: Tensor) -> Tensor:
 
 def write_manifest(folder: Path, about: dict[str, Any]) -> None:
     """Hash every file of the folder but the manifest itself."""
-    files = {p.name: digest(p) for p in sorted(folder.iterdir()) if p.is_file() and p.name != "manifest.json"}
+    files = {p.name: sha256(p) for p in sorted(folder.iterdir()) if p.is_file() and p.name != "manifest.json"}
     (folder / "manifest.json").write_text(json.dumps({**about, "files": files}, indent=1) + "\n")

@@ -1,6 +1,8 @@
 """What the worker does before it says that it is ready, and how it shows that it is there."""
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -154,3 +156,36 @@ def served() -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
         theirs.connect("inproc://link")
         ours.send(link.encode(link.Job(b"p", wire.encode(job))))
         yield ours, theirs
+
+
+def test_what_is_imported_and_loaded_is_never_looked_through_for_garbage() -> None:
+    code = """if True:
+        import gc
+        from caesura.engine import worker
+        with worker.kept():
+            assert not gc.isenabled()
+            held = [[] for _ in range(1000)]
+        assert gc.isenabled() and gc.get_freeze_count() > 1000
+        assert not any(one is held for one in gc.get_objects())
+    """
+    subprocess.run([sys.executable, "-P", "-c", code], check=True)
+
+
+def test_files_are_hashed_and_the_tokenizer_is_read_before_torch_is_there(tiny_folder: Path) -> None:
+    code = """if True:
+        import sys
+        from pathlib import Path
+        from caesura import models
+        from caesura.engine import ahead
+        from caesura.engine.tokenizer import Tokenizer
+        folder = Path(sys.argv[1])
+        ahead.begin(str(folder))
+        begun = set(ahead._begun)
+        files = {(models.sha256, folder / name) for name in models.manifest(folder).files}
+        assert begun == files | {(Tokenizer, folder / "tokenizer.json")}
+        assert "torch" not in sys.modules
+        from caesura.engine import weights
+        weights.verify(folder)
+        assert not ahead._begun.keys() & files
+    """
+    subprocess.run([sys.executable, "-P", "-c", code, str(tiny_folder)], check=True)

@@ -1,45 +1,21 @@
-"""`caesura engine`, `status` and `stop`: the shared engines as processes."""
+"""`caesura status` and `caesura stop`: the shared engines as processes."""
 
 import argparse
 import asyncio
-import logging
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 import msgspec
 
-from caesura import logs, pairing, rendezvous, wire
-from caesura.commands import CommandFailed
-from caesura.commands.asking import print_json, shared
+from caesura import pairing, rendezvous, wire
+from caesura.commands.asking import print_json
 from caesura.server.engine import Engine, EngineError
 
 STOP_S = 5.0
 # How our own clients that are no editors begin their names.
 OURS = ("command line", "demo", "caesura demo", "bench", "simulator")
-
-
-def engine(options: argparse.Namespace) -> None:
-    if not (options.foreground or options.listen):
-        print(asyncio.run(_start(options)))
-        return
-    from caesura.engine import front, supervisor
-
-    logs.begin(logging.INFO, "%(asctime)s %(levelname)s %(message)s")
-    try:
-        settings = replace(supervisor.Settings.from_environment(), listen=options.listen or "")
-        supervisor.serve(options.model, options.device, settings=settings)
-    except supervisor.AlreadyRunning as error:
-        raise CommandFailed(f"{error}{' Run `caesura stop` and try again.' if options.listen else ''}") from error
-    except front.CannotListen as error:
-        raise CommandFailed(str(error)) from error
-
-
-async def _start(options: argparse.Namespace) -> str:
-    async with shared(options) as (found, welcome):
-        return f"The engine is ready: {welcome.model} on {welcome.device}, process {(await found.status()).pid}."
 
 
 def status(options: argparse.Namespace) -> None:

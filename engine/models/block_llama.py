@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from caesura.engine import samplers, weights
+from caesura.engine import ahead, samplers, weights
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.models import Drafter, Run, _llama_layer, _native
 from caesura.engine.models._llama_layer import Matrix, Norm, Shape, Weights
@@ -238,10 +238,11 @@ class BlockLlama:
         self.chunk = 128
         self._dtype, self._contexts = dtype, contexts
         self._special = torch.empty(0, config.hidden_size) if adapter is None else adapter["special"]
-        self._embed, self._head = self._embed_and_head(base)
         pack = partial(packed, config, base, adapter or {}, self._form)
         with ThreadPoolExecutor(PACKERS) as pool:  # on one core each
+            outer = pool.submit(self._embed_and_head, base)
             self._layers = list(pool.map(pack, range(config.num_layers)))
+        self._embed, self._head = outer.result()
         self._norm = tuple(moved(norm, device) for norm in norms(base, adapter or {}, "norm", config.hidden_size))
         self._lengths = wavelengths(config).to(device)
         if stretch is not None:
@@ -530,7 +531,7 @@ def load(folder: Path, config: dict[str, Any], device: str, context: int | None)
     del context  # what its prompt and its canvas are made for
     torch.set_num_threads(1)  # barriers cost canvases and chunks of context more than a second thread gains
     shape = Config.read(config)
-    tokenizer = Tokenizer(folder / "tokenizer.json")
+    tokenizer = ahead.done(Tokenizer, folder / "tokenizer.json")
     base = base_of(folder)
     if tokenizer.size != shape.vocab_size:
         raise weights.WeightsError(f"tokenizer.json has {tokenizer.size} tokens, config.json {shape.vocab_size}.")

@@ -1,0 +1,37 @@
+"""`caesura engine`: be the shared engine, or start it. Clients wait for a process that is it to begin, so it imports
+nothing of theirs."""
+
+import argparse
+import asyncio
+import logging
+from dataclasses import replace
+
+from caesura import logs
+from caesura.commands import CommandFailed
+
+
+def run(options: argparse.Namespace) -> None:
+    if options.foreground or options.listen:
+        _serve(options)
+    else:
+        print(asyncio.run(_start(options)))
+
+
+def _serve(options: argparse.Namespace) -> None:
+    from caesura.engine import front, supervisor
+
+    logs.begin(logging.INFO, "%(asctime)s %(levelname)s %(message)s")
+    try:
+        settings = replace(supervisor.Settings.from_environment(), listen=options.listen or "")
+        supervisor.serve(options.model, options.device, settings=settings)
+    except supervisor.AlreadyRunning as error:
+        raise CommandFailed(f"{error}{' Run `caesura stop` and try again.' if options.listen else ''}") from error
+    except front.CannotListen as error:
+        raise CommandFailed(str(error)) from error
+
+
+async def _start(options: argparse.Namespace) -> str:
+    from caesura.commands.asking import shared
+
+    async with shared(options) as (found, welcome):
+        return f"The engine is ready: {welcome.model} on {welcome.device}, process {(await found.status()).pid}."
