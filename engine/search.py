@@ -125,9 +125,11 @@ class Search:
         self._faint = math.log(least) if least else -math.inf
         self.tail, self.head = list(tail), list(head[: HEAD if width > 1 else 1])
         behind = b"".join(vocabulary.pieces[token] for token in head)
-        self._crossing = vocabulary.crossing(behind, hole.one_line)
+        self._cuts = dict[int, list[int]]()  # by the tokens that go on into the suffix
+        for token, cut in vocabulary.crossing(behind, hole.one_line):
+            self._cuts.setdefault(token, []).append(cut)
         self._ending = torch.tensor([*self.head[:1], *sorted(vocabulary.ends)], dtype=torch.int64)
-        self._across = torch.tensor([token for token, _ in self._crossing], dtype=torch.int64)
+        self._across = torch.tensor(list(self._cuts), dtype=torch.int64)
         self.root = Node(self.tail[-1] if self.tail else 0, None, 0.0, 0.0, hole.forced, "left_to_right", 0, hole.state)
         self.open: list[Node] = []  # known probability, not yet run
         self.ends: list[End] = []
@@ -360,15 +362,13 @@ class Search:
     def _maybe_cross(self, node: Node, logp: Tensor, gain: Tensor, least: float) -> None:
         """A fill may end inside the likeliest token that goes on into the suffix, if it adds `least` to the rank. Where
         that can be cut in more than one place, the suffix behind it decides. A grammar may refuse the likeliest."""
-        if not self._crossing or node.depth >= self.hole.max_tokens:
+        if not self._cuts or node.depth >= self.hole.max_tokens:
             return
-        likeliest = gain[self._across].argsort(descending=True)[: CROSSINGS if self.hole.grammar is not None else 1]
-        for token in dict.fromkeys(self._across[likeliest].tolist()):
+        tried = min(CROSSINGS if self.hole.grammar is not None else 1, len(self._across))
+        for token in self._across[gain[self._across].topk(tried).indices].tolist():
             if gain[token] < least:
                 return
-            leaves = [
-                leaf for number, cut in self._crossing if number == token and (leaf := self._cut(node, token, cut))
-            ]
+            leaves = [leaf for cut in self._cuts[token] if (leaf := self._cut(node, token, cut))]
             for leaf in leaves:
                 leaf.logp, leaf.rank = node.logp + float(logp[token]), node.rank + float(gain[token])
                 rest = self._left_of_head(len(self.vocabulary.pieces[token]) - (leaf.cut or 0))

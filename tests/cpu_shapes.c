@@ -82,7 +82,8 @@ static void compare(const char *what, const Variant *variant, const float *found
 
 static void product_of_a_random_shape(int variants) {
     const int64_t rows = from(1, 40), columns = from(1, 400), count = from(1, 2);
-    const Matrix *both[2] = {matrix(from(1, 70), columns), matrix(from(1, 70), columns)};
+    const int64_t most = draw() % 32 ? 70 : 2000; /* the larger ones are shared by two threads */
+    const Matrix *both[2] = {matrix(from(1, most), columns), matrix(from(1, most), columns)};
     const int64_t wide = both[0]->rows + (count > 1 ? both[1]->rows : 0);
     float *x = numbers(rows * columns, 2), *plain = 0;
     for (int number = variants - 1; number >= 0; number--) {
@@ -136,7 +137,7 @@ static void lane_of_a_random_shape(int variants) {
             buffers[i] = (Buffer){memory(groups * width * capacity * 2), memory(groups * width * capacity * 2), capacity};
         float *state = memory(rows * shape.hidden * 4), *tapped = memory(rows * shape.hidden * 4);
         memcpy(state, x, (size_t)(rows * shape.hidden) * 4);
-        Lane lane = {&shape, layers, 2, state, rows, cos, sin, &span, 1, buffers, wanted, count, taps, 1, tapped, 0, 0, 0};
+        Lane lane = {&shape, layers, 2, state, rows, cos, sin, &span, 1, buffers, wanted, count, taps, 1, tapped, 0};
         const Variant *variant = caesura_variant(number);
         lane.work = memory(variant->lane_bytes(&lane));
         variant->through(&lane);
@@ -153,6 +154,7 @@ int main(int count, char **arguments) {
     int variants = 0;
     state = count > 2 ? strtoull(arguments[2], 0, 10) : 1;
     while (caesura_variant(variants)) printf("%s\n", caesura_name(caesura_variant(variants++)));
+    caesura_threads(2);
     for (int64_t rounds = count > 1 ? atoi(arguments[1]) : 1; rounds > 0; rounds--) {
         product_of_a_random_shape(variants);
         lane_of_a_random_shape(variants);

@@ -5,6 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,8 @@ from caesura.engine.models import _llama_layer, _native
 from caesura.engine.models._llama_layer import Matrix, Norm, Shape, Weights
 from caesura.kernels import cpu
 from caesura.kernels.cpu.layers import Span
+
+from .audit.calls import unheard
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "kernels" / "cpu").glob("*.c"))
@@ -109,7 +114,7 @@ HIDDEN, HEADS, GROUPS, WIDTH, INNER, RANK = 64, 6, 2, 32, 96, 8
 ROWS, CONTEXT = 21, 19
 
 
-def weights_of(*, kind: str, canvas: bool) -> Weights:
+def weights_of(*, kind: str, canvas: bool, hidden: int = HIDDEN, inner: int = INNER) -> Weights:
     """A layer of Llama's kind, Qwen3's (norms of heads) or StarCoder2's (layer norms, no gate, biases)."""
     bias = kind == "starcoder2"
 
@@ -124,9 +129,9 @@ def weights_of(*, kind: str, canvas: bool) -> Weights:
         return Norm(1 + random(size) / 8, random(size) / 8 if bias else None)
 
     of_heads = (norm(WIDTH), norm(WIDTH)) if kind == "qwen3" else None
-    inner = INNER if bias else 2 * INNER
-    qkv, out = matrix((HEADS + 2 * GROUPS) * WIDTH, HIDDEN), matrix(HIDDEN, HEADS * WIDTH)
-    return Weights(norm(HIDDEN), qkv, of_heads, out, norm(HIDDEN), matrix(inner, HIDDEN), matrix(HIDDEN, INNER))
+    qkv, out = matrix((HEADS + 2 * GROUPS) * WIDTH, hidden), matrix(hidden, HEADS * WIDTH)
+    gate_up, down = matrix(inner if bias else 2 * inner, hidden), matrix(hidden, inner)
+    return Weights(norm(hidden), qkv, of_heads, out, norm(hidden), gate_up, down)
 
 
 def masks() -> dict[str, Tensor | None]:
@@ -194,6 +199,53 @@ def test_layers_are_the_same_to_the_last_bit_on_any_x86_cpu_with_avx2(monkeypatc
     assert all(torch.equal(out, found[0]) for out in found)
 
 
+# ---- threads
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Sets how many share the work of a call."""
+    yield cpu.library().caesura_threads
+    cpu.library().caesura_threads(min(cpu.THREADS, cpu.cores()))
+
+
+def test_results_are_the_same_to_the_last_bit_for_any_number_of_threads(threads: Callable[[int], None]) -> None:
+    """More of them than there are cores, too."""
+    rows, hidden, found = 160, 512, list[Tensor]()
+    of = weights_of(kind="starcoder2", canvas=True, hidden=hidden, inner=1024)
+    path = _native.layers([of, of], Shape(HEADS, GROUPS, WIDTH, 1e-5, False), True)
+    held, x = packed(("k4", weights.k4(random(3000, hidden)))), random(rows, hidden)
+    angles = random(rows, WIDTH // 2).repeat(1, 2)
+    for count in (1, 2, 3, 4) * 3:
+        threads(count)
+        buffers = [torch.zeros(GROUPS, WIDTH, 256, dtype=torch.bfloat16).transpose(1, 2)]
+        buffers.append(torch.zeros(GROUPS, 256, WIDTH, dtype=torch.bfloat16))
+        span = Span(0, rows, 0, [(buffers[0], buffers[1])] * 2, torch.ones(rows, rows, dtype=torch.bool).tril())
+        through, _ = path.through(x.clone(), angles.cos(), angles.sin(), [span], [-1, 5, 80])
+        found.append(torch.cat((through.flatten(), held.product(x).flatten(), *(b.flatten().float() for b in buffers))))
+    assert all(torch.equal(out, found[0]) for out in found)
+
+
+def test_calls_of_several_threads_at_once_get_their_own_results(threads: Callable[[int], None]) -> None:
+    """One of them has help, the others go without."""
+    held, rows = packed(("q4", weights.q4(random(3000, 512)))), [random(24, 512, seed=n) for n in range(4)]
+    threads(1)
+    expected = [held.product(x) for x in rows]
+    threads(4)
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(20):
+            assert all(map(torch.equal, pool.map(held.product, rows), expected))
+
+
+def test_nothing_spins_after_a_call(threads: Callable[[int], None]) -> None:
+    held = packed(("k4", weights.k4(random(3000, 512))))
+    threads(4)
+    held.product(random(64, 512))
+    began = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - began < 0.05
+
+
 # ---- the library itself
 
 
@@ -212,7 +264,7 @@ def test_random_shapes_touch_no_memory_but_their_own(tmp_path: Path) -> None:
     program = compiled(tmp_path / "shapes", "gcc", *sanitized)
     for seed in range(4):
         run = [str(program), "100", str(seed)]
-        done = subprocess.run(run, capture_output=True, text=True, env=os.environ | {"ASAN_OPTIONS": "detect_leaks=0"})
+        done = subprocess.run(run, capture_output=True, text=True, env=unheard() | {"ASAN_OPTIONS": "detect_leaks=0"})
         assert done.returncode == 0, done.stdout + done.stderr[-3000:]
         assert done.stdout.split() == VARIANTS
 

@@ -163,8 +163,6 @@ if sys.version_info < (3, 14):
 class Layers:
     """Layers of one path; `kernels.cpu.layers.Layers` in PyTorch."""
 
-    progress = Semaphore
-
     def __init__(self, layers: Sequence[Weights], shape: Shape, canvas: bool, layer: Callable[..., Tensor]) -> None:
         """`layer` is the function `layer`, or `written`."""
         self._layers, self._shape, self._canvas, self._layer = layers, shape, canvas, layer
@@ -183,7 +181,7 @@ class Layers:
         before: Semaphore | None = None,
         progress: Semaphore | None = None,
     ) -> tuple[Tensor, Sequence[Tensor]]:
-        """As in C; cos and sin are [rows, 1, width]."""
+        """As in C; cos and sin are [rows, 1, width]. Each layer waits for `before`, and is counted in `progress`."""
         asked = None if wanted is None else torch.tensor(wanted, dtype=torch.int64, device=x.device)
         share, last, tapped = self._shape.heads // self._shape.groups, len(self._layers) - 1, list[Tensor]()
         masks = [additive(span, share) for span in spans]

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Semaphore
 from typing import Any, NamedTuple
 
 import torch
@@ -31,8 +32,8 @@ from caesura.kernels import cpu, int8
 from caesura.kernels.cpu import layers as native
 
 MATRICES = ("qkv", "out", "gate_up", "down")
-# Rows; fewer are computed by one thread. Layers that are not TorchScript leave little to a second one.
-WORTH_TWO = 64 if _llama_layer.layer is _llama_layer.written and cpu.chosen() == "torch" else 16
+# Rows; by torch, fewer are computed by one thread. Layers that are not TorchScript leave little to a second one.
+WORTH_TWO = 64 if _llama_layer.layer is _llama_layer.written else 16
 PACKERS = 2  # threads that pack matrices while a model is loaded
 SPECIALS = ("mask", "null")  # rows of the adapter's embedding, behind the base's vocabulary
 
@@ -250,7 +251,8 @@ class BlockLlama:
         self._shape = Shape(config.num_heads, config.num_kv_heads, config.head_dim, config.rms_norm_eps, config.gated)
         context, drawn_by = zip(*self._layers, strict=True)
         self._paths = [self._path(context, canvas=False), self._path(drawn_by, canvas=True)]
-        self._second = ThreadPoolExecutor(1, "lane")
+        # The library shares each product among its own threads.
+        self._second = ThreadPoolExecutor(1, "lane") if cpu.chosen() == "torch" else None
 
     @property
     def drafter(self) -> Drafter | None:
@@ -350,9 +352,9 @@ class BlockLlama:
         return lane
 
     def _lanes(self, parts: Sequence[Part]) -> tuple[Lane, Lane]:
-        """Two lanes of half of the rows each, where there are enough, and cores of ours to compute them."""
+        """Two lanes of half of the rows each, where there are enough, and a second thread to compute them."""
         count = sum(len(part.ids) for part in parts)
-        half = -(-count // 2) if count > WORTH_TWO and self.device == "cpu" else count
+        half = -(-count // 2) if count > WORTH_TWO and self._second and self.device == "cpu" else count
         ahead, behind = list[Part](), list[Part]()
         for part in parts:
             left = half - sum(len(one.ids) for one in ahead)
@@ -367,28 +369,29 @@ class BlockLlama:
         return self._lane(ahead), self._lane(behind)
 
     def _wave(self, ahead: Lane, behind: Lane) -> tuple[Tensor, Tensor]:
-        """The logits that two lanes want. Each has a thread: the second one computes a layer once the first one has,
-        whose keys and values are there then. A matrix is read from memory for both."""
-        if not (ahead.ids and behind.ids):
+        """The logits that two lanes want, of which the second sees the first. By torch each has a thread: the second
+        one computes a layer once the first one has, whose keys and values are there then. A matrix is read from memory
+        for both."""
+        if self._second is None or not (ahead.ids and behind.ids):
             return self._logits(ahead), self._logits(behind)
-        done = self._paths[0].progress(0)
-        later = self._second.submit(self._logits, behind, before=done)
+        done = Semaphore(0)
+        later = self._second.submit(self._logits, behind, done)
         try:
-            first = self._logits(ahead, after=done)
+            first = self._logits(ahead, None, done)
         finally:  # whatever came of it, nothing of this forward goes on behind it
             done.release(self.config.num_layers)
             wait([later])
         return first, later.result()
 
     @torch.inference_mode()
-    def _logits(self, lane: Lane, before: Any = None, after: Any = None) -> Tensor:
-        """[rows wanted, width]. Each layer waits for the lane `before`; `after` hears of it."""
+    def _logits(self, lane: Lane, *order: Semaphore | None) -> Tensor:
+        """[rows wanted, width]. `order`: see _llama_layer.Layers."""
         if not lane.ids:
             return torch.empty(0, self.width, device=self.device)
         x = self._embedded(torch.tensor(lane.ids, device=self.device))
         cos, sin = rotary(self._lengths, torch.tensor(lane.positions, device=self.device))
         taps = () if lane.canvas else self.taps
-        x, tapped = self._paths[lane.canvas].through(x, cos, sin, lane.placed(), lane.wanted, taps, before, after)
+        x, tapped = self._paths[lane.canvas].through(x, cos, sin, lane.placed(), lane.wanted, taps, *order)
         if taps:
             self._tap(tapped, lane.placed(len(self._layers)), cos, sin)
         if not lane.wanted:

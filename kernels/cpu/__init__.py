@@ -23,6 +23,7 @@ from torch import Tensor
 GROUP = 32
 FORMS = {"q8": 0, "q4": 1, "k4": 2}  # of engine/weights.py, as cpu.h numbers them
 ALIGNED = 64  # bytes
+THREADS = 4  # that share the work of a call, at most: more gain little where memory is the bound
 P, N, C = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "variant": (P, [C]),
@@ -34,9 +35,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "normalize": (None, [P, P, N, N, P, ctypes.c_float, P]),
     "lane_bytes": (N, [P, P]),
     "through": (None, [P, P]),
-    "progress": (P, [N]),
-    "forget": (None, [P]),
-    "done": (None, [P, N]),
+    "threads": (None, [C]),
 }
 
 
@@ -48,6 +47,11 @@ class _Matrix(ctypes.Structure):
     _fields_ = (("rows", N), ("columns", N), ("form", N), ("tiles", P))
 
 
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @cache
 def library() -> Any:
     """The functions of library.c by name; None where it was not built."""
@@ -56,6 +60,7 @@ def library() -> Any:
         for name, (result, arguments) in SIGNATURES.items():
             function = getattr(loaded, f"caesura_{name}")
             function.restype, function.argtypes = result, arguments
+        loaded.caesura_threads(min(THREADS, cores()))
         return loaded
     return None
 

@@ -12,6 +12,7 @@ TARGETED("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,amx-tile,a
 #define VARIANT amx
 #define RUNS runs
 #define BLOCK 8
+#define WIDE 2
 
 #include "avx512.h"
 

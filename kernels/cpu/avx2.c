@@ -10,6 +10,7 @@ TARGETED("avx2,fma,f16c")
 #define VARIANT avx2
 #define RUNS runs
 #define BLOCK 4
+#define WIDE 1
 
 static int runs(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");

@@ -9,6 +9,7 @@ TARGETED("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 #define VARIANT avx512
 #define RUNS runs
 #define BLOCK 8
+#define WIDE 2
 
 #include "avx512.h"
 

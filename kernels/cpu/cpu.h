@@ -96,14 +96,12 @@ typedef struct {
     int64_t capacity; /* a multiple of 16 */
 } Buffer;
 
-typedef struct Progress Progress; /* how many layers a lane has done */
-
-/* Rows that one thread takes through layers. */
+/* Rows that go through layers together. */
 typedef struct {
     const Shape *shape;
     const Layer *layers;
     int64_t count; /* of layers */
-    float *x;      /* [rows, hidden], changed in place; of a lane that wants some rows, those come first in the end */
+    float *x;      /* [rows, hidden], changed in place; where some rows are wanted, those come first in the end */
     int64_t rows;
     const float *cos, *sin; /* [rows, width], of their positions */
     const Span *spans;
@@ -114,17 +112,21 @@ typedef struct {
     const int64_t *taps; /* layers after which x is copied to `tapped` [taps, rows, hidden]; not the last */
     int64_t tap_count;
     float *tapped;
-    uint8_t *work;               /* `lane_bytes` of them */
-    Progress *before, *progress; /* of the lane before, and of this one; NULL where nobody waits */
+    uint8_t *work; /* `lane_bytes` of them */
 } Lane;
 
-void caesura_wait(Progress *progress, int64_t layers);
-void caesura_done(Progress *progress, int64_t layers);
+enum { THREADS = 4 }; /* that share work, at most */
+
+/* Units `from` to `end` of some work; `thread` is below THREADS, and another one in each that computes at the time. */
+typedef void Task(const void *with, int64_t from, int64_t end, int thread);
+
+/* All of `count` units, each of which takes some `cost` nanoseconds, by this thread and others that are free: team.c. */
+void caesura_share(Task *task, const void *with, int64_t count, int64_t cost);
 
 typedef struct {
     const char *name;
     int (*runs)(void); /* whether this machine has the instructions */
-    void (*quantize)(const float *x, int64_t rows, int64_t columns, Quantized *out);
+    void (*quantize)(const float *x, int64_t rows, int64_t columns, int64_t stride, Quantized *out);
     /* out [rows of x, matrix rows], `stride` floats apart; added to what is there, or in its place */
     void (*product)(const Matrix *matrix, const Quantized *x, float *out, int64_t stride, int add);
     /* norm of x [rows, columns] -> out */

@@ -2,6 +2,7 @@
 
      VARIANT             its name, `RUNS` the function that says whether this machine has its instructions
      BLOCK               rows of activations that are multiplied at once, so many as its registers hold
+     WIDE                sixteens of columns of as many rows that attention takes at once
      half16, bytes16     16 float16, or bytes, as floats
      brain16             16 bfloat16 as floats
      fused(a, b, c)      a * b + c, rounded once where the CPU can
@@ -42,11 +43,19 @@ static void rounded(const float *x, int64_t count, float factor, int8_t *q) {
     }
 }
 
-static void quantize(const float *x, int64_t rows, int64_t columns, Quantized *out) {
-    const int64_t groups = groups_of(columns);
-    out->rows = rows;
-    out->width = groups * GROUP;
-    for (int64_t row = 0; row < rows; row++, x += columns) {
+typedef struct {
+    const float *x;
+    int64_t columns, stride;
+    const Quantized *out;
+} Rounding;
+
+static void round_rows(const void *with, int64_t from, int64_t end, int thread) {
+    const Rounding *of = with;
+    const Quantized *out = of->out;
+    const int64_t columns = of->columns, groups = groups_of(columns);
+    (void)thread;
+    for (int64_t row = from; row < end; row++) {
+        const float *x = of->x + row * of->stride;
         int8_t *q = out->q + row * out->width;
         float most = largest(x, columns);
         most = most < 1e-12f ? 1e-12f : most;
@@ -59,6 +68,14 @@ static void quantize(const float *x, int64_t rows, int64_t columns, Quantized *o
             out->sum[row * groups + group] = (float)sum;
         }
     }
+}
+
+/* Rows of x are `stride` floats apart. */
+static void quantize(const float *x, int64_t rows, int64_t columns, int64_t stride, Quantized *out) {
+    const Rounding of = {x, columns, stride, out};
+    out->rows = rows;
+    out->width = groups_of(columns) * GROUP;
+    caesura_share(round_rows, &of, rows, columns / 4);
 }
 
 /* The scales of a group of 16 outputs, and what is added for each unit of a row's sum. */
@@ -82,8 +99,9 @@ INLINE void put(F16 value, float *out, int64_t wanted, int add) {
     for (int64_t i = 0; i < wanted; i++) out[i] = add ? out[i] + part[i] : part[i];
 }
 
-/* Codes that come next, also those of the next tile: by itself the CPU stops to read ahead at each page of 4 KiB. */
-enum { AHEAD = 2048 };
+/* Codes that come next, also those of the next tile: by itself the CPU stops to read ahead at each page of 4 KiB. So far
+   ahead as a core that reads 40 GB/s needs for what memory takes 200 ns to send. */
+enum { AHEAD = 8192 };
 
 INLINE void fetch(const uint8_t *from, int64_t bytes) {
     for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(from + line);
@@ -133,17 +151,35 @@ INLINE void tile_by_all(const uint8_t *tile, Layout at, const int form, const Qu
 #undef ROWS
 }
 
-static void product(const Matrix *matrix, const Quantized *x, float *out, int64_t stride, int add) {
+typedef struct {
+    const Matrix *matrix;
+    const Quantized *x;
+    float *out;
+    int64_t stride;
+    int add;
+} Multiplying;
+
+static void multiply_tiles(const void *with, int64_t from, int64_t end, int thread) {
+    const Multiplying *of = with;
+    const Matrix *matrix = of->matrix;
     const Layout at = layout_of(matrix->form, matrix->columns);
-    const uint8_t *tile = matrix->tiles;
-    for (int64_t n = 0; n < matrix->rows; n += OUTPUTS, tile += at.size, out += OUTPUTS) {
-        const int64_t wanted = matrix->rows - n;
+    (void)thread;
+    for (int64_t number = from; number < end; number++) {
+        const uint8_t *tile = matrix->tiles + number * at.size;
+        float *out = of->out + number * OUTPUTS;
+        const int64_t wanted = matrix->rows - number * OUTPUTS;
         switch (matrix->form) {
-        case Q8: tile_by_all(tile, at, Q8, x, out, stride, wanted, add); break;
-        case Q4: tile_by_all(tile, at, Q4, x, out, stride, wanted, add); break;
-        default: tile_by_all(tile, at, K4, x, out, stride, wanted, add);
+        case Q8: tile_by_all(tile, at, Q8, of->x, out, of->stride, wanted, of->add); break;
+        case Q4: tile_by_all(tile, at, Q4, of->x, out, of->stride, wanted, of->add); break;
+        default: tile_by_all(tile, at, K4, of->x, out, of->stride, wanted, of->add);
         }
     }
+}
+
+static void product(const Matrix *matrix, const Quantized *x, float *out, int64_t stride, int add) {
+    const Multiplying of = {matrix, x, out, stride, add};
+    const int64_t tiles = (matrix->rows + OUTPUTS - 1) / OUTPUTS, size = layout_of(matrix->form, matrix->columns).size;
+    caesura_share(multiply_tiles, &of, tiles, (size + x->rows * matrix->columns) / 16);
 }
 
 #include "layers.h"

@@ -37,16 +37,28 @@ INLINE F16 mean_of(const float *x, int64_t count) {
     return all(sum16(sum) / (float)count);
 }
 
-/* `out` may be `x`. */
-static void normalize(const float *x, int64_t rows, int64_t columns, Norm norm, float eps, float *out) {
-    for (int64_t row = 0; row < rows; row++, x += columns, out += columns) {
+typedef struct {
+    const float *x;
+    int64_t columns;
+    Norm norm;
+    float eps, *out;
+} Norming;
+
+static void normalize_rows(const void *with, int64_t from, int64_t end, int thread) {
+    const Norming *of = with;
+    const Norm norm = of->norm;
+    const int64_t columns = of->columns;
+    (void)thread;
+    for (int64_t row = from; row < end; row++) {
+        const float *x = of->x + row * columns;
+        float *out = of->out + row * columns;
         const F16 mean = norm.bias ? mean_of(x, columns) : (F16){0};
         F16 squares = {0};
         for (int64_t i = 0; i < columns; i += OUTPUTS) {
             const F16 centred = at16(x + i) - mean;
             squares = fused(centred, centred, squares);
         }
-        const float factor = 1 / __builtin_sqrtf(sum16(squares) / (float)columns + eps);
+        const float factor = 1 / __builtin_sqrtf(sum16(squares) / (float)columns + of->eps);
         for (int64_t i = 0; i < columns; i += OUTPUTS) {
             const F16 value = (at16(x + i) - mean) * factor * at16(norm.weight + i);
             *(F16At *)(out + i) = norm.bias ? value + at16(norm.bias + i) : value;
@@ -54,27 +66,49 @@ static void normalize(const float *x, int64_t rows, int64_t columns, Norm norm, 
     }
 }
 
-/* [rows, 2 * inner] -> [rows, inner], in place: a row is read before another takes its place. */
-static void gate(float *x, int64_t rows, int64_t inner) {
-    for (int64_t row = 0; row < rows; row++)
-        for (int64_t i = 0; i < inner; i += OUTPUTS) {
-            const F16 gate = at16(x + row * 2 * inner + i), up = at16(x + row * 2 * inner + inner + i);
-            *(F16At *)(x + row * inner + i) = gate / (1 + exponential(-gate)) * up;
-        }
+/* `out` may be `x`. */
+static void normalize(const float *x, int64_t rows, int64_t columns, Norm norm, float eps, float *out) {
+    const Norming of = {x, columns, norm, eps, out};
+    caesura_share(normalize_rows, &of, rows, columns / 8);
+}
+
+typedef struct {
+    float *x;
+    int64_t inner;
+    int gated;
+} Gating;
+
+/* SiLU(gate) * up of [rows, 2 * inner] -> the first half of each row. */
+INLINE void gate(float *x, int64_t inner) {
+    for (int64_t i = 0; i < inner; i += OUTPUTS) {
+        const F16 gate = at16(x + i), up = at16(x + inner + i);
+        *(F16At *)(x + i) = gate / (1 + exponential(-gate)) * up;
+    }
 }
 
 /* GELU by its approximation with tanh, which is 1 - 2 / (e to 2y + 1). */
-static void gelu(float *x, int64_t count) {
-    for (int64_t i = 0; i < count; i += OUTPUTS) {
+INLINE void gelu(float *x, int64_t inner) {
+    for (int64_t i = 0; i < inner; i += OUTPUTS) {
         const F16 value = at16(x + i), y = 0.7978845608f * (value + 0.044715f * value * value * value);
         *(F16At *)(x + i) = value * (1 - 1 / (exponential(2 * y) + 1));
     }
 }
 
+static void gate_rows(const void *with, int64_t from, int64_t end, int thread) {
+    const Gating *of = with;
+    (void)thread;
+    for (int64_t row = from; row < end; row++)
+        if (of->gated)
+            gate(of->x + row * 2 * of->inner, of->inner);
+        else
+            gelu(of->x + row * of->inner, of->inner);
+}
+
 /* ---- products */
 
 typedef struct {
-    float *normed, *qkv, *seen, *inner, *low, *scores, *queries;
+    float *normed, *qkv, *seen, *inner, *low;
+    float *scores[THREADS], *queries[THREADS];
     Quantized x, narrow; /* narrow: what a low-rank part brings between its matrices */
     int64_t size;
 } Work;
@@ -111,8 +145,10 @@ static Work work_of(const Lane *lane) {
     work.seen = taken(&work, lane->work, rows * heads * 4);
     work.inner = taken(&work, lane->work, rows * inner * 4);
     work.low = taken(&work, lane->work, rows * shape->rank * 4);
-    work.scores = taken(&work, lane->work, BLOCK * padded(columns) * 4);
-    work.queries = taken(&work, lane->work, BLOCK * shape->width * 4);
+    for (int thread = 0; thread < THREADS; thread++) {
+        work.scores[thread] = taken(&work, lane->work, BLOCK * padded(columns) * 4);
+        work.queries[thread] = taken(&work, lane->work, BLOCK * shape->width * 4);
+    }
     work.x = room(&work, lane->work, rows, most(most(shape->hidden, heads), shape->inner));
     work.narrow = room(&work, lane->work, rows, shape->rank);
     return work;
@@ -120,14 +156,14 @@ static Work work_of(const Lane *lane) {
 
 static int64_t lane_bytes(const Lane *lane) { return work_of(lane).size; }
 
-/* x [rows, columns of the matrix] -> out [rows, its rows], in place of what is there or added to it. */
-static void times(const Product *of, const float *x, int64_t rows, Work *work, float *out, int add) {
+/* x [rows, columns of the matrix], rows `stride` apart -> out [rows, its rows], in place of what is there or added. */
+static void times(const Product *of, const float *x, int64_t rows, int64_t stride, Work *work, float *out, int add) {
     const int64_t wide = of->matrix->rows;
-    quantize(x, rows, of->matrix->columns, &work->x);
+    quantize(x, rows, of->matrix->columns, stride, &work->x);
     product(of->matrix, &work->x, out, wide, add);
     if (of->down) {
         product(of->down, &work->x, work->low, of->down->rows, 0);
-        quantize(work->low, rows, of->down->rows, &work->narrow);
+        quantize(work->low, rows, of->down->rows, of->down->rows, &work->narrow);
         product(of->up, &work->narrow, out, wide, 1);
     }
     for (int64_t row = 0; of->bias && row < rows; row++)
@@ -153,12 +189,25 @@ INLINE uint16_t brain(float x) {
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static void put_keys(const Shape *shape, const Span *span, const Buffer *to, const float *qkv) {
+typedef struct {
+    const Shape *shape;
+    const Span *span;
+    const Buffer *to;
+    const float *qkv;
+} Keeping;
+
+/* Keys and values into the KV. */
+static void keep_rows(const void *with, int64_t from, int64_t end, int thread) {
+    const Keeping *of = with;
+    const Shape *shape = of->shape;
+    const Buffer *to = of->to;
     const int64_t width = shape->width, stride = (shape->heads + 2 * shape->groups) * width;
-    for (int64_t row = span->first; row < span->end; row++)
+    (void)thread;
+    for (int64_t row = from; row < end; row++)
         for (int64_t head = 0; head < shape->groups; head++) {
-            const float *key = qkv + row * stride + (shape->heads + head) * width, *value = key + shape->groups * width;
-            const int64_t at = span->at + row - span->first;
+            const float *key = of->qkv + (of->span->first + row) * stride + (shape->heads + head) * width;
+            const float *value = key + shape->groups * width;
+            const int64_t at = of->span->at + row;
             uint16_t *keys = to->keys + head * width * to->capacity + at;
             uint16_t *values = to->values + (head * to->capacity + at) * width;
             for (int64_t i = 0; i < width; i++) keys[i * to->capacity] = brain(key[i]);
@@ -166,17 +215,29 @@ static void put_keys(const Shape *shape, const Span *span, const Buffer *to, con
         }
 }
 
-/* out [count, 16] = a [count, depth] times b [depth, 16] in bfloat16; rows are `a_stride`, `b_stride` and `stride` apart.
-   Scores are queries times keys, and what is seen is their shares times values. */
-INLINE void block16(const float *a, int64_t a_stride, const uint16_t *b, int64_t b_stride, int64_t depth,
-                    const int count, float *out, int64_t stride) {
-    F16 sum[BLOCK];
-    for (int i = 0; i < count; i++) sum[i] = (F16){0};
-    for (int64_t k = 0; k < depth; k++) {
-        const F16 column = brain16(b + k * b_stride);
-        for (int i = 0; i < count; i++) sum[i] = fused(column, all(a[i * a_stride + k]), sum[i]);
-    }
-    for (int i = 0; i < count; i++) *(F16At *)(out + i * stride) = sum[i];
+/* out [count, 16 * wide] = a [count, depth] times b in bfloat16; rows are `a_stride`, `b_stride` and `stride` apart. */
+INLINE void block(const float *a, int64_t a_stride, const uint16_t *b, int64_t b_stride, int64_t depth, const int count,
+                  const int wide, float *out, int64_t stride) {
+    F16 sum[BLOCK * WIDE];
+    for (int i = 0; i < count * wide; i++) sum[i] = (F16){0};
+    for (int64_t k = 0; k < depth; k++)
+        for (int side = 0; side < wide; side++) {
+            const F16 column = brain16(b + k * b_stride + side * OUTPUTS);
+            for (int i = 0; i < count; i++)
+                sum[i * wide + side] = fused(column, all(a[i * a_stride + k]), sum[i * wide + side]);
+        }
+    for (int i = 0; i < count; i++)
+        for (int side = 0; side < wide; side++) *(F16At *)(out + i * stride + side * OUTPUTS) = sum[i * wide + side];
+}
+
+/* out [count, columns] = a [count, depth] times b [depth, columns]; columns are a multiple of 16. Scores are queries
+   times keys, and what is seen is their shares times values. */
+INLINE void blocks(const float *a, int64_t a_stride, const uint16_t *b, int64_t b_stride, int64_t depth, const int count,
+                   int64_t columns, float *out, int64_t stride) {
+    int64_t c = 0;
+    for (; c + WIDE * OUTPUTS <= columns; c += WIDE * OUTPUTS)
+        block(a, a_stride, b + c, b_stride, depth, count, WIDE, out + c, stride);
+    for (; c < columns; c += OUTPUTS) block(a, a_stride, b + c, b_stride, depth, count, 1, out + c, stride);
 }
 
 /* Scores [end, rounded up to 16] -> their exponentials, 0 where nothing is seen; returns the sum. */
@@ -200,59 +261,80 @@ static float shares(float *scores, int64_t end, const uint8_t *mask, int64_t mas
 /* Up to BLOCK queries of one key head, from number `from` on: query n is of row n / share of the span, and of head
    n % share of those that share the key head. */
 INLINE void attend_block(const Lane *lane, const Span *span, const Buffer *held, int64_t group, int64_t from,
-                         int64_t some, const int count, Work *work) {
+                         int64_t some, const int count, const Work *work, int thread) {
     const Shape *shape = lane->shape;
     const int64_t width = shape->width, share = shape->heads / shape->groups, end = span->at + span->end - span->first;
     const int64_t stride = (shape->heads + 2 * shape->groups) * width, size = padded(end);
     const float factor = 1 / __builtin_sqrtf((float)width);
+    float *scores = work->scores[thread], *queries = work->queries[thread];
     for (int64_t n = 0; n < some; n++) {
         const int64_t row = span->first + (from + n) / share, head = group * share + (from + n) % share;
         for (int64_t i = 0; i < width; i++)
-            work->queries[n * width + i] = work->qkv[row * stride + head * width + i] * factor;
+            queries[n * width + i] = work->qkv[row * stride + head * width + i] * factor;
     }
-    for (int64_t n = some; n < count; n++) memset(work->queries + n * width, 0, (size_t)width * 4);
+    for (int64_t n = some; n < count; n++) memset(queries + n * width, 0, (size_t)width * 4);
     const uint16_t *keys = held->keys + group * width * held->capacity;
-    for (int64_t c = 0; c < size; c += OUTPUTS)
-        block16(work->queries, width, keys + c, held->capacity, width, count, work->scores + c, size);
+    blocks(queries, width, keys, held->capacity, width, count, size, scores, size);
     float sums[BLOCK];
     for (int64_t n = 0; n < some; n++) {
         const uint8_t *mask = span->mask ? span->mask + (from + n) / share * span->masked : 0;
-        sums[n] = shares(work->scores + n * size, end, mask, span->masked);
+        sums[n] = shares(scores + n * size, end, mask, span->masked);
     }
     const uint16_t *values = held->values + group * held->capacity * width;
-    for (int64_t i = 0; i < width; i += OUTPUTS)
-        block16(work->scores, size, values + i, width, end, count, work->queries + i, width);
+    blocks(scores, size, values, width, end, count, width, queries, width);
     for (int64_t n = 0; n < some; n++) {
         const int64_t row = span->first + (from + n) / share, head = group * share + (from + n) % share;
         float *out = work->seen + (row * shape->heads + head) * width;
-        for (int64_t i = 0; i < width; i++) out[i] = work->queries[n * width + i] / sums[n];
+        for (int64_t i = 0; i < width; i++) out[i] = queries[n * width + i] / sums[n];
     }
 }
 
-static void attend(const Lane *lane, const Span *span, const Buffer *held, Work *work) {
-    const int64_t queries = (span->end - span->first) * (lane->shape->heads / lane->shape->groups);
-    for (int64_t group = 0; group < lane->shape->groups; group++)
-        for (int64_t from = 0; from < queries; from += BLOCK) {
-            const int64_t some = queries - from < BLOCK ? queries - from : BLOCK;
-            if (some > BLOCK / 2)
-                attend_block(lane, span, held, group, from, some, BLOCK, work);
-            else
-                attend_block(lane, span, held, group, from, some, BLOCK / 2, work);
-        }
+typedef struct {
+    const Lane *lane;
+    const Span *span;
+    const Buffer *held;
+    const Work *work;
+    int64_t queries, blocks; /* of a key head */
+} Attending;
+
+static void attend_blocks(const void *with, int64_t from, int64_t end, int thread) {
+    const Attending *of = with;
+    for (int64_t number = from; number < end; number++) {
+        const int64_t group = number / of->blocks, first = number % of->blocks * BLOCK, left = of->queries - first;
+        if (left > BLOCK / 2)
+            attend_block(of->lane, of->span, of->held, group, first, left < BLOCK ? left : BLOCK, BLOCK, of->work, thread);
+        else
+            attend_block(of->lane, of->span, of->held, group, first, left, BLOCK / 2, of->work, thread);
+    }
+}
+
+static void attend(const Lane *lane, const Span *span, const Buffer *held, const Work *work) {
+    const int64_t rows = span->end - span->first, groups = lane->shape->groups;
+    const int64_t queries = rows * (lane->shape->heads / groups), blocks = (queries + BLOCK - 1) / BLOCK;
+    const Attending of = {lane, span, held, work, queries, blocks};
+    caesura_share(attend_blocks, &of, groups * blocks, (span->at + rows) * lane->shape->width * BLOCK / 32);
 }
 
 /* ---- a layer, and all of them */
 
+typedef struct {
+    const Lane *lane;
+    const Layer *layer;
+    float *qkv;
+} Turning;
+
 /* Queries and keys get their norms and positions. */
-static void turn(const Lane *lane, const Layer *layer, float *qkv) {
-    const Shape *shape = lane->shape;
+static void turn_rows(const void *with, int64_t from, int64_t end, int thread) {
+    const Turning *of = with;
+    const Shape *shape = of->lane->shape;
     const int64_t width = shape->width, stride = (shape->heads + 2 * shape->groups) * width;
-    for (int64_t row = 0; row < lane->rows; row++)
+    for (int64_t row = from; row < end; row++)
         for (int64_t head = 0; head < shape->heads + shape->groups; head++) {
-            float *x = qkv + row * stride + head * width;
-            const Norm norm = head < shape->heads ? layer->query : layer->key;
-            if (norm.weight) normalize(x, 1, width, norm, shape->eps, x);
-            rotate(x, lane->cos + row * width, lane->sin + row * width, width);
+            float *x = of->qkv + row * stride + head * width;
+            const Norm norm = head < shape->heads ? of->layer->query : of->layer->key;
+            const Norming norming = {x, width, norm, shape->eps, x};
+            if (norm.weight) normalize_rows(&norming, 0, 1, thread);
+            rotate(x, of->lane->cos + row * width, of->lane->sin + row * width, width);
         }
 }
 
@@ -266,40 +348,39 @@ static void choose(const Lane *lane, float *x, int64_t columns, float *spare) {
 static void one_layer(const Lane *lane, int64_t number, Work *work) {
     const Shape *shape = lane->shape;
     const Layer *layer = lane->layers + number;
+    const int64_t heads = shape->heads * shape->width, inner = shape->inner, wide = (1 + shape->gated) * inner;
     const int last = number == lane->count - 1 && lane->wanted_count >= 0;
     int64_t rows = lane->rows;
     normalize(lane->x, rows, shape->hidden, layer->attention, shape->eps, work->normed);
-    times(&layer->qkv, work->normed, rows, work, work->qkv, 0);
-    turn(lane, layer, work->qkv);
+    times(&layer->qkv, work->normed, rows, shape->hidden, work, work->qkv, 0);
+    const Turning turning = {lane, layer, work->qkv};
+    caesura_share(turn_rows, &turning, rows, heads / 4);
     for (int64_t i = 0; i < lane->span_count; i++) { /* one at a time: canvases of a KV take the same place */
+        const Span *span = lane->spans + i;
         const Buffer *held = lane->buffers + number * lane->span_count + i;
-        put_keys(shape, lane->spans + i, held, work->qkv);
-        if (!last || lane->wanted_count > 0) attend(lane, lane->spans + i, held, work);
+        const Keeping keeping = {shape, span, held, work->qkv};
+        caesura_share(keep_rows, &keeping, span->end - span->first, 2 * shape->groups * shape->width);
+        if (!last || lane->wanted_count > 0) attend(lane, span, held, work);
     }
     if (last) {
         rows = lane->wanted_count;
         choose(lane, lane->x, shape->hidden, work->normed);
-        choose(lane, work->seen, shape->heads * shape->width, work->qkv);
+        choose(lane, work->seen, heads, work->qkv);
     }
-    times(&layer->out, work->seen, rows, work, lane->x, 1);
+    times(&layer->out, work->seen, rows, heads, work, lane->x, 1);
     normalize(lane->x, rows, shape->hidden, layer->mlp, shape->eps, work->normed);
-    times(&layer->gate_up, work->normed, rows, work, work->inner, 0);
-    if (shape->gated)
-        gate(work->inner, rows, shape->inner);
-    else
-        gelu(work->inner, rows * shape->inner);
-    times(&layer->down, work->inner, rows, work, lane->x, 1);
+    times(&layer->gate_up, work->normed, rows, shape->hidden, work, work->inner, 0);
+    const Gating gating = {work->inner, inner, shape->gated};
+    caesura_share(gate_rows, &gating, rows, inner / 4);
+    times(&layer->down, work->inner, rows, wide, work, lane->x, 1);
 }
 
 static void through(const Lane *lane) {
     Work work = work_of(lane);
+    const int64_t size = lane->rows * lane->shape->hidden;
     for (int64_t number = 0; number < lane->count; number++) {
-        if (lane->before) caesura_wait(lane->before, number + 1);
         one_layer(lane, number, &work);
-        if (lane->progress) caesura_done(lane->progress, 1);
         for (int64_t i = 0; i < lane->tap_count; i++)
-            if (lane->taps[i] == number)
-                memcpy(lane->tapped + i * lane->rows * lane->shape->hidden, lane->x,
-                       (size_t)(lane->rows * lane->shape->hidden) * 4);
+            if (lane->taps[i] == number) memcpy(lane->tapped + i * size, lane->x, (size_t)size * 4);
     }
 }

@@ -61,7 +61,7 @@ class _Lane(ctypes.Structure):
         *(("spans", ctypes.POINTER(_Span)), ("span_count", N), ("buffers", ctypes.POINTER(_Buffer))),
         *(("wanted", ctypes.POINTER(N)), ("wanted_count", N)),
         *(("taps", ctypes.POINTER(N)), ("tap_count", N), ("tapped", P)),
-        *(("work", P), ("before", P), ("progress", P)),
+        ("work", P),
     )
 
 
@@ -113,26 +113,8 @@ class Span(NamedTuple):
     mask: Tensor | None
 
 
-class Progress:
-    """How many layers a lane has done, for the lane that follows it."""
-
-    def __init__(self, layers: int) -> None:
-        """So many are done."""
-        self.handle = library().caesura_progress(layers)
-        if not self.handle:
-            raise MemoryError
-
-    def __del__(self) -> None:
-        library().caesura_forget(self.handle)
-
-    def release(self, layers: int) -> None:
-        library().caesura_done(self.handle, layers)
-
-
 class Layers:
     """Layers of one path."""
-
-    progress = Progress
 
     def __init__(self, layers: Sequence[Layer], shape: Shape) -> None:
         products = [product for layer in layers for product in (layer.qkv, layer.out, layer.gate_up, layer.down)]
@@ -183,11 +165,9 @@ class Layers:
         spans: Sequence[Span],
         wanted: Sequence[int] | None = None,
         taps: Sequence[int] = (),
-        before: Progress | None = None,
-        progress: Progress | None = None,
     ) -> tuple[Tensor, Sequence[Tensor]]:
-        """x [rows, hidden] float32, overwritten, through all layers, each after the lane `before` has done it; cos and
-        sin [rows, width] of their positions. Returns the rows that are `wanted`, or all, and x after each of the `taps`
+        """x [rows, hidden] float32, overwritten, through all layers; cos and sin [rows, width] of their
+        positions. Returns the rows that are `wanted`, or all, and x after each of the `taps`
         [taps, rows, hidden]."""
         tapped, rows = (
             x.new_empty(len(taps), *x.shape),
@@ -223,8 +203,6 @@ class Layers:
             taps=(N * len(taps))(*taps),
             tap_count=len(taps),
             tapped=tapped.data_ptr(),
-            before=None if before is None else before.handle,
-            progress=None if progress is None else progress.handle,
         )
         lane.work = self._work(library().caesura_lane_bytes(self._variant, ctypes.byref(lane)))
         library().caesura_through(self._variant, ctypes.byref(lane))

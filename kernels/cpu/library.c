@@ -1,9 +1,6 @@
 /* What Python calls. Sizes are checked there; nothing here fails or keeps anything. */
 #include "cpu.h"
 
-#include <pthread.h>
-#include <stdlib.h>
-
 static const Variant *const VARIANTS[] = {
 #if defined(__x86_64__) && defined(__linux__)
     &caesura_amx,
@@ -86,7 +83,7 @@ EXPORT void caesura_product(const Variant *variant, const Matrix *const *matrice
     quantized.scale = (float *)work;
     quantized.sum = quantized.scale + rows;
     quantized.q = (int8_t *)(quantized.sum + rows * groups);
-    variant->quantize(x, rows, columns, &quantized);
+    variant->quantize(x, rows, columns, columns, &quantized);
     for (int64_t i = 0; i < count; out += matrices[i++]->rows)
         variant->product(matrices[i], &quantized, out, stride, 0);
 }
@@ -99,39 +96,3 @@ EXPORT void caesura_normalize(const Variant *variant, const float *x, int64_t ro
 EXPORT int64_t caesura_lane_bytes(const Variant *variant, const Lane *lane) { return variant->lane_bytes(lane); }
 
 EXPORT void caesura_through(const Variant *variant, const Lane *lane) { variant->through(lane); }
-
-struct Progress {
-    pthread_mutex_t lock;
-    pthread_cond_t more;
-    int64_t layers;
-};
-
-/* NULL where there is no memory. */
-EXPORT Progress *caesura_progress(int64_t layers) {
-    Progress *progress = calloc(1, sizeof *progress);
-    if (!progress) return 0;
-    pthread_mutex_init(&progress->lock, 0);
-    pthread_cond_init(&progress->more, 0);
-    progress->layers = layers;
-    return progress;
-}
-
-EXPORT void caesura_forget(Progress *progress) {
-    if (!progress) return;
-    pthread_mutex_destroy(&progress->lock);
-    pthread_cond_destroy(&progress->more);
-    free(progress);
-}
-
-EXPORT void caesura_wait(Progress *progress, int64_t layers) {
-    pthread_mutex_lock(&progress->lock);
-    while (progress->layers < layers) pthread_cond_wait(&progress->more, &progress->lock);
-    pthread_mutex_unlock(&progress->lock);
-}
-
-EXPORT void caesura_done(Progress *progress, int64_t layers) {
-    pthread_mutex_lock(&progress->lock);
-    progress->layers += layers;
-    pthread_cond_signal(&progress->more);
-    pthread_mutex_unlock(&progress->lock);
-}

@@ -12,6 +12,7 @@ TARGETED("arch=armv8.2-a+dotprod")
 #define VARIANT neon
 #define RUNS runs
 #define BLOCK 4
+#define WIDE 1
 
 static int runs(void) {
 #if defined(__linux__)

@@ -4,6 +4,7 @@
 #define VARIANT portable
 #define RUNS runs
 #define BLOCK 4
+#define WIDE 1
 
 static int runs(void) { return 1; }
 

@@ -1,0 +1,127 @@
+/* Threads that share the work of one at a time. Work is units in a row; each thread takes the next range of them when it
+   has done its last. So a core that is busy with something else takes few or none, the one who asks waits only for
+   ranges that were begun, and no result depends on who has computed it. */
+#include "cpu.h"
+
+#include <pthread.h>
+#include <time.h>
+
+enum {
+    RANGE = 12000,   /* nanoseconds that a range takes at least; to take one takes some 200 */
+    LOOKED = 20000,  /* nanoseconds that a thread looks for what comes next before it sleeps */
+    STACK = 2 << 20, /* bytes; amx.c unpacks a tile there */
+};
+
+static struct {
+    pthread_mutex_t asked; /* by the thread whose work it is */
+    pthread_mutex_t lock;  /* of those who sleep */
+    pthread_cond_t work, done;
+    int threads, started; /* with the one who asks */
+    Task *task;
+    const void *with;
+    int64_t count, least, finished; /* units; `least` of a range */
+    uint64_t left;                  /* a number of the work, and in the lower half how many units nobody has taken */
+    int sleeping, waiting;
+} team = {.asked = PTHREAD_MUTEX_INITIALIZER,
+          .lock = PTHREAD_MUTEX_INITIALIZER,
+          .work = PTHREAD_COND_INITIALIZER,
+          .done = PTHREAD_COND_INITIALIZER,
+          .threads = 1,
+          .started = 1};
+
+#define GET(of) __atomic_load_n(&team.of, __ATOMIC_SEQ_CST)
+#define SET(of, value) __atomic_store_n(&team.of, value, __ATOMIC_SEQ_CST)
+
+static int64_t nanoseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000ll + now.tv_nsec;
+}
+
+static void rest(void) {
+#if defined(__x86_64__)
+    for (int i = 0; i < 8; i++) __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb");
+#endif
+}
+
+static void wake(pthread_cond_t *those) {
+    pthread_mutex_lock(&team.lock);
+    pthread_cond_broadcast(those);
+    pthread_mutex_unlock(&team.lock);
+}
+
+/* Computes ranges as long as there are any. Returns `left` as it was then. */
+static uint64_t take_part(int number) {
+    for (;;) {
+        uint64_t seen = GET(left);
+        const int64_t units = (int64_t)(seen & UINT32_MAX), count = GET(count), least = GET(least);
+        if (!units || number >= GET(threads)) return seen;
+        int64_t size = units / GET(threads);
+        size = size < least ? least < units ? least : units : size;
+        Task *const task = GET(task);
+        const void *const with = GET(with);
+        /* What was read is of the work that `seen` is of: the next one has another number. */
+        if (!__atomic_compare_exchange_n(&team.left, &seen, seen - (uint64_t)size, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+            continue;
+        task(with, count - units, count - units + size, number);
+        if (__atomic_add_fetch(&team.finished, size, __ATOMIC_SEQ_CST) == count && GET(waiting)) wake(&team.done);
+    }
+}
+
+static void *help(void *number) {
+    for (;;) {
+        const uint64_t seen = take_part((int)(intptr_t)number);
+        for (const int64_t end = nanoseconds() + LOOKED; GET(left) == seen && nanoseconds() < end;) rest();
+        if (GET(left) != seen) continue;
+        pthread_mutex_lock(&team.lock);
+        SET(sleeping, team.sleeping + 1); /* before `left` is read again: else a call could be missed */
+        while (GET(left) == seen) pthread_cond_wait(&team.work, &team.lock);
+        SET(sleeping, team.sleeping - 1);
+        pthread_mutex_unlock(&team.lock);
+    }
+    return 0;
+}
+
+/* As many as are asked for, or as can be had. */
+static void start(void) {
+    pthread_attr_t with;
+    pthread_attr_init(&with);
+    pthread_attr_setstacksize(&with, STACK);
+    pthread_attr_setdetachstate(&with, PTHREAD_CREATE_DETACHED);
+    pthread_t thread;
+    while (team.started < team.threads && !pthread_create(&thread, &with, help, (void *)(intptr_t)team.started))
+        team.started++;
+    SET(threads, team.started);
+    pthread_attr_destroy(&with);
+}
+
+/* From now on so many threads, the one who asks among them, if they can be had. */
+EXPORT void caesura_threads(int count) {
+    pthread_mutex_lock(&team.asked);
+    SET(threads, count < 1 ? 1 : count > THREADS ? THREADS : count);
+    pthread_mutex_unlock(&team.asked);
+}
+
+void caesura_share(Task *task, const void *with, int64_t count, int64_t cost) {
+    const int64_t least = 1 + RANGE / (cost + 1);
+    if (count <= least || GET(threads) < 2 || pthread_mutex_trylock(&team.asked)) {
+        task(with, 0, count, 0);
+        return;
+    }
+    if (team.started < team.threads) start();
+    SET(task, task), SET(with, with), SET(count, count), SET(least, least), SET(finished, 0);
+    SET(left, ((GET(left) >> 32) + 1) << 32 | (uint64_t)count);
+    if (GET(sleeping)) wake(&team.work);
+    take_part(0);
+    for (const int64_t end = nanoseconds() + LOOKED; GET(finished) < count && nanoseconds() < end;) rest();
+    if (GET(finished) < count) {
+        pthread_mutex_lock(&team.lock);
+        SET(waiting, 1);
+        while (GET(finished) < count) pthread_cond_wait(&team.done, &team.lock);
+        SET(waiting, 0);
+        pthread_mutex_unlock(&team.lock);
+    }
+    pthread_mutex_unlock(&team.asked);
+}
