@@ -16,8 +16,8 @@ lint:
 	$(PYTHON) -m ruff format --check
 	for platform in linux darwin win32; do $(PYTHON) -m mypy --platform $$platform -p caesura || exit 1; done
 
-slow:  # minutes
-	$(PYTHON) -m pytest -m slow
+slow:  # minutes; the last lines say which tests were skipped, and what they need
+	$(PYTHON) -m pytest -m slow -rs
 
 long:  # hours: kills, races, damaged models and orders of events at their full counts
 	$(PYTHON) -m pytest -m long

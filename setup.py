@@ -1,6 +1,7 @@
 """The package list, so that a new sub-package cannot be forgotten (tests/test_package.py builds the wheel), and the
 library of kernels/cpu, which the package does without where there is no compiler."""
 
+import sys
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
@@ -10,13 +11,19 @@ from setuptools.command.build_ext import build_ext
 FOLDERS = {"caesura": "caesura", "server": "caesura.server", "engine": "caesura.engine", "kernels": "caesura.kernels"}
 CPU = Path("kernels", "cpu")
 # Products and sums are fused where the code says so; what is not exported is not seen; vectors are no part of the ABI.
-FLAGS = ["-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wno-psabi"]
+FLAGS = ["-O3", "-g0", "-ffp-contract=off", "-fvisibility=hidden", "-Wno-psabi"]
+# Otherwise the library needs MinGW's own DLL for threads, which other machines lack. Microsoft's compiler does not know
+# such vectors: with it the package has no library, and torch computes.
+LINKED = ["-static"] if sys.platform == "win32" else []
 
 
 class Library(build_ext):
     """A library that ctypes loads, no module of Python's: it has no PyInit function, and any Python may load it."""
 
     def get_export_symbols(self, ext: Extension) -> list[str]:
+        return []
+
+    def get_libraries(self, ext: Extension) -> list[str]:
         return []
 
     def get_ext_filename(self, fullname: str) -> str:
@@ -36,6 +43,7 @@ setup(
             sorted(path.as_posix() for path in CPU.glob("*.c")),
             depends=sorted(path.as_posix() for path in CPU.glob("*.h")),
             extra_compile_args=FLAGS,
+            extra_link_args=LINKED,
             optional=True,
         )
     ],

@@ -8,12 +8,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#if defined(_WIN32)
+#include <malloc.h>
+#define posix_memalign(found, alignment, bytes) (!(*(found) = _aligned_malloc(bytes, alignment)))
+#define free _aligned_free
+#endif
+
 const Variant *caesura_variant(int number);
 const char *caesura_name(const Variant *variant);
 int64_t caesura_packed_bytes(int64_t form, int64_t rows, int64_t columns);
 void caesura_pack(int64_t form, int64_t rows, int64_t columns, const uint8_t *codes, const uint8_t *scale,
                   const uint8_t *least, const float *unit, uint8_t *tiles);
 int64_t caesura_work_bytes(int64_t rows, int64_t columns);
+void caesura_threads(int count);
 void caesura_product(const Variant *variant, const Matrix *const *matrices, int64_t count, const float *x, int64_t rows,
                      int64_t columns, float *out, uint8_t *work);
 

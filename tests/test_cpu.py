@@ -1,6 +1,5 @@
 """The C library against PyTorch, at shapes that do not divide, in every variant that this machine runs."""
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -267,26 +266,6 @@ def test_random_shapes_touch_no_memory_but_their_own(tmp_path: Path) -> None:
         done = subprocess.run(run, capture_output=True, text=True, env=unheard() | {"ASAN_OPTIONS": "detect_leaks=0"})
         assert done.returncode == 0, done.stdout + done.stderr[-3000:]
         assert done.stdout.split() == VARIANTS
-
-
-def arm_compiler() -> list[str] | None:
-    if shutil.which("aarch64-linux-gnu-gcc"):
-        return ["aarch64-linux-gnu-gcc", "-static"]
-    if importlib.util.find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-linux-musl"]
-    return None
-
-
-@pytest.mark.slow
-def test_on_arm_random_shapes_are_what_plain_c_makes_of_them(tmp_path: Path) -> None:
-    """Emulated: right answers, no speed."""
-    emulator, compiler = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64"), arm_compiler()
-    if emulator is None or compiler is None:
-        pytest.skip("needs qemu-user, and a compiler for ARM: `pip install ziglang`")
-    program = compiled(tmp_path / "shapes", *compiler, "-O2")
-    done = subprocess.run([emulator, str(program), "40", "1"], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert done.stdout.split() == ["neon", "portable"]
 
 
 def test_without_a_compiler_the_package_is_built_without_the_library(tmp_path: Path) -> None:
