@@ -52,7 +52,8 @@ class Scheduler(Protocol):
 
 @dataclass(frozen=True)
 class Loaded:
-    """`step_s`: seconds of the longest of the steps that the model has made."""
+    """`device`: with what computes the model there, `cpu:avx512`. `step_s`: seconds of the longest of the steps that it
+    has made."""
 
     scheduler: Scheduler
     device: str
@@ -194,7 +195,7 @@ def _load(name: str, device: str) -> Loaded:
         log.exception("the model cannot be loaded: %s", why)
         sentence = f"The model cannot be used on this machine; see the engine's log. {why}"
         raise CannotLoad(sentence) from error
-    return Loaded(engine, model.device, step_s)
+    return Loaded(engine, ":".join(filter(None, (model.device, model.kernels))), step_s)
 
 
 def rehearse(engine: Scheduler, *, compiles: bool) -> float:

@@ -64,7 +64,7 @@ def test_a_shipped_model_is_itself_on_cpus_of_every_kind(
         monkeypatch.setattr(int8, "product", int8._dense)
         monkeypatch.setattr(_llama_layer, "product", int8._dense)
         monkeypatch.setattr(_llama_layer, "layer", _llama_layer.written)
-    assert worker._load(name, "cpu").device == "cpu"
+    assert worker._load(name, "cpu").device == "cpu:torch"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_shipped_model_is_itself_with_every_variant_of_our_library(
     name: str, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CAESURA_CPU", variant)
-    assert worker._load(name, "cpu").device == "cpu"
+    assert worker._load(name, "cpu").device == f"cpu:{variant}"
 
 
 @pytest.mark.skipif(not cpu.variants(), reason="kernels/cpu was not built")

@@ -40,7 +40,7 @@ def test_on_a_cpu_one_step_shows_how_slow_the_machine_is(
     monkeypatch.setattr(worker.time, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(models, "load", lambda *_: tiny)
     loaded = worker._load(str(tiny_folder), "cpu")
-    assert loaded.device == "cpu"
+    assert loaded.device == f"cpu:{tiny.kernels}"
     assert 1 <= loaded.step_s < 10  # looks at the clock
     assert not loaded.scheduler.busy
 

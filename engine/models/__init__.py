@@ -64,6 +64,7 @@ class Model(Protocol):
 
     name: str
     device: str
+    kernels: str  # what computes it on a CPU, in CAESURA_CPU's words; empty where there is no choice
     drafter: "Drafter | None"  # light layers that draft for `verify`
     noise: Noise | None  # None without a canvas: the model only verifies
     shift: int  # 0, or 1 where the logits of a row predict the next position

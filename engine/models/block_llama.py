@@ -238,6 +238,7 @@ class BlockLlama:
         self.max_context = 768
         self.chunk = 128
         self._dtype, self._contexts = dtype, contexts
+        self.kernels = "" if dtype else cpu.chosen()
         self._special = torch.empty(0, config.hidden_size) if adapter is None else adapter["special"]
         pack = partial(packed, config, base, adapter or {}, self._form)
         with ThreadPoolExecutor(PACKERS) as pool:  # on one core each

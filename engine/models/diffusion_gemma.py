@@ -72,6 +72,7 @@ class DiffusionGemma:
     """See `caesura.engine.models.Model`. Matrices and residual stream in `dtype`; norms, softmaxes and logits in
     float32."""
 
+    kernels = ""
     shift = tail = 0
     separator: Sequence[int] = ()
     null_id: int | None = None

@@ -558,7 +558,7 @@ def test_an_engine_that_is_killed_comes_back(real: Code) -> None:
 def test_the_menu_of_the_status(real: Code, pictures: Path) -> None:
     real.open("circles.py", AREAS)
     real.command("Caesura: Show Status")
-    for text in (f"Caesura: ready ({models.resolve(models.DEFAULT)} on cpu)", "Turn off for python"):
+    for text in (f"Caesura: ready ({models.resolve(models.DEFAULT)} on cpu", "Turn off for python"):
         real.page.locator(".quick-input-list").get_by_text(text).wait_for(state="visible")
     time.sleep(0.5)
     real.picture(pictures / "vscode-status.png", WITH_TITLE)
