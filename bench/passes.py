@@ -5,9 +5,9 @@
 
 All kernels take turns in one process, and the least of all rounds counts: compare within a run. A pass is a token tree
 of so many rows behind CONTEXT tokens, logits included; the prefill is CONTEXT tokens in the model's chunks. The bound
-is the larger of two times: to read the weights once at the bandwidth that one thread of this machine reaches, and to
-multiply them at the rate of the fastest kernel on a matrix that stays in its cache. With `--vs` llama.cpp (llama.py)
-writes a line, a row a pass, and reads a text of as many tokens, with two threads as we have.
+is the larger of two times: to read the weights once at the bandwidth that this machine's cores reach, as many of them
+as share our work, and to multiply them at the rate of the fastest kernel on a matrix that stays in their caches. With
+`--vs` llama.cpp (llama.py) writes a line, a row a pass, and reads a text of as many tokens, with two threads.
 """
 
 import argparse
@@ -86,16 +86,19 @@ class Timed:
 
 
 def limits(model: str) -> Report:
-    """Bytes and weights of a pass, and what one thread reads and multiplies in a second."""
+    """Bytes and weights of a pass, and what the threads of a call read and multiply in a second."""
     held = loaded(model, next(iter(cpu.variants())))
     matrices = [*(m for layer, _ in held._layers for m in (layer.qkv, layer.out, layer.gate_up, layer.down))]
     packed = [matrix.packed.matrices[0] for matrix in matrices] + [held._head.matrices[0]]
     memory, x = torch.zeros(BLOCK // 8, dtype=torch.int64), torch.randn(64, CACHED)
     small = cpu.Packed(cpu.Matrix("k4", *weights.k4(torch.randn(CACHED, CACHED))))
+    torch.set_num_threads(min(cpu.THREADS, cpu.cores()))
+    bandwidth = BLOCK / least(10, memory.sum)
+    torch.set_num_threads(1)
     return {
         "bytes": sum(matrix.tiles.nbytes for matrix in packed),
         "weights": sum(matrix.rows * matrix.columns for matrix in packed),
-        "bandwidth": BLOCK / least(10, memory.sum),
+        "bandwidth": bandwidth,
         "products": len(x) * CACHED**2 / least(200, lambda: small.product(x)),
     }
 
