@@ -265,8 +265,9 @@ def test_trees_of_several_jobs_are_cut_wherever_the_middle_lies(
     torch.testing.assert_close(found[0], found[1], atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("place", ["_layer", pytest.param("through", marks=built)])  # torch's layers, and the library
-@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize(  # torch's layers in two lanes, and the library, which has one
+    ("place", "ahead"), [("_layer", True), ("_layer", False), pytest.param("through", True, marks=built)]
+)
 def test_a_thread_that_fails_ends_the_forward_and_no_other(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, ahead: bool, place: str
 ) -> None:

@@ -135,6 +135,6 @@ typedef struct {
     void (*through)(const Lane *lane);
 } Variant;
 
-extern const Variant caesura_amx, caesura_avx512, caesura_avx2, caesura_neon, caesura_portable;
+extern const Variant caesura_amx, caesura_avx512, caesura_avxvnni, caesura_avx2, caesura_neon, caesura_portable;
 
 #endif

@@ -6,7 +6,7 @@ static const Variant *const VARIANTS[] = {
     &caesura_amx,
 #endif
 #if defined(__x86_64__)
-    &caesura_avx512, &caesura_avx2,
+    &caesura_avx512, &caesura_avxvnni, &caesura_avx2,
 #endif
 #if defined(__aarch64__)
     &caesura_neon,
