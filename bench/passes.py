@@ -145,7 +145,9 @@ def picture(report: Report) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Milliseconds of a pass over the weights.")
     parser.add_argument("--model", default=models.DEFAULT, metavar="NAME|PATH")
-    parser.add_argument("--kernels", default="amx,avx512,avxvnni,avx2,torch", help="those that the machine has, and torch")
+    parser.add_argument(
+        "--kernels", default="amx,avx512,avxvnni,avx2,torch", help="those that the machine has, and torch"
+    )
     parser.add_argument("--vs", type=Path, metavar="PEERS", help="the folder of llama.cpp")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--json", action="store_true", help="one JSON line on stdout instead of the table")
