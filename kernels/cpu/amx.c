@@ -11,6 +11,7 @@ TARGETED("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,amx-tile,a
 
 #define VARIANT amx
 #define RUNS runs
+#define LANES 16
 #define BLOCK 8
 #define WIDE 2
 
@@ -44,11 +45,9 @@ INLINE void unpack(const uint8_t *group, const int form, int8_t *out) {
     }
 }
 
-INLINE F16 all(float x);
-INLINE F16 floats(I16 x);
-INLINE F16 scale_of(const uint8_t *tile, Layout at, int64_t group, const int form);
-INLINE F16 least_of(const uint8_t *tile, Layout at, int64_t group, const int form);
-INLINE void put(F16 value, float *out, int64_t wanted, int add);
+INLINE Floats scale_of(const uint8_t *tile, Layout at, int64_t group, int first, const int form);
+INLINE Floats least_of(const uint8_t *tile, Layout at, int64_t group, int first, const int form);
+INLINE void put(Floats value, float *out, int64_t wanted, int add);
 
 /* A group of 16 rows times 16 outputs. */
 INLINE void multiply_group(const int8_t *q, int64_t width, const int8_t *codes, int32_t *out) {
@@ -72,18 +71,18 @@ INLINE int64_t tile_by_many(const uint8_t *tile, Layout at, const int form, cons
         unpack(tile + group * (form == Q8 ? 512 : 256), form, codes + group * 512);
     for (int64_t first = 0; first < done; first += MANY) {
         const int8_t *q = x->q + first * x->width;
-        F16 total[MANY];
-        for (int row = 0; row < MANY; row++) total[row] = (F16){0};
+        Floats total[MANY];
+        for (int row = 0; row < MANY; row++) total[row] = all(0);
         multiply_group(q, x->width, codes, dot[0]);
         for (int64_t group = 0; group < groups; group++) { /* the next is multiplied while this one is added */
             const int32_t *found = dot[group % 2];
             if (group + 1 < groups)
                 multiply_group(q + (group + 1) * GROUP, x->width, codes + (group + 1) * 512, dot[(group + 1) % 2]);
-            const F16 scale = scale_of(tile, at, group, form);
+            const Floats scale = scale_of(tile, at, group, 0, form);
             for (int row = 0; row < MANY; row++)
-                total[row] = fused(floats(*(const I16 *)(found + row * OUTPUTS)), scale, total[row]);
+                total[row] = fused(floats(*(const Ints *)(found + row * OUTPUTS)), scale, total[row]);
             if (form == Q8) continue;
-            const F16 least = least_of(tile, at, group, form);
+            const Floats least = least_of(tile, at, group, 0, form);
             for (int row = 0; row < MANY; row++)
                 total[row] = fused(least, all(x->sum[(first + row) * groups + group]), total[row]);
         }

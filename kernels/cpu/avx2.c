@@ -9,8 +9,9 @@ TARGETED("avx2,fma,f16c")
 
 #define VARIANT avx2
 #define RUNS runs
+#define LANES 8
 #define BLOCK 4
-#define WIDE 1
+#define WIDE 2
 
 #include "avx2.h"
 
@@ -18,48 +19,40 @@ static int runs(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
 
-INLINE void dots4(const int count, const uint8_t *group, const int8_t *x, int64_t width, I16 *dot) {
+INLINE void dots4(const int count, const uint8_t *group, const int8_t *x, int64_t width, Ints *dot) {
     const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
-    Both found[BLOCK];
-    for (int side = 0; side < 2; side++) { /* 8 outputs each */
-        __m256i sum[BLOCK];
-        FORGET(x);
-        for (int row = 0; row < count; row++) sum[row] = _mm256_setzero_si256();
-        for (int i = 0; i < 4; i++) {
-            const __m256i both = _mm256_loadu_si256((const void *)(group + 64 * i + 32 * side));
-            const __m256i first = _mm256_and_si256(both, low);
-            const __m256i second = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
-            for (int row = 0; row < count; row++) {
-                const int8_t *q = x + row * width + 4 * i;
-                sum[row] = _mm256_add_epi16(sum[row], _mm256_maddubs_epi16(first, quad(q)));
-                sum[row] = _mm256_add_epi16(sum[row], _mm256_maddubs_epi16(second, quad(q + 16)));
-            }
+    __m256i sum[BLOCK];
+    FORGET(x);
+    for (int row = 0; row < count; row++) sum[row] = _mm256_setzero_si256();
+    for (int i = 0; i < 4; i++) {
+        const __m256i both = _mm256_loadu_si256((const void *)(group + 64 * i));
+        const __m256i first = _mm256_and_si256(both, low);
+        const __m256i second = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+        for (int row = 0; row < count; row++) {
+            const int8_t *q = x + row * width + 4 * i;
+            sum[row] = _mm256_add_epi16(sum[row], _mm256_maddubs_epi16(first, quad(q)));
+            sum[row] = _mm256_add_epi16(sum[row], _mm256_maddubs_epi16(second, quad(q + 16)));
         }
-        for (int row = 0; row < count; row++) found[row].half[side] = _mm256_madd_epi16(sum[row], ones);
     }
-    for (int row = 0; row < count; row++) dot[row] = found[row].integers;
+    for (int row = 0; row < count; row++) dot[row] = (Ints)_mm256_madd_epi16(sum[row], ones);
 }
 
 INLINE void dots8(const int count, const uint8_t *group, const int8_t *x, int64_t width, const float *sums,
-                  int64_t groups, I16 *dot) {
+                  int64_t groups, Ints *dot) {
     const __m256i ones = _mm256_set1_epi16(1);
-    Both found[BLOCK];
     (void)sums, (void)groups;
-    for (int side = 0; side < 2; side++) {
-        __m256i sum[BLOCK];
-        FORGET(x);
-        for (int row = 0; row < count; row++) sum[row] = _mm256_setzero_si256();
-        for (int i = 0; i < 8; i++) {
-            const __m256i codes = _mm256_loadu_si256((const void *)(group + 64 * i + 32 * side));
-            const __m256i size = _mm256_abs_epi8(codes);
-            for (int row = 0; row < count; row++) {
-                const __m256i signs = _mm256_sign_epi8(quad(x + row * width + 4 * i), codes);
-                sum[row] = _mm256_add_epi32(sum[row], _mm256_madd_epi16(_mm256_maddubs_epi16(size, signs), ones));
-            }
+    __m256i sum[BLOCK];
+    FORGET(x);
+    for (int row = 0; row < count; row++) sum[row] = _mm256_setzero_si256();
+    for (int i = 0; i < 8; i++) {
+        const __m256i codes = _mm256_loadu_si256((const void *)(group + 64 * i));
+        const __m256i size = _mm256_abs_epi8(codes);
+        for (int row = 0; row < count; row++) {
+            const __m256i signs = _mm256_sign_epi8(quad(x + row * width + 4 * i), codes);
+            sum[row] = _mm256_add_epi32(sum[row], _mm256_madd_epi16(_mm256_maddubs_epi16(size, signs), ones));
         }
-        for (int row = 0; row < count; row++) found[row].half[side] = sum[row];
     }
-    for (int row = 0; row < count; row++) dot[row] = found[row].integers;
+    for (int row = 0; row < count; row++) dot[row] = (Ints)sum[row];
 }
 
 #include "generic.h"

@@ -8,6 +8,7 @@ TARGETED("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 
 #define VARIANT avx512
 #define RUNS runs
+#define LANES 16
 #define BLOCK 8
 #define WIDE 2
 

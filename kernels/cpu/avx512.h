@@ -1,16 +1,18 @@
 /* Groups of weights with AVX512-VNNI: an instruction adds the products of 4 columns to 16 outputs. Weights are its
    unsigned side, activations its signed one. */
-INLINE F16 half16(const uint16_t *p) { return (F16)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)p)); }
+#include "vectors.h"
 
-INLINE F16 bytes16(const uint8_t *p) {
-    return (F16)_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p)));
+INLINE Floats halves(const uint16_t *p) { return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)p)); }
+
+INLINE Floats bytes(const uint8_t *p) {
+    return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p)));
 }
 
-INLINE F16 brain16(const uint16_t *p) {
-    return (F16)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16);
+INLINE Floats brains(const uint16_t *p) {
+    return (Floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16);
 }
 
-INLINE F16 fused(F16 a, F16 b, F16 c) { return (F16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+INLINE Floats fused(Floats a, Floats b, Floats c) { return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
 
 INLINE __m512i quad(const int8_t *x) {
     int32_t four;
@@ -19,16 +21,16 @@ INLINE __m512i quad(const int8_t *x) {
 }
 
 /* Two sums of four quads each: one would wait for itself. */
-INLINE I16 dot_of(const __m512i *codes, const int8_t *x, __m512i start) {
+INLINE Ints dot_of(const __m512i *codes, const int8_t *x, __m512i start) {
     __m512i even = start, odd = _mm512_setzero_si512();
     for (int i = 0; i < 8; i += 2) {
         even = _mm512_dpbusd_epi32(even, codes[i], quad(x + 4 * i));
         odd = _mm512_dpbusd_epi32(odd, codes[i + 1], quad(x + 4 * i + 4));
     }
-    return (I16)_mm512_add_epi32(even, odd);
+    return (Ints)_mm512_add_epi32(even, odd);
 }
 
-INLINE void dots4(const int count, const uint8_t *group, const int8_t *x, int64_t width, I16 *dot) {
+INLINE void dots4(const int count, const uint8_t *group, const int8_t *x, int64_t width, Ints *dot) {
     const __m512i low = _mm512_set1_epi8(15);
     __m512i codes[8];
     for (int i = 0; i < 4; i++) {
@@ -41,7 +43,7 @@ INLINE void dots4(const int count, const uint8_t *group, const int8_t *x, int64_
 
 /* The codes are signed: 128 is added to each, and 128 times the row's sum taken off. */
 INLINE void dots8(const int count, const uint8_t *group, const int8_t *x, int64_t width, const float *sum,
-                  int64_t groups, I16 *dot) {
+                  int64_t groups, Ints *dot) {
     __m512i codes[8];
     for (int i = 0; i < 8; i++)
         codes[i] = _mm512_xor_si512(_mm512_loadu_si512(group + 64 * i), _mm512_set1_epi8(-128));

@@ -15,8 +15,6 @@
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
-typedef float F16 __attribute__((vector_size(64)));
-typedef int32_t I16 __attribute__((vector_size(64)));
 
 enum { GROUP = 32, OUTPUTS = 16 }; /* columns that share a scale; matrix rows in a tile */
 enum { Q8, Q4, K4 };               /* the stored forms of engine/weights.py */

@@ -1,22 +1,16 @@
 /* The arithmetic, for one kind of CPU: a variant defines
 
      VARIANT             its name, `RUNS` the function that says whether this machine has its instructions
+     LANES               numbers in a register: vectors.h
      BLOCK               rows of activations that are multiplied at once, so many as its registers hold
-     WIDE                sixteens of columns of as many rows that attention takes at once
-     half16, bytes16     16 float16, or bytes, as floats
-     brain16             16 bfloat16 as floats
+     WIDE                registers of columns of as many rows that attention takes at once
+     halves, bytes       LANES float16, or bytes, as floats
+     brains              LANES bfloat16 as floats
      fused(a, b, c)      a * b + c, rounded once where the CPU can
-     dots4, dots8        of one group: 16 outputs of each of up to BLOCK rows; x is `width` bytes apart
+     dots4, dots8        of one group: LANES outputs of each of up to BLOCK rows; x is `width` bytes apart
 
-   and includes this file. Vectors are the compiler's own: 16 floats are one register or several. The compiler fuses no
-   products and sums by itself: it would do so in some copies of a function only, and a row's result would depend on how
-   many rows are next to it. */
-
-typedef float F16At __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int32_t I16At __attribute__((vector_size(64), aligned(4), may_alias));
-
-INLINE F16 all(float x) { return (F16){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
-INLINE F16 floats(I16 x) { return __builtin_convertvector(x, F16); }
+   and includes this file. The compiler fuses no products and sums by itself: it would do so in some copies of a function
+   only, and a row's result would depend on how many rows are next to it. */
 
 /* The largest absolute value. As integers: a comparison of floats is not associative for the compiler, because of NaN,
    which here counts as large. */
@@ -78,23 +72,27 @@ static void quantize(const float *x, int64_t rows, int64_t columns, int64_t stri
     caesura_share(round_rows, &of, rows, columns / 4);
 }
 
-/* The scales of a group of 16 outputs, and what is added for each unit of a row's sum. */
-INLINE F16 scale_of(const uint8_t *tile, Layout at, int64_t group, const int form) {
-    if (form == K4) return bytes16(tile + at.scale + group * OUTPUTS) * *(const F16At *)(tile + at.unit);
-    return half16((const uint16_t *)(tile + at.scale) + group * OUTPUTS);
+/* The scales of a group, from output `first` on, and what is added for each unit of a row's sum. */
+INLINE Floats scale_of(const uint8_t *tile, Layout at, int64_t group, int first, const int form) {
+    const int64_t number = group * OUTPUTS + first;
+    const float *unit = (const float *)(tile + at.unit) + first;
+    if (form == K4) return bytes(tile + at.scale + number) * floats_at(unit);
+    return halves((const uint16_t *)(tile + at.scale) + number);
 }
 
-INLINE F16 least_of(const uint8_t *tile, Layout at, int64_t group, const int form) {
-    if (form == K4) return -bytes16(tile + at.least + group * OUTPUTS) * *(const F16At *)(tile + at.unit + 64);
-    return half16((const uint16_t *)(tile + at.least) + group * OUTPUTS);
+INLINE Floats least_of(const uint8_t *tile, Layout at, int64_t group, int first, const int form) {
+    const int64_t number = group * OUTPUTS + first;
+    const float *unit = (const float *)(tile + at.unit) + OUTPUTS + first;
+    if (form == K4) return -bytes(tile + at.least + number) * floats_at(unit);
+    return halves((const uint16_t *)(tile + at.least) + number);
 }
 
-INLINE void put(F16 value, float *out, int64_t wanted, int add) {
-    if (wanted >= OUTPUTS) {
-        *(F16At *)out = add ? (F16)(*(F16At *)out + value) : value;
+INLINE void put(Floats value, float *out, int64_t wanted, int add) {
+    if (wanted >= LANES) {
+        *(FloatsAt *)out = add ? floats_at(out) + value : value;
         return;
     }
-    float part[OUTPUTS];
+    float part[LANES];
     memcpy(part, &value, sizeof part);
     for (int64_t i = 0; i < wanted; i++) out[i] = add ? out[i] + part[i] : part[i];
 }
@@ -103,33 +101,40 @@ INLINE void put(F16 value, float *out, int64_t wanted, int add) {
    ahead as a core that reads 40 GB/s needs for what memory takes 200 ns to send. */
 enum { AHEAD = 8192 };
 
-INLINE void fetch(const uint8_t *from, int64_t bytes) {
-    for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(from + line);
+INLINE void fetch(const uint8_t *from, int64_t size) {
+    for (int64_t line = 0; line < size; line += 64) __builtin_prefetch(from + line);
 }
 
 /* A tile times `count` rows from `first` on. `count` and `form` are constants where this is inlined. */
 INLINE void tile_by_rows(const uint8_t *tile, Layout at, const int form, const Quantized *x, int64_t first,
                          const int count, float *out, int64_t stride, int64_t wanted, int add) {
-    const int64_t groups = x->width / GROUP, bytes = form == Q8 ? 512 : 256; /* of a group's codes */
+    const int64_t groups = x->width / GROUP, size = form == Q8 ? 512 : 256; /* of a group's codes */
     const int8_t *q = x->q + first * x->width;
     const float *sum = x->sum + first * groups;
-    F16 total[BLOCK];
-    for (int row = 0; row < count; row++) total[row] = (F16){0};
+    Floats totals[SIDES][BLOCK];
+    for (int side = 0; side < SIDES; side++)
+        for (int row = 0; row < count; row++) totals[side][row] = all(0);
     for (int64_t group = 0; group < groups; group++) {
-        I16 dot[BLOCK];
-        fetch(tile + group * bytes + AHEAD, bytes);
-        if (form == Q8)
-            dots8(count, tile + group * bytes, q + group * GROUP, x->width, sum + group, groups, dot);
-        else
-            dots4(count, tile + group * bytes, q + group * GROUP, x->width, dot);
-        const F16 scale = scale_of(tile, at, group, form);
-        for (int row = 0; row < count; row++) total[row] = fused(floats(dot[row]), scale, total[row]);
-        if (form == Q8) continue;
-        const F16 least = least_of(tile, at, group, form);
-        for (int row = 0; row < count; row++) total[row] = fused(least, all(sum[row * groups + group]), total[row]);
+        fetch(tile + group * size + AHEAD, size);
+        for (int side = 0; side < SIDES; side++) {
+            const uint8_t *codes = tile + group * size + side * LANES * 4;
+            Floats *total = totals[side];
+            Ints dot[BLOCK];
+            if (form == Q8)
+                dots8(count, codes, q + group * GROUP, x->width, sum + group, groups, dot);
+            else
+                dots4(count, codes, q + group * GROUP, x->width, dot);
+            const Floats scale = scale_of(tile, at, group, side * LANES, form);
+            for (int row = 0; row < count; row++) total[row] = fused(floats(dot[row]), scale, total[row]);
+            if (form == Q8) continue;
+            const Floats least = least_of(tile, at, group, side * LANES, form);
+            for (int row = 0; row < count; row++) total[row] = fused(least, all(sum[row * groups + group]), total[row]);
+        }
     }
-    for (int row = 0; row < count; row++)
-        put(total[row] * x->scale[first + row], out + (first + row) * stride, wanted, add);
+    for (int side = 0; side < SIDES; side++)
+        for (int row = 0; row < count; row++)
+            put(totals[side][row] * x->scale[first + row], out + (first + row) * stride + side * LANES,
+                wanted - side * LANES, add);
 }
 
 /* With `form` constant: rows a block at a time, then one at a time but for the counts that are frequent. */

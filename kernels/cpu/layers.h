@@ -1,40 +1,40 @@
 /* A decoder layer, and a lane of rows through all of them: what engine/models/_llama_layer.py has in PyTorch. Part of
    generic.h. */
 
-INLINE F16 at16(const float *p) { return *(const F16At *)p; }
-
-INLINE float sum16(F16 x) {
+/* Of 16 numbers, in their order. */
+INLINE float sum_of(const Floats *x) {
     float total = 0;
-    for (int i = 0; i < OUTPUTS; i++) total += x[i];
+    for (int i = 0; i < OUTPUTS; i++) total += x[i / LANES][i % LANES];
     return total;
 }
 
-INLINE F16 larger(F16 a, F16 b) {
-    const I16 first = a > b;
-    return (F16)(((I16)a & first) | ((I16)b & ~first));
+INLINE Floats larger(Floats a, Floats b) {
+    const Ints first = a > b;
+    return (Floats)(((Ints)a & first) | ((Ints)b & ~first));
 }
 
 /* e to x, to a unit or two of float32's last place; 0 below e to -87. As a power of two and a polynomial of the rest. */
-INLINE F16 exponential(F16 x) {
-    const F16 zero = {0}, least = zero - 87, clamped = -larger(-larger(x, least), zero - 88);
-    const F16 shifted = clamped * 1.44269504f + 12582912.0f, whole = shifted - 12582912.0f;
-    const F16 rest = fused(whole, all(2.12194440e-4f), fused(whole, all(-0.693359375f), clamped));
-    F16 value = fused(rest, all(1.9875691e-4f), all(1.3981999e-3f));
+INLINE Floats exponential(Floats x) {
+    const Floats zero = {0}, least = zero - 87, clamped = -larger(-larger(x, least), zero - 88);
+    const Floats shifted = clamped * 1.44269504f + 12582912.0f, whole = shifted - 12582912.0f;
+    const Floats rest = fused(whole, all(2.12194440e-4f), fused(whole, all(-0.693359375f), clamped));
+    Floats value = fused(rest, all(1.9875691e-4f), all(1.3981999e-3f));
     value = fused(value, rest, all(8.3334519e-3f));
     value = fused(value, rest, all(4.1665795e-2f));
     value = fused(value, rest, all(1.6666666e-1f));
     value = fused(value, rest, all(0.5f));
     value = fused(value * rest, rest, rest) + 1;
-    const I16 power = (I16)shifted << 23;
-    return (F16)(((I16)value + power) & (x >= least));
+    const Ints power = (Ints)shifted << 23;
+    return (Floats)(((Ints)value + power) & (x >= least));
 }
 
 /* ---- norms and the MLP; all widths are multiples of 16 */
 
-INLINE F16 mean_of(const float *x, int64_t count) {
-    F16 sum = {0};
-    for (int64_t i = 0; i < count; i += OUTPUTS) sum += at16(x + i);
-    return all(sum16(sum) / (float)count);
+INLINE float mean_of(const float *x, int64_t count) {
+    Floats sum[SIDES] = {{0}};
+    for (int64_t i = 0; i < count; i += OUTPUTS)
+        for (int side = 0; side < SIDES; side++) sum[side] += floats_at(x + i + side * LANES);
+    return sum_of(sum) / (float)count;
 }
 
 typedef struct {
@@ -52,16 +52,17 @@ static void normalize_rows(const void *with, int64_t from, int64_t end, int thre
     for (int64_t row = from; row < end; row++) {
         const float *x = of->x + row * columns;
         float *out = of->out + row * columns;
-        const F16 mean = norm.bias ? mean_of(x, columns) : (F16){0};
-        F16 squares = {0};
-        for (int64_t i = 0; i < columns; i += OUTPUTS) {
-            const F16 centred = at16(x + i) - mean;
-            squares = fused(centred, centred, squares);
-        }
-        const float factor = 1 / __builtin_sqrtf(sum16(squares) / (float)columns + of->eps);
-        for (int64_t i = 0; i < columns; i += OUTPUTS) {
-            const F16 value = (at16(x + i) - mean) * factor * at16(norm.weight + i);
-            *(F16At *)(out + i) = norm.bias ? value + at16(norm.bias + i) : value;
+        const float mean = norm.bias ? mean_of(x, columns) : 0;
+        Floats squares[SIDES] = {{0}};
+        for (int64_t i = 0; i < columns; i += OUTPUTS)
+            for (int side = 0; side < SIDES; side++) {
+                const Floats centred = floats_at(x + i + side * LANES) - mean;
+                squares[side] = fused(centred, centred, squares[side]);
+            }
+        const float factor = 1 / __builtin_sqrtf(sum_of(squares) / (float)columns + of->eps);
+        for (int64_t i = 0; i < columns; i += LANES) {
+            const Floats value = (floats_at(x + i) - mean) * factor * floats_at(norm.weight + i);
+            *(FloatsAt *)(out + i) = norm.bias ? value + floats_at(norm.bias + i) : value;
         }
     }
 }
@@ -80,17 +81,17 @@ typedef struct {
 
 /* SiLU(gate) * up of [rows, 2 * inner] -> the first half of each row. */
 INLINE void gate(float *x, int64_t inner) {
-    for (int64_t i = 0; i < inner; i += OUTPUTS) {
-        const F16 gate = at16(x + i), up = at16(x + inner + i);
-        *(F16At *)(x + i) = gate / (1 + exponential(-gate)) * up;
+    for (int64_t i = 0; i < inner; i += LANES) {
+        const Floats gate = floats_at(x + i), up = floats_at(x + inner + i);
+        *(FloatsAt *)(x + i) = gate / (1 + exponential(-gate)) * up;
     }
 }
 
 /* GELU by its approximation with tanh, which is 1 - 2 / (e to 2y + 1). */
 INLINE void gelu(float *x, int64_t inner) {
-    for (int64_t i = 0; i < inner; i += OUTPUTS) {
-        const F16 value = at16(x + i), y = 0.7978845608f * (value + 0.044715f * value * value * value);
-        *(F16At *)(x + i) = value * (1 - 1 / (exponential(2 * y) + 1));
+    for (int64_t i = 0; i < inner; i += LANES) {
+        const Floats value = floats_at(x + i), y = 0.7978845608f * (value + 0.044715f * value * value * value);
+        *(FloatsAt *)(x + i) = value * (1 - 1 / (exponential(2 * y) + 1));
     }
 }
 
@@ -215,19 +216,19 @@ static void keep_rows(const void *with, int64_t from, int64_t end, int thread) {
         }
 }
 
-/* out [count, 16 * wide] = a [count, depth] times b in bfloat16; rows are `a_stride`, `b_stride` and `stride` apart. */
+/* out [count, LANES * wide] = a [count, depth] times b in bfloat16; rows are `a_stride`, `b_stride`, `stride` apart. */
 INLINE void block(const float *a, int64_t a_stride, const uint16_t *b, int64_t b_stride, int64_t depth, const int count,
                   const int wide, float *out, int64_t stride) {
-    F16 sum[BLOCK * WIDE];
-    for (int i = 0; i < count * wide; i++) sum[i] = (F16){0};
+    Floats sum[BLOCK * WIDE];
+    for (int i = 0; i < count * wide; i++) sum[i] = (Floats){0};
     for (int64_t k = 0; k < depth; k++)
         for (int side = 0; side < wide; side++) {
-            const F16 column = brain16(b + k * b_stride + side * OUTPUTS);
+            const Floats column = brains(b + k * b_stride + side * LANES);
             for (int i = 0; i < count; i++)
                 sum[i * wide + side] = fused(column, all(a[i * a_stride + k]), sum[i * wide + side]);
         }
     for (int i = 0; i < count; i++)
-        for (int side = 0; side < wide; side++) *(F16At *)(out + i * stride + side * OUTPUTS) = sum[i * wide + side];
+        for (int side = 0; side < wide; side++) *(FloatsAt *)(out + i * stride + side * LANES) = sum[i * wide + side];
 }
 
 /* out [count, columns] = a [count, depth] times b [depth, columns]; columns are a multiple of 16. Scores are queries
@@ -235,9 +236,9 @@ INLINE void block(const float *a, int64_t a_stride, const uint16_t *b, int64_t b
 INLINE void blocks(const float *a, int64_t a_stride, const uint16_t *b, int64_t b_stride, int64_t depth, const int count,
                    int64_t columns, float *out, int64_t stride) {
     int64_t c = 0;
-    for (; c + WIDE * OUTPUTS <= columns; c += WIDE * OUTPUTS)
+    for (; c + WIDE * LANES <= columns; c += WIDE * LANES)
         block(a, a_stride, b + c, b_stride, depth, count, WIDE, out + c, stride);
-    for (; c < columns; c += OUTPUTS) block(a, a_stride, b + c, b_stride, depth, count, 1, out + c, stride);
+    for (; c < columns; c += LANES) block(a, a_stride, b + c, b_stride, depth, count, 1, out + c, stride);
 }
 
 /* Scores [end, rounded up to 16] -> their exponentials, 0 where nothing is seen; returns the sum. */
@@ -246,16 +247,18 @@ static float shares(float *scores, int64_t end, const uint8_t *mask, int64_t mas
     for (int64_t i = 0; mask && i < masked; i++)
         if (!mask[i]) scores[end - masked + i] = -__builtin_inff();
     for (int64_t i = end; i < size; i++) scores[i] = -__builtin_inff();
-    F16 top = at16(scores), sum = {0};
-    for (int64_t i = OUTPUTS; i < size; i += OUTPUTS) top = larger(at16(scores + i), top);
+    Floats top = floats_at(scores), sum[SIDES] = {{0}};
+    for (int64_t i = LANES; i < size; i += LANES) top = larger(floats_at(scores + i), top);
     float best = top[0];
-    for (int i = 1; i < OUTPUTS; i++) best = top[i] > best ? top[i] : best;
-    for (int64_t i = 0; i < size; i += OUTPUTS) {
-        const F16 share = exponential(at16(scores + i) - best);
-        *(F16At *)(scores + i) = share;
-        sum += share;
-    }
-    return sum16(sum);
+    for (int i = 1; i < LANES; i++) best = top[i] > best ? top[i] : best;
+    for (int64_t i = 0; i < size; i += OUTPUTS)
+        for (int side = 0; side < SIDES; side++) {
+            float *at = scores + i + side * LANES;
+            const Floats share = exponential(floats_at(at) - best);
+            *(FloatsAt *)at = share;
+            sum[side] += share;
+        }
+    return sum_of(sum);
 }
 
 /* Up to BLOCK queries of one key head, from number `from` on: query n is of row n / share of the span, and of head
