@@ -15,10 +15,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_FRAME = 16 << 20  # bytes; larger frames are refused by the socket (MAXMSGSIZE)
 MAX_CONTEXT = 1 << 20  # code points of prefix and of suffix: 256K tokens and some
 MAX_NEIGHBOUR = 65_536  # code points
+MAX_HOLES = 16  # of a job
 MAX_SLOTS = 256  # tokens of one hole
 MAX_SCHEMAS = 4  # of a job
 MAX_TOKENS = 2 * MAX_SLOTS  # of a fill: the start of its text may share a token with the prefix, and take a few more
@@ -122,15 +123,6 @@ class Fill(_Struct, frozen=True):
     probabilities: Annotated[tuple[tuple[Offset, Probability], ...], Meta(max_length=MAX_TOKENS)] = ()
 
 
-class Limits(_Struct, frozen=True):
-    """What the engine accepts: code points of context, holes of a job, slots of a canvas, jobs queued for a peer."""
-
-    context: Count = MAX_CONTEXT
-    holes: Count = 16
-    slots: Count = MAX_SLOTS
-    jobs: Count = 8
-
-
 class Tokens(_Struct, frozen=True):
     """Where the tokens of the answer came from (all tokens of a plain diffusion fill count as `canvas`)."""
 
@@ -169,7 +161,6 @@ class Infill(_Message, frozen=True, kw_only=True):
 
     job: Id
     document: Id
-    version: Count = 0
     kind: Literal["complete", "fill", "edit"] = "complete"
     priority: Literal["invoked", "automatic", "speculative"] = "automatic"
     deadline_ms: Milliseconds = 10_000.0
@@ -183,7 +174,7 @@ class Infill(_Message, frozen=True, kw_only=True):
     prompt: Name | None = None
     seed: Count = 0
     least: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    draft: Annotated[tuple[FillText, ...], Meta(max_length=16)] | None = None
+    draft: Annotated[tuple[FillText, ...], Meta(max_length=MAX_HOLES)] | None = None
     schemas: Annotated[tuple[Schema, ...], Meta(max_length=MAX_SCHEMAS)] = ()
 
 
@@ -196,7 +187,7 @@ class Ping(_Message, frozen=True):
 
 
 class Query(_Message, frozen=True):
-    what: Literal["status", "models"] = "status"
+    """Ask for `Status`."""
 
 
 class Stop(_Message, frozen=True):
@@ -217,7 +208,6 @@ class Welcome(_Message, frozen=True):
     build: Name
     model: Name
     device: Name
-    limits: Limits
     state: Literal["loading", "ready", "failed"]
     message: Name = ""
 
@@ -225,7 +215,7 @@ class Welcome(_Message, frozen=True):
 class Locked(_Message, frozen=True):
     job: Id
     seq: Count
-    holes: Annotated[tuple[Fill, ...], Meta(max_length=16)]
+    holes: Annotated[tuple[Fill, ...], Meta(max_length=MAX_HOLES)]
     step: Count
     of: Count
 
@@ -238,7 +228,7 @@ class Done(_Message, frozen=True, kw_only=True):
 
     job: Id
     seq: Count
-    holes: Annotated[tuple[Fill, ...], Meta(max_length=16)]
+    holes: Annotated[tuple[Fill, ...], Meta(max_length=MAX_HOLES)]
     alternatives: Annotated[tuple[tuple[Fill, ...], ...], Meta(max_length=8)] = ()
     steps: Count
     tokens: Tokens
@@ -290,12 +280,8 @@ class Status(_Message, frozen=True, kw_only=True):
     message: Name = ""
 
 
-class Models(_Message, frozen=True):
-    names: Annotated[tuple[Name, ...], Meta(max_length=256)]
-
-
 ClientMessage = Hello | Infill | Cancel | Ping | Query | Stop | Bye
-EngineMessage = Welcome | Locked | Done | Failed | Busy | Pong | Status | Models
+EngineMessage = Welcome | Locked | Done | Failed | Busy | Pong | Status
 
 WireError = msgspec.ValidationError  # raised by both decoders on a well-formed frame that breaks the schema
 

@@ -12,7 +12,7 @@ from caesura import wire
 MAX_PEERS = 128  # 64 editors, each of which may have given up a connection whose lease has not ended
 MAX_JOBS = 64  # of all peers together
 ELSEWHERE = 4  # paired machines have places of their own, a fourth as many of each: they take none of those above
-MAX_JOBS_OF_PEER = wire.Limits().jobs
+MAX_JOBS_OF_PEER = 8
 OVERDUE_S = 30.0  # a worker takes a job and ends it between two steps, each of ten seconds at most (child.Patience)
 SUSPECT_S = 600.0  # how long a job that was live at a crash is remembered
 MAX_SUSPECTS = 256
@@ -163,6 +163,6 @@ def _same_place(one: wire.Infill, other: wire.Infill) -> bool:
 def _fingerprint(request: wire.Infill) -> bytes:
     """The text of a job: asked again under another name, deadline, seed, draft or `least`, it has the same one."""
     bare = msgspec.structs.replace(
-        request, job="-", document="-", version=0, deadline_ms=0.0, priority="automatic", seed=0, draft=None, least=0.0
+        request, job="-", document="-", deadline_ms=0.0, priority="automatic", seed=0, draft=None, least=0.0
     )
     return hashlib.sha256(wire.encode(bare)).digest()

@@ -138,8 +138,8 @@ class Scheduler:
     def _problem(self, job: wire.Infill) -> str:
         """Why the job cannot be taken, in one sentence, or nothing."""
         holes = [s for s in job.segments if isinstance(s, wire.Hole)]
-        if not holes or len(holes) > wire.Limits().holes:
-            return f"A job has 1 to {wire.Limits().holes} holes; this one has {len(holes)}."
+        if not holes or len(holes) > wire.MAX_HOLES:
+            return f"A job has 1 to {wire.MAX_HOLES} holes; this one has {len(holes)}."
         if job.draft is not None and len(job.draft) != len(holes):
             return f"The job has {len(holes)} holes and {len(job.draft)} drafts; there must be one for each."
         if job.sampler in SEARCHES and isinstance(self.model.noise, Uniform):

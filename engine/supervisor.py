@@ -185,8 +185,6 @@ class Supervisor:
                 self._cancel(peer, job)
             case wire.Ping():
                 self._front.send(peer, wire.Pong(len(self._ledger.live())))
-            case wire.Query("models"):
-                self._front.send(peer, wire.Models(tuple(models.names()[:256])))
             case wire.Query():
                 self._front.send(peer, self._status(now))
             case wire.Stop():
@@ -359,7 +357,6 @@ class Supervisor:
             build=BUILD,
             model=self._model[-256:],
             device=child.device,
-            limits=wire.Limits(),
             state=state or ("ready" if child.state == "idle" else child.state),  # idle: the next job wakes it
             message=(message or child.message)[:256],
         )

@@ -274,7 +274,6 @@ class Canvases:
         return wire.Infill(
             job=canvas.job,
             document=key,
-            version=max(0, opened.document.version),
             priority=priority,
             prefix=prefix,
             suffix=suffix,

@@ -179,7 +179,7 @@ class Engine:
         connection = await self._connected(time.monotonic() + HELLO_S * launch.HELLOS)
         if self._status is None:
             self._status = asyncio.get_running_loop().create_future()
-            connection.send(wire.encode(wire.Query("status")))
+            connection.send(wire.encode(wire.Query()))
         try:
             async with asyncio.timeout(HELLO_S):
                 return await asyncio.shield(self._status)

@@ -195,7 +195,7 @@ class Fills:
             around = context(text, at, at, language=task.language, tree=tree, budget=budget)
             around, asked = _as_large(around, task.replaced(place), most)
             size += asked.max_tokens + (len(text[end:at].encode()) if group else 0)
-            if group and (size > MAX_CANVAS or len(group) == wire.Limits().holes):
+            if group and (size > MAX_CANVAS or len(group) == wire.MAX_HOLES):
                 break
             group[place], end = (at, around, asked), at
         return group

@@ -17,7 +17,7 @@ from caesura.server.json_text import Document, Style, decoded, indent_at, style
 from caesura.server.privacy import masked
 
 MOST_SIBLINGS = 32  # that are looked at, the nearest
-MOST_HOLES = wire.Limits().holes
+MOST_HOLES = wire.MAX_HOLES
 LEVELS = 4  # containers upwards in which siblings of an object are looked for, and down to which they are compared
 DISTINCT = 8  # values that can be all there are, each seen twice on average
 MAX_VALUE = 64  # code points of such a value

@@ -570,7 +570,7 @@ while True:
     peer, frame = socket.recv_multipart()
     match wire.decode_client(frame):
         case wire.Hello():
-            socket.send_multipart([peer, wire.encode(wire.Welcome(protocol=1, limits=wire.Limits(), **about))])
+            socket.send_multipart([peer, wire.encode(wire.Welcome(protocol=wire.PROTOCOL, **about))])
         case wire.Query():
             socket.send_multipart([peer, msgspec.msgpack.encode(status)])
 """

@@ -771,7 +771,7 @@ def test_a_slow_client_gets_the_newest_of_each_kind(runtime: Path, monkeypatch: 
         return not slow
 
     monkeypatch.setattr(front, "_sent", send)
-    messages = [wire.Models(("a",)), wire.Failed("j", "expired"), wire.Pong(1), wire.Pong(2)]
+    messages = [wire.Busy("i"), wire.Failed("j", "expired"), wire.Pong(1), wire.Pong(2)]
     for message in messages:
         front.send(b"p", message)
     slow = False
@@ -831,7 +831,7 @@ async def test_another_protocol_is_answered(one: Engine, monkeypatch: pytest.Mon
     place = rendezvous.place("fake", "auto")
     monkeypatch.setattr(wire, "PROTOCOL", wire.PROTOCOL + 1)
     async with running(client(place=place)) as newer:
-        with pytest.raises(EngineUnavailable, match="speaks protocol 1"):
+        with pytest.raises(EngineUnavailable, match=f"speaks protocol {wire.PROTOCOL - 1}"):
             await newer.ready(READY_S)
 
 

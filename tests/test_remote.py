@@ -896,7 +896,7 @@ async def test_another_version_is_told(desk: Desk, monkeypatch: pytest.MonkeyPat
 async def test_another_protocol_is_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "PROTOCOL", wire.PROTOCOL + 1)
     async with running(client()) as found:
-        with pytest.raises(EngineUnavailable, match="speaks protocol 1"):
+        with pytest.raises(EngineUnavailable, match=f"speaks protocol {wire.PROTOCOL - 1}"):
             await found.ready(READY_S)
 
 

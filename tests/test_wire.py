@@ -18,7 +18,6 @@ CLIENT: list[wire.ClientMessage] = [
     wire.Infill(
         job="j",
         document="d",
-        version=7,
         kind="edit",
         priority="invoked",
         deadline_ms=150.5,
@@ -40,12 +39,12 @@ CLIENT: list[wire.ClientMessage] = [
     ),
     wire.Cancel("j"),
     wire.Ping(),
-    wire.Query("models"),
+    wire.Query(),
     wire.Stop(),
     wire.Bye(),
 ]
 ENGINE: list[wire.EngineMessage] = [
-    wire.Welcome(wire.PROTOCOL, "0.1.0", "small", "cpu", wire.Limits(), "failed", "No model."),
+    wire.Welcome(wire.PROTOCOL, "0.1.0", "small", "cpu", "failed", "No model."),
     wire.Locked("j", 3, (FILL, FILL), 3, 8),
     wire.Done(
         job="j",
@@ -72,7 +71,6 @@ ENGINE: list[wire.EngineMessage] = [
         worker_memory_mb=300.0,
         p50_ms={"total": 12.0},
     ),
-    wire.Models(("small",)),
 ]
 ALL = [*CLIENT, *ENGINE]
 
@@ -125,7 +123,6 @@ def _infill(**changes: object) -> bytes:
         {"deadline_ms": 600_001},
         {"deadline_ms": float("nan")},
         {"deadline_ms": float("inf")},
-        {"version": 1.5},
         {"kind": "other"},
         {"draft": ["x" * 16_385]},
         {"unknown": 1},

@@ -64,7 +64,7 @@ def holes(options: argparse.Namespace) -> None:
     source = Source.read(options.file)
     name = language("", options.file).id
     spans = gaps.markers(source.text, (), name, options.marker)
-    most = wire.Limits().holes
+    most = wire.MAX_HOLES
     if not spans:
         raise CommandFailed(f"{options.file} has no marker {options.marker}.")
     if len(spans) > most:
