@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import pytest
 import zmq
 import zmq.asyncio
@@ -27,7 +26,6 @@ from caesura.engine import link
 from caesura.engine.child import Child
 from caesura.engine.clock import Clock
 from caesura.engine.front import CannotListen, Front
-from caesura.engine.ledger import MAX_JOBS, MAX_PEERS, Ledger
 from caesura.engine.weights import write_manifest
 from caesura.rendezvous import Place
 from caesura.server import engine
@@ -708,56 +706,6 @@ async def test_a_job_that_has_stopped_the_engine_twice_is_refused(one: Engine) -
     with pytest.raises(EngineFailed, match="refused"):
         await answer(one, job("crash", document="another"))
     assert await answer(one, job()) == "answer"
-
-
-def test_a_text_is_refused_whatever_draft_or_seed_comes_with_it() -> None:
-    ledger = Ledger()
-    ledger.greet(b"p", "test", 0.0)
-    for seed, draft, least in ((0, None, 0.01), (1, ("a",), 0.012)):
-        changed = msgspec.structs.replace(job("poison"), seed=seed, draft=draft, least=least)
-        assert ledger.admit(b"p", changed, 0.0) is None
-        for live in ledger.jobs():
-            live.forwarded = True
-        ledger.crash(0.0)
-    refusal = ledger.admit(b"p", msgspec.structs.replace(job("poison"), seed=2, draft=("b",)), 1.0)
-    assert isinstance(refusal, wire.Failed)
-    assert ledger.admit(b"p", job("harmless"), 1.0) is None
-
-
-def test_while_jobs_wait_the_newest_of_a_document_and_kind_takes_the_place_of_the_older() -> None:
-    ledger = Ledger()
-    ledger.greet(b"p", "test", 0.0)
-    first, second, other, fill = job(), job(), job(document="other"), msgspec.structs.replace(job(), kind="fill")
-    for request in (first, other, fill, second):
-        assert ledger.admit(b"p", request, 0.0) is None
-    assert ledger.supersede(b"p", second) == [first.job]
-    assert [one.request.job for one in ledger.waiting()] == [other.job, fill.job, second.job]
-
-
-def test_a_client_has_eight_jobs_at_most_and_may_replace_them() -> None:
-    ledger = Ledger()
-    ledger.greet(b"p", "test", 0.0)
-    for number in range(8):
-        assert ledger.admit(b"p", job(document=str(number)), 0.0) is None
-    assert isinstance(ledger.admit(b"p", job(document="ninth"), 0.0), wire.Busy)
-    assert ledger.admit(b"p", job(document="0"), 0.0) is None
-
-
-def test_paired_machines_take_no_place_of_a_client_of_this_one() -> None:
-    ledger = Ledger()
-
-    def greeted(paired: bool) -> list[bytes]:
-        keys = [b"%d %d" % (paired, n) for n in range(2 * MAX_PEERS)]
-        return [key for key in keys if ledger.greet(key, "test", 0.0, paired=paired)]
-
-    def admitted(peers: list[bytes]) -> int:
-        return sum(ledger.admit(peer, job(), 0.0) is None for peer in peers for _ in range(2))
-
-    elsewhere = greeted(True)
-    assert admitted(elsewhere) == MAX_JOBS // 4
-    here = greeted(False)
-    assert (len(elsewhere), len(here)) == (MAX_PEERS // 4, MAX_PEERS)
-    assert admitted(here) == MAX_JOBS
 
 
 def test_a_slow_client_gets_the_newest_of_each_kind(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ from caesura.engine import link, supervisor
 from caesura.engine.child import Child
 from caesura.engine.front import MAX_BACKLOG, MAX_SLOW_S, Front
 from caesura.engine.gate import Gate
-from caesura.engine.ledger import Ledger
 from caesura.engine.supervisor import Settings, Supervisor
 from caesura.rendezvous import Holder, Place, started
 from caesura.server import launch
@@ -229,29 +228,6 @@ def test_a_client_that_reads_nothing_is_given_up(
     assert alone._front.flush(100.0 + seconds) == []
     Front.send(alone._front, b"peer", wire.Failed("last", "expired"))
     assert alone._front.flush(100.1 + seconds) == [b"peer"]
-
-
-def crashes(ledger: Ledger, text: str, now: float) -> bool:
-    """Whether a job with this text is let in; then it stops the engine."""
-    taken = ledger.admit(b"peer", job(text), now) is None
-    for live in ledger.jobs():
-        live.forwarded = True
-    ledger.crash(now)
-    return taken
-
-
-def test_a_text_that_stopped_the_engine_twice_is_let_in_again_after_ten_minutes() -> None:
-    ledger = Ledger()
-    ledger.greet(b"peer", "test", 0.0)
-    assert [crashes(ledger, "poison", now) for now in (0.0, 1.0, 600.9, 601.1)] == [True, True, False, True]
-
-
-def test_of_the_texts_that_stopped_the_engine_the_latest_256_are_remembered() -> None:
-    ledger = Ledger()
-    ledger.greet(b"peer", "test", 0.0)
-    for text in ("first", *map(str, range(255)), "first", *map(str, range(1000, 1256))):
-        assert crashes(ledger, text, 0.0)
-    assert crashes(ledger, "first", 1.0)  # else it would be refused: that is the third time
 
 
 def test_a_crowd_of_strangers_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
