@@ -32,10 +32,10 @@ from caesura import models, wire
 from caesura.engine import denoise, scheduler
 from caesura.engine import models as engine_models
 from caesura.engine.cache import KV
-from caesura.engine.canvas import Canvas, Layout, Vocabulary, lay
-from caesura.engine.lookup import agreeing, agreement
+from caesura.engine.canvas.canvas import Canvas, Layout, Vocabulary, lay
+from caesura.engine.methods.verify.lookup import agreeing, agreement
+from caesura.engine.methods.verify.search import LEFT_TO_RIGHT, VERIFY
 from caesura.engine.models import Run
-from caesura.engine.search import LEFT_TO_RIGHT, VERIFY
 
 import parts  # isort: skip  (beside this script)
 from canvas_places import PLACES, Trial, mismatched, trials  # isort: skip

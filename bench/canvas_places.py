@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from caesura import wire
-from caesura.engine.lookup import agreement
+from caesura.engine.methods.verify.lookup import agreement
 
 from forwards import AFTER, BEFORE  # isort: skip  (beside this script)
 from infilling.cases import Case, lines  # isort: skip

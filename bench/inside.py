@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from caesura import wire
-from caesura.engine import canvas
+from caesura.engine.canvas import canvas
 from caesura.engine.grammar import constraint
 from caesura.engine.models import Model
 from caesura.engine.scheduler import Event, Scheduler

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from caesura import models
-from caesura.engine.tokenizer import Tokenizer
+from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.server.engine import Engine
 
 from llama import CHARACTERS, THREADS, Line, Peer  # isort: skip  (beside this script)

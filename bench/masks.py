@@ -15,7 +15,7 @@ from pathlib import Path
 from caesura import wire
 from caesura.engine.grammar import constraint
 from caesura.engine.grammar.tokens import Tree
-from caesura.engine.tokenizer import Tokenizer
+from caesura.engine.tokens.tokenizer import Tokenizer
 
 from latency import HERE, Report  # isort: skip  (beside this script)
 

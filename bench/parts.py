@@ -25,8 +25,10 @@ import torch
 
 from caesura import models, wire
 from caesura.commands.asking import Gap, at_cursor
-from caesura.engine import canvas, prompts, scheduler, search
 from caesura.engine import models as engine_models
+from caesura.engine import scheduler
+from caesura.engine.canvas import canvas, prompts
+from caesura.engine.methods.verify import search
 from caesura.engine.models import Model
 from caesura.server.completion import finish
 from caesura.server.neighbours import choose

@@ -25,9 +25,9 @@ from llama import Peer
 sys.path.insert(0, str(HERE.parent))
 from caesura import models
 from caesura.engine import models as engine_models
-from caesura.engine import weights
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.weights import stored
 from caesura.kernels import cpu
 
 CONTEXT = 512
@@ -91,7 +91,7 @@ def limits(model: str) -> Report:
     matrices = [*(m for layer, _ in held._layers for m in (layer.qkv, layer.out, layer.gate_up, layer.down))]
     packed = [matrix.packed.matrices[0] for matrix in matrices] + [held._head.matrices[0]]
     memory, x = torch.zeros(BLOCK // 8, dtype=torch.int64), torch.randn(64, CACHED)
-    small = cpu.Packed(cpu.Matrix("k4", *weights.k4(torch.randn(CACHED, CACHED))))
+    small = cpu.Packed(cpu.Matrix("k4", *stored.k4(torch.randn(CACHED, CACHED))))
     torch.set_num_threads(min(cpu.THREADS, cpu.cores()))
     bandwidth = BLOCK / least(10, memory.sum)
     torch.set_num_threads(1)

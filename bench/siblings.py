@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from caesura import wire
-from caesura.engine.lookup import lookup
+from caesura.engine.methods.verify.lookup import lookup
 from caesura.engine.models import Model
 from caesura.server.json_edits import offers
 from caesura.server.offers import NoOffer

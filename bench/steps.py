@@ -33,7 +33,8 @@ from torch import Tensor
 from transformers import DiffusionGemmaForBlockDiffusion
 
 sys.path.insert(0, str(HERE.parent))
-from caesura.engine import models, renoise
+from caesura.engine import models
+from caesura.engine.methods.uniform import renoise
 from caesura.engine.models import Run
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.engine.samplers import entropy_bound

@@ -26,7 +26,7 @@ import torch
 from caesura import wire
 from caesura.engine import models
 from caesura.engine.models import Model
-from caesura.engine.tokenizer import Tokenizer
+from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.models import SMALL, locate
 
 import masks  # isort: skip  (beside this script)

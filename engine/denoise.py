@@ -14,13 +14,14 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from caesura.engine import length, renoise
+from caesura.engine import length
 from caesura.engine.cache import KV
-from caesura.engine.canvas import Canvas
+from caesura.engine.canvas.canvas import Canvas
+from caesura.engine.methods.uniform import renoise
+from caesura.engine.methods.verify.search import Search
 from caesura.engine.models import Drafter, Model, Renoiser, Run, Verifier
 from caesura.engine.noise import Schedule, Uniform
 from caesura.engine.samplers import Sampler, Scores, statistics
-from caesura.engine.search import Search
 
 BUDGET = 0.3  # nats over all slots; a uniform-noise canvas is done when nothing moves and it is this sure
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 
 from caesura.engine.cache import GROWTH, PART, SLACK, Kept
-from caesura.engine.canvas import MAX_ROWS
-from caesura.engine.graphs import BUCKETS
-from caesura.engine.weights import WeightsError
+from caesura.engine.canvas.canvas import MAX_ROWS
+from caesura.engine.methods.uniform.graphs import BUCKETS
+from caesura.engine.weights.stored import WeightsError
 
 GIB = 1 << 30
 COPIES = 6  # of a step's logits where a grammar has to see them: as they come, constrained, cooled, distributions

@@ -14,18 +14,19 @@ import msgspec
 import torch
 
 from caesura import wire
-from caesura.engine import denoise, race
+from caesura.engine import denoise
 from caesura.engine.cache import KV
-from caesura.engine.canvas import MAX_ROWS, Canvas, Layout, Vocabulary, lay
+from caesura.engine.canvas.canvas import MAX_ROWS, Canvas, Layout, Vocabulary, lay
 from caesura.engine.faults import Faults, short_of_memory
-from caesura.engine.graphs import Graphs
-from caesura.engine.lookup import Repeats, lookup, names
+from caesura.engine.methods.uniform import race
+from caesura.engine.methods.uniform.graphs import Graphs
+from caesura.engine.methods.verify.lookup import Repeats, lookup, names
+from caesura.engine.methods.verify.search import LEFT_TO_RIGHT, VERIFY, WIDTH, Node, Search, Source, passes
 from caesura.engine.models import Model, Replayable
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import Sampler, entropy_bound
 from caesura.engine.samplers import load as load_sampler
 from caesura.engine.samplers import names as samplers
-from caesura.engine.search import LEFT_TO_RIGHT, VERIFY, WIDTH, Node, Search, Source, passes
 
 Event = tuple[bytes, wire.EngineMessage]
 

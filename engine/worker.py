@@ -21,7 +21,8 @@ from typing import Protocol
 import zmq
 
 from caesura import doors, logs, wire
-from caesura.engine import ahead, link
+from caesura.engine.supervisor import link
+from caesura.engine.weights import ahead
 
 log = logging.getLogger("caesura.worker")
 
@@ -178,7 +179,8 @@ def _load(name: str, device: str) -> Loaded:
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(PRODUCTS))
     ahead.begin(name)
-    from caesura.engine import canary, faults, models, scheduler
+    from caesura.engine import faults, models, scheduler
+    from caesura.engine.weights import canary
 
     try:
         with frugal():

@@ -28,10 +28,10 @@ from torch import Tensor
 from caesura import wire
 from caesura.engine import denoise
 from caesura.engine.cache import KV
+from caesura.engine.methods.verify.search import LEFT_TO_RIGHT, VERIFY
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import MATRICES, BlockLlama, Config
 from caesura.engine.scheduler import Scheduler
-from caesura.engine.search import LEFT_TO_RIGHT, VERIFY
 
 from roofline import Work, bound_ms  # isort: skip  (bench/, on the path by gpu/env)
 from measuring import BANDWIDTH, PEAK, Book, Line, Name, clock, table  # isort: skip  (beside this script)

@@ -1,6 +1,6 @@
 """DiffusionGemma at its 26B shape with random weights, as the engine serves it: recorded steps, each launched before
-the host has heard of the one before (engine/graphs.py), beside the same steps launched anew, and beside the least time
-that their bytes and FLOP take. Of each precision, in this order:
+the host has heard of the one before (engine/methods/uniform/graphs.py), beside the same steps launched anew, and
+beside the least time that their bytes and FLOP take. Of each precision, in this order:
 
 protocol: the fixed work of vLLM's published figure, 1,024 tokens behind 1,024 in canvases of 256, each 16 denoise
     forwards and one that commits it, and no stop. Also with the commit riding along in the next one's first forward.
@@ -25,9 +25,9 @@ from torch import Tensor
 
 from caesura.engine import denoise, memory
 from caesura.engine.cache import KV
-from caesura.engine.canvas import Canvas, HoleState, Slot, Vocabulary
+from caesura.engine.canvas.canvas import Canvas, HoleState, Slot, Vocabulary
 from caesura.engine.denoise import Denoising
-from caesura.engine.graphs import Graphs
+from caesura.engine.methods.uniform.graphs import Graphs
 from caesura.engine.models.diffusion_gemma import PINS, Config, DiffusionGemma, kept
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import entropy_bound

@@ -19,8 +19,9 @@ import points
 from points import reach
 
 from caesura import doors, logs, wire
-from caesura.engine import link, supervisor, worker
-from caesura.engine.child import Patience
+from caesura.engine import worker
+from caesura.engine.supervisor import link, supervisor
+from caesura.engine.supervisor.process import Patience
 
 ANSWER = "answer"
 STEPS = len(ANSWER)

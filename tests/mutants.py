@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 
 from caesura import wire
-from caesura.engine import models, weights
+from caesura.engine import models
 from caesura.engine.models import ModelError
 from caesura.engine.scheduler import Scheduler
+from caesura.engine.weights import stored
 
 from . import gemma, tiny
 
@@ -127,7 +128,7 @@ class Folders:
         file(path, chance)
         manifest = self._copy / "manifest.json"
         if manifest.is_file() and path != manifest and chance.random() < 0.9:
-            weights.write_manifest(self._copy, {})  # by its author's own hand
+            stored.write_manifest(self._copy, {})  # by its author's own hand
         what = f"{whole.name} {path.name}"
         try:
             model = models.load(str(self._copy), "cpu")

@@ -18,9 +18,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 MODULES = {  # and the tests that have to notice
     "caesura/wire.py": ["test_wire.py"],
-    "caesura/engine/ledger.py": ["test_ledger.py"],
-    "caesura/engine/gate.py": ["test_supervisor.py", "test_remote.py"],
-    "caesura/engine/front.py": ["test_supervisor.py", "test_processes.py", "test_remote.py"],
+    "caesura/engine/supervisor/ledger.py": ["supervisor/test_ledger.py"],
+    "caesura/engine/supervisor/admission.py": ["supervisor/test_supervisor.py", "supervisor/test_remote.py"],
+    "caesura/engine/supervisor/clients.py": [
+        "supervisor/test_supervisor.py",
+        "supervisor/test_processes.py",
+        "supervisor/test_remote.py",
+    ],
     "caesura/server/privacy.py": ["test_privacy.py", "test_files.py"],
 }
 MUTMUT = [sys.executable, "-m", "mutmut"]

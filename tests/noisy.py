@@ -8,7 +8,7 @@ from torch import Tensor
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.models import Run
 from caesura.engine.noise import Absorbing, Noise, Uniform
-from caesura.engine.tokenizer import Tokenizer
+from caesura.engine.tokens.tokenizer import Tokenizer
 
 from .tiny import Plain
 

@@ -95,13 +95,13 @@ PURE = [
         "caesura.engine.scheduler",
         "caesura.engine.faults",
         "caesura.engine.denoise",
-        "caesura.engine.canvas",
-        "caesura.engine.healing",
-        "caesura.engine.search",
+        "caesura.engine.canvas.canvas",
+        "caesura.engine.canvas.healing",
+        "caesura.engine.methods.verify.search",
     ),
-    *("caesura.engine.length", "caesura.engine.noise", "caesura.engine.cache", "caesura.engine.race"),
-    *("caesura.engine.renoise", "caesura.engine.generate"),
-    *("caesura.engine.prompts", "caesura.engine.lookup"),
+    *("caesura.engine.length", "caesura.engine.noise", "caesura.engine.cache", "caesura.engine.methods.uniform.race"),
+    *("caesura.engine.methods.uniform.renoise", "caesura.engine.methods.uniform.generate"),
+    *("caesura.engine.canvas.prompts", "caesura.engine.methods.verify.lookup"),
     *(name for name in MODULES if inside(name, "caesura.engine.samplers", "caesura.engine.grammar")),
     *(
         "caesura.server.context",
@@ -179,8 +179,8 @@ def test_clients_and_engine_meet_at_sockets_of_two_kinds() -> None:
         if isinstance(node, ast.Attribute) and node.attr in {*kinds, "ROUTER_HANDOVER"}
     }
     assert asked == {
-        *{("ROUTER", "front"), ("DEALER", "connection"), ("DEALER", "gate")},  # the gate knocks at its own door
-        *{("REP", "gate"), ("PAIR", "link")},
+        *{("ROUTER", "clients"), ("DEALER", "connection"), ("DEALER", "admission")},  # which knocks at its own door
+        *{("REP", "admission"), ("PAIR", "link")},
     }
 
 
@@ -191,7 +191,14 @@ STARTS = {
     "caesura.commands.lsp": (*HEAVY, "caesura.engine", "caesura.kernels"),
     "caesura.commands.fill": (*HEAVY, "caesura.engine", "caesura.kernels"),
     "caesura.commands.engine": (*HEAVY, "zmq", "tree_sitter", "caesura.engine", "caesura.server"),
-    "caesura.engine.supervisor": (*HEAVY, "pygls", "lsprotocol", "tree_sitter", "caesura.server", "caesura.kernels"),
+    "caesura.engine.supervisor.supervisor": (
+        *HEAVY,
+        "pygls",
+        "lsprotocol",
+        "tree_sitter",
+        "caesura.server",
+        "caesura.kernels",
+    ),
     "caesura.engine.worker": ("torch", "gguf", "pygls", "lsprotocol", "tree_sitter", "caesura.server"),
     "caesura.wire": (*HEAVY, "zmq", "caesura.engine", "caesura.server", "caesura.kernels"),
     "caesura.engine.scheduler": ("pygls", "lsprotocol", "tree_sitter", "caesura.server", "zmq"),

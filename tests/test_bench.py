@@ -19,8 +19,8 @@ from torch import Tensor
 
 from caesura import models, wire
 from caesura.engine import denoise, scheduler
-from caesura.engine.healing import heal
-from caesura.engine.lookup import agreeing
+from caesura.engine.canvas.healing import heal
+from caesura.engine.methods.verify.lookup import agreeing
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.noise import Uniform
@@ -619,7 +619,9 @@ def parts(beside: None) -> ModuleType:
 
 def test_each_part_can_be_taken_out(parts: ModuleType, tiny: BlockLlama) -> None:
     from caesura.commands.asking import at_cursor
-    from caesura.engine import canvas, prompts, scheduler, search
+    from caesura.engine import scheduler
+    from caesura.engine.canvas import canvas, prompts
+    from caesura.engine.methods.verify import search
 
     text = "def total(values):\n    return sum(values)\n\n\ntotal = "
     cases = [parts.Case("g", at_cursor(f"{text}\n", len(text), "python", "line"), "sum(values)")]

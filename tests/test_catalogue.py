@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from caesura import cli, models, paths, rendezvous, speeds
-from caesura.engine import audit
-from caesura.engine.tokenizer_file import QWEN
-from caesura.engine.weights import WeightsError
+from caesura.engine.tokens.tokenizer_file import QWEN
+from caesura.engine.weights import audit
+from caesura.engine.weights.stored import WeightsError
 from caesura.server.engine import Engine, EngineUnavailable
 from caesura.server.options import Options, parse
 
-from . import test_gguf
+from .engine.weights import test_gguf
 
 Install = Callable[..., Path]
 Run = Callable[..., tuple[int, str, str]]

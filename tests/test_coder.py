@@ -12,7 +12,7 @@ import pytest
 import tokenizers
 import torch
 
-from caesura.engine import weights
+from caesura.engine.weights import stored
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "training"))
@@ -40,7 +40,7 @@ def inputs(rows: int, columns: int, chance: torch.Generator) -> torch.Tensor:
 
 
 def output_error(parts: tuple[torch.Tensor, ...], weight: torch.Tensor, x: torch.Tensor) -> float:
-    return float((x @ (weights.restored("k4", *parts) - weight).T).norm() / (x @ weight.T).norm())
+    return float((x @ (stored.restored("k4", *parts) - weight).T).norm() / (x @ weight.T).norm())
 
 
 def test_gptq_changes_what_a_matrix_computes_less_than_rounding_does() -> None:
@@ -48,16 +48,16 @@ def test_gptq_changes_what_a_matrix_computes_less_than_rounding_does() -> None:
     weight, x = torch.randn(48, 128, generator=chance), inputs(3000, 128, chance)
     seen, unseen = x[:2000], x[2000:]
     calibrated = gptq.gptq(weight, seen.T @ seen)
-    assert output_error(calibrated, weight, unseen) < 0.7 * output_error(weights.k4(weight), weight, unseen)
+    assert output_error(calibrated, weight, unseen) < 0.7 * output_error(stored.k4(weight), weight, unseen)
 
 
 def test_gptq_of_a_diagonal_hessian_rounds_each_weight_to_nearest() -> None:
     """Nothing correlates, so nothing can be made up for."""
     weight = torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
-    restored = weights.restored("k4", *gptq.gptq(weight, torch.eye(64)))
+    restored = stored.restored("k4", *gptq.gptq(weight, torch.eye(64)))
     codes, scale, least, unit = gptq.gptq(weight, torch.eye(64))
-    step = weights.fractions(scale, least, unit)[0].repeat_interleave(32, 1)
-    inside = weights.unpack_nibbles(codes).float().sub(7.5).abs() < 7  # a code at either end may be a clipped weight
+    step = stored.fractions(scale, least, unit)[0].repeat_interleave(32, 1)
+    inside = stored.unpack_nibbles(codes).float().sub(7.5).abs() < 7  # a code at either end may be a clipped weight
     assert ((restored - weight).abs() <= step / 2 + 1e-5)[inside].all()
 
 
@@ -142,8 +142,8 @@ def made(source: Path, corpus: Path, out: Path, contexts: int) -> Path:
 @pytest.mark.parametrize("contexts", [0, 12])
 def test_a_folder_holds_the_file_again(source: Path, corpus: Path, tmp_path: Path, contexts: int) -> None:
     folder = made(source, corpus, tmp_path / "coder", contexts)
-    weights.verify(folder)
-    read, file = weights.Stored(*weights.bases(folder)), coder.Source(source)
+    stored.verify(folder)
+    read, file = stored.Stored(*stored.bases(folder)), coder.Source(source)
     config = json.loads((folder / "config.json").read_text())
     assert (config["vocab_size"], config["num_layers"], config["num_kv_heads"], config["rms_norm_eps"]) == (
         271, 2, GROUPS, 1e-6,
@@ -162,7 +162,7 @@ def test_tokens_that_are_kept_have_their_own_embedding(source: Path, corpus: Pat
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     assert tokenizer.encode(" values<|file_sep|>").tokens == ["Ġvalues", "<|file_sep|>"]
     assert tokenizer.token_to_id("zzzz") is None
-    embed, file = weights.Stored(*weights.bases(folder))["embed"], coder.Source(source)
+    embed, file = stored.Stored(*stored.bases(folder))["embed"], coder.Source(source)
     old = file.tokenizer()["model"]["vocab"]
     for token, new in tokenizer.get_vocab().items():
         torch.testing.assert_close(embed[new], file.embedding()[old[token]], atol=0.02, rtol=0)

@@ -13,12 +13,12 @@ import pytest
 
 from caesura import rendezvous
 from caesura.demo import session
-from caesura.engine import child
+from caesura.engine.supervisor import process as child
 from caesura.server import launch
 from caesura.server.engine import Engine
 
+from .supervisor.test_processes import READY_S, answer, job, running, runtime, until
 from .test_lsp import Client
-from .test_processes import READY_S, answer, job, running, runtime, until
 
 __all__ = ["runtime"]  # the fixture
 

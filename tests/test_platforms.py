@@ -14,11 +14,12 @@ import psutil  # before a test says that this is another platform: it looks too
 import pytest
 
 from caesura import doors, locks, paths, rendezvous
-from caesura.engine import memory, supervisor, worker
+from caesura.engine import memory, worker
+from caesura.engine.supervisor import supervisor
 from caesura.rendezvous import Holder
 from caesura.server.engine import EngineFailed
 
-from .test_processes import alive, answer, client, in_flight, job, running, runtime, until  # noqa: F401 (a fixture)
+from .supervisor.test_processes import alive, answer, client, in_flight, job, running, runtime, until  # noqa: F401 (a fixture)
 
 NOTICED_S = 5.0  # without being told, on a busy machine
 elsewhere = pytest.mark.parametrize("platform", ["darwin", "win32"])
@@ -75,7 +76,7 @@ def test_a_model_is_loaded_without_glibc(platform: str, tiny_folder: Path, monke
     def missing(name: str | None) -> None:
         raise TypeError("argument of type 'NoneType' is not iterable")  # as Windows says
 
-    from caesura.engine import models  # before, since torch loads libraries too
+    from caesura.engine import models
 
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(ctypes, "CDLL", missing)

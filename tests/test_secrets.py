@@ -22,9 +22,9 @@ import pytest
 from caesura import logs, rendezvous
 from caesura.server.engine import Engine
 
+from .supervisor.test_processes import FAKE, running, status_when
 from .test_lsp import Client
 from .test_privacy import TOKENS
-from .test_processes import FAKE, running, status_when
 
 WORD = "CONFIDENTIAL"  # stands in every document, covered nowhere
 SERVER = f"""

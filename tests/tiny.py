@@ -18,7 +18,7 @@ from caesura.engine.models import Drafter, Model, Run
 from caesura.engine.noise import Absorbing, Noise
 from caesura.engine.samplers import statistics
 from caesura.engine.scheduler import Event, Scheduler
-from caesura.engine.tokenizer import Tokenizer
+from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.kernels.head import Rows, Seen
 
 SPECIALS = ["<|endoftext|>", "<file_sep>"]

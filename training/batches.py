@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from caesura.engine.tokenizer import Tokenizer
+from caesura.engine.tokens.tokenizer import Tokenizer
 
 import pack  # isort: skip  (beside this script)
 from examples import BUCKETS, SHARES, Example, Mix, example  # isort: skip

@@ -25,8 +25,8 @@ from calibration import SEPARATOR, Layer, Shape, contexts, embedded, files, nats
 from safetensors.torch import save_file
 from torch import Tensor
 
-from caesura.engine import weights
-from caesura.engine.tokenizer_file import QWEN
+from caesura.engine.tokens.tokenizer_file import QWEN
+from caesura.engine.weights import stored as weights
 
 MATRICES = ("qkv", "out", "gate_up", "down")
 ENDS = ("<|endoftext|>", "<|fim_pad|>", "<|im_end|>", SEPARATOR, "<|repo_name|>")

@@ -10,8 +10,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from caesura.engine.healing import heal
-from caesura.engine.tokenizer import Tokenizer
+from caesura.engine.canvas.healing import heal
+from caesura.engine.tokens.tokenizer import Tokenizer
 
 BUCKETS, SHARES = (16, 32), (3, 1)  # slots of a canvas, and how often
 JOINT = 0.1  # share of the canvases that are two holes with text between them

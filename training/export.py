@@ -9,7 +9,7 @@ paths from training checkpoints. They are separate files, so that retraining cha
     python training/export.py layers --model FOLDER --layers 0,2,4 --out FOLDER
     python training/export.py canary --out FOLDER
 
-Each writes the folder's manifest, with a canary of its own (engine/canary.py); the last one does nothing else.
+Each writes the folder's manifest, with a canary of its own (engine/weights/canary.py); the last one does nothing else.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from caesura.engine import canary, models, weights
+from caesura.engine import models
+from caesura.engine.weights import canary
+from caesura.engine.weights import stored as weights
 
 if TYPE_CHECKING:
     import gguf  # only `base` needs it, and a GPU machine lacks it

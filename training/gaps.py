@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 from torch.utils.data import Dataset
 
-from caesura.engine.healing import heal
-from caesura.engine.tokenizer import Tokenizer
+from caesura.engine.canvas.healing import heal
+from caesura.engine.tokens.tokenizer import Tokenizer
 
 from batches import Batch  # isort: skip  (beside this script)
 from examples import spans  # isort: skip
@@ -23,7 +23,7 @@ from net import Net  # isort: skip
 
 PARTS = ("suffix", "prefix", "gap", "end", "head")  # of a token, by number; the end has the first byte of the head
 WEIGHTS = {"prefix": 0.5, "gap": 1.0, "end": 0.5, "head": 0.15}  # of the mean loss of each
-GAP, HEAD = 48, 6  # tokens at most; the head as engine/search.py judges by it
+GAP, HEAD = 48, 6  # tokens at most; the head as engine/methods/verify/search.py judges by it
 PREFIX, SUFFIX = (48, 96, 192), (0, 24, 64, 128)  # tokens at most; a batch draws one of each
 BYTES = 4  # that a token is taken to have, before it is known
 

@@ -1,5 +1,5 @@
 """Four bits a weight with little harm to what a matrix computes: GPTQ (Frantar et al. 2022), in the stored form k4
-(engine/weights.py).
+(engine/weights/stored.py).
 
 Columns are rounded one by one, the most active first, and what rounding a column does to the output is made up for by
 the columns after it. Scales and minima of the groups are fixed before, by a search for the least squared error.
@@ -8,8 +8,8 @@ the columns after it. Scales and minima of the groups are fixed before, by a sea
 import torch
 from torch import Tensor
 
-from caesura.engine import weights
-from caesura.engine.weights import GROUP
+from caesura.engine.weights import stored
+from caesura.engine.weights.stored import GROUP
 
 BLOCK = 128  # columns whose error waits until it is passed on to those after them
 DAMPING = 0.05  # of the mean of the Hessian's diagonal, added to it
@@ -19,9 +19,9 @@ CLIPPED = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)  # shares of a group's range that th
 def gptq(weight: Tensor, hessian: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """[N, K] float and the sum of x xᵀ [K, K] over its inputs x -> the parts of k4."""
     hessian = damped(hessian)
-    scale, least, unit = weights.row_fractions(*searched(weight, hessian.diagonal()))
-    codes = rounded(weight, hessian, *weights.fractions(scale, least, unit))
-    return weights.pack_nibbles(codes), scale, least, unit
+    scale, least, unit = stored.row_fractions(*searched(weight, hessian.diagonal()))
+    codes = rounded(weight, hessian, *stored.fractions(scale, least, unit))
+    return stored.pack_nibbles(codes), scale, least, unit
 
 
 def damped(hessian: Tensor) -> Tensor:

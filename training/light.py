@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from caesura.engine.models._light import BLOCK, FIRST, LAYERS, copied, proportions, shapes, sized, taps
 from caesura.engine.models._llama_layer import rotate
 from caesura.engine.models.block_llama import MATRICES, Config, rotary, wavelengths
-from caesura.engine.tokenizer import Tokenizer
+from caesura.engine.tokens.tokenizer import Tokenizer
 
 from batches import Batch  # isort: skip  (beside this script)
 from net import POSITIONS, Layer, Matrix, after, before, fastest, project  # isort: skip

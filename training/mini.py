@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, softmax
 
-from caesura.engine.prompts import RULE
+from caesura.engine.canvas.prompts import RULE
 
 import mini_export  # isort: skip  (beside this script)
 import mini_tasks  # isort: skip

@@ -19,7 +19,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from caesura.engine.tokenizer import Tokenizer
+from caesura.engine.tokens.tokenizer import Tokenizer
 
 END = 65_535  # no token: vocabularies are smaller
 LIMIT = 13 << 20  # compressed bytes after which a new file begins; the last ones in the compressor fit into 1 MiB

@@ -25,9 +25,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from caesura.engine import weights
 from caesura.engine.models.block_llama import SPECIALS, Config, base_of
-from caesura.engine.tokenizer import Tokenizer
+from caesura.engine.tokens.tokenizer import Tokenizer
+from caesura.engine.weights import stored
 
 import gaps  # isort: skip  (beside this script)
 import light  # isort: skip
@@ -169,7 +169,7 @@ def restore(run: Path, net: Learner, optimizer: torch.optim.Optimizer) -> Progre
 
 def stood_on(model: Path, trains: str) -> Mapping[str, Tensor]:
     """The weights that a run begins from or leaves as they are. An update of the context path is over the bare base."""
-    return weights.Stored(*weights.bases(model)) if trains == "context" else base_of(model)
+    return stored.Stored(*stored.bases(model)) if trains == "context" else base_of(model)
 
 
 def begin(model: Path, net: Learner, start: Path | None = None) -> None:
@@ -179,7 +179,7 @@ def begin(model: Path, net: Learner, start: Path | None = None) -> None:
     path = start or own
     if start is None and not own.is_file():
         return
-    update = weights.Stored(path)
+    update = stored.Stored(path)
     for name in update.keys() & (net.trained.keys() if net.trains != "all" else {"special"}):
         net.trained[name].data.copy_(update[name])
 

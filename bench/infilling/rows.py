@@ -16,10 +16,10 @@ from typing import Any
 
 from caesura import models
 from caesura.commands.asking import gap
-from caesura.engine.gguf_file import GGUF
-from caesura.engine.healing import heal
-from caesura.engine.lookup import lookup as occurrences
-from caesura.engine.tokenizer import Tokenizer
+from caesura.engine.canvas.healing import heal
+from caesura.engine.methods.verify.lookup import lookup as occurrences
+from caesura.engine.tokens.tokenizer import Tokenizer
+from caesura.engine.weights.gguf_file import GGUF
 
 from infilling.cases import Case  # isort: skip  (beside this)
 from latency import CAESURA, HERE  # isort: skip

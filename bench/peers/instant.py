@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable
 
 from caesura import models, wire
-from caesura.engine import supervisor, worker
+from caesura.engine import worker
+from caesura.engine.supervisor import supervisor
 
 TEXT = "value"
 

@@ -96,7 +96,7 @@ def add(options: argparse.Namespace) -> None:
     if target.exists() or target.is_symlink():
         raise CommandFailed(f"There is a model {name!r} already, {target}; choose another name with --name.")
     with _sentences():
-        from caesura.engine import audit
+        from caesura.engine.weights import audit
 
         audit.check(path)
     if path.is_dir():
@@ -136,7 +136,7 @@ def show(options: argparse.Namespace) -> None:
         about |= json.loads((folder / models.MANIFEST).read_bytes())
     if folder.is_file() or models.published(folder):
         with _sentences():
-            from caesura.engine import audit
+            from caesura.engine.weights import audit
 
             about |= audit.summary(folder)
     if options.json:
@@ -184,7 +184,7 @@ def verify(options: argparse.Namespace) -> None:
 def _computed(folder: Path, record: bool) -> int | None:
     """Check the tensors against the family's loader, then the answers: the rows that are as recorded."""
     with _sentences():
-        from caesura.engine import audit
+        from caesura.engine.weights import audit
 
         audit.check(folder)
         if record:
@@ -196,8 +196,8 @@ def convert(options: argparse.Namespace) -> None:
     source = models.locate(options.path)
     target = Path(options.out) if options.out else source.with_name(f"{source.name}-{options.to}")
     with _sentences():
-        from caesura.engine import audit
-        from caesura.engine.convert import convert
+        from caesura.engine.weights import audit
+        from caesura.engine.weights.convert import convert
 
         convert(source, target.absolute(), options.to, _progress if sys.stderr.isatty() else lambda *_: None)
         about = audit.summary(target)
@@ -221,8 +221,8 @@ def _hashed(folder: Path) -> bool:
 def _sentences() -> Iterator[None]:
     """What the engine finds wrong with a model, as the sentence of this command."""
     from caesura.engine.models import ModelError
-    from caesura.engine.tokenizer import TokenizerError
-    from caesura.engine.weights import WeightsError
+    from caesura.engine.tokens.tokenizer import TokenizerError
+    from caesura.engine.weights.stored import WeightsError
 
     try:
         yield

@@ -18,7 +18,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    from caesura.engine import front, supervisor
+    from caesura.engine.supervisor import clients, supervisor
 
     logs.begin(logging.INFO, "%(asctime)s %(levelname)s %(message)s")
     try:
@@ -26,7 +26,7 @@ def _serve(options: argparse.Namespace) -> None:
         supervisor.serve(options.model, options.device, settings=settings)
     except supervisor.AlreadyRunning as error:
         raise CommandFailed(f"{error}{' Run `caesura stop` and try again.' if options.listen else ''}") from error
-    except front.CannotListen as error:
+    except clients.CannotListen as error:
         raise CommandFailed(str(error)) from error
 
 

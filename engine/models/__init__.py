@@ -14,8 +14,8 @@ from torch import Tensor
 
 from caesura.engine.cache import KV, Cache
 from caesura.engine.noise import Noise
-from caesura.engine.tokenizer import Tokenizer, TokenizerError
-from caesura.engine.weights import WeightsError
+from caesura.engine.tokens.tokenizer import Tokenizer, TokenizerError
+from caesura.engine.weights.stored import WeightsError
 from caesura.kernels.cpu import NoVariant
 from caesura.kernels.head import Rows, Seen
 from caesura.models import NoModel, locate

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from caesura.engine.checkpoint import Checkpoint
 from caesura.engine.noise import Schedule
-from caesura.engine.weights import WeightsError
+from caesura.engine.weights.checkpoint import Checkpoint
+from caesura.engine.weights.stored import WeightsError
 from caesura.kernels.linear import Linear
 
 SLIDING, FULL = "sliding_attention", "full_attention"

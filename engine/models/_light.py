@@ -23,8 +23,8 @@ from caesura.engine.cache import Kept
 from caesura.engine.models import Drafter, Run
 from caesura.engine.models._llama_layer import Norm, normalized, rotate
 from caesura.engine.models.block_llama import BlockLlama, Config, Layers, Part, expect, packed, rotary
-from caesura.engine.tokenizer import Tokenizer
-from caesura.engine.weights import WeightsError
+from caesura.engine.tokens.tokenizer import Tokenizer
+from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import int8
 from caesura.kernels.cpu.layers import Span
 

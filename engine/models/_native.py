@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from torch.nn.functional import pad
 
-from caesura.engine import weights
 from caesura.engine.models._llama_layer import Matrix, Shape, Weights
+from caesura.engine.weights import stored
 from caesura.kernels import cpu
 from caesura.kernels.cpu import layers as native
 
@@ -48,5 +48,5 @@ def linear(matrix: Matrix, canvas: bool) -> native.Linear:
     if not (canvas and down):
         return native.Linear(weight, bias=matrix.bias)
     up = matrix.up.T
-    coded = cpu.Matrix("q8", *weights.q8(pad(up, (0, -up.shape[1] % weights.GROUP))))
+    coded = cpu.Matrix("q8", *stored.q8(pad(up, (0, -up.shape[1] % stored.GROUP))))
     return native.Linear(weight, down[0], coded, matrix.bias)

@@ -21,13 +21,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from caesura.engine import ahead, samplers, weights
+from caesura.engine import samplers
 from caesura.engine.cache import KV, Cache, Kept
+from caesura.engine.methods.verify.search import VERIFY
 from caesura.engine.models import Drafter, Run, _llama_layer, _native
 from caesura.engine.models._llama_layer import Matrix, Norm, Shape, Weights
 from caesura.engine.noise import Absorbing, Noise
-from caesura.engine.search import VERIFY
-from caesura.engine.tokenizer import Tokenizer
+from caesura.engine.tokens.tokenizer import Tokenizer
+from caesura.engine.weights import ahead
+from caesura.engine.weights import stored as weights
 from caesura.kernels import cpu, int8
 from caesura.kernels.cpu import layers as native
 

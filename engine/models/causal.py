@@ -14,12 +14,12 @@ from torch import Tensor
 
 from caesura.engine import memory
 from caesura.engine.cache import Kept
-from caesura.engine.canvas import MAX_ROWS
-from caesura.engine.checkpoint import AGAIN, FLOATS, Entry, headers, stored
+from caesura.engine.canvas.canvas import MAX_ROWS
+from caesura.engine.canvas.prompts import FIM, SEPARATORS, fim_tokens
 from caesura.engine.models.block_llama import MATRICES, BlockLlama, Config, attended, wavelengths
-from caesura.engine.prompts import FIM, SEPARATORS, fim_tokens
-from caesura.engine.tokenizer import Tokenizer
-from caesura.engine.weights import WeightsError
+from caesura.engine.tokens.tokenizer import Tokenizer
+from caesura.engine.weights.checkpoint import AGAIN, FLOATS, Entry, headers, stored
+from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import cpu, int8
 from caesura.models import title
 
@@ -146,7 +146,7 @@ def load(folder: Path, config: dict[str, Any], device: str, context: int | None)
 
 def load_gguf(path: Path, device: str, context: int | None) -> BlockLlama:
     """Read a GGUF file, and the other parts of a split one. Raises WeightsError or TokenizerError."""
-    from caesura.engine.gguf_file import GGUF
+    from caesura.engine.weights.gguf_file import GGUF
 
     file = GGUF(path, device)
     tokenizer = file.tokenizer()

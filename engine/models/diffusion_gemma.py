@@ -18,7 +18,7 @@ from torch.nn.functional import embedding, gelu
 
 from caesura.engine import memory
 from caesura.engine.cache import KV, Cache, Kept
-from caesura.engine.checkpoint import Checkpoint
+from caesura.engine.canvas.prompts import TURNS
 from caesura.engine.models import Drafter, Fixed, Run
 from caesura.engine.models._diffusion_gemma_files import (
     QUANTISED,
@@ -31,9 +31,9 @@ from caesura.engine.models._diffusion_gemma_files import (
     read,
 )
 from caesura.engine.noise import Noise, Uniform
-from caesura.engine.prompts import TURNS
-from caesura.engine.tokenizer import Tokenizer
-from caesura.engine.weights import WeightsError
+from caesura.engine.tokens.tokenizer import Tokenizer
+from caesura.engine.weights.checkpoint import Checkpoint
+from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import head
 from caesura.kernels.attention import attention
 from caesura.kernels.experts import experts

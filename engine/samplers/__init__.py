@@ -1,7 +1,7 @@
 """One file per sampler: scores of the slots in, accepted positions out. A file here is registered by being here.
 
-Contract (tests/test_samplers.py runs every file): a sampler accepts at least one open slot of each canvas that has
-one, never a slot that is not open, and is deterministic.
+Contract (tests/engine/test_samplers.py runs every file): a sampler accepts at least one open slot of each canvas that
+has one, never a slot that is not open, and is deterministic.
 """
 
 import importlib

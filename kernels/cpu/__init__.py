@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 GROUP = 32
-FORMS = {"q8": 0, "q4": 1, "k4": 2}  # of engine/weights.py, as cpu.h numbers them
+FORMS = {"q8": 0, "q4": 1, "k4": 2}  # of engine/weights/stored.py, as cpu.h numbers them
 ALIGNED = 64  # bytes
 THREADS = 4  # that share the work of a call, at most: more gain little where memory is the bound
 P, N, C = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int

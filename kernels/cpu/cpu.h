@@ -17,7 +17,7 @@
 #define INLINE static inline __attribute__((always_inline))
 
 enum { GROUP = 32, OUTPUTS = 16 }; /* columns that share a scale; matrix rows in a tile */
-enum { Q8, Q4, K4 };               /* the stored forms of engine/weights.py */
+enum { Q8, Q4, K4 };               /* the stored forms of engine/weights/stored.py */
 
 /* A matrix W [rows, columns] in tiles of 16 rows, zeros where either is not a whole number. A tile has, for each group
    of 32 columns, the codes; then all scales, then all minima, 16 a group; then the row units.

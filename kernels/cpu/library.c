@@ -47,7 +47,7 @@ static void pack_group(int64_t form, const uint8_t *stored, uint8_t *codes, int6
     }
 }
 
-/* The parts of a stored matrix (engine/weights.py: `columns` is a multiple of 32) into `tiles`, which is all zeros. */
+/* The parts of a stored matrix (engine/weights/stored.py: `columns` is a multiple of 32) into `tiles`, which is all zeros. */
 EXPORT void caesura_pack(int64_t form, int64_t rows, int64_t columns, const uint8_t *codes, const uint8_t *scale,
                          const uint8_t *least, const float *unit, uint8_t *tiles) {
     const Layout at = layout_of(form, columns);

@@ -1,0 +1,179 @@
+"""How a job is shown to a model: formats by name, and how they share its context among suffix, neighbours and prefix.
+
+In each the suffix comes first, so that typing only appends to the KV cache; the neighbours lie between and keep their
+rows while the prefix grows. A neighbour is a comment line that says where it comes from, its text and a blank line. Its
+`name` is that line, as the client wrote it: only the client knows the language's comments.
+
+`suffix_first` is what `small` was trained on. Code models read it as two files of one repository, and do as
+well with it as with `fim`, their own tokens for gaps in an order that typing only appends to (docs/log.md). No format
+for infilling is published for DiffusionGemma: the wording of the others is a guess, and which of them serves it best
+has not been measured on its weights.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from caesura.engine.models import Model
+from caesura.engine.tokens.tokenizer import Tokenizer
+from caesura.wire import Impossible, Neighbour
+
+SUFFIX = 3  # the suffix gets one part in three of the model's context, at most,
+NEIGHBOURS = 4  # and the neighbours one part in four of what it leaves
+WORDY = 8  # code points a token is taken to have at most, before it is known: what is longer is not tokenised
+TURNS = ("<bos>", "<|turn>", "<turn|>", "<|channel>", "<channel|>")
+RULE = "\n\n----------\n\n"
+SEPARATORS = ("<|file_sep|>", "<file_sep>")  # between two files of one repository, as code models were trained
+# Before the prefix, before the suffix, before the middle: Qwen; StarCoder and its kin.
+FIM = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+)
+FOLLOWS, BESIDE = "The text behind the cursor:\n", "Related text of other files:\n\n"
+TASK = (
+    "Write the text that stands before the cursor, and go on to where the text behind the cursor begins."
+    " Answer with text of the file alone."
+)
+FENCE, LABEL = "```", re.compile(r"[\w+#.-]{1,32}")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The context in tokens: the `opening`, then what stands `before` the hole, which ends with the prefix. `head` is
+    the suffix, whose start may be on the canvas too."""
+
+    opening: list[int]
+    before: list[int]
+    head: list[int]
+
+
+Format = Callable[[Model, str, str, Sequence[Neighbour], str], Prompt]  # prefix, suffix, neighbours, language
+
+
+def prompt(
+    model: Model,
+    prefix: str,
+    suffix: str,
+    neighbours: Sequence[Neighbour] = (),
+    name: str | None = None,
+    language: str = "",
+) -> Prompt:
+    """What fits the model's context, in the format of that name or the model's own. Raises Impossible with one
+    sentence for a format that does not exist, or that the model cannot be shown."""
+    name = name or model.prompt
+    found = FORMATS.get(name)
+    if found is None:
+        raise Impossible(f"There is no prompt format named {name!r}; there are {', '.join(FORMATS)}.")
+    return found(model, prefix, suffix, neighbours, language)
+
+
+def suffix_first(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
+    """`[suffix] separator [neighbours][prefix]`, as training/examples.py has it."""
+    if not model.separator:
+        raise Impossible(
+            f"The model {model.name} has no separator for the prompt format suffix_first; try fim or plain."
+        )
+    after, beside, before = share(model, prefix, suffix, neighbours, len(model.start) + len(model.separator))
+    return Prompt([*model.start, *after, *model.separator], beside + before, after)
+
+
+def fim(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
+    """`[prefix token][suffix token] suffix [middle token] [neighbours][prefix]`: the model's tokens for both sides of a
+    gap, with an empty prefix, so that what is typed is only appended."""
+    known = fim_tokens(model.tokenizer)
+    if not known:
+        raise Impossible(f"The model {model.name} has no tokens for fill-in-the-middle; try plain.")
+    first, second, middle = known
+    after, beside, before = share(model, prefix, suffix, neighbours, len(model.start) + len(known))
+    return Prompt([*model.start, first, second, *after, middle], beside + before, after)
+
+
+def fim_tokens(tokenizer: Tokenizer) -> list[int]:
+    """Ids of a row of FIM, the first of which the tokenizer has all three; empty where it has none."""
+    rows = ([tokenizer.find(token) for token in row] for row in FIM)
+    return next(([i for i in row if i is not None] for row in rows if None not in row), [])
+
+
+def plain(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
+    """`[bos][suffix] a ruled line [neighbours][prefix]`: text without turns, as before any chat training."""
+    gemma = model.tokenizer.find("<bos>")
+    first, rule = [*model.start] if gemma is None else [gemma], model.tokenizer.encode(RULE)
+    after, beside, before = share(model, prefix, suffix, neighbours, len(first) + len(rule))
+    return Prompt([*first, *after, *rule, *beside], before, after)
+
+
+def chat(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
+    """A user's turn with suffix, neighbours and task, and the prefix as the beginning of the model's answer."""
+    return turns(model, prefix, suffix, neighbours, "", "")
+
+
+def chat_fence(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
+    """`chat` with suffix and answer in fenced code, as models answer who were trained in chats. That the language is
+    named as editors name it, and that text may hold fences of its own, is left to the model."""
+    label = language if LABEL.fullmatch(language) else ""
+    return turns(model, prefix, suffix, neighbours, f"{FENCE}{label}\n", f"\n{FENCE}")
+
+
+def turns(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], opened: str, closed: str) -> Prompt:
+    """Gemma 4's turns without a system's. The thought stays empty, in the prompt: on the canvas it is said to be worse
+    (vLLM's notes on pinned canvases)."""
+    encode, ids = model.tokenizer.encode, [model.tokenizer.find(token) for token in TURNS]
+    known = [i for i in ids if i is not None]
+    if len(known) < len(ids):
+        raise Impossible(f"The model {model.name} has no token {TURNS[ids.index(None)]}; try the prompt format plain.")
+    start, turn, end, channel, answer = known
+    first = [start, turn, *encode(f"user\n{FOLLOWS}{opened}")]
+    middle, related = encode(f"{closed}\n\n"), encode(BESIDE)
+    task = [*encode(TASK), end, *encode("\n"), turn, *encode("model\n")]
+    last = [*task, channel, *encode("thought\n"), answer, *encode(opened)]
+    own = len(first) + len(middle) + len(related) + len(last)
+    after, beside, before = share(model, prefix, suffix, neighbours, own)
+    return Prompt([*first, *after, *middle, *(related + beside if beside else []), *last], before, after)
+
+
+FORMATS: dict[str, Format] = {f.__name__: f for f in (suffix_first, fim, plain, chat, chat_fence)}
+
+
+def share(
+    model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], own: int
+) -> tuple[list[int], list[int], list[int]]:
+    """Suffix, neighbours and prefix in tokens, as far as they fit beside a format's `own`. The prefix keeps what suffix
+    and neighbours leave, and loses its start."""
+    encode, limit = model.tokenizer.encode, model.max_context
+    after = encode(suffix[: limit * WORDY])[: limit // SUFFIX]
+    room = limit - len(after) - own
+    beside = chosen(model.tokenizer, neighbours, room // NEIGHBOURS)
+    near = prefix[strides(len(prefix), limit * WORDY) :]  # the rest is too far away to be tokenised at every key
+    return after, beside, slide(encode(near), room - len(beside))
+
+
+def chosen(tokenizer: Tokenizer, neighbours: Sequence[Neighbour], room: int) -> list[int]:
+    """The neighbours that fit, whole, in order of rank; the first is cut at a line start if it is too long alone."""
+    rows: list[int] = []
+    for rank, neighbour in enumerate(neighbours):
+        text = f"{neighbour.name}\n{neighbour.text}".strip("\n")
+        ids = tokenizer.encode(text[: room * WORDY].rstrip() + "\n\n") if neighbour.text.strip() else []
+        whole = len(text) <= room * WORDY and len(ids) <= room - len(rows)
+        if rank and not whole:
+            continue
+        rows += ids if whole else first_lines(tokenizer, ids, room)
+    return rows
+
+
+def first_lines(tokenizer: Tokenizer, ids: Sequence[int], room: int) -> list[int]:
+    """The whole lines at the start of a text that fit in `room` tokens, and a blank line."""
+    lines, line_break, _ = tokenizer.decode(ids[: max(0, room - 2)]).rpartition("\n")  # the blank line takes two
+    cut = tokenizer.encode(lines.rstrip() + "\n\n") if line_break and lines.strip() else []
+    return cut if len(cut) <= room else []
+
+
+def slide(ids: list[int], room: int) -> list[int]:
+    """The last tokens that fit, cut in strides: the start of the window stays put while a few hundred keys are typed,
+    so the KV cache does too."""
+    return ids[strides(len(ids), room) :]
+
+
+def strides(size: int, room: int) -> int:
+    """How much to leave out at the start, a whole number of strides, so that at most `room` is left."""
+    stride = max(1, room // 4)
+    return max(0, -(-(size - room) // stride) * stride)

@@ -1,0 +1,1 @@
+"""How a canvas is filled: a module for each way."""

@@ -1,0 +1,70 @@
+"""Free generation, canvas after canvas, exactly as the reference does it: no pins, no locks, no forbidden tokens.
+
+The product fills gaps; this is what parity with Transformers' `generate` is tested on. Random numbers are drawn in its
+order, so that on a CPU a seed gives its tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from caesura.engine.methods.uniform import renoise
+from caesura.engine.models import Renoiser, Run
+from caesura.engine.noise import Schedule, Uniform
+from caesura.engine.samplers import entropy_bound
+
+PAD = 0  # what stands behind the end of a text, as in training
+
+
+@dataclass(frozen=True)
+class Generated:
+    """New tokens, a whole number of canvases, padded behind the first end token; denoise steps of each canvas."""
+
+    ids: list[int]
+    steps: list[int]
+
+
+def generate(
+    model: Renoiser, prompt: Sequence[int], *, max_new: int, seed: int, schedule: Schedule | None = None
+) -> Generated:
+    """At least `max_new` tokens behind `prompt` unless the text ends before, canvas by canvas."""
+    noise = model.noise
+    assert isinstance(noise, Uniform), "free generation is for models of uniform noise"
+    schedule = schedule or noise.schedule
+    sampler = partial(entropy_bound.select, bound=schedule.entropy_bound)
+    generator = torch.Generator(model.device).manual_seed(seed)
+    kv = model.cache().lease(list(prompt))
+    stops = model.ends - {PAD} or model.ends  # some texts end with padding alone
+    fresh, found, steps = list(prompt), list[int](), list[int]()
+    while len(found) < max_new:
+        state, step = renoise.start(model, [None] * noise.canvas, generator), 0
+        while step < schedule.steps:
+            at = kv.length + len(fresh)
+            run = Run(
+                kv, state.ids.tolist(), range(at, at + noise.canvas), fresh=fresh, conditioning=state.conditioning
+            )
+            logits, fresh = model.denoise([run]), []
+            temperature = schedule.temperature(step, schedule.steps)
+            outlook = renoise.of_logits(model, logits, temperature)
+            # The reference draws a token for every slot, also for those that it then renoises.
+            drawn = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)[:, 0]
+            noisy, every = noise.draw(noise.canvas, generator), torch.ones_like(drawn, dtype=torch.bool)
+
+            def pick(_: Tensor, drawn: Tensor = drawn) -> Tensor:
+                return drawn
+
+            state, scores, _ = renoise.advance(model, state, outlook, sampler, step, schedule.steps, every, pick, noisy)
+            step += 1
+            if renoise.settled(schedule, state, scores):
+                break
+        fresh = state.best.tolist()
+        found += fresh
+        steps.append(step)
+        end = next((i for i, token in enumerate(found) if token in stops), None)
+        if end is not None:
+            found[end + 1 :] = [PAD] * (len(found) - end - 1)
+            break
+    return Generated(found, steps)

@@ -1,0 +1,1 @@
+"""The tokenizer and its file."""

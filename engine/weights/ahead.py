@@ -1,0 +1,34 @@
+"""Work on a model's files that begins before torch is imported and goes on during that. Imports no torch itself."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from caesura import models
+from caesura.engine.tokens.tokenizer import Tokenizer
+
+Result = TypeVar("Result")
+
+_begun = dict[tuple[Callable[[Path], Any], Path], Future[Any]]()
+
+
+def begin(model: str) -> None:
+    """Read the tokenizer of a model that has a manifest, and hash its files. Where something is wrong with them, `done`
+    says so."""
+    with suppress(models.NoModel, models.NoManifest):
+        folder = models.locate(model)
+        todo: list[tuple[Callable[[Path], Any], Path]] = [(Tokenizer, folder / "tokenizer.json")]
+        todo += [(models.sha256, folder / name) for name in models.manifest(folder).files]
+        pool = ThreadPoolExecutor(1, "ahead")
+        for work, path in todo:
+            if path.is_file():
+                _begun[work, path] = pool.submit(work, path)
+        pool.shutdown(wait=False)
+
+
+def done(work: Callable[[Path], Result], path: Path) -> Result:
+    """What `work` makes of a file, once of what was begun. Raises what `work` does."""
+    begun = _begun.pop((work, path), None)
+    return begun.result() if begun else work(path)

@@ -1,0 +1,176 @@
+"""What a published checkpoint holds and whether it is whole: its sizes, its tensors against the family's own loader,
+and its canary, a tiny input with the answers that were recorded for it. Hashes are `caesura/models.py`.
+"""
+
+import json
+import math
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypedDict
+
+import torch
+
+from caesura.engine import models
+from caesura.engine.models import Model, Run, causal, diffusion_gemma
+from caesura.engine.tokens.tokenizer import Tokenizer
+from caesura.engine.weights.checkpoint import CACHE_SCALE, SCALE, headers
+from caesura.engine.weights.stored import Stored, WeightsError
+from caesura.models import MANIFEST, NoManifest, manifest, parts, sha256
+
+FAMILIES = {  # those that load from published checkpoints, by model_type
+    "diffusion_gemma": diffusion_gemma,
+    **dict.fromkeys(causal.ACTIVATIONS, causal),
+}
+OURS = "block_llama"  # the model_type of our own form, which has a manifest and its canary in it
+CANARY = "canary.json"
+ROWS = 32  # of the canary's prompt and of its canvas
+TOLERANCE = 0.5  # of a logit; bfloat16 and another order of sums move one by about half of it
+STRAY = 1 / 8  # of the rows may differ: an expert that changes by a rounding changes its row
+
+
+class Summary(TypedDict):
+    """Of the tensors that are loaded; a matrix of 4-bit codes counts as what it stands for."""
+
+    model_type: str
+    format: str
+    layers: int
+    parameters: int
+    bytes: int
+    skipped: list[str]
+
+
+def family(folder: Path) -> ModuleType:
+    """The module of `models/` that loads this checkpoint. Raises WeightsError."""
+    model_type = str(read_config(folder).get("model_type"))
+    if model_type not in FAMILIES:
+        raise WeightsError(f"{folder} holds a model of type {model_type!r}; supported is {', '.join(FAMILIES)}.")
+    return FAMILIES[model_type]
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    try:
+        config: dict[str, Any] = dict(json.loads((folder / "config.json").read_text()).items())
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise WeightsError(f"{folder} has no readable config.json; it is not a model folder.") from error
+    return config
+
+
+def summary(folder: Path) -> Summary:
+    """From the headers and config.json, or of a GGUF file; no weights are read. Raises WeightsError."""
+    if folder.is_file():
+        return _of_gguf(folder)
+    canonical = family(folder).canonical
+    entries = headers(folder)
+    kept = [e for e in entries if not CACHE_SCALE.search(e.name) and canonical(e.name) is not None]
+    layers = {match.group(1) for e in kept if (match := re.search(r"\blayers\.(\d+)\.", e.name))}
+    config = read_config(folder)
+    return Summary(
+        model_type=str(config["model_type"]),
+        format=_format(config, {entry.dtype for entry in kept}),
+        layers=len(layers),
+        parameters=sum(math.prod(e.shape) * (2 if e.dtype == "U8" else 1) for e in kept if not SCALE.search(e.name)),
+        bytes=sum(e.nbytes for e in kept),
+        skipped=sorted({e.name for e in entries} - {e.name for e in kept}),
+    )
+
+
+def _of_gguf(path: Path) -> Summary:
+    from caesura.engine.weights.gguf_file import GGUF
+
+    file = GGUF(path, "meta")
+    return Summary(
+        model_type=file.config["model_type"],
+        format=file.format,
+        layers=file.config["num_hidden_layers"],
+        parameters=sum(tensor.numel() for tensor in file.tensors.values()),
+        bytes=sum(part.stat().st_size for part in parts(path)),
+        skipped=[],
+    )
+
+
+def _format(config: dict[str, Any], dtypes: set[str]) -> str:
+    """What config.json calls it; else the types of the tensors."""
+    said = config.get("quantization_config")
+    said = said if isinstance(said, dict) else {}
+    words = [str(said[key]) for key in ("quant_method", "quant_algo", "format") if said.get(key)]
+    return " ".join(words) or ", ".join(sorted(dtypes))
+
+
+def check(path: Path) -> None:
+    """Whether a model can be loaded, from its headers; no weights are read. Of a published checkpoint the names, types
+    and shapes of all tensors, of a folder of our own form that its files are there. Raises WeightsError, ModelError or
+    TokenizerError."""
+    if path.is_file() or read_config(path).get("model_type") != OURS:
+        models.load(str(path), "meta")
+        return
+    lacking = [name for name in _manifest(path) if not (path / name).is_file()]
+    if lacking:
+        raise WeightsError(f"{path / lacking[0]} is missing; install the model again.")
+    Tokenizer(path / "tokenizer.json")
+    for file in path.glob("*.safetensors"):
+        Stored(file)
+
+
+def _manifest(folder: Path) -> dict[str, str]:
+    try:
+        return manifest(folder).files
+    except NoManifest as error:
+        raise WeightsError(str(error)) from error
+
+
+def record(folder: Path, device: str = "auto") -> None:
+    """Write the canary's answers of this model; a manifest beside it will vouch for them. Raises WeightsError."""
+    if family(folder) is causal:
+        raise WeightsError(f"The model {folder.name} has no canvas; only those have a canary.")
+    model = models.load(str(folder), device)
+    ids = [7919 * i % model.width for i in range(1, 2 * ROWS + 1)]
+    inputs = {"prompt": ids[:ROWS], "canvas": ids[ROWS:]}
+    path, listed = folder / CANARY, folder / MANIFEST
+    path.write_text(json.dumps({**inputs, **_answers(model, **inputs)}) + "\n")
+    if listed.is_file():
+        about = json.loads(listed.read_text())
+        about["files"][CANARY] = sha256(path)
+        listed.write_text(json.dumps(about, indent=1) + "\n")
+
+
+def canary(folder: Path, device: str = "auto") -> int:
+    """How many rows of the canary are answered as recorded. Raises WeightsError, also where they are too few."""
+    model = models.load(str(folder), device)
+    path, again = folder / CANARY, f"`caesura models verify {folder} --record` records it again"
+    try:
+        recorded = json.loads(path.read_text())
+        inputs = {name: [int(i) for i in recorded[name]] for name in ("prompt", "canvas")}
+        if not all(ids and all(0 <= i < model.width for i in ids) for ids in inputs.values()):
+            raise ValueError("an id outside the vocabulary")
+        columns = ([float(value) for value in recorded[name]] for name in ("argmax", "top", "margin"))
+        expected = list(zip(*columns, strict=True))
+        if len(expected) != 2 * len(inputs["canvas"]):
+            raise ValueError("a row is missing")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise WeightsError(f"{path} is damaged; {again}.") from error
+    found = _answers(model, **inputs)
+    same = 0
+    for (argmax, top, margin), its_argmax, its_top in zip(expected, found["argmax"], found["top"], strict=True):
+        same += abs(top - its_top) <= TOLERANCE and (argmax == its_argmax or margin <= TOLERANCE)
+    if len(expected) - same > STRAY * len(expected):
+        raise WeightsError(
+            f"{folder} answers {len(expected) - same} of {len(expected)} rows otherwise than {CANARY} says; download "
+            f"the model again, or if its weights were changed on purpose, {again}."
+        )
+    return same
+
+
+def _answers(model: Model, prompt: list[int], canvas: list[int]) -> dict[str, list[Any]]:
+    """The best token of each row, its logit and its lead: of a first step, then of one conditioned on the first."""
+    kv = model.cache().lease(prompt)
+    model.prefill(prompt, kv)
+    positions = range(kv.length, kv.length + len(canvas))
+    first = model.denoise([Run(kv, canvas, positions)])
+    second = model.denoise([Run(kv, canvas, positions, conditioning=model.condition(first))])
+    best = torch.cat((first, second)).float().cpu().topk(2)
+    return {
+        "argmax": best.indices[:, 0].tolist(),
+        "top": [round(value, 3) for value in best.values[:, 0].tolist()],
+        "margin": [round(value, 3) for value in (best.values[:, 0] - best.values[:, 1]).tolist()],
+    }

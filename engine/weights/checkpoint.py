@@ -1,0 +1,274 @@
+"""A published checkpoint: safetensors, in one file or in shards with an index, read tensor by tensor.
+
+Files are memory-mapped: what is used as it is stored is not copied, and a file is closed when all of it is consumed.
+How a matrix X is stored is told by the names beside it: dense (`X.weight`; experts also bare `X`), FP8 (e4m3
+`X.weight`, `X.weight_scale`), NVFP4 of compressed-tensors (`X.weight_packed`, `X.weight_scale` and the divisor
+`X.weight_global_scale`) or of ModelOpt (uint8 `X.weight`, `X.weight_scale` and the multiplier `X.weight_scale_2`).
+`stored.py` has the formats of our own models.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from caesura.engine.weights.stored import WeightsError, one_line
+from caesura.kernels import fp8, linear, nvfp4
+from caesura.kernels.linear import Dense, Linear
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+MAX_INDEX = (
+    64 << 20
+)  # bytes; with a name for each of 11,520 quantised expert matrices and their scales it has about 6 MB
+FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}\.safetensors")
+FLOATS = ("BF16", "F16", "F32")
+SCALE = re.compile(r"\.(weight|input)_(global_)?scale(_2)?$")  # of a quantised matrix
+CACHE_SCALE = re.compile(r"\.(([qkv]|prob)_scale|[kv]_proj\.output_scale)$")  # of a quantised KV cache: ours is not
+INPUT_SCALES = ("input_scale", "input_global_scale")  # of quantised activations: ours are not
+AGAIN = "download the model again"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A stored tensor, as the header of its file has it."""
+
+    name: str
+    path: Path
+    shape: tuple[int, ...]
+    dtype: str  # in safetensors' words, such as F8_E4M3
+
+    @property
+    def nbytes(self) -> int:
+        bits = re.search(r"\d+", self.dtype)
+        return math.prod(self.shape) * (int(bits[0]) if bits else 8) // 8
+
+
+class Checkpoint:
+    """The tensors of a folder by the family's names; each can be taken once.
+
+    `canonical` gives the family's name of a stored name, or None for what is left out on purpose. Tensors come to
+    `device`; on "meta" a tensor has a shape and no values, and only scales are read. Every method raises WeightsError.
+    """
+
+    def __init__(self, folder: Path, canonical: Callable[[str], str | None], device: str = "cpu") -> None:
+        self.folder = folder
+        self.skipped: list[str] = []
+        self._device = device
+        self._entries: dict[str, list[Entry]] = {}  # by the family's name
+        self._waiting: dict[Path, set[str]] = {}  # stored names by file, until they are consumed
+        self._files: dict[Path, Any] = {}
+        for entry in headers(folder):
+            name = None if CACHE_SCALE.search(entry.name) else canonical(entry.name)
+            if name is None:
+                self.skipped.append(entry.name)
+            else:
+                self._entries.setdefault(name, []).append(entry)
+                self._waiting.setdefault(entry.path, set()).add(entry.name)
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.folder}, {len(self._entries)} tensors left, {len(self._files)} files open)"
+
+    def dtype(self, name: str) -> str:
+        """How a tensor is stored, in safetensors' words; empty for one that is not."""
+        return next((entry.dtype for entry in self._entries.get(name, [])), "")
+
+    def tensor(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
+        """A tensor of floats, as stored or as `dtype`."""
+        return self._take(name, shape, FLOATS).to(self._device, dtype)
+
+    def optional(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor | None:
+        return self.tensor(name, shape, dtype) if name in self._entries else None
+
+    def linear(self, stem: str, shape: tuple[int, int], dtype: torch.dtype | None = None) -> Linear:
+        """A matrix [N, K] in its stored precision; `dtype` is for a dense one."""
+        return self._matrix(stem, shape, dtype).to(self._device)
+
+    def experts(
+        self,
+        stem: str,
+        joined: str,
+        parts: Sequence[str],
+        shape: tuple[int, int, int],
+        dtype: torch.dtype | None = None,
+    ) -> Linear:
+        """A stack [E, N, K], stored whole as `stem.joined`, or as a matrix `stem.0.part` for each expert and part, in
+        the order of `parts` and of the same height."""
+        count, rows, columns = shape
+        whole = f"{stem}.{joined}"
+        if whole in self._entries:
+            return Dense(self.tensor(whole, shape, dtype))
+        if not self._stored(f"{stem}.0.{parts[0]}"):
+            return self._matrix(whole, shape, dtype).to(self._device)
+        part = (rows // len(parts), columns)
+        experts = ([self._matrix(f"{stem}.{e}.{name}", part, dtype) for name in parts] for e in range(count))
+        return linear.stack(self._alike(stem, experts), count, self._device)
+
+    def finish(self) -> None:
+        """Every tensor has been consumed, or WeightsError names some that have not."""
+        left = sorted(entry.name for entries in self._entries.values() for entry in entries)
+        if left:
+            raise WeightsError(
+                f"{self.folder} has {len(left)} tensors without a place in this model: {', '.join(left[:3])}"
+                f"{' and more' if len(left) > 3 else ''}; it is another model, or in a format that cannot be read yet."
+            )
+
+    def _stored(self, stem: str) -> bool:
+        return f"{stem}.weight" in self._entries or f"{stem}.weight_packed" in self._entries
+
+    def _matrix(self, stem: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> Linear:
+        """A matrix or a stack, its codes still in the file."""
+        weight, packed = f"{stem}.weight", f"{stem}.weight_packed"
+        for name in INPUT_SCALES:
+            for entry in self._entries.pop(f"{stem}.{name}", []):
+                self._consumed(entry)
+        if packed in self._entries:
+            factor = self._scales(f"{stem}.weight_global_scale", shape, divisor=True)
+            return nvfp4.Linear(*self._packed(packed, f"{stem}.weight_scale", shape), factor)
+        dtypes = {entry.dtype for entry in self._entries.get(weight, [])}
+        if dtypes == {"U8"}:
+            factor = self._scales(f"{stem}.weight_scale_2", shape)
+            return nvfp4.Linear(*self._packed(weight, f"{stem}.weight_scale", shape), factor)
+        if dtypes == {"F8_E4M3"}:
+            return fp8.Linear(self._take(weight, shape, ("F8_E4M3",)), self._scales(f"{stem}.weight_scale", shape))
+        return Dense(self.tensor(weight, shape, dtype))
+
+    def _packed(self, codes: str, scale: str, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        *outer, columns = shape
+        if columns % nvfp4.GROUP:
+            raise WeightsError(
+                f"{self.folder}: {codes} cannot be NVFP4, its {columns} columns are no multiple of 16; {AGAIN}."
+            )
+        groups = self._take(scale, (*outer, columns // nvfp4.GROUP), ("F8_E4M3",))
+        if (groups.view(torch.uint8) & 0x7F == 0x7F).any():  # the one NaN of e4m3; there is no infinity
+            raise self._bad(scale)
+        return self._take(codes, (*outer, columns // 2), ("U8",)), groups
+
+    def _scales(self, name: str, shape: tuple[int, ...], *, divisor: bool = False) -> Tensor:
+        """Stored for each matrix or for each row -> float32 [..., N, 1]; what is a divisor becomes a factor."""
+        *outer, rows, _ = shape
+        stored = next((entry.shape for entry in self._entries.get(name, [])), (*outer, rows, 1))
+        if stored not in {(*outer, *inner) for inner in ((), (1,), (1, 1), (rows,), (rows, 1))}:
+            stored = (*outer, rows, 1)  # what the error asks for
+        value = self._take(name, stored, FLOATS).float().reshape(*outer, -1, 1)
+        if not value.isfinite().all() or (value < 0).any() or (divisor and (value == 0).any()):
+            raise self._bad(name)
+        return (1 / value if divisor else value).expand(*outer, rows, 1).contiguous()
+
+    def _alike(self, stem: str, experts: Iterable[Sequence[Linear]]) -> Iterator[Sequence[Linear]]:
+        """Experts of one precision, so that they can be one stack."""
+        precision = None
+        for parts in experts:
+            for part in parts:
+                found = (type(part), *(tensor.dtype for tensor in part.tensors))
+                precision = precision or found
+                if found != precision:
+                    raise WeightsError(f"{self.folder}: the experts of {stem} are not all of one precision; {AGAIN}.")
+            yield parts
+
+    def _take(self, name: str, shape: tuple[int, ...], dtypes: Sequence[str]) -> Tensor:
+        """Read and checked; stored twice under one name of the family, both must be the same."""
+        entries = self._entries.pop(name, [])
+        if not entries:
+            raise WeightsError(f"{self.folder} has no tensor {name}, which this model needs; {AGAIN}.")
+        for entry in entries:
+            if entry.dtype not in dtypes:
+                types = " or ".join(dtypes)
+                raise WeightsError(f"{entry.path}: {entry.name} is of type {entry.dtype} instead of {types}; {AGAIN}.")
+            if entry.shape != shape:
+                stored, wanted = list(entry.shape), list(shape)
+                raise WeightsError(f"{entry.path}: {entry.name} has the shape {stored} instead of {wanted}; {AGAIN}.")
+        first, *others = (self._read(entry) for entry in entries)
+        for entry, other in zip(entries[1:], others, strict=True):
+            if other.dtype != first.dtype or not torch.equal(other, first):
+                raise WeightsError(
+                    f"{self.folder}: {entries[0].name} and {entry.name} must be the same and are not; {AGAIN}."
+                )
+        return first
+
+    def _read(self, entry: Entry) -> Tensor:
+        try:
+            if entry.path not in self._files:
+                self._files[entry.path] = safe_open(entry.path, framework="pt")
+            tensor: Tensor = self._files[entry.path].get_tensor(entry.name)
+        except (OSError, SafetensorError, RuntimeError) as error:
+            raise damaged(entry.path, error) from error
+        self._consumed(entry)
+        return tensor
+
+    def _consumed(self, entry: Entry) -> None:
+        """A file of which nothing is left to read is closed."""
+        self._waiting[entry.path].discard(entry.name)
+        if not self._waiting[entry.path]:
+            self._files.pop(entry.path, None)
+
+    def _bad(self, name: str) -> WeightsError:
+        return WeightsError(
+            f"{self.folder}: {name} holds something that is no scale (NaN, infinite or negative); {AGAIN}."
+        )
+
+
+def headers(folder: Path) -> list[Entry]:
+    """Every tensor that is stored, from the headers of the files. Raises WeightsError."""
+    if (folder / SINGLE).is_file():
+        return _header(folder / SINGLE)
+    index = folder / INDEX
+    if not index.is_file():
+        raise WeightsError(f"{folder} has neither {SINGLE} nor {INDEX}; {AGAIN}.")
+    files = _index(index)
+    stored: dict[str, Entry] = {}
+    for file in sorted(set(files.values())):
+        for entry in _header(folder / file):
+            if entry.name in stored:
+                raise WeightsError(f"{entry.path} and {stored[entry.name].path.name} both have {entry.name}; {AGAIN}.")
+            stored[entry.name] = entry
+    for name, file in files.items():
+        if name not in stored or stored[name].path.name != file:
+            raise WeightsError(f"{folder / file} has no tensor {name}, which {INDEX} puts there; {AGAIN}.")
+    return list(stored.values())
+
+
+def stored(entry: Entry) -> Tensor:
+    """A tensor as it is stored. Raises WeightsError."""
+    try:
+        with safe_open(entry.path, framework="pt") as file:
+            tensor: Tensor = file.get_tensor(entry.name)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise damaged(entry.path, error) from error
+    return tensor
+
+
+def _index(path: Path) -> dict[str, str]:
+    """File names by tensor."""
+    try:
+        if path.stat().st_size > MAX_INDEX:
+            raise ValueError("it is too large")
+        files: dict[str, str] = dict(json.loads(path.read_bytes())["weight_map"].items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise WeightsError(f"{path} is damaged; {AGAIN}.") from error
+    for file in files.values():
+        if not isinstance(file, str) or not FILE.fullmatch(file):  # anything else could leave the folder
+            raise WeightsError(f"{path} names {str(file)[:80]!r}, which is no weights file of its folder; {AGAIN}.")
+    return files
+
+
+def _header(path: Path) -> list[Entry]:
+    if not path.is_file():
+        raise WeightsError(f"{path} is missing; {AGAIN}.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            parts = ((name, file.get_slice(name)) for name in file.keys())  # noqa: SIM118 (no mapping)
+            return [Entry(name, path, tuple(part.get_shape()), part.get_dtype()) for name, part in parts]
+    except (OSError, SafetensorError) as error:
+        raise damaged(path, error) from error
+
+
+def damaged(path: Path, error: Exception) -> WeightsError:
+    return WeightsError(f"{path} is damaged ({one_line(error)}); {AGAIN}.")

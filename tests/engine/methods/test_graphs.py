@@ -1,0 +1,528 @@
+"""A recorded step is the step: the same tokens, probabilities, locks and end, whatever a canvas goes through meanwhile,
+and although each is launched before the host has heard of the last one.
+
+On a CPU a replay calls the step again, on the same buffers; tests/kernels/test_gpu.py captures it.
+"""
+
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from caesura.engine import denoise, models
+from caesura.engine.cache import common
+from caesura.engine.canvas.canvas import Vocabulary, lay
+from caesura.engine.denoise import Denoising
+from caesura.engine.methods.uniform import graphs
+from caesura.engine.methods.uniform.graphs import Graphs, Launched, Recording
+from caesura.engine.models import Fixed
+from caesura.engine.models.diffusion_gemma import DiffusionGemma
+from caesura.engine.noise import Uniform
+from caesura.engine.samplers import entropy_bound, threshold
+from caesura.engine.scheduler import Scheduler
+from caesura.kernels import attention, experts, head, jit, norms, rotary
+from caesura.wire import Cancel, Done, EngineMessage, Hole, Locked, Pattern, Text
+
+from ... import gemma
+from ...tiny import CODE, infill
+
+SAMPLER = partial(entropy_bound.select, bound=0.3)
+STEPS_OF_JOB = 6  # after two or three of them its race of lengths is over
+CLOSE = 1e-4  # of probabilities: more rows are added up in another order
+PLACES: dict[str, tuple[str, str, list[Text | Hole], int]] = {
+    "a line": (CODE[:400] + "x = ", "\nprint(x)\n", [Hole(8, "line")], 8),
+    "no context": ("", "\n", [Hole(4, "line")], 3),
+    "a healed start": (CODE[:400] + "    retu", "\n", [Hole(8, "line")], 8),
+    "pins between holes": (CODE[:200] + "f(", ")\n", [Hole(4, "line"), Text(", item, "), Hole(6, "line")], 6),
+    "nothing behind": (CODE[:300] + "\n", "", [Hole(12, "block")], 12),
+    "two blocks": (CODE[:300] + "\n", "", [Hole(9, "line"), Text("\n    a = "), Hole(20, "block")], 20),
+}
+Step = list[tuple[int | None, float, bool]]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> DiffusionGemma:
+    torch.set_num_threads(1)  # as the worker does
+    found = models.load(str(gemma.published(tmp_path_factory.mktemp("graphs") / "tiny")), "cpu")
+    assert isinstance(found, DiffusionGemma)
+    return found
+
+
+@pytest.fixture
+def vocabulary(model: DiffusionGemma) -> Vocabulary:
+    return Vocabulary(model)
+
+
+@pytest.fixture
+def recorded(model: DiffusionGemma, vocabulary: Vocabulary) -> Graphs:
+    assert isinstance(model.noise, Uniform)
+    return Graphs(model, model.noise.schedule, SAMPLER, vocabulary)
+
+
+def denoising(model: DiffusionGemma, vocabulary: Vocabulary, place: str = "a line", seed: int = 0) -> Denoising:
+    prefix, suffix, segments, slots = PLACES[place]
+    layout = lay(model, vocabulary, prefix, suffix, segments, slots=slots)
+    kv = model.cache().lease(layout.context)
+    if layout.context:
+        model.prefill(layout.context, kv)
+    return Denoising(layout.canvas, kv, SAMPLER, 24, torch.Generator().manual_seed(seed))
+
+
+def again(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs, place: str = "a line", seed: int = 0
+) -> Denoising:
+    """Behind a KV that had a canvas before."""
+    first, second = (denoising(model, vocabulary, place, seed) for _ in range(2))
+    fill(model, first, recorded.step)
+    second.kv = first.kv
+    return second
+
+
+def fill(
+    model: DiffusionGemma,
+    w: Denoising,
+    replay: denoise.Replay | None = None,
+    between: Callable[[Denoising], None] = lambda w: None,
+) -> list[Step]:
+    """To its end, and how it stood after each step."""
+    steps = []
+    while not w.finished:
+        denoise.step(model, [w], replay)
+        steps.append([(slot.draft, slot.prob, slot.locked) for slot in w.canvas.slots])
+        between(w)
+    return steps
+
+
+def assert_same(ours: list[Step], plain: list[Step]) -> None:
+    assert [[(token, locked) for token, _, locked in step] for step in ours] == [
+        [(token, locked) for token, _, locked in step] for step in plain
+    ]
+    for one, other in zip(ours, plain, strict=True):
+        assert [prob for _, prob, _ in one] == pytest.approx([prob for _, prob, _ in other], abs=CLOSE)
+
+
+def counted(recorded: Graphs) -> tuple[denoise.Replay, list[int]]:
+    """Its `step`, and of how many canvases that took the step each time."""
+    taken = list[int]()
+
+    def step(work: Sequence[Denoising]) -> Sequence[Denoising]:
+        left = recorded.step(work)
+        taken.append(len(work) - len(left))
+        return left
+
+    return step, taken
+
+
+class Watched:
+    """What is launched and received, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen = list[str]()
+        launch, receive = Recording.launch, Launched.receive
+
+        def launching(recording: Recording, w: Denoising, step: int) -> Launched:
+            self.seen.append(f"launch {step}")
+            return launch(recording, w, step)
+
+        def receiving(launched: Launched) -> list[list[float]]:
+            self.seen.append("receive")
+            return receive(launched)
+
+        monkeypatch.setattr(Recording, "launch", launching)
+        monkeypatch.setattr(Launched, "receive", receiving)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_fill_is_what_it_is_without(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs, place: str
+) -> None:
+    locked, replayed = 0, 0
+    for seed in range(4):
+        step, taken = counted(recorded)
+        w, other = again(model, vocabulary, recorded, place, seed), denoising(model, vocabulary, place, seed)
+        ours, plain = fill(model, w, step), fill(model, other)
+        assert_same(ours, plain)
+        assert w.state is not None
+        assert other.state is not None
+        for one, right in zip(w.state.tensors, other.state.tensors, strict=True):
+            torch.testing.assert_close(one, right, atol=CLOSE, rtol=CLOSE)  # and no step behind the last one
+        assert taken[0] == 0, "the first step has no state yet"
+        replayed += sum(taken)
+        locked += sum(slot[2] for step in ours[:-1] for slot in step)
+    assert replayed >= 3
+    assert locked, "slots were locked on the way"
+
+
+def test_end_tokens_are_not_locked_nor_what_is_behind_them(
+    model: DiffusionGemma, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where every third token is said to end a text."""
+    monkeypatch.setattr(model, "ends", frozenset(range(0, model.width, 3)))
+    vocabulary = Vocabulary(model)
+    assert isinstance(model.noise, Uniform)
+    recorded, ended = Graphs(model, model.noise.schedule, SAMPLER, vocabulary), 0
+    for seed in range(6):
+        for place in ("nothing behind", "a line"):
+            ours = fill(model, again(model, vocabulary, recorded, place, seed), recorded.step)
+            assert_same(ours, fill(model, denoising(model, vocabulary, place, seed)))
+            for before, after in itertools.pairwise(ours):
+                tokens = [token for token, _, _ in after]
+                end = next((i for i, token in enumerate(tokens) if token in model.ends), len(tokens))
+                fresh = [i for i in range(len(after)) if after[i][2] and not before[i][2]]
+                assert all(i < end for i in fresh)
+                ended += end < len(tokens)
+    assert ended
+
+
+def test_keys_and_values_may_move_in_the_middle_of_a_fill(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs
+) -> None:
+    def grow(w: Denoising) -> None:
+        before = w.kv.buffers
+        w.kv.reserve(before[0][0].shape[1] + 1)
+        assert all(old[0] is not new[0] for old, new in zip(before, w.kv.buffers, strict=True))
+        with torch.inference_mode():
+            for k, v in before:  # as whoever gets that memory next would
+                k.fill_(torch.nan)
+                v.fill_(torch.nan)
+
+    ours = fill(model, again(model, vocabulary, recorded), recorded.step, grow)
+    assert_same(ours, fill(model, denoising(model, vocabulary)))
+
+
+def test_a_recording_is_made_for_a_second_canvas_and_serves_all_behind_it(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[int]()
+    inner = Recording.__init__
+
+    def init(self: Recording, common: Any, kv: Any, rows: int) -> None:
+        made.append(rows)
+        inner(self, common, kv, rows)
+
+    monkeypatch.setattr(Recording, "__init__", init)
+    first = denoising(model, vocabulary)
+    fill(model, first, recorded.step)
+    assert not made, "it might have been the only one"
+    for seed in (5, 6):
+        w = denoising(model, vocabulary, seed=seed)
+        w.kv = first.kv
+        assert_same(fill(model, w, recorded.step), fill(model, denoising(model, vocabulary, seed=seed)))
+        assert made == [next(rows for rows in graphs.BUCKETS if rows >= first.canvas.rows)]
+
+
+def test_a_rehearsal_records_every_size(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the step that is captured works, of a canvas that is not there."""
+    captured = list[int]()
+
+    def capture(self: Recording, pool: Any) -> None:
+        captured.append(len(self._told[0]))
+        assert pool == (self.pool if len(captured) == 1 else "the first one's"), "all share the memory of the largest"
+        self.pool = "the first one's"
+        self._step()
+        assert all(tensor.isfinite().all() for tensor in (self._told, self._state.tensors[3]))
+
+    monkeypatch.setattr(Recording, "capture", capture)
+    recorded.rehearse()
+    assert captured == sorted(graphs.BUCKETS, reverse=True)
+    w = again(model, vocabulary, recorded)
+    assert_same(fill(model, w, recorded.step), fill(model, denoising(model, vocabulary)))
+
+
+@pytest.mark.parametrize("sizes", [0, 2])
+def test_where_memory_runs_out_in_the_rehearsal_the_log_says_so_and_steps_are_launched_anew(
+    model: DiffusionGemma,
+    vocabulary: Vocabulary,
+    recorded: Graphs,
+    sizes: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """After so many sizes for which there was enough."""
+    tried = list[int]()
+
+    def capture(self: Recording, pool: Any) -> None:
+        tried.append(len(self._told[0]))
+        if len(tried) > sizes:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Recording, "capture", capture)
+    recorded.rehearse()
+    assert [record.getMessage() for record in caplog.records] == [
+        "A step could not be recorded: each is launched anew. There is not enough memory."
+    ]
+    assert recorded._largest is None
+    assert fill(model, again(model, vocabulary, recorded), recorded.step) == fill(model, denoising(model, vocabulary))
+    assert len(tried) == sizes + 1
+
+
+def test_on_a_gpu_a_scheduler_has_rehearsed_and_replays(model: DiffusionGemma, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Here(str):
+        """A device that says it is a GPU."""
+
+        def startswith(self, *_: Any) -> bool:
+            return True
+
+    rehearsed = list[Graphs]()
+    monkeypatch.setattr(model, "device", Here("cpu"))
+    monkeypatch.setattr(Graphs, "rehearse", lambda self: rehearsed.append(self))
+    engine = Scheduler(model)
+    assert engine._replay == rehearsed[0].step
+    monkeypatch.undo()
+    assert Scheduler(model)._replay is None
+
+
+def test_recordings_go_with_their_keys_and_values(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs
+) -> None:
+    w = again(model, vocabulary, recorded)
+    fill(model, w, recorded.step)
+    assert len(recorded._recordings) == 1
+    del w
+    assert len(recorded._recordings) == 0
+
+
+def test_another_canvas_may_join_and_leave(model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs) -> None:
+    for seed in range(4):
+        alone = [fill(model, denoising(model, vocabulary, place, seed)) for place in ("a line", "two blocks")]
+        work = [again(model, vocabulary, recorded, place, seed) for place in ("a line", "two blocks")]
+        found = [list[Step](), list[Step]()]
+        step, taken = counted(recorded)
+        for number in range(60):
+            there = [i for i in (0, 1) if not work[i].finished and (i == 0 or number in (3, 4) or number > 6)]
+            if not there:
+                break
+            denoise.step(model, [work[i] for i in there], step)
+            for i in there:
+                found[i].append([(slot.draft, slot.prob, slot.locked) for slot in work[i].canvas.slots])
+        for ours, plain in zip(found, alone, strict=True):
+            assert_same(ours, plain)
+        assert taken[1:7] == [1, 1, 1, 0, 1, 1], "the step under way when the other one joins counts"
+
+
+def test_two_canvases_in_turn_share_one_recording(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs
+) -> None:
+    work = [again(model, vocabulary, recorded, seed=seed) for seed in (1, 2)]
+    work[1].kv = work[0].kv
+    found = [list[Step](), list[Step]()]
+    while any(not w.finished for w in work):
+        for w, steps in zip(work, found, strict=True):
+            if not w.finished:
+                denoise.step(model, [w], recorded.step)
+                steps.append([(slot.draft, slot.prob, slot.locked) for slot in w.canvas.slots])
+    for seed, steps in zip((1, 2), found, strict=True):
+        assert_same(steps, fill(model, denoising(model, vocabulary, seed=seed)))
+
+
+def test_what_cannot_be_recorded_is_said_once_and_costs_nothing(
+    model: DiffusionGemma,
+    vocabulary: Vocabulary,
+    recorded: Graphs,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tried = list[int]()
+
+    def capture(self: Recording, pool: Any) -> None:
+        tried.append(1)
+        self._step()  # as far as it came
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(Recording, "capture", capture)
+    with caplog.at_level(logging.WARNING):
+        for seed in (0, 1):
+            ours = fill(model, again(model, vocabulary, recorded, seed=seed), recorded.step)
+            assert ours == fill(model, denoising(model, vocabulary, seed=seed)), "to the last bit"
+    assert len(tried) == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "A step could not be recorded: each is launched anew. "
+        "RuntimeError: operation not permitted when stream is capturing."
+    ]
+
+
+def test_a_step_that_needs_something_from_the_host_is_not_replayed(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs
+) -> None:
+    w = again(model, vocabulary, recorded)
+    assert recorded.step([w]) == [w], "nothing is known yet"
+    denoise.step(model, [w])
+    other = again(model, vocabulary, recorded)
+    denoise.step(model, [other])
+    assert recorded.step([w, other]) == [w, other]
+    for name, value in (("judged", True), ("fresh", [1]), ("sampler", threshold.select)):
+        before = getattr(w, name)
+        setattr(w, name, value)
+        assert recorded.step([w]) == [w], name
+        setattr(w, name, before)
+    hole = w.canvas.holes[0]
+    hole.grammar = vocabulary.grammar(Pattern("[a-z]+"), ())
+    assert recorded.step([w]) == [w], "a grammar"
+    hole.grammar = None
+    for slot in w.canvas.slots:
+        slot.token, slot.locked = None, False
+    hole.forced = b"retu"
+    assert recorded.step([w]) == [w], "an open healed start"
+    hole.forced = b""
+    assert recorded.step([w]) == []
+
+
+def test_rows_that_are_not_there_choose_no_experts_of_their_own(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[Tensor]()
+    inner = model.fixed
+
+    def fixed(rows: Fixed) -> Tensor:
+        seen.append(inner(rows))
+        return seen[-1]
+
+    monkeypatch.setattr(model, "fixed", fixed)
+    w = again(model, vocabulary, recorded, "no context")
+    fill(model, w, recorded.step)
+    assert w.canvas.rows < graphs.BUCKETS[0]
+    assert seen
+    for hidden in seen:
+        assert len(hidden) == graphs.BUCKETS[0]
+        torch.testing.assert_close(hidden[w.canvas.rows :], hidden[:1].expand_as(hidden[w.canvas.rows :]))
+
+
+# One step ahead
+
+
+def test_the_next_step_is_launched_before_the_host_hears_of_the_last(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for of in (24, 4):
+        w = again(model, vocabulary, recorded)
+        w.of = of
+        with monkeypatch.context() as patch:
+            watched = Watched(patch)
+            fill(model, w, recorded.step)
+        steps = [f"launch {step}" for step in range(1, min(w.step + 1, of))]
+        expected = [steps[0], *(seen for step in steps[1:] for seen in (step, "receive"))]
+        # The canvas that ends before its last step leaves one that nobody receives.
+        assert watched.seen == [*expected, *(["receive"] if w.step == of else [])]
+        assert (w.step == of) == (of == 4)
+
+
+def test_a_canvas_is_given_up_while_a_step_is_under_way_and_another_gets_its_keys_and_values(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs
+) -> None:
+    for place in ("a line", "pins between holes", "no context"):
+        w = again(model, vocabulary, recorded)
+        for _ in range(4):
+            denoise.step(model, [w], recorded.step)
+        assert w in recorded._under_way
+        kv, before = w.kv, len(recorded._under_way)
+        del w
+        assert len(recorded._under_way) == before - 1, "its outcome is dropped"
+        other, plain = denoising(model, vocabulary, place), denoising(model, vocabulary, place)
+        shared = common(kv.ids, other.kv.ids)
+        kv.truncate(shared)
+        if missing := other.kv.ids[kv.length :]:
+            model.prefill(missing, kv)
+        other.kv = kv
+        step, taken = counted(recorded)
+        assert_same(fill(model, other, step), fill(model, plain))
+        assert any(taken)
+
+
+def plain(message: EngineMessage) -> Any:
+    """Without times, and without what the order of additions changes."""
+    if isinstance(message, Locked | Done):
+        more = (message.steps, message.stop) if isinstance(message, Done) else message.step
+        return message.job, [(fill.text, fill.locked, fill.open) for fill in message.holes], more
+    return message
+
+
+@pytest.mark.parametrize("ending", ["deadline", "cancel", "supersede", "gone"])
+def test_a_job_ends_while_a_step_is_under_way(model: DiffusionGemma, vocabulary: Vocabulary, ending: str) -> None:
+    """What it answers, and what the next job behind the same context gets, is what it is without."""
+    assert isinstance(model.noise, Uniform)
+    found = list[list[Any]]()
+    for replayed in (True, False):
+        engine = Scheduler(model)
+        recorded = Graphs(model, model.noise.schedule, engine._sampler, engine.vocabulary)
+        engine._replay = recorded.step if replayed else None
+        now, told = 0.0, list[Any]()
+        for number in range(3):
+            job = infill(f"job {number}", CODE[:400] + "x = ", "\nprint(x)\n", Hole(8, "line"), document="it")
+            engine.take(b"a", job, now)
+            while engine.jobs[0].steps < STEPS_OF_JOB:  # and it is not over yet
+                told += engine.step(lambda: now)  # noqa: B023
+            assert len(recorded._under_way) == (replayed and number > 0)
+            if ending == "deadline":
+                now += 1000
+                told += engine.expire(now)
+            elif ending == "cancel":
+                told += engine.take(b"a", Cancel(f"job {number}"), now)
+            elif ending == "supersede":
+                told += engine.take(b"a", replace(job, job=f"newer {number}"), now)
+                assert not recorded._under_way
+                while engine.busy:
+                    told += engine.step(lambda: now)  # noqa: B023
+            else:
+                engine.drop(b"a")
+            assert not engine.busy
+            assert not recorded._under_way or ending == "supersede"
+        found.append([plain(event) for _, event in told])
+    assert found[0] == found[1]
+
+
+# What a CUDA graph cannot hold
+
+ASKS = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "unique", "_unique2", "item"}
+
+
+class Unasked(TorchDispatchMode):
+    """Raises where an operation's result has to be known to go on, or has a shape that depends on it."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in ("index", "index_put", "index_put_"):
+            assert all(at is None or at.dtype != torch.bool for at in args[1]), "the host is asked how many there are"
+        assert name not in ASKS, f"the host is asked by {func}"
+        return func(*args, **(kwargs or {}))
+
+
+def through_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, but that the interpreter may look into tensors."""
+    for module in (attention, experts, head, norms, rotary):
+        monkeypatch.setattr(module, "fused", lambda *_, **__: True)
+    monkeypatch.setattr(head, "draw", head.draw_all)
+    launcher = jit.triton.runtime.interpreter.GridExecutor
+    run = launcher.__call__
+
+    def unwatched(*given: Any, **more: Any) -> Any:
+        with _disable_current_modes():
+            return run(*given, **more)
+
+    monkeypatch.setattr(launcher, "__call__", unwatched)
+
+
+@pytest.mark.skipif(jit.triton is None, reason="Triton is not for this platform")
+def test_a_recorded_step_asks_the_host_nothing(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = again(model, vocabulary, recorded, "no context")
+    for _ in range(2):
+        denoise.step(model, [w])
+    assert not w.canvas.unhealed()
+    recording = recorded._recording(w)
+    assert recording is not None
+    recording._hold(w)
+    through_kernels(monkeypatch)
+    with Unasked():
+        recording._step()
+    with pytest.raises(AssertionError, match="the host is asked"), Unasked():
+        float(recording._told[0, 0])

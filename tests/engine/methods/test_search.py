@@ -1,0 +1,632 @@
+"""Draft and verify, driven by distributions that are written down, drawn at random, or a tiny model's."""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from caesura import wire
+from caesura.engine.canvas.canvas import HoleState, Vocabulary, rule
+from caesura.engine.methods.verify.lookup import Repeats
+from caesura.engine.methods.verify.search import PASSES, TEMPERATURE, WIDTH, Rows, Search, perturbed
+from caesura.engine.models import Run
+from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.tokens.tokenizer import Tokenizer
+from caesura.engine.tokens.tokenizer_file import QWEN
+from caesura.server.worth import likely
+
+from ...tiny import Scripted, train_tokenizer
+
+Predict = Callable[[tuple[int, ...]], Tensor]  # what came before, from the tail on -> log-probabilities of what follows
+
+
+class Table:
+    """Probabilities by what came before; elsewhere nearly uniform."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.known: dict[tuple[int, ...], dict[int, float]] = {}
+
+    def chain(self, tokens: Sequence[int], probs: float | Sequence[float], behind: int) -> None:
+        """Each token behind the first `behind` has its probability given those before it."""
+        for i in range(behind, len(tokens)):
+            p = probs if isinstance(probs, float) else probs[min(i - behind, len(probs) - 1)]
+            self.known.setdefault(tuple(tokens[:i]), {})[tokens[i]] = p
+
+    def __call__(self, path: tuple[int, ...]) -> Tensor:
+        known = self.known.get(path, {})
+        rest = (1 - sum(known.values())) / (self.size - len(known))
+        probs = torch.full((self.size,), max(rest, 1e-12))
+        for token, p in known.items():
+            probs[token] = p
+        return probs.log()
+
+
+class Drawn:
+    """A distribution per path, drawn from a seed."""
+
+    def __init__(self, size: int, seed: int, sharp: float) -> None:
+        self.size, self.seed, self.sharp = size, seed, sharp
+
+    def __call__(self, path: tuple[int, ...]) -> Tensor:
+        generator = torch.Generator().manual_seed(hash((self.seed, *path)) % 2**62)
+        return (torch.randn(self.size, generator=generator) * self.sharp).log_softmax(-1)
+
+
+def answer(
+    search: Search, predict: Predict, seen: Callable[[Rows], None] = lambda rows: None, draft: Sequence[int] = ()
+) -> list[tuple[str, int]]:
+    """Run to the end as denoise.step does, with the draft of a canvas that was denoised beside the first pass; what was
+    shown after each pass, and how much of it was locked."""
+    ids: list[int] = []
+    shown = []
+    while not search.finished():
+        rows = search.plan()
+        ids += rows.ids
+        seen(rows)
+        paths = [tuple(ids[c] for c in row.nonzero()[:, 0].tolist()) for row in rows.mask]
+        search.receive(torch.stack([predict(path) for path in paths]))
+        if search.passes == 1:
+            search.propose(draft, "canvas")
+        search.prune()
+        shown.append(search.text())
+        assert len(shown) <= PASSES
+    return shown
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tiny: BlockLlama) -> Vocabulary:
+    return Vocabulary(tiny)
+
+
+def searching(
+    tiny: BlockLlama,
+    vocabulary: Vocabulary,
+    after: str = "\n",
+    forced: str = "",
+    *,
+    line: bool = True,
+    most: int = 16,
+    seed: int = 0,
+) -> tuple[Search, list[int], list[int]]:
+    """A search behind `return`, its tail and the suffix's tokens; with a seed, for another answer."""
+    tail, head = tiny.tokenizer.encode("return"), tiny.tokenizer.encode(after)
+    generator = torch.Generator().manual_seed(seed) if seed else None
+    return Search(vocabulary, HoleState(line, most, forced.encode()), tail, head, 0, generator), tail, head
+
+
+def test_the_greedy_path_is_found(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    search, tail, head = searching(tiny, vocabulary)
+    fill = tiny.tokenizer.encode(" left + 1")
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *fill, *head], 0.9, len(tail))
+    answer(search, table)
+    assert search.text()[0] == " left + 1"
+    assert search.tokens(search.leader()) == fill
+    assert search.confidence(search.leader()) == pytest.approx(0.9, rel=0.01)
+
+
+def test_a_draft_from_beside_the_first_pass_is_scored_by_the_next(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    search, tail, head = searching(tiny, vocabulary)
+    fill = tiny.tokenizer.encode(" left + 1")
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *fill, *head], 0.5, len(tail))
+    passes: list[list[int]] = []
+    shown = answer(search, table, lambda rows: passes.append(rows.ids), fill)
+    assert shown[-1][0] == " left + 1"
+    assert set(fill) <= set(passes[1])
+    assert len(passes) <= 4
+    assert search.sources(search.leader()) == ["canvas"] * len(fill)
+
+
+def test_a_token_is_the_first_ones_that_proposed_it(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    search, tail, head = searching(tiny, vocabulary)
+    fill = tiny.tokenizer.encode(" left + 1")
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *fill, *head], 0.9, len(tail))
+    for source in ("canvas", "lookup"):
+        search.propose(fill, source)
+    answer(search, table)
+    assert search.sources(search.leader()) == ["canvas"] * len(fill)
+
+
+def test_nothing_is_locked_that_a_draft_still_to_be_scored_disagrees_with(
+    tiny: BlockLlama, vocabulary: Vocabulary
+) -> None:
+    encode = tiny.tokenizer.encode
+    for draft, agrees in ((" left", True), ("(right)", False), ("", True)):
+        search, tail, head = searching(tiny, vocabulary)
+        table = Table(tiny.tokenizer.size)
+        table.chain([*tail, *encode(" left"), *head], 0.97, len(tail))
+        _, locked = answer(search, table, draft=encode(draft))[0]
+        assert (locked > 0) == agrees
+
+
+def test_what_follows_the_same_tokens_elsewhere_saves_passes(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    encode = tiny.tokenizer.encode
+    tail, head, fill = encode("return"), encode("\n"), encode(" value + left + right")
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *fill, *head], 0.8, len(tail))
+    taken = []
+    for ids in ([], encode("return value + left + right\n")):
+        search = Search(vocabulary, HoleState(True, 16), tail, head, 0, repeats=Repeats([*ids, *tail]))
+        assert answer(search, table)[-1][0] == " value + left + right"
+        taken.append(search.passes)
+    assert taken[1] <= taken[0] - 3
+    assert "lookup" in search.sources(search.leader())
+
+
+@pytest.mark.parametrize(("chances", "taken"), [([0.9, 0.8, 0.1], 2), ([0.1, 0.9, 0.9], 0), ([0.9, 0.9, 0.9], 3)])
+def test_a_draft_is_followed_as_far_as_it_is_likely(
+    tiny: BlockLlama, vocabulary: Vocabulary, chances: list[float], taken: int
+) -> None:
+    search, tail, head = searching(tiny, vocabulary)
+    fill = tiny.tokenizer.encode(" left + right.total")
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *fill, *head], 0.9, len(tail))
+    assert search.to_draft() is None, "nothing is known before the first pass"
+    rows = search.plan()
+    search.receive(torch.stack([table(tuple(tail[: n + 1])) for n in range(len(rows.ids))]))
+    search.prune()
+    asked = search.to_draft()
+    assert asked is not None
+    assert (asked.ids, asked.positions) == (fill[:1], [len(tail)])
+    assert asked.mask.tolist() == [[True] * (len(tail) + 1)]
+    search.take_draft(fill[1:4], chances)
+    assert search.plan().ids[: WIDTH + taken].count(fill[1]) == (taken > 0)
+    chain = [node for node, *_ in search._plan if node is not None and node.source == "canvas"]
+    assert [node.token for node in chain] == fill[1 : 1 + taken]
+
+
+def test_the_buffer_is_asked_before_a_drafter(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    encode = tiny.tokenizer.encode
+    tail, head, fill = encode("return"), encode("\n"), encode(" value + left")
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *fill, *head], 0.9, len(tail))
+    search = Search(vocabulary, HoleState(True, 16), tail, head, 0, repeats=Repeats([*tail, *fill, *head, *tail]))
+    rows = search.plan()
+    search.receive(torch.stack([table(tuple(tail[: n + 1])) for n in range(len(rows.ids))]))
+    assert search.to_draft() is None
+    assert "lookup" in {node.source for node in search.open[0].children.values()}
+
+
+def test_no_draft_is_longer_than_its_hole(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    search, tail, _ = searching(tiny, vocabulary, most=2)
+    rows = search.plan()
+    search.receive(torch.stack([Drawn(tiny.tokenizer.size, 1, 3.0)(tuple(tail))] * len(rows.ids)))
+    assert search.to_draft() is not None
+    words = tiny.tokenizer.encode(" left right total")[:3]
+    search.take_draft(words, [1.0, 1.0, 1.0])
+    search.plan()
+    assert max(node.depth for node, *_ in search._plan if node is not None) == 2
+
+
+def test_what_is_less_likely_than_asked_for_is_not_followed(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    encode = tiny.tokenizer.encode
+    tail, head, fill = encode("return"), encode("\n"), encode(" value + left + right")
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *fill, *head], 0.9, len(tail))
+    found = []
+    for least in (0.0, 0.7):
+        search = Search(vocabulary, HoleState(True, 16), tail, head, 0, least=least)
+        answer(search, table)
+        found.append((search.text()[0], search.passes))
+    (whole, passes), (part, fewer) = found
+    assert whole == " value + left + right"
+    assert part
+    assert whole.startswith(part)
+    assert len(part) < len(whole)
+    assert fewer < passes / 2
+
+
+def test_without_a_suffix_a_fill_ends_at_a_line_break(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    search, tail, _ = searching(tiny, vocabulary, after="")
+    fill, end = tiny.tokenizer.encode(" left"), tiny.tokenizer.encode("\n")
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *fill, *end], 0.9, len(tail))
+    answer(search, table)
+    assert search.text()[0] == " left"
+
+
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize(
+    ("fill", "after"),
+    [(' "left"', ": 1,\n"), (" left(0)", "):\n"), (" 1, ", "self)\n"), (' "', '""\n')],
+)
+def test_a_fill_may_end_inside_a_token_that_goes_on_into_the_suffix(
+    tiny: BlockLlama, vocabulary: Vocabulary, fill: str, after: str, width: int
+) -> None:
+    """`":` is one token: what the model never saw is a `"` alone before `: 1`."""
+    tail, head = tiny.tokenizer.encode("return"), tiny.tokenizer.encode(after)
+    search = Search(vocabulary, HoleState(True, 16, b""), tail, head, 0, width=width)
+    whole = tiny.tokenizer.encode(fill + after)
+    assert whole[: len(tiny.tokenizer.encode(fill))] != tiny.tokenizer.encode(fill)
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *whole], 0.9, len(tail))
+    answer(search, table)
+    node = search.leader()
+    assert search.text()[0] == search.text_of(node) == fill
+    assert b"".join(vocabulary.pieces[token] for token in search.tokens(node)) == fill.encode()
+    assert search.confidence(node) == pytest.approx(0.9, rel=0.01)
+    assert search.probabilities(node)[-1] == (len(fill), pytest.approx(0.9, rel=0.01))
+
+
+@pytest.fixture(scope="module")
+def joining(tmp_path_factory: pytest.TempPathFactory) -> Scripted:
+    """A model whose tokenizer, as Qwen's, joins a sign and the line break after it."""
+    path = tmp_path_factory.mktemp("joining") / "tokenizer.json"
+    model = Scripted(Tokenizer(train_tokenizer(path, QWEN)), [])
+    model.ends = frozenset({model.tokenizer.special("<|endoftext|>")})
+    return model
+
+
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize(
+    ("fill", "after"), [(" left(0)", "\n    return 1\n"), (" left:", "\n\tprint(right)\n"), (" left)", "\n")]
+)
+def test_a_fill_may_end_inside_a_token_that_takes_the_line_break_along(
+    joining: Scripted, fill: str, after: str, width: int
+) -> None:
+    vocabulary, encode = Vocabulary(joining), joining.tokenizer.encode
+    tail, whole = encode("return"), encode(fill + after)
+    search = Search(vocabulary, HoleState(True, 16, b""), tail, encode(after), 0, width=width)
+    pieces = [vocabulary.pieces[token] for token in whole]
+    assert any(piece[:1].strip() and piece.endswith(b"\n") for piece in pieces), "the tokenizer joins them"
+    table = Table(joining.tokenizer.size)
+    table.chain([*tail, *whole], 0.9, len(tail))
+    answer(search, table)
+    assert search.text_of(search.leader()) == fill
+
+
+def test_no_fill_ends_inside_a_run_of_blanks(joining: Scripted) -> None:
+    vocabulary = Vocabulary(joining)
+    for behind in (b"\n    return 1", b"    left", b" + 1"):
+        assert all(vocabulary.pieces[n][:at].strip() for n, at in vocabulary.crossing(behind, True)), behind
+
+
+def test_the_models_own_end_counts_with_the_suffix(joining: Scripted) -> None:
+    """It says that the text ends here, which the first token of the suffix alone would not tell."""
+    vocabulary, encode = Vocabulary(joining), joining.tokenizer.encode
+    tail, fill, head = encode("return"), encode(" left"), encode("\n    print")
+    [end] = joining.ends
+    confidence = []
+    for ends in (0.0, 0.8):
+        table = Table(joining.tokenizer.size)
+        table.chain([*tail, *fill, *head], [0.9] * len(fill) + [0.1, 0.9], len(tail))
+        table.known[*tail, *fill][end] = ends
+        search = Search(vocabulary, HoleState(True, 16, b""), tail, head, 0)
+        answer(search, table)
+        assert search.text()[0] == " left"
+        confidence.append(search.confidence(search.leader()))
+    assert confidence[1] == pytest.approx(0.9, rel=0.01)
+    assert confidence[0] < 0.7
+
+
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize(
+    ("start", "fill", "after", "likelier"),
+    [("key", '"left"', ": 1}\n", b""), ("value", '"left"', ', "b": 2}\n', b""), ("value", "[0]", ", 1\n", b'",')],
+)
+def test_what_a_grammar_allows_may_end_inside_such_a_token_too(
+    tiny: BlockLlama,
+    vocabulary: Vocabulary,
+    start: Literal["key", "value"],
+    fill: str,
+    after: str,
+    likelier: bytes,
+    width: int,
+) -> None:
+    """A likelier token that goes on into the suffix would end the fill with what is no JSON."""
+    encode, pieces = tiny.tokenizer.encode, vocabulary.pieces
+    tail, whole = encode("{"), encode(fill + after)
+    inside = sum(end < len(fill) for end in itertools.accumulate(len(pieces[token]) for token in whole))
+    hole = HoleState(False, 16)
+    rule(vocabulary, hole, wire.Json(start=start), ())
+    search = Search(vocabulary, hole, tail, encode(after), 0, width=width)
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *whole], [*[0.9] * inside, 0.4, 0.9], len(tail))
+    if likelier:
+        table.known[*tail, *whole[:inside]][pieces.index(likelier)] = 0.5
+    answer(search, table)
+    assert search.text()[0] == search.text_of(search.leader()) == fill
+
+
+@pytest.mark.parametrize("wanted", ['"value"', '"left value"'], ids=["another key", "one that begins like a taken one"])
+def test_a_key_that_is_taken_leads_nowhere_and_hides_no_other(
+    tiny: BlockLlama, vocabulary: Vocabulary, wanted: str
+) -> None:
+    """A model that likes the keys that stand there already is not led into `"leftx"`."""
+    encode = tiny.tokenizer.encode
+    tail, head, hole = encode("{"), encode(" : 1}\n"), HoleState(False, 16)
+    rule(vocabulary, hole, wire.Json(start="key", taken=("left", "right", "total", "self")), ())
+    table = Table(tiny.tokenizer.size)
+    for key, chance in (('"left"', 0.4), ('"right"', 0.2), ('"total"', 0.2), ('"self"', 0.1)):
+        table.chain([*tail, *encode(key), *head], [0.98, chance, 0.9], len(tail))
+    table.chain([*tail, *encode(wanted), *head], [0.98, 0.4 if "left" in wanted else 0.05, 0.08, 0.98], len(tail))
+    search = Search(vocabulary, hole, tail, head, 0)
+    answer(search, table)
+    assert search.text()[0] == wanted
+
+
+def test_a_token_ends_a_fill_where_its_rest_begins_the_suffix(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    assert not vocabulary.crossing(b"\n    return x", True)
+    assert not vocabulary.crossing(b"", True)
+    found = {(vocabulary.pieces[number], at) for number, at in vocabulary.crossing(b': "x"', True)}
+    assert (b'":', 1) in found
+    assert all(0 < at < len(piece) and b': "x"'.startswith(piece[at:]) for piece, at in found)
+    cuts = {at for number, at in vocabulary.crossing(b'""\n', True) if vocabulary.pieces[number] == b'"""'}
+    assert cuts == {1, 2}, "each place where the rest fits"
+
+
+@pytest.mark.parametrize("source", ["lookup", "canvas"])
+def test_a_good_proposal_is_accepted_in_one_pass(tiny: BlockLlama, vocabulary: Vocabulary, source: str) -> None:
+    text = " self._count[0] + 1"
+    fill = tiny.tokenizer.encode(text)
+    passes = {}
+    for proposed in (True, False):
+        search, tail, head = searching(tiny, vocabulary, most=32)
+        if proposed:
+            search.propose(fill, source)  # type: ignore[arg-type]
+        table = Table(tiny.tokenizer.size)
+        table.chain([*tail, *fill, *head], 0.9, len(tail))
+        shown = answer(search, table)
+        assert search.text()[0] == text
+        assert set(search.sources(search.leader())) == {source if proposed else "left_to_right"}
+        passes[proposed] = next(i for i, (s, _) in enumerate(shown) if s == text) + 1
+    assert passes[True] == 1
+    assert passes[False] > len(fill) / 2
+
+
+@pytest.mark.parametrize("after", ["\n", "\n    x = right\n"])
+def test_a_bad_proposal_does_no_harm(tiny: BlockLlama, vocabulary: Vocabulary, after: str) -> None:
+    encode = tiny.tokenizer.encode
+    search, tail, head = searching(tiny, vocabulary, after=after)
+    for proposal in ([], encode(" right"), encode(" a\n b"), [tiny.separator[0]], [10**6], encode(" x" * 40)):
+        search.propose(proposal, "lookup")
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *encode(" left"), *head], 0.95, len(tail))
+    answer(search, table)
+    assert search.text()[0] == " left"
+
+
+def test_below_what_is_asked_for_a_bad_proposal_is_no_answer(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    """The start of what is likely is better, and its unlikely end shows where to cut it."""
+    encode = tiny.tokenizer.encode
+    tail, head, start = encode("return"), encode("\n    x = right\n"), encode(" self.")
+    search = Search(vocabulary, HoleState(True, 16), tail, head, 0, least=0.01)
+    search.propose(encode(" right"), "lookup")
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *start], 0.95, len(tail))
+    names = [number for number, piece in enumerate(vocabulary.pieces) if piece.isalpha() and piece.isascii()]
+    table.known[*tail, *start] = dict.fromkeys(names[:100], 0.009)
+    answer(search, table)
+    text, probabilities = search.text()[0], search.probabilities(search.leader())
+    assert text.startswith(" self.")
+    assert len(text) > len(" self.")
+    assert probabilities[-1][1] == pytest.approx(0.009)
+    assert text[: likely(probabilities, 0.25)] == " self."
+
+
+def test_the_suffix_overrules_a_fill_that_looks_better(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    encode = tiny.tokenizer.encode
+    search, tail, head = searching(tiny, vocabulary, after=")\n")
+    better, fitting = encode("(x")[:2], encode("[x")[:2]
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *better, *head], [0.6, 0.9, 0.2, 0.01], len(tail))
+    table.chain([*tail, *fitting, *head], [0.3, 0.9, 0.9], len(tail))
+    answer(search, table)
+    assert search.text()[0] == tiny.tokenizer.decode(fitting)
+    assert search.candidates()[0].score == pytest.approx(math.log(0.3 * 0.9 * 0.9 ** len(head)), rel=1e-3)
+
+
+def test_candidates_are_different_texts_best_first(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    search, tail, head = searching(tiny, vocabulary)
+    encode = tiny.tokenizer.encode
+    table = Table(tiny.tokenizer.size)
+    for fill, p in ((" left", 0.4), (" right", 0.35), (" item", 0.2)):
+        table.chain([*tail, *encode(fill), *head], [p, 0.95], len(tail))
+    answer(search, table)
+    texts = [search.text_of(end.node) for end in search.candidates()]
+    assert texts[0] == search.text()[0] == " left"
+    assert len(set(texts)) == len(texts)
+    scores = [end.score for end in search.candidates()]
+    assert scores == sorted(scores, key=lambda s: s or 0.0, reverse=True)
+
+
+@pytest.mark.parametrize("forced", [" retu", "\n    ", "é", "😀", "_", " "])
+def test_forced_text_is_spelled_and_not_shown(tiny: BlockLlama, vocabulary: Vocabulary, forced: str) -> None:
+    search, _, _ = searching(tiny, vocabulary, forced=forced)
+    answer(search, Drawn(tiny.tokenizer.size, 3, 2.0))
+    for end in search.candidates():
+        assert tiny.tokenizer.bytes(search.tokens(end.node)).startswith(forced.encode())
+        assert tiny.tokenizer.decode(search.tokens(end.node)) == forced + search.text_of(end.node)
+    assert search.text()[0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    sharp=st.sampled_from([0.3, 1.5, 3.0, 6.0]),
+    line=st.booleans(),
+    most=st.integers(1, 12),
+    after=st.sampled_from(["", "\n", ")\n    x", "😀"]),
+    forced=st.sampled_from(["", " re", "\n    ", "é"]),
+    proposals=st.lists(st.text(st.sampled_from("ab _(é\n"), min_size=1, max_size=6), max_size=3),
+    another=st.integers(0, 3),
+)
+def test_promises_hold_whatever_the_model_says(
+    tiny: BlockLlama,
+    vocabulary: Vocabulary,
+    seed: int,
+    sharp: float,
+    line: bool,
+    most: int,
+    after: str,
+    forced: str,
+    proposals: list[str],
+    another: int,
+) -> None:
+    search, _, _ = searching(tiny, vocabulary, after, forced, line=line, most=most, seed=another)
+    for proposal in proposals:
+        search.propose(tiny.tokenizer.encode(forced + proposal), "lookup")
+
+    shown = answer(search, Drawn(tiny.tokenizer.size, seed, sharp))
+
+    promised = ""
+    for text, locked in shown:
+        assert text[:locked].startswith(promised), "locked text was taken back"
+        promised = text[:locked]
+        assert not line or not {"\n", "\r"} & set(text)
+    final = search.text()[0]
+    assert final.startswith(promised), "the answer does not begin with what was locked"
+    tokens = search.tokens(search.leader())
+    assert len(tokens) <= most
+    assert tiny.tokenizer.bytes(tokens).startswith(forced.encode()) or not final
+    for end in search.candidates():
+        assert search.text_of(end.node).strip(), "an empty fill was proposed"
+        assert len(search.tokens(end.node)) <= most
+    assert 0 <= search.confidence(search.leader()) <= 1
+    probabilities = search.probabilities(search.leader())
+    assert (probabilities[-1][0] if probabilities else 0) == len(final)
+    assert all(0 <= p <= 1 for _, p in probabilities)
+
+
+def test_a_row_sees_its_ancestors_and_stands_behind_them(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    search, _, _ = searching(tiny, vocabulary, after=") x")
+    search.start = 7
+    for text in ("(left, 1", "(left, 2", "[0"):
+        search.propose(tiny.tokenizer.encode(text), "lookup")
+    sees: list[set[int]] = []
+
+    def check(rows: Rows) -> None:
+        first = len(sees)
+        assert rows.mask.shape == (len(rows.ids), first + len(rows.ids))
+        for row, (seen, position) in enumerate(zip(rows.mask, rows.positions, strict=True)):
+            columns = set(seen.nonzero()[:, 0].tolist())
+            assert max(columns) == first + row
+            sees.append(columns)
+            parent = columns - {first + row}
+            assert position == 7 + len(parent)
+            assert not parent or sees[max(parent)] == parent
+
+    answer(search, Drawn(tiny.tokenizer.size, 5, 3.0), check)
+    assert len(sees) > 20
+
+
+@pytest.mark.parametrize("after", ["\n", ")\n    print(value)\n", ""])
+def test_a_tree_pass_gives_what_a_plain_pass_gives(tiny: BlockLlama, vocabulary: Vocabulary, after: str) -> None:
+    encode = tiny.tokenizer.encode
+    context = encode("def left(right):\n    value = 1\n")
+    tail, head = encode("    return self"), encode(after)
+    kv = tiny.cache().lease(context)
+    tiny.prefill(context, kv)
+    search = Search(vocabulary, HoleState(True, 8), tail, head, len(context))
+    for text in ("._count", "(left", "[0] + 1"):
+        search.propose(encode(text), "lookup")
+    while not search.finished():
+        rows = search.plan()
+        logits, _ = tiny.forward([Run(kv, rows.ids, rows.positions, rows.mask)])
+        search.receive(logits.log_softmax(-1))
+        search.prune()
+
+    for end in search.candidates()[:5]:
+        fill = search.tokens(end.node)
+        plain = tiny.cache().lease(context)
+        tiny.prefill(context, plain)
+        ids = [*tail, *fill, *search.head]
+        causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
+        positions = range(len(context), len(context) + len(ids))
+        logp = tiny.forward([Run(plain, ids, positions, causal)])[0].log_softmax(-1)
+        of = [float(logp[i - 1, ids[i]]) for i in range(len(tail), len(ids))]
+        assert end.node.logp == pytest.approx(sum(of[: len(fill)]), abs=2e-3)
+        if head:
+            assert end.score == pytest.approx(sum(of), abs=2e-3)
+
+
+# Probabilities of tokens
+
+
+def test_each_token_is_as_likely_as_the_model_found_it_behind_those_before(
+    tiny: BlockLlama, vocabulary: Vocabulary
+) -> None:
+    search, tail, head = searching(tiny, vocabulary)
+    fill = tiny.tokenizer.encode(" left + 1")
+    table = Table(tiny.tokenizer.size)
+    expected = [0.9, 0.6, 0.95, 0.7, 0.8, 0.9][: len(fill)]
+    table.chain([*tail, *fill, *head], [*expected, 0.9], len(tail))
+    answer(search, table)
+    ends, probabilities = zip(*search.probabilities(search.leader()), strict=True)
+    assert list(ends) == [len(tiny.tokenizer.decode(fill[: i + 1])) for i in range(len(fill))]
+    assert probabilities == pytest.approx(expected, rel=1e-3)
+
+
+def test_what_is_forced_is_given(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    """Only tokens that begin with the forced text can stand first, so theirs is all the probability there is."""
+    search, tail, head = searching(tiny, vocabulary, forced="le")
+    fill = tiny.tokenizer.encode("left")
+    assert len(fill) == 1
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *fill, *head], [0.5, 0.9], len(tail))
+    answer(search, table)
+    ((end, probability),) = search.probabilities(search.leader())
+    assert end == len("ft")
+    assert probability > 0.95
+
+
+# Another answer
+
+
+def test_a_seed_finds_another_plausible_answer_and_the_same_one_again(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    encode = tiny.tokenizer.encode
+    likely = {"left": 0.4, "right": 0.3, "item": 0.2}
+
+    def found(seed: int) -> tuple[str, float]:
+        search, tail, head = searching(tiny, vocabulary, seed=seed)
+        table = Table(tiny.tokenizer.size)
+        for fill, p in likely.items():
+            table.chain([*tail, *encode(fill), *head], [p, 0.95], len(tail))
+        answer(search, table)
+        return search.text()[0], search.confidence(search.leader())
+
+    assert found(0)[0] == "left"
+    answers = Counter(found(seed) for seed in range(1, 41))
+    assert {text for text, _ in answers} >= {"left", "right"}
+    assert sum(n for (text, _), n in answers.items() if text in likely) >= 36
+    for text, confidence in answers:
+        if text in likely:
+            count = len(encode(text))
+            own = (likely[text] * 0.95**count) ** (1 / (count + 1))
+            assert confidence == pytest.approx(own, rel=1e-2), "not the model's own"
+    assert [found(seed) for seed in range(1, 9)] == [found(seed) for seed in range(1, 9)]
+
+
+def test_perturbed_paths_are_drawn_as_the_model_has_it(tiny: BlockLlama) -> None:
+    """Over two levels of a tree: the greatest rank is handed down, and the best leaf is drawn by its probability."""
+    generator = torch.Generator().manual_seed(1)
+    first = torch.tensor([0.6, 0.4]).log() * TEMPERATURE  # sharpened by 1 / TEMPERATURE when drawn
+    second = torch.tensor([[0.5, 0.5], [0.9, 0.1]]).log() * TEMPERATURE
+    drawn: Counter[tuple[int, int]] = Counter()
+    for _ in range(2000):
+        ranks = perturbed(first, 0.0, generator)
+        assert float(ranks.max()) == 0.0
+        leaves: dict[tuple[int, int], float] = {}
+        for branch in range(2):
+            below = perturbed(first[branch] + second[branch], float(ranks[branch]), generator)
+            assert float(below.max()) == pytest.approx(float(ranks[branch]), abs=1e-6)
+            leaves |= {(branch, leaf): float(below[leaf]) for leaf in range(2)}
+        drawn[max(leaves, key=leaves.__getitem__)] += 1
+    for leaf, p in {(0, 0): 0.3, (0, 1): 0.3, (1, 0): 0.36, (1, 1): 0.04}.items():
+        assert drawn[leaf] / 2000 == pytest.approx(p, abs=0.04)
+
+
+def test_a_token_that_is_not_allowed_stays_out_of_the_draw() -> None:
+    logp = torch.tensor([0.0, -torch.inf, -2.0])
+    ranks = perturbed(logp, -1.5, torch.Generator().manual_seed(3))
+    assert ranks.isfinite().tolist() == [True, False, True]

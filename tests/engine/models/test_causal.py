@@ -1,0 +1,275 @@
+"""Published autoregressive models compute what Transformers computes, and fill gaps through the engine's own loop."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from gguf.constants import GGMLQuantizationType
+from torch import Tensor
+
+from caesura import wire
+from caesura.engine.models import ModelError, Run, causal, load
+from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.scheduler import Scheduler
+from caesura.engine.tokens.tokenizer import Tokenizer
+from caesura.engine.tokens.tokenizer_file import QWEN
+from caesura.engine.weights import audit
+from caesura.engine.weights.gguf_file import GGUF
+
+from ... import qwen
+from ...tiny import alone, infill, run, train_tokenizer
+from ..test_scheduler import JOBS, keeps_the_contract
+from ..weights import test_gguf
+
+F32 = GGMLQuantizationType.F32
+SIZES: dict[str, Any] = {
+    "vocab_size": 416,  # padded: the tokenizer has fewer
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "llama": {"model_type": "llama"},
+    "llama-3": {"model_type": "llama", "rope_parameters": LLAMA3},
+    "granite-code": {"model_type": "llama", "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    "qwen2": {"model_type": "qwen2", "tie_word_embeddings": True},
+    "qwen3": {"model_type": "qwen3", "head_dim": 32},
+    "starcoder2": {"model_type": "starcoder2", "sliding_window": None},
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Random checkpoints, written by Transformers."""
+    return {name: written(tmp_path_factory.mktemp(name), shape) for name, shape in SHAPES.items()}
+
+
+def written(folder: Path, shape: dict[str, Any]) -> Path:
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(**SIZES | shape)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    for name, parameter in model.named_parameters():  # biases and norms that count
+        if parameter.ndim == 1:
+            parameter.data = torch.randn_like(parameter) * 0.1 + ("norm.weight" in name)
+    model.save_pretrained(folder)
+    train_tokenizer(folder / "tokenizer.json")
+    return folder
+
+
+def exact(folder: Path) -> BlockLlama:
+    config = json.loads((folder / "config.json").read_text())
+    return made(config, Tokenizer(folder / "tokenizer.json"), causal.Published(folder, "cpu"))
+
+
+def made(config: dict[str, Any], tokenizer: Tokenizer, tensors: Mapping[str, Tensor]) -> BlockLlama:
+    """The model in float32, as nobody runs it."""
+    shape = causal.read("exact", config, tokenizer.size)
+    tied = bool(config.get("tie_word_embeddings"))
+    base = causal.Renamed(tensors, shape.num_layers, shape.vocab_size, tied=tied)
+    stretch = causal.stretched("exact", config, shape)
+    return BlockLlama("exact", shape, tokenizer, base, None, "cpu", torch.float32, stretch=stretch)
+
+
+def judged(model: BlockLlama, context: list[int], rows: list[int]) -> Tensor:
+    mask = torch.ones(len(rows), len(rows), dtype=torch.bool).tril()
+    kv, positions = model.cache().lease(context), range(len(context), len(context) + len(rows))
+    return model.forward([Run(kv, rows, positions, mask, fresh=context)])[0]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_logits_are_those_of_transformers(folders: dict[str, Path], name: str) -> None:
+    ids = torch.randint(0, 400, (1, 150), generator=torch.Generator().manual_seed(1))
+    reference = transformers.AutoModelForCausalLM.from_pretrained(folders[name], dtype=torch.float32).eval()
+    with torch.inference_mode():
+        theirs = reference(ids).logits[0, 120:, :400]
+    ours = judged(exact(folders[name]), ids[0, :120].tolist(), ids[0, 120:].tolist())
+    assert ours.shape == theirs.shape, "as many columns as there are tokens"
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+
+
+def enough(arrays: dict[str, np.ndarray]) -> None:
+    """More rows of the embedding than there are tokens, as in real files."""
+    arrays["token_embd.weight"] = np.random.default_rng(5).standard_normal((416, test_gguf.HIDDEN)).astype(np.float32)
+
+
+def test_fewer_weights_than_tokens_are_refused(tmp_path: Path) -> None:
+    test_gguf.write(tmp_path / "m.gguf", vocabulary=(QWEN, "qwen2"))
+    with pytest.raises(ModelError, match="has 401 tokens, and weights for 400 of them"):
+        load(str(tmp_path / "m.gguf"), "meta")
+
+
+@pytest.mark.parametrize("architecture", test_gguf.KINDS)
+def test_a_gguf_file_computes_what_transformers_makes_of_its_weights(tmp_path: Path, architecture: str) -> None:
+    path, ids = tmp_path / "m.gguf", list(range(20, 140))
+    weights = test_gguf.write(path, architecture, F32, change=enough, vocabulary=(QWEN, "qwen2"))
+    file = GGUF(path)
+    rows = len(weights["model.embed_tokens.weight"])
+    config = transformers.AutoConfig.for_model(**file.config, vocab_size=rows)
+    reference = transformers.AutoModelForCausalLM.from_config(config)
+    reference.load_state_dict(weights, strict=False)
+    reference.tie_weights()
+    with torch.inference_mode():
+        theirs = reference.eval()(torch.tensor([ids])).logits[0, 20:, :401]
+    ours = judged(made(file.config, file.tokenizer(), file.tensors), ids[:20], ids[20:])
+    torch.testing.assert_close(ours, theirs, atol=1e-4 * float(theirs.std()), rtol=1e-4)  # weights as large as one
+    quantised = load(str(path), "cpu")
+    assert isinstance(quantised, BlockLlama)
+    coarse = judged(quantised, ids[:20], ids[20:])
+    assert (coarse - theirs).norm() < 0.25 * theirs.norm()
+    # Random weights have near ties, which int8 and, where the CPU has it, bfloat16 attention decide otherwise.
+    assert coarse.argmax(-1).eq(theirs.argmax(-1)).sum() >= 0.8 * len(theirs)
+    assert load(str(path), "meta").width == 401
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_on_a_cpu_it_is_nearly_the_same_in_8_bits(folders: dict[str, Path], name: str) -> None:
+    rows = list(range(40, 60))
+    whole, quantised = (judged(model, rows, rows) for model in (exact(folders[name]), load(str(folders[name]), "cpu")))
+    assert (whole.softmax(-1) - quantised.softmax(-1)).abs().sum(-1).max() < 0.05
+
+
+def test_in_bfloat16_it_is_nearly_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU (tests/kernels/test_gpu.py)."""
+    whole, halved = (qwen.floats(tmp_path, "cpu", dtype, monkeypatch) for dtype in (torch.float32, torch.bfloat16))
+    rows = list(range(40, 60))
+    assert (judged(whole, rows, rows).softmax(-1) - judged(halved, rows, rows).softmax(-1)).abs().sum(-1).max() < 0.05
+    for job in JOBS.values():
+        keeps_the_contract(run(Scheduler(halved), [infill("j", *job, wire.Hole(6))])["j"])
+
+
+class Far(Tensor):
+    """As if it lay on a GPU: only a copy on the CPU goes with what lies there, or is a number without a wait."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func.__name__ not in ("item", "tolist", "__float__", "__int__", "__bool__"), "the GPU is waited for"
+        others = [part for part in args if isinstance(part, Tensor) and not isinstance(part, Far)]
+        assert not others, f"{func.__name__} of two devices"
+        found = super().__torch_function__(func, types, args, kwargs or {})
+        return found.as_subclass(Tensor) if func is Tensor.cpu else found
+
+
+SEARCHED: dict[str, dict[str, Any]] = {
+    "search": {},
+    "another answer": {"seed": 3},
+    "left to right": {"sampler": "left_to_right"},
+    "grammar": {"segments": (wire.Hole(32, "block", wire.Json(schema=0)),), "schemas": ('{"required": ["name"]}',)},
+}
+
+
+@pytest.mark.parametrize("fields", SEARCHED.values(), ids=SEARCHED)
+def test_a_search_waits_for_no_gpu(model: BlockLlama, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]) -> None:
+    job = infill("j", "def total(x):\n    retu", "\n\nprint(1)\n", **{"segments": (wire.Hole(6),)} | fields)
+    here, forward = alone(model, job), model.forward
+    far = lambda *runs: tuple(part.as_subclass(Far) for part in forward(*runs))  # noqa: E731
+    monkeypatch.setattr(model, "forward", far)
+    assert alone(model, job).holes == here.holes
+
+
+@pytest.fixture(scope="module")
+def model(folders: dict[str, Path]) -> BlockLlama:
+    found = load(str(folders["qwen2"]), "cpu")
+    assert isinstance(found, BlockLlama)
+    return found
+
+
+@pytest.mark.parametrize("sampler", [None, "left_to_right"])
+@pytest.mark.parametrize(("prefix", "suffix"), JOBS.values(), ids=JOBS)
+def test_every_job_keeps_the_contract(model: BlockLlama, sampler: str | None, prefix: str, suffix: str) -> None:
+    events = run(Scheduler(model), [infill("j", prefix, suffix, wire.Hole(6), sampler=sampler)])["j"]
+    answer = keeps_the_contract(events)
+    assert answer.tokens.canvas == 0, "it has none"
+
+
+def test_holes_with_a_grammar_are_whole_at_any_deadline(model: BlockLlama) -> None:
+    schema = '{"type": "object", "required": ["name", "size"]}'
+    holes = [wire.Hole(32, "block", wire.Json(schema=0)), wire.Text(", "), wire.Hole(32, "block", wire.Json(schema=0))]
+    for steps in (0, 1, 3):
+        scheduler = Scheduler(model)
+        scheduler.take(b"p", infill("j", "[", "]", *holes, schemas=(schema,), deadline_ms=1000), 0.0)
+        scheduler.step(lambda: 0.0)
+        for _ in range(steps):
+            scheduler.step(lambda: 0.0)
+        (answer,) = [event for _, event in scheduler.expire(2.0)]
+        assert isinstance(answer, wire.Done)
+        assert all({"name", "size"} <= json.loads(fill.text).keys() for fill in answer.holes)
+
+
+def test_the_rest_of_an_earlier_answer_is_neither_of_a_canvas_nor_repeated(model: BlockLlama) -> None:
+    once = keeps_the_contract(run(Scheduler(model), [infill("j", "x = ", "\n", wire.Hole(6))])["j"])
+    again = infill("j", "x = ", "\n", wire.Hole(6), draft=(once.holes[0].text,))
+    answer = keeps_the_contract(run(Scheduler(model), [again])["j"])
+    assert answer.holes == once.holes
+    assert answer.tokens == once.tokens == wire.Tokens(left_to_right=1)
+
+
+def test_a_sampler_of_canvases_is_refused(model: BlockLlama) -> None:
+    ((_, event),) = Scheduler(model).take(b"p", infill("j", "a", "b", sampler="threshold"), 0.0)
+    assert isinstance(event, wire.Failed)
+    assert "has no canvas" in event.message
+
+
+REFUSED = {
+    "another activation": ({"hidden_act": "relu"}, "activation relu"),
+    "quantised": ({"quantization_config": {"quant_method": "gptq"}}, "take its GGUF file"),
+    "yarn": ({"rope_scaling": {"rope_type": "yarn", "factor": 4}, "rope_parameters": None}, "by 'yarn'"),
+    "vision": ({"model_type": "qwen2_vl"}, "'qwen2_vl' are not supported"),
+    "fewer layers": ({"num_hidden_layers": 1}, "have no place in this model"),
+    "more layers": ({"num_hidden_layers": 3}, "lack the tensor layers.2"),
+    "another width": ({"intermediate_size": 128}, "has shape"),
+}
+
+
+@pytest.mark.parametrize(("change", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_it_cannot_compute_is_refused_in_a_sentence(
+    folders: dict[str, Path], tmp_path: Path, change: dict[str, Any], sentence: str
+) -> None:
+    for file in folders["qwen2"].iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    config = json.loads((tmp_path / "config.json").read_text()) | change
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for device in ("cpu", "meta"):
+        with pytest.raises(ModelError, match=sentence):
+            load(str(tmp_path), device)
+
+
+def test_a_gguf_file_is_shown_without_reading_its_weights(tmp_path: Path) -> None:
+    weights = test_gguf.write(tmp_path / "m.gguf", change=enough, vocabulary=(QWEN, "qwen2"))
+    found = audit.summary(tmp_path / "m.gguf")
+    assert (found["model_type"], found["format"], found["layers"]) == ("qwen2", "F16, F32", test_gguf.LAYERS)
+    assert found["parameters"] == sum(tensor.numel() for tensor in weights.values())
+    audit.check(tmp_path / "m.gguf")
+
+
+def test_what_a_file_says_of_ends_and_windows_cannot_break_the_engine(folders: dict[str, Path], tmp_path: Path) -> None:
+    for name, change in {"ends": {"eos_token_id": [999_999, -1, True, 7]}, "window": {"sliding_window": 512}}.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        for file in folders["starcoder2"].iterdir():
+            (folder / file.name).symlink_to(file)
+        config = json.loads((folder / "config.json").read_text()) | change
+        (folder / "config.json").unlink()
+        (folder / "config.json").write_text(json.dumps(config))
+    ends = load(str(tmp_path / "ends"), "cpu")
+    assert 7 in ends.ends
+    assert all(0 <= end < ends.width for end in ends.ends)
+    keeps_the_contract(run(Scheduler(ends), [infill("j", "x = ", "\n", wire.Hole(4))])["j"])
+    with pytest.raises(ModelError, match="sees 512 tokens at once; 1,024 are needed"):
+        load(str(tmp_path / "window"), "cpu")

@@ -1,0 +1,164 @@
+"""The loop on canvases of the tiny model and of one that says what it is told: forced starts, locks, length, noise."""
+
+import pytest
+import torch
+
+from caesura.engine import denoise
+from caesura.engine.canvas.canvas import Canvas, Vocabulary, lay
+from caesura.engine.models import Model
+from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.noise import Uniform
+from caesura.engine.samplers import load, names, statistics
+from caesura.wire import Hole, Text
+
+from ..tiny import Scripted
+from .canvas.test_canvas import cursors
+
+samplers = pytest.mark.parametrize("name", names())
+
+
+def denoising(
+    model: Model,
+    name: str,
+    prefix: str,
+    suffix: str,
+    *segments: Text | Hole,
+    slots: int = 8,
+    of: int = 48,
+    seed: int = 0,
+) -> denoise.Denoising:
+    layout = lay(model, Vocabulary(model), prefix, suffix, segments or (Hole(32),), slots=slots)
+    kv = model.cache().lease(layout.context)
+    if layout.context:
+        model.prefill(layout.context, kv)
+    return denoise.Denoising(layout.canvas, kv, load(name), of, torch.Generator().manual_seed(seed))
+
+
+def finish(model: Model, *work: denoise.Denoising) -> None:
+    for _ in range(80):
+        left = [w for w in work if not w.finished]
+        if not left:
+            return
+        denoise.step(model, left)
+    pytest.fail("the canvas does not come to an end")
+
+
+def written(canvas: Canvas, hole: int = 0) -> bytes:
+    return b"".join(canvas.piece(s.token) for s in canvas.of_hole(hole) if s.token is not None)
+
+
+@samplers
+@cursors
+def test_what_is_forced_is_reproduced(tiny: BlockLlama, name: str, prefix: str, suffix: str) -> None:
+    for seed in range(2):
+        w = denoising(tiny, name, prefix, suffix, Hole(56), slots=56, of=60, seed=seed)
+        forced = w.canvas.holes[0].forced
+        finish(tiny, w)
+        assert written(w.canvas).startswith(forced)
+        fill = w.canvas.fills()[0]
+        assert fill.text == written(w.canvas)[len(forced) :].decode("utf-8", errors="ignore")
+        assert fill.open == 0
+
+
+@samplers
+def test_several_holes_reproduce_what_each_is_forced_to(tiny: BlockLlama, name: str) -> None:
+    w = denoising(tiny, name, "f(cou", ")\n", Hole(16), Text(", retu"), Hole(16), Text(") + _"), Hole(16))
+    forced = [h.forced for h in w.canvas.holes]
+    assert all(forced)
+    finish(tiny, w)
+    for number, start in enumerate(forced):
+        assert written(w.canvas, number).startswith(start)
+
+
+@samplers
+def test_a_uniform_model_reproduces_what_is_forced(tiny: BlockLlama, name: str) -> None:
+    model = Scripted(tiny.tokenizer, tiny.tokenizer.encode("x(left)"), Uniform(tiny.tokenizer.size))
+    w = denoising(model, name, "    retu", "\n", slots=6)
+    finish(model, w)
+    assert written(w.canvas).startswith(w.canvas.holes[0].forced)
+
+
+@samplers
+def test_the_models_answer_is_found_and_ends_where_it_says(tiny: BlockLlama, name: str) -> None:
+    answer = tiny.tokenizer.encode("(left)")
+    model = Scripted(tiny.tokenizer, answer)
+    w = denoising(model, name, "x = 1\nprint", "\n", slots=12)
+    w.canvas.holes[0].forced = b""
+    finish(model, w)
+    fill = w.canvas.fills()[0]
+    assert (fill.text, fill.locked, fill.open) == ("(left)", ((0, 6),), 0)
+    assert fill.confidence > 0.99
+    assert len(w.canvas.slots) == len(answer), "null slots are gone"
+
+
+@samplers
+def test_a_uniform_model_settles_on_its_answer(tiny: BlockLlama, name: str) -> None:
+    answer = tiny.tokenizer.encode("(left)")
+    model = Scripted(tiny.tokenizer, answer, Uniform(tiny.tokenizer.size))
+    w = denoising(model, name, "x = 1\n", "\n", slots=len(answer))
+    w.canvas.holes[0].forced = b""
+    finish(model, w)
+    assert w.canvas.fills()[0].text == "(left)"
+    assert w.step < w.of
+
+
+def test_a_uniform_model_locks_only_what_has_not_moved_for_two_steps(tiny: BlockLlama) -> None:
+    answer = tiny.tokenizer.encode("(left)")
+    model = Scripted(tiny.tokenizer, answer, Uniform(tiny.tokenizer.size))
+    w = denoising(model, "entropy_bound", "x = 1\n", "\n", slots=len(answer))
+    w.canvas.holes[0].forced = b""
+    for _ in range(2):
+        denoise.step(model, [w])
+        assert not any(s.locked for s in w.canvas.slots)
+    denoise.step(model, [w])
+    assert all(s.locked for s in w.canvas.slots)
+    model.answer = tiny.tokenizer.encode("[right]")
+    denoise.step(model, [w])
+    assert w.canvas.fills()[0].text == "(left)", "what is locked stays"
+
+
+@samplers
+def test_of_is_kept(tiny: BlockLlama, name: str) -> None:
+    w = denoising(tiny, name, "x = ", "\n", slots=16, of=3)
+    finish(tiny, w)
+    assert w.step <= 3
+
+
+def test_a_canvas_that_does_not_end_gets_longer_within_its_budget(tiny: BlockLlama) -> None:
+    letter = tiny.tokenizer.encode("a")[0]
+    model = Scripted(tiny.tokenizer, [letter] * 400)
+    w = denoising(model, "threshold", "x = (", ")\n", Hole(12), slots=6)
+    w.canvas.holes[0].forced = b""
+    finish(model, w)
+    assert w.canvas.fills()[0].text == "a" * 12
+
+
+def test_no_hole_grows_past_its_own_budget(tiny: BlockLlama) -> None:
+    letter = tiny.tokenizer.encode("a")[0]
+    model = Scripted(tiny.tokenizer, [letter] * 400)
+    w = denoising(model, "threshold", "x = (", ")\n", Hole(32), Text(")"), Hole(6), slots=8)
+    for hole in w.canvas.holes:
+        hole.forced = b""
+    finish(model, w)
+    first, second = w.canvas.fills()
+    assert len(first.text) <= 33  # one more than asked: the healed bracket has a token of its own
+    assert len(second.text) <= 7
+
+
+@samplers
+def test_a_batch_gives_each_canvas_what_it_gets_alone(tiny: BlockLlama, name: str) -> None:
+    places = [("", ""), ("x = f(", ")\n"), ("def f(a):\n    retu", "\n" * 3), ("imp", "x\n"), ("a = 1\n" * 30, "")]
+    alone = [denoising(tiny, name, *place, seed=i) for i, place in enumerate(places)]
+    together = [denoising(tiny, name, *place, seed=i) for i, place in enumerate(places)]
+    for w in alone:
+        finish(tiny, w)
+    finish(tiny, *reversed(together))
+    assert [w.canvas.fills() for w in together] == [w.canvas.fills() for w in alone]
+
+
+def test_the_probability_of_null_is_that_of_the_distribution() -> None:
+    logits = torch.randn(6, 40, generator=torch.Generator().manual_seed(0)) * 4
+    logits[:, :20], logits[2, 39] = -torch.inf, -torch.inf
+    found = denoise.beside(logits, statistics(logits), 39)
+    assert torch.allclose(found, logits.softmax(-1)[:, 39])
+    assert found[2] == 0

@@ -1,0 +1,128 @@
+"""The models `coder` and `small`: whole, small enough, and not silly. What they are worth `caesura eval` measures."""
+
+import pytest
+import torch
+
+from caesura import wire
+from caesura.engine import models
+from caesura.engine.models import Model, Run
+from caesura.engine.samplers import names
+from caesura.engine.scheduler import Scheduler
+from caesura.engine.weights import stored
+from caesura.models import CODER, PACKAGES, SMALL, files, locate
+
+from ..tiny import alone, done, infill, run
+
+SNIPPET = '''\
+"""Count words in text files."""
+
+import argparse
+import collections
+import pathlib
+import re
+
+WORD = re.compile(r"[a-z]+")
+
+
+class Counter:
+    """Counts how often each word appears."""
+
+    def __init__(self, minimum: int = 1) -> None:
+        self.minimum = minimum
+        self.words = collections.Counter()
+
+    def add(self, text: str) -> None:
+        for match in WORD.finditer(text.lower()):
+            self.words[match.group()] += 1
+
+    def common(self, count: int) -> list[tuple[str, int]]:
+        found = [(word, n) for word, n in self.words.items() if n >= self.minimum]
+        found.sort(key=lambda pair: (-pair[1], pair[0]))
+        return found[:count]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="+", type=pathlib.Path)
+    parser.add_argument("--count", type=int, default=10)
+    arguments = parser.parse_args()
+    counter = Counter()
+    for path in arguments.files:
+        counter.add(path.read_text(encoding="utf-8"))
+    for word, n in counter.common(arguments.count):
+        print(f"{n:6d} {word}")
+'''
+
+
+MB = {CODER: 240, SMALL: 95}  # on disk, at most
+NATS = {CODER: 0.32, SMALL: 0.5}  # of a byte of SNIPPET, at most
+
+
+@pytest.fixture(scope="module", params=PACKAGES)
+def model(request: pytest.FixtureRequest) -> Model:
+    torch.set_num_threads(1)
+    return models.load(request.param)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_the_files_are_what_the_manifest_says_and_small_enough(name: str) -> None:
+    assert len(stored.verify(locate(name))) == 64
+    sizes = {file.name: file.stat().st_size for file in files(locate(name))}
+    assert sizes.keys() >= {"config.json", "tokenizer.json", "manifest.json"}
+    assert sum(sizes.values()) < MB[name] * 1e6
+    assert max(sizes.values()) < 95e6, "hosts of repositories refuse files of 100 MB"
+
+
+def test_the_base_reads_code(model: Model) -> None:
+    ids = model.tokenizer.encode(SNIPPET)
+    causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
+    kv = model.cache().lease([])
+    logp = model.forward([Run(kv, ids, range(len(ids)), causal)])[0].log_softmax(-1)
+    loss = -logp[:-1].gather(1, torch.tensor(ids[1:])[:, None]).sum()
+    assert 0.05 < float(loss) / len(SNIPPET) < NATS[model.name]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "suffix"),
+    [
+        ("def add(a, b):\n    return a + ", "\n"),
+        ("def add(a, b):\n    retu", "\n"),
+        ("import o", "\nprint(os.getcwd())\n"),
+        ("", "\nprint(os.getcwd())\n"),
+        ("for i in range(len(items", ")):\n    print(items[i])\n"),
+    ],
+)
+def test_a_gap_gets_one_line(model: Model, prefix: str, suffix: str) -> None:
+    answer = alone(model, infill("j", prefix, suffix, deadline_ms=600_000))
+    (fill,) = answer.holes
+    assert fill.text.strip()
+    assert "\n" not in fill.text
+    assert 0 < fill.confidence <= 1
+
+
+def test_the_obvious_gap(model: Model) -> None:
+    answer = alone(model, infill("j", "def add(a, b):\n    return a + ", "\n"))
+    assert answer.holes[0].text == "b"
+
+
+@pytest.mark.parametrize("sampler", names())
+@pytest.mark.parametrize("model", [SMALL], indirect=True)
+def test_the_canvas_alone_answers_too(model: Model, sampler: str) -> None:
+    job = infill("j", "def add(a, b):\n    return a + ", "\n", sampler=sampler)
+    assert "\n" not in alone(model, job).holes[0].text
+
+
+def test_typing_reuses_the_context(model: Model) -> None:
+    scheduler = Scheduler(model)
+    for end in (400, 405, 410):
+        job = infill(str(end), SNIPPET[:end], "\n", wire.Hole(4), document="d")
+        done(run(scheduler, [job])[job.job])
+    assert scheduler.cache.reused > scheduler.cache.asked / 2
+
+
+def test_every_special_the_engine_relies_on_is_there(model: Model) -> None:
+    assert len(model.separator) == 1
+    pieces = model.tokenizer.pieces
+    assert pieces[model.separator[0]] == b""
+    printable = {bytes([b]) for b in (*range(0x20, 0x7F), *b"\t\n\r\f", *range(0x80, 0xC0), *range(0xC2, 0xF1))}
+    assert printable <= set(pieces)

@@ -1,0 +1,105 @@
+"""Compile every kernel for a GPU that is not here, at DiffusionGemma's shapes.
+
+    TRITON_INTERPRET=0 python tests/kernels/compiled.py CAPABILITY
+
+The launchers run on tensors that nobody fills, with a driver that only says which GPU it would be; Triton compiles what
+they launch and leaves it at that. Prints each kernel with the most bytes of shared memory that it takes.
+"""
+
+import sys
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from caesura.kernels import attention, experts, fp8, head, matmul, norms, nvfp4, rotary
+from caesura.kernels.linear import Dense, Linear
+
+HIDDEN, WIDTH, EXPERTS, TOP_K = 2816, 704, 128, 8
+ROWS = (1, 16, 32, 33, 64, 128, 256)
+
+
+class Absent:
+    """What Triton asks of a driver before it compiles."""
+
+    def __init__(self, capability: int) -> None:
+        self._target = GPUTarget("cuda", capability, 32)
+
+    def get_current_target(self) -> GPUTarget:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, _: int) -> int:
+        return 0
+
+
+def compiling(shared: dict[str, int]) -> None:
+    """Every launch from now on compiles and does not run."""
+    run = JITFunction.run
+
+    def compile(self: Any, *arguments: Any, grid: Any, warmup: bool, **more: Any) -> Any:
+        made = run(self, *arguments, grid=grid, warmup=True, **more)
+        shared[self.fn.__name__] = max(shared.get(self.fn.__name__, 0), made.metadata.shared)
+        return made
+
+    JITFunction.run = compile
+
+
+def stacks() -> list[tuple[Linear, Linear]]:
+    shapes = (EXPERTS, 2 * WIDTH, HIDDEN), (EXPERTS, HIDDEN, WIDTH)
+
+    def of(shape: tuple[int, int, int]) -> list[Linear]:
+        *outer, columns = shape
+        codes = torch.empty(shape, dtype=torch.float8_e4m3fn)
+        halves = torch.empty(*outer, columns // 2, dtype=torch.uint8)
+        scale = torch.empty(*outer, columns // nvfp4.GROUP, dtype=torch.float8_e4m3fn)
+        factor = torch.empty(*outer, 1)
+        dense = Dense(torch.empty(shape, dtype=torch.bfloat16))
+        return [dense, fp8.Linear(codes, factor), nvfp4.Linear(halves, scale, factor)]
+
+    return list(zip(*map(of, shapes), strict=True))
+
+
+def main(capability: int) -> None:
+    shared = dict[str, int]()
+    driver.set_active(Absent(capability))
+    compiling(shared)
+    attention.capacity = matmul.capacity = lambda _: (132, capability in (90, 100))
+    torch.empty = torch.zeros  # what is gathered by numbers that nobody wrote must lie inside
+    embed = torch.zeros(4096, HIDDEN, dtype=torch.bfloat16)
+    for rows in ROWS:
+        for groups, width, window in ((8, 256, 1024), (2, 512, 1 << 62)):
+            q = torch.zeros(rows, 16, width, dtype=torch.bfloat16)
+            keys, values = torch.zeros(2, groups, 8192, width, dtype=torch.bfloat16)
+            for first in (None, 2000):
+                attention.launch(q, keys[:, :3000], values[:, :3000], first, window)
+            k, norm = torch.zeros(rows, groups * width, dtype=torch.bfloat16), torch.ones(width)
+            turn = torch.zeros(2, rows, 128 if groups == 8 else 64, dtype=torch.bfloat16)
+            v = k if groups == 8 else None
+            rotary.launch(q.flatten(1), k, v, norm, norm, turn, 1e-6, keys[:, :rows], values[:, :rows])
+        x = torch.zeros(rows, HIDDEN, dtype=torch.bfloat16)
+        which, open = torch.zeros(rows, dtype=torch.int64), torch.ones(rows, dtype=torch.bool)
+        asked = head.Rows(x, torch.ones(rows), torch.zeros(2, len(embed)), which, open)
+        head.launch(head.Head(embed, embed, 30.0), asked)
+        chosen = torch.zeros(rows, TOP_K, dtype=torch.int64)
+        weight, mode = torch.ones(HIDDEN), torch.zeros(rows, dtype=torch.int64)
+        norms.launch_add_attention(x, x, (weight,) * 3, x[0], 1e-6)
+        norms.launch_route(x, x.new_zeros(EXPERTS, HIDDEN), x.new_zeros(EXPERTS), TOP_K)
+        norms.launch_add_experts(x, x, x, (weight,) * 4, x[0, :2], mode, 1e-6)
+        for gate_up, down in stacks():
+            experts.launch(x, torch.zeros(rows, TOP_K), chosen, gate_up, down)
+            if not isinstance(down, Dense):
+                matmul.launch(x, gate_up[0])
+                matmul.launch(x[:, :WIDTH], down[0])
+    for name, most in sorted(shared.items()):
+        print(name, most)
+
+
+if __name__ == "__main__":
+    assert triton.__version__
+    main(int(sys.argv[1]))

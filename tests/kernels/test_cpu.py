@@ -1,0 +1,279 @@
+"""The C library against PyTorch, at shapes that do not divide, in every variant that this machine runs."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from caesura.engine.models import _llama_layer, _native
+from caesura.engine.models._llama_layer import Matrix, Norm, Shape, Weights
+from caesura.engine.weights import stored
+from caesura.kernels import cpu
+from caesura.kernels.cpu.layers import Span
+
+from ..audit.calls import unheard
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "kernels" / "cpu").glob("*.c"))
+VARIANTS = list(cpu.variants())
+SHAPES = [(1, 1, 32), (1, 64, 64), (2, 3, 96), (7, 33, 64), (16, 130, 96), (40, 257, 192), (19, 16, 1120)]
+
+pytestmark = pytest.mark.skipif(not VARIANTS, reason="kernels/cpu was not built")
+
+
+def random(*size: int, seed: int = 0) -> Tensor:
+    return torch.randn(*size, generator=torch.Generator().manual_seed(seed + sum(size)))
+
+
+def rows_of(m: int, k: int) -> Tensor:
+    """Of very different size."""
+    return random(m, k) * torch.logspace(-3, 3, m)[:, None]
+
+
+def packed(*parts: tuple[str, tuple[Tensor, ...]]) -> cpu.Packed:
+    return cpu.Packed(*(cpu.Matrix(form, *tensors) for form, tensors in parts))
+
+
+def reference(x: Tensor, form: str, parts: tuple[Tensor, ...]) -> Tensor:
+    """[M, K] x a stored matrix, with the activations rounded as the library does."""
+    row = x.abs().amax(-1, keepdim=True).clamp_min(1e-12)
+    return ((x * (127 / row)).round() @ stored.restored(form, *parts).T) * (row / 127)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("form", stored.FORMS)
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+def test_a_product_is_that_of_the_restored_weights(
+    m: int, n: int, k: int, form: str, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for float32's rounding; a number between two codes may get either: two in a thousand of the largest."""
+    monkeypatch.setenv("CAESURA_CPU", variant)
+    x, parts = rows_of(m, k), getattr(stored, form)(random(n, k, seed=1))
+    out, expected = packed((form, parts)).product(x), reference(x, form, parts)
+    assert out.shape == (m, n)
+    size = expected.abs().amax(1, keepdim=True) + 1e-9
+    torch.testing.assert_close(out / size, expected / size, atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("form", stored.FORMS)
+def test_a_row_is_the_same_among_any_others_and_on_any_x86_cpu_with_avx2(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, parts = rows_of(41, 96), getattr(stored, form)(random(70, 96))
+    found = []
+    for variant in (name for name in VARIANTS if name != "portable"):
+        monkeypatch.setenv("CAESURA_CPU", variant)
+        held = packed((form, parts))
+        found += [held.product(x), torch.cat([held.product(row[None]) for row in x]), held.product(x.flip(0)).flip(0)]
+    assert all(torch.equal(out, found[0]) for out in found)
+
+
+def test_matrices_below_one_another_are_one() -> None:
+    x = rows_of(5, 64)
+    below = [("q4", stored.q4(random(33, 64))), ("q8", stored.q8(random(8, 64))), ("k4", stored.k4(random(2, 64)))]
+    together = packed(*below).product(x)
+    assert torch.equal(together, torch.cat([packed(part).product(x) for part in below], 1))
+
+
+def test_zero_rows_and_zero_weights_give_zero() -> None:
+    for form in stored.FORMS:
+        held = packed((form, getattr(stored, form)(random(9, 64))))
+        assert torch.equal(held.product(torch.zeros(2, 64)), torch.zeros(2, 9))
+        nothing = packed((form, getattr(stored, form)(torch.zeros(9, 64))))
+        assert nothing.product(torch.ones(1, 64)).abs().max() < 1e-3
+        assert held.product(torch.empty(0, 64)).shape == (0, 9)
+
+
+def test_what_is_no_number_stays_none() -> None:
+    """So that the canary sees it."""
+    held = packed(("q8", stored.q8(random(9, 64))))
+    for bad in (float("nan"), float("inf")):
+        assert not held.product(torch.full((1, 64), bad)).isfinite().any()
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_parts_that_do_not_fit_together_are_refused(part: int) -> None:
+    parts = list(stored.k4(random(4, 64)))
+    for wrong in (parts[part][:-1], parts[part][:, :-1], parts[part].float()):
+        with pytest.raises(ValueError, match="do not fit"):
+            cpu.Matrix("k4", *parts[:part], wrong, *parts[part + 1 :])
+
+
+# ---- layers
+
+HIDDEN, HEADS, GROUPS, WIDTH, INNER, RANK = 64, 6, 2, 32, 96, 8
+ROWS, CONTEXT = 21, 19
+
+
+def weights_of(*, kind: str, canvas: bool, hidden: int = HIDDEN, inner: int = INNER) -> Weights:
+    """A layer of Llama's kind, Qwen3's (norms of heads) or StarCoder2's (layer norms, no gate, biases)."""
+    bias = kind == "starcoder2"
+
+    def matrix(size: int, columns: int) -> Matrix:
+        parts = [("k4", stored.k4(random(size, columns) / columns**0.5))]
+        if canvas:
+            parts.append(("q8", stored.q8(random(RANK, columns) / columns**0.5)))
+        up = stored.restored("q8", *stored.q8(torch.nn.functional.pad(random(size, RANK) / 4, (0, 24))))[:, :RANK].T
+        return Matrix(packed(*parts), up, size, random(size) / 8 if bias else None)
+
+    def norm(size: int) -> Norm:
+        return Norm(1 + random(size) / 8, random(size) / 8 if bias else None)
+
+    of_heads = (norm(WIDTH), norm(WIDTH)) if kind == "qwen3" else None
+    qkv, out = matrix((HEADS + 2 * GROUPS) * WIDTH, hidden), matrix(hidden, HEADS * WIDTH)
+    gate_up, down = matrix(inner if bias else 2 * inner, hidden), matrix(hidden, inner)
+    return Weights(norm(hidden), qkv, of_heads, out, norm(hidden), gate_up, down)
+
+
+def masks() -> dict[str, Tensor | None]:
+    tree = torch.eye(ROWS, dtype=torch.bool)
+    for row in range(1, ROWS):
+        tree[row] |= tree[row // 2]
+    canvas = torch.ones(ROWS, ROWS + 7, dtype=torch.bool)
+    canvas[:, :7] = False  # rows of a tree, which it does not see
+    return {"context": torch.ones(ROWS, ROWS, dtype=torch.bool).tril(), "tree": tree, "canvas": None, "beside": canvas}
+
+
+def spans(dtype: torch.dtype, mask: Tensor | None) -> list[Span]:
+    """All rows behind a context."""
+    keys, values = (random(GROUPS, 256, WIDTH, seed=n).to(dtype).transpose(1, 2).contiguous() for n in (1, 2))
+    buffers = [(keys.transpose(1, 2), values.transpose(1, 2).contiguous())]
+    return [Span(0, ROWS, CONTEXT, buffers, mask)]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    ("kind", "canvas", "mask", "wanted"),
+    [
+        ("llama", False, "context", None),
+        ("llama", True, "canvas", [-1, 0, 3]),
+        ("llama", True, "beside", [4]),
+        ("qwen3", False, "tree", range(ROWS)),
+        ("starcoder2", False, "context", []),
+        ("starcoder2", False, "tree", None),
+    ],
+)
+def test_a_layer_is_that_of_torch(
+    kind: str, canvas: bool, mask: str, wanted: list[int] | None, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The products are the same ones; keys and values are bfloat16 here and float32 there, whose rounding may move a
+    number to the next code of 8 bits: two per cent."""
+    monkeypatch.setenv("CAESURA_CPU", variant)
+    of, shape = weights_of(kind=kind, canvas=canvas), Shape(HEADS, GROUPS, WIDTH, 1e-5, kind != "starcoder2")
+    x, angles = random(ROWS, HIDDEN), random(ROWS, 1, WIDTH // 2).repeat(1, 1, 2)
+    found, expected = (
+        path.through(x.clone(), angles.cos(), angles.sin(), placed, wanted, [])[0]
+        for path, placed in (
+            (_native.layers([of], shape, canvas), spans(torch.bfloat16, masks()[mask])),
+            (_llama_layer.Layers([of], shape, canvas, _llama_layer.written), spans(torch.float32, masks()[mask])),
+        )
+    )
+    assert found.shape == expected.shape == (ROWS if wanted is None else len(wanted), HIDDEN)
+    assert (found - expected).norm() <= 0.02 * expected.norm()
+
+
+def test_layers_are_the_same_to_the_last_bit_on_any_x86_cpu_with_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also their sums with what was there before, and however many rows go through them together."""
+    x, angles, found = random(ROWS, HIDDEN), random(ROWS, 1, WIDTH // 2).repeat(1, 1, 2), list[Tensor]()
+    for variant in (name for name in VARIANTS if name != "portable"):
+        monkeypatch.setenv("CAESURA_CPU", variant)
+        shape = Shape(HEADS, GROUPS, WIDTH, 1e-5, True)
+        path = _native.layers([weights_of(kind="llama", canvas=True)], shape, True)
+        (span,) = spans(torch.bfloat16, masks()["context"])
+        found.append(path.through(x.clone(), angles.cos(), angles.sin(), [span])[0])
+        alone = list[Tensor]()
+        for row in range(ROWS):
+            own = Span(0, 1, CONTEXT + row, span.buffers, None)
+            at = slice(row, row + 1)
+            alone.append(path.through(x[at].clone(), angles[at].cos(), angles[at].sin(), [own])[0])
+        found.append(torch.cat(alone))
+    assert all(torch.equal(out, found[0]) for out in found)
+
+
+# ---- threads
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Sets how many share the work of a call."""
+    yield cpu.library().caesura_threads
+    cpu.library().caesura_threads(min(cpu.THREADS, cpu.cores()))
+
+
+def test_results_are_the_same_to_the_last_bit_for_any_number_of_threads(threads: Callable[[int], None]) -> None:
+    """More of them than there are cores, too."""
+    rows, hidden, found = 160, 512, list[Tensor]()
+    of = weights_of(kind="starcoder2", canvas=True, hidden=hidden, inner=1024)
+    path = _native.layers([of, of], Shape(HEADS, GROUPS, WIDTH, 1e-5, False), True)
+    held, x = packed(("k4", stored.k4(random(3000, hidden)))), random(rows, hidden)
+    angles = random(rows, WIDTH // 2).repeat(1, 2)
+    for count in (1, 2, 3, 4) * 3:
+        threads(count)
+        buffers = [torch.zeros(GROUPS, WIDTH, 256, dtype=torch.bfloat16).transpose(1, 2)]
+        buffers.append(torch.zeros(GROUPS, 256, WIDTH, dtype=torch.bfloat16))
+        span = Span(0, rows, 0, [(buffers[0], buffers[1])] * 2, torch.ones(rows, rows, dtype=torch.bool).tril())
+        through, _ = path.through(x.clone(), angles.cos(), angles.sin(), [span], [-1, 5, 80])
+        found.append(torch.cat((through.flatten(), held.product(x).flatten(), *(b.flatten().float() for b in buffers))))
+    assert all(torch.equal(out, found[0]) for out in found)
+
+
+def test_calls_of_several_threads_at_once_get_their_own_results(threads: Callable[[int], None]) -> None:
+    """One of them has help, the others go without."""
+    held, rows = packed(("q4", stored.q4(random(3000, 512)))), [random(24, 512, seed=n) for n in range(4)]
+    threads(1)
+    expected = [held.product(x) for x in rows]
+    threads(4)
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(20):
+            assert all(map(torch.equal, pool.map(held.product, rows), expected))
+
+
+def test_nothing_spins_after_a_call(threads: Callable[[int], None]) -> None:
+    held = packed(("k4", stored.k4(random(3000, 512))))
+    threads(4)
+    held.product(random(64, 512))
+    began = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - began < 0.05
+
+
+# ---- the library itself
+
+
+def compiled(out: Path, *command: str) -> Path:
+    """tests/kernels/cpu_shapes.c with the library's files."""
+    files = [str(ROOT / "tests" / "kernels" / "cpu_shapes.c"), *map(str, SOURCES)]
+    flags = ["-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-Wno-psabi"]
+    subprocess.run([*command, *flags, "-o", str(out), *files, "-lm", "-lpthread"], check=True)
+    return out
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
+def test_random_shapes_touch_no_memory_but_their_own(tmp_path: Path) -> None:
+    sanitized = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    program = compiled(tmp_path / "shapes", "gcc", *sanitized)
+    for seed in range(4):
+        run = [str(program), "100", str(seed)]
+        done = subprocess.run(run, capture_output=True, text=True, env=unheard() | {"ASAN_OPTIONS": "detect_leaks=0"})
+        assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+        assert done.stdout.split() == VARIANTS
+
+
+def test_without_a_compiler_the_package_is_built_without_the_library(tmp_path: Path) -> None:
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("caesura", "server", "engine", "kernels"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("_library*", "__pycache__"))
+    build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    done = subprocess.run(build, cwd=tmp_path, env=os.environ | {"CC": "no-such-compiler"}, capture_output=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert not list((tmp_path / "kernels" / "cpu").glob("_library*"))

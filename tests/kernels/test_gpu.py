@@ -1,0 +1,130 @@
+"""DiffusionGemma and code models on a CUDA device. Needs no more than a GPU machine is assumed to have
+(gpu/README.md)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from caesura.engine import denoise, models
+from caesura.engine.canvas.canvas import Vocabulary, lay
+from caesura.engine.methods.uniform.graphs import Graphs
+from caesura.engine.models import Run
+from caesura.engine.models.diffusion_gemma import DiffusionGemma
+from caesura.engine.noise import Uniform
+from caesura.engine.samplers import entropy_bound
+from caesura.wire import Hole, Json
+
+from .. import gemma, qwen
+from ..tiny import CODE, alone, infill
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")]
+
+
+def test_it_finds_what_the_cpu_finds(tmp_path: Path) -> None:
+    folder = gemma.published(tmp_path / "tiny")
+    here, there = models.load(str(folder), "cpu"), models.load(str(folder), "cuda")
+    assert isinstance(there, DiffusionGemma)
+    assert there.device.startswith("cuda")
+    canvas, prompt = list(range(20, 40)), here.tokenizer.encode(CODE[:400])
+    at = range(len(prompt), len(prompt) + len(canvas))
+    one, other = (m.denoise([Run(m.cache().lease([]), canvas, at, fresh=prompt)]) for m in (here, there))
+    assert torch.allclose(one, other.cpu(), atol=5e-3)
+    assert alone(there, infill("a", CODE[:400], CODE[400:600], Hole(12, "line"))).holes[0].text
+
+
+class Place:
+    """A context on the device, behind which steps are recorded already."""
+
+    def __init__(self, folder: Path) -> None:
+        model = models.load(str(gemma.published(folder)), "cuda")
+        assert isinstance(model, DiffusionGemma)
+        assert isinstance(model.noise, Uniform)
+        vocabulary, self.model = Vocabulary(model), model
+        self.recorded = Graphs(model, model.noise.schedule, entropy_bound.select, vocabulary)
+        self.recorded.rehearse()
+        assert self.recorded._largest is not None
+        self.layout = lay(model, vocabulary, CODE[:400] + "x = ", CODE[400:600], [Hole(20, "line")], slots=20)
+        self.kv = model.cache().lease(self.layout.context)
+        model.prefill(self.layout.context, self.kv)
+        first = self.canvas(0)
+        for _ in range(2):
+            denoise.step(model, [first], self.recorded.step)
+
+    def canvas(self, seed: int) -> denoise.Denoising:
+        generator = torch.Generator("cuda").manual_seed(seed)
+        return denoise.Denoising(self.layout.canvas.resized([20]), self.kv, entropy_bound.select, 24, generator)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_step_as_a_cuda_graph_is_the_step(tmp_path: Path, seed: int) -> None:
+    """From the same states: whole fills may part where the last digit of a probability decides."""
+    place, replayed = Place(tmp_path / "tiny"), 0
+    ours, plain = place.canvas(seed), place.canvas(seed)
+    while not (ours.finished or plain.finished):
+        denoise.step(place.model, [ours], place.recorded.step)
+        denoise.step(place.model, [plain])
+        for one, other in zip(ours.canvas.slots, plain.canvas.slots, strict=True):
+            assert one.prob == pytest.approx(other.prob, abs=5e-3)
+        replayed += place.recorded._under_way.pop(ours, None) is not None  # it went on from another state
+        ours.state = plain.state
+    assert replayed
+    assert not place.recorded._failed
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_steps_launched_ahead_are_those_launched_one_by_one(tmp_path: Path, seed: int) -> None:
+    place = Place(tmp_path / "tiny")
+
+    def one_by_one(work: Sequence[denoise.Denoising]) -> Sequence[denoise.Denoising]:
+        recording = place.recorded._recording(work[0]) if place.recorded._suits(work[0]) else None
+        if recording is None:
+            return work
+        launched = recording.launch(work[0], work[0].step)
+        torch.cuda.synchronize()
+        work[0].state = launched.state
+        denoise.heed(work[0], launched.receive())
+        return []
+
+    found = []
+    for replay in (place.recorded.step, one_by_one):
+        w, steps = place.canvas(seed), list[list[tuple[int | None, bool]]]()
+        while not w.finished:
+            denoise.step(place.model, [w], replay)
+            steps.append([(slot.draft, slot.locked) for slot in w.canvas.slots])
+        found.append(steps)
+    assert found[0] == found[1]
+
+
+def test_a_code_model_in_bfloat16_says_what_the_cpu_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = qwen.floats(tmp_path, "cpu", torch.float32, monkeypatch)
+    there = qwen.floats(tmp_path, "cuda", torch.bfloat16, monkeypatch)
+    rows, mask = list(range(40, 60)), torch.ones(20, 20, dtype=torch.bool).tril()
+    one, other = (
+        m.forward([Run(m.cache().lease(rows), rows, range(20, 40), mask, fresh=rows)])[0].softmax(-1).cpu()
+        for m in (here, there)
+    )
+    assert (one - other).abs().sum(-1).max() < 0.05
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"seed": 3},
+        {"sampler": "left_to_right"},
+        {"segments": (Hole(32, "block", Json(schema=0)),), "schemas": ("{}",)},
+    ],
+    ids=["search", "another answer", "left to right", "grammar"],
+)
+def test_a_code_model_fills_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]) -> None:
+    """Behind a context of several chunks; the logits come to the CPU once a pass."""
+    model = qwen.floats(tmp_path, "cuda", torch.bfloat16, monkeypatch)
+    job = infill("a", CODE[:1500], CODE[1500:1700], **{"segments": (Hole(6),)} | fields)
+    copied, on_host = list[bool](), denoise.on_host
+    monkeypatch.setattr(denoise, "on_host", lambda rows: copied.append(rows.is_cuda) or on_host(rows))
+    answer = alone(model, job)
+    assert answer.holes[0].text
+    assert copied.count(True) == 2 * answer.steps, "of the tree, and of no canvas"
