@@ -88,21 +88,52 @@ def test_only_the_commands_that_run_the_engine_or_look_into_a_checkpoint_import_
     assert {line.split()[0] for line in found} <= {"caesura.commands.engine", "caesura.commands.catalogue"}
 
 
+# Inside the engine: what each part of it may import of the others. `models` is its Protocol, and families that ask how
+# their context is shown; `worker` and the files that make or check a model's files load one.
+
+PARTS: dict[str, frozenset[str] | set[str]] = {
+    **dict.fromkeys(("supervisor", "tokens", "samplers", "grammar", "noise", "length", "faults", "cache"), frozenset()),
+    "weights": {"tokens", "models", "noise", "memory"},
+    "memory": {"weights", "cache", "canvas", "methods"},  # how many rows one step has
+    "models": {"weights", "tokens", "cache", "noise", "memory", "samplers", "canvas", "methods"},
+    "canvas": {"tokens", "grammar", "models", "noise"},
+    "methods": {"canvas", "grammar", "models", "cache", "noise", "length", "samplers", "faults", "denoise"},
+    "denoise": {"methods", "canvas", "models", "cache", "noise", "length", "samplers"},
+    "scheduler": {"denoise", "methods", "canvas", "models", "cache", "noise", "samplers", "faults"},
+    "worker": {"supervisor", "scheduler", "models", "weights", "faults"},
+}
+
+
+def part(module: str) -> str | None:
+    """The folder or file of engine/ that a module is, or is in."""
+    names = module.split(".")
+    return names[2] if names[:2] == ["caesura", "engine"] and len(names) > 2 else None
+
+
+@pytest.mark.parametrize("name", sorted({found for module in MODULES if (found := part(module))}))
+def test_a_part_of_the_engine_imports_what_it_may(name: str) -> None:
+    mine = [module for module in MODULES if part(module) == name]
+    found = {other for module in mine for used in imported(module) if (other := part(used))}
+    assert found - {name} <= PARTS[name]
+
+
+@pytest.mark.parametrize("folder", ["engine", "kernels", "tests/engine", "tests/kernels", "tests/supervisor"])
+def test_no_folder_has_more_files_than_one_can_survey(folder: str) -> None:
+    for place in (ROOT / folder, *(path for path in (ROOT / folder).rglob("*") if path.is_dir())):
+        sources = [path for path in place.iterdir() if path.suffix in (".py", ".c", ".h")]
+        assert len(sources) <= 15, place
+
+
 # Pure: no I/O, no clock
 
 PURE = [
+    *(f"caesura.engine.{name}" for name in ("scheduler", "faults", "denoise", "length", "noise", "cache")),
     *(
-        "caesura.engine.scheduler",
-        "caesura.engine.faults",
-        "caesura.engine.denoise",
-        "caesura.engine.canvas.canvas",
-        "caesura.engine.canvas.healing",
-        "caesura.engine.methods.verify.search",
+        name
+        for name in MODULES
+        if inside(name, *(f"caesura.engine.{folder}" for folder in ("methods", "canvas", "samplers", "grammar")))
+        if name != "caesura.engine.methods.uniform.graphs"  # which logs where nothing can be recorded
     ),
-    *("caesura.engine.length", "caesura.engine.noise", "caesura.engine.cache", "caesura.engine.methods.uniform.race"),
-    *("caesura.engine.methods.uniform.renoise", "caesura.engine.methods.uniform.generate"),
-    *("caesura.engine.canvas.prompts", "caesura.engine.methods.verify.lookup"),
-    *(name for name in MODULES if inside(name, "caesura.engine.samplers", "caesura.engine.grammar")),
     *(
         "caesura.server.context",
         "caesura.server.lexer",
