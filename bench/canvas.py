@@ -32,7 +32,9 @@ from caesura import models, wire
 from caesura.engine import denoise, scheduler
 from caesura.engine import models as engine_models
 from caesura.engine.cache import KV
-from caesura.engine.canvas.canvas import Canvas, Layout, Vocabulary, lay
+from caesura.engine.canvas.canvas import Canvas
+from caesura.engine.canvas.layout import Layout, lay
+from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods.verify.lookup import agreeing, agreement
 from caesura.engine.methods.verify.search import LEFT_TO_RIGHT, VERIFY
 from caesura.engine.models import Run

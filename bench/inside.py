@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from caesura import wire
-from caesura.engine.canvas import canvas
+from caesura.engine.canvas import vocabulary
 from caesura.engine.grammar import constraint
 from caesura.engine.models import Model
 from caesura.engine.scheduler import Event, Scheduler
@@ -80,13 +80,13 @@ def watched() -> Iterator[Spent]:
 
     names = [name for name, call in vars(constraint.Grammar).items() if callable(call) and name[0] != "_"]
     before = {name: getattr(constraint.Grammar, name) for name in names}
-    load = canvas.load
+    load = vocabulary.load
     for name, call in before.items():
         setattr(constraint.Grammar, name, timed(call, "asking"))
-    canvas.load = timed(load, "making")
+    vocabulary.load = timed(load, "making")
     try:
         yield spent
     finally:
         for name, call in before.items():
             setattr(constraint.Grammar, name, call)
-        canvas.load = load
+        vocabulary.load = load

@@ -27,7 +27,7 @@ from caesura import models, wire
 from caesura.commands.asking import Gap, at_cursor
 from caesura.engine import models as engine_models
 from caesura.engine import scheduler
-from caesura.engine.canvas import canvas, prompts
+from caesura.engine.canvas import prompts, vocabulary
 from caesura.engine.methods.verify import search
 from caesura.engine.models import Model
 from caesura.server.completion import finish
@@ -81,7 +81,7 @@ def parts(model: Model) -> dict[str, Part]:
         "whole": Part(),
         "no suffix judge": Part(_patched(search, "HEAD", 1)),
         "no lookup": Part(without_lookup),
-        "no end inside a token": Part(_patched(canvas.Vocabulary, "crossing", lambda *_: [])),
+        "no end inside a token": Part(_patched(vocabulary.Vocabulary, "crossing", lambda *_: [])),
         "no syntax gate": Part(insert=_ungated),
         "no neighbours": Part(neighbours=False),
     }

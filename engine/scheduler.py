@@ -16,7 +16,9 @@ import torch
 from caesura import wire
 from caesura.engine import denoise
 from caesura.engine.cache import KV
-from caesura.engine.canvas.canvas import MAX_ROWS, Canvas, Layout, Vocabulary, lay
+from caesura.engine.canvas.canvas import MAX_ROWS, Canvas
+from caesura.engine.canvas.layout import Layout, lay
+from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.faults import Faults, short_of_memory
 from caesura.engine.methods.uniform import race
 from caesura.engine.methods.uniform.graphs import Graphs

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from caesura.engine import denoise, memory
 from caesura.engine.cache import KV
-from caesura.engine.canvas.canvas import Canvas, HoleState, Slot, Vocabulary
+from caesura.engine.canvas.canvas import Canvas, HoleState, Slot
+from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.denoise import Denoising
 from caesura.engine.methods.uniform.graphs import Graphs
 from caesura.engine.models.diffusion_gemma import PINS, Config, DiffusionGemma, kept

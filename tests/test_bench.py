@@ -620,7 +620,7 @@ def parts(beside: None) -> ModuleType:
 def test_each_part_can_be_taken_out(parts: ModuleType, tiny: BlockLlama) -> None:
     from caesura.commands.asking import at_cursor
     from caesura.engine import scheduler
-    from caesura.engine.canvas import canvas, prompts
+    from caesura.engine.canvas import prompts, vocabulary
     from caesura.engine.methods.verify import search
 
     text = "def total(values):\n    return sum(values)\n\n\ntotal = "
@@ -630,12 +630,12 @@ def test_each_part_can_be_taken_out(parts: ModuleType, tiny: BlockLlama) -> None
         *("whole", "no suffix judge", "no lookup", "no end inside a token", "no syntax gate", "no neighbours"),
         *("prompt plain", "context 512", "context 1024"),
     }
-    before = (search.HEAD, scheduler.lookup, canvas.Vocabulary.crossing, tiny.max_context, prompts.FORMATS.copy())
+    before = (search.HEAD, scheduler.lookup, vocabulary.Vocabulary.crossing, tiny.max_context, prompts.FORMATS.copy())
     whole = parts.fill_all(tiny, cases, ways["whole"])
     for part in ways.values():
         found = parts.fill_all(tiny, cases, part)
         assert parts.summary(cases, found, whole)["n"] == 1
-    assert before == (search.HEAD, scheduler.lookup, canvas.Vocabulary.crossing, tiny.max_context, prompts.FORMATS)
+    assert before == (search.HEAD, scheduler.lookup, vocabulary.Vocabulary.crossing, tiny.max_context, prompts.FORMATS)
     assert whole == [parts.Fill(whole[0].text, whole[0].ms, whole[0].text.rstrip() == "sum(values)")]
 
 

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 
 from caesura.engine import denoise, models
-from caesura.engine.canvas.canvas import Canvas, HoleState, Slot, Vocabulary
+from caesura.engine.canvas.canvas import Canvas, HoleState, Slot
+from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.models import Model, Run
 from caesura.engine.samplers import entropy_bound, statistics
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 for _name, _value in (("OMP_WAIT_POLICY", "PASSIVE"), ("GOMP_SPINCOUNT", "0"), ("OMP_NUM_THREADS", "1")):
     os.environ.setdefault(_name, _value)  # as the engine's worker; torch reads these when it is imported
 
-from caesura.engine.canvas.canvas import Vocabulary  # noqa: E402
 from caesura.engine.canvas.healing import heal  # noqa: E402
+from caesura.engine.canvas.vocabulary import Vocabulary  # noqa: E402
 from caesura.engine.models import Model, Run, load  # noqa: E402
 
 MOST = 32  # tokens of a line, as in `caesura eval`

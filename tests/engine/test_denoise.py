@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from caesura.engine import denoise
-from caesura.engine.canvas.canvas import Canvas, Vocabulary, lay
+from caesura.engine.canvas.canvas import Canvas
+from caesura.engine.canvas.layout import lay
+from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.models import Model
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.noise import Uniform

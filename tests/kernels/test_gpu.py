@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from caesura.engine import denoise, models
-from caesura.engine.canvas.canvas import Vocabulary, lay
+from caesura.engine.canvas.layout import lay
+from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods.uniform.graphs import Graphs
 from caesura.engine.models import Run
 from caesura.engine.models.diffusion_gemma import DiffusionGemma

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from caesura.engine import denoise, faults
 from caesura.engine.cache import KV
-from caesura.engine.canvas.canvas import Vocabulary
+from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.denoise import Denoising
 from caesura.engine.methods.uniform import renoise
 from caesura.engine.models import Fixed, Replayable

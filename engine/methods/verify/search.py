@@ -21,7 +21,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from caesura.engine.canvas.canvas import HoleState, Vocabulary, by_token, is_whole, spans
+from caesura.engine.canvas.canvas import HoleState
+from caesura.engine.canvas.pieces import by_token, is_whole, spans
+from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.grammar.solve import State
 from caesura.engine.methods.verify.lookup import Repeats
 

@@ -8,19 +8,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from caesura.engine.canvas.canvas import (
-    Canvas,
-    HoleState,
-    Slot,
-    Vocabulary,
-    by_token,
-    fold,
-    lay,
-    rule,
-    single_line,
-    spans,
-)
+from caesura.engine.canvas.canvas import Canvas, HoleState, Slot
 from caesura.engine.canvas.healing import heal
+from caesura.engine.canvas.layout import fold, lay, rule, single_line
+from caesura.engine.canvas.pieces import by_token, spans
+from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.models import SMALL, locate

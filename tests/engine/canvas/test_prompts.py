@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from caesura import wire
 from caesura.engine.cache import common
-from caesura.engine.canvas.canvas import Vocabulary, lay
+from caesura.engine.canvas.layout import lay
 from caesura.engine.canvas.prompts import (
     BESIDE,
     FOLLOWS,
@@ -22,6 +22,7 @@ from caesura.engine.canvas.prompts import (
     prompt,
     slide,
 )
+from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.models import Model
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler

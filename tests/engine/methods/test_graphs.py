@@ -18,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from caesura.engine import denoise, models
 from caesura.engine.cache import common
-from caesura.engine.canvas.canvas import Vocabulary, lay
+from caesura.engine.canvas.layout import lay
+from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.denoise import Denoising
 from caesura.engine.methods.uniform import graphs
 from caesura.engine.methods.uniform.graphs import Graphs, Launched, Recording

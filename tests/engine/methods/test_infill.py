@@ -17,8 +17,10 @@ from torch import Tensor
 from caesura import wire
 from caesura.engine import denoise, length, models
 from caesura.engine.cache import Cache
-from caesura.engine.canvas.canvas import MAX_ROWS, Canvas, Slot, Vocabulary, lay
+from caesura.engine.canvas.canvas import MAX_ROWS, Canvas, Slot
 from caesura.engine.canvas.healing import heal
+from caesura.engine.canvas.layout import lay
+from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods.uniform import race, renoise
 from caesura.engine.models import ModelError, Run
 from caesura.engine.models.diffusion_gemma import DiffusionGemma, kept

@@ -4,7 +4,8 @@ ahead."""
 import pytest
 
 from caesura import wire
-from caesura.engine.canvas.canvas import HoleState, Vocabulary
+from caesura.engine.canvas.canvas import HoleState
+from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods.verify.search import Rows, Search
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.noise import Uniform

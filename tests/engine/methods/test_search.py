@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from caesura import wire
-from caesura.engine.canvas.canvas import HoleState, Vocabulary, rule
+from caesura.engine.canvas.canvas import HoleState
+from caesura.engine.canvas.layout import rule
+from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods.verify.lookup import Repeats
 from caesura.engine.methods.verify.search import PASSES, TEMPERATURE, WIDTH, Rows, Search, perturbed
 from caesura.engine.models import Run

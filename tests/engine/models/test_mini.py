@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from caesura.engine import denoise, models
-from caesura.engine.canvas.canvas import Vocabulary
+from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods.uniform.generate import generate
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.engine.noise import Schedule

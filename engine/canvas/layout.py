@@ -1,0 +1,109 @@
+"""A job as tokens: the context to prefill, and the canvas behind it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from caesura.engine.canvas.canvas import MAX_ROWS, Canvas, HoleState, Slot
+from caesura.engine.canvas.healing import heal
+from caesura.engine.canvas.prompts import prompt
+from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.models import Model
+from caesura.wire import MAX_SLOTS, Hole, Impossible, Json, Neighbour, Pattern, Text
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A job in tokens: the context to prefill, and the canvas behind it."""
+
+    context: list[int]
+    canvas: Canvas
+
+
+def lay(
+    model: Model,
+    vocabulary: Vocabulary,
+    prefix: str,
+    suffix: str,
+    segments: Sequence[Text | Hole],
+    neighbours: Sequence[Neighbour] = (),
+    *,
+    slots: int,
+    name: str | None = None,
+    language: str = "",
+    schemas: tuple[str, ...] = (),
+) -> Layout:
+    """Tokenise a job for a model with causal context: what prompts.py shows, in the format of that `name`, and the
+    canvas behind it.
+
+    `slots` bounds the open slots of a hole at the start; a canvas that does not end grows. Raises Impossible for a job
+    without a hole, with holes too far apart for one canvas, or with a grammar that nothing fits.
+    """
+    prefix, holes_and_text, suffix = fold(prefix, segments, suffix)
+    encode = model.tokenizer.encode
+    stable, forced = heal(model.tokenizer, prefix)
+    before, layout, holes = prefix, list[Slot | int](), list[HoleState]()
+    for index, segment in enumerate(holes_and_text):
+        if isinstance(segment, Text):
+            fixed, forced = heal(model.tokenizer, segment.text)
+            layout += encode(fixed)
+            before = segment.text
+            continue
+        following = "".join(s.text for s in holes_and_text[index + 1 :] if isinstance(s, Text)) + suffix
+        hole = HoleState(
+            single_line(segment, before, following), segment.max_tokens + len(encode(forced)), forced.encode()
+        )
+        if segment.grammar is not None:
+            rule(vocabulary, hole, segment.grammar, schemas)
+        layout += [Slot(len(holes)) for _ in range(max(len(hole.shortest), min(slots, hole.max_tokens)))]
+        holes.append(hole)
+        forced = ""
+    if len(layout) > MAX_ROWS:
+        raise Impossible(f"The holes are too far apart: {len(layout)} tokens lie between them, and {MAX_ROWS} fit.")
+    shown = prompt(model, stable, suffix, neighbours, name=name, language=language)
+    rows = [*shown.opening, *shown.before]
+    cut = len(rows) - (min(model.tail, len(shown.before)) or min(model.tail, 1))
+    head = shown.head[: model.head]
+    if not head and model.ends:  # at the end of a text, a line ends with a break, and all else as the model says
+        head = encode("\n") if holes[-1].one_line else []
+        holes[-1].last = not head and holes[-1].grammar is None
+    return Layout(rows[:cut], Canvas(rows[cut:], layout, head, holes, vocabulary))
+
+
+def rule(vocabulary: Vocabulary, hole: HoleState, spec: Json | Pattern, schemas: tuple[str, ...]) -> None:
+    """Give a hole its grammar, and room for what that needs at least."""
+    hole.grammar = vocabulary.grammar(spec, schemas)
+    hole.state = hole.grammar.start(hole.forced)
+    hole.shortest = vocabulary.spelled(hole.grammar.simplest(hole.forced))
+    if len(hole.shortest) > MAX_SLOTS:
+        raise Impossible(f"What has to stand here takes {len(hole.shortest)} tokens at least, and {MAX_SLOTS} fit.")
+    hole.max_tokens = max(hole.max_tokens, len(hole.shortest))
+
+
+def fold(prefix: str, segments: Sequence[Text | Hole], suffix: str) -> tuple[str, list[Text | Hole], str]:
+    """Fixed text at either end of the segments becomes prefix and suffix, so that holes come first and last; texts that
+    touch become one."""
+    middle = list(segments)
+    while middle and isinstance(first := middle[0], Text):
+        prefix += first.text
+        del middle[0]
+    while middle and isinstance(last := middle[-1], Text):
+        suffix = last.text + suffix
+        del middle[-1]
+    if not middle:
+        raise Impossible("The job has no hole to fill.")
+    joined: list[Text | Hole] = []
+    for segment in middle:
+        if joined and isinstance(segment, Text) and isinstance(before := joined[-1], Text):
+            joined[-1] = Text(before.text + segment.text)
+        else:
+            joined.append(segment)
+    return prefix, joined, suffix
+
+
+def single_line(hole: Hole, before: str, after: str) -> bool:
+    """Whether a hole ends before a line break. `auto` is a block where an empty line follows an opened one."""
+    if hole.kind != "auto":
+        return hole.kind != "block"
+    line = before.rpartition("\n")[2]
+    opener = before.rstrip()[-1:] in (":", "{") and not line.strip()
+    return not (opener and after.lstrip(" \t")[:1] in ("\n", "\r", ""))
