@@ -103,7 +103,7 @@ def frames(count: int, seed: int) -> Report:
     chance, found, escapes, first, grown = random.Random(seed), Counter[str](), list[str](), _mib(), 0.0
     for number in range(count):
         frame, read = made.mutant(chance), False
-        for decode in (wire.decode_client, wire.decode_engine, wire.job_of):
+        for decode in (wire.decode_client, wire.decode_engine, wire.decode_head, wire.job_of):
             try:
                 read |= decode(frame) is not None
             except msgspec.DecodeError:

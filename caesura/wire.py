@@ -294,9 +294,18 @@ class _About(msgspec.Struct, frozen=True):
     job: Id
 
 
+class Head(msgspec.Struct, frozen=True):
+    """What is read of a job's event on its way: its kind, its job and, of a `Done`, the timings."""
+
+    type: Literal["locked", "done", "failed", "busy"]
+    job: Id
+    timings: Timings | None = None
+
+
 _encoder = msgspec.msgpack.Encoder()
 _client_decoder: msgspec.msgpack.Decoder[ClientMessage] = msgspec.msgpack.Decoder(ClientMessage)
 _engine_decoder: msgspec.msgpack.Decoder[EngineMessage] = msgspec.msgpack.Decoder(EngineMessage)
+_head_decoder: msgspec.msgpack.Decoder[Head] = msgspec.msgpack.Decoder(Head)
 
 
 def encode(message: ClientMessage | EngineMessage) -> bytes:
@@ -316,6 +325,14 @@ def decode_engine(frame: bytes) -> EngineMessage:
     """A frame from the engine. Raises msgspec.DecodeError (its child WireError on a schema violation)."""
     try:
         return _engine_decoder.decode(frame)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error
+
+
+def decode_head(frame: bytes) -> Head:
+    """The head of a job's event; the rest of the frame is skipped. Raises msgspec.DecodeError."""
+    try:
+        return _head_decoder.decode(frame)
     except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from error
 

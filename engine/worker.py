@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 import zmq
 
 from caesura import doors, logs, wire
@@ -105,16 +106,21 @@ def _arrived(socket: zmq.Socket[bytes]) -> Iterator[link.ToWorker]:
 
 
 def _take(scheduler: Scheduler, message: link.ToWorker, now: float) -> Answers:
-    if isinstance(message, link.Gone):
-        scheduler.drop(message.peer)
-        return []
-    request = wire.decode_client(message.frame)
-    assert isinstance(request, wire.Infill | wire.Cancel), "the supervisor forwards nothing else"
-    try:
-        return scheduler.take(message.peer, request, now)
-    except Exception:  # whatever one client's text does to it must not take the others' canvases down
-        log.exception("job %s was not taken", request.job)
-        return [(message.peer, wire.Failed(request.job, "invalid", "The engine could not read this job; see its log."))]
+    match message:
+        case link.Gone(peer):
+            scheduler.drop(peer)
+            return []
+        case link.Cancel(peer, job):
+            return scheduler.take(peer, wire.Cancel(job), now)
+        case link.Job(peer, left_ms, frame):
+            request = wire.decode_client(frame)
+            assert isinstance(request, wire.Infill), "the supervisor forwards nothing else"
+            try:
+                return scheduler.take(peer, msgspec.structs.replace(request, deadline_ms=left_ms), now)
+            except Exception:  # whatever one client's text does to it must not take the others' canvases down
+                log.exception("job %s was not taken", request.job)
+                sentence = "The engine could not read this job; see its log."
+                return [(peer, wire.Failed(request.job, "invalid", sentence))]
 
 
 def run(arguments: Sequence[str], load: Callable[[str, str], Loaded]) -> None:

@@ -89,10 +89,19 @@ class Connection:
 
     async def _read(self, inbox: asyncio.Queue[wire.EngineMessage | Lost]) -> None:
         while True:
-            message = _decode(await self._socket.recv_multipart())
+            frames = await self._socket.recv_multipart()
             self._heard = time.monotonic()
+            message = _decode(frames) or self._give_up(frames)
             if message is not None and not isinstance(message, wire.Pong):
                 inbox.put_nowait(message)
+
+    def _give_up(self, frames: list[bytes]) -> wire.Failed | None:
+        """End the job of an answer that breaks the contract, here and in the engine."""
+        job = wire.job_of(frames[0]) if len(frames) == 1 else None
+        if job is None:
+            return None
+        self.send(wire.encode(wire.Cancel(job)))
+        return wire.Failed(job, "engine_lost", "The engine's answer could not be read.")
 
     async def _ping(self, inbox: asyncio.Queue[wire.EngineMessage | Lost]) -> None:
         frame = wire.encode(wire.Ping())

@@ -178,6 +178,19 @@ def test_the_job_of_a_frame_that_is_wrong_elsewhere() -> None:
     assert [wire.job_of(other) for other in (b"", b"\xc1", frame[:5], wire.encode(wire.Pong(1)))] == [None] * 4
 
 
+def test_the_head_of_an_event_is_read_without_the_rest() -> None:
+    found = [
+        wire.decode_head(wire.encode(m))
+        for m in ENGINE
+        if isinstance(m, wire.Locked | wire.Done | wire.Failed | wire.Busy)
+    ]
+    assert [(head.type, head.job) for head in found] == [(kind, "j") for kind in ("locked", "done", "failed", "busy")]
+    assert [head.timings for head in found] == [None, wire.Timings(0.1, 2.0, 30.5, None, 33.0), None, None]
+    for frame in (b"", b"\xc1", wire.encode(wire.Pong(1)), msgspec.msgpack.encode({"type": "other", "job": "j"})):
+        with pytest.raises(msgspec.DecodeError):
+            wire.decode_head(frame)
+
+
 def test_bounds_count_code_points() -> None:
     assert wire.decode_client(_infill(prefix="🐍" * wire.MAX_CONTEXT))
 
@@ -196,7 +209,7 @@ def test_what_follows_a_message_is_refused() -> None:
 
 def _decode_both(frame: bytes) -> None:
     wire.job_of(frame)
-    for decode in (wire.decode_client, wire.decode_engine):
+    for decode in (wire.decode_client, wire.decode_engine, wire.decode_head):
         with contextlib.suppress(msgspec.DecodeError):
             decode(frame)
 

@@ -7,6 +7,7 @@ peer's first byte says which, so that the names that clients give themselves can
 import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import zmq
@@ -33,6 +34,14 @@ class _Backlog:
 
     since: float | None = None
     frames: dict[str | type[wire.EngineMessage], bytes] = field(default_factory=dict)
+
+
+class Received(NamedTuple):
+    """A message of a client, None where nobody could have meant it, and the frame that it came in."""
+
+    peer: bytes
+    message: wire.ClientMessage | None
+    frame: bytes
 
 
 class Front:
@@ -85,13 +94,16 @@ class Front:
         if not refuses:
             raise CannotListen(f"A stranger was not refused at {address}, so the engine does not listen; report this.")
 
-    def receive(self) -> tuple[bytes, wire.ClientMessage | None] | None:
-        """The next message, if one has arrived, and whose; None in its place where nobody could have meant it."""
+    def receive(self) -> Received | None:
+        """The next message, if one has arrived."""
         self._gate.answer()
         if (arrived := self._arrived()) is None:
             return None
-        door, frames = arrived
-        return bytes([door]) + frames[0].bytes, self._read(door, frames[1]) if len(frames) == 2 else None
+        door, (name, *frames) = arrived
+        peer = bytes([door]) + name.bytes
+        if len(frames) != 1:
+            return Received(peer, None, b"")
+        return Received(peer, self._read(door, frames[0]), frames[0].bytes)
 
     def paired(self, peer: bytes) -> bool:
         """Whether it is on another machine."""
@@ -99,13 +111,16 @@ class Front:
 
     def send(self, peer: bytes, message: wire.EngineMessage) -> None:
         """Send now, or as soon as the client reads again. A client that is gone is no error: its lease will end."""
-        frame = wire.encode(message)
+        about = message.job if isinstance(message, wire.Locked | wire.Done | wire.Failed | wire.Busy) else type(message)
+        self.relay(peer, about, wire.encode(message))
+
+    def relay(self, peer: bytes, about: str | type[wire.EngineMessage], frame: bytes) -> None:
+        """Send an encoded message. While the client does not read, only the newest frame `about` a job is kept."""
         if peer not in self._backlogs and self._sent(peer, frame):
             return
         backlog = self._backlogs.setdefault(peer, _Backlog())
-        key = message.job if isinstance(message, wire.Locked | wire.Done | wire.Failed | wire.Busy) else type(message)
-        backlog.frames.pop(key, None)
-        backlog.frames[key] = frame
+        backlog.frames.pop(about, None)
+        backlog.frames[about] = frame
 
     def flush(self, now: float) -> list[bytes]:
         """Send what was kept. Returns the clients that have been slow for too long."""

@@ -21,12 +21,16 @@ CRASHES_OF_A_POISON = 2
 
 @dataclass
 class Job:
-    """A job that has no final answer yet; `forwarded` once the worker has it."""
+    """A job that has no final answer yet; `frame` is what it came in, until the worker has it."""
 
     peer: bytes
     request: wire.Infill
+    frame: bytes | None
     arrived: float
-    forwarded: bool = False
+
+    @property
+    def forwarded(self) -> bool:
+        return self.frame is None
 
     def remaining_ms(self, now: float) -> float:
         return self.request.deadline_ms - (now - self.arrived) * 1000
@@ -94,7 +98,7 @@ class Ledger:
 
     # Jobs
 
-    def admit(self, peer: bytes, request: wire.Infill, now: float) -> wire.Busy | wire.Failed | None:
+    def admit(self, peer: bytes, request: wire.Infill, frame: bytes, now: float) -> wire.Busy | wire.Failed | None:
         """Take a job, or say why not. A job of the same document and kind does not count: this one replaces it."""
         if self._poison(request, now):
             return wire.Failed(
@@ -105,7 +109,7 @@ class Ledger:
         taken = sum(len(other.jobs) for other in self._like(paired))
         if len(own) - replaced >= MAX_JOBS_OF_PEER or taken - replaced >= _places(MAX_JOBS, paired):
             return wire.Busy(request.job)
-        own[request.job] = Job(peer, request, now)
+        own[request.job] = Job(peer, request, frame, now)
         return None
 
     def supersede(self, peer: bytes, request: wire.Infill) -> list[str]:

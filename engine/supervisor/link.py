@@ -48,10 +48,18 @@ class Event(_Message, frozen=True):
 
 
 class Job(_Message, frozen=True):
-    """A client's Infill or Cancel."""
+    """A client's Infill as it was sent, and the milliseconds that are left of its time."""
 
     peer: bytes
+    left_ms: float
     frame: bytes
+
+
+class Cancel(_Message, frozen=True):
+    """A client does not want the answer to a job any more."""
+
+    peer: bytes
+    job: str
 
 
 class Gone(_Message, frozen=True):
@@ -61,7 +69,7 @@ class Gone(_Message, frozen=True):
 
 
 FromWorker = Ready | LoadFailed | Event
-ToWorker = Job | Gone
+ToWorker = Job | Cancel | Gone
 
 _encoder = msgspec.msgpack.Encoder()
 _from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)

@@ -152,16 +152,15 @@ class Supervisor:
 
     def _hear_clients(self, now: float) -> None:
         for _ in range(BURST):
-            received = self._front.receive()
-            if received is None:
-                return
-            peer, message = received
-            if isinstance(message, wire.Hello):
-                self._greet(peer, message, now)
-            elif message and self._ledger.hear(peer, now):
-                self._answer(peer, message, now)
-            else:
-                self._dropped += 1
+            match self._front.receive():
+                case None:
+                    return
+                case (peer, wire.Hello() as hello, _):
+                    self._greet(peer, hello, now)
+                case (peer, message, frame) if message and self._ledger.hear(peer, now):
+                    self._answer(peer, message, frame, now)
+                case _:
+                    self._dropped += 1
 
     def _greet(self, peer: bytes, hello: wire.Hello, now: float) -> None:
         if hello.protocol != wire.PROTOCOL:
@@ -177,10 +176,10 @@ class Supervisor:
             self._child.demand(now)
             self._front.send(peer, self._welcome())
 
-    def _answer(self, peer: bytes, message: wire.ClientMessage, now: float) -> None:
+    def _answer(self, peer: bytes, message: wire.ClientMessage, frame: bytes, now: float) -> None:
         match message:
             case wire.Infill():
-                self._admit(peer, message, now)
+                self._admit(peer, message, frame, now)
             case wire.Cancel(job):
                 self._cancel(peer, job)
             case wire.Ping():
@@ -192,7 +191,7 @@ class Supervisor:
             case wire.Bye():
                 self._leave(peer)
 
-    def _admit(self, peer: bytes, request: wire.Infill, now: float) -> None:
+    def _admit(self, peer: bytes, request: wire.Infill, frame: bytes, now: float) -> None:
         if self._ledger.find(peer, request.job):
             self._dropped += 1  # its first copy will be answered
             return
@@ -201,7 +200,7 @@ class Supervisor:
         if self._stop_at is not None or self._child.state == "failed":
             message = self._child.message or "The engine is shutting down."
             self._front.send(peer, wire.Failed(request.job, "unavailable", message[:256]))
-        elif refusal := self._ledger.admit(peer, request, now):
+        elif refusal := self._ledger.admit(peer, request, frame, now):
             self._front.send(peer, refusal)
         else:
             for old in self._ledger.supersede(peer, request):
@@ -212,7 +211,7 @@ class Supervisor:
         if job is None:
             return
         if job.forwarded:
-            self._child.send(link.Job(peer, wire.encode(wire.Cancel(key))))
+            self._child.send(link.Cancel(peer, key))
         else:
             self._fail(peer, key, "cancelled")
 
@@ -227,10 +226,10 @@ class Supervisor:
         if self._child.state != "ready":
             return
         for job in self._ledger.waiting():
-            request = msgspec.structs.replace(job.request, deadline_ms=max(0.0, job.remaining_ms(now)))
-            if not self._child.send(link.Job(job.peer, wire.encode(request))):
+            assert job.frame is not None
+            if not self._child.send(link.Job(job.peer, max(0.0, job.remaining_ms(now)), job.frame)):
                 return  # it waits on, until the worker reads again or its deadline
-            job.forwarded = True
+            job.frame = None
 
     def _hear_worker(self, now: float) -> None:
         for _ in range(BURST):
@@ -248,29 +247,26 @@ class Supervisor:
 
     def _relay(self, peer: bytes, frame: bytes) -> None:
         try:
-            event = wire.decode_engine(frame)
+            head = wire.decode_head(frame)
         except msgspec.DecodeError as error:
             log.error("the worker broke the wire's contract: %s", error)
             self._give_up(peer, frame)
             return
-        if not isinstance(event, wire.Locked | wire.Done | wire.Failed | wire.Busy):
-            log.error("the worker sent a %s", type(event).__name__)
-            return
-        if self._ledger.find(peer, event.job) is None:
+        if self._ledger.find(peer, head.job) is None:
             return  # the client has left, or has had its answer
-        if not isinstance(event, wire.Locked):
-            self._ledger.settle(peer, event.job)
-        if isinstance(event, wire.Done):
+        if head.type != "locked":
+            self._ledger.settle(peer, head.job)
+        if head.timings:
             self._done += 1
-            self._timings.append(event.timings)
-        self._front.send(peer, event)
+            self._timings.append(head.timings)
+        self._front.relay(peer, head.job, frame)
 
     def _give_up(self, peer: bytes, frame: bytes) -> None:
         """Answer for the worker the job that its frame was about; all it has of this client where that is unknown."""
         job, why = wire.job_of(frame), "The engine's answer could not be read; see its log."
         for found in self._ledger.live():
             if found.peer == peer and job in (found.request.job, None):
-                self._child.send(link.Job(peer, wire.encode(wire.Cancel(found.request.job))))
+                self._child.send(link.Cancel(peer, found.request.job))
                 self._fail(peer, found.request.job, "engine_lost", why)
 
     def _bury_worker(self, now: float) -> None:

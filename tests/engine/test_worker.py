@@ -110,6 +110,16 @@ class Starved:
         return no_memory if name in ("prefill", "forward", "denoise") else getattr(self._model, name)
 
 
+def test_a_job_has_the_time_that_is_left_of_it(tiny: BlockLlama) -> None:
+    engine = Scheduler(tiny)
+    job = wire.Infill(job="j", document="d", prefix="", suffix="", segments=(wire.Hole(),), deadline_ms=1000)
+    assert worker._take(engine, link.Job(b"p", 250.0, wire.encode(job)), 5.0) == []
+    assert [live.deadline for live in engine.jobs] == [5.25]
+    cancelled = wire.Failed("j", "cancelled", "The job was cancelled.")
+    assert worker._take(engine, link.Cancel(b"p", "j"), 6.0) == [(b"p", cancelled)]
+    assert not engine.busy
+
+
 def test_the_time_of_a_first_step_begins_when_the_worker_wakes(tiny: BlockLlama, tmp_path: Path) -> None:
     """Not with its last sign of idleness: the step has all of the supervisor's patience."""
     progress, seen = link.Progress(tmp_path / "progress"), list[int]()
@@ -155,7 +165,7 @@ def served() -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
     with zmq.Context() as context, link.pair(context) as ours, link.pair(context) as theirs:
         ours.bind("inproc://link")
         theirs.connect("inproc://link")
-        ours.send(link.encode(link.Job(b"p", wire.encode(job))))
+        ours.send(link.encode(link.Job(b"p", job.deadline_ms, wire.encode(job))))
         yield ours, theirs
 
 
