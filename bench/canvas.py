@@ -29,14 +29,14 @@ import msgspec
 import torch
 
 from caesura import models, wire
-from caesura.engine import denoise, scheduler
 from caesura.engine import models as engine_models
+from caesura.engine import scheduler
 from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.canvas.layout import Layout, lay
 from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.methods import _forward, absorbing, verify
 from caesura.engine.methods.verify.lookup import agreeing, agreement
-from caesura.engine.methods.verify.search import LEFT_TO_RIGHT, VERIFY
 from caesura.engine.models import Run
 
 import parts  # isort: skip  (beside this script)
@@ -79,19 +79,18 @@ class Way:
     def change(self, stack: ExitStack) -> None:
         """Patch the engine, since the product has no switch for it."""
         if self.steps is not None:
-            stack.enter_context(patch.object(scheduler, "STEPS", self.steps))
-            stack.enter_context(patch.object(denoise, "decide", not_counting_growth(denoise.decide)))
+            stack.enter_context(patch.object(absorbing, "STEPS", self.steps))
+            stack.enter_context(patch.object(absorbing, "decide", not_counting_growth(absorbing.decide)))
         if self.drafts is not None:
-            begin = drafting(scheduler.Scheduler._begin, self.drafts)
-            stack.enter_context(patch.object(scheduler.Scheduler, "_begin", begin))
+            stack.enter_context(patch.object(verify, "canvas_drafts", lambda *_, **__: self.drafts))
         if self.drafts is False:
-            stack.enter_context(patch.object(denoise, "draft", lambda *_: None))
+            stack.enter_context(patch.object(_forward, "draft", lambda *_: None))
 
 
 def not_counting_growth(decide: Callable[..., None]) -> Callable[..., None]:
     """`decide`, with one more step allowed after each step that only made the canvas longer."""
 
-    def decided(model: Any, w: denoise.Denoising, logits: torch.Tensor) -> None:
+    def decided(model: Any, w: absorbing.Denoising, logits: torch.Tensor) -> None:
         slots = len(w.canvas.slots)
         decide(model, w, logits)
         w.of += len(w.canvas.slots) > slots
@@ -99,16 +98,7 @@ def not_counting_growth(decide: Callable[..., None]) -> Callable[..., None]:
     return decided
 
 
-def drafting(begin: Callable[..., None], drafts: bool) -> Callable[..., None]:
-    """`begin`, after which the canvas drafts or not."""
-
-    def begun(engine: scheduler.Scheduler, live: scheduler.Live, fresh: Sequence[int]) -> None:
-        begin(engine, live, fresh)
-        live.works[0].drafts = drafts
-
-    return begun
-
-
+VERIFY, LEFT_TO_RIGHT = "verify", "left_to_right"
 ALONE = {f"canvas, {steps} step{'s' * (steps > 1)}": Way("top_k", steps) for steps in (1, 4, 8)}
 LEFT, LOOKUP, BOTH, CANVAS, USUAL = "left to right", "lookup only", "both", "canvas", "draft and verify"
 CURVE = {**ALONE, LEFT: Way(LEFT_TO_RIGHT), LOOKUP: Way(VERIFY, drafts=False)}

@@ -27,6 +27,7 @@ from caesura import models, wire
 from caesura.engine import models as engine_models
 from caesura.engine import scheduler
 from caesura.engine.cache import KV, Cache
+from caesura.engine.methods import verify
 from caesura.engine.models import Model, Run
 
 BEFORE, AFTER = 6000, 2000  # characters of a file that a job brings, as the server's
@@ -81,8 +82,8 @@ class Way:
 
 
 def without_lookup(stack: ExitStack) -> None:
-    stack.enter_context(patch.object(scheduler, "lookup", lambda *_: []))
-    stack.enter_context(patch.object(scheduler, "Repeats", lambda _: None))
+    stack.enter_context(patch.object(verify, "lookup", lambda *_: []))
+    stack.enter_context(patch.object(verify, "Repeats", lambda _: None))
 
 
 def _context_apart(stack: ExitStack) -> None:
@@ -100,13 +101,7 @@ def _context_apart(stack: ExitStack) -> None:
 
 def _canvas_always(stack: ExitStack) -> None:
     """Also where a text that stands elsewhere is the draft."""
-    search = scheduler.Scheduler._search
-
-    def beside(self: scheduler.Scheduler, live: scheduler.Live, tail: list[int]) -> bool:
-        search(self, live, tail)
-        return False
-
-    stack.enter_context(patch.object(scheduler.Scheduler, "_search", beside))
+    stack.enter_context(patch.object(verify, "canvas_drafts", lambda model, *_, **__: model.noise is not None))
 
 
 def _without_cache(stack: ExitStack) -> None:

@@ -12,6 +12,7 @@ class Absorbing:
 
     mask_id: int
     absorbing = True
+    method = "absorbing"
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """[count] int64 of mask ids."""
@@ -49,6 +50,7 @@ class Uniform:
     schedule: Schedule = field(default_factory=Schedule)
     canvas: int = 256
     absorbing = False
+    method = "uniform"
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """[count] int64 in [0, vocabulary)."""

@@ -26,9 +26,8 @@ import torch
 from torch import Tensor
 
 from caesura import wire
-from caesura.engine import denoise
 from caesura.engine.cache import KV
-from caesura.engine.methods.verify.search import LEFT_TO_RIGHT, VERIFY
+from caesura.engine.methods._forward import on_host
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import MATRICES, BlockLlama, Config
 from caesura.engine.scheduler import Scheduler
@@ -46,6 +45,7 @@ SHAPES = {
 TINY_SHAPE = (64, 96, 2, 4, 2, 512)
 UNTIED = "7B"  # its head is a matrix of its own
 HOLE = 24  # tokens
+WAYS = ("verify", "left_to_right")
 SUFFIX = 40  # tokens
 
 
@@ -169,7 +169,7 @@ class Served:
             kv.truncate(context)
             return self._model.forward([run])[0].log_softmax(-1)
 
-        line = clock(lambda: denoise.on_host(judged()), self._device, self._plan.repeats)
+        line = clock(lambda: on_host(judged()), self._device, self._plan.repeats)
         there = clock(judged, self._device, self._plan.repeats)
         copied = {"device_p50_ms": there["p50_ms"], "copied_mb": judged().nbytes / 1e6}
         return {**line, **copied, **beside([work(self._model, rows, context)], there["p50_ms"])}
@@ -207,7 +207,7 @@ def measure(book: Book, plan: Plan, shape: str, device: str, *, tiny: bool) -> N
     kinds = {
         "prefill": [{"context": context, "chunk": chunk} for context in plan.contexts for chunk in plan.chunks],
         "verify": [{"context": context, "rows": rows} for context in plan.contexts for rows in plan.rows],
-        "job": [{"context": context, "sampler": way} for context in plan.contexts for way in (VERIFY, LEFT_TO_RIGHT)],
+        "job": [{"context": context, "sampler": way} for context in plan.contexts for way in WAYS],
     }
     names: list[tuple[Name, str, dict[str, Any]]] = [
         ({"measure": f"causal {kind}", "shape": shape, **fields}, kind, fields)

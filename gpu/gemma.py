@@ -23,11 +23,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from caesura.engine import denoise, memory
+from caesura.engine import memory
 from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas, HoleState, Slot
 from caesura.engine.canvas.vocabulary import Vocabulary
-from caesura.engine.denoise import Denoising
+from caesura.engine.methods.uniform import canvases as uniform
+from caesura.engine.methods.uniform.canvases import Renoising
 from caesura.engine.methods.uniform.graphs import Graphs
 from caesura.engine.models.diffusion_gemma import PINS, Config, DiffusionGemma, kept
 from caesura.engine.noise import Uniform
@@ -97,7 +98,7 @@ class Served:
     def __repr__(self) -> str:
         return f"<Served {self.model} {self.replayed} steps replayed>"
 
-    def replay(self, work: Sequence[Denoising]) -> Sequence[Denoising]:
+    def replay(self, work: Sequence[Renoising]) -> Sequence[Renoising]:
         left = self.graphs.step(work)
         self.replayed += len(work) - len(left)
         return left
@@ -122,16 +123,16 @@ class Served:
             self.fill(self.canvas(kv, min(self.plan.rows), 2), self.replay)
         return self._contexts[context]
 
-    def canvas(self, kv: KV, slots: int, of: int, *, pins: int = 0, fresh: Sequence[int] = ()) -> Denoising:
+    def canvas(self, kv: KV, slots: int, of: int, *, pins: int = 0, fresh: Sequence[int] = ()) -> Renoising:
         row = Canvas([], [Slot(0) for _ in range(slots)], self.text(pins), [HoleState(False, slots)], self.vocabulary)
-        return Denoising(row, kv, entropy_bound.select, of, self.generator, fresh=fresh)
+        return Renoising(row, kv, entropy_bound.select, of, self.generator, fresh=fresh)
 
-    def fill(self, w: Denoising, replay: denoise.Replay | None) -> list[float]:
+    def fill(self, w: Renoising, replay: uniform.Replay | None) -> list[float]:
         """All its steps, whatever comes of them: the ms of each until the host had heard of it."""
         found = []
         for _ in range(w.of):
             began = time.perf_counter()
-            denoise.step(self.model, [w], replay)
+            uniform.step(self.model, [w], replay)
             found.append((time.perf_counter() - began) * 1e3)
         return found
 

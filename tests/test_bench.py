@@ -18,8 +18,8 @@ import pytest
 from torch import Tensor
 
 from caesura import models, wire
-from caesura.engine import denoise, scheduler
 from caesura.engine.canvas.healing import heal
+from caesura.engine.methods import absorbing, verify
 from caesura.engine.methods.verify.lookup import agreeing
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import BlockLlama
@@ -619,7 +619,6 @@ def parts(beside: None) -> ModuleType:
 
 def test_each_part_can_be_taken_out(parts: ModuleType, tiny: BlockLlama) -> None:
     from caesura.commands.asking import at_cursor
-    from caesura.engine import scheduler
     from caesura.engine.canvas import prompts, vocabulary
     from caesura.engine.methods.verify import search
 
@@ -630,12 +629,12 @@ def test_each_part_can_be_taken_out(parts: ModuleType, tiny: BlockLlama) -> None
         *("whole", "no suffix judge", "no lookup", "no end inside a token", "no syntax gate", "no neighbours"),
         *("prompt plain", "context 512", "context 1024"),
     }
-    before = (search.HEAD, scheduler.lookup, vocabulary.Vocabulary.crossing, tiny.max_context, prompts.FORMATS.copy())
+    before = (search.HEAD, verify.lookup, vocabulary.Vocabulary.crossing, tiny.max_context, prompts.FORMATS.copy())
     whole = parts.fill_all(tiny, cases, ways["whole"])
     for part in ways.values():
         found = parts.fill_all(tiny, cases, part)
         assert parts.summary(cases, found, whole)["n"] == 1
-    assert before == (search.HEAD, scheduler.lookup, vocabulary.Vocabulary.crossing, tiny.max_context, prompts.FORMATS)
+    assert before == (search.HEAD, verify.lookup, vocabulary.Vocabulary.crossing, tiny.max_context, prompts.FORMATS)
     assert whole == [parts.Fill(whole[0].text, whole[0].ms, whole[0].text.rstrip() == "sum(values)")]
 
 
@@ -788,13 +787,13 @@ def test_a_gap_is_read_by_both_paths(canvas: ModuleType, tiny: BlockLlama) -> No
 def test_the_steps_of_a_canvas_are_bounded(
     canvas: ModuleType, tiny: BlockLlama, way: str, tokens: int, forwards: int
 ) -> None:
-    before = scheduler.STEPS, denoise.decide, Scheduler._begin
+    before = absorbing.STEPS, absorbing.decide, verify.canvas_drafts
     model = Scripted(tiny.tokenizer, (tiny.tokenizer.encode("total + count * 20") * 3)[:tokens])
     job = infill("j", "", "\n", wire.Hole(16 if tokens <= 16 else 32))
     found = canvas.Bench(model).fill(job, canvas.CURVE[way])
     assert found.texts == [tiny.tokenizer.decode(model.answer).rstrip()]
     assert found.forwards == forwards
-    assert (scheduler.STEPS, denoise.decide, Scheduler._begin) == before
+    assert (absorbing.STEPS, absorbing.decide, verify.canvas_drafts) == before
 
 
 def test_only_the_ways_with_drafts_take_tokens_of_the_canvas(canvas: ModuleType, tiny: BlockLlama) -> None:

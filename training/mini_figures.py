@@ -18,9 +18,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from caesura.engine import denoise, models
+from caesura.engine import models
 from caesura.engine.canvas.canvas import Canvas, HoleState, Slot
 from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.methods.uniform import canvases as uniform
 from caesura.engine.models import Model, Run
 from caesura.engine.samplers import entropy_bound, statistics
 
@@ -65,11 +66,11 @@ def infill(model: Model, prompt: Sequence[int], blanks: Sequence[Blank], *, step
     vocabulary, kv = Vocabulary(model), model.cache().lease(prompt)
     model.prefill(prompt, kv)
     work = [
-        denoise.Denoising(canvas_of(vocabulary, b), kv, entropy_bound.select, steps, torch.Generator().manual_seed(n))
+        uniform.Renoising(canvas_of(vocabulary, b), kv, entropy_bound.select, steps, torch.Generator().manual_seed(n))
         for n, b in enumerate(blanks)
     ]
     while going := [w for w in work if not w.finished]:
-        denoise.step(model, going[:AT_ONCE])
+        uniform.step(model, going[:AT_ONCE])
     drafts = [[s.draft if s.token is None else s.token for s in w.canvas.slots] for w in work]
     return [(w.canvas.ids([d or 0 for d in draft]), w.step) for w, draft in zip(work, drafts, strict=True)]
 
@@ -125,7 +126,7 @@ def boards_table(model: Model, count: int, trained: Path | None) -> None:
             )
 
 
-def of_every_length(model: Model, example: Example, start: int, end: int) -> list[denoise.Denoising]:
+def of_every_length(model: Model, example: Example, start: int, end: int) -> list[uniform.Renoising]:
     """The value at rows [start, end) hidden and filled at 1 to 6 tokens, in one batch; the text behind it is pinned."""
     kv, vocabulary = model.cache().lease(example.prompt), Vocabulary(model)
     model.prefill(example.prompt, kv)
@@ -134,9 +135,9 @@ def of_every_length(model: Model, example: Example, start: int, end: int) -> lis
         layout = [*example.canvas[:start], *(Slot(0) for _ in range(size))]
         canvas = Canvas([], layout, example.canvas[end:][:12], [HoleState(True, size)], vocabulary)
         draw = torch.Generator().manual_seed(size)
-        work.append(denoise.Denoising(canvas, kv, entropy_bound.select, 8, draw, judged=True))
+        work.append(uniform.Renoising(canvas, kv, entropy_bound.select, 8, draw, judged=True))
     while going := [w for w in work if not w.finished]:
-        denoise.step(model, going)
+        uniform.step(model, going)
     return work
 
 

@@ -31,7 +31,7 @@ class Vocabulary:
         self._sorted = sorted((piece, number) for number, piece in enumerate(self.pieces) if piece)
         self._numbers = dict(self._sorted)
         self._crossings = lru_cache(maxsize=SUFFIXES)(self._crossing)
-        # Uniform noise is decided where the model is, everything else on the CPU (denoise.py).
+        # Uniform noise is decided where the model is, everything else on the CPU (methods/_forward.py).
         self.device = model.device if isinstance(model.noise, Uniform) else "cpu"
         self._nothing = torch.full((self.size,), -torch.inf, device=self.device)
         self._any = self._but([number for _, number in self._sorted], self._nothing)

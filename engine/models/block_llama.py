@@ -23,7 +23,6 @@ from torch.nn.functional import pad
 
 from caesura.engine import samplers
 from caesura.engine.cache import KV, Cache, Kept
-from caesura.engine.methods.verify.search import VERIFY
 from caesura.engine.models import Drafter, Run, _llama_layer, _native
 from caesura.engine.models._llama_layer import Matrix, Norm, Shape, Weights
 from caesura.engine.noise import Absorbing, Noise
@@ -235,7 +234,7 @@ class BlockLlama:
         self.width = config.vocab_size + (len(SPECIALS) if drawn else 0)
         self.start: Sequence[int] = ()
         self.separator: Sequence[int] = ()
-        self.sampler = "threshold" if drawn else VERIFY
+        self.sampler = "threshold" if drawn else "verify"
         self.prompt = "suffix_first"
         self.max_context = 768
         self.chunk = 128
@@ -560,6 +559,6 @@ def load(folder: Path, config: dict[str, Any], device: str, context: int | None)
     model.separator = [tokenizer.special(str(config.get("separator")))]
     model.ends = frozenset(tokenizer.special(str(token)) for token in config.get("ends", ()))
     model.sampler = str(config.get("sampler", model.sampler))
-    if model.sampler not in (VERIFY, *(samplers.names() if model.noise else ())):
+    if model.sampler not in ("verify", *(samplers.names() if model.noise else ())):
         raise weights.WeightsError(f"config.json names the sampler {model.sampler!r}, which does not exist.")
     return model

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from caesura import wire
 from caesura.engine.cache import KV
+from caesura.engine.methods.verify import around
 from caesura.engine.methods.verify.search import PASSES
 from caesura.engine.models import Drafter, Run
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.samplers import names
-from caesura.engine.scheduler import LIVE, Event, Live, Scheduler, around
+from caesura.engine.scheduler import LIVE, Event, Scheduler
 
 from ..tiny import Clock, Scripted, alone, done, infill, run
 from .canvas.test_canvas import CURSORS
@@ -249,10 +250,9 @@ def test_the_answer_of_every_hole_says_how_likely_its_tokens_are(tiny: BlockLlam
 
 def test_the_lookup_of_a_later_hole_sees_the_fills_before_it() -> None:
     segments = (wire.Text("a = "), wire.Hole(), wire.Text("\nb = "), wire.Hole(), wire.Text("\nc"), wire.Hole())
-    live = Live(b"p", infill("j", "x\n", "\ny", *segments), 0, 0.0)
-    assert around(live) == ("x\na = ", "\nb = \0\nc\0\ny")
-    live.hole, live.done = 1, [wire.Fill("total(left)")]
-    assert around(live) == ("x\na = total(left)\nb = ", "\nc\0\ny")
+    job = infill("j", "x\n", "\ny", *segments)
+    assert around(job, 0, []) == ("x\na = ", "\nb = \0\nc\0\ny")
+    assert around(job, 1, [wire.Fill("total(left)")]) == ("x\na = total(left)\nb = ", "\nc\0\ny")
 
 
 class Echo(Scripted):

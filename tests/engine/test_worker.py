@@ -13,6 +13,7 @@ import zmq
 
 from caesura import wire
 from caesura.engine import models, scheduler, worker
+from caesura.engine.methods.uniform.graphs import Graphs
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.supervisor import link
@@ -68,7 +69,7 @@ def no_device(*_: object, **__: object) -> None:
         (no_device, "AcceleratorError: CUDA error: an illegal memory access was encountered."),
     ],
 )
-@pytest.mark.parametrize("where", [(models, "load"), (scheduler.Graphs, "rehearse"), (worker, "rehearse")])
+@pytest.mark.parametrize("where", [(models, "load"), (Graphs, "rehearse"), (worker, "rehearse")])
 def test_what_the_machine_cannot_do_is_said_in_a_sentence(
     tiny: BlockLlama,
     tiny_folder: Path,
@@ -79,10 +80,10 @@ def test_what_the_machine_cannot_do_is_said_in_a_sentence(
 ) -> None:
     class OnGpu(Scheduler):
         def __init__(self, *arguments: object) -> None:
-            scheduler.Graphs.rehearse(None)  # type: ignore[arg-type]
+            Graphs.rehearse(None)  # type: ignore[arg-type]
 
     monkeypatch.setattr(models, "load", lambda *_: tiny)
-    monkeypatch.setattr(scheduler.Graphs, "rehearse", lambda self: None)
+    monkeypatch.setattr(Graphs, "rehearse", lambda self: None)
     monkeypatch.setattr(scheduler, "Scheduler", OnGpu)
     monkeypatch.setattr(tiny, "device", "cuda")
     monkeypatch.setattr(*where, fault)

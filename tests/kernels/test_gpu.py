@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from caesura.engine import denoise, models
+from caesura.engine import models
 from caesura.engine.canvas.layout import lay
 from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.methods import _forward
+from caesura.engine.methods.uniform import canvases as uniform
 from caesura.engine.methods.uniform.graphs import Graphs
 from caesura.engine.models import Run
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
@@ -52,11 +54,11 @@ class Place:
         model.prefill(self.layout.context, self.kv)
         first = self.canvas(0)
         for _ in range(2):
-            denoise.step(model, [first], self.recorded.step)
+            uniform.step(model, [first], self.recorded.step)
 
-    def canvas(self, seed: int) -> denoise.Denoising:
+    def canvas(self, seed: int) -> uniform.Renoising:
         generator = torch.Generator("cuda").manual_seed(seed)
-        return denoise.Denoising(self.layout.canvas.resized([20]), self.kv, entropy_bound.select, 24, generator)
+        return uniform.Renoising(self.layout.canvas.resized([20]), self.kv, entropy_bound.select, 24, generator)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -65,8 +67,8 @@ def test_a_step_as_a_cuda_graph_is_the_step(tmp_path: Path, seed: int) -> None:
     place, replayed = Place(tmp_path / "tiny"), 0
     ours, plain = place.canvas(seed), place.canvas(seed)
     while not (ours.finished or plain.finished):
-        denoise.step(place.model, [ours], place.recorded.step)
-        denoise.step(place.model, [plain])
+        uniform.step(place.model, [ours], place.recorded.step)
+        uniform.step(place.model, [plain])
         for one, other in zip(ours.canvas.slots, plain.canvas.slots, strict=True):
             assert one.prob == pytest.approx(other.prob, abs=5e-3)
         replayed += place.recorded._under_way.pop(ours, None) is not None  # it went on from another state
@@ -79,21 +81,21 @@ def test_a_step_as_a_cuda_graph_is_the_step(tmp_path: Path, seed: int) -> None:
 def test_steps_launched_ahead_are_those_launched_one_by_one(tmp_path: Path, seed: int) -> None:
     place = Place(tmp_path / "tiny")
 
-    def one_by_one(work: Sequence[denoise.Denoising]) -> Sequence[denoise.Denoising]:
+    def one_by_one(work: Sequence[uniform.Renoising]) -> Sequence[uniform.Renoising]:
         recording = place.recorded._recording(work[0]) if place.recorded._suits(work[0]) else None
         if recording is None:
             return work
         launched = recording.launch(work[0], work[0].step)
         torch.cuda.synchronize()
         work[0].state = launched.state
-        denoise.heed(work[0], launched.receive())
+        uniform.heed(work[0], launched.receive())
         return []
 
     found = []
     for replay in (place.recorded.step, one_by_one):
         w, steps = place.canvas(seed), list[list[tuple[int | None, bool]]]()
         while not w.finished:
-            denoise.step(place.model, [w], replay)
+            uniform.step(place.model, [w], replay)
             steps.append([(slot.draft, slot.locked) for slot in w.canvas.slots])
         found.append(steps)
     assert found[0] == found[1]
@@ -124,8 +126,8 @@ def test_a_code_model_fills_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Behind a context of several chunks; the logits come to the CPU once a pass."""
     model = qwen.floats(tmp_path, "cuda", torch.bfloat16, monkeypatch)
     job = infill("a", CODE[:1500], CODE[1500:1700], **{"segments": (Hole(6),)} | fields)
-    copied, on_host = list[bool](), denoise.on_host
-    monkeypatch.setattr(denoise, "on_host", lambda rows: copied.append(rows.is_cuda) or on_host(rows))
+    copied, on_host = list[bool](), _forward.on_host
+    monkeypatch.setattr(_forward, "on_host", lambda rows: copied.append(rows.is_cuda) or on_host(rows))
     answer = alone(model, job)
     assert answer.holes[0].text
     assert copied.count(True) == 2 * answer.steps, "of the tree, and of no canvas"

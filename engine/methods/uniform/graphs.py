@@ -6,8 +6,8 @@ when those have moved it is made anew. It has a number of rows of BUCKETS. Rows 
 that were locked from the start; rows that are none of the canvas's are copies of its first, so that they choose no
 expert of their own, and no row sees them.
 
-Only steps that need nothing from the host are replayed; all others are denoise.py's, which a canvas may go back to at
-any step. Both draw the same random numbers and take the same decisions.
+Only steps that need nothing from the host are replayed; all others are those of canvases.py, which a canvas may go back
+to at any step. Both draw the same random numbers and take the same decisions.
 
 A step needs nothing from the one before but what lies in the buffers, so it is launched before the host has heard of
 that: the GPU always has the next one to do. What comes of a step (`Launched`) lies in memory of its own, and counts
@@ -25,11 +25,11 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import Tensor
 
-from caesura.engine import denoise, faults
+from caesura.engine import faults
 from caesura.engine.cache import KV
 from caesura.engine.canvas.vocabulary import Vocabulary
-from caesura.engine.denoise import Denoising
-from caesura.engine.methods.uniform import renoise
+from caesura.engine.methods.uniform import canvases, renoise
+from caesura.engine.methods.uniform.canvases import Renoising
 from caesura.engine.models import Fixed, Replayable
 from caesura.engine.noise import Schedule
 from caesura.engine.samplers import Sampler
@@ -62,8 +62,8 @@ class Graphs:
         bans = torch.stack((vocabulary.anything, *lines, vocabulary.may_end)).clamp_(min=NEVER)
         self._common = Common(model, schedule, sampler, bans, vocabulary.stops)
         self._recordings = WeakKeyDictionary[KV, tuple[int, dict[int, Recording]]]()
-        self._firsts = WeakSet[Denoising]()  # canvases, each its KV's first
-        self._under_way = WeakKeyDictionary[Denoising, Launched]()
+        self._firsts = WeakSet[Renoising]()  # canvases, each its KV's first
+        self._under_way = WeakKeyDictionary[Renoising, Launched]()
         self._largest: Recording | None = None  # keeps the memory that all recordings share
         self._failed = False
 
@@ -81,12 +81,12 @@ class Graphs:
         if self._failed:
             self._largest = None  # the steps need its memory
 
-    def step(self, work: Sequence[Denoising]) -> list[Denoising]:
+    def step(self, work: Sequence[Renoising]) -> list[Renoising]:
         """Take the next step of the canvases, where it is under way, or where there is but one and it can be replayed;
         those that are left. To them nothing has happened."""
         return [w for w in work if not self._take(w, alone=len(work) == 1)]
 
-    def _take(self, w: Denoising, *, alone: bool) -> bool:
+    def _take(self, w: Renoising, *, alone: bool) -> bool:
         """The next step of a canvas, and if it is `alone` the one behind it is launched before the host waits; false
         where it cannot be taken."""
         recording = self._recording(w) if alone and self._suits(w) else None
@@ -98,16 +98,16 @@ class Graphs:
         w.state = launched.state
         if recording is not None and recording.holds(w) and w.step + 1 < w.of:
             self._under_way[w] = recording.launch(w, w.step + 1)
-        denoise.heed(w, launched.receive())
+        canvases.heed(w, launched.receive())
         return True
 
-    def _suits(self, w: Denoising) -> bool:
+    def _suits(self, w: Renoising) -> bool:
         """Whether the step needs nothing from the host; then no later one does."""
         known = w.state is not None and w.state.conditioning is not None
         alone = not (w.fresh or w.judged or w.canvas.ruled or w.canvas.unhealed())
         return known and alone and w.sampler is self._common.sampler and w.canvas.rows <= BUCKETS[-1]
 
-    def _recording(self, w: Denoising) -> "Recording | None":
+    def _recording(self, w: Renoising) -> "Recording | None":
         """For the canvas's number of rows, and its KV as it lies now, if there is to be one."""
         if w.kv not in self._recordings:
             self._recordings[w.kv] = -1, {}
@@ -181,11 +181,11 @@ class Recording:
     def __repr__(self) -> str:
         return f"<Recording of {len(self._source)} rows>"
 
-    def holds(self, w: Denoising) -> bool:
+    def holds(self, w: Renoising) -> bool:
         """Whether the canvas lies in the buffers as it is now."""
         return w.state is self._held
 
-    def launch(self, w: Denoising, step: int) -> Launched:
+    def launch(self, w: Renoising, step: int) -> Launched:
         """That step of the canvas, of which nothing is waited for."""
         if not self.holds(w):
             self._hold(w)
@@ -214,7 +214,7 @@ class Recording:
         self._replay, self.pool = graph.replay, graph.pool()
         self._fixed = replace(self._fixed, buffers=())  # nothing of a KV is kept alive that has moved
 
-    def _hold(self, w: Denoising) -> None:
+    def _hold(self, w: Renoising) -> None:
         """Write the canvas into the buffers."""
         assert w.state is not None
         canvas, model = w.canvas, self._common.model
@@ -231,7 +231,7 @@ class Recording:
             (self._may_end, [hole is not None and hole.last for hole in holes]),
             (self._locked, [slot is None or slot.locked for slot in found]),
             (self._fixed.positions, [w.kv.length + row for row in rows]),
-            (self._enough, [denoise.enough(self._common.schedule, w)]),
+            (self._enough, [canvases.enough(self._common.schedule, w)]),
             (self._state.ids, [ids[row] for row in rows]),
         ):
             buffer.copy_(torch.tensor(values))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from caesura.engine import length
 from caesura.engine.canvas.canvas import MAX_ROWS, Canvas
-from caesura.engine.denoise import Denoising
+from caesura.engine.methods.uniform.canvases import Renoising
 from caesura.wire import Impossible
 
 UNKNOWN = 8  # slots of a hole that has no draft, beside one that has
@@ -60,7 +60,7 @@ def distinct(canvases: Sequence[Canvas]) -> list[Canvas]:
     return list({tuple(len(one.of_hole(n)) for n in range(len(one.holes))): one for one in canvases}.values())
 
 
-def choose(works: Sequence[Denoising], step: int, keep: int) -> list[Denoising]:
+def choose(works: Sequence[Renoising], step: int, keep: int) -> list[Renoising]:
     """The canvases that go on after so many steps, best first; from the second on a third of them, at least `keep`."""
     ordered = sorted(works, key=lambda work: work.score, reverse=True)
     if step < 2 or len(ordered) <= keep:

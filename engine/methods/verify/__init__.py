@@ -1,1 +1,224 @@
-"""Draft and verify: a token tree that causal passes of the base score."""
+"""Draft and verify: canvas and lookup propose, one causal pass of the base scores all of it, and left-to-right steps go
+on from there (search.py), hole by hole. Later holes see the fills of those before.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+import torch
+from torch import Tensor
+
+from caesura.engine.cache import KV
+from caesura.engine.canvas.canvas import Canvas
+from caesura.engine.canvas.layout import Layout
+from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.methods import Begin, absorbing, settled
+from caesura.engine.methods.verify.lookup import Repeats, lookup, names
+from caesura.engine.methods.verify.search import WIDTH, Node, Search, Source, passes
+from caesura.engine.models import Model
+from caesura.engine.noise import Uniform
+from caesura.wire import Fill, Hole, Infill, Text, Tokens
+
+
+@dataclass(eq=False)
+class Verifying:
+    """The holes of a job, searched one after the other: `hole` is the one whose `search` runs, `done` are those before
+    it, with further answers of each (`others`) and where their tokens came from (`sources`). `width` is how many
+    hypotheses a pass scores; with 1 nothing is proposed. The canvas `drafts` in the first forward, or not at all."""
+
+    model: Model
+    vocabulary: Vocabulary
+    job: Infill
+    layout: Layout
+    kv: KV
+    width: int
+    fresh: Sequence[int]
+    generator: torch.Generator
+    drafts: bool = False
+    hole: int = 0
+    done: list[Fill] = field(default_factory=list)
+    others: list[list[Fill]] = field(default_factory=list)
+    sources: list[Source] = field(default_factory=list)
+    step: int = 0
+    finished: bool = False
+    sound: bool = True
+    of: int = field(init=False)
+    search: Search = field(init=False)
+
+    advance = staticmethod(absorbing.advance)
+
+    def __post_init__(self) -> None:
+        self.of = sum(passes(hole, self.width) for hole in self.canvas.holes)
+
+    @property
+    def canvas(self) -> Canvas:
+        return self.layout.canvas
+
+    @property
+    def rows(self) -> int:
+        return self.canvas.rows
+
+    def decide(self, model: Model, logits: Tensor) -> None:
+        """Propose the canvas's draft: the next pass scores it."""
+        absorbing.look(model, self.canvas, logits, first=True)
+        self.search.propose(self.canvas.guess(0), "canvas")
+
+    def close(self) -> None:
+        """After a pass: give up what is far behind, and go on to the next hole where this one is finished."""
+        self.drafts = False
+        self.step += 1
+        self.finished = self.step >= self.of
+        if self.sound:
+            self.search.prune()
+            self.finished = (self.finished or self.search.finished()) and not self._next_hole()
+
+    def begin(self, tail: list[int]) -> bool:
+        """Start the token tree of the current hole behind `tail`, with what is proposed for it. Whether text that
+        stands elsewhere is."""
+        hole, kv, encode = self.canvas.holes[self.hole], self.kv, self.model.tokenizer.encode
+        kv.truncate(len(kv.ids))
+        behind = self.canvas.behind(self.hole)
+        if self.hole + 1 < len(self.canvas.holes):
+            behind = behind + encode(self.canvas.holes[self.hole + 1].forced.decode())
+        generator = self.generator if self.job.seed else None
+        repeats = None if self.width == 1 else Repeats([*self.layout.context, *tail])
+        self.search = Search(
+            self.vocabulary,
+            hole,
+            tail,
+            behind,
+            len(self.layout.context),
+            generator,
+            self.width,
+            repeats,
+            self.job.least,
+        )
+        return self.width > 1 and self._propose(hole.forced.decode())
+
+    def _propose(self, forced: str) -> bool:
+        encode, has_canvas = self.model.tokenizer.encode, self.model.noise is not None
+        if has_canvas:  # of later holes: the first one's draft is still to come
+            self.search.propose(self.canvas.guess(self.hole), "canvas")
+        if self.job.draft:  # the rest of an earlier answer
+            self.search.propose(encode(forced + self.job.draft[self.hole]), "canvas" if has_canvas else "left_to_right")
+        sides = around(self.job, self.hole, self.done)
+        repeated = lookup(*sides, [neighbour.text for neighbour in self.job.neighbours])
+        for text in (*repeated, *names([fill.text for fill in self.done])):
+            self.search.propose(encode(forced + text), "lookup")
+        return bool(repeated)
+
+    def _next_hole(self) -> bool:
+        """Keep the finished hole and go on with the next one; false when there is none."""
+        search = self.search
+        node = search.leader()
+        self.done.append(shown(search, final=True))
+        self.others.append([candidate(search, end.node) for end in search.candidates()[1 : self.job.candidates]])
+        self.sources += search.sources(node)
+        self.hole += 1
+        if self.hole >= len(self.canvas.holes):
+            return False
+        self.begin(search.tail + search.tokens(node) + self.canvas.behind(self.hole - 1))
+        return True
+
+    # What is said of it
+
+    def spent(self, steps: int) -> bool:
+        return steps >= self.of
+
+    def fills(self, *, final: bool = False) -> tuple[Fill, ...]:
+        """The finished holes, the current one, drafts of the rest."""
+        drafts, search = self.canvas.fills(), self.search
+        current = [] if self.hole >= len(drafts) else [shown(search, final=final)]
+        if current and not search.passes:
+            current = [settled(drafts[self.hole]) if final else drafts[self.hole]]
+        elif current and search.drafted and not final:
+            current = [drafted(search, drafts[self.hole]) or current[0]]
+        rest = drafts[len(self.done) + len(current) :]
+        return (*self.done, *current, *(map(settled, rest) if final else rest))
+
+    def alternatives(self, fills: tuple[Fill, ...]) -> tuple[tuple[Fill, ...], ...]:
+        """Of the first hole, where there is but one."""
+        return tuple((fill,) for fill in self.others[0]) if self.others and len(fills) == 1 else ()
+
+    def tokens(self) -> Tokens:
+        sources = list(self.sources)
+        if self.hole < len(self.canvas.holes):
+            sources += self.search.sources(self.search.leader())
+        return Tokens(
+            canvas=sources.count("canvas"),
+            lookup=sources.count("lookup"),
+            left_to_right=sources.count("left_to_right"),
+        )
+
+
+def refusal(model: Model) -> str:
+    if isinstance(model.noise, Uniform):
+        return f"The model {model.name} cannot verify drafts; name another sampler."
+    return ""
+
+
+def prepare(model: Model, vocabulary: Vocabulary) -> Begin:
+    return partial(begin, model, vocabulary)
+
+
+def begin(
+    model: Model,
+    vocabulary: Vocabulary,
+    job: Infill,
+    layout: Layout,
+    kv: KV,
+    fresh: Sequence[int],
+    sampler: str | None = None,
+    *,
+    width: int = WIDTH,
+) -> Verifying:
+    absorbing.lay_drafts(model, job, layout.canvas)
+    generator = torch.Generator().manual_seed(job.seed % 2**63)
+    made = Verifying(model, vocabulary, job, layout, kv, width, fresh, generator)
+    repeated = made.begin(list(layout.canvas.tail))
+    made.drafts = width > 1 and canvas_drafts(model, layout.canvas, repeated=repeated)
+    return made
+
+
+def canvas_drafts(model: Model, canvas: Canvas, *, repeated: bool) -> bool:
+    """A draft that is there already saves the canvas's, which takes as long as two passes."""
+    [hole, *others] = canvas.holes
+    drafted = repeated and hole.one_line and hole.grammar is None and not others
+    return model.noise is not None and not drafted
+
+
+def around(job: Infill, number: int, done: Sequence[Fill]) -> tuple[str, str]:
+    """The text before a hole, with the fills of those before it, and the text behind it, where a NUL stands for each
+    hole."""
+    segments = job.segments
+    place = [i for i, segment in enumerate(segments) if isinstance(segment, Hole)][number]
+    fills = iter(done)
+    before = "".join(s.text if isinstance(s, Text) else next(fills).text for s in segments[:place])
+    after = "".join(s.text if isinstance(s, Text) else "\0" for s in segments[place + 1 :])
+    return job.prefix + before, after + job.suffix
+
+
+def shown(search: Search, *, final: bool) -> Fill:
+    """The leading hypothesis; all of it counts as locked in a final answer."""
+    node = search.leader()
+    if final:
+        return candidate(search, node)
+    text, locked = search.text()
+    spans = ((0, locked),) if locked else ()
+    return Fill(text, spans, search.confidence(node), 1, search.probabilities(node))
+
+
+def drafted(search: Search, draft: Fill) -> Fill | None:
+    """The canvas's draft that is still to be verified, if it agrees with what is locked."""
+    text, locked = search.text()
+    if not draft.text.startswith(text[:locked]):
+        return None
+    return msgspec.structs.replace(draft, locked=((0, locked),) if locked else ())
+
+
+def candidate(search: Search, node: Node) -> Fill:
+    text = search.text_of(node)
+    spans = ((0, len(text)),) if text else ()
+    return Fill(text, spans, search.confidence(node), 0, search.probabilities(node, search.answer(node)))

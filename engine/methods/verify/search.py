@@ -25,6 +25,7 @@ from caesura.engine.canvas.canvas import HoleState
 from caesura.engine.canvas.pieces import by_token, is_whole, spans
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.grammar.solve import State
+from caesura.engine.methods._forward import Rows
 from caesura.engine.methods.verify.lookup import Repeats
 
 WIDTH = 4  # hypotheses scored in one pass
@@ -42,9 +43,6 @@ END_MARGIN = 4.0  # nats; see `_best_ends`
 LOCK_MARGIN = 2.5  # nats; hypotheses this far behind the best do not keep text from being locked
 LIKELY = 0.15  # joint probability of a drafter's chain, below which a row is not worth its time
 TEMPERATURE = 0.8  # of the draw for another answer; at 1 the unlikely tail of a small model shows
-
-VERIFY = "verify"  # what a model's entry, or a job, names in the place of a sampler to have drafts verified
-LEFT_TO_RIGHT = "left_to_right"  # likewise, to compare with: no drafts, and the best token of each pass
 
 Source = Literal["canvas", "lookup", "left_to_right"]
 
@@ -94,15 +92,6 @@ class End:
         """Of what stands before `behind`."""
         assert self.node.parent is not None
         return self.node.row if self.node.cut is None else self.node.parent.row
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A causal pass: ids [n], positions [n], mask [n, rows of the tree so far + n]."""
-
-    ids: list[int]
-    positions: list[int]
-    mask: Tensor
 
 
 class Search:

@@ -16,12 +16,13 @@ from msgspec.structs import replace
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from caesura.engine import denoise, models
+from caesura.engine import models
 from caesura.engine.cache import common
 from caesura.engine.canvas.layout import lay
 from caesura.engine.canvas.vocabulary import Vocabulary
-from caesura.engine.denoise import Denoising
-from caesura.engine.methods.uniform import graphs
+from caesura.engine.methods.uniform import begin, graphs
+from caesura.engine.methods.uniform import canvases as uniform
+from caesura.engine.methods.uniform.canvases import Renoising
 from caesura.engine.methods.uniform.graphs import Graphs, Launched, Recording
 from caesura.engine.models import Fixed
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
@@ -67,18 +68,18 @@ def recorded(model: DiffusionGemma, vocabulary: Vocabulary) -> Graphs:
     return Graphs(model, model.noise.schedule, SAMPLER, vocabulary)
 
 
-def denoising(model: DiffusionGemma, vocabulary: Vocabulary, place: str = "a line", seed: int = 0) -> Denoising:
+def denoising(model: DiffusionGemma, vocabulary: Vocabulary, place: str = "a line", seed: int = 0) -> Renoising:
     prefix, suffix, segments, slots = PLACES[place]
     layout = lay(model, vocabulary, prefix, suffix, segments, slots=slots)
     kv = model.cache().lease(layout.context)
     if layout.context:
         model.prefill(layout.context, kv)
-    return Denoising(layout.canvas, kv, SAMPLER, 24, torch.Generator().manual_seed(seed))
+    return Renoising(layout.canvas, kv, SAMPLER, 24, torch.Generator().manual_seed(seed))
 
 
 def again(
     model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs, place: str = "a line", seed: int = 0
-) -> Denoising:
+) -> Renoising:
     """Behind a KV that had a canvas before."""
     first, second = (denoising(model, vocabulary, place, seed) for _ in range(2))
     fill(model, first, recorded.step)
@@ -88,14 +89,14 @@ def again(
 
 def fill(
     model: DiffusionGemma,
-    w: Denoising,
-    replay: denoise.Replay | None = None,
-    between: Callable[[Denoising], None] = lambda w: None,
+    w: Renoising,
+    replay: uniform.Replay | None = None,
+    between: Callable[[Renoising], None] = lambda w: None,
 ) -> list[Step]:
     """To its end, and how it stood after each step."""
     steps = []
     while not w.finished:
-        denoise.step(model, [w], replay)
+        uniform.step(model, [w], replay)
         steps.append([(slot.draft, slot.prob, slot.locked) for slot in w.canvas.slots])
         between(w)
     return steps
@@ -109,11 +110,11 @@ def assert_same(ours: list[Step], plain: list[Step]) -> None:
         assert [prob for _, prob, _ in one] == pytest.approx([prob for _, prob, _ in other], abs=CLOSE)
 
 
-def counted(recorded: Graphs) -> tuple[denoise.Replay, list[int]]:
+def counted(recorded: Graphs) -> tuple[uniform.Replay, list[int]]:
     """Its `step`, and of how many canvases that took the step each time."""
     taken = list[int]()
 
-    def step(work: Sequence[Denoising]) -> Sequence[Denoising]:
+    def step(work: Sequence[Renoising]) -> Sequence[Renoising]:
         left = recorded.step(work)
         taken.append(len(work) - len(left))
         return left
@@ -128,7 +129,7 @@ class Watched:
         self.seen = list[str]()
         launch, receive = Recording.launch, Launched.receive
 
-        def launching(recording: Recording, w: Denoising, step: int) -> Launched:
+        def launching(recording: Recording, w: Renoising, step: int) -> Launched:
             self.seen.append(f"launch {step}")
             return launch(recording, w, step)
 
@@ -185,7 +186,7 @@ def test_end_tokens_are_not_locked_nor_what_is_behind_them(
 def test_keys_and_values_may_move_in_the_middle_of_a_fill(
     model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs
 ) -> None:
-    def grow(w: Denoising) -> None:
+    def grow(w: Renoising) -> None:
         before = w.kv.buffers
         w.kv.reserve(before[0][0].shape[1] + 1)
         assert all(old[0] is not new[0] for old, new in zip(before, w.kv.buffers, strict=True))
@@ -276,10 +277,16 @@ def test_on_a_gpu_a_scheduler_has_rehearsed_and_replays(model: DiffusionGemma, m
     rehearsed = list[Graphs]()
     monkeypatch.setattr(model, "device", Here("cpu"))
     monkeypatch.setattr(Graphs, "rehearse", lambda self: rehearsed.append(self))
-    engine = Scheduler(model)
-    assert engine._replay == rehearsed[0].step
+    assert replay(Scheduler(model)) == rehearsed[0].step
     monkeypatch.undo()
-    assert Scheduler(model)._replay is None
+    assert replay(Scheduler(model)) is None
+
+
+def replay(engine: Scheduler) -> Any:
+    """What takes steps over, of those that the scheduler's jobs make."""
+    begin = engine._methods["uniform"]
+    assert isinstance(begin, partial)
+    return begin.args[-1]
 
 
 def test_recordings_go_with_their_keys_and_values(
@@ -302,7 +309,7 @@ def test_another_canvas_may_join_and_leave(model: DiffusionGemma, vocabulary: Vo
             there = [i for i in (0, 1) if not work[i].finished and (i == 0 or number in (3, 4) or number > 6)]
             if not there:
                 break
-            denoise.step(model, [work[i] for i in there], step)
+            uniform.step(model, [work[i] for i in there], step)
             for i in there:
                 found[i].append([(slot.draft, slot.prob, slot.locked) for slot in work[i].canvas.slots])
         for ours, plain in zip(found, alone, strict=True):
@@ -319,7 +326,7 @@ def test_two_canvases_in_turn_share_one_recording(
     while any(not w.finished for w in work):
         for w, steps in zip(work, found, strict=True):
             if not w.finished:
-                denoise.step(model, [w], recorded.step)
+                uniform.step(model, [w], recorded.step)
                 steps.append([(slot.draft, slot.prob, slot.locked) for slot in w.canvas.slots])
     for seed, steps in zip((1, 2), found, strict=True):
         assert_same(steps, fill(model, denoising(model, vocabulary, seed=seed)))
@@ -356,9 +363,9 @@ def test_a_step_that_needs_something_from_the_host_is_not_replayed(
 ) -> None:
     w = again(model, vocabulary, recorded)
     assert recorded.step([w]) == [w], "nothing is known yet"
-    denoise.step(model, [w])
+    uniform.step(model, [w])
     other = again(model, vocabulary, recorded)
-    denoise.step(model, [other])
+    uniform.step(model, [other])
     assert recorded.step([w, other]) == [w, other]
     for name, value in (("judged", True), ("fresh", [1]), ("sampler", threshold.select)):
         before = getattr(w, name)
@@ -422,7 +429,7 @@ def test_a_canvas_is_given_up_while_a_step_is_under_way_and_another_gets_its_key
     for place in ("a line", "pins between holes", "no context"):
         w = again(model, vocabulary, recorded)
         for _ in range(4):
-            denoise.step(model, [w], recorded.step)
+            uniform.step(model, [w], recorded.step)
         assert w in recorded._under_way
         kv, before = w.kv, len(recorded._under_way)
         del w
@@ -453,8 +460,8 @@ def test_a_job_ends_while_a_step_is_under_way(model: DiffusionGemma, vocabulary:
     found = list[list[Any]]()
     for replayed in (True, False):
         engine = Scheduler(model)
-        recorded = Graphs(model, model.noise.schedule, engine._sampler, engine.vocabulary)
-        engine._replay = recorded.step if replayed else None
+        recorded = Graphs(model, model.noise.schedule, SAMPLER, engine.vocabulary)
+        engine._methods["uniform"] = partial(begin, model, SAMPLER, recorded.step if replayed else None)
         now, told = 0.0, list[Any]()
         for number in range(3):
             job = infill(f"job {number}", CODE[:400] + "x = ", "\nprint(x)\n", Hole(8, "line"), document="it")
@@ -517,7 +524,7 @@ def test_a_recorded_step_asks_the_host_nothing(
 ) -> None:
     w = again(model, vocabulary, recorded, "no context")
     for _ in range(2):
-        denoise.step(model, [w])
+        uniform.step(model, [w])
     assert not w.canvas.unhealed()
     recording = recorded._recording(w)
     assert recording is not None

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from caesura import wire
-from caesura.engine import denoise, length, models
+from caesura.engine import length, models
 from caesura.engine.cache import Cache
 from caesura.engine.canvas.canvas import MAX_ROWS, Canvas, Slot
 from caesura.engine.canvas.healing import heal
 from caesura.engine.canvas.layout import lay
 from caesura.engine.canvas.vocabulary import Vocabulary
-from caesura.engine.methods.uniform import race, renoise
+from caesura.engine.methods.uniform import Lengths, race, renoise
+from caesura.engine.methods.uniform import canvases as uniform
 from caesura.engine.models import ModelError, Run
 from caesura.engine.models.diffusion_gemma import DiffusionGemma, kept
 from caesura.engine.noise import Uniform
@@ -66,11 +67,11 @@ def shown(model: DiffusionGemma, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     return runs
 
 
-def denoising(model: DiffusionGemma, *segments: Text | Hole, slots: int = 8, of: int = 12) -> denoise.Denoising:
+def denoising(model: DiffusionGemma, *segments: Text | Hole, slots: int = 8, of: int = 12) -> uniform.Renoising:
     layout = lay(model, Vocabulary(model), BEFORE, AFTER, segments, slots=slots)
     kv = model.cache().lease(layout.context)
     model.prefill(layout.context, kv)
-    return denoise.Denoising(layout.canvas, kv, entropy_bound.select, of, torch.Generator().manual_seed(1))
+    return uniform.Renoising(layout.canvas, kv, entropy_bound.select, of, torch.Generator().manual_seed(1))
 
 
 def said(answer: wire.Done) -> list[tuple[str, object]]:
@@ -131,7 +132,7 @@ def test_what_is_pinned_never_changes(model: DiffusionGemma, shown: list[Run]) -
     w = denoising(model, Hole(8, "line"), Text("(item, "), Hole(8, "line"))
     slots = set(w.canvas.slot_rows())
     while not w.finished:
-        denoise.step(model, [w])
+        uniform.step(model, [w])
     rows = [[token for row, token in enumerate(one.ids) if row not in slots] for one in shown]
     assert rows == [rows[0]] * len(rows)
     assert len(rows) >= 2
@@ -139,11 +140,11 @@ def test_what_is_pinned_never_changes(model: DiffusionGemma, shown: list[Run]) -
 
 def test_a_locked_slot_is_pinned_from_then_on(model: DiffusionGemma, shown: list[Run]) -> None:
     w = denoising(model, Hole(8, "line"))
-    denoise.step(model, [w])
+    uniform.step(model, [w])
     slot, row = w.canvas.slots[3], w.canvas.slot_rows()[3]
     slot.token, slot.locked = slot.draft, True
     while not w.finished:
-        denoise.step(model, [w])
+        uniform.step(model, [w])
         assert w.canvas.slots[3].draft == slot.token
     assert {list(one.ids)[row] for one in shown[1:]} == {slot.token}
     assert w.state is not None
@@ -267,7 +268,8 @@ def test_at_a_deadline_in_mid_race_the_answer_is_the_best_length_so_far(model: D
     (live,) = scheduler.jobs
     while not live.steps:
         scheduler.step(clock)
-    scores = [work.score for work in live.works]
+    assert isinstance(live.filling, Lengths)
+    scores = [work.score for work in live.filling.works]
     assert len(scores) > 4
     assert scores == sorted(scores, reverse=True)
     clock.now = 2.0
@@ -397,9 +399,9 @@ def test_a_draft_is_shown_to_the_first_forward_and_its_conditioning(model: Diffu
     assert not state.conditioning[len(tokens) :].any()
 
 
-def works(scores: list[float]) -> list[denoise.Denoising]:
+def works(scores: list[float]) -> list[uniform.Renoising]:
     """Canvases of a race, of which nothing but the score matters here."""
-    made = [denoise.Denoising(None, None, entropy_bound.select, 8, torch.Generator()) for _ in scores]  # type: ignore[arg-type]
+    made = [uniform.Renoising(None, None, entropy_bound.select, 8, torch.Generator()) for _ in scores]  # type: ignore[arg-type]
     for work, score in zip(made, scores, strict=True):
         work.score, work.judged = score, True
     return made

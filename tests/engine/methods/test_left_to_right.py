@@ -6,7 +6,8 @@ import pytest
 from caesura import wire
 from caesura.engine.canvas.canvas import HoleState
 from caesura.engine.canvas.vocabulary import Vocabulary
-from caesura.engine.methods.verify.search import Rows, Search
+from caesura.engine.methods._forward import Rows
+from caesura.engine.methods.verify.search import Search
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.noise import Uniform
 from caesura.engine.scheduler import Scheduler

@@ -16,8 +16,9 @@ from caesura import wire
 from caesura.engine.canvas.canvas import HoleState
 from caesura.engine.canvas.layout import rule
 from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.methods._forward import Rows
 from caesura.engine.methods.verify.lookup import Repeats
-from caesura.engine.methods.verify.search import PASSES, TEMPERATURE, WIDTH, Rows, Search, perturbed
+from caesura.engine.methods.verify.search import PASSES, TEMPERATURE, WIDTH, Search, perturbed
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokens.tokenizer import Tokenizer
@@ -65,7 +66,7 @@ class Drawn:
 def answer(
     search: Search, predict: Predict, seen: Callable[[Rows], None] = lambda rows: None, draft: Sequence[int] = ()
 ) -> list[tuple[str, int]]:
-    """Run to the end as denoise.step does, with the draft of a canvas that was denoised beside the first pass; what was
+    """Run to the end as a step does, with the draft of a canvas that was denoised beside the first pass; what was
     shown after each pass, and how much of it was locked."""
     ids: list[int] = []
     shown = []

@@ -12,8 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from caesura.engine import denoise, models
+from caesura.engine import models
 from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.methods.uniform import canvases as uniform
 from caesura.engine.methods.uniform.generate import generate
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.engine.noise import Schedule
@@ -78,11 +79,11 @@ def test_no_given_changes_and_no_locked_digit_is_taken_back(mini: DiffusionGemma
     for true, hidden in blanks:
         canvas = mini_figures.canvas_of(Vocabulary(mini), (true, hidden))
         draw = torch.Generator().manual_seed(0)
-        w = denoise.Denoising(canvas, kv, entropy_bound.select, 16, draw)
+        w = uniform.Renoising(canvas, kv, entropy_bound.select, 16, draw)
         locked: dict[int, int] = {}
         givens = [token for token, blank in zip(true, hidden, strict=True) if not blank]
         while not w.finished:
-            denoise.step(mini, [w])
+            uniform.step(mini, [w])
             assert [row for row in canvas.layout if isinstance(row, int)] == givens
             now = {i: s.token for i, s in enumerate(canvas.slots) if s.locked and s.token is not None}
             assert now.items() >= locked.items()
@@ -102,9 +103,9 @@ def test_what_is_known_of_a_board_costs_fewer_forwards(mini: DiffusionGemma) -> 
         solution = [token for token, blank in zip(*blanks[0], strict=True) if blank]
         for slot, token in zip(canvas.slots, solution, strict=True):
             slot.shown = token if warm else None
-        w = denoise.Denoising(canvas, kv, entropy_bound.select, 16, torch.Generator().manual_seed(0))
+        w = uniform.Renoising(canvas, kv, entropy_bound.select, 16, torch.Generator().manual_seed(0))
         while not w.finished:
-            denoise.step(mini, [w])
+            uniform.step(mini, [w])
         steps.append(w.step)
     assert steps[1] == 1 < steps[0]
 

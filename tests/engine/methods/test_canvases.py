@@ -3,18 +3,21 @@
 import pytest
 import torch
 
-from caesura.engine import denoise
 from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.canvas.layout import lay
 from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.methods import absorbing
+from caesura.engine.methods.uniform import canvases as uniform
 from caesura.engine.models import Model
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import load, names, statistics
 from caesura.wire import Hole, Text
 
-from ..tiny import Scripted
-from .canvas.test_canvas import cursors
+from ...tiny import Scripted
+from ..canvas.test_canvas import cursors
+
+Canvases = absorbing.Denoising | uniform.Renoising
 
 samplers = pytest.mark.parametrize("name", names())
 
@@ -28,20 +31,28 @@ def denoising(
     slots: int = 8,
     of: int = 48,
     seed: int = 0,
-) -> denoise.Denoising:
+) -> Canvases:
     layout = lay(model, Vocabulary(model), prefix, suffix, segments or (Hole(32),), slots=slots)
     kv = model.cache().lease(layout.context)
     if layout.context:
         model.prefill(layout.context, kv)
-    return denoise.Denoising(layout.canvas, kv, load(name), of, torch.Generator().manual_seed(seed))
+    kind = uniform.Renoising if isinstance(model.noise, Uniform) else absorbing.Denoising
+    return kind(layout.canvas, kv, load(name), of, torch.Generator().manual_seed(seed))
 
 
-def finish(model: Model, *work: denoise.Denoising) -> None:
+def step(model: Model, *work: Canvases) -> None:
+    if isinstance(model.noise, Uniform):
+        uniform.step(model, work)
+    else:
+        absorbing.advance(model, work)
+
+
+def finish(model: Model, *work: Canvases) -> None:
     for _ in range(80):
         left = [w for w in work if not w.finished]
         if not left:
             return
-        denoise.step(model, left)
+        step(model, *left)
     pytest.fail("the canvas does not come to an end")
 
 
@@ -110,12 +121,12 @@ def test_a_uniform_model_locks_only_what_has_not_moved_for_two_steps(tiny: Block
     w = denoising(model, "entropy_bound", "x = 1\n", "\n", slots=len(answer))
     w.canvas.holes[0].forced = b""
     for _ in range(2):
-        denoise.step(model, [w])
+        step(model, w)
         assert not any(s.locked for s in w.canvas.slots)
-    denoise.step(model, [w])
+    step(model, w)
     assert all(s.locked for s in w.canvas.slots)
     model.answer = tiny.tokenizer.encode("[right]")
-    denoise.step(model, [w])
+    step(model, w)
     assert w.canvas.fills()[0].text == "(left)", "what is locked stays"
 
 
@@ -161,6 +172,6 @@ def test_a_batch_gives_each_canvas_what_it_gets_alone(tiny: BlockLlama, name: st
 def test_the_probability_of_null_is_that_of_the_distribution() -> None:
     logits = torch.randn(6, 40, generator=torch.Generator().manual_seed(0)) * 4
     logits[:, :20], logits[2, 39] = -torch.inf, -torch.inf
-    found = denoise.beside(logits, statistics(logits), 39)
+    found = absorbing.beside(logits, statistics(logits), 39)
     assert torch.allclose(found, logits.softmax(-1)[:, 39])
     assert found[2] == 0

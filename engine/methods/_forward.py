@@ -1,0 +1,104 @@
+"""The forward that canvases of absorbing noise and token trees share: rows in, logits and log-probabilities out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+from caesura.engine.cache import KV
+from caesura.engine.canvas.canvas import Canvas
+from caesura.engine.models import Drafter, Model, Run, Verifier
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A causal pass: ids [n], positions [n], mask [n, rows of the tree so far + n]."""
+
+    ids: list[int]
+    positions: list[int]
+    mask: Tensor
+
+
+class Tree(Protocol):
+    """A token tree over one hole; see Search, in verify/search.py."""
+
+    def to_draft(self) -> Rows | None: ...
+    def take_draft(self, tokens: Sequence[int], probabilities: Sequence[float]) -> None: ...
+    def plan(self) -> Rows: ...
+    def receive(self, logp: Tensor) -> None: ...
+
+
+class Asking(Protocol):
+    """Who has rows in a forward behind one KV: a canvas to denoise, a tree, or both. The first forward takes `fresh`
+    context along. It is not `sound` any more once what is said of the tree were no numbers."""
+
+    fresh: Sequence[int]
+    sound: bool
+
+    @property
+    def canvas(self) -> Canvas: ...
+    @property
+    def kv(self) -> KV: ...
+    @property
+    def generator(self) -> torch.Generator: ...
+    @property
+    def search(self) -> Tree | None: ...
+
+
+def forward(model: Model, work: Sequence[Asking], searching: Sequence[Asking] = ()) -> tuple[Tensor, ...]:
+    """Per canvas: logits [slots, width]. Those of the token trees go to their searches."""
+    canvases = runs(model, work)
+    rows = [len(w.canvas.slots) for w in work]
+    if not searching:
+        parts: tuple[Tensor, ...] = on_host(model.denoise(canvases)).split(rows)
+        return parts
+    if model.drafter is not None:
+        draft(model.drafter, searching)
+    plans = [w.search.plan() for w in searching if w.search is not None]
+    trees = [Run(w.kv, p.ids, p.positions, p.mask, fresh=w.fresh) for w, p in zip(searching, plans, strict=True)]
+    for w in searching:
+        w.fresh = ()
+    verifier = cast(Verifier, model)  # a job that asks another family for it is not taken
+    judged, logits = verifier.forward(trees, canvases)
+    for w, of_tree in zip(searching, judged.split([len(p.ids) for p in plans]), strict=True):
+        assert w.search is not None
+        logp = on_host(of_tree.log_softmax(-1))
+        w.sound = bool(logp[:, 0].isfinite().all())  # one logit of a row that is no number makes all of them none
+        if w.sound:
+            w.search.receive(logp)
+    parts = on_host(logits).split(rows)
+    return parts
+
+
+def draft(model: Drafter, searching: Sequence[Asking]) -> None:
+    """Guess what follows the best hypothesis of each search that asks for it."""
+    asking = [(w.kv, w.search, asked) for w in searching if w.search is not None and (asked := w.search.to_draft())]
+    if not asking:
+        return
+    tokens, probabilities = model.draft([Run(kv, rows.ids, rows.positions, rows.mask) for kv, _, rows in asking])
+    for (_, search, _), chain, chances in zip(asking, tokens.tolist(), probabilities.tolist(), strict=True):
+        search.take_draft(chain, chances)
+
+
+def on_host(rows: Tensor) -> Tensor:
+    """On the CPU, which decides whatever is not uniform noise: a search asks for many single numbers, and would wait
+    for a GPU at each. From a GPU it is one copy, into pinned memory: 40 rows of Qwen's vocabulary are 24 MB."""
+    if not rows.is_cuda:
+        return rows.cpu()
+    copied = rows.to("cpu", non_blocking=True)
+    torch.cuda.current_stream(rows.device).synchronize()
+    return copied
+
+
+def runs(model: Model, work: Sequence[Asking]) -> list[Run]:
+    """A forward's rows of each canvas."""
+    found = []
+    for w in work:
+        assert model.noise is not None, "without a canvas there is only a search"
+        ids = w.canvas.ids(model.noise.draw(len(w.canvas.slots), w.generator).tolist())
+        at = w.kv.length + len(w.fresh)
+        found.append(Run(w.kv, ids, range(at, at + len(ids)), None, w.canvas.slot_rows(), w.fresh))
+        w.fresh = ()
+    return found

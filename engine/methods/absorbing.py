@@ -1,0 +1,194 @@
+"""A canvas of absorbing noise: an accepted slot stays, the rest is masked again. A null token tells a hole's length."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from caesura.engine import length
+from caesura.engine.cache import KV
+from caesura.engine.canvas.canvas import Canvas
+from caesura.engine.canvas.layout import Layout
+from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.methods import Begin, settled
+from caesura.engine.methods._forward import forward
+from caesura.engine.models import Model
+from caesura.engine.noise import Absorbing
+from caesura.engine.samplers import Sampler, Scores, load, statistics
+from caesura.wire import Fill, Infill, Tokens
+
+STEPS = 48
+
+
+def advance(model: Model, fillings: Sequence[Any]) -> None:
+    """One step of canvases and of token trees: one forward, one decision of each. A canvas that is to be verified is
+    denoised once, in the same forward that first scores its token tree; the next one has its draft in the tree."""
+    drafting = [w for w in fillings if w.drafts]
+    searching = [w for w in fillings if w.search is not None]
+    for w, logits in zip(drafting, forward(model, drafting, searching), strict=True):
+        w.decide(model, logits)
+    for w in fillings:
+        w.sound = w.sound and all(math.isfinite(slot.prob) for slot in w.canvas.slots)
+        w.close()
+
+
+@dataclass(eq=False)
+class Denoising:
+    """A canvas on its way: `of` bounds the steps, and the first forward takes `fresh` context along."""
+
+    canvas: Canvas
+    kv: KV
+    sampler: Sampler
+    of: int
+    generator: torch.Generator
+    fresh: Sequence[int] = ()
+    step: int = 0
+    finished: bool = False
+    sound: bool = True
+
+    advance = staticmethod(advance)
+    drafts = True
+    search = None
+
+    @property
+    def rows(self) -> int:
+        return self.canvas.rows
+
+    def decide(self, model: Model, logits: Tensor) -> None:
+        decide(model, self, logits)
+
+    def close(self) -> None:
+        self.step += 1
+        self.finished = self.finished or self.step >= self.of
+
+    def spent(self, steps: int) -> bool:
+        return steps >= self.of
+
+    def fills(self, *, final: bool = False) -> tuple[Fill, ...]:
+        fills = self.canvas.fills()
+        return tuple(map(settled, fills)) if final else fills
+
+    def alternatives(self, fills: tuple[Fill, ...]) -> tuple[tuple[Fill, ...], ...]:
+        return ()
+
+    def tokens(self) -> Tokens:
+        return Tokens(canvas=self.canvas.written())
+
+
+def refusal(model: Model) -> str:
+    return "" if isinstance(model.noise, Absorbing) else f"The model {model.name} has no canvas of absorbing noise."
+
+
+def prepare(model: Model, vocabulary: Vocabulary) -> Begin:
+    return partial(begin, model)
+
+
+def begin(
+    model: Model, job: Infill, layout: Layout, kv: KV, fresh: Sequence[int], sampler: str | None = None
+) -> Denoising:
+    lay_drafts(model, job, layout.canvas)
+    generator = torch.Generator().manual_seed(job.seed % 2**63)
+    return Denoising(layout.canvas, kv, load(sampler or model.sampler), STEPS, generator, fresh)
+
+
+def lay_drafts(model: Model, job: Infill, canvas: Canvas) -> None:
+    """Draft a whole fill where a grammar asks for one, and show the first forward the job's drafts."""
+    canvas.begin()
+    for number, (hole, text) in enumerate(zip(canvas.holes, job.draft or (), strict=False)):
+        tokens = model.tokenizer.encode(hole.forced.decode() + text) if text else []
+        for slot, token in zip(canvas.of_hole(number), tokens, strict=False):
+            slot.shown = token
+
+
+def decide(model: Model, w: Denoising, logits: Tensor) -> None:
+    """Accept, broadcast nulls, grow, lock."""
+    scores = look(model, w.canvas, logits, first=w.step == 0)
+    if model.null_id is not None and len(w.canvas.open()) == len(w.canvas.slots) and lengthen(w.canvas):
+        pass  # nothing was accepted yet and the canvas grew: this step told its length
+    else:
+        absorb(w, scores, model.null_id)
+
+
+def look(model: Model, canvas: Canvas, logits: Tensor, *, first: bool) -> Scores:
+    """Write into the slots what a forward says of them; after the first one accept what a warm start had right."""
+    allowed = canvas.constrain(logits)
+    scores = statistics(allowed)
+    observe(canvas, scores, beside(allowed, scores, model.null_id) if model.null_id is not None else None)
+    if first:
+        keep_warm(canvas)
+    return scores
+
+
+def beside(logits: Tensor, scores: Scores, token: int) -> Tensor:
+    """The probability of a token [slots], from that of the best one: no second pass over the distribution."""
+    best = logits.gather(1, scores.token[0][:, None])[:, 0]
+    return scores.prob[0] * (logits[:, token] - best).exp()
+
+
+def keep_warm(canvas: Canvas) -> None:
+    """Accept what a warm start showed and the model agrees with; nothing of a hole whose healed start is lost."""
+    for slot in canvas.slots:
+        if slot.shown is not None and slot.shown == slot.draft:
+            slot.token = slot.draft
+        slot.shown = None
+    lost = canvas.unhealed()
+    for slot in canvas.slots:
+        if slot.hole in lost:
+            slot.token = None
+
+
+def observe(canvas: Canvas, scores: Scores, p_null: Tensor | None) -> None:
+    """Write the statistics of a forward into the open slots."""
+    nothing = [0.0] * len(canvas.slots) if p_null is None else p_null.tolist()
+    for slot, token, prob, null in zip(
+        canvas.slots, scores.token[0].tolist(), scores.prob[0].tolist(), nothing, strict=True
+    ):
+        if slot.token is None:
+            slot.draft, slot.prob, slot.p_null = token, prob, null
+
+
+def absorb(w: Denoising, scores: Scores, null: int | None) -> None:
+    """Accepted slots keep their token and lock; the rest is masked again."""
+    canvas = w.canvas
+    still = torch.tensor([[s.token is None for s in canvas.slots]])
+    accepted = w.sampler(scores, still, w.step, w.of)[0].tolist()
+    for slot, yes in zip(canvas.slots, healed_first(canvas, accepted), strict=True):
+        if yes and slot.token is None:
+            slot.token = slot.draft
+    for hole in range(len(canvas.holes)) if null is not None else ():
+        if canvas.holes[hole].grammar is not None:
+            continue  # what it ends with may stand right of a null
+        of_hole = canvas.of_hole(hole)
+        ended = [s.token == null for s in of_hole]
+        for i in length.broadcast([s.token is None for s in of_hole], ended, [s.p_null for s in of_hole]):
+            of_hole[i].token = null
+    for slot in canvas.slots:
+        slot.locked = slot.token is not None
+    canvas.shrink()
+    w.finished = not canvas.open()
+
+
+def healed_first(canvas: Canvas, accepted: list[bool]) -> list[bool]:
+    """The start of a healed hole has to be known before anything can follow it: until then only its leftmost open slot
+    is accepted."""
+    waiting = canvas.unhealed()
+    return [
+        slot is waiting[slot.hole] if slot.hole in waiting else yes
+        for slot, yes in zip(canvas.slots, accepted, strict=True)
+    ]
+
+
+def lengthen(canvas: Canvas) -> bool:
+    """Double the holes whose last slot is not null; true when one grew and the step is spent."""
+    grown = False
+    for number, hole in enumerate(canvas.holes):
+        slots = canvas.of_hole(number)
+        if length.too_short(slots[-1].p_null, len(slots), hole.max_tokens):
+            canvas.grow(number)
+            grown = True
+    canvas.begin()
+    return grown

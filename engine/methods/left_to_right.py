@@ -1,0 +1,12 @@
+"""To compare with: the base alone, the best token of each pass, no drafts and no looking ahead."""
+
+from functools import partial
+
+from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.methods import Begin, verify
+from caesura.engine.methods.verify import refusal as refusal
+from caesura.engine.models import Model
+
+
+def prepare(model: Model, vocabulary: Vocabulary) -> Begin:
+    return partial(verify.begin, model, vocabulary, width=1)

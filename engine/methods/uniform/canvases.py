@@ -1,0 +1,182 @@
+"""Canvases of uniform noise: a forward over all of them, and what it decides of each. Every slot is predicted anew at
+every step (renoise.py); one that is sure and does not move any more is locked, and pinned from then on.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from caesura.engine import length
+from caesura.engine.cache import KV
+from caesura.engine.canvas.canvas import Canvas
+from caesura.engine.methods.uniform import renoise
+from caesura.engine.models import Model, Renoiser, Run
+from caesura.engine.noise import Schedule, Uniform
+from caesura.engine.samplers import Sampler
+
+BUDGET = 0.3  # nats over all slots; a canvas is done when nothing moves and it is this sure
+
+
+@dataclass(eq=False)
+class Renoising:
+    """A canvas on its way: `of` bounds the steps, and the first forward takes `fresh` context along. `state` is what
+    lies between two forwards; `judged` says whether it is one of several lengths: then `score` is how well it fits what
+    is pinned."""
+
+    canvas: Canvas
+    kv: KV
+    sampler: Sampler
+    of: int
+    generator: torch.Generator
+    fresh: Sequence[int] = ()
+    state: renoise.State | None = None
+    judged: bool = False
+    score: float = -math.inf
+    step: int = 0
+    finished: bool = False
+    sound: bool = True
+
+
+Replay = Callable[[Sequence[Renoising]], Sequence[Renoising]]
+
+
+def step(model: Model, work: Sequence[Renoising], replay: Replay | None = None) -> None:
+    """One step of every canvas; a batch gives each what it would get alone. `replay` may take steps over, and returns
+    the canvases that are left (graphs.py)."""
+    assert isinstance(model.noise, Uniform)
+    if left := work if replay is None else replay(work):
+        renew(cast(Renoiser, model), model.noise.schedule, left)
+    for w in work:
+        w.sound = w.sound and all(math.isfinite(slot.prob) for slot in w.canvas.slots)
+        w.step += 1
+        w.finished = w.finished or w.step >= w.of
+
+
+def runs(model: Renoiser, work: Sequence[Renoising]) -> list[Run]:
+    """A forward's rows of each canvas. Its pins are wanted too where it is judged by them."""
+    found = []
+    fresh = {id(w.kv): len(w.fresh) for w in work if w.fresh}
+    for w in work:
+        w.state = w.state or renoise.start(model, [s.shown for s in w.canvas.slots], w.generator)
+        ids = w.canvas.ids(w.state.ids.tolist())
+        wanted = w.canvas.slot_rows() + ([row for row, _ in w.canvas.pins()] if w.judged else [])
+        at = w.kv.length + fresh.get(id(w.kv), 0)
+        found.append(Run(w.kv, ids, range(at, at + len(ids)), None, wanted, w.fresh, w.state.conditioning))
+        w.fresh = ()
+    return found
+
+
+def renew(model: Renoiser, schedule: Schedule, work: Sequence[Renoising]) -> None:
+    """A forward, what it says of each canvas, and the decision."""
+    of_forward = runs(model, work)
+    hidden = model.hidden(of_forward).split([len(run.wanted or ()) for run in of_forward])
+    for w, rows, outlook in zip(work, hidden, outlooks(model, schedule, work, hidden), strict=True):
+        settle(model, schedule, w, outlook.first(len(w.canvas.slots)))
+        if w.judged:
+            judge(model, w, rows, outlook)
+
+
+def outlooks(
+    model: Renoiser, schedule: Schedule, work: Sequence[Renoising], hidden: Sequence[Tensor]
+) -> list[renoise.Outlook]:
+    """Of each canvas, from its rows [slots and pins, hidden]. A grammar has to see all logits."""
+    asked = []
+    for w, rows in zip(work, hidden, strict=True):
+        pins = [w.canvas.vocabulary.anything] * (len(rows) - len(w.canvas.slots))
+        biases = [*w.canvas.biases(lambda *_: None), *pins]
+        open = [*(not slot.locked for slot in w.canvas.slots), *[False] * len(pins)]
+        asked.append(renoise.Asked(rows, schedule.temperature(w.step, w.of), biases, open))
+    free = [i for i, w in enumerate(work) if not w.canvas.ruled]
+    found = dict(zip(free, renoise.outlooks(model, [asked[i] for i in free]) if free else [], strict=True))
+    for i, w in enumerate(work):
+        if w.canvas.ruled:
+            raw, slots = model.logits(hidden[i]), len(w.canvas.slots)
+            allowed = torch.cat((w.canvas.constrain(raw[:slots]), raw[slots:]))
+            found[i] = renoise.of_logits(model, allowed, asked[i].temperature, raw)
+    heal(model, {i: work[i].canvas for i in free}, dict(enumerate(asked)), found)
+    return [found[i] for i in range(len(work))]
+
+
+def heal(
+    model: Renoiser,
+    canvases: Mapping[int, Canvas],
+    asked: dict[int, renoise.Asked],
+    found: dict[int, renoise.Outlook],
+) -> None:
+    """What may stand in a slot can depend on the best token of the one before, where a forced text takes several: then
+    that slot is asked again, in one more pass for all canvases at once."""
+    while True:
+        again = dict[int, list[int]]()
+        for i, canvas in canvases.items():
+            known, tokens = asked[i].biases, found[i].scores.token[0]
+            wanted = canvas.biases(partial(best_of, known, tokens))
+            if rows := [at for at, bias in enumerate(wanted) if not same(bias, known[at])]:
+                again[i] = rows
+                asked[i] = replace(asked[i], biases=[*wanted, *known[len(wanted) :]])
+        if not again:
+            return
+        parts = [asked[i].some(rows) for i, rows in again.items()]
+        for (i, rows), part in zip(again.items(), renoise.outlooks(model, parts), strict=True):
+            found[i] = found[i].but(rows, part)
+
+
+def best_of(known: Sequence[Tensor], tokens: Tensor, at: int, bias: Tensor) -> int | None:
+    """The best token of a slot, where it was asked for with that bias."""
+    return int(tokens[at]) if same(bias, known[at]) else None
+
+
+def same(bias: Tensor, other: Tensor) -> bool:
+    """Whether two biases say the same. Those in use are kept, but only so many: one that was let go and made again is
+    another tensor, and must not be taken for another question, or it would be asked for ever."""
+    return bias is other or torch.equal(bias, other)
+
+
+def settle(model: Renoiser, schedule: Schedule, w: Renoising, outlook: renoise.Outlook) -> None:
+    """Decide every slot that is not locked anew."""
+    assert w.state is not None
+    drawn = renoise.chances(model, len(w.canvas.slots), w.generator)
+    asked = terms(schedule, w, outlook.logit.device)
+    w.state, told = renoise.decide(model, schedule, w.state, outlook, w.sampler, w.step, w.of, asked, drawn)
+    heed(w, told.tolist())
+
+
+def terms(schedule: Schedule, w: Renoising, device: torch.device) -> renoise.Terms:
+    """Of several lengths none locks anything. A healed hole locks its start, token by token, whatever it is, and only
+    then what is sure."""
+    slots, waiting = w.canvas.slots, {} if w.judged else w.canvas.unhealed()
+    open = [not slot.locked for slot in slots]
+    may = [not w.judged and slot.hole not in waiting for slot in slots]
+    must = [slot is waiting.get(slot.hole) for slot in slots]
+    masks = torch.tensor([open, may, must], device=device)
+    return renoise.Terms(masks[0], masks[1], masks[2], w.canvas.vocabulary.stops, enough(schedule, w))
+
+
+def enough(schedule: Schedule, w: Renoising) -> float:
+    """The mean entropy in nats, below which a canvas at rest is done."""
+    return max(schedule.confidence, BUDGET / len(w.canvas.slots))
+
+
+def heed(w: Renoising, told: Sequence[Sequence[float]]) -> None:
+    """Write a decision into the slots: best tokens, their probabilities, what is locked, whether the canvas is done."""
+    for slot, best, prob, locked, done in zip(w.canvas.slots, *told, strict=True):
+        w.finished = bool(done)
+        if not slot.locked:
+            slot.draft, slot.prob, slot.shown = int(best), prob, None
+            if locked:
+                slot.token, slot.locked = slot.draft, True
+
+
+def judge(model: Renoiser, w: Renoising, hidden: Tensor, outlook: renoise.Outlook) -> None:
+    """How well a canvas of this length fits, by what the model says of it before anything was forbidden."""
+    assert w.state is not None
+    slots, pins = len(w.canvas.slots), [pin for _, pin in w.canvas.pins()]
+    ids = torch.tensor(pins, dtype=torch.int64, device=hidden.device)
+    # A grammar has changed what its slots were told; the best token's own logit is asked for again.
+    own = model.score(hidden[:slots], w.state.best) if w.canvas.ruled else outlook.logit[:slots]
+    logp = torch.cat((own, model.score(hidden[slots:], ids))) - outlook.total
+    w.score = length.score(logp[:slots], logp[slots:]) if w.canvas.whole() else -math.inf

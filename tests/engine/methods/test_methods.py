@@ -1,0 +1,85 @@
+"""The contract that every method of engine/methods keeps, on a model that it can fill with."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from caesura import wire
+from caesura.engine import methods, models
+from caesura.engine.models import Model
+from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.scheduler import Scheduler
+
+from ... import gemma
+from ...tiny import CODE, done, infill, run
+
+PLACES = [(CODE[:300] + "x = ", "\n"), ("def total(a, b):\n    retu", "\n\n"), ("print(", ")\n"), ("", "")]
+TWO = (wire.Hole(6), wire.Text(", "), wire.Hole(6, "span"))
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny: BlockLlama, tmp_path_factory: pytest.TempPathFactory) -> list[Model]:
+    """A model of each noise."""
+    return [tiny, models.load(str(gemma.published(tmp_path_factory.mktemp("gemma") / "tiny")))]
+
+
+@pytest.fixture(params=methods.names())
+def method(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def model(method: str, loaded: list[Model]) -> Model:
+    return next(model for model in loaded if not methods.refusal(method, model))
+
+
+def jobs(method: str) -> Iterator[wire.Infill]:
+    for number, (prefix, suffix) in enumerate(PLACES):
+        for name, segments in (("one", (wire.Hole(8),)), ("two", TWO)):
+            yield infill(f"{name} {number}", prefix, suffix, *segments, sampler=method, candidates=2)
+
+
+def test_there_is_a_method_for_each_file_and_folder() -> None:
+    assert methods.names() == ["absorbing", "left_to_right", "uniform", "verify"]
+
+
+def test_a_method_that_a_model_lacks_is_refused_in_a_sentence(method: str, loaded: list[Model]) -> None:
+    refusals = [methods.refusal(method, model) for model in loaded]
+    assert "" in refusals
+    assert all(sentence.endswith(".") for sentence in refusals if sentence)
+    for model, sentence in zip(loaded, refusals, strict=True):
+        (said,) = run(Scheduler(model), [infill("j", "x = ", "\n", wire.Hole(4), sampler=method)])["j"][-1:]
+        assert not sentence or said == wire.Failed("j", "invalid", sentence)
+
+
+def test_every_job_ends_within_its_steps_and_what_is_locked_stays(method: str, model: Model) -> None:
+    for job, events in zip(jobs(method), run(Scheduler(model), jobs(method)).values(), strict=True):
+        answer, locked = done(events), [""] * len(done(events).holes)
+        for event in events[:-1]:
+            assert isinstance(event, wire.Locked)
+            assert event.step <= event.of
+            for hole, fill in enumerate(event.holes):
+                now = fill.text[: fill.locked[0][1]] if fill.locked and not fill.locked[0][0] else ""
+                assert now.startswith(locked[hole]), job.job
+                locked[hole] = now
+        assert all(fill.text.startswith(start) for fill, start in zip(answer.holes, locked, strict=True))
+        assert all(len(other) == len(answer.holes) for other in answer.alternatives)
+
+
+def test_a_batch_gives_each_job_what_it_gets_alone(method: str, model: Model) -> None:
+    together = run(Scheduler(model), jobs(method))
+    for job in jobs(method):
+        alone = done(run(Scheduler(model), [job])[job.job])
+        found = done(together[job.job])
+        assert [fill.text for fill in found.holes] == [fill.text for fill in alone.holes], job.job
+        assert (found.steps, found.tokens) == (alone.steps, alone.tokens)
+
+
+def test_at_a_deadline_the_best_so_far_is_the_answer(method: str, model: Model) -> None:
+    scheduler, now = Scheduler(model), 0.0
+    scheduler.take(b"p", infill("j", *PLACES[0], *TWO, sampler=method, deadline_ms=1000.0), now)
+    while not scheduler.jobs[0].steps:
+        scheduler.step(lambda: now)
+    events = [event for _, event in scheduler.expire(2.0)]
+    assert [event.stop for event in events if isinstance(event, wire.Done)] == ["deadline"]
+    assert not scheduler.busy
