@@ -44,7 +44,7 @@ PARTS = ("noise", "small", "schemas", "masks", "siblings")
 NOISES: dict[str, dict[str, Any]] = {
     "noise, absorbing with null": {},
     "noise, absorbing with null, sure of itself": {"scale": 8.0},
-    "noise, absorbing with null, verified by noise": {"scale": 4.0, "sampler": "verify"},
+    "noise, absorbing with null, verified by noise": {"scale": 4.0, "method": "verify"},
     "noise, uniform": {"uniform": True},
 }
 FAKE_MS = (1.0, 5.0, 5.0, 20.0, 20.0, 10_000.0)  # deadlines, of a clock that ticks

@@ -16,6 +16,8 @@ import caesura
 
 Position = tuple[int, int]  # line and column, from 1, the column in code points
 
+WAS_SAMPLER = ("verify", "left_to_right")  # methods that --sampler took before there was --method
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
@@ -23,6 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.run:
         parser.print_help()
         return 0
+    if getattr(options, "sampler", None) in WAS_SAMPLER and not options.method:
+        print(f"caesura: {options.sampler} is a method now: use --method {options.sampler}.", file=sys.stderr)
+        options.method, options.sampler = options.sampler, None
     module, _, function = options.run.partition(":")
     command: Callable[[argparse.Namespace], None] = getattr(
         importlib.import_module(f"caesura.commands.{module}"), function
@@ -212,7 +217,8 @@ def _generation(parser: argparse.ArgumentParser, *, json: bool = True) -> None:
     if json:
         _json(parser)
     _model(parser)
-    parser.add_argument("--sampler", metavar="S", help="by name; default: the model's own")
+    parser.add_argument("--method", metavar="M", help="how holes are filled, by name; default: the model's own")
+    parser.add_argument("--sampler", metavar="S", help="what a step of a canvas accepts, by name; default: its own")
     parser.add_argument("--prompt-format", metavar="P", help="how the model is shown the text; default: its own")
     parser.add_argument("--deadline-ms", type=_milliseconds, default=10_000.0, metavar="N", help="default: %(default)g")
 

@@ -153,8 +153,9 @@ class Hello(_Message, frozen=True):
 class Infill(_Message, frozen=True, kw_only=True):
     """One job. `document` is an opaque key (never a path); `segments` lie between `prefix` and `suffix`.
 
-    `neighbours` come best first. `draft` holds one text per hole to warm-start from. `sampler` overrides the model's
-    default by file name, `prompt` its prompt format by name. `schemas` are those that grammars refer to. `seed` 0 asks
+    `neighbours` come best first. `draft` holds one text per hole to warm-start from. `method` says how the holes are
+    filled and `sampler` what a step of a canvas accepts, by file name, `prompt` how the context is shown, by name:
+    without them the model's own are used. `schemas` are those that grammars refer to. `seed` 0 asks
     for the best answer, any other for another plausible one. Where drafts are verified, text that is less likely than
     `least` to be right is not followed any further: the answer may end there.
     """
@@ -170,6 +171,7 @@ class Infill(_Message, frozen=True, kw_only=True):
     neighbours: Annotated[tuple[Neighbour, ...], Meta(max_length=32)] = ()
     segments: Annotated[tuple[Text | Hole, ...], Meta(min_length=1, max_length=64)]
     candidates: Annotated[int, Meta(ge=1, le=8)] = 1
+    method: Name | None = None
     sampler: Name | None = None
     prompt: Name | None = None
     seed: Count = 0

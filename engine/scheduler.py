@@ -82,8 +82,7 @@ class Scheduler:
         self._peers: set[bytes] = set()  # that have asked and are still there
         self._orders = itertools.count()
         self._methods: dict[str, Begin] = {}  # those that were asked for
-        if model.noise is not None and model.sampler not in methods.names():
-            self._method(model.noise.method)  # what it needs is made before anybody waits for it
+        self._method(model.method)  # what it needs is made before anybody waits for it
 
     def __repr__(self) -> str:
         return f"<Scheduler {len(self.jobs)} live {self.jobs}>"
@@ -117,7 +116,7 @@ class Scheduler:
             return f"A job has 1 to {wire.MAX_HOLES} holes; this one has {len(holes)}."
         if job.draft is not None and len(job.draft) != len(holes):
             return f"The job has {len(holes)} holes and {len(job.draft)} drafts; there must be one for each."
-        if job.sampler in samplers() and self.model.noise is None:
+        if job.method is None and job.sampler in samplers() and self.model.noise is None:
             known = [name for name in methods.names() if not methods.refusal(name, self.model)]
             return f"The model {self.model.name} has no canvas; name {' or '.join(known)}, or no sampler."
         if job.sampler not in (None, *methods.names(), *samplers()):

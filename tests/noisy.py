@@ -27,13 +27,14 @@ class Noisy(Plain):
         *,
         uniform: bool = False,
         scale: float = 1.0,
-        sampler: str = "threshold",
+        method: str | None = None,
         seed: int = 0,
     ) -> None:
-        self.tokenizer, self.scale, self.sampler = tokenizer, scale, sampler
+        self.tokenizer, self.scale, self.sampler = tokenizer, scale, "threshold"
         self.start: Sequence[int] = ()
         self.separator: Sequence[int] = [tokenizer.special("<file_sep>")]
         self.noise: Noise = Uniform(tokenizer.size) if uniform else Absorbing(tokenizer.size)
+        self.method = method or self.noise.method
         self.null_id = None if uniform else tokenizer.size + 1
         self.width = tokenizer.size + (0 if uniform else 2)
         self._generator = torch.Generator().manual_seed(seed)

@@ -95,7 +95,7 @@ PARTS: dict[str, frozenset[str] | set[str]] = {
     **dict.fromkeys(("supervisor", "tokens", "samplers", "grammar", "noise", "length", "faults", "cache"), frozenset()),
     "weights": {"tokens", "models", "noise", "memory"},
     "memory": {"weights", "cache", "canvas", "methods"},  # how many rows one step has
-    "models": {"weights", "tokens", "cache", "noise", "memory", "samplers", "canvas"},
+    "models": {"weights", "tokens", "cache", "noise", "memory", "samplers", "canvas", "methods"},
     "canvas": {"tokens", "grammar", "models", "noise"},
     "methods": {"canvas", "grammar", "models", "cache", "noise", "length", "samplers", "faults"},
     "scheduler": {"methods", "canvas", "models", "cache", "samplers", "faults"},

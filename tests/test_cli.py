@@ -502,7 +502,10 @@ def test_eval_tries_errors_again_and_drops_a_line_that_a_kill_has_cut(run: Run, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cases.jsonl", "out.jsonl"]
 
 
-@pytest.mark.parametrize("option", [("--deadline-ms", "500"), ("--sampler", "threshold"), ("--prompt-format", "chat")])
+@pytest.mark.parametrize(
+    "option",
+    [("--deadline-ms", "500"), ("--method", "verify"), ("--sampler", "threshold"), ("--prompt-format", "chat")],
+)
 def test_eval_refuses_to_go_on_with_other_options(run: Run, tmp_path: Path, option: tuple[str, str]) -> None:
     cases, out = tmp_path / "cases.jsonl", tmp_path / "out.jsonl"
     cases.write_text(case("0"))
@@ -512,6 +515,12 @@ def test_eval_refuses_to_go_on_with_other_options(run: Run, tmp_path: Path, opti
     assert (ran.code, ran.out) == (1, "")
     assert re.fullmatch(rf"caesura: .* was made with --model {DEFAULT}, .* use the same or another --out.\n", ran.err)
     assert out.read_bytes() == before
+
+
+def test_a_method_that_was_a_sampler_is_still_taken_and_said(run: Run, source: Path) -> None:
+    said = "caesura: verify is a method now: use --method verify.\n"
+    assert run("fill", source, "--at", "2:12", "--sampler", "verify") == Ran(0, "answer\n", said + SURE)
+    assert run("fill", source, "--at", "2:12", "--method", "verify") == Ran(0, "answer\n", SURE)
 
 
 def test_a_prompt_format_goes_to_the_engine_which_says_if_there_is_none(run: Run, source: Path, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ class FakeEngine:
         if self.missing:
             raise EngineUnavailable("There is no engine here.")
         self.jobs.append(job)
-        text = "width * height" if job.sampler == "verify" else "width"
+        text = "width * height" if job.method == "verify" else "width"
         try:
             for step in (1, 2):
                 draft = wire.Fill(
@@ -414,7 +414,7 @@ async def test_both_runs_have_the_same_gap_and_start_with_the_context_read(demo:
     async with demo.stream("/fill", await demo.enter(), WANTED) as told:
         _ = [event async for event in told]
     reading, one, other = demo.engine.jobs
-    assert [job.sampler for job in (reading, one, other)] == ["left_to_right", "verify", "left_to_right"]  # any model's
+    assert [job.method for job in (reading, one, other)] == ["left_to_right", "verify", "left_to_right"]  # any model's
     assert (one.prefix, one.suffix, one.segments, one.seed) == (other.prefix, other.suffix, other.segments, other.seed)
     assert (reading.prefix, reading.suffix) == (one.prefix, one.suffix)
     assert one.prefix.endswith("    return ")

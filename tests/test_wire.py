@@ -31,6 +31,7 @@ CLIENT: list[wire.ClientMessage] = [
             wire.Hole(256, "span", wire.Json(taken=("é",), schema=0, at="/a")),
         ),
         candidates=3,
+        method="absorbing",
         sampler="threshold",
         prompt="plain",
         seed=2**53,

@@ -153,6 +153,7 @@ class Scripted(Plain):
         self.start: Sequence[int] = ()
         self.separator: Sequence[int] = [tokenizer.special("<file_sep>")]
         self.noise: Noise = noise or Absorbing(tokenizer.size)
+        self.method = self.noise.method
         self.null_id: int | None = tokenizer.size + 1 if self.noise.absorbing else None
         self.width = tokenizer.size + (2 if self.noise.absorbing else 0)
 

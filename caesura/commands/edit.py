@@ -96,7 +96,8 @@ class _Asked:
         return f"<_Asked {self.done}>"
 
     async def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]:
-        job = replace(job, sampler=self._options.sampler, prompt=self._options.prompt_format)
+        options = self._options
+        job = replace(job, method=options.method, sampler=options.sampler, prompt=options.prompt_format)
         async with aclosing(self._engine.infill(job)) as events:
             async for event in events:
                 if isinstance(event, wire.Done):

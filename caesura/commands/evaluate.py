@@ -50,14 +50,15 @@ class Completion(msgspec.Struct, frozen=True, omit_defaults=True):
     stop: str = ""
     error: str = ""
     model: str = ""
+    method: str = ""
     sampler: str = ""
     prompt: str = ""
     deadline_ms: float = 0.0
 
     @property
-    def made_with(self) -> tuple[str, str, str, float]:
+    def made_with(self) -> tuple[str, str, str, str, float]:
         """The options that change an answer: one file holds answers of one kind."""
-        return self.model, self.sampler, self.prompt, self.deadline_ms
+        return self.model, self.method, self.sampler, self.prompt, self.deadline_ms
 
 
 def run(options: argparse.Namespace) -> None:
@@ -71,8 +72,9 @@ def run(options: argparse.Namespace) -> None:
         asyncio.run(_complete(options, left, file))
 
 
-def _made_with(options: argparse.Namespace) -> tuple[str, str, str, float]:
-    return models.resolve(options.model), options.sampler or "", options.prompt_format or "", options.deadline_ms
+def _made_with(options: argparse.Namespace) -> tuple[str, str, str, str, float]:
+    named = (options.method or "", options.sampler or "", options.prompt_format or "")
+    return models.resolve(options.model), *named, options.deadline_ms
 
 
 def _done(out: Path, options: argparse.Namespace) -> list[Completion]:
@@ -81,10 +83,11 @@ def _done(out: Path, options: argparse.Namespace) -> list[Completion]:
     whole = data[: data.rfind(b"\n") + 1]
     found = list(_parsed(out, whole.splitlines(), Completion))
     if other := next((one.made_with for one in found if one.made_with != _made_with(options)), None):
-        model, sampler, prompt, deadline_ms = other
+        model, method, sampler, prompt, deadline_ms = other
         raise CommandFailed(
-            f"{out} was made with --model {model or 'unknown'}, --sampler {sampler or 'the default'}, --prompt-format"
-            f" {prompt or 'the default'} and --deadline-ms {deadline_ms:g}; use the same or another --out."
+            f"{out} was made with --model {model or 'unknown'}, --method {method or 'the default'},"
+            f" --sampler {sampler or 'the default'}, --prompt-format {prompt or 'the default'}"
+            f" and --deadline-ms {deadline_ms:g}; use the same or another --out."
         )
     kept = [one for one in found if not one.error]
     if len(kept) < len(found) or len(whole) < len(data):
@@ -121,6 +124,7 @@ async def _one(engine: Engine, case: Case, options: argparse.Namespace) -> Compl
         language=asked.context.language,
         segments=asked.segments,
         candidates=Options().candidates,
+        method=options.method,
         sampler=options.sampler,
         prompt=options.prompt_format,
     )
@@ -145,8 +149,10 @@ async def _one(engine: Engine, case: Case, options: argparse.Namespace) -> Compl
 
 
 def _signed(completion: Completion, options: argparse.Namespace) -> Completion:
-    model, sampler, prompt, deadline_ms = _made_with(options)
-    return msgspec.structs.replace(completion, model=model, sampler=sampler, prompt=prompt, deadline_ms=deadline_ms)
+    model, method, sampler, prompt, deadline_ms = _made_with(options)
+    return msgspec.structs.replace(
+        completion, model=model, method=method, sampler=sampler, prompt=prompt, deadline_ms=deadline_ms
+    )
 
 
 def _read(path: Path, kind: type[T]) -> Iterator[T]:

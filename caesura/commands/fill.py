@@ -162,6 +162,7 @@ async def _run(
             segments=tuple(segments),
             schemas=schemas,
             candidates=Options().candidates,
+            method=options.method,
             sampler=options.sampler,
             prompt=options.prompt_format,
         )

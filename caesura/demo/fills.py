@@ -19,6 +19,7 @@ MAX_TEXT = 1 << 18  # code points of a document
 DEADLINE_MS = 60_000.0
 
 Run = Literal["diffusion", "left_to_right"]
+Way = Literal["verify", "left_to_right", "threshold"]  # two methods, and a sampler that has the canvas alone
 
 
 class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,7 +77,7 @@ async def fill(engine: Engine, wanted: Wanted) -> AsyncGenerator[Shown, None]:
     """All that happens to the gap. Closing it cancels the job that runs."""
     start, end = sorted((min(wanted.start, len(wanted.text)), min(wanted.end, len(wanted.text))))
     asked = gap(wanted.text, start, end, language(wanted.language, "").id)
-    runs: tuple[tuple[Run, str], ...] = (("diffusion", wanted.sampler), ("left_to_right", "left_to_right"))
+    runs: tuple[tuple[Run, Way], ...] = (("diffusion", wanted.sampler), ("left_to_right", "left_to_right"))
     try:
         await engine.start()
         if engine.state != "ready":
@@ -86,9 +87,9 @@ async def fill(engine: Engine, wanted: Wanted) -> AsyncGenerator[Shown, None]:
         async for _ in engine.infill(_job(asked, wire.Hole(max_tokens=1), "left_to_right", 0)):
             pass
         yield Reading(_since(began))
-        for run, sampler in runs:
+        for run, way in runs:
             began = time.monotonic()
-            async for event in engine.infill(_job(asked, asked.hole, sampler, wanted.seed)):
+            async for event in engine.infill(_job(asked, asked.hole, way, wanted.seed)):
                 ms, (filled,) = _since(began), event.holes
                 if isinstance(event, wire.Locked):
                     yield Step(run, ms, event.step, filled)
@@ -99,8 +100,9 @@ async def fill(engine: Engine, wanted: Wanted) -> AsyncGenerator[Shown, None]:
         yield Failed(str(error))
 
 
-def _job(asked: Gap, hole: wire.Hole, sampler: str, seed: int) -> wire.Infill:
+def _job(asked: Gap, hole: wire.Hole, way: Way, seed: int) -> wire.Infill:
     around = asked.context
+    how = {"sampler": way} if way == "threshold" else {"method": way}
     return wire.Infill(
         job=job_id(),
         document=job_id(),
@@ -111,7 +113,7 @@ def _job(asked: Gap, hole: wire.Hole, sampler: str, seed: int) -> wire.Infill:
         suffix=around.suffix,
         language=around.language,
         segments=(hole,),
-        sampler=sampler,
+        **how,
         seed=seed,
     )
 

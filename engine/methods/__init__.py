@@ -62,13 +62,12 @@ def names() -> list[str]:
 
 
 def chosen(job: Infill, model: Model) -> tuple[str, str | None]:
-    """The method of a job, and the sampler that it asks for. The name of a method may stand in the place of a
-    sampler's, in a job and in a model's entry; the name of a sampler asks for the canvas that it samples."""
-    asked = job.sampler or model.sampler
-    if asked in names():
-        return asked, None
-    assert model.noise is not None, "the scheduler takes no such job"
-    return model.noise.method, job.sampler
+    """The method of a job, and the sampler that it asks for. A sampler alone asks for the canvas that it samples; a
+    method may still be named in the place of a sampler, as before there were methods."""
+    if job.method is None and job.sampler in names():
+        return job.sampler, None
+    of_canvas = model.noise.method if job.sampler is not None and model.noise is not None else model.method
+    return job.method or of_canvas, job.sampler
 
 
 def prepare(name: str, model: Model, vocabulary: Vocabulary) -> Begin:

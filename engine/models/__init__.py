@@ -76,7 +76,8 @@ class Model(Protocol):
     separator: Sequence[int]  # between suffix and prefix, where the family was trained with one
     null_id: int | None  # the trained "nothing here" token
     ends: frozenset[int]  # tokens with which a text ends
-    sampler: str  # the default, by file name
+    method: str  # the default, by file name
+    sampler: str  # the default of canvases, by file name
     prompt: str  # the default format, by its name in prompts.py
     max_context: int  # tokens of context that are used
     chunk: int  # context rows prefilled in one step, so that a cancel never waits for a whole cold context

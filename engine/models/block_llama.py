@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Semaphore
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from caesura.engine import samplers
+from caesura.engine import methods, samplers
 from caesura.engine.cache import KV, Cache, Kept
-from caesura.engine.models import Drafter, Run, _llama_layer, _native
+from caesura.engine.models import Drafter, Model, Run, _llama_layer, _native
 from caesura.engine.models._llama_layer import Matrix, Norm, Shape, Weights
 from caesura.engine.noise import Absorbing, Noise
 from caesura.engine.tokens.tokenizer import Tokenizer
@@ -234,7 +234,8 @@ class BlockLlama:
         self.width = config.vocab_size + (len(SPECIALS) if drawn else 0)
         self.start: Sequence[int] = ()
         self.separator: Sequence[int] = ()
-        self.sampler = "threshold" if drawn else "verify"
+        self.method = self.noise.method if self.noise is not None else "verify"
+        self.sampler = "threshold"
         self.prompt = "suffix_first"
         self.max_context = 768
         self.chunk = 128
@@ -558,7 +559,11 @@ def load(folder: Path, config: dict[str, Any], device: str, context: int | None)
         model = BlockLlama(named, shape, tokenizer, base, adapter)
     model.separator = [tokenizer.special(str(config.get("separator")))]
     model.ends = frozenset(tokenizer.special(str(token)) for token in config.get("ends", ()))
-    model.sampler = str(config.get("sampler", model.sampler))
-    if model.sampler not in ("verify", *(samplers.names() if model.noise else ())):
-        raise weights.WeightsError(f"config.json names the sampler {model.sampler!r}, which does not exist.")
+    named = str(config.get("sampler", config.get("method", model.method)))  # files made before there were methods
+    if model.noise is not None and named in samplers.names():
+        model.sampler = named
+    elif named in methods.names() and not methods.refusal(named, cast(Model, model)):
+        model.method = named
+    else:
+        raise weights.WeightsError(f"config.json names {named!r}, which is no sampler and no method of this model.")
     return model

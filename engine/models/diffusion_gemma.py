@@ -78,7 +78,7 @@ class DiffusionGemma:
     null_id: int | None = None
     drafter: Drafter | None = None
     start: Sequence[int] = ()  # prompts.py has its turns
-    sampler = "entropy_bound"
+    method, sampler = "uniform", "entropy_bound"
 
     def __init__(
         self, name: str, config: Config, weights: Weights, tokenizer: Tokenizer, context: int, contexts: int = CONTEXTS

@@ -680,6 +680,8 @@ def test_a_good_draft_spares_the_search_its_steps(tiny: BlockLlama) -> None:
     ("changes", "says"),
     [
         ({"sampler": "nope"}, "no sampler named 'nope'"),
+        ({"method": "nope"}, "no method named 'nope'"),
+        ({"method": "uniform"}, "has no canvas of uniform noise"),
         ({"sampler": "__init__"}, "no sampler"),
         ({"segments": (wire.Text("x"),)}, "holes"),
         ({"segments": (wire.Hole(grammar=wire.Pattern("(")),)}, "[Pp]attern"),

@@ -155,7 +155,7 @@ class Verifying:
 
 def refusal(model: Model) -> str:
     if isinstance(model.noise, Uniform):
-        return f"The model {model.name} cannot verify drafts; name another sampler."
+        return f"The model {model.name} cannot verify drafts; name another method."
     return ""
 
 

@@ -21,7 +21,7 @@ TESTS = Path(__file__).parents[2]
 LANGUAGES = {".json": "json", ".jsonc": "jsonc", ".jsonl": "jsonl"}
 NOISES: dict[str, dict[str, Any]] = {
     "absorbing with null": {"scale": 4.0},
-    "the same, verified": {"scale": 4.0, "sampler": "verify"},
+    "the same, verified": {"scale": 4.0, "method": "verify"},
     "uniform": {"uniform": True},
 }
 SCHEMA = """{

@@ -115,4 +115,4 @@ def test_a_model_that_cannot_verify_says_so(tiny: BlockLlama) -> None:
     scheduler = Scheduler(Scripted(tiny.tokenizer, [], Uniform(tiny.tokenizer.size)))
     (event,) = [message for _, message in scheduler.take(b"p", job("j", "a", "b"), 0.0)]
     assert isinstance(event, wire.Failed)
-    assert "name another sampler" in event.message
+    assert "name another method" in event.message

@@ -36,7 +36,7 @@ def model(method: str, loaded: list[Model]) -> Model:
 def jobs(method: str) -> Iterator[wire.Infill]:
     for number, (prefix, suffix) in enumerate(PLACES):
         for name, segments in (("one", (wire.Hole(8),)), ("two", TWO)):
-            yield infill(f"{name} {number}", prefix, suffix, *segments, sampler=method, candidates=2)
+            yield infill(f"{name} {number}", prefix, suffix, *segments, method=method, candidates=2)
 
 
 def test_there_is_a_method_for_each_file_and_folder() -> None:
@@ -48,7 +48,7 @@ def test_a_method_that_a_model_lacks_is_refused_in_a_sentence(method: str, loade
     assert "" in refusals
     assert all(sentence.endswith(".") for sentence in refusals if sentence)
     for model, sentence in zip(loaded, refusals, strict=True):
-        (said,) = run(Scheduler(model), [infill("j", "x = ", "\n", wire.Hole(4), sampler=method)])["j"][-1:]
+        (said,) = run(Scheduler(model), [infill("j", "x = ", "\n", wire.Hole(4), method=method)])["j"][-1:]
         assert not sentence or said == wire.Failed("j", "invalid", sentence)
 
 
@@ -77,7 +77,7 @@ def test_a_batch_gives_each_job_what_it_gets_alone(method: str, model: Model) ->
 
 def test_at_a_deadline_the_best_so_far_is_the_answer(method: str, model: Model) -> None:
     scheduler, now = Scheduler(model), 0.0
-    scheduler.take(b"p", infill("j", *PLACES[0], *TWO, sampler=method, deadline_ms=1000.0), now)
+    scheduler.take(b"p", infill("j", *PLACES[0], *TWO, method=method, deadline_ms=1000.0), now)
     while not scheduler.jobs[0].steps:
         scheduler.step(lambda: now)
     events = [event for _, event in scheduler.expire(2.0)]
