@@ -296,7 +296,7 @@ class _About(msgspec.Struct, frozen=True):
     job: Id
 
 
-class Head(msgspec.Struct, frozen=True):
+class EventHead(msgspec.Struct, frozen=True):
     """What is read of a job's event on its way: its kind, its job and, of a `Done`, the timings."""
 
     type: Literal["locked", "done", "failed", "busy"]
@@ -307,7 +307,7 @@ class Head(msgspec.Struct, frozen=True):
 _encoder = msgspec.msgpack.Encoder()
 _client_decoder: msgspec.msgpack.Decoder[ClientMessage] = msgspec.msgpack.Decoder(ClientMessage)
 _engine_decoder: msgspec.msgpack.Decoder[EngineMessage] = msgspec.msgpack.Decoder(EngineMessage)
-_head_decoder: msgspec.msgpack.Decoder[Head] = msgspec.msgpack.Decoder(Head)
+_head_decoder: msgspec.msgpack.Decoder[EventHead] = msgspec.msgpack.Decoder(EventHead)
 
 
 def encode(message: ClientMessage | EngineMessage) -> bytes:
@@ -331,7 +331,7 @@ def decode_engine(frame: bytes) -> EngineMessage:
         raise msgspec.DecodeError(str(error)) from error
 
 
-def decode_head(frame: bytes) -> Head:
+def decode_head(frame: bytes) -> EventHead:
     """The head of a job's event; the rest of the frame is skipped. Raises msgspec.DecodeError."""
     try:
         return _head_decoder.decode(frame)

@@ -66,7 +66,7 @@ class CannotLoad(Exception):
     """This model cannot be used and trying again will not help; the message is a sentence for the user."""
 
 
-def serve(socket: zmq.Socket[bytes], progress: link.Progress, scheduler: Scheduler) -> None:
+def serve(socket: zmq.Socket[bytes], progress: link.Heartbeat, scheduler: Scheduler) -> None:
     """The engine, for ever."""
     clock, worked = time.monotonic, True
     while True:
@@ -84,7 +84,7 @@ def serve(socket: zmq.Socket[bytes], progress: link.Progress, scheduler: Schedul
             events += scheduler.step(clock)
             worked = True
         for peer, event in events:
-            socket.send(link.encode(link.Event(peer, _frame(event))))
+            socket.send(link.encode(link.Answer(peer, _frame(event))))
         progress.tick()
 
 
@@ -110,9 +110,9 @@ def _take(scheduler: Scheduler, message: link.ToWorker, now: float) -> Answers:
         case link.Gone(peer):
             scheduler.drop(peer)
             return []
-        case link.Cancel(peer, job):
+        case link.CancelJob(peer, job):
             return scheduler.take(peer, wire.Cancel(job), now)
-        case link.Job(peer, left_ms, frame):
+        case link.NewJob(peer, left_ms, frame):
             request = wire.decode_client(frame)
             assert isinstance(request, wire.Infill), "the supervisor forwards nothing else"
             try:
@@ -148,7 +148,7 @@ def run(arguments: Sequence[str], load: Callable[[str, str], Loaded]) -> None:
             threading.Event().wait()  # the supervisor reads the sentence, then ends us
     socket.send(link.encode(link.Ready(options.model, loaded.device, loaded.step_s)))
     try:
-        serve(socket, link.Progress(options.progress), loaded.scheduler)
+        serve(socket, link.Heartbeat(options.progress), loaded.scheduler)
     except Exception:  # the scheduler's state is lost; the supervisor answers its jobs and starts another worker
         log.exception("the worker cannot go on")
         logging.shutdown()

@@ -148,12 +148,12 @@ def matrices(c: Config) -> list[tuple[int, int]]:
 def of_linear(shape: tuple[int, int], make: Callable[..., Linear], device: str, rows: int, cache: int) -> Case:
     """Beside cuBLAS on a bfloat16 matrix and, for FP8, beside a product of codes: x is rounded too, and not timed."""
     first = make(*shape)
-    assert isinstance(first, fp8.Linear | nvfp4.Linear)
+    assert isinstance(first, fp8.Fp8Linear | nvfp4.Nvfp4Linear)
     weights = [first, *(make(*shape) for _ in range(cache // first.nbytes))]
     dense = [weight.dense(torch.bfloat16) for weight in weights]
     x = torch.randn(rows, shape[1], device=device, dtype=torch.bfloat16)
     peers: dict[str, Callable[[], object]] = {"cublas_bf16": lambda: [functional.linear(x, w) for w in dense]}
-    if isinstance(first, fp8.Linear) and hasattr(torch, "_scaled_mm"):
+    if isinstance(first, fp8.Fp8Linear) and hasattr(torch, "_scaled_mm"):
         codes, scale = fp8.quantize(x)
         peers["scaled_mm"] = lambda: [
             torch._scaled_mm(codes, w.codes.t(), scale_a=scale, scale_b=w.scale.t(), out_dtype=x.dtype) for w in weights

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from caesura.engine.models._diffusion_gemma_files import Conditioner, Layer, Shape, Weights
+from caesura.engine.models._diffusion_gemma_files import Conditioner, LayerWeights, Shape, Weights
 from caesura.engine.models.diffusion_gemma import Config, DiffusionGemma
 from caesura.kernels import fp8, nvfp4
 from caesura.kernels.linear import Dense, Linear
@@ -38,10 +38,10 @@ def maker(form: str, device: str) -> Make:
             return Dense(torch.randn(shape, device=device, dtype=torch.bfloat16) * 0.02)
         if form == "fp8":
             codes = torch.randn(shape, device=device, dtype=torch.bfloat16).to(torch.float8_e4m3fn)
-            return fp8.Linear(codes, torch.full((*outer, rows, 1), 0.02, device=device))
+            return fp8.Fp8Linear(codes, torch.full((*outer, rows, 1), 0.02, device=device))
         codes = torch.randint(256, (*outer, rows, columns // 2), dtype=torch.uint8, device=device)
         scale = torch.ones(*outer, rows, columns // nvfp4.GROUP, device=device).to(torch.float8_e4m3fn)
-        return nvfp4.Linear(codes, scale, torch.full((*outer, rows, 1), 0.01, device=device))
+        return nvfp4.Nvfp4Linear(codes, scale, torch.full((*outer, rows, 1), 0.01, device=device))
 
     return make
 
@@ -50,11 +50,11 @@ def weights(c: Config, form: str, device: str) -> Weights:
     make, dense, d = maker(form, device), maker("bf16", device), c.hidden_size
     one = torch.ones(d, device=device)
 
-    def layer(shape: Shape) -> Layer:
+    def layer(shape: Shape) -> LayerWeights:
         q, kv = c.num_heads * shape.head_dim, shape.kv_heads * shape.head_dim
         head = torch.ones(shape.head_dim, device=device)
         half = torch.ones(max(d, c.num_experts), device=device, dtype=torch.bfloat16)
-        return Layer(
+        return LayerWeights(
             shape,
             *[one] * 7,
             q=make(q, d),

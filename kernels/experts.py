@@ -127,7 +127,7 @@ def blocks(stack: Linear, columns: int, block: int) -> dict[str, int]:
     Shared memory, of BLOCK_K columns of 128 weight rows and `block` rows of x: at 64 rows 98 KB in bfloat16, 57 KB in
     FP8, 97 KB in NVFP4 (four stages, sm_90); 74, 49 and 77 KB on sm_120, which keeps three.
     """
-    deep = 128 // stack.weight.itemsize if isinstance(stack, Dense) else 64 if isinstance(stack, fp8.Linear) else 128
+    deep = 128 // stack.weight.itemsize if isinstance(stack, Dense) else 64 if isinstance(stack, fp8.Fp8Linear) else 128
     warps = 4 if isinstance(stack, Dense) or block == 64 else 2
     return {"BLOCK_R": block, "BLOCK_K": min(deep, max(16, power(columns))), "num_warps": warps, "num_stages": 4}
 

@@ -27,7 +27,7 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True, repr=False)
-class Linear(linear.Linear):
+class Fp8Linear(linear.Linear):
     codes: Tensor  # e4m3 [..., N, K]
     scale: Tensor  # float32 [..., N, 1]
 

@@ -43,7 +43,7 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @dataclass(frozen=True, repr=False)
-class Linear(linear.Linear):
+class Nvfp4Linear(linear.Linear):
     codes: Tensor  # uint8 [..., N, K/2], the even column in the low nibble
     scale: Tensor  # e4m3 [..., N, K/16]
     factor: Tensor  # float32 [..., N, 1]

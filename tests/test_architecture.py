@@ -1,8 +1,10 @@
 """The import rules of the design: which folder may know of which, and what does no I/O and reads no clock."""
 
 import ast
+import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,6 +116,25 @@ def test_a_part_of_the_engine_imports_what_it_may(name: str) -> None:
     mine = [module for module in MODULES if part(module) == name]
     found = {other for module in mine for used in imported(module) if (other := part(used))}
     assert found - {name} <= PARTS[name]
+
+
+TWICE = {  # names that mean the same twice
+    **dict.fromkeys(("Config", "Shape", "Weights"), "what a family reads of its own files"),
+    **dict.fromkeys(("Layers", "Norm", "Span"), "layers in C and the same in PyTorch"),
+    "Scheduler": "what the worker asks of it, and it",
+}
+
+
+def test_a_public_type_of_engine_kernels_and_wire_has_a_name_of_its_own() -> None:
+    found = Counter[str]()
+    for module, tree in TREES.items():
+        if not inside(module, "caesura.engine", "caesura.kernels", "caesura.wire"):
+            continue
+        for node in tree.body:
+            match node:
+                case ast.ClassDef(name) | ast.Assign(targets=[ast.Name(name)]):
+                    found[name] += bool(re.fullmatch(r"[A-Z]\w*[a-z]\w*", name))
+    assert {name for name, times in found.items() if times > 1} == set(TWICE)
 
 
 @pytest.mark.parametrize("folder", ["engine", "kernels", "tests/engine", "tests/kernels", "tests/supervisor"])

@@ -10,7 +10,7 @@ from torch import Tensor
 from caesura.engine.canvas.pieces import by_token, spans, within
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.grammar.constraint import Grammar
-from caesura.engine.grammar.solve import State
+from caesura.engine.grammar.solve import GrammarState
 from caesura.wire import Fill
 
 NOTHING = b"\xff"  # in no UTF-8 text: the place of an open slot that shows nothing
@@ -48,7 +48,7 @@ class HoleState:
     max_tokens: int
     forced: bytes = b""
     grammar: Grammar | None = None
-    state: State = ()
+    state: GrammarState = ()
     shortest: list[int] = field(default_factory=list)
     last: bool = False  # nothing stands behind it: the model may end the text
 

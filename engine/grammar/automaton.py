@@ -21,7 +21,7 @@ MAX_RULES = 20_000  # some seconds
 MAX_STACK = 2_000
 MAX_TRIED = 20_000  # configurations on the way to a shortest text
 
-Config = tuple[int, tuple[int, ...]]  # a node, and the nodes that its calls return to, the innermost last
+Configuration = tuple[int, tuple[int, ...]]  # a node, and the nodes that its calls return to, the innermost last
 Edge = tuple[int, int, tuple[int, ...]]  # bytes as a mask, target, and the returns pushed on the way
 
 
@@ -45,8 +45,8 @@ class Automaton:
         self._nodes = [Node(length=0), Node()]
         self._rules: dict[Hashable, int] = {}
         self._lengths = Lengths(language)
-        self._open: dict[Config, tuple[tuple[Edge, ...], bool]] = {}
-        self.start: Config = self.at(self._build(language.start, END), ())
+        self._open: dict[Configuration, tuple[tuple[Edge, ...], bool]] = {}
+        self.start: Configuration = self.at(self._build(language.start, END), ())
 
     def __repr__(self) -> str:
         return f"<Automaton {len(self._nodes)} nodes {len(self._rules)} rules>"
@@ -141,7 +141,7 @@ class Automaton:
 
     # Configurations
 
-    def at(self, node: int, stack: tuple[int, ...]) -> Config:
+    def at(self, node: int, stack: tuple[int, ...]) -> Configuration:
         """The configuration, past what leads to one other place alone."""
         while True:
             here = self._nodes[node]
@@ -182,16 +182,16 @@ class Automaton:
                     waiting.append(one)
         return tuple(edges), ends
 
-    def behind(self, raw: bytes, below: Config) -> Config:
+    def behind(self, raw: bytes, below: Configuration) -> Configuration:
         """Where `raw` has to be written before `below` goes on."""
         node = END
         for byte in reversed(raw):
             node = self._add(Node(edges=[(1 << byte, node)]))
         return self.at(node, (*below[1], below[0]))
 
-    def step(self, configs: Iterable[Config], byte: int) -> set[Config]:
+    def step(self, configs: Iterable[Configuration], byte: int) -> set[Configuration]:
         """The configurations behind one more byte."""
-        found = set[Config]()
+        found = set[Configuration]()
         for node, stack in configs:
             ends = True
             while ends:
@@ -202,7 +202,7 @@ class Automaton:
                 node, stack = stack[-1], stack[:-1]
         return found
 
-    def read(self, configs: Iterable[Config], raw: bytes) -> set[Config]:
+    def read(self, configs: Iterable[Configuration], raw: bytes) -> set[Configuration]:
         """The configurations behind `raw`; none where it cannot stand there."""
         now = set(configs)
         for byte in raw:
@@ -211,7 +211,7 @@ class Automaton:
             now = self.step(now, byte)
         return now
 
-    def ends(self, config: Config) -> bool:
+    def ends(self, config: Configuration) -> bool:
         """Whether the text may end here."""
         node, stack = config
         while self.open(node, ())[1]:
@@ -222,12 +222,12 @@ class Automaton:
 
     # The shortest way to the end
 
-    def length(self, config: Config) -> int:
+    def length(self, config: Configuration) -> int:
         """Bytes of the shortest text from here to the end, NEVER where there is none."""
         node, stack = config
         return min(NEVER, self._nodes[node].length + sum(self._nodes[n].length for n in stack))
 
-    def shortest(self, config: Config) -> bytes | None:
+    def shortest(self, config: Configuration) -> bytes | None:
         """The shortest text from here to the end."""
         if self.length(config) >= NEVER:
             return None
@@ -245,7 +245,7 @@ class Automaton:
                 case (rule, after):
                     node, stack = self._rule(rule), (*stack, after)
 
-    def shortest_before(self, configs: Iterable[Config], then: bytes) -> bytes | None:
+    def shortest_before(self, configs: Iterable[Configuration], then: bytes) -> bytes | None:
         """The shortest text from here that `then` ends; None where it is not found soon."""
         count = itertools.count()
         heap = [(0, next(count), b"", config) for config in configs]

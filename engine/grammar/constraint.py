@@ -9,9 +9,9 @@ from torch import Tensor
 
 from caesura import regex, wire
 from caesura.engine.grammar import json
-from caesura.engine.grammar.automaton import NEVER, Automaton, Config
+from caesura.engine.grammar.automaton import NEVER, Automaton, Configuration
 from caesura.engine.grammar.expressions import Language, Regular
-from caesura.engine.grammar.solve import Fill, Gains, Graph, State
+from caesura.engine.grammar.solve import Gains, GrammarState, Graph, Trellis
 from caesura.engine.grammar.tokens import Tree, Walker
 
 BIASES = 64  # kept, two bytes a token
@@ -56,9 +56,9 @@ class Grammar:
         self.taken = frozenset(spec.taken if spec else ())
         self.graph = Graph(Walker(self._automaton, tree), self._accepts)
         self._beginning = self._automaton.read([self._automaton.start], self._typed.encode())
-        self._starts: dict[bytes, State] = {}
+        self._starts: dict[bytes, GrammarState] = {}
         self._open: dict[int, bool] = {}
-        self._allowed: dict[State, Tensor] = {}
+        self._allowed: dict[GrammarState, Tensor] = {}
         self._fills: dict[tuple[bytes, int], list[int] | None] = {}
         if not self._beginning or self.shortest(self.start(b"")) is None:
             raise wire.Impossible("Nothing can stand here that the schema, or the text around it, allows.")
@@ -71,7 +71,7 @@ class Grammar:
         """What it takes with all that is known of it so far."""
         return self.graph.nbytes + sum(bias.nbytes for bias in self._allowed.values())
 
-    def _accepts(self, config: Config) -> bool:
+    def _accepts(self, config: Configuration) -> bool:
         return any(map(self._automaton.ends, self._automaton.read([config], self._then.encode())))
 
     def _leads(self, number: int) -> bool:
@@ -84,22 +84,22 @@ class Grammar:
 
     # Left to right
 
-    def start(self, forced: bytes) -> State:
+    def start(self, forced: bytes) -> GrammarState:
         """Before the hole, where it has to write `forced` first (canvas.heal)."""
         if forced not in self._starts:
             configs = [self._automaton.behind(forced, c) if forced else c for c in sorted(self._beginning)]
             self._starts[forced] = tuple(sorted(map(self.graph.number, configs)))
         return self._starts[forced]
 
-    def after(self, state: State, token: int) -> State:
+    def after(self, state: GrammarState, token: int) -> GrammarState:
         """Behind one more token; nothing is possible where it must not stand."""
         return tuple(filter(self._leads, self.graph.after(state, token)))
 
-    def ends(self, state: State) -> bool:
+    def ends(self, state: GrammarState) -> bool:
         """Whether the hole may end here."""
         return any(map(self.graph.ends, state))
 
-    def bias(self, state: State, width: int) -> Tensor:
+    def bias(self, state: GrammarState, width: int) -> Tensor:
         """[width]: 0 where a token may come next, else -inf."""
         bias = self._allowed.get(state)
         if bias is None or len(bias) != width:
@@ -110,7 +110,7 @@ class Grammar:
             self._allowed[state] = bias
         return bias.float()
 
-    def shortest(self, state: State) -> bytes | None:
+    def shortest(self, state: GrammarState) -> bytes | None:
         """The shortest text that ends the hole from here."""
         configs = [self.graph.configs[number] for number in state]
         if self._then:
@@ -125,7 +125,7 @@ class Grammar:
             raise wire.Impossible("What can stand here would need more keys than fit; ask for fewer.")
         return forced + shortest
 
-    def closing(self, state: State, own: bytes) -> bytes:
+    def closing(self, state: GrammarState, own: bytes) -> bytes:
         """A short text that ends the hole behind its `own` text so far. The shortest may say a key twice."""
         shortest = self.shortest(state)
         assert shortest is not None, "a grammar leads to an end from everywhere"
@@ -134,7 +134,7 @@ class Grammar:
         null, draw = len(self._pieces), torch.Generator().manual_seed(0)
         logp = -1 - 3 * torch.rand(SIMPLE, null + 1, generator=draw)
         logp[:, null] = 0.0
-        fill = Fill(self.graph, state, Gains(logp, self.graph.walker.sets), [None] * SIMPLE, [], null)
+        fill = Trellis(self.graph, state, Gains(logp, self.graph.walker.sets), [None] * SIMPLE, [], null)
         tokens = self._sound_fill(fill, 0, own, on=True)
         return shortest if tokens is None else b"".join(self._pieces[t] for t in tokens if t != null)
 
@@ -155,7 +155,7 @@ class Grammar:
 
     def best(
         self,
-        state: State,
+        state: GrammarState,
         logp: Tensor,
         held: Sequence[int | None],
         known: Sequence[int],
@@ -167,18 +167,18 @@ class Grammar:
         `logp` is [slots, width]; `held` are the decided slots' tokens; `known` is a fill that agrees with them, or
         empty. The first `skip` bytes are not the hole's own. None where nothing whole fits so many slots.
         """
-        fill = Fill(self.graph, state, Gains(logp, self.graph.walker.sets), held, known, null)
+        fill = Trellis(self.graph, state, Gains(logp, self.graph.walker.sets), held, known, null)
         return self._sound_fill(fill, skip) or list(known) or None
 
     def any(self, forced: bytes, slots: int, width: int) -> list[int] | None:
         """Some fill of exactly so many tokens, out of `width`, behind `forced`."""
         if (forced, slots) not in self._fills:
             gains = Gains(torch.zeros(slots, width), self.graph.walker.sets)
-            fill = Fill(self.graph, self.start(forced), gains, [None] * slots, [], None)
+            fill = Trellis(self.graph, self.start(forced), gains, [None] * slots, [], None)
             self._fills[forced, slots] = self._sound_fill(fill, len(forced))
         return self._fills[forced, slots]
 
-    def _sound_fill(self, fill: Fill, skip: int, own: bytes = b"", *, on: bool = False) -> list[int] | None:
+    def _sound_fill(self, fill: Trellis, skip: int, own: bytes = b"", *, on: bool = False) -> list[int] | None:
         """The best fill whose keys differ, behind the `own` text so far; None where that is not found soon. `on`: what
         ends a key a second time is not said again, else it would be in the next slot."""
         for _ in range(4 * DUPLICATES if on else DUPLICATES):

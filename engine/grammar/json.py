@@ -37,7 +37,7 @@ NUMBER = Rule(Shared(Regular(decimals(None, None))))
 
 
 @dataclass(frozen=True)
-class Layout:
+class Spacing:
     """How a value is written whose line is indented `level` times; `depth` containers may lie inside one another."""
 
     indent: str | None = None
@@ -49,9 +49,9 @@ class Layout:
     depth: int = DEPTH
 
     @staticmethod
-    def of(spec: wire.Json) -> "Layout":
+    def of(spec: wire.Json) -> "Spacing":
         level = spec.level if spec.indent else 0
-        return Layout(spec.indent, level, spec.colon, spec.comma, spec.newline, spec.loose)
+        return Spacing(spec.indent, level, spec.colon, spec.comma, spec.newline, spec.loose)
 
     def places(self) -> "tuple[Place, ...]":
         """The ways to set the items of a container apart; none where it is too deep for items."""
@@ -81,7 +81,7 @@ class Layout:
 class Place:
     """Inside a container: how items are laid out, and what stands before the first, behind the last, between two."""
 
-    layout: Layout
+    layout: Spacing
     before: Expression
     after: Expression
     between: Expression
@@ -95,7 +95,7 @@ def string(texts: Dfa = ANY) -> Expression:
 
 
 def container(
-    brackets: str, layout: Layout, body: Callable[[Place], Expression], *, empty: bool, filled: bool = True
+    brackets: str, layout: Spacing, body: Callable[[Place], Expression], *, empty: bool, filled: bool = True
 ) -> Expression:
     """A container that may be `empty`, may be `filled`; `body` are its items with what is between them."""
     opening, closing = map(literal, brackets)
@@ -106,12 +106,12 @@ def container(
     return choice(*forms)
 
 
-def value(layout: Layout) -> Expression:
+def value(layout: Spacing) -> Expression:
     """Any value."""
     return Rule(("value", layout))
 
 
-def member(key: Expression, layout: Layout, body: Expression) -> Expression:
+def member(key: Expression, layout: Spacing, body: Expression) -> Expression:
     return chain(key, layout.pair, body)
 
 
@@ -140,14 +140,14 @@ def body(name: Hashable) -> Expression:
     return choice(*scalars, array, obj)
 
 
-def inside(layout: Layout) -> Place:
+def inside(layout: Spacing) -> Place:
     """The place of the items of a container whose items are filled: on lines of their own where it has an indent."""
     return layout.places()[-1]
 
 
 def language(spec: wire.Json) -> Language:
     """JSON that no schema restricts."""
-    layout = Layout.of(spec)
+    layout = Spacing.of(spec)
     place = inside(layout)
     taken = free_keys(spec.taken, loose=spec.loose)
 

@@ -25,7 +25,7 @@ from caesura.engine.grammar.expressions import (
     repeat,
     separated,
 )
-from caesura.engine.grammar.json import Layout, Place
+from caesura.engine.grammar.json import Place, Spacing
 from caesura.engine.grammar.keywords import Case, Terms, terms
 from caesura.engine.grammar.leaves import numbers, texts
 from caesura.regular import Dfa, literals, without
@@ -36,11 +36,11 @@ MAX_COUNT = 64  # items or members; a greater bound of a count is lowered to it,
 
 
 @dataclass(frozen=True)
-class Span:
+class Members:
     """The members or elements that are written at one place; `ways` is which of the layout's places that is."""
 
     case: Case
-    layout: Layout
+    layout: Spacing
     ways: int
     fewest: int
     most: int | None
@@ -85,13 +85,13 @@ class Writer:
                 return self._elements(span, index, found, first)
         return free.body(name)
 
-    def value(self, asked: Terms, layout: Layout) -> Expression:
+    def value(self, asked: Terms, layout: Spacing) -> Expression:
         """A value for which the terms hold."""
         if not self._cases.of(asked):
             return NEVER
         return Rule(("valid", asked, layout)) if asked else free.value(layout)
 
-    def _case(self, case: Case, layout: Layout) -> Expression:
+    def _case(self, case: Case, layout: Spacing) -> Expression:
         if case.values is not None:
             return self._listed(case.values, layout)
         forms: list[Expression] = []
@@ -110,12 +110,12 @@ class Writer:
 
     # Listed values
 
-    def _listed(self, values: tuple[Value, ...], layout: Layout) -> Expression:
+    def _listed(self, values: tuple[Value, ...], layout: Spacing) -> Expression:
         scalars = [_json(value) for value in values if not isinstance(value, dict | list)]
         forms: list[Expression] = [Regular(literals(scalars))] if scalars else []
         return choice(*forms, *(self._written(value, layout) for value in values if isinstance(value, dict | list)))
 
-    def _written(self, value: Value, layout: Layout) -> Expression:
+    def _written(self, value: Value, layout: Spacing) -> Expression:
         if not isinstance(value, dict | list):
             return literal(_json(value))
 
@@ -133,23 +133,23 @@ class Writer:
 
     # Objects
 
-    def _object(self, case: Case, layout: Layout) -> Expression:
+    def _object(self, case: Case, layout: Spacing) -> Expression:
         fewest = case.fewest_members if case.fewest_members > len(case.required) else 0
         most = case.most_members
         if most is not None:
             most = min(most, max(MAX_COUNT, fewest, len(case.required)))
 
         def body(at: Place) -> Expression:
-            return Rule(("members", Span(case, layout, _places(layout).index(at), fewest, most), 0, 0, True))
+            return Rule(("members", Members(case, layout, _places(layout).index(at), fewest, most), 0, 0, True))
 
         empty = not case.required and not fewest
         return free.container("{}", layout, body, empty=empty, filled=most != 0)
 
-    def members(self, span: Span) -> Expression:
+    def members(self, span: Members) -> Expression:
         """Members behind those that are taken, which count; at least one."""
         return self._members(span, 0, min(len(span.taken), span.counted), True)
 
-    def _members(self, span: Span, index: int, count: int, first: bool) -> Expression:
+    def _members(self, span: Members, index: int, count: int, first: bool) -> Expression:
         """The members from the key at `index` on, behind `count` others, of which none is in the same place if this is
         the `first`."""
         place, full = span.place, span.most is not None and count >= span.most
@@ -167,7 +167,7 @@ class Writer:
             return end
         return choice(end, chain(before, Rule(("extra", span)), Rule(("members", span, index, more, False))))
 
-    def _extra(self, span: Span) -> Expression:
+    def _extra(self, span: Members) -> Expression:
         layout = span.place.layout
         return choice(
             *(
@@ -189,7 +189,7 @@ class Writer:
 
     # Arrays
 
-    def _array(self, case: Case, layout: Layout) -> Expression:
+    def _array(self, case: Case, layout: Spacing) -> Expression:
         fewest = case.fewest
         most = case.most_items
         if most is not None and most > MAX_COUNT:
@@ -200,12 +200,12 @@ class Writer:
         def body(at: Place) -> Expression:
             if simple:
                 return _several(self.value(inner, at.layout), at.between, max(1, fewest), most)
-            return Rule(("elements", Span(case, layout, _places(layout).index(at), fewest, most), 0, 0, True))
+            return Rule(("elements", Members(case, layout, _places(layout).index(at), fewest, most), 0, 0, True))
 
         contained = any(least for _, least, _ in case.contains[:1])
         return free.container("[]", layout, body, empty=not fewest and not contained, filled=most != 0)
 
-    def _elements(self, span: Span, index: int, found: int, first: bool) -> Expression:
+    def _elements(self, span: Members, index: int, found: int, first: bool) -> Expression:
         """The elements from `index` on, behind `found` of those that `contains` asks for."""
         case, place = span.case, span.place
         term, least, most = case.contains[0] if case.contains else (None, 0, None)
@@ -238,7 +238,7 @@ def language(spec: wire.Json, schema: Schema) -> Language:
         raise SchemaError(f'The schema has no subschema at "{spec.at}"; choose another part of it.')
     cases = _cases(schema)
     writer = Writer(cases)
-    layout = Layout.of(spec)
+    layout = Spacing.of(spec)
     asked: Terms = ((spec.at, True),)
     if spec.start == "value":
         return Language(writer.value(asked, layout), writer.rule, not cases.undecided(asked))
@@ -252,7 +252,7 @@ def _cases(schema: Schema) -> Cases:
     return Cases(schema)
 
 
-def _members(spec: wire.Json, writer: Writer, cases: Cases, layout: Layout) -> tuple[Expression, bool]:
+def _members(spec: wire.Json, writer: Writer, cases: Cases, layout: Spacing) -> tuple[Expression, bool]:
     """New members of an object. Which case it is of may depend on members that it has: only one is sure."""
     taken = frozenset(spec.taken)
     found = [case for case in _of(cases, spec.at, "object") if case.forbidden.isdisjoint(taken)]
@@ -263,11 +263,11 @@ def _members(spec: wire.Json, writer: Writer, cases: Cases, layout: Layout) -> t
         most = case.most_members
         if spec.most < free.UNCOUNTED:
             most = len(taken) + spec.most if most is None else min(most, len(taken) + spec.most)
-        forms.append(writer.members(Span(case, layout, ways, fewest, most, taken)))
+        forms.append(writer.members(Members(case, layout, ways, fewest, most, taken)))
     return choice(*forms), len(found) <= 1
 
 
-def _key(spec: wire.Json, writer: Writer, cases: Cases, layout: Layout) -> tuple[Expression, bool]:
+def _key(spec: wire.Json, writer: Writer, cases: Cases, layout: Spacing) -> tuple[Expression, bool]:
     """A key of an object, whatever its value: that has to fit."""
     taken = frozenset(spec.taken)
     found = _of(cases, spec.at, "object")
@@ -277,7 +277,7 @@ def _key(spec: wire.Json, writer: Writer, cases: Cases, layout: Layout) -> tuple
     return choice(*forms, *map(free.string, others)), not any(case.groups or case.required for case in found)
 
 
-def _elements(spec: wire.Json, writer: Writer, cases: Cases, layout: Layout) -> tuple[Expression, bool]:
+def _elements(spec: wire.Json, writer: Writer, cases: Cases, layout: Spacing) -> tuple[Expression, bool]:
     """New elements of an array, behind all that are told apart. How many it has, and which, is not known here."""
     found = _of(cases, spec.at, "array")
     place = free.inside(layout)
@@ -307,7 +307,7 @@ def _key_of(key: str) -> Expression:
 
 
 @lru_cache(256)
-def _places(layout: Layout) -> tuple[Place, ...]:
+def _places(layout: Spacing) -> tuple[Place, ...]:
     return layout.places()
 
 

@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from caesura.engine.grammar.automaton import Config
+from caesura.engine.grammar.automaton import Configuration
 from caesura.engine.grammar.tokens import Ints, Walker, doubled, spread
 
 Floats = NDArray[np.float32]
-State = tuple[int, ...]  # the numbers of all configurations that are possible, ascending
+GrammarState = tuple[int, ...]  # the numbers of all configurations that are possible, ascending
 
 BEAM = 256
 CONFIG = 1000  # bytes of a configuration with all that is known of it, the sets of tokens apart
@@ -30,11 +30,11 @@ LIKELY = 64
 class Graph:
     """The configurations of an automaton, numbered as they are met, and what one token leads from each to."""
 
-    def __init__(self, walker: Walker, accepts: Callable[[Config], bool]) -> None:
+    def __init__(self, walker: Walker, accepts: Callable[[Configuration], bool]) -> None:
         self.walker = walker
-        self.configs: list[Config] = []
+        self.configs: list[Configuration] = []
         self._accepts = accepts
-        self._numbers: dict[Config, int] = {}
+        self._numbers: dict[Configuration, int] = {}
         self._ends: dict[int, bool] = {}
         self._first = np.zeros(64, np.int64)  # of a configuration's edges; -1 while they are not known
         self._count = np.zeros(64, np.int64)
@@ -50,7 +50,7 @@ class Graph:
     def nbytes(self) -> int:
         return self.walker.nbytes + CONFIG * len(self.configs) + self._sets.nbytes + self._targets.nbytes
 
-    def number(self, config: Config) -> int:
+    def number(self, config: Configuration) -> int:
         known = self._numbers.get(config)
         if known is None:
             known = self._numbers[config] = len(self.configs)
@@ -92,12 +92,12 @@ class Graph:
             known = self._holding[number, token] = at < len(tokens) and int(tokens[at]) == token
         return known
 
-    def after(self, state: State, token: int) -> State:
+    def after(self, state: GrammarState, token: int) -> GrammarState:
         """What is possible behind one more token."""
         _, sets, targets = self.edges(np.array(state, np.int64))
         return tuple(np.unique(targets[self.holds(sets, token)]).tolist()) if len(sets) else ()
 
-    def tokens(self, state: State, leads: Callable[[int], bool]) -> Ints:
+    def tokens(self, state: GrammarState, leads: Callable[[int], bool]) -> Ints:
         """All tokens that may come next, to a configuration that `leads` to an end."""
         _, sets, targets = self.edges(np.array(state, np.int64))
         good = [number for number in np.unique(targets).tolist() if leads(number)]
@@ -184,12 +184,12 @@ class Gains:
 
 
 @dataclass(eq=False)
-class Fill:
+class Trellis:
     """A hole being solved: what the slots `hold`, and the layers that are known from the left: before each slot, the
     configurations that lead there and how well. A change to a slot costs the layers behind it alone."""
 
     graph: Graph
-    start: State
+    start: GrammarState
     gains: Gains
     held: Sequence[int | None]
     known: Sequence[int]  # a path to keep: a token for every slot

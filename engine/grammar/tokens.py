@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from caesura.engine.grammar.automaton import Automaton, Config
+from caesura.engine.grammar.automaton import Automaton, Configuration
 
 Ints = NDArray[np.int64]
 
@@ -88,7 +88,7 @@ class Walker:
     def nbytes(self) -> int:
         return self._held + self._table.nbytes
 
-    def edges(self, config: Config) -> list[tuple[int, Config]]:
+    def edges(self, config: Configuration) -> list[tuple[int, Configuration]]:
         """All that one token can do: (number of a token set, the configuration behind it)."""
         (node, stack), found, frontier = config, [], EVERYWHERE
         while True:

@@ -13,7 +13,7 @@ from caesura.engine.models import Drafter, Model, Run, Verifier
 
 
 @dataclass(frozen=True)
-class Rows:
+class Pass:
     """A causal pass: ids [n], positions [n], mask [n, rows of the tree so far + n]."""
 
     ids: list[int]
@@ -21,12 +21,12 @@ class Rows:
     mask: Tensor
 
 
-class Tree(Protocol):
+class TokenTree(Protocol):
     """A token tree over one hole; see Search, in verify/search.py."""
 
-    def to_draft(self) -> Rows | None: ...
+    def to_draft(self) -> Pass | None: ...
     def take_draft(self, tokens: Sequence[int], probabilities: Sequence[float]) -> None: ...
-    def plan(self) -> Rows: ...
+    def plan(self) -> Pass: ...
     def receive(self, logp: Tensor) -> None: ...
 
 
@@ -44,7 +44,7 @@ class Asking(Protocol):
     @property
     def generator(self) -> torch.Generator: ...
     @property
-    def search(self) -> Tree | None: ...
+    def search(self) -> TokenTree | None: ...
 
 
 def forward(model: Model, work: Sequence[Asking], searching: Sequence[Asking] = ()) -> tuple[Tensor, ...]:

@@ -127,7 +127,7 @@ def _shapes(text: Mapping[str, Any]) -> list[Shape]:
     return found
 
 
-class Layer(NamedTuple):
+class LayerWeights(NamedTuple):
     """One layer's weights. Norms are float32; `scalar` is [2]: of context rows, of canvas rows."""
 
     shape: Shape
@@ -169,7 +169,7 @@ class Weights(NamedTuple):
     head: Tensor
     norm: Tensor
     conditioner: Conditioner
-    layers: list[Layer]
+    layers: list[LayerWeights]
 
 
 def canonical(stored: str) -> str | None:
@@ -206,10 +206,10 @@ def read(c: Config, checkpoint: Checkpoint) -> Weights:
         context = checkpoint.optional(f"encoder.{name}", (1,), dtype)
         return torch.cat((canvas if context is None else context, canvas))
 
-    def layer(at: str, shape: Shape) -> Layer:
+    def layer(at: str, shape: Shape) -> LayerWeights:
         attn, mlp, moe, wide = f"{at}.self_attn", f"{at}.mlp", f"{at}.experts", c.moe_intermediate_size
         q, kv = c.num_heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        return Layer(
+        return LayerWeights(
             shape=shape,
             input_norm=norm(f"{at}.input_layernorm"),
             post_attention_norm=norm(f"{at}.post_attention_layernorm"),

@@ -22,7 +22,7 @@ from caesura.kernels.int8 import Packed, product
 COLUMNS = 128  # columns of attention are padded to a multiple of it; the KV's room is one
 
 
-class Matrix(NamedTuple):
+class AdaptedMatrix(NamedTuple):
     """A matrix W [size, K] of both paths, packed once with A [rank, K] below it: the canvas path adds B (A x) to the
     context path's W x; `up` is B transposed [rank, size]. `bias` [size] is of both."""
 
@@ -44,12 +44,12 @@ class Weights(NamedTuple):
     of a head: the query's and the key's. `gate_up` is the up-projection alone where there is no gate."""
 
     attn_norm: Norm
-    qkv: Matrix
+    qkv: AdaptedMatrix
     head_norms: tuple[Norm, Norm] | None
-    out: Matrix
+    out: AdaptedMatrix
     mlp_norm: Norm
-    gate_up: Matrix
-    down: Matrix
+    gate_up: AdaptedMatrix
+    down: AdaptedMatrix
 
 
 class Shape(NamedTuple):
@@ -72,7 +72,7 @@ class Span(NamedTuple):
     mask: Tensor
 
 
-def times(x: Tensor, matrix: Matrix, canvas: bool) -> Tensor:
+def times(x: Tensor, matrix: AdaptedMatrix, canvas: bool) -> Tensor:
     """[rows, K] -> [rows, size] of a path."""
     out = product(x, matrix.packed)
     if canvas:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch.nn.functional import pad
 
-from caesura.engine.models._llama_layer import Matrix, Shape, Weights
+from caesura.engine.models._llama_layer import AdaptedMatrix, Shape, Weights
 from caesura.engine.weights import stored
 from caesura.kernels import cpu
 from caesura.kernels.cpu import layers as native
@@ -43,10 +43,10 @@ def layers(of: Sequence[Weights], shape: Shape, canvas: bool) -> native.Layers:
     )
 
 
-def linear(matrix: Matrix, canvas: bool) -> native.Linear:
+def linear(matrix: AdaptedMatrix, canvas: bool) -> native.Projection:
     weight, *down = matrix.packed.matrices
     if not (canvas and down):
-        return native.Linear(weight, bias=matrix.bias)
+        return native.Projection(weight, bias=matrix.bias)
     up = matrix.up.T
     coded = cpu.Matrix("q8", *stored.q8(pad(up, (0, -up.shape[1] % stored.GROUP))))
-    return native.Linear(weight, down[0], coded, matrix.bias)
+    return native.Projection(weight, down[0], coded, matrix.bias)

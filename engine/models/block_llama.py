@@ -24,7 +24,7 @@ from torch.nn.functional import pad
 from caesura.engine import methods, samplers
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.models import Drafter, Model, Run, _llama_layer, _native
-from caesura.engine.models._llama_layer import Matrix, Norm, Shape, Weights
+from caesura.engine.models._llama_layer import AdaptedMatrix, Norm, Shape, Weights
 from caesura.engine.noise import Absorbing, Noise
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights import ahead
@@ -444,7 +444,7 @@ def packed(
 
 def matrix(
     base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], name: str, size: tuple[int, int], form: Form
-) -> Matrix:
+) -> AdaptedMatrix:
     """A matrix [N, K] of both paths, as `Merged` would have the canvas path's."""
     sources, up = list[Source]([(base, name, size)]), torch.zeros(0, size[0])
     bias = expect(base, f"{name}_bias", size[:1]) if f"{name}_bias" in base else None
@@ -454,7 +454,7 @@ def matrix(
         up = expect(adapter, f"{name}.b", (size[0], rank)).T
     held = form(*sources)
     device = held.device if isinstance(held, Tensor) else up.device
-    return Matrix(held, up.to(device), size[0], None if bias is None else bias.to(device))
+    return AdaptedMatrix(held, up.to(device), size[0], None if bias is None else bias.to(device))
 
 
 def as_stored(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> tuple[str, tuple[Tensor, ...]]:

@@ -23,7 +23,7 @@ from caesura.engine.models import Drafter, Fixed, Run
 from caesura.engine.models._diffusion_gemma_files import (
     QUANTISED,
     Config,
-    Layer,
+    LayerWeights,
     Shape,
     Weights,
     canonical,
@@ -53,7 +53,7 @@ EVERYTHING = 1 << 62  # columns: the window of a full layer
 CONTEXTS = 4  # kept in memory at most, so that each document finds its own again
 
 
-class Span(NamedTuple):
+class RowSpan(NamedTuple):
     """Rows of one sequence in a forward: `at` is the position of the first, `context` where its context ends. Context
     rows are causal; canvas rows see all of their span and every context row in reach."""
 
@@ -149,7 +149,7 @@ class DiffusionGemma:
         x = self.embedded(torch.tensor(ids, device=self.device))
         x = self._conditioned(x, runs, [s for s in spans if s.canvas])
 
-        def attend(number: int, layer: Layer, turn: Tensor, q: Tensor, k: Tensor, v: Tensor | None) -> Tensor:
+        def attend(number: int, layer: LayerWeights, turn: Tensor, q: Tensor, k: Tensor, v: Tensor | None) -> Tensor:
             parts = [self._attend(number, layer, q, k, v, span, turn) for span in spans]
             return torch.cat(parts) if len(parts) > 1 else parts[0]
 
@@ -186,7 +186,7 @@ class DiffusionGemma:
         x = self.embedded(rows.ids)
         x = rms(x + self._conditioner(rows.conditioning.to(x.dtype)), None, self._eps)
 
-        def attend(number: int, layer: Layer, turn: Tensor, q: Tensor, k: Tensor, v: Tensor | None) -> Tensor:
+        def attend(number: int, layer: LayerWeights, turn: Tensor, q: Tensor, k: Tensor, v: Tensor | None) -> Tensor:
             buffers, place = rows.buffers[number], rows.place[number]
             q = turned(q, k, v, layer.q_norm, layer.k_norm, turn, self._eps, *buffers, place[2:3])
             return attention(q, *buffers, None, EVERYTHING, place[:2])
@@ -197,7 +197,7 @@ class DiffusionGemma:
     def embedded(self, ids: Tensor) -> Tensor:
         return embedding(ids, self.weights.embed) * self.scale
 
-    def _conditioned(self, x: Tensor, runs: Sequence[Run], spans: Sequence[Span]) -> Tensor:
+    def _conditioned(self, x: Tensor, runs: Sequence[Run], spans: Sequence[RowSpan]) -> Tensor:
         """Canvas rows take in the last step's predictions and are normed, also where there was no last step."""
         signals, places = [], list[Tensor]()
         for run, span in zip(runs, spans, strict=True):
@@ -232,7 +232,7 @@ class DiffusionGemma:
         return max(0, context - (self.config.sliding_window - 1)) if sliding else 0
 
     def _attend(
-        self, number: int, layer: Layer, q: Tensor, k: Tensor, v: Tensor | None, span: Span, turn: Tensor
+        self, number: int, layer: LayerWeights, q: Tensor, k: Tensor, v: Tensor | None, span: RowSpan, turn: Tensor
     ) -> Tensor:
         """Products [all, heads * width] -> [rows of the span, heads * width]. Canvases that share a context write their
         keys to the same place, so each has attended before the next one writes."""
@@ -247,7 +247,7 @@ class DiffusionGemma:
 
     def _layer(
         self,
-        layer: Layer,
+        layer: LayerWeights,
         x: Tensor,
         h: Tensor,
         attend: Callable[[Tensor, Tensor, Tensor | None], Tensor],
@@ -266,25 +266,25 @@ class DiffusionGemma:
         return add_experts(x, mlp, moe, after, layer.scalar, mode, eps)
 
 
-Attend = Callable[[int, Layer, Tensor, Tensor, Tensor, Tensor | None], Tensor]
+Attend = Callable[[int, LayerWeights, Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
-def _spans(runs: Sequence[Run], fresh: Mapping[int, tuple[KV, Sequence[int]]]) -> list[Span]:
+def _spans(runs: Sequence[Run], fresh: Mapping[int, tuple[KV, Sequence[int]]]) -> list[RowSpan]:
     """Fresh context first, then the canvases; makes room for their rows."""
-    spans, start = list[Span](), 0
+    spans, start = list[RowSpan](), 0
     room: dict[int, int] = {}
     for run in runs:
         room[id(run.kv)] = max(room.get(id(run.kv), 0), len(run.ids))
     for key, (kv, ids) in fresh.items():
         kv.reserve(len(ids) + room.pop(key, 0))
-        spans.append(Span(kv, slice(start, start + len(ids)), kv.length, kv.length, canvas=False))
+        spans.append(RowSpan(kv, slice(start, start + len(ids)), kv.length, kv.length, canvas=False))
         start += len(ids)
     for run in runs:
         if id(run.kv) in room:
             run.kv.reserve(room.pop(id(run.kv)))
         _, before = fresh.get(id(run.kv), (run.kv, ()))
         at = run.kv.length + len(before)
-        spans.append(Span(run.kv, slice(start, start + len(run.ids)), at, at, canvas=True))
+        spans.append(RowSpan(run.kv, slice(start, start + len(run.ids)), at, at, canvas=True))
         start += len(run.ids)
     return spans
 

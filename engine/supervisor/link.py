@@ -37,7 +37,7 @@ class LoadFailed(_Message, frozen=True):
     message: str
 
 
-class Event(_Message, frozen=True):
+class Answer(_Message, frozen=True):
     """A message for a client."""
 
     peer: bytes
@@ -47,7 +47,7 @@ class Event(_Message, frozen=True):
 # Supervisor to worker
 
 
-class Job(_Message, frozen=True):
+class NewJob(_Message, frozen=True):
     """A client's Infill as it was sent, and the milliseconds that are left of its time."""
 
     peer: bytes
@@ -55,7 +55,7 @@ class Job(_Message, frozen=True):
     frame: bytes
 
 
-class Cancel(_Message, frozen=True):
+class CancelJob(_Message, frozen=True):
     """A client does not want the answer to a job any more."""
 
     peer: bytes
@@ -68,8 +68,8 @@ class Gone(_Message, frozen=True):
     peer: bytes
 
 
-FromWorker = Ready | LoadFailed | Event
-ToWorker = Job | Cancel | Gone
+FromWorker = Ready | LoadFailed | Answer
+ToWorker = NewJob | CancelJob | Gone
 
 _encoder = msgspec.msgpack.Encoder()
 _from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
@@ -97,7 +97,7 @@ def pair(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
     return socket
 
 
-class Progress:
+class Heartbeat:
     """A counter that the worker moves and the supervisor reads: it sees a hang that no socket shows, such as a thread
     that holds the GIL for ever. Raises rendezvous.NoPlace."""
 

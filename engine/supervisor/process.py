@@ -72,7 +72,7 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._undead: subprocess.Popen[bytes] | None = None  # was killed and has not ended
         self._generation = 0
-        self._progress = link.Progress(place.progress)
+        self._progress = link.Heartbeat(place.progress)
         self._seen = (0, 0.0)  # the counter, and when it last moved
         self._rested = 0.0  # when it last had no jobs
         self._resting = False  # it had no jobs when it was looked at last

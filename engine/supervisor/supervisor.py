@@ -211,7 +211,7 @@ class Supervisor:
         if job is None:
             return
         if job.forwarded:
-            self._child.send(link.Cancel(peer, key))
+            self._child.send(link.CancelJob(peer, key))
         else:
             self._fail(peer, key, "cancelled")
 
@@ -227,7 +227,7 @@ class Supervisor:
             return
         for job in self._ledger.waiting():
             assert job.frame is not None
-            if not self._child.send(link.Job(job.peer, max(0.0, job.remaining_ms(now)), job.frame)):
+            if not self._child.send(link.NewJob(job.peer, max(0.0, job.remaining_ms(now)), job.frame)):
                 return  # it waits on, until the worker reads again or its deadline
             job.frame = None
 
@@ -237,7 +237,7 @@ class Supervisor:
             match message:
                 case None:
                     return
-                case link.Event(peer, frame):
+                case link.Answer(peer, frame):
                     self._relay(peer, frame)
                 case link.Ready():
                     self._child.loaded(message, now)
@@ -266,7 +266,7 @@ class Supervisor:
         job, why = wire.job_of(frame), "The engine's answer could not be read; see its log."
         for found in self._ledger.live():
             if found.peer == peer and job in (found.request.job, None):
-                self._child.send(link.Cancel(peer, found.request.job))
+                self._child.send(link.CancelJob(peer, found.request.job))
                 self._fail(peer, found.request.job, "engine_lost", why)
 
     def _bury_worker(self, now: float) -> None:

@@ -14,7 +14,7 @@ MAX_TOKENS = 1 << 20  # Gemma's has 262,144
 MAX_ADDED = 1 << 16  # Gemma's has 6,242
 MAX_CONTENT = 256  # code points of an added token
 
-Id = Annotated[int, Meta(ge=0, lt=MAX_TOKENS)]
+TokenId = Annotated[int, Meta(ge=0, lt=MAX_TOKENS)]
 
 
 QWEN = (  # the regular expression of Qwen2, Qwen2.5 and Qwen3; Llama-3's takes up to three digits together
@@ -28,7 +28,7 @@ class Space(msgspec.Struct, frozen=True):
     text: Literal[" "] = msgspec.field(name="String")
 
 
-class Pattern(msgspec.Struct, frozen=True, omit_defaults=True):
+class SplitPattern(msgspec.Struct, frozen=True, omit_defaults=True):
     """A space, or one of two regular expressions that take linear time. Any other could take for ever."""
 
     text: Literal[" "] | None = msgspec.field(name="String", default=None)
@@ -62,7 +62,7 @@ class Digits(msgspec.Struct, frozen=True, tag_field="type", tag=True):
 
 
 class Split(msgspec.Struct, frozen=True, tag_field="type", tag=True):
-    pattern: Pattern
+    pattern: SplitPattern
     behavior: str
     invert: bool
 
@@ -72,7 +72,7 @@ class Sequence(msgspec.Struct, frozen=True, tag_field="type", tag=True):
 
 
 class Added(msgspec.Struct, frozen=True):
-    id: Id
+    id: TokenId
     content: Annotated[str, Meta(min_length=1, max_length=MAX_CONTENT)]
     single_word: bool
     lstrip: bool
@@ -95,7 +95,7 @@ class Decoder(msgspec.Struct, frozen=True):
 class BPE(msgspec.Struct, frozen=True, tag_field="type", tag=True):
     """Without dropout, by which a text would have other tokens each time, and without marks at the ends of words."""
 
-    vocab: dict[str, Id]
+    vocab: dict[str, TokenId]
     merges: tuple[str | tuple[str, str], ...]
     unk_token: str | None = None
     fuse_unk: bool = False

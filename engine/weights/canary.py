@@ -23,16 +23,16 @@ ROWS = 12  # of the canvas after them: its tail from the text, then slots; witho
 # that is right.
 TOLERANCE = 0.5
 
-Id = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+CanaryId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 Few = msgspec.Meta(min_length=1, max_length=64)
 
 
 class Canary(msgspec.Struct, frozen=True):
     """Tokens of the context and of the canvas; of each canvas row, its best token and that one's log-probability."""
 
-    context: Annotated[list[Id], Few]
-    canvas: Annotated[list[Id], Few]
-    best: Annotated[list[Id], Few]
+    context: Annotated[list[CanaryId], Few]
+    canvas: Annotated[list[CanaryId], Few]
+    best: Annotated[list[CanaryId], Few]
     logp: Annotated[list[float], Few]
 
 

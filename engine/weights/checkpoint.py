@@ -131,13 +131,13 @@ class Checkpoint:
                 self._consumed(entry)
         if packed in self._entries:
             factor = self._scales(f"{stem}.weight_global_scale", shape, divisor=True)
-            return nvfp4.Linear(*self._packed(packed, f"{stem}.weight_scale", shape), factor)
+            return nvfp4.Nvfp4Linear(*self._packed(packed, f"{stem}.weight_scale", shape), factor)
         dtypes = {entry.dtype for entry in self._entries.get(weight, [])}
         if dtypes == {"U8"}:
             factor = self._scales(f"{stem}.weight_scale_2", shape)
-            return nvfp4.Linear(*self._packed(weight, f"{stem}.weight_scale", shape), factor)
+            return nvfp4.Nvfp4Linear(*self._packed(weight, f"{stem}.weight_scale", shape), factor)
         if dtypes == {"F8_E4M3"}:
-            return fp8.Linear(self._take(weight, shape, ("F8_E4M3",)), self._scales(f"{stem}.weight_scale", shape))
+            return fp8.Fp8Linear(self._take(weight, shape, ("F8_E4M3",)), self._scales(f"{stem}.weight_scale", shape))
         return Dense(self.tensor(weight, shape, dtype))
 
     def _packed(self, codes: str, scale: str, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:

@@ -27,18 +27,18 @@ from caesura.engine.weights.stored import WeightsError, one_line, write_manifest
 from caesura.kernels import fp8, nvfp4
 from caesura.models import MANIFEST
 
-Form = Literal["fp8", "nvfp4"]
+Precision = Literal["fp8", "nvfp4"]
 SHARD = 1 << 30  # bytes; a shard is in memory while it is written
 BESIDE = ("*.json", "*.jinja", "*.txt", "LICENSE*", "NOTICE*")  # files that come along: tokenizer, template, terms
 OURS = ("config.json", MANIFEST, INDEX, audit.CANARY)  # of these files there is a new one
 
-LAYOUTS: dict[Form, tuple[str, dict[str, object]]] = {
+LAYOUTS: dict[Precision, tuple[str, dict[str, object]]] = {
     "fp8": ("float-quantized", {"num_bits": 8, "strategy": "channel", "group_size": None}),
     "nvfp4": ("nvfp4-pack-quantized", {"num_bits": 4, "strategy": "tensor_group", "group_size": nvfp4.GROUP}),
 }
 
 
-def convert(source: Path, target: Path, form: Form, progress: Callable[[int, int], None]) -> None:
+def convert(source: Path, target: Path, form: Precision, progress: Callable[[int, int], None]) -> None:
     """Write the folder `target`, whole or not at all; `progress` hears the bytes read and how many there are. Raises
     WeightsError or ModelError."""
     if target.exists():
@@ -80,7 +80,7 @@ def _write(
     source: Path,
     target: Path,
     entries: list[Entry],
-    form: Form,
+    form: Precision,
     pattern: re.Pattern[str],
     progress: Callable[[int, int], None],
 ) -> list[str]:
@@ -115,7 +115,7 @@ def _write(
     return dense
 
 
-def quantised(weight: Tensor, form: Form) -> dict[str, Tensor]:
+def quantised(weight: Tensor, form: Precision) -> dict[str, Tensor]:
     """A matrix [N, K] or a stack of them -> its parts by the names they are stored under, a matrix at a time."""
     if weight.ndim > 2:
         matrices = [quantised(matrix, form) for matrix in weight]
@@ -127,13 +127,13 @@ def quantised(weight: Tensor, form: Form) -> dict[str, Tensor]:
     return {"weight_packed": codes, "weight_scale": scale, "weight_global_scale": 1 / factor[0]}
 
 
-def _chosen(entry: Entry, form: Form, pattern: re.Pattern[str]) -> bool:
+def _chosen(entry: Entry, form: Precision, pattern: re.Pattern[str]) -> bool:
     """Whether a tensor is quantised; NVFP4 needs whole groups of columns."""
     fits = len(entry.shape) > 1 and (form == "fp8" or entry.shape[-1] % nvfp4.GROUP == 0)
     return fits and pattern.search(entry.name) is not None
 
 
-def _size(entry: Entry, form: Form, pattern: re.Pattern[str]) -> int:
+def _size(entry: Entry, form: Precision, pattern: re.Pattern[str]) -> int:
     """Bytes after conversion."""
     if not _chosen(entry, form, pattern):
         return entry.nbytes
@@ -152,7 +152,7 @@ def _room(folder: Path, needed: int) -> None:
         )
 
 
-def _said(form: Form, dense: list[str]) -> dict[str, Any]:
+def _said(form: Precision, dense: list[str]) -> dict[str, Any]:
     """`quantization_config` in the words of compressed-tensors."""
     name, weights = LAYOUTS[form]
     group = {

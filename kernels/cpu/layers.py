@@ -65,7 +65,7 @@ class _Lane(ctypes.Structure):
     )
 
 
-class Linear(NamedTuple):
+class Projection(NamedTuple):
     """W x, + B (A x) where there are `down` (A) and `up` (B), + bias."""
 
     matrix: Matrix
@@ -93,12 +93,12 @@ class Shape(NamedTuple):
 
 class Layer(NamedTuple):
     attention: Norm
-    qkv: Linear
+    qkv: Projection
     heads: tuple[Norm, Norm] | None  # of queries and keys
-    out: Linear
+    out: Projection
     mlp: Norm
-    gate_up: Linear
-    down: Linear
+    gate_up: Projection
+    down: Projection
 
 
 class Span(NamedTuple):
@@ -141,7 +141,7 @@ class Layers:
     def _norm(self, norm: Norm | None) -> _Norm:
         return _Norm() if norm is None else _Norm(self._pointer(norm.weight), self._pointer(norm.bias))
 
-    def _linear(self, of: Linear) -> _Product:
+    def _linear(self, of: Projection) -> _Product:
         return _Product(self._matrix(of.matrix), self._matrix(of.down), self._matrix(of.up), self._pointer(of.bias))
 
     def _layer(self, layer: Layer) -> _Layer:

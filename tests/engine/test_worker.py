@@ -114,16 +114,16 @@ class Starved:
 def test_a_job_has_the_time_that_is_left_of_it(tiny: BlockLlama) -> None:
     engine = Scheduler(tiny)
     job = wire.Infill(job="j", document="d", prefix="", suffix="", segments=(wire.Hole(),), deadline_ms=1000)
-    assert worker._take(engine, link.Job(b"p", 250.0, wire.encode(job)), 5.0) == []
+    assert worker._take(engine, link.NewJob(b"p", 250.0, wire.encode(job)), 5.0) == []
     assert [live.deadline for live in engine.jobs] == [5.25]
     cancelled = wire.Failed("j", "cancelled", "The job was cancelled.")
-    assert worker._take(engine, link.Cancel(b"p", "j"), 6.0) == [(b"p", cancelled)]
+    assert worker._take(engine, link.CancelJob(b"p", "j"), 6.0) == [(b"p", cancelled)]
     assert not engine.busy
 
 
 def test_the_time_of_a_first_step_begins_when_the_worker_wakes(tiny: BlockLlama, tmp_path: Path) -> None:
     """Not with its last sign of idleness: the step has all of the supervisor's patience."""
-    progress, seen = link.Progress(tmp_path / "progress"), list[int]()
+    progress, seen = link.Heartbeat(tmp_path / "progress"), list[int]()
 
     class OneStep(Scheduler):
         def step(self, clock: Callable[[], float]) -> worker.Answers:
@@ -155,7 +155,7 @@ def test_an_idle_worker_gives_memory_back_once_a_rest(
     monkeypatch.setattr(worker, "give_back", give_back)
     monkeypatch.setattr(worker, "IDLE_MS", 1)
     with served() as (ours, theirs), pytest.raises(Ended):
-        worker.serve(theirs, link.Progress(tmp_path / "progress"), TwoRests(tiny))
+        worker.serve(theirs, link.Heartbeat(tmp_path / "progress"), TwoRests(tiny))
     assert answered == [True]  # behind the job, not before its answer, and not again while nothing happens
 
 
@@ -166,7 +166,7 @@ def served() -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
     with zmq.Context() as context, link.pair(context) as ours, link.pair(context) as theirs:
         ours.bind("inproc://link")
         theirs.connect("inproc://link")
-        ours.send(link.encode(link.Job(b"p", job.deadline_ms, wire.encode(job))))
+        ours.send(link.encode(link.NewJob(b"p", job.deadline_ms, wire.encode(job))))
         yield ours, theirs
 
 

@@ -60,7 +60,7 @@ def stacks() -> list[tuple[Linear, Linear]]:
         scale = torch.empty(*outer, columns // nvfp4.GROUP, dtype=torch.float8_e4m3fn)
         factor = torch.empty(*outer, 1)
         dense = Dense(torch.empty(shape, dtype=torch.bfloat16))
-        return [dense, fp8.Linear(codes, factor), nvfp4.Linear(halves, scale, factor)]
+        return [dense, fp8.Fp8Linear(codes, factor), nvfp4.Nvfp4Linear(halves, scale, factor)]
 
     return list(zip(*map(of, shapes), strict=True))
 

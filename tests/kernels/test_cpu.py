@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from caesura.engine.models import _llama_layer, _native
-from caesura.engine.models._llama_layer import Matrix, Norm, Shape, Weights
+from caesura.engine.models._llama_layer import AdaptedMatrix, Norm, Shape, Weights
 from caesura.engine.weights import stored
 from caesura.kernels import cpu
 from caesura.kernels.cpu.layers import Span
@@ -117,12 +117,12 @@ def weights_of(*, kind: str, canvas: bool, hidden: int = HIDDEN, inner: int = IN
     """A layer of Llama's kind, Qwen3's (norms of heads) or StarCoder2's (layer norms, no gate, biases)."""
     bias = kind == "starcoder2"
 
-    def matrix(size: int, columns: int) -> Matrix:
+    def matrix(size: int, columns: int) -> AdaptedMatrix:
         parts = [("k4", stored.k4(random(size, columns) / columns**0.5))]
         if canvas:
             parts.append(("q8", stored.q8(random(RANK, columns) / columns**0.5)))
         up = stored.restored("q8", *stored.q8(torch.nn.functional.pad(random(size, RANK) / 4, (0, 24))))[:, :RANK].T
-        return Matrix(packed(*parts), up, size, random(size) / 8 if bias else None)
+        return AdaptedMatrix(packed(*parts), up, size, random(size) / 8 if bias else None)
 
     def norm(size: int) -> Norm:
         return Norm(1 + random(size) / 8, random(size) / 8 if bias else None)

@@ -24,7 +24,7 @@ CASES = [(shape, kind) for kind in ("dense", "fp8", "nvfp4") for shape in (EVEN 
 def packed(weight: Tensor, kind: str) -> Linear:
     if kind == "dense":
         return Dense(weight)
-    return fp8.Linear(*fp8.quantize(weight)) if kind == "fp8" else nvfp4.Linear(*nvfp4.quantize(weight))
+    return fp8.Fp8Linear(*fp8.quantize(weight)) if kind == "fp8" else nvfp4.Nvfp4Linear(*nvfp4.quantize(weight))
 
 
 def stacks(
@@ -118,11 +118,11 @@ def test_every_code_of_a_format_comes_out_exactly(kind: str, dtype: torch.dtype)
     if kind == "fp8":
         codes = torch.arange(256).to(torch.uint8).view(16, 16)
         codes[7, 15], codes[15, 15] = 0, 128  # what would be NaN
-        down: Linear = fp8.Linear(codes.view(torch.float8_e4m3fn)[None], one[None])
+        down: Linear = fp8.Fp8Linear(codes.view(torch.float8_e4m3fn)[None], one[None])
     else:
         codes = torch.arange(16, dtype=torch.uint8)
         codes = (codes[0::2] | codes[1::2] << 4).expand(127, 8).contiguous()
-        down = nvfp4.Linear(codes[None], scales[None, :, None].contiguous(), torch.ones(1, 127, 1))
+        down = nvfp4.Nvfp4Linear(codes[None], scales[None, :, None].contiguous(), torch.ones(1, 127, 1))
     hidden = down.shape[1]
     x = torch.zeros(16, hidden, dtype=dtype)
     x[:, :16] = torch.eye(16)

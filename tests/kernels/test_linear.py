@@ -25,14 +25,14 @@ def matrix(*shape: int, seed: int = 0) -> Tensor:
 def packed(weight: Tensor, kind: str) -> Linear:
     if kind == "dense":
         return Dense(weight)
-    return fp8.Linear(*fp8.quantize(weight)) if kind == "fp8" else nvfp4.Linear(*nvfp4.quantize(weight))
+    return fp8.Fp8Linear(*fp8.quantize(weight)) if kind == "fp8" else nvfp4.Nvfp4Linear(*nvfp4.quantize(weight))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_fp8_is_within_its_rounding(shape: tuple[int, int]) -> None:
     weight = matrix(*shape)
     codes, scale = fp8.quantize(weight)
-    error = (fp8.Linear(codes, scale).dense(torch.float32) - weight).abs()
+    error = (fp8.Fp8Linear(codes, scale).dense(torch.float32) - weight).abs()
     assert (error <= torch.maximum(weight.abs() / 16, scale / 1024) * 1.0001).all()
     assert (codes.float().abs().amax(1) <= 448).all()
 
@@ -41,7 +41,7 @@ def test_fp8_is_within_its_rounding(shape: tuple[int, int]) -> None:
 def test_nvfp4_is_within_its_rounding(shape: tuple[int, int]) -> None:
     weight = matrix(*shape)
     codes, scale, factor = nvfp4.quantize(weight)
-    error = (nvfp4.Linear(codes, scale, factor).dense(torch.float32) - weight).abs().unflatten(-1, (-1, 16))
+    error = (nvfp4.Nvfp4Linear(codes, scale, factor).dense(torch.float32) - weight).abs().unflatten(-1, (-1, 16))
     unit = weight.abs().unflatten(-1, (-1, 16)).amax(-1) / 6
     bound = unit * 17 / 16 + 6 * factor / 1024
     assert (error <= bound[..., None] * 1.0001).all()
@@ -50,16 +50,21 @@ def test_nvfp4_is_within_its_rounding(shape: tuple[int, int]) -> None:
 def test_every_value_of_a_format_comes_back_exactly() -> None:
     finite = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
     finite = finite[finite.isfinite()]
-    assert torch.equal(fp8.Linear(*fp8.quantize(finite[None] * 0.25)).dense(torch.float32), finite[None] * 0.25)
+    assert torch.equal(fp8.Fp8Linear(*fp8.quantize(finite[None] * 0.25)).dense(torch.float32), finite[None] * 0.25)
     units = torch.tensor([2.0**-6, 1.0, 2.5, 448.0]) * 0.5  # e4m3 scales times a factor
     exact = units[:, None] * torch.tensor([*MAGNITUDES, *(-m for m in MAGNITUDES)])
-    assert torch.equal(nvfp4.Linear(*nvfp4.quantize(exact)).dense(torch.float32), exact)
+    assert torch.equal(nvfp4.Nvfp4Linear(*nvfp4.quantize(exact)).dense(torch.float32), exact)
 
 
 def test_the_even_column_is_in_the_low_nibble() -> None:
     codes = torch.tensor([[0x21, 0xF7, 0, 0, 0, 0, 0, 0]], dtype=torch.uint8)
     one = torch.ones(1, 1, dtype=torch.float8_e4m3fn)
-    assert nvfp4.Linear(codes, one, torch.full((1, 1), 2.0)).dense(torch.float32)[0, :4].tolist() == [1, 2, 12, -12]
+    assert nvfp4.Nvfp4Linear(codes, one, torch.full((1, 1), 2.0)).dense(torch.float32)[0, :4].tolist() == [
+        1,
+        2,
+        12,
+        -12,
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -101,4 +106,4 @@ def test_bytes_are_those_of_the_docstrings() -> None:
     assert packed(weight, "fp8").nbytes == dense // 2 + 4 * 128
     assert packed(weight, "nvfp4").nbytes == dense // 4 + 128 * 256 // 16 + 4 * 128
     assert packed(weight, "fp8").to("meta").nbytes == dense // 2 + 4 * 128
-    assert repr(packed(weight, "nvfp4")) == "caesura.kernels.nvfp4.Linear[128, 256]"
+    assert repr(packed(weight, "nvfp4")) == "caesura.kernels.nvfp4.Nvfp4Linear[128, 256]"

@@ -21,8 +21,8 @@ ODD = [(1, 1, 1), (2, 5, 17), (33, 131, 259), (5, 3, 1025)]  # NVFP4 has columns
 CASES = [(shape, kind) for kind in ("fp8", "nvfp4") for shape in (EVEN + ODD if kind == "fp8" else EVEN)]
 
 
-def packed(weight: Tensor, kind: str) -> fp8.Linear | nvfp4.Linear:
-    return fp8.Linear(*fp8.quantize(weight)) if kind == "fp8" else nvfp4.Linear(*nvfp4.quantize(weight))
+def packed(weight: Tensor, kind: str) -> fp8.Fp8Linear | nvfp4.Nvfp4Linear:
+    return fp8.Fp8Linear(*fp8.quantize(weight)) if kind == "fp8" else nvfp4.Nvfp4Linear(*nvfp4.quantize(weight))
 
 
 def matrix(width: int, columns: int, kind: str) -> Linear:
@@ -31,8 +31,8 @@ def matrix(width: int, columns: int, kind: str) -> Linear:
     weight *= torch.logspace(-1, 0.5, width)[:, None]
     weight[width // 2] = 0
     layer = packed(weight, kind)
-    if isinstance(layer, nvfp4.Linear):
-        layer = nvfp4.Linear(layer.codes, layer.scale, layer.factor * torch.linspace(0.5, 2, width)[:, None])
+    if isinstance(layer, nvfp4.Nvfp4Linear):
+        layer = nvfp4.Nvfp4Linear(layer.codes, layer.scale, layer.factor * torch.linspace(0.5, 2, width)[:, None])
     return layer.to(HERE)
 
 
@@ -87,12 +87,12 @@ def test_every_code_of_a_format_comes_out_exactly(kind: str, dtype: torch.dtype)
     if kind == "fp8":
         codes = torch.arange(256).to(torch.uint8).view(16, 16)
         codes[7, 15], codes[15, 15] = 0, 128  # what would be NaN
-        weight: Linear = fp8.Linear(codes.view(torch.float8_e4m3fn), torch.ones(16, 1))
+        weight: Linear = fp8.Fp8Linear(codes.view(torch.float8_e4m3fn), torch.ones(16, 1))
     else:
         scale = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn)  # neither negative nor NaN
         nibbles = torch.arange(16, dtype=torch.uint8)
         pairs = (nibbles[0::2] | nibbles[1::2] << 4).expand(127, 8).contiguous()
-        weight = nvfp4.Linear(pairs, scale[:, None].contiguous(), torch.ones(127, 1))
+        weight = nvfp4.Nvfp4Linear(pairs, scale[:, None].contiguous(), torch.ones(127, 1))
     found = matmul.launch(torch.eye(16, dtype=dtype, device=HERE), weight.to(HERE))
     assert torch.equal(found.cpu().float(), weight.dense(torch.float32).T)
 

@@ -540,7 +540,7 @@ class Watched:
     def __post_init__(self) -> None:
         place = rendezvous.place("fake", "auto")
         self.process = subprocess.Popen(["sleep", "60"])
-        self.steps = link.Progress(place.progress)
+        self.steps = link.Heartbeat(place.progress)
         self.child = Child(zmq.Context.instance(), place, "fake", "auto")
         self.child._process = self.process
         self.child.loaded(link.Ready("fake", self.device, self.step), self.now)
@@ -664,7 +664,7 @@ async def test_a_full_disk_stops_no_engine_that_runs(one: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    "begin", [Place.acquire, lambda place: link.Progress(place.progress)], ids=["lock", "progress"]
+    "begin", [Place.acquire, lambda place: link.Heartbeat(place.progress)], ids=["lock", "progress"]
 )
 def test_where_the_disk_is_full_an_engine_that_starts_says_so_and_what_to_do(
     runtime: Path, begin: Callable[[Place], object]

@@ -92,7 +92,7 @@ def test_a_flood_that_means_nothing_gets_no_longer_turns_than_others(alone: Alon
 def test_a_worker_that_goes_on_and_never_answers_is_replaced_and_its_jobs_are_answered(alone: Alone) -> None:
     request = job(deadline_ms=1000)
     alone.works_on(request, 100.0)
-    steps, worker = link.Progress(rendezvous.place("fake", "auto").progress), alone._child.pid
+    steps, worker = link.Heartbeat(rendezvous.place("fake", "auto").progress), alone._child.pid
     for now in range(101, 135):
         steps.tick()
         alone._bury_worker(float(now))

@@ -30,7 +30,7 @@ def advance(model: Model, fillings: Sequence[Any]) -> None:
 
 
 @dataclass(eq=False)
-class Lengths:
+class Race:
     """A job's canvases, one of each length that is tried, best first; as many stay as answers are wanted."""
 
     works: list[Renoising]
@@ -104,7 +104,7 @@ def begin(
     kv: KV,
     fresh: Sequence[int],
     sampler: str | None = None,
-) -> Lengths:
+) -> Race:
     assert isinstance(model.noise, Uniform)
     canvas, encode, schedule = layout.canvas, model.tokenizer.encode, model.noise.schedule
     forced = [encode(hole.forced.decode()) for hole in canvas.holes]
@@ -118,4 +118,4 @@ def begin(
     for work in works:
         work.judged = len(works) > 1
     works[0].fresh = fresh
-    return Lengths(works, job.candidates, replay)
+    return Race(works, job.candidates, replay)

@@ -34,7 +34,7 @@ class Renoising:
     of: int
     generator: torch.Generator
     fresh: Sequence[int] = ()
-    state: renoise.State | None = None
+    state: renoise.CanvasState | None = None
     judged: bool = False
     score: float = -math.inf
     step: int = 0
@@ -145,7 +145,7 @@ def settle(model: Renoiser, schedule: Schedule, w: Renoising, outlook: renoise.O
     heed(w, told.tolist())
 
 
-def terms(schedule: Schedule, w: Renoising, device: torch.device) -> renoise.Terms:
+def terms(schedule: Schedule, w: Renoising, device: torch.device) -> renoise.Constraints:
     """Of several lengths none locks anything. A healed hole locks its start, token by token, whatever it is, and only
     then what is sure."""
     slots, waiting = w.canvas.slots, {} if w.judged else w.canvas.unhealed()
@@ -153,7 +153,7 @@ def terms(schedule: Schedule, w: Renoising, device: torch.device) -> renoise.Ter
     may = [not w.judged and slot.hole not in waiting for slot in slots]
     must = [slot is waiting.get(slot.hole) for slot in slots]
     masks = torch.tensor([open, may, must], device=device)
-    return renoise.Terms(masks[0], masks[1], masks[2], w.canvas.vocabulary.stops, enough(schedule, w))
+    return renoise.Constraints(masks[0], masks[1], masks[2], w.canvas.vocabulary.stops, enough(schedule, w))
 
 
 def enough(schedule: Schedule, w: Renoising) -> float:

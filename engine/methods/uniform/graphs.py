@@ -143,7 +143,7 @@ class Launched:
     """A step of a canvas that may still be under way: the state behind it, and float64 [4, slots] on their way to the
     host, there when the event has happened."""
 
-    state: renoise.State
+    state: renoise.CanvasState
     told: Tensor
     event: torch.cuda.Event | None
 
@@ -167,9 +167,9 @@ class Recording:
         self._common, self._replay = common, self._step
         self.pool: Any = None  # of memory: no two graphs run at once, and none leaves anything in it
         self._slots = zeros(0)  # rows of the canvas's slots
-        self._held: renoise.State | None = None  # the canvas's that the buffers hold
+        self._held: renoise.CanvasState | None = None  # the canvas's that the buffers hold
         soft = torch.zeros_like(model.embedded(zeros(rows)))
-        self._state = renoise.State(zeros(rows), zeros(rows), zeros(rows), soft)
+        self._state = renoise.CanvasState(zeros(rows), zeros(rows), zeros(rows), soft)
         self._chances = renoise.Chances(zeros(rows, dtype=torch.float32), zeros(rows))
         self._told = zeros(4, rows, dtype=torch.float64)
         self._temperature, self._enough = zeros(rows, dtype=torch.float32) + 1, zeros(1, dtype=torch.float32)
@@ -194,7 +194,7 @@ class Recording:
             buffer[self._slots] = values
         self._temperature.fill_(float(self._common.schedule.temperature(step, w.of)))
         self._replay()
-        self._held = renoise.State(*(buffer[self._slots] for buffer in self._state.tensors))
+        self._held = renoise.CanvasState(*(buffer[self._slots] for buffer in self._state.tensors))
         told = self._told[:, self._slots].to("cpu", non_blocking=True)  # from a GPU into pinned memory
         return Launched(self._held, told, torch.cuda.current_stream().record_event() if self._told.is_cuda else None)
 
@@ -254,7 +254,7 @@ class Recording:
         rows = Rows(hidden, self._temperature, common.bans, bias, ~self._locked)
         outlook = renoise.of_seen(common.model, rows, common.model.observe(rows))
         never = torch.zeros_like(self._locked)
-        terms = renoise.Terms(~self._locked, self._is_slot, never, common.stops, self._enough)
+        terms = renoise.Constraints(~self._locked, self._is_slot, never, common.stops, self._enough)
         after, told = renoise.decide(
             common.model, common.schedule, state, outlook, common.sampler, 0, 1, terms, self._chances
         )

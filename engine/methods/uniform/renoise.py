@@ -31,7 +31,7 @@ STABLE_STEPS = 2
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class CanvasState:
     """A canvas between two forwards, over its slots: `ids` are shown to the next one; `best` are the most probable
     tokens (-1 before the first), `stable` for how many steps they have not moved; `conditioning` is [slots, hidden]."""
 
@@ -152,7 +152,7 @@ def chances(model: Renoiser, count: int, generator: torch.Generator) -> Chances:
     return Chances(torch.rand(count, generator=generator, device=generator.device), model.noise.draw(count, generator))
 
 
-def start(model: Renoiser, shown: Sequence[int | None], generator: torch.Generator) -> State:
+def start(model: Renoiser, shown: Sequence[int | None], generator: torch.Generator) -> CanvasState:
     """Pure noise, but for what a warm start shows: the next forward is conditioned on that, and where it keeps it
     nothing has moved."""
     ids = model.noise.draw(len(shown), generator)
@@ -164,12 +164,12 @@ def start(model: Renoiser, shown: Sequence[int | None], generator: torch.Generat
         certain = model.embedded(tokens)
         if certain is not None:
             conditioning = certain.new_zeros(len(ids), certain.shape[1]).index_copy(0, rows, certain)
-    return State(ids, best, stable, conditioning)
+    return CanvasState(ids, best, stable, conditioning)
 
 
 def advance(
     model: Model,
-    state: State,
+    state: CanvasState,
     outlook: Outlook,
     sampler: Sampler,
     step: int,
@@ -177,7 +177,7 @@ def advance(
     open: Tensor,
     pick: Callable[[Tensor], Tensor],
     noise: Tensor,
-) -> tuple[State, Scores, Tensor]:
+) -> tuple[CanvasState, Scores, Tensor]:
     """The state after a forward; its cooled scores [1, slots], and which slots were accepted. `pick` has the tokens of
     those that are wanted.
 
@@ -188,11 +188,11 @@ def advance(
     best = scores.token[0]
     drawn = torch.where(accepted, pick(accepted), torch.where(open, noise, best))
     stable = torch.where(state.best == best, state.stable + 1, 0)
-    return State(drawn, best, stable, soft), scores, accepted
+    return CanvasState(drawn, best, stable, soft), scores, accepted
 
 
 def pinned(
-    model: Model, state: State, scores: Scores, soft: Tensor | None, shut: Tensor
+    model: Model, state: CanvasState, scores: Scores, soft: Tensor | None, shut: Tensor
 ) -> tuple[Scores, Tensor | None]:
     """The slots that do not move are certain of the token they have."""
     token = torch.where(shut, state.best, scores.token[0])
@@ -203,7 +203,7 @@ def pinned(
     return Scores(token[None], prob[None], margin[None], scores.entropy.masked_fill(shut, 0.0)), soft
 
 
-class Terms(NamedTuple):
+class Constraints(NamedTuple):
     """What a decision heeds of a canvas, bool [slots]: which slots are open, which of them lock once they are sure and
     at rest, and which lock whatever they are; the tokens that end a text [n]; and the mean entropy in nats, below
     which a canvas at rest is done."""
@@ -218,14 +218,14 @@ class Terms(NamedTuple):
 def decide(
     model: Model,
     schedule: Schedule,
-    state: State,
+    state: CanvasState,
     outlook: Outlook,
     sampler: Sampler,
     step: int,
     of: int,
-    terms: Terms,
+    terms: Constraints,
     chances: Chances,
-) -> tuple[State, Tensor]:
+) -> tuple[CanvasState, Tensor]:
     """The state after a forward, and what the host is told, float64 [4, slots]: the best tokens, their probabilities as
     they were before they were cooled, which slots are locked from now on, and whether the canvas is done.
 
@@ -246,6 +246,6 @@ def decide(
     return replace(state, ids=torch.where(locked, state.best, state.ids)), told
 
 
-def settled(schedule: Schedule, state: State, scores: Scores) -> bool:
+def settled(schedule: Schedule, state: CanvasState, scores: Scores) -> bool:
     """The reference's rule: nothing moved for long enough, and the mean entropy is low."""
     return bool((state.stable >= schedule.stability).all()) and float(scores.entropy.mean()) < schedule.confidence

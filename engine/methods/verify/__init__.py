@@ -16,7 +16,7 @@ from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import Begin, absorbing, settled
 from caesura.engine.methods.verify.lookup import Repeats, lookup, names
-from caesura.engine.methods.verify.search import WIDTH, Node, Search, Source, passes
+from caesura.engine.methods.verify.search import WIDTH, Origin, Search, TokenNode, passes
 from caesura.engine.models import Model
 from caesura.engine.noise import Uniform
 from caesura.wire import Fill, Hole, Infill, Text, Tokens
@@ -40,7 +40,7 @@ class Verifying:
     hole: int = 0
     done: list[Fill] = field(default_factory=list)
     others: list[list[Fill]] = field(default_factory=list)
-    sources: list[Source] = field(default_factory=list)
+    sources: list[Origin] = field(default_factory=list)
     step: int = 0
     finished: bool = False
     sound: bool = True
@@ -218,7 +218,7 @@ def drafted(search: Search, draft: Fill) -> Fill | None:
     return msgspec.structs.replace(draft, locked=((0, locked),) if locked else ())
 
 
-def candidate(search: Search, node: Node) -> Fill:
+def candidate(search: Search, node: TokenNode) -> Fill:
     text = search.text_of(node)
     spans = ((0, len(text)),) if text else ()
     return Fill(text, spans, search.confidence(node), 0, search.probabilities(node, search.answer(node)))

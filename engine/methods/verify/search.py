@@ -24,8 +24,8 @@ from torch import Tensor
 from caesura.engine.canvas.canvas import HoleState
 from caesura.engine.canvas.pieces import by_token, is_whole, spans
 from caesura.engine.canvas.vocabulary import Vocabulary
-from caesura.engine.grammar.solve import State
-from caesura.engine.methods._forward import Rows
+from caesura.engine.grammar.solve import GrammarState
+from caesura.engine.methods._forward import Pass
 from caesura.engine.methods.verify.lookup import Repeats
 
 WIDTH = 4  # hypotheses scored in one pass
@@ -44,32 +44,32 @@ LOCK_MARGIN = 2.5  # nats; hypotheses this far behind the best do not keep text 
 LIKELY = 0.15  # joint probability of a drafter's chain, below which a row is not worth its time
 TEMPERATURE = 0.8  # of the draw for another answer; at 1 the unlikely tail of a small model shows
 
-Source = Literal["canvas", "lookup", "left_to_right"]
+Origin = Literal["canvas", "lookup", "left_to_right"]
 
 
 @dataclass(eq=False)
-class Node:
+class TokenNode:
     """One token of a hypothesis. `logp` is of the whole path, given the forced text; `rank` is what it is chosen by:
     the same, or perturbed, less the `doubt`. `state` is of the hole's grammar behind it. `row` is its place in the KV.
     `cut`: how many bytes of it are the fill's, where the rest begins the suffix."""
 
     token: int
-    parent: "Node | None"
+    parent: "TokenNode | None"
     logp: float
     rank: float
     pending: bytes
-    source: Source
+    source: Origin
     depth: int
-    state: State = ()
+    state: GrammarState = ()
     row: int = -1
     cut: int | None = None
     doubt: float = 0.0  # nats that the rank lacks until the node is run
-    children: dict[int, "Node"] = field(default_factory=dict)
+    children: dict[int, "TokenNode"] = field(default_factory=dict)
 
-    def path(self) -> list["Node"]:
+    def path(self) -> list["TokenNode"]:
         """From the first token of the hole to this one."""
-        out: list[Node] = []
-        node: Node | None = self
+        out: list[TokenNode] = []
+        node: TokenNode | None = self
         while node is not None and node.depth > 0:
             out.append(node)
             node = node.parent
@@ -81,7 +81,7 @@ class End:
     """A hypothesis that ends here. `logp` is of its path and the end; `score` is its rank and the log-probability of
     the suffix head, once that is known. `behind` are the tokens that judge it; the first is in the rank already."""
 
-    node: Node
+    node: TokenNode
     logp: float
     bound: float  # its rank, which is an upper bound of the score
     behind: list[int]
@@ -121,8 +121,10 @@ class Search:
             self._cuts.setdefault(token, []).append(cut)
         self._ending = torch.tensor([*self.head[:1], *sorted(vocabulary.ends)], dtype=torch.int64)
         self._across = torch.tensor(list(self._cuts), dtype=torch.int64)
-        self.root = Node(self.tail[-1] if self.tail else 0, None, 0.0, 0.0, hole.forced, "left_to_right", 0, hole.state)
-        self.open: list[Node] = []  # known probability, not yet run
+        self.root = TokenNode(
+            self.tail[-1] if self.tail else 0, None, 0.0, 0.0, hole.forced, "left_to_right", 0, hole.state
+        )
+        self.open: list[TokenNode] = []  # known probability, not yet run
         self.ends: list[End] = []
         self.passes = 0
         self._last = self.root  # the most promising hypothesis; it stays when every one has been given up
@@ -130,16 +132,16 @@ class Search:
         self._improved = 0  # the pass that found it
         self.locked = b""
         self._ancestors: list[int] = []  # per row of the tree: bit set of the rows it sees
-        self._plan: list[tuple[Node | None, End | None, int]] = []  # node, end, index in the head, of each row
-        self._behind: dict[Node, tuple[Tensor, Tensor]] = {}  # what the first pass says of the tokens behind its nodes
-        self._proposed: list[Node] = []  # where chains begin that came behind it
+        self._plan: list[tuple[TokenNode | None, End | None, int]] = []  # node, end, index in the head, of each row
+        self._behind: dict[TokenNode, tuple[Tensor, Tensor]] = {}  # what the first pass says of tokens behind its nodes
+        self._proposed: list[TokenNode] = []  # where chains begin that came behind it
 
     def __repr__(self) -> str:
         return f"<Search pass {self.passes} {len(self.open)} open {self.text()[0]!r} locked {self.locked!r}>"
 
     # Proposals
 
-    def propose(self, tokens: Sequence[int], source: Source) -> None:
+    def propose(self, tokens: Sequence[int], source: Origin) -> None:
         """Add a chain below the root, before the first pass or behind it; it is scored by the next one, whatever it is
         worth."""
         node, first = self.root, None
@@ -164,7 +166,7 @@ class Search:
         """Whether a chain is still to be scored that came behind the first pass."""
         return bool(self._proposed)
 
-    def _child(self, parent: Node, token: int, source: Source) -> Node | None:
+    def _child(self, parent: TokenNode, token: int, source: Origin) -> TokenNode | None:
         """A hypothesis of one token more, not scored yet; None where that token must not stand."""
         grammar, state = self.hole.grammar, parent.state
         if not self._fits(parent, token):
@@ -172,16 +174,16 @@ class Search:
         pending = parent.pending[len(self.vocabulary.pieces[token]) :]
         if grammar is not None:
             state = grammar.after(state, token)
-        child = Node(token, parent, -math.inf, -math.inf, pending, source, parent.depth + 1, state)
+        child = TokenNode(token, parent, -math.inf, -math.inf, pending, source, parent.depth + 1, state)
         if grammar is None:
             return child
         child.doubt = REPEATED if "" in grammar.to_taken(self._own(child)) else 0.0
         return child if grammar.sound(self._own(child)) else None
 
-    def _fits(self, node: Node, token: int) -> bool:
+    def _fits(self, node: TokenNode, token: int) -> bool:
         return token < len(self.vocabulary.pieces) and bool(self._bias(node)[token] == 0)
 
-    def _bias(self, node: Node) -> Tensor:
+    def _bias(self, node: TokenNode) -> Tensor:
         """Of the tokens behind a node: [width], 0 or -inf."""
         if self.hole.grammar is not None:
             return self.hole.grammar.bias(node.state, self.vocabulary.size)
@@ -189,7 +191,7 @@ class Search:
 
     # One pass
 
-    def plan(self) -> Rows:
+    def plan(self) -> Pass:
         """The rows of the next causal pass; call `receive` with their log-probabilities, and then `prune`."""
         self._plan = []
         self._behind.clear()
@@ -197,7 +199,7 @@ class Search:
         positions: list[int] = []
         first = len(self._ancestors)
 
-        def add(token: int, parent_row: int, position: int, what: tuple[Node | None, End | None, int]) -> int:
+        def add(token: int, parent_row: int, position: int, what: tuple[TokenNode | None, End | None, int]) -> int:
             row = len(self._ancestors)
             self._ancestors.append((self._ancestors[parent_row] if parent_row >= 0 else 0) | 1 << row)
             ids.append(token)
@@ -232,9 +234,9 @@ class Search:
         self.passes += 1
         columns = len(self._ancestors)
         mask = torch.tensor([[bool(seen >> c & 1) for c in range(columns)] for seen in self._ancestors[first:]])
-        return Rows(ids, positions, mask)
+        return Pass(ids, positions, mask)
 
-    def to_draft(self) -> Rows | None:
+    def to_draft(self) -> Pass | None:
         """Return the best hypothesis as a row for a drafter: None before the first pass, or where the buffer already
         repeats what follows. Then call `take_draft` with its answer, before `plan`."""
         if not self.passes or self.width == 1 or not self.open:
@@ -246,7 +248,7 @@ class Search:
         assert best.parent is not None
         seen, columns = self._ancestors[best.parent.row], len(self._ancestors)
         mask = torch.tensor([[*(bool(seen >> c & 1) for c in range(columns)), True]])
-        return Rows([best.token], [self.start + len(self.tail) - 1 + best.depth], mask)
+        return Pass([best.token], [self.start + len(self.tail) - 1 + best.depth], mask)
 
     def take_draft(self, tokens: Sequence[int], probabilities: Sequence[float]) -> None:
         """Have a drafter's tokens scored with the best hypothesis, as far as all of them together are likely."""
@@ -254,12 +256,12 @@ class Search:
         likely = itertools.takewhile(lambda pair: pair[1] >= LIKELY, zip(tokens, together, strict=True))
         self._chain(self._by_promise()[0], [token for token, _ in likely], "canvas")
 
-    def _repeat(self, node: Node) -> None:
+    def _repeat(self, node: TokenNode) -> None:
         """Have what follows the same tokens elsewhere scored with a hypothesis: what is right of it saves a pass."""
         if self._repeats is not None and not node.children:
             self._chain(node, self._repeats.after([n.token for n in node.path()]), "lookup")
 
-    def _chain(self, node: Node, tokens: Sequence[int], source: Source) -> None:
+    def _chain(self, node: TokenNode, tokens: Sequence[int], source: Origin) -> None:
         """Add tokens after a hypothesis, up to the first that must not stand there."""
         for token in tokens:
             if node.depth >= self.hole.max_tokens or (child := self._child(node, token, source)) is None:
@@ -267,12 +269,12 @@ class Search:
             node.children[token] = child
             node = child
 
-    def _by_promise(self) -> list[Node]:
+    def _by_promise(self) -> list[TokenNode]:
         """The open hypotheses, the most promising first."""
         self.open.sort(key=lambda n: n.rank + DEPTH_BONUS * n.depth, reverse=True)
         return self.open
 
-    def _best_open(self) -> list[Node]:
+    def _best_open(self) -> list[TokenNode]:
         ordered = self._by_promise()
         chosen, self.open = ordered[: self.width], ordered[self.width :]
         return chosen
@@ -297,7 +299,7 @@ class Search:
         for end, score in running.items():
             end.score = score
 
-    def _expand(self, node: Node, logp: Tensor) -> None:
+    def _expand(self, node: TokenNode, logp: Tensor) -> None:
         if not math.isfinite(node.logp):
             return  # below a proposal that the base gives no chance
         node.rank, node.doubt = node.rank + node.doubt, 0.0
@@ -327,13 +329,13 @@ class Search:
                 self.open.append(new)
             most -= new is None or not new.doubt
 
-    def _gain(self, node: Node, logp: Tensor) -> Tensor:
+    def _gain(self, node: TokenNode, logp: Tensor) -> Tensor:
         """What each token behind the node adds to its rank."""
         if self.generator is None:
             return logp
         return perturbed(node.logp + logp, node.rank, self.generator) - node.rank
 
-    def _maybe_end(self, node: Node, logp: Tensor, gain: Tensor, least: float) -> None:
+    def _maybe_end(self, node: TokenNode, logp: Tensor, gain: Tensor, least: float) -> None:
         """A fill may end behind this node, unless it would be empty or end inside a character, or the end adds less
         than `least` to its rank."""
         grammar, raw = self.hole.grammar, self._own(node)
@@ -350,7 +352,7 @@ class Search:
             return
         self._end(node, node.logp + float(together), node.rank + float(rank), self.head)
 
-    def _maybe_cross(self, node: Node, logp: Tensor, gain: Tensor, least: float) -> None:
+    def _maybe_cross(self, node: TokenNode, logp: Tensor, gain: Tensor, least: float) -> None:
         """A fill may end inside the likeliest token that goes on into the suffix, if it adds `least` to the rank. Where
         that can be cut in more than one place, the suffix behind it decides. A grammar may refuse the likeliest."""
         if not self._cuts or node.depth >= self.hole.max_tokens:
@@ -367,7 +369,7 @@ class Search:
             if leaves:
                 return
 
-    def _cut(self, node: Node, token: int, cut: int) -> Node | None:
+    def _cut(self, node: TokenNode, token: int, cut: int) -> TokenNode | None:
         """A fill that ends behind the first `cut` bytes of a token; None where it must not."""
         grammar, state, own = self.hole.grammar, node.state, self.vocabulary.pieces[token][:cut]
         if grammar is not None:
@@ -375,7 +377,7 @@ class Search:
                 state = grammar.after(state, part)
             if not (is_whole(own) and grammar.ends(state)):
                 return None
-        leaf = Node(token, node, -math.inf, -math.inf, b"", "left_to_right", node.depth + 1, state, cut=cut)
+        leaf = TokenNode(token, node, -math.inf, -math.inf, b"", "left_to_right", node.depth + 1, state, cut=cut)
         raw = self._own(leaf)
         return leaf if is_text(raw) and (grammar is None or grammar.sound(raw, whole=True)) else None
 
@@ -387,7 +389,7 @@ class Search:
             return self.head[starts.index(taken) :]
         return self.vocabulary.spelled(b"".join(pieces)[taken:].decode(errors="ignore").encode())
 
-    def _end(self, node: Node, logp: float, bound: float, behind: list[int]) -> None:
+    def _end(self, node: TokenNode, logp: float, bound: float, behind: list[int]) -> None:
         self.ends.append(End(node, logp, bound, behind, None if len(behind) > 1 else bound))
 
     # Decisions
@@ -453,24 +455,24 @@ class Search:
             return False
         return self.passes >= passes(self.hole, self.width) or not (self.open or self._proposed or self._best_ends())
 
-    def _piece(self, node: Node) -> bytes:
+    def _piece(self, node: TokenNode) -> bytes:
         return self.vocabulary.pieces[node.token][: node.cut]
 
-    def _bytes(self, node: Node) -> bytes:
+    def _bytes(self, node: TokenNode) -> bytes:
         return b"".join(self._piece(n) for n in node.path())
 
-    def _own(self, node: Node) -> bytes:
+    def _own(self, node: TokenNode) -> bytes:
         """The bytes of a path, without the forced part."""
         return self._bytes(node)[len(self.hole.forced) :]
 
-    def closing(self, node: Node) -> bytes:
+    def closing(self, node: TokenNode) -> bytes:
         """What a path still lacks to be whole, where the hole has a grammar: a short text."""
         grammar = self.hole.grammar
         if grammar is None or (grammar.ends(node.state) and grammar.sound(self._own(node), whole=True)):
             return b""
         return grammar.closing(node.state, self._own(node))
 
-    def answer(self, node: Node) -> bytes:
+    def answer(self, node: TokenNode) -> bytes:
         """A path as it is answered: whole, and sound where that can be."""
         grammar, raw = self.hole.grammar, self._bytes(node) + self.closing(node)
         if grammar is not None and not grammar.sound(raw[len(self.hole.forced) :], whole=True):
@@ -478,7 +480,7 @@ class Search:
             return simplest if simplest.startswith(self.locked) else raw
         return raw
 
-    def leader(self) -> Node:
+    def leader(self) -> TokenNode:
         """The node whose path is shown: the best candidate's, else the most promising hypothesis'."""
         best = self.best()
         if best is not None:
@@ -495,18 +497,18 @@ class Search:
         text, locked = spans(raw[skip:], flags)
         return text, locked[0][1] if locked and locked[0][0] == 0 else 0
 
-    def text_of(self, node: Node) -> str:
+    def text_of(self, node: TokenNode) -> str:
         """The text of an answer, whole and without the forced part."""
         raw, forced = self.answer(node), self.hole.forced
         return raw[len(forced) :].decode("utf-8", errors="ignore") if raw.startswith(forced) else ""
 
-    def tokens(self, node: Node) -> list[int]:
+    def tokens(self, node: TokenNode) -> list[int]:
         """Of an answer."""
         answer = self.answer(node)
         whole = node.cut is None and answer == self._bytes(node)
         return [n.token for n in node.path()] if whole else self.vocabulary.spelled(answer)
 
-    def confidence(self, node: Node) -> float:
+    def confidence(self, node: TokenNode) -> float:
         """Geometric mean of the token probabilities of the path, and of ending there if it is a candidate."""
         if not node.depth:
             return 0.0
@@ -514,7 +516,7 @@ class Search:
         logp, count = (ended.logp, node.depth + (node.cut is None)) if ended else (node.logp, node.depth)
         return math.exp(min(0.0, max(-50.0, logp / count)))
 
-    def probabilities(self, node: Node, answer: bytes | None = None) -> tuple[tuple[int, float], ...]:
+    def probabilities(self, node: TokenNode, answer: bytes | None = None) -> tuple[tuple[int, float], ...]:
         """The end of each token in the text of a path, and its probability given what stands before it. Of an answer,
         that of what closes the path, which no model has proposed, is 0."""
         nodes = node.path()
@@ -526,7 +528,7 @@ class Search:
         behind = b"" if answer is None else answer[len(path) :]
         return by_token([*pieces, (behind, 0.0)] if behind else pieces, len(self.hole.forced))
 
-    def sources(self, node: Node) -> list[Source]:
+    def sources(self, node: TokenNode) -> list[Origin]:
         return [n.source for n in node.path()]
 
 

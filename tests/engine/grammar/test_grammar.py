@@ -17,7 +17,7 @@ from caesura.engine.grammar.automaton import Automaton
 from caesura.engine.grammar.constraint import Grammar, load
 from caesura.engine.grammar.expressions import EMPTY, Language, Rule, chain, choice, literal, many, one_of, repeat
 from caesura.engine.grammar.json import distinct_keys, language
-from caesura.engine.grammar.solve import Fill, Gains
+from caesura.engine.grammar.solve import Gains, Trellis
 from caesura.engine.grammar.tokens import Tree
 from caesura.regular import TooLarge
 
@@ -261,7 +261,7 @@ def test_a_known_fill_stands_where_the_beam_has_lost_all_others(monkeypatch: pyt
 def test_a_change_costs_only_the_layers_behind_it() -> None:
     grammar = load(wire.Json(), (), TREE)
     gains = Gains(noise(8, 3), grammar.graph.walker.sets)
-    fill = Fill(grammar.graph, grammar.start(b""), gains, [None] * 8, [], NULL)
+    fill = Trellis(grammar.graph, grammar.start(b""), gains, [None] * 8, [], NULL)
     first = fill.solve()
     assert first is not None
     before = fill.layers[:6]

@@ -21,7 +21,7 @@ from caesura.engine.canvas.canvas import MAX_ROWS, Canvas, Slot
 from caesura.engine.canvas.healing import heal
 from caesura.engine.canvas.layout import lay
 from caesura.engine.canvas.vocabulary import Vocabulary
-from caesura.engine.methods.uniform import Lengths, race, renoise
+from caesura.engine.methods.uniform import Race, race, renoise
 from caesura.engine.methods.uniform import canvases as uniform
 from caesura.engine.models import ModelError, Run
 from caesura.engine.models.diffusion_gemma import DiffusionGemma, kept
@@ -268,7 +268,7 @@ def test_at_a_deadline_in_mid_race_the_answer_is_the_best_length_so_far(model: D
     (live,) = scheduler.jobs
     while not live.steps:
         scheduler.step(clock)
-    assert isinstance(live.filling, Lengths)
+    assert isinstance(live.filling, Race)
     scores = [work.score for work in live.filling.works]
     assert len(scores) > 4
     assert scores == sorted(scores, reverse=True)

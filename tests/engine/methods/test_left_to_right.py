@@ -6,7 +6,7 @@ import pytest
 from caesura import wire
 from caesura.engine.canvas.canvas import HoleState
 from caesura.engine.canvas.vocabulary import Vocabulary
-from caesura.engine.methods._forward import Rows
+from caesura.engine.methods._forward import Pass
 from caesura.engine.methods.verify.search import Search
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.noise import Uniform
@@ -46,7 +46,7 @@ def test_a_pass_is_a_token_and_what_is_shown_is_locked(tiny: BlockLlama, vocabul
     fill = tiny.tokenizer.encode(" left + right + 1")
     table = Table(tiny.tokenizer.size)
     table.chain([*tail, *fill, *head], 0.6, len(tail))
-    rows = list[Rows]()
+    rows = list[Pass]()
     shown = answer(search, table, rows.append)
     assert [len(r.ids) for r in rows] == [len(tail)] + [1] * len(fill), "the last pass says that it ends"
     assert [text for text, _ in shown[:-1]] == [tiny.tokenizer.decode(fill[: n + 1]) for n in range(len(fill))]

@@ -16,7 +16,7 @@ from caesura import wire
 from caesura.engine.canvas.canvas import HoleState
 from caesura.engine.canvas.layout import rule
 from caesura.engine.canvas.vocabulary import Vocabulary
-from caesura.engine.methods._forward import Rows
+from caesura.engine.methods._forward import Pass
 from caesura.engine.methods.verify.lookup import Repeats
 from caesura.engine.methods.verify.search import PASSES, TEMPERATURE, WIDTH, Search, perturbed
 from caesura.engine.models import Run
@@ -64,7 +64,7 @@ class Drawn:
 
 
 def answer(
-    search: Search, predict: Predict, seen: Callable[[Rows], None] = lambda rows: None, draft: Sequence[int] = ()
+    search: Search, predict: Predict, seen: Callable[[Pass], None] = lambda rows: None, draft: Sequence[int] = ()
 ) -> list[tuple[str, int]]:
     """Run to the end as a step does, with the draft of a canvas that was denoised beside the first pass; what was
     shown after each pass, and how much of it was locked."""
@@ -508,7 +508,7 @@ def test_a_row_sees_its_ancestors_and_stands_behind_them(tiny: BlockLlama, vocab
         search.propose(tiny.tokenizer.encode(text), "lookup")
     sees: list[set[int]] = []
 
-    def check(rows: Rows) -> None:
+    def check(rows: Pass) -> None:
         first = len(sees)
         assert rows.mask.shape == (len(rows.ids), first + len(rows.ids))
         for row, (seen, position) in enumerate(zip(rows.mask, rows.positions, strict=True)):
