@@ -27,7 +27,7 @@ class Faults:
         return f"<Faults {len(self._when)} lately, {self.live} of {self._most} live>"
 
     def stepped(self, jobs: int) -> None:
-        """So many jobs have made a step. Where there were fewer than may run, that says nothing of memory."""
+        """Record a step of `jobs` jobs. Steps below the limit do not count."""
         if self.live == self._most or jobs < self.live:
             return
         self._steady += 1
@@ -35,8 +35,8 @@ class Faults:
             self.live, self._steady = self.live + 1, 0
 
     def out_of_memory(self, jobs: int, now: float) -> None:
-        """There was none for a step of so many jobs: from now on half of them run. That one alone did not fit is a
-        fault, and says nothing of smaller ones. Raises Broken."""
+        """Record that a step of `jobs` jobs ran out of memory: from now on half as many run together. If one job alone
+        did not fit, that is a fault. Raises Broken."""
         self._steady = 0
         if jobs == 1:
             self.count("The engine ran out of memory.", now)
@@ -44,14 +44,15 @@ class Faults:
             self.live = jobs // 2
 
     def count(self, message: str, now: float) -> None:
-        """A fault. Raises Broken where it was one too many."""
+        """Record a fault. Raises Broken if there were too many."""
         self._when.append(now)
         if len(self._when) == FAULTS and now - self._when[0] < FAULTY_S:
             raise Broken(f"{message} That was {FAULTS} faults in a minute.")
 
 
 def sentence(error: Exception) -> str:
-    """What went wrong with a model or its device, for a person: not where a job's text may be quoted."""
+    """What went wrong with a model or its device, as a sentence for a person. Do not use it where an error may quote a
+    job's text."""
     if short_of_memory(error):
         return "There is not enough memory."
     lines = str(error).strip().splitlines() or [""]
@@ -60,7 +61,7 @@ def sentence(error: Exception) -> str:
 
 
 def short_of_memory(error: Exception) -> bool:
-    """Of a GPU or of the host, where PyTorch has no type for it."""
+    """True if an error means that the GPU or the host has run out of memory; PyTorch has no one type for that."""
     said = str(error)
     return (
         isinstance(error, torch.OutOfMemoryError | MemoryError)

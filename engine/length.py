@@ -19,7 +19,7 @@ def broadcast(open: Sequence[bool], null: Sequence[bool], p_null: Sequence[float
 
 
 def too_short(p_null_last: float, slots: int, most: int) -> bool:
-    """Whether to double the slots and start again, asked after the first forward."""
+    """True if the first forward shows that the hole needs more slots: double them and start again."""
     return p_null_last < ENDS and slots * 2 <= most
 
 

@@ -60,8 +60,8 @@ class Live:
 
 @dataclass
 class Room:
-    """What a step may read of context, so that it stays short whoever waits: one chunk of a context that takes several,
-    and `fresh` rows of those that take no more than one forward."""
+    """The context that one step may prefill, so that it stays short: one chunk of a long context, and `fresh` rows of
+    contexts that fit into one forward."""
 
     fresh: int
     prefill: bool = True
@@ -74,15 +74,15 @@ class Scheduler:
         self, model: Model, on_fault: Callable[[Exception], None] = lambda error: None, *, live: int = LIVE
     ) -> None:
         self.model = model
-        self._on_fault = on_fault  # told of our own bugs, which cost only the job that met them
+        self._on_fault = on_fault  # reports our own bugs; each costs only the job that met it
         self.vocabulary = Vocabulary(model)
         self.cache = model.cache()
         self.jobs: list[Live] = []  # by arrival
         self.faults = Faults(live)
-        self._peers: set[bytes] = set()  # that have asked and are still there
+        self._peers: set[bytes] = set()  # connected peers that have sent a job
         self._orders = itertools.count()
-        self._methods: dict[str, Begin] = {}  # those that were asked for
-        self._method(model.method)  # what it needs is made before anybody waits for it
+        self._methods: dict[str, Begin] = {}  # prepared methods by name
+        self._method(model.method)  # prepare it before a job waits for it
 
     def __repr__(self) -> str:
         return f"<Scheduler {len(self.jobs)} live {self.jobs}>"
@@ -104,13 +104,13 @@ class Scheduler:
             return [*events, (peer, wire.Failed(job=message.job, code="invalid", message=problem[:256]))]
         self._peers.add(peer)
         self.cache.serve(len(self._peers))
-        # It keeps the place of the job it supersedes: else whoever types falls behind everybody at each key.
+        # Keep the place of the superseded job: otherwise a user who types goes to the end of the queue at each key.
         order = min((live.order for live in older), default=next(self._orders))
         self.jobs.append(Live(peer, message, order, now))
         return events
 
     def _problem(self, job: wire.Infill) -> str:
-        """Why the job cannot be taken, in one sentence, or nothing."""
+        """Why the job cannot be taken, in one sentence, or an empty text."""
         holes = [s for s in job.segments if isinstance(s, wire.Hole)]
         if not holes or len(holes) > wire.MAX_HOLES:
             return f"A job has 1 to {wire.MAX_HOLES} holes; this one has {len(holes)}."
@@ -125,13 +125,13 @@ class Scheduler:
         return methods.refusal(methods.chosen(job, self.model)[0], self.model)
 
     def drop(self, peer: bytes) -> None:
-        """The peer is gone: free its canvases, tell nobody."""
+        """Free the canvases of a peer that is gone; there is nobody to tell."""
         self._peers.discard(peer)
         self.cache.serve(len(self._peers))
         self._end([live for live in self.jobs if live.peer == peer], "cancelled", "")
 
     def expire(self, now: float) -> list[Event]:
-        """Answer the jobs whose deadline has passed: the best canvas so far, or Failed for one never started."""
+        """Answer the jobs whose deadline has passed: with the best canvas so far, or Failed if none was started."""
         late = [live for live in self.jobs if now >= live.deadline]
         unstarted = [live for live in late if live.filling is None]
         events = self._end(unstarted, "expired", "The deadline passed before the job could start.")
@@ -141,7 +141,7 @@ class Scheduler:
         """One step: prefill what is new, one denoise step over all live canvases, and what became known by it. Raises
         faults.Broken.
 
-        Speculation waits while anything else is live: the step's forwards are the others' alone."""
+        Speculative jobs wait while any other job is live."""
         events = self.expire(clock())
         wanted = [live for live in self.jobs if live.job.priority != "speculative"] or self.jobs
         chosen, room, short = in_turn(wanted)[: self.faults.live], Room(self.model.chunk), False
@@ -155,13 +155,13 @@ class Scheduler:
             except wire.Impossible as error:
                 events += self._end([live], "invalid", str(error)[:256])
             except torch.AcceleratorError:
-                raise  # whatever is asked of that device from now on fails too
-            except Exception as error:  # whatever one job's text does must not take the others' canvases down
+                raise  # from now on every call to that device fails too
+            except Exception as error:  # one job's text must not bring down the others' canvases
                 self._on_fault(error)
                 short = short_of_memory(error)
                 if not short:
                     events += self._end([live], "invalid", "The engine could not read this job; see its log.")
-            if short:  # behind the handler, whose error holds what the step had in memory
+            if short:  # outside the handler: its error keeps the memory of the step alive
                 return events + self._make_room([live], len(chosen), clock())
         ready = within([live for live in chosen if live.filling is not None and live in self.jobs])
         if ready:
@@ -192,7 +192,7 @@ class Scheduler:
         return events
 
     def _give_way(self, live: Live) -> list[Event]:
-        """End a job of lower priority that holds the memory of a context."""
+        """Cancel a job of lower priority to free the memory of its context."""
         least = PRIORITY[live.job.priority]
         lower = [other for other in self.jobs if other.kv is not None and PRIORITY[other.job.priority] > least]
         return self._end(lower[-1:], "cancelled", "The job gave way to one that somebody waits for.")
@@ -200,8 +200,8 @@ class Scheduler:
     # Faults
 
     def _make_room(self, lives: Sequence[Live], ran: int, now: float) -> list[Event]:
-        """The memory for a step of `ran` jobs was not there: give up those that needed it and all contexts that are
-        kept. Raises Broken."""
+        """After a step of `ran` jobs has run out of memory: end the jobs that needed it, drop all kept contexts. Raises
+        Broken."""
         self.cache.clear()
         self.faults.out_of_memory(ran, now)
         events = self._spoil(lives, "The engine ran out of memory.")
@@ -210,7 +210,7 @@ class Scheduler:
         return events
 
     def _spoil(self, lives: Sequence[Live], message: str) -> list[Event]:
-        """End jobs whose contexts cannot be trusted any more."""
+        """End jobs whose contexts can no longer be trusted."""
         for live in lives:
             if live.kv is not None:
                 self.cache.discard(live.kv)
@@ -323,7 +323,7 @@ class Scheduler:
 
 
 def in_turn(lives: Sequence[Live]) -> list[Live]:
-    """By priority; then the first job of each peer, before anybody's second; then by arrival."""
+    """Sort by priority; then the first job of each peer before any peer's second; then by arrival."""
     ahead = Counter[bytes]()
     turns = []
     for live in sorted(lives, key=lambda live: (PRIORITY[live.job.priority], live.order)):
@@ -333,7 +333,7 @@ def in_turn(lives: Sequence[Live]) -> list[Live]:
 
 
 def within(lives: Sequence[Live]) -> list[Live]:
-    """The jobs whose canvases have at most MAX_ROWS rows together; the first one always."""
+    """Choose jobs whose canvases have at most MAX_ROWS rows together; always the first one."""
     chosen, rows = list[Live](), 0
     for live in lives:
         more = live.filling.rows if live.filling is not None else 0
@@ -344,7 +344,7 @@ def within(lives: Sequence[Live]) -> list[Live]:
 
 
 def level(live: Live) -> Literal["", "valid", "checked"]:
-    """What is sure of the holes that have a grammar."""
+    """How far the fills of holes with a grammar are known to be valid."""
     assert live.layout is not None
     grammars = [hole.grammar for hole in live.layout.canvas.holes if hole.grammar is not None]
     if not grammars:

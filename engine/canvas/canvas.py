@@ -209,7 +209,7 @@ class Canvas:
 
     @property
     def ruled(self) -> bool:
-        """Whether a grammar has a say in any hole."""
+        """True if any hole has a grammar."""
         return any(hole.grammar is not None for hole in self.holes)
 
     def _whole(self, number: int, slots: Sequence[Slot], logits: Tensor) -> Tensor:
@@ -232,7 +232,7 @@ class Canvas:
         return logits.masked_fill(logits >= level - NEAR, -torch.inf).scatter(1, tokens, level)
 
     def whole(self) -> bool:
-        """Whether the best tokens of every hole begin with its forced text, and add to it: too few slots cannot."""
+        """True if the best tokens of every hole begin with its forced text and go on; too few slots cannot."""
         texts = zip(map(self._bytes, range(len(self.holes))), self.holes, strict=True)
         return all(hole.grammar or (text.startswith(hole.forced) and text != hole.forced) for text, hole in texts)
 

@@ -101,7 +101,7 @@ def fold(prefix: str, segments: Sequence[Text | Hole], suffix: str) -> tuple[str
 
 
 def single_line(hole: Hole, before: str, after: str) -> bool:
-    """Whether a hole ends before a line break. `auto` is a block where an empty line follows an opened one."""
+    """True if a hole ends before a line break. `auto` is a block if an empty line follows an opened block."""
     if hole.kind != "auto":
         return hole.kind != "block"
     line = before.rpartition("\n")[2]

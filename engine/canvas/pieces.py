@@ -9,12 +9,12 @@ def one_line(piece: bytes) -> bool:
 
 
 def is_whole(raw: bytes) -> bool:
-    """Whether no character is cut."""
+    """True if no character is cut."""
     return raw.decode("utf-8", errors="ignore").encode() == raw
 
 
 def within(raw: bytes | bytearray) -> bool:
-    """Whether UTF-8 ends inside a character."""
+    """True if the bytes end inside a UTF-8 character."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
     decoder.decode(bytes(raw[-4:]))
     return bool(decoder.getstate()[0])

@@ -106,7 +106,7 @@ class Vocabulary:
 
     @cached_property
     def may_end(self) -> Tensor:
-        """Of a hole with nothing behind it: as `allowed`, and the text may end."""
+        """The bias for a hole with nothing after it: as `allowed`, and the text may end."""
         return self._but(sorted(self.ends), self._any)
 
     def _allowed(self, pending: bytes, of_line: bool) -> Tensor:

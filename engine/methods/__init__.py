@@ -37,10 +37,10 @@ class Filling(Protocol):
 
     @property
     def rows(self) -> int:
-        """Of its canvases in the next forward."""
+        """Rows of its canvases in the next forward."""
 
     def spent(self, steps: int) -> bool:
-        """Whether so many steps are all that what is shown may take."""
+        """True if `steps` are all that the shown canvas may take."""
 
     def fills(self, *, final: bool = False) -> tuple[Fill, ...]:
         """The holes as they stand, or as they are answered."""

@@ -1,7 +1,7 @@
-"""Who may connect: libzmq announces each connection here, by ZAP (ZeroMQ RFC 27), before it reads its first message.
+"""Admission: libzmq asks here about each connection, by ZAP (ZeroMQ RFC 27), before it reads the first message.
 
-Through the sockets of this machine, those of clients and of the worker, a process of our own user; through the one for
-other machines whoever proves, by CURVE, to hold a key that was paired. Everybody else is refused, also when nobody
+The sockets of this machine, for clients and for the worker, admit processes of our own user; the socket for other
+machines admits those that prove, by CURVE, that they hold a paired key. Everything else is refused, even when nothing
 answers here.
 """
 
@@ -22,26 +22,26 @@ log = logging.getLogger("caesura.engine")
 
 LOCAL, REMOTE = "local", "remote"  # ZAP's domains: which door
 ADDRESS = "inproc://zeromq.zap.01"
-TRIAL_S = 2.5  # while nobody is heard: less than it takes a client to find that the engine hangs
-BURST = 64  # who waits is judged in turns, between which the engine does its work
-MAX_NAMED = 16  # keys that are named in the log: a stranger can make any number
+TRIAL_S = 2.5  # blocks the supervisor: less than a client waits before it takes the engine for hung
+BURST = 64  # connections judged in one turn of the supervisor
+MAX_NAMED = 16  # refused keys named in the log: a stranger can generate any number
 
 _OVER = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-)  # not FAILED_NO_DETAIL: somebody hung up, for lack of time perhaps, and is asked again
+)  # not FAILED_NO_DETAIL: the other end hung up, perhaps for lack of time; libzmq connects again
 
 
 def guard(socket: zmq.Socket[bytes], domain: str) -> None:
-    """Before `socket` is bound: nobody gets in unasked. Without `ZAP_ENFORCE_DOMAIN` libzmq would let everybody in as
-    soon as nothing answers at its context's gate."""
+    """Require admission, before `socket` is bound. Without `ZAP_ENFORCE_DOMAIN` libzmq admits everybody while nothing
+    answers ZAP in its context."""
     socket.setsockopt_string(zmq.ZAP_DOMAIN, domain)
     socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
 
 def listen(socket: zmq.Socket[bytes], path: Path) -> None:
-    """Bind `socket` where processes of our own user find it by `path`, and nobody else gets in."""
+    """Bind `socket` at `path` for processes of our own user alone."""
     guest = None if doors.UNIX else new_keys()
-    guard(socket, f"{LOCAL} {guest.public.hex()}" if guest else LOCAL)  # behind a port the domain names the key
+    guard(socket, f"{LOCAL} {guest.public.hex()}" if guest else LOCAL)  # a port's domain names the key
     doors.listen(socket, path, guest)
 
 
@@ -59,7 +59,7 @@ class Gate:
         return f"<Gate {len(self._named)} refused>"
 
     def answer(self) -> None:
-        """Judge those who wait. A message's `User-Id` is then the key that its sender has proved."""
+        """Judge the connections that wait. From then on a message's `User-Id` is the key that its sender has proved."""
         for _ in range(BURST):
             if not self.socket.poll(0):
                 return
@@ -69,12 +69,12 @@ class Gate:
             self.socket.send_multipart([version, request, code, b"", (user or "").encode(), b""])
 
     def refuses_strangers(self, endpoint: str, server: bytes) -> bool | None:
-        """Knock at `endpoint`, whose public key is `server`, with a key that nobody has paired. None where nobody says
-        yes or no within TRIAL_S."""
+        """Connect to `endpoint`, whose public key is `server`, with a key that is not paired. None without an answer
+        within TRIAL_S."""
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         stranger = new_keys()
-        self._named.add(stranger.public.hex())  # no news
+        self._named.add(stranger.public.hex())  # keep it out of the log
         monitor = socket.get_monitor_socket(_OVER)
         try:
             doors.connect(socket, Door(endpoint, server, stranger))
@@ -92,7 +92,7 @@ class Gate:
         self.socket.close(0)
 
     def _judge(self, domain: str, address: str, mechanism: bytes, credentials: list[bytes]) -> str | None:
-        """The name of who may come in, or None."""
+        """The user name of an admitted connection, or None."""
         door, _, guest = domain.partition(" ")
         if door == LOCAL and guest:
             return "own" if mechanism == b"CURVE" and credentials == [bytes.fromhex(guest)] else None

@@ -1,7 +1,7 @@
-"""The sockets that clients connect to: typed messages in and out, and one slow client never holds up the rest.
+"""The sockets that clients connect to: typed messages in and out. A slow client never delays the others.
 
-There is always the Unix socket of this machine's clients, and where the user asks for it one for paired machines. A
-peer's first byte says which, so that the names that clients give themselves cannot meet.
+There is always a socket for this machine's clients, and one for paired machines if the user asks for it. The first byte
+of a peer's name tells them apart, so that names that clients choose cannot collide.
 """
 
 import contextlib
@@ -18,26 +18,26 @@ from caesura.engine.supervisor.admission import REMOTE, TRIAL_S, Gate
 
 MAX_BACKLOG = 64  # events kept for a client that does not read
 MAX_SLOW_S = 5.0
-HEARTBEAT_MS = 5000  # after three that get no answer, a machine that is gone without a word holds no connection
-LIBZMQ = (4, 3, 5)  # what is tested; before 4.3.3 there are holes that a client without a key can reach
+HEARTBEAT_MS = 5000  # three without an answer end the connection of a machine that has vanished
+LIBZMQ = (4, 3, 5)  # the tested version; before 4.3.3, clients without a key can reach known vulnerabilities
 BYE = wire.Bye()
 
 
 class CannotListen(Exception):
-    """There is no safe socket, for other machines or at all; the message is a sentence for the user."""
+    """The engine cannot listen safely, for other machines or at all; the message is a sentence for the user."""
 
 
 @dataclass
 class _Backlog:
-    """What a slow client has not taken yet: the newest event of each job, for they are cumulative, and the newest of
-    each other kind of message. `since`: the first try to send them again."""
+    """What a slow client has not read yet: the newest event of each job, since events are cumulative, and the newest
+    message of each other type. `since` is the time of the first retry."""
 
     since: float | None = None
     frames: dict[str | type[wire.EngineMessage], bytes] = field(default_factory=dict)
 
 
 class Received(NamedTuple):
-    """A message of a client, None where nobody could have meant it, and the frame that it came in."""
+    """A client's message, None if it is invalid, and the frame that it came in."""
 
     peer: bytes
     message: wire.ClientMessage | None
@@ -45,7 +45,7 @@ class Received(NamedTuple):
 
 
 class Front:
-    """The doors, and what goes in and out of them. Raises CannotListen where libzmq is too old."""
+    """The sockets, and the messages in and out of them. Raises CannotListen if libzmq is too old."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], path: Path) -> None:
         if zmq.zmq_version_info() < LIBZMQ:
@@ -59,7 +59,7 @@ class Front:
         self._paired = pairing.Watched()
         self._gate = Gate(context, lambda key: self._paired.pairs.admits(key))
         self._doors: list[zmq.Socket[bytes]] = []
-        self._next = 0  # the door to look at first
+        self._next = 0  # the socket to read first
         admission.listen(self._add(), path)
         self._bound = path.lstat()
 
@@ -68,12 +68,12 @@ class Front:
 
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
-        """Those that have something to be received."""
+        """The sockets to poll for input."""
         return [self._gate.socket, *self._doors]
 
     def listen(self, address: str, keys: doors.Keys) -> None:
-        """Let paired machines in, at one address. Raises CannotListen, also where a stranger would be let in, or where
-        that is not known."""
+        """Listen for paired machines at one address. Raises CannotListen, also if a stranger is admitted or if that
+        cannot be told."""
         endpoint = f"tcp://{pairing.own_address(address)}"
         door = self._add()
         admission.guard(door, REMOTE)
@@ -106,16 +106,16 @@ class Front:
         return Received(peer, self._read(door, frames[0]), frames[0].bytes)
 
     def paired(self, peer: bytes) -> bool:
-        """Whether it is on another machine."""
+        """True if the peer is on another machine."""
         return peer[0] > 0
 
     def send(self, peer: bytes, message: wire.EngineMessage) -> None:
-        """Send now, or as soon as the client reads again. A client that is gone is no error: its lease will end."""
+        """Send now, or once the client reads again. A client that is gone is no error: its lease will end."""
         about = message.job if isinstance(message, wire.Locked | wire.Done | wire.Failed | wire.Busy) else type(message)
         self.relay(peer, about, wire.encode(message))
 
     def relay(self, peer: bytes, about: str | type[wire.EngineMessage], frame: bytes) -> None:
-        """Send an encoded message. While the client does not read, only the newest frame `about` a job is kept."""
+        """Send an encoded message. While the client does not read, keep only the newest frame `about` each job."""
         if peer not in self._backlogs and self._sent(peer, frame):
             return
         backlog = self._backlogs.setdefault(peer, _Backlog())
@@ -123,7 +123,7 @@ class Front:
         backlog.frames[about] = frame
 
     def flush(self, now: float) -> list[bytes]:
-        """Send what was kept. Returns the clients that have been slow for too long."""
+        """Retry the kept frames. Returns the clients that have been slow for too long."""
         stuck = []
         for peer, backlog in list(self._backlogs.items()):
             backlog.since = now if backlog.since is None else backlog.since
@@ -139,7 +139,7 @@ class Front:
         self._backlogs.pop(peer, None)
 
     def close(self) -> None:
-        """Unlink the socket, unless another engine has put its own there, and let the last answers out."""
+        """Unlink the socket, unless another engine has put its own there, and send the last answers."""
         try:
             found = self._path.lstat()
             if (found.st_ino, found.st_dev) == (self._bound.st_ino, self._bound.st_dev):
@@ -152,7 +152,7 @@ class Front:
 
     def _add(self) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.ROUTER)
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # say that a client is gone or slow, do not drop in silence
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # report a client that is gone or slow, never drop silently
         socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_FRAME)
         socket.setsockopt(zmq.SNDHWM, 256)
         socket.setsockopt(zmq.RCVHWM, 256)
@@ -161,7 +161,7 @@ class Front:
         return socket
 
     def _arrived(self) -> tuple[int, list[zmq.Frame]] | None:
-        """From one door after another, so that a flood at one does not keep the other waiting."""
+        """The next frames, from each socket in turn, so that a flood at one does not delay the other."""
         for _ in self._doors:
             door, self._next = self._next, (self._next + 1) % len(self._doors)
             with contextlib.suppress(zmq.Again):
@@ -169,7 +169,7 @@ class Front:
         return None
 
     def _read(self, door: int, frame: zmq.Frame) -> wire.ClientMessage | None:
-        """Another machine may not stop the engine, and one that is no longer paired says nothing but goodbye."""
+        """Decode a message. Another machine may not stop the engine; one that is no longer paired only leaves."""
         if door and not self._paired.pairs.admits(str(frame.get("User-Id"))):
             return BYE
         try:

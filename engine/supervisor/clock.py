@@ -1,14 +1,14 @@
-"""The time that leases, deadlines and the patience with a worker are counted in: it stands still with this process."""
+"""The clock of leases, deadlines and the worker's watchdog: it stops while this process does not run."""
 
 import time
 from collections.abc import Callable
 
-LAPSE_S = 0.25  # between two readings, on a busy machine: whatever is longer is none of the time that counts
+LAPSE_S = 0.25  # the longest time between two readings that counts, on a busy machine
 
 
 class Clock:
-    """Seconds. While this process was stopped, or had no processor or memory, nobody was heard and no worker watched:
-    what they did meanwhile is not known, so it is nobody's silence. (A machine that sleeps stops `read` itself.)"""
+    """Seconds. While this process is stopped, or starved of processor or memory, it hears no client and watches no
+    worker, so it must not count that time as their silence. (A machine that sleeps stops `read` itself.)"""
 
     def __init__(self, read: Callable[[], float] = time.monotonic) -> None:
         self._read = read
@@ -19,7 +19,7 @@ class Clock:
         return f"<Clock {self._lapsed:.1f} s behind>"
 
     def now(self) -> float:
-        """Has to be asked at every turn."""
+        """Call this at every turn of the loop."""
         last, self._last = self._last, self._read()
         self._lapsed += max(0.0, self._last - last - LAPSE_S)
         return self._last - self._lapsed

@@ -1,4 +1,4 @@
-"""Who is connected and which jobs are owed an answer. Pure: time is an argument, nothing is sent from here."""
+"""The connected clients and the jobs that are owed an answer. Pure: time is an argument, and nothing is sent here."""
 
 import hashlib
 from collections import OrderedDict
@@ -9,19 +9,19 @@ import msgspec
 
 from caesura import wire
 
-MAX_PEERS = 128  # 64 editors, each of which may have given up a connection whose lease has not ended
-MAX_JOBS = 64  # of all peers together
-ELSEWHERE = 4  # paired machines have places of their own, a fourth as many of each: they take none of those above
+MAX_PEERS = 128  # 64 editors, each with a lost connection whose lease has not ended yet
+MAX_JOBS = 64  # unanswered jobs of all peers
+ELSEWHERE = 4  # paired machines have quotas of their own: the ones above divided by this
 MAX_JOBS_OF_PEER = 8
-OVERDUE_S = 30.0  # a worker takes a job and ends it between two steps, each of ten seconds at most (child.Patience)
-SUSPECT_S = 600.0  # how long a job that was live at a crash is remembered
+OVERDUE_S = 30.0  # a worker takes and ends a job between two steps of ten seconds at most (process.Patience)
+SUSPECT_S = 600.0  # how long a crash is held against the jobs that were live
 MAX_SUSPECTS = 256
 CRASHES_OF_A_POISON = 2
 
 
 @dataclass
 class Job:
-    """A job that has no final answer yet; `frame` is what it came in, until the worker has it."""
+    """A job without a final answer. `frame` holds the bytes it came in until the worker has them."""
 
     peer: bytes
     request: wire.Infill
@@ -68,13 +68,13 @@ class Ledger:
         return [job for job in self.jobs() if job.forwarded]
 
     def overdue(self, now: float) -> bool:
-        """Whether a job has no answer so long after its deadline that the worker must have lost it."""
+        """True if a job is so long past its deadline that the worker must have lost it."""
         return any(job.remaining_ms(now) < -1000 * OVERDUE_S for job in self.live())
 
     # Peers
 
     def greet(self, peer: bytes, client: str, now: float, *, paired: bool = False) -> bool:
-        """Begin or renew a lease. False when there are too many of its kind."""
+        """Begin or renew a lease. False if there are too many clients of its kind."""
         if known := self.peers.get(peer):
             known.heard = now
         elif len(self._like(paired)) < _places(MAX_PEERS, paired):
@@ -84,7 +84,7 @@ class Ledger:
         return True
 
     def hear(self, peer: bytes, now: float) -> bool:
-        """Renew a lease. False for a peer that has not said hello, or not since its lease ended."""
+        """Renew a lease. False for a peer that has sent no Hello since its last lease ended."""
         if known := self.peers.get(peer):
             known.heard = now
         return known is not None
@@ -93,13 +93,13 @@ class Ledger:
         return [key for key, peer in self.peers.items() if now - peer.heard > lease_s]
 
     def leave(self, peer: bytes) -> bool:
-        """Forget a peer and its jobs. True when it was known: the worker keeps a context for each it has heard of."""
+        """Forget a peer and its jobs. True if it was known: then the worker may hold a context for it."""
         return self.peers.pop(peer, None) is not None
 
     # Jobs
 
     def admit(self, peer: bytes, request: wire.Infill, frame: bytes, now: float) -> wire.Busy | wire.Failed | None:
-        """Take a job, or say why not. A job of the same document and kind does not count: this one replaces it."""
+        """Take a job, or return the refusal. A job that this one replaces (same document and kind) does not count."""
         if self._poison(request, now):
             return wire.Failed(
                 request.job, "invalid", "This text stopped the engine twice; it is refused for 10 minutes."
@@ -113,7 +113,7 @@ class Ledger:
         return None
 
     def supersede(self, peer: bytes, request: wire.Infill) -> list[str]:
-        """End the waiting jobs that `request` replaces; those the worker has are the scheduler's to end."""
+        """End the waiting jobs that `request` replaces; the scheduler ends those that the worker has."""
         own = self.peers[peer].jobs
         old = [
             key
@@ -129,12 +129,12 @@ class Ledger:
         return known.jobs.get(job) if known else None
 
     def settle(self, peer: bytes, job: str) -> None:
-        """A job has its final answer."""
+        """Forget a job that has its final answer."""
         if known := self.peers.get(peer):
             known.jobs.pop(job, None)
 
     def crash(self, now: float) -> list[Job]:
-        """The worker died: the jobs it had, now settled, each of them suspected."""
+        """Settle the jobs that a dead worker had, and suspect each of them. Returns them."""
         lost = self.live()
         for job in lost:
             self.settle(job.peer, job.request.job)
@@ -146,7 +146,7 @@ class Ledger:
         return lost
 
     def _like(self, paired: bool) -> list[Peer]:
-        """The peers of this machine, or those of others."""
+        """The peers of other machines, or those of this one."""
         return [peer for peer in self.peers.values() if peer.paired == paired]
 
     def _poison(self, request: wire.Infill, now: float) -> bool:
@@ -165,7 +165,7 @@ def _same_place(one: wire.Infill, other: wire.Infill) -> bool:
 
 
 def _fingerprint(request: wire.Infill) -> bytes:
-    """The text of a job: asked again under another name, deadline, seed, draft or `least`, it has the same one."""
+    """A hash of a job's text: it ignores the job's name, document, deadline, priority, seed, draft and `least`."""
     bare = msgspec.structs.replace(
         request, job="-", document="-", deadline_ms=0.0, priority="automatic", seed=0, draft=None, least=0.0
     )

@@ -1,4 +1,4 @@
-"""What passes between supervisor and worker: messages over one PAIR socket, and a counter in shared memory.
+"""The link between supervisor and worker: messages over one PAIR socket, and a counter in shared memory.
 
 Internal: both ends come from one installation and one start. The frames inside are those of `caesura.wire`.
 """
@@ -24,7 +24,7 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=str.
 
 
 class Ready(_Message, frozen=True):
-    """The model is loaded, and has made steps of which the longest took `step_s` seconds."""
+    """The model is loaded; the longest of its first steps took `step_s` seconds."""
 
     model: str
     device: str
@@ -32,7 +32,7 @@ class Ready(_Message, frozen=True):
 
 
 class LoadFailed(_Message, frozen=True):
-    """The model cannot be used and trying again will not help; the worker waits to be ended."""
+    """The model cannot be used, and a retry will not help; the worker waits to be killed."""
 
     message: str
 
@@ -48,7 +48,7 @@ class Answer(_Message, frozen=True):
 
 
 class NewJob(_Message, frozen=True):
-    """A client's Infill as it was sent, and the milliseconds that are left of its time."""
+    """A client's Infill as it was sent, with the milliseconds left until its deadline."""
 
     peer: bytes
     left_ms: float
@@ -56,14 +56,14 @@ class NewJob(_Message, frozen=True):
 
 
 class CancelJob(_Message, frozen=True):
-    """A client does not want the answer to a job any more."""
+    """The client has cancelled a job."""
 
     peer: bytes
     job: str
 
 
 class Gone(_Message, frozen=True):
-    """The client has left: whatever it asked for is of no use."""
+    """The client has left: drop its jobs."""
 
     peer: bytes
 
@@ -98,13 +98,13 @@ def pair(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
 
 
 class Heartbeat:
-    """A counter that the worker moves and the supervisor reads: it sees a hang that no socket shows, such as a thread
-    that holds the GIL for ever. Raises rendezvous.NoPlace."""
+    """A counter that the worker increments and the supervisor reads. It shows a hang that no socket does, such as a
+    thread that holds the GIL for ever. Raises rendezvous.NoPlace."""
 
     def __init__(self, path: Path) -> None:
         with rendezvous.writing(path), open(path, "a+b", buffering=0, opener=paths.own) as file:
             file.truncate(_COUNTER.size)
-            if hasattr(os, "posix_fallocate"):  # or the first tick on a full disk would be a SIGBUS
+            if hasattr(os, "posix_fallocate"):  # otherwise the first tick on a full disk is a SIGBUS
                 os.posix_fallocate(file.fileno(), 0, _COUNTER.size)
             self._memory = mmap.mmap(file.fileno(), _COUNTER.size)
 

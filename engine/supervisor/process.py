@@ -1,4 +1,4 @@
-"""The worker process as its owner sees it: started, listened to, watched, buried, started again with patience."""
+"""The worker process, as the supervisor sees it: start, read, watch, kill, and restart with back-off."""
 
 import contextlib
 import logging
@@ -20,14 +20,14 @@ from caesura.rendezvous import Place
 log = logging.getLogger("caesura.engine")
 
 BACKOFF_S = (0.1, 5.0)  # the first and the longest pause before a restart
-QUICK_CRASHES = 5  # so many within CRASH_WINDOW_S open the circuit
+QUICK_CRASHES = 5  # crashes within CRASH_WINDOW_S that open the circuit breaker
 CRASH_WINDOW_S = 180.0
-CIRCUIT_S = 60.0  # how long it stays open; a crash right after opens it again
-SLOW = 20  # times the longest step
-FADES = 0.95  # of the longest step, at each one that was shorter
-KILL_S = 0.5  # for a killed worker to end, while nobody is heard: less than a client waits for the answer to a Hello
-UNDEAD_S = 10.0  # after which one that a driver keeps from ending is a fault that the user has to know of
-RELOAD_S = 2.0  # a model that could not be loaded may have been repaired since; at least as long as the try took
+CIRCUIT_S = 60.0  # how long the circuit stays open; a crash right afterwards opens it again
+SLOW = 20  # a worker may take this many times its longest step
+FADES = 0.95  # decay of the longest step at each shorter one
+KILL_S = 0.5  # blocks the supervisor while a killed worker ends: less than a client waits for a Welcome
+UNDEAD_S = 10.0  # after this the user is told of a worker that a driver keeps from ending
+RELOAD_S = 2.0  # before a failed load is retried: this long, or as long as the load took
 
 WORKER = (sys.executable, "-P", "-m", "caesura.engine.worker")
 
@@ -91,11 +91,11 @@ class Child:
 
     @property
     def undead(self) -> bool:
-        """Whether a worker was killed and has not ended."""
+        """True while a killed worker has not ended."""
         return self._undead is not None and self._undead.poll() is None
 
     def demand(self, now: float) -> bool:
-        """Somebody needs the worker. True when that changed the state."""
+        """Ask for the worker. True if that changed the state."""
         if self.state == "idle" or (self.state == "failed" and now >= self._retry_at and not self.undead):
             self.state, self.message, self._start_at = "loading", "", now
             return True
@@ -104,7 +104,7 @@ class Child:
     def start_if_due(self, now: float) -> None:
         if self.state != "loading" or self._process or now < self._start_at:
             return
-        if (left := self._undead) and self.undead:  # it holds its memory: there are never two of them
+        if (left := self._undead) and self.undead:  # it still holds its memory: never run two workers
             if now - self._start_at > UNDEAD_S:
                 self.state = "failed"
                 self.message = f"The worker {left.pid} was killed and does not end; restart the machine."
@@ -112,7 +112,7 @@ class Child:
         self._generation += 1
         path = self._place.link(self._generation)
         self.socket = link.pair(self._context)
-        admission.listen(self.socket, path)  # until the worker is there, whoever came first would be it
+        admission.listen(self.socket, path)  # the first process that connects is taken for the worker
         self._seen = (self._progress.read(), now)
         arguments = _arguments(path, self._place.progress, self._model, self._wanted_device)
         # Its stdout is our stderr: nothing but the command line's own answer may reach a terminal's stdout.
@@ -122,7 +122,7 @@ class Child:
         log.info("worker %d started", self._process.pid)
 
     def send(self, message: link.ToWorker) -> bool:
-        """False when the worker has so much to read that it must be stuck, or is gone."""
+        """False if the worker is gone, or has so much unread that it must be stuck."""
         if self.socket is None:
             return False
         try:
@@ -145,14 +145,14 @@ class Child:
         self._seen, self._idle = (self._progress.read(), now), False
 
     def refused(self, message: link.LoadFailed, now: float) -> None:
-        """The model cannot be loaded: not a crash, and nothing that trying again at once would mend."""
+        """Stop a worker that cannot load its model: this is no crash, and an immediate retry would not help."""
         self.stop()
         self.state, self.message = "failed", message.message
         self._retry_at = now + max(RELOAD_S, now - self._seen[1])
 
     def death(self, now: float, *, live: bool, overdue: bool = False) -> str | None:
-        """Why the worker is gone, said once: it ended, or it hung and was killed here. `live`: it has jobs; `overdue`:
-        one whose answer is not to be expected any more, whatever the worker does."""
+        """Why the worker is gone, reported once: it ended, or it hung and is killed here. `live`: it has jobs;
+        `overdue`: it has lost one of them."""
         if self._process is None:
             return None
         code = self._process.poll()
@@ -170,7 +170,7 @@ class Child:
         return why
 
     def stop(self, wait_s: float = KILL_S) -> None:
-        """End the worker, whatever it is doing. It holds nothing that has to be saved."""
+        """Kill the worker, whatever it is doing. It has no state to save."""
         if self._process:
             self._process.kill()
             if self._process.stdin:

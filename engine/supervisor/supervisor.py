@@ -31,14 +31,14 @@ log = logging.getLogger("caesura.engine")
 
 BURST = 64  # messages read from one side before the other has its turn
 TURN_MS = 100  # the longest wait: how late a lease, a deadline or a hang may be noticed
-FAILED_EXIT_S = 5.0  # how long an engine that cannot work stays without clients
+FAILED_EXIT_S = 5.0  # how long an engine that cannot work stays up without clients
 WINDOW = 512  # jobs behind the percentiles of Status
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Seconds. `idle_exit_s` counts from the end of the last lease; 0 means never. `listen`: where paired machines
-    connect; they cannot start an engine, so such a one never ends by itself."""
+    """Seconds. `idle_exit_s` counts from the end of the last lease; 0 means never. `listen`: the address for paired
+    machines; since they cannot start an engine, one that listens never exits by itself."""
 
     idle_exit_s: float = 600.0
     unload_s: float = 300.0
@@ -91,7 +91,7 @@ class Supervisor:
         self._clock = Clock()
         self._started = self._last_lease = self._last_job = self._clock.now()
         self._done = 0
-        self._dropped = 0  # messages that nobody could have meant
+        self._dropped = 0  # invalid messages
         self._announced = ("loading", "")
         self._stop_asked = False
         self._stop_at: float | None = None  # when a drain ends, whatever is still running
@@ -111,7 +111,7 @@ class Supervisor:
             while not self._finished(self._clock.now()):
                 self._turn()
         finally:
-            self._child.stop(UNDEAD_S)  # whoever has the lock next should find its memory free
+            self._child.stop(UNDEAD_S)  # the next holder of the lock should find the memory free
             self._front.close()
             self._context.term()
             log.info("engine ended: %d jobs done", self._done)
@@ -146,7 +146,7 @@ class Supervisor:
         blind = self._child.pid is not None and self._child.pidfd is None
         poller.poll(TURN_MS // 4 if blind else TURN_MS)
         with contextlib.suppress(BlockingIOError):
-            self._signals.recv(BURST)  # it has woken us: unread, it would wake us for ever
+            self._signals.recv(BURST)  # unread, it would wake the loop for ever
 
     # Clients
 
@@ -262,7 +262,7 @@ class Supervisor:
         self._front.relay(peer, head.job, frame)
 
     def _give_up(self, peer: bytes, frame: bytes) -> None:
-        """Answer for the worker the job that its frame was about; all it has of this client where that is unknown."""
+        """Fail the job that an unreadable frame was about, or all jobs of this client if that is unknown."""
         job, why = wire.job_of(frame), "The engine's answer could not be read; see its log."
         for found in self._ledger.live():
             if found.peer == peer and job in (found.request.job, None):
@@ -302,7 +302,7 @@ class Supervisor:
             self._child.stop()
 
     def _drain(self, now: float) -> None:
-        """Take no more jobs, let those that run end, then exit."""
+        """Take no more jobs, let the running ones finish, then exit."""
         if self._stop_at is None:
             self._stop_at = now + self._settings.drain_s
             for peer in self._ledger.peers:
@@ -323,7 +323,7 @@ class Supervisor:
         return True
 
     def _catch_signals(self) -> None:
-        """SIGTERM and Ctrl-C drain; a second one ends at once, and the worker with us."""
+        """Drain at SIGTERM or Ctrl-C; exit at once at a second one, and take the worker along."""
         self._wakeup.setblocking(False)
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
 
@@ -338,7 +338,7 @@ class Supervisor:
     # What clients are told
 
     def _announce(self) -> None:
-        """Tell every client when the engine has become ready, or cannot."""
+        """Tell every client when the engine becomes ready or fails."""
         welcome = self._welcome()
         news = (welcome.state, welcome.message)
         if news != self._announced and self._stop_at is None:

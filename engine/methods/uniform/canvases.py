@@ -84,7 +84,7 @@ def renew(model: Renoiser, schedule: Schedule, work: Sequence[Renoising]) -> Non
 def outlooks(
     model: Renoiser, schedule: Schedule, work: Sequence[Renoising], hidden: Sequence[Tensor]
 ) -> list[renoise.Outlook]:
-    """Of each canvas, from its rows [slots and pins, hidden]. A grammar has to see all logits."""
+    """The outlook of each canvas, from its rows [slots and pins, hidden]. A grammar has to see all logits."""
     asked = []
     for w, rows in zip(work, hidden, strict=True):
         pins = [w.canvas.vocabulary.anything] * (len(rows) - len(w.canvas.slots))
@@ -131,8 +131,8 @@ def best_of(known: Sequence[Tensor], tokens: Tensor, at: int, bias: Tensor) -> i
 
 
 def same(bias: Tensor, other: Tensor) -> bool:
-    """Whether two biases say the same. Those in use are kept, but only so many: one that was let go and made again is
-    another tensor, and must not be taken for another question, or it would be asked for ever."""
+    """True if two biases are equal. Only so many are kept: one that was dropped and made again is another tensor, and
+    would be asked for ever if it counted as another bias."""
     return bias is other or torch.equal(bias, other)
 
 
@@ -146,8 +146,8 @@ def settle(model: Renoiser, schedule: Schedule, w: Renoising, outlook: renoise.O
 
 
 def terms(schedule: Schedule, w: Renoising, device: torch.device) -> renoise.Constraints:
-    """Of several lengths none locks anything. A healed hole locks its start, token by token, whatever it is, and only
-    then what is sure."""
+    """What may be decided. While several lengths compete nothing locks. A healed hole first locks its start, token by
+    token, and only then what is sure."""
     slots, waiting = w.canvas.slots, {} if w.judged else w.canvas.unhealed()
     open = [not slot.locked for slot in slots]
     may = [not w.judged and slot.hole not in waiting for slot in slots]

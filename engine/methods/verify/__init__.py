@@ -75,8 +75,7 @@ class Verifying:
             self.finished = (self.finished or self.search.finished()) and not self._next_hole()
 
     def begin(self, tail: list[int]) -> bool:
-        """Start the token tree of the current hole behind `tail`, with what is proposed for it. Whether text that
-        stands elsewhere is."""
+        """Start the token tree of the current hole after `tail`, with its proposals. True if the lookup had any."""
         hole, kv, encode = self.canvas.holes[self.hole], self.kv, self.model.tokenizer.encode
         kv.truncate(len(kv.ids))
         behind = self.canvas.behind(self.hole)
@@ -139,7 +138,7 @@ class Verifying:
         return (*self.done, *current, *(map(settled, rest) if final else rest))
 
     def alternatives(self, fills: tuple[Fill, ...]) -> tuple[tuple[Fill, ...], ...]:
-        """Of the first hole, where there is but one."""
+        """Other candidates for a job's only hole."""
         return tuple((fill,) for fill in self.others[0]) if self.others and len(fills) == 1 else ()
 
     def tokens(self) -> Tokens:
