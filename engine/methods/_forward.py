@@ -1,5 +1,7 @@
-"""The forward that canvases of absorbing noise and token trees share: rows in, logits and log-probabilities out."""
+"""The step that canvases of absorbing noise and token trees share: one forward, whose logits and log-probabilities each
+gets."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -31,8 +33,8 @@ class TokenTree(Protocol):
 
 
 class Asking(Protocol):
-    """Who has rows in a forward behind one KV: a canvas to denoise, a tree, or both. The first forward takes `fresh`
-    context along. It is not `sound` any more once what is said of the tree were no numbers."""
+    """A filling with rows in a forward behind one KV: a canvas, if it `drafts`, a token tree, or both. The first
+    forward takes `fresh` context along. Once the model's answer was no numbers it is not `sound`."""
 
     fresh: Sequence[int]
     sound: bool
@@ -44,7 +46,27 @@ class Asking(Protocol):
     @property
     def generator(self) -> torch.Generator: ...
     @property
+    def drafts(self) -> bool: ...
+    @property
     def search(self) -> TokenTree | None: ...
+
+    def decide(self, model: Model, logits: Tensor) -> None:
+        """What the forward said of the canvas, [slots, width]."""
+
+    def close(self) -> None:
+        """The end of the step."""
+
+
+def advance(model: Model, fillings: Sequence[Asking]) -> None:
+    """One step: one forward for all, then a decision of each. A canvas that is to be verified is denoised once, in the
+    same forward that first scores its token tree; the next one has its draft in the tree."""
+    drafting = [w for w in fillings if w.drafts]
+    searching = [w for w in fillings if w.search is not None]
+    for w, logits in zip(drafting, forward(model, drafting, searching), strict=True):
+        w.decide(model, logits)
+    for w in fillings:
+        w.sound = w.sound and all(math.isfinite(slot.prob) for slot in w.canvas.slots)
+        w.close()
 
 
 def forward(model: Model, work: Sequence[Asking], searching: Sequence[Asking] = ()) -> tuple[Tensor, ...]:

@@ -1,10 +1,8 @@
 """A canvas of absorbing noise: an accepted slot stays, the rest is masked again. A null token tells a hole's length."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,26 +12,13 @@ from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
-from caesura.engine.methods import Begin, settled
-from caesura.engine.methods._forward import forward
+from caesura.engine.methods import Begin, _forward, settled
 from caesura.engine.models import Model
 from caesura.engine.noise import Absorbing
 from caesura.engine.samplers import Sampler, Scores, load, statistics
 from caesura.wire import Fill, Infill, Tokens
 
-STEPS = 48
-
-
-def advance(model: Model, fillings: Sequence[Any]) -> None:
-    """One step of canvases and of token trees: one forward, one decision of each. A canvas that is to be verified is
-    denoised once, in the same forward that first scores its token tree; the next one has its draft in the tree."""
-    drafting = [w for w in fillings if w.drafts]
-    searching = [w for w in fillings if w.search is not None]
-    for w, logits in zip(drafting, forward(model, drafting, searching), strict=True):
-        w.decide(model, logits)
-    for w in fillings:
-        w.sound = w.sound and all(math.isfinite(slot.prob) for slot in w.canvas.slots)
-        w.close()
+STEPS = 48  # of a canvas, at most
 
 
 @dataclass(eq=False)
@@ -50,7 +35,7 @@ class Denoising:
     finished: bool = False
     sound: bool = True
 
-    advance = staticmethod(advance)
+    advance = staticmethod(_forward.advance)
     drafts = True
     search = None
 

@@ -14,7 +14,7 @@ from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
-from caesura.engine.methods import Begin, absorbing, settled
+from caesura.engine.methods import Begin, _forward, absorbing, settled
 from caesura.engine.methods.verify.lookup import Repeats, lookup, names
 from caesura.engine.methods.verify.search import WIDTH, Origin, Search, TokenNode, passes
 from caesura.engine.models import Model
@@ -47,7 +47,7 @@ class Verifying:
     of: int = field(init=False)
     search: Search = field(init=False)
 
-    advance = staticmethod(absorbing.advance)
+    advance = staticmethod(_forward.advance)
 
     def __post_init__(self) -> None:
         self.of = sum(passes(hole, self.width) for hole in self.canvas.holes)

@@ -6,7 +6,7 @@ import torch
 from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.canvas.layout import lay
 from caesura.engine.canvas.vocabulary import Vocabulary
-from caesura.engine.methods import absorbing
+from caesura.engine.methods import _forward, absorbing
 from caesura.engine.methods.uniform import canvases as uniform
 from caesura.engine.models import Model
 from caesura.engine.models.block_llama import BlockLlama
@@ -44,7 +44,7 @@ def step(model: Model, *work: Canvases) -> None:
     if isinstance(model.noise, Uniform):
         uniform.step(model, work)
     else:
-        absorbing.advance(model, work)
+        _forward.advance(model, work)
 
 
 def finish(model: Model, *work: Canvases) -> None:
