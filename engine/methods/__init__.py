@@ -8,6 +8,7 @@ every filling ends within its steps, its locked text only grows, and a batch giv
 import importlib
 import pkgutil
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Protocol
 
 import msgspec
@@ -57,8 +58,9 @@ class Begin(Protocol):
         """Start to fill a job behind the context of `kv`, to which the first forward appends `fresh`."""
 
 
-def names() -> list[str]:
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+@cache
+def names() -> tuple[str, ...]:
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")))
 
 
 def chosen(job: Infill, model: Model) -> tuple[str, str | None]:

@@ -6,6 +6,7 @@ has one, never a slot that is not open, and is deterministic.
 
 import importlib
 import re
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -47,6 +48,8 @@ def load(name: str) -> Sampler:
     return sampler
 
 
-def names() -> list[str]:
+@cache
+def names() -> tuple[str, ...]:
     folder = Path(__file__).parent
-    return sorted(p.stem for p in folder.glob("*.py") if re.fullmatch(r"[a-z0-9_]+", p.stem) and p.stem != "__init__")
+    found = (p.stem for p in folder.glob("*.py") if re.fullmatch(r"[a-z0-9_]+", p.stem) and p.stem != "__init__")
+    return tuple(sorted(found))
