@@ -1,5 +1,6 @@
 """The same gaps with each variant of the C library, chosen by CAESURA_CPU as a user does: the same fills. Portable C
-rounds in other places and may take the other of two tokens that are nearly as likely: test_canary.py has its bound.
+rounds in other places and may take the other of two tokens that are nearly as likely; its bound is in
+weights/test_canary.py.
 """
 
 from pathlib import Path
@@ -10,9 +11,9 @@ from caesura.engine import models
 from caesura.kernels import cpu
 from caesura.models import CODER, SMALL
 
-from .tiny import alone, infill
+from ..tiny import alone, infill
 
-TEXT = (Path(__file__).parents[1] / "examples" / "files.py").read_text()
+TEXT = (Path(__file__).parents[2] / "examples" / "files.py").read_text()
 GAPS = [TEXT.index(end) for end in ("\n\n\ndef longest_line", "\n\n\ndef rename", "\n    path.rename(")]
 GAPS += [TEXT.index(end) + len(end) for end in ("target = path.with_", "for line in ")]
 
