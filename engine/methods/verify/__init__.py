@@ -1,5 +1,5 @@
-"""Draft and verify: canvas and lookup propose, one causal pass of the base scores all of it, and left-to-right steps go
-on from there (search.py), hole by hole. Later holes see the fills of those before.
+"""Draft and verify, hole by hole: canvas and lookup propose, one causal pass of the base model scores it all, and
+left-to-right steps go on from there (search.py). Later holes see the fills of earlier ones.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,8 @@ from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import Begin, _forward, absorbing, settled
 from caesura.engine.methods.verify.lookup import Repeats, lookup, names
-from caesura.engine.methods.verify.search import WIDTH, Origin, Search, TokenNode, passes
+from caesura.engine.methods.verify.search import WIDTH, Search, passes
+from caesura.engine.methods.verify.tree import Origin, TokenNode
 from caesura.engine.models import Model
 from caesura.engine.noise import Uniform
 from caesura.wire import Fill, Hole, Infill, Text, Tokens
@@ -24,9 +25,9 @@ from caesura.wire import Fill, Hole, Infill, Text, Tokens
 
 @dataclass(eq=False)
 class Verifying:
-    """The holes of a job, searched one after the other: `hole` is the one whose `search` runs, `done` are those before
-    it, with further answers of each (`others`) and where their tokens came from (`sources`). `width` is how many
-    hypotheses a pass scores; with 1 nothing is proposed. The canvas `drafts` in the first forward, or not at all."""
+    """The holes of a job, searched one after the other: `search` fills number `hole`. `done` are earlier fills, with
+    other answers (`others`) and the `sources` of their tokens. A pass scores `width` hypotheses; with 1 nothing is
+    proposed. The canvas `drafts` in the first forward or not at all."""
 
     model: Model
     vocabulary: Vocabulary
@@ -61,12 +62,12 @@ class Verifying:
         return self.canvas.rows
 
     def decide(self, model: Model, logits: Tensor) -> None:
-        """Propose the canvas's draft: the next pass scores it."""
+        """Propose the canvas's draft; the next pass scores it."""
         absorbing.look(model, self.canvas, logits, first=True)
         self.search.propose(self.canvas.guess(0), "canvas")
 
     def close(self) -> None:
-        """After a pass: give up what is far behind, and go on to the next hole where this one is finished."""
+        """After a pass: drop unlikely hypotheses, and go on to the next hole if this one is finished."""
         self.drafts = False
         self.step += 1
         self.finished = self.step >= self.of
@@ -81,24 +82,15 @@ class Verifying:
         behind = self.canvas.behind(self.hole)
         if self.hole + 1 < len(self.canvas.holes):
             behind = behind + encode(self.canvas.holes[self.hole + 1].forced.decode())
-        generator = self.generator if self.job.seed else None
-        repeats = None if self.width == 1 else Repeats([*self.layout.context, *tail])
-        self.search = Search(
-            self.vocabulary,
-            hole,
-            tail,
-            behind,
-            len(self.layout.context),
-            generator,
-            self.width,
-            repeats,
-            self.job.least,
-        )
+        context, generator = self.layout.context, self.generator if self.job.seed else None
+        repeats = None if self.width == 1 else Repeats([*context, *tail])
+        more = (generator, self.width, repeats, self.job.least)
+        self.search = Search(self.vocabulary, hole, tail, behind, len(context), *more)
         return self.width > 1 and self._propose(hole.forced.decode())
 
     def _propose(self, forced: str) -> bool:
         encode, has_canvas = self.model.tokenizer.encode, self.model.noise is not None
-        if has_canvas:  # of later holes: the first one's draft is still to come
+        if has_canvas:  # empty for the first hole: its draft comes with the first forward
             self.search.propose(self.canvas.guess(self.hole), "canvas")
         if self.job.draft:  # the rest of an earlier answer
             self.search.propose(encode(forced + self.job.draft[self.hole]), "canvas" if has_canvas else "left_to_right")
@@ -109,25 +101,24 @@ class Verifying:
         return bool(repeated)
 
     def _next_hole(self) -> bool:
-        """Keep the finished hole and go on with the next one; false when there is none."""
+        """Keep the finished fill and go on with the next hole. False if there is none."""
         search = self.search
         node = search.leader()
         self.done.append(shown(search, final=True))
         self.others.append([candidate(search, end.node) for end in search.candidates()[1 : self.job.candidates]])
-        self.sources += search.sources(node)
+        self.sources += [n.source for n in node.path()]
         self.hole += 1
         if self.hole >= len(self.canvas.holes):
             return False
-        self.begin(search.tail + search.tokens(node) + self.canvas.behind(self.hole - 1))
+        self.begin(search.tail + search.tree.tokens(node) + self.canvas.behind(self.hole - 1))
         return True
 
-    # What is said of it
-
+    # Answers
     def spent(self, steps: int) -> bool:
         return steps >= self.of
 
     def fills(self, *, final: bool = False) -> tuple[Fill, ...]:
-        """The finished holes, the current one, drafts of the rest."""
+        """The finished holes, the current one, and drafts of the rest."""
         drafts, search = self.canvas.fills(), self.search
         current = [] if self.hole >= len(drafts) else [shown(search, final=final)]
         if current and not search.passes:
@@ -144,12 +135,9 @@ class Verifying:
     def tokens(self) -> Tokens:
         sources = list(self.sources)
         if self.hole < len(self.canvas.holes):
-            sources += self.search.sources(self.search.leader())
-        return Tokens(
-            canvas=sources.count("canvas"),
-            lookup=sources.count("lookup"),
-            left_to_right=sources.count("left_to_right"),
-        )
+            sources += [n.source for n in self.search.leader().path()]
+        origins: tuple[Origin, ...] = ("canvas", "lookup", "left_to_right")
+        return Tokens(**{origin: sources.count(origin) for origin in origins})
 
 
 def refusal(model: Model) -> str:
@@ -182,15 +170,14 @@ def begin(
 
 
 def canvas_drafts(model: Model, canvas: Canvas, *, repeated: bool) -> bool:
-    """A draft that is there already saves the canvas's, which takes as long as two passes."""
+    """True if the canvas has to draft, which costs as much as two passes; a lookup in one line replaces it."""
     [hole, *others] = canvas.holes
     drafted = repeated and hole.one_line and hole.grammar is None and not others
     return model.noise is not None and not drafted
 
 
 def around(job: Infill, number: int, done: Sequence[Fill]) -> tuple[str, str]:
-    """The text before a hole, with the fills of those before it, and the text behind it, where a NUL stands for each
-    hole."""
+    """The text before a hole, with the fills of earlier holes, and the text after it, with a NUL for each hole."""
     segments = job.segments
     place = [i for i, segment in enumerate(segments) if isinstance(segment, Hole)][number]
     fills = iter(done)
@@ -200,17 +187,17 @@ def around(job: Infill, number: int, done: Sequence[Fill]) -> tuple[str, str]:
 
 
 def shown(search: Search, *, final: bool) -> Fill:
-    """The leading hypothesis; all of it counts as locked in a final answer."""
+    """The leading hypothesis. In a final answer all of it is locked."""
     node = search.leader()
     if final:
         return candidate(search, node)
     text, locked = search.text()
     spans = ((0, locked),) if locked else ()
-    return Fill(text, spans, search.confidence(node), 1, search.probabilities(node))
+    return Fill(text, spans, search.confidence(node), 1, search.tree.probabilities(node))
 
 
 def drafted(search: Search, draft: Fill) -> Fill | None:
-    """The canvas's draft that is still to be verified, if it agrees with what is locked."""
+    """The canvas's draft, not verified yet, if it agrees with the locked text."""
     text, locked = search.text()
     if not draft.text.startswith(text[:locked]):
         return None
@@ -218,6 +205,6 @@ def drafted(search: Search, draft: Fill) -> Fill | None:
 
 
 def candidate(search: Search, node: TokenNode) -> Fill:
-    text = search.text_of(node)
+    tree, text = search.tree, search.tree.text_of(node)
     spans = ((0, len(text)),) if text else ()
-    return Fill(text, spans, search.confidence(node), 0, search.probabilities(node, search.answer(node)))
+    return Fill(text, spans, search.confidence(node), 0, tree.probabilities(node, tree.answer(node)))

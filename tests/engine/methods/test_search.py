@@ -112,7 +112,7 @@ def test_the_greedy_path_is_found(tiny: BlockLlama, vocabulary: Vocabulary) -> N
     table.chain([*tail, *fill, *head], 0.9, len(tail))
     answer(search, table)
     assert search.text()[0] == " left + 1"
-    assert search.tokens(search.leader()) == fill
+    assert search.tree.tokens(search.leader()) == fill
     assert search.confidence(search.leader()) == pytest.approx(0.9, rel=0.01)
 
 
@@ -126,7 +126,7 @@ def test_a_draft_from_beside_the_first_pass_is_scored_by_the_next(tiny: BlockLla
     assert shown[-1][0] == " left + 1"
     assert set(fill) <= set(passes[1])
     assert len(passes) <= 4
-    assert search.sources(search.leader()) == ["canvas"] * len(fill)
+    assert [n.source for n in search.leader().path()] == ["canvas"] * len(fill)
 
 
 def test_a_token_is_the_first_ones_that_proposed_it(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
@@ -137,7 +137,7 @@ def test_a_token_is_the_first_ones_that_proposed_it(tiny: BlockLlama, vocabulary
     for source in ("canvas", "lookup"):
         search.propose(fill, source)
     answer(search, table)
-    assert search.sources(search.leader()) == ["canvas"] * len(fill)
+    assert [n.source for n in search.leader().path()] == ["canvas"] * len(fill)
 
 
 def test_nothing_is_locked_that_a_draft_still_to_be_scored_disagrees_with(
@@ -163,7 +163,7 @@ def test_what_follows_the_same_tokens_elsewhere_saves_passes(tiny: BlockLlama, v
         assert answer(search, table)[-1][0] == " value + left + right"
         taken.append(search.passes)
     assert taken[1] <= taken[0] - 3
-    assert "lookup" in search.sources(search.leader())
+    assert "lookup" in [n.source for n in search.leader().path()]
 
 
 @pytest.mark.parametrize(("chances", "taken"), [([0.9, 0.8, 0.1], 2), ([0.1, 0.9, 0.9], 0), ([0.9, 0.9, 0.9], 3)])
@@ -255,10 +255,10 @@ def test_a_fill_may_end_inside_a_token_that_goes_on_into_the_suffix(
     table.chain([*tail, *whole], 0.9, len(tail))
     answer(search, table)
     node = search.leader()
-    assert search.text()[0] == search.text_of(node) == fill
-    assert b"".join(vocabulary.pieces[token] for token in search.tokens(node)) == fill.encode()
+    assert search.text()[0] == search.tree.text_of(node) == fill
+    assert b"".join(vocabulary.pieces[token] for token in search.tree.tokens(node)) == fill.encode()
     assert search.confidence(node) == pytest.approx(0.9, rel=0.01)
-    assert search.probabilities(node)[-1] == (len(fill), pytest.approx(0.9, rel=0.01))
+    assert search.tree.probabilities(node)[-1] == (len(fill), pytest.approx(0.9, rel=0.01))
 
 
 @pytest.fixture(scope="module")
@@ -285,7 +285,7 @@ def test_a_fill_may_end_inside_a_token_that_takes_the_line_break_along(
     table = Table(joining.tokenizer.size)
     table.chain([*tail, *whole], 0.9, len(tail))
     answer(search, table)
-    assert search.text_of(search.leader()) == fill
+    assert search.tree.text_of(search.leader()) == fill
 
 
 def test_no_fill_ends_inside_a_run_of_blanks(joining: Scripted) -> None:
@@ -338,7 +338,7 @@ def test_what_a_grammar_allows_may_end_inside_such_a_token_too(
     if likelier:
         table.known[*tail, *whole[:inside]][pieces.index(likelier)] = 0.5
     answer(search, table)
-    assert search.text()[0] == search.text_of(search.leader()) == fill
+    assert search.text()[0] == search.tree.text_of(search.leader()) == fill
 
 
 @pytest.mark.parametrize("wanted", ['"value"', '"left value"'], ids=["another key", "one that begins like a taken one"])
@@ -381,7 +381,7 @@ def test_a_good_proposal_is_accepted_in_one_pass(tiny: BlockLlama, vocabulary: V
         table.chain([*tail, *fill, *head], 0.9, len(tail))
         shown = answer(search, table)
         assert search.text()[0] == text
-        assert set(search.sources(search.leader())) == {source if proposed else "left_to_right"}
+        assert {n.source for n in search.leader().path()} == {source if proposed else "left_to_right"}
         passes[proposed] = next(i for i, (s, _) in enumerate(shown) if s == text) + 1
     assert passes[True] == 1
     assert passes[False] > len(fill) / 2
@@ -410,7 +410,7 @@ def test_below_what_is_asked_for_a_bad_proposal_is_no_answer(tiny: BlockLlama, v
     names = [number for number, piece in enumerate(vocabulary.pieces) if piece.isalpha() and piece.isascii()]
     table.known[*tail, *start] = dict.fromkeys(names[:100], 0.009)
     answer(search, table)
-    text, probabilities = search.text()[0], search.probabilities(search.leader())
+    text, probabilities = search.text()[0], search.tree.probabilities(search.leader())
     assert text.startswith(" self.")
     assert len(text) > len(" self.")
     assert probabilities[-1][1] == pytest.approx(0.009)
@@ -436,7 +436,7 @@ def test_candidates_are_different_texts_best_first(tiny: BlockLlama, vocabulary:
     for fill, p in ((" left", 0.4), (" right", 0.35), (" item", 0.2)):
         table.chain([*tail, *encode(fill), *head], [p, 0.95], len(tail))
     answer(search, table)
-    texts = [search.text_of(end.node) for end in search.candidates()]
+    texts = [search.tree.text_of(end.node) for end in search.candidates()]
     assert texts[0] == search.text()[0] == " left"
     assert len(set(texts)) == len(texts)
     scores = [end.score for end in search.candidates()]
@@ -448,8 +448,8 @@ def test_forced_text_is_spelled_and_not_shown(tiny: BlockLlama, vocabulary: Voca
     search, _, _ = searching(tiny, vocabulary, forced=forced)
     answer(search, Drawn(tiny.tokenizer.size, 3, 2.0))
     for end in search.candidates():
-        assert tiny.tokenizer.bytes(search.tokens(end.node)).startswith(forced.encode())
-        assert tiny.tokenizer.decode(search.tokens(end.node)) == forced + search.text_of(end.node)
+        assert tiny.tokenizer.bytes(search.tree.tokens(end.node)).startswith(forced.encode())
+        assert tiny.tokenizer.decode(search.tree.tokens(end.node)) == forced + search.tree.text_of(end.node)
     assert search.text()[0]
 
 
@@ -489,14 +489,14 @@ def test_promises_hold_whatever_the_model_says(
         assert not line or not {"\n", "\r"} & set(text)
     final = search.text()[0]
     assert final.startswith(promised), "the answer does not begin with what was locked"
-    tokens = search.tokens(search.leader())
+    tokens = search.tree.tokens(search.leader())
     assert len(tokens) <= most
     assert tiny.tokenizer.bytes(tokens).startswith(forced.encode()) or not final
     for end in search.candidates():
-        assert search.text_of(end.node).strip(), "an empty fill was proposed"
-        assert len(search.tokens(end.node)) <= most
+        assert search.tree.text_of(end.node).strip(), "an empty fill was proposed"
+        assert len(search.tree.tokens(end.node)) <= most
     assert 0 <= search.confidence(search.leader()) <= 1
-    probabilities = search.probabilities(search.leader())
+    probabilities = search.tree.probabilities(search.leader())
     assert (probabilities[-1][0] if probabilities else 0) == len(final)
     assert all(0 <= p <= 1 for _, p in probabilities)
 
@@ -540,7 +540,7 @@ def test_a_tree_pass_gives_what_a_plain_pass_gives(tiny: BlockLlama, vocabulary:
         search.prune()
 
     for end in search.candidates()[:5]:
-        fill = search.tokens(end.node)
+        fill = search.tree.tokens(end.node)
         plain = tiny.cache().lease(context)
         tiny.prefill(context, plain)
         ids = [*tail, *fill, *search.head]
@@ -565,7 +565,7 @@ def test_each_token_is_as_likely_as_the_model_found_it_behind_those_before(
     expected = [0.9, 0.6, 0.95, 0.7, 0.8, 0.9][: len(fill)]
     table.chain([*tail, *fill, *head], [*expected, 0.9], len(tail))
     answer(search, table)
-    ends, probabilities = zip(*search.probabilities(search.leader()), strict=True)
+    ends, probabilities = zip(*search.tree.probabilities(search.leader()), strict=True)
     assert list(ends) == [len(tiny.tokenizer.decode(fill[: i + 1])) for i in range(len(fill))]
     assert probabilities == pytest.approx(expected, rel=1e-3)
 
@@ -578,7 +578,7 @@ def test_what_is_forced_is_given(tiny: BlockLlama, vocabulary: Vocabulary) -> No
     table = Table(tiny.tokenizer.size)
     table.chain([*tail, *fill, *head], [0.5, 0.9], len(tail))
     answer(search, table)
-    ((end, probability),) = search.probabilities(search.leader())
+    ((end, probability),) = search.tree.probabilities(search.leader())
     assert end == len("ft")
     assert probability > 0.95
 
