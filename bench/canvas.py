@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -68,10 +68,12 @@ def loaded(name: str) -> engine_models.Model:
 
 @dataclass(frozen=True)
 class Way:
-    """How a job is filled. `steps` bounds the steps of the canvas. `drafts` makes the canvas draft for the verifier, or
-    neither canvas nor light drafter, instead of the engine's choice. `warm` keeps the job's draft."""
+    """How a job is filled: by a method, or by a canvas with a sampler. `steps` bounds the steps of the canvas. `drafts`
+    makes the canvas draft for the verifier, or neither canvas nor light drafter, instead of the engine's choice. `warm`
+    keeps the job's draft."""
 
-    sampler: str
+    method: str | None = None
+    sampler: str | None = None
     steps: int | None = None
     drafts: bool | None = None
     warm: bool = True
@@ -99,13 +101,13 @@ def not_counting_growth(decide: Callable[..., None]) -> Callable[..., None]:
 
 
 VERIFY, LEFT_TO_RIGHT = "verify", "left_to_right"
-ALONE = {f"canvas, {steps} step{'s' * (steps > 1)}": Way("top_k", steps) for steps in (1, 4, 8)}
+ALONE = {f"canvas, {steps} step{'s' * (steps > 1)}": Way(sampler="top_k", steps=steps) for steps in (1, 4, 8)}
 LEFT, LOOKUP, BOTH, CANVAS, USUAL = "left to right", "lookup only", "both", "canvas", "draft and verify"
 CURVE = {**ALONE, LEFT: Way(LEFT_TO_RIGHT), LOOKUP: Way(VERIFY, drafts=False)}
 PASSES = {LEFT: CURVE[LEFT], LOOKUP: CURVE[LOOKUP], "lookup else canvas": Way(VERIFY), BOTH: Way(VERIFY, drafts=True)}
 LIGHT = {LEFT: CURVE[LEFT], LOOKUP: CURVE[LOOKUP], "lookup else light drafter": Way(VERIFY)}
-YOUNG = {CANVAS: Way("threshold"), USUAL: Way(VERIFY), LEFT: CURVE[LEFT]}
-COLD = {f"{name}, no draft": Way(YOUNG[name].sampler, warm=False) for name in (CANVAS, USUAL)}
+YOUNG = {CANVAS: Way(sampler="threshold"), USUAL: Way(VERIFY), LEFT: CURVE[LEFT]}
+COLD = {f"{name}, no draft": replace(YOUNG[name], warm=False) for name in (CANVAS, USUAL)}
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,8 @@ class Bench:
         self.engine.cache.give(kv)
 
     def fill(self, job: wire.Infill, way: Way) -> Filled:
-        asked = msgspec.structs.replace(job, sampler=way.sampler, draft=job.draft if way.warm else None)
+        draft = job.draft if way.warm else None
+        asked = msgspec.structs.replace(job, method=way.method, sampler=way.sampler, draft=draft)
         with self.context(self.layout(job)):
             pass
         with ExitStack() as stack:

@@ -75,6 +75,7 @@ class Way:
     """How the keys are typed: `change` switches something off in the engine."""
 
     change: Callable[[ExitStack], object] = lambda stack: None
+    method: str | None = None
     sampler: str | None = None
     warm: bool = True  # the rest of the proposal before is a draft
     foreseen: bool = True  # a key that it began with needs no job
@@ -124,7 +125,7 @@ WAYS = {
     "new context in a forward of its own": Way(_context_apart),
     "no context kept": Way(_without_cache),
     "canvas alone": Way(sampler="threshold"),
-    "left to right, one token a forward": Way(sampler="left_to_right"),
+    "left to right, one token a forward": Way(method="left_to_right"),
 }
 
 
@@ -176,6 +177,7 @@ def _job(name: str, place: Place, typed: int, draft: tuple[str] | None, way: Way
         segments=(wire.Hole(SLOTS, kind="line"),),
         language="python",
         draft=draft,
+        method=way.method,
         sampler=way.sampler,
         least=way.least,
         deadline_ms=LATE_MS,
@@ -197,7 +199,7 @@ def measure(model: str, number: int, seed: int) -> Report:
     type_all(real, found[:2], Way())  # the first forwards of a process are slower
     usual = list[str]()
     for name, way in WAYS.items():
-        if way.sampler == "left_to_right" and real.null_id is None:
+        if way.method == "left_to_right" and real.null_id is None:
             continue  # a model that cannot verify has no such way
         print(name, file=sys.stderr, flush=True)
         seen = type_all(real, found, way)

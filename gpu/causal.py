@@ -174,7 +174,7 @@ class Served:
         copied = {"device_p50_ms": there["p50_ms"], "copied_mb": judged().nbytes / 1e6}
         return {**line, **copied, **beside([work(self._model, rows, context)], there["p50_ms"])}
 
-    def job(self, context: int, sampler: str) -> Line:
+    def job(self, context: int, method: str) -> Line:
         scheduler, passes = Scheduler(self._model), list[int]()
         suffix, words = self._text(SUFFIX), [self._text(context - SUFFIX)]
 
@@ -186,7 +186,7 @@ class Served:
                 prefix="".join(words),
                 suffix=suffix,
                 segments=(wire.Hole(HOLE, "line"),),
-                sampler=sampler,
+                method=method,
             )
             scheduler.take(b"p", job, 0.0)
             while scheduler.busy:
@@ -207,7 +207,7 @@ def measure(book: Book, plan: Plan, shape: str, device: str, *, tiny: bool) -> N
     kinds = {
         "prefill": [{"context": context, "chunk": chunk} for context in plan.contexts for chunk in plan.chunks],
         "verify": [{"context": context, "rows": rows} for context in plan.contexts for rows in plan.rows],
-        "job": [{"context": context, "sampler": way} for context in plan.contexts for way in WAYS],
+        "job": [{"context": context, "method": way} for context in plan.contexts for way in WAYS],
     }
     names: list[tuple[Name, str, dict[str, Any]]] = [
         ({"measure": f"causal {kind}", "shape": shape, **fields}, kind, fields)
@@ -230,7 +230,7 @@ def show(book: Book) -> None:
     for kind, title, columns in (
         ("prefill", "A cold context", ("context", "chunk", *times, "tokens_s", *bound)),
         ("verify", "A verifying pass", ("context", "rows", *times, "device_p50_ms", "copied_mb", *bound)),
-        ("job", f"A key and a hole of {HOLE} tokens", ("context", "sampler", *times, "passes", "ms_a_pass")),
+        ("job", f"A key and a hole of {HOLE} tokens", ("context", "method", *times, "passes", "ms_a_pass")),
     ):
         table(title, ("shape", *columns), book.lines(measure=f"causal {kind}"))
 

@@ -26,7 +26,11 @@ from latency import CAESURA, HERE  # isort: skip
 from llama import SMOLLM2  # isort: skip
 
 PEERS = HERE / "peers"
-OURS = {"canvas": "threshold", "left-to-right": "left_to_right", "verify": ""}  # sampler; "" is the model's own
+OURS = {  # options of `caesura eval`
+    "canvas": ("--sampler", "threshold"),
+    "left-to-right": ("--method", "left_to_right"),
+    "verify": (),  # the model's own method
+}
 QWEN = "qwen2.5-coder-0.5b-q4_k_m.gguf"
 LLAMA = {  # weights, prompt of peers/llamacpp.mjs
     "smollm2-q4": (SMOLLM2, "prefix"),
@@ -121,8 +125,8 @@ def command(row: str, asked: Path, answered: Path, means: Means) -> list[str]:
     files = [str(asked), "--out", str(answered)]
     if row == "smollm2":
         return [sys.executable, str(PEERS / "smollm2.py"), "--model", str(means.base), *files]
-    sampler = ["--sampler", OURS[kind(row)]] if OURS[kind(row)] else []
-    return [*CAESURA, "eval", "--model", means.model_of(row), "--deadline-ms", str(means.deadline_ms), *sampler, *files]
+    deadline = ["--deadline-ms", str(means.deadline_ms)]
+    return [*CAESURA, "eval", "--model", means.model_of(row), *deadline, *OURS[kind(row)], *files]
 
 
 def _weights(row: str, means: Means) -> Path:
