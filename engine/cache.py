@@ -1,6 +1,6 @@
 """Prefix KV reuse between keystrokes and jobs: append, truncate, fork; least recently used entries go first.
 
-Sliding layers keep the rows of their window and some slack; what is taken back further is prefilled anew.
+Sliding layers keep the rows of their window and some slack; rows cut further back are prefilled again.
 """
 
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-GROWTH = 256  # rows; the buffers grow by whole steps so that typing rarely copies them,
-PART = 8  # and by an eighth of what they hold, so that a long context is not copied again and again
-SLACK = 1024  # rows a sliding layer keeps beyond its window, so that text can be taken back
+GROWTH = 256  # rows of a growth step of the buffers, so that typing rarely copies them;
+PART = 8  # they also grow by this fraction, so that a long context is not copied again and again
+SLACK = 1024  # rows a sliding layer keeps beyond its window, so that text can be deleted
 BLOCK = 4096  # ids compared at once
-SPARE = 3  # free contexts that are kept for one peer: of the places it goes back and forth between
+SPARE = 3  # free contexts kept for one peer, for the places between which it goes back and forth
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What a layer keeps of a context row: its key heads, their width, and for a sliding layer how many rows a row
-    sees, itself included. `turned`: its keys lie column by column, as a product with queries reads them."""
+    """What a layer keeps of a context row: key heads, their width, and in a sliding layer the rows a row sees, itself
+    included. If `turned`, keys lie column by column, as a product with queries reads them."""
 
     heads: int
     width: int
@@ -36,15 +36,14 @@ class _Rows:
         self.k = self._keys(0)
 
     def _keys(self, capacity: int) -> Tensor:
-        """Room for as many, [heads, capacity, width] in either order."""
+        """Zeroed keys [heads, capacity, width], in either memory order."""
         heads, width = self.kept.heads, self.kept.width
         if self.kept.turned:
             return self.v.new_zeros(heads, width, capacity).transpose(1, 2)
         return self.v.new_zeros(heads, capacity, width)
 
     def reserve(self, length: int, rows: int) -> bool:
-        """Room for `rows` behind `length`; what no row to come can see, nor any that may be taken back, goes. Whether
-        that took other buffers."""
+        """Make room for `rows` after `length`, without rows that no later step can see. True if the buffers changed."""
         if length + rows - self.start <= self.k.shape[1]:
             return False
         start = self.start
@@ -60,17 +59,15 @@ class _Rows:
 
 
 class KV:
-    """Keys and values of one context: the first `length` rows hold.
-
-    `ids` are the tokens behind those rows, as far as they are context (rows of a canvas or a token tree have none).
-    """
+    """Keys and values of one context, of which the first `length` rows are valid. `ids` are the tokens of the context;
+    rows of a canvas or a token tree have none."""
 
     def __init__(self, layers: Sequence[Kept], device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
         self._rows = [_Rows(kept, device, dtype) for kept in layers]
         self._device, self._dtype = device, dtype
         self.ids: list[int] = []
         self.length = 0
-        self.moved = 0  # how often a buffer was replaced
+        self.moved = 0  # number of times a buffer was replaced
 
     def __repr__(self) -> str:
         return f"<KV {self.length} rows, {len(self.ids)} of context, {self.nbytes >> 20} MiB>"
@@ -81,29 +78,28 @@ class KV:
 
     @property
     def buffers(self) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values of every layer, all that there is room for; others once `reserve` has found too little."""
+        """Keys and values of every layer at full capacity; `reserve` may replace them."""
         return [(rows.k, rows.v) for rows in self._rows]
 
     def start(self, layer: int) -> int:
-        """The position of the first row of its buffers."""
+        """The position of the first row in the layer's buffers."""
         return self._rows[layer].start
 
     def reserve(self, rows: int) -> None:
-        """Room for `rows` more."""
+        """Make room for `rows` more."""
         self.moved += sum(layer.reserve(self.length, rows) for layer in self._rows)
 
     def get(self, layer: int, low: int, high: int) -> tuple[Tensor, Tensor]:
-        """Keys and values [heads, high - low, width] of those positions: views. Rows are put into those from `length`
-        on, and hold once `length` is behind them. Of a sliding layer only what its window reaches from `length` on is
-        sure to be there. Where nothing was put yet both are 0: what attention masks must be finite."""
+        """Views of keys and values [heads, high - low, width]. A caller writes rows from `length` on; they are valid
+        once `length` has passed them. A sliding layer keeps only the rows in the window of `length`. Rows not written
+        yet are 0, since masked values must be finite for attention."""
         rows = self._rows[layer]
         assert low >= rows.start, "rows outside the window are gone"
         span = slice(low - rows.start, high - rows.start)
         return rows.k[:, span], rows.v[:, span]
 
     def reach(self, length: int) -> int:
-        """To how many rows it can be cut to go on from `length`: that many, or none where a sliding layer has lost what
-        its window shows there."""
+        """The rows that stay if it is cut to `length`: that many, or none if a sliding layer has lost the window."""
         lost = any(rows.start > max(0, length - ((rows.kept.window or 1) - 1)) for rows in self._rows)
         return 0 if lost else length
 
@@ -129,8 +125,8 @@ class KV:
 
 
 class Cache:
-    """Leases a KV that shares the longest prefix with the wanted ids; `give` returns it for the next job. There are at
-    most `entries`, leased and free together; of the free ones, SPARE and one more for every peer but the first."""
+    """Leases the KV that shares the longest prefix with the wanted ids; `give` returns it for the next job. At most
+    `entries` exist, leased and free; SPARE free ones are kept, and one more for every further peer."""
 
     def __init__(
         self,
@@ -150,13 +146,13 @@ class Cache:
         return f"<Cache {self._leased} leased, {len(self._free)} free, {self.reused} of {self.asked} tokens reused>"
 
     def serve(self, peers: int) -> None:
-        """Keep as many free entries as those peers need to find each its own again, as far as there are entries."""
+        """Keep enough free entries for that many peers to find their contexts again."""
         self._spare = SPARE + max(0, peers - 1)
         self._trim()
 
     @property
     def full(self) -> bool:
-        """Whether every entry is leased: the next lease would be one too many."""
+        """True if every entry is leased."""
         return self._leased >= self._entries
 
     def lease(self, ids: list[int]) -> KV:
@@ -171,7 +167,7 @@ class Cache:
             self._free.remove(best)
             best.truncate(shared)
         elif best is not None and shared:
-            best = best.fork()  # another document or place may come back for the longer one
+            best = best.fork()  # another document or place may need the longer one again
             best.truncate(shared)
         else:
             best = KV(self._layers, self._device, self._dtype)
@@ -188,12 +184,12 @@ class Cache:
         self._trim()
 
     def discard(self, kv: KV) -> None:
-        """As `give`, of one that nobody must use again."""
+        """Drop a leased KV that must not be used again."""
         del kv
         self._leased -= 1
 
     def clear(self) -> None:
-        """Let go of all free entries."""
+        """Drop all free entries."""
         self._free.clear()
 
     def _trim(self) -> None:

@@ -1,14 +1,14 @@
-"""What the engine does about faults of its own: how many jobs run together once memory has run out, and when a process
-has failed so often that another one shall try. Pure: time is an argument.
+"""The engine's response to its own faults: how many jobs run together after memory has run out, and when a process has
+failed so often that a new one takes over. Pure: time is an argument.
 """
 
 from collections import deque
 
 import torch
 
-FAULTS = 3  # of the model or of memory within FAULTY_S: a new process may do better
+FAULTS = 3  # faults of the model or of memory within FAULTY_S, after which a new process takes over
 FAULTY_S = 60.0
-STEADY = 1000  # steps of as many jobs as may run together, after which one more may
+STEADY = 1000  # steps at the limit of jobs, after which the limit rises by one
 
 
 class Broken(Exception):
@@ -16,11 +16,11 @@ class Broken(Exception):
 
 
 class Faults:
-    """`live`: how many jobs may run together."""
+    """Counts faults; `live` jobs may run together."""
 
     def __init__(self, live: int) -> None:
         self.live = self._most = live
-        self._steady = 0  # steps, since `live` has changed or memory has run out
+        self._steady = 0  # steps since `live` has changed or memory has run out
         self._when = deque[float](maxlen=FAULTS)
 
     def __repr__(self) -> str:
@@ -35,8 +35,8 @@ class Faults:
             self.live, self._steady = self.live + 1, 0
 
     def out_of_memory(self, jobs: int, now: float) -> None:
-        """Record that a step of `jobs` jobs ran out of memory: from now on half as many run together. If one job alone
-        did not fit, that is a fault. Raises Broken."""
+        """Record that a step of `jobs` jobs ran out of memory: halve the limit. A single job that does not fit is a
+        fault. Raises Broken."""
         self._steady = 0
         if jobs == 1:
             self.count("The engine ran out of memory.", now)
@@ -51,17 +51,16 @@ class Faults:
 
 
 def sentence(error: Exception) -> str:
-    """What went wrong with a model or its device, as a sentence for a person. Do not use it where an error may quote a
-    job's text."""
+    """An error of a model or its device as a sentence for a person. Not for errors that may quote a job's text."""
     if short_of_memory(error):
         return "There is not enough memory."
     lines = str(error).strip().splitlines() or [""]
-    first = lines[-1 if "TorchScript" in lines[0] else 0]  # which puts its traceback first
+    first = lines[-1 if "TorchScript" in lines[0] else 0]  # TorchScript puts its traceback first
     return f"{type(error).__name__}: {first[:120]}".rstrip(":. ") + "."
 
 
 def short_of_memory(error: Exception) -> bool:
-    """True if an error means that the GPU or the host has run out of memory; PyTorch has no one type for that."""
+    """True if the GPU or the host has run out of memory; PyTorch has no single type for that."""
     said = str(error)
     return (
         isinstance(error, torch.OutOfMemoryError | MemoryError)

@@ -1,15 +1,15 @@
-"""Length is part of the answer. A trained null token says where a hole ends, and a canvas that does not end doubles; a
-model without one is given several lengths as rows of the same forwards, and the text that fits best stays.
+"""The length of a hole. A trained null token shows where it ends, and a canvas that does not end doubles. A model
+without a null token tries several lengths as rows of the same forwards, and the text that fits best wins.
 """
 
 from collections.abc import Sequence
 
 from torch import Tensor
 
-NULL = 0.5  # an open slot right of an accepted null becomes null where the model gives null at least this
-ENDS = 0.3  # below this, at the last slot of the first forward, the hole is longer than its slots
-LINE = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)  # tokens of a hole within a line
-BLOCK = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # and of one that may hold several
+NULL = 0.5  # least null probability at which an open slot right of an accepted null becomes null
+ENDS = 0.3  # null probability of the last slot in the first forward, below which the hole has too few slots
+LINE = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)  # tokens tried for a hole within a line
+BLOCK = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # tokens tried for a hole of several lines
 
 
 def broadcast(open: Sequence[bool], null: Sequence[bool], p_null: Sequence[float]) -> list[int]:
@@ -29,6 +29,6 @@ def tried(most: int, *, one_line: bool) -> list[int]:
 
 
 def score(hole: Tensor, pins: Tensor) -> float:
-    """How well a canvas fits, in nats a token: the mean log-probability of its holes' best tokens, and that of what is
-    pinned. A pin that the model would rather replace says that the hole before it has the wrong length."""
+    """How well a canvas fits, in nats a token: the mean log-probability of its holes' best tokens, plus that of its
+    pins. An unlikely pin shows that the hole before it has the wrong length."""
     return float(hole.mean()) + (float(pins.mean()) if len(pins) else 0.0)

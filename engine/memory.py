@@ -1,4 +1,4 @@
-"""What a large model takes in memory, counted from its shapes before anything is read, and the context that fits."""
+"""The memory that a large model needs, computed from its shapes before anything is read, and the context that fits."""
 
 import os
 from collections.abc import Sequence
@@ -12,29 +12,29 @@ from caesura.engine.methods.uniform.graphs import BUCKETS
 from caesura.engine.weights.stored import WeightsError
 
 GIB = 1 << 30
-COPIES = 6  # of a step's logits where a grammar has to see them: as they come, constrained, cooled, distributions
+COPIES = 6  # copies of a step's logits that a grammar needs: raw, constrained, cooled, distributions
 
 
 def of_context(layers: Sequence[Kept], tokens: int, itemsize: int) -> int:
-    """Bytes of the keys and values of a context: all of it on full layers, window and slack on sliding ones, and what
-    the buffers have to spare."""
+    """Bytes of the keys and values of a context: all rows on full layers, window and slack on sliding ones, and the
+    buffers' spare rows."""
     rows = (tokens if k.window is None else min(tokens, k.window - 1 + SLACK + GROWTH) for k in layers)
     return sum(2 * (n + n // PART) * k.heads * k.width * itemsize for n, k in zip(rows, layers, strict=True))
 
 
 def of_step(width: int) -> int:
-    """Bytes of the logits of a step [rows, width], in float32."""
+    """Bytes of a step's logits [rows, width], in float32."""
     return MAX_ROWS * width * 4 * COPIES
 
 
 def of_recorded(width: int, itemsize: int) -> int:
-    """Bytes that recorded steps keep on a GPU (graphs.py): the scores [rows, width] that the head holds for the largest
-    canvas, and as much again for all else. They share it, and it is theirs for good."""
+    """Bytes that all recorded steps together keep on a GPU (graphs.py): the head's scores [rows, width] for the largest
+    canvas, and as much again for the rest."""
     return 2 * BUCKETS[-1] * width * itemsize
 
 
 def free(device: str) -> int | None:
-    """Bytes that are free on a device, or None where that cannot be asked."""
+    """Free bytes on a device, or None if unknown."""
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info(device)[0])
     try:
@@ -45,7 +45,7 @@ def free(device: str) -> int | None:
 
 
 class DoesNotFit(WeightsError):
-    """The model is whole, and too large for this machine as it is."""
+    """The model is complete but too large for this machine."""
 
 
 def fit(
@@ -60,8 +60,8 @@ def fit(
     room: int | None,
     least: int,
 ) -> int:
-    """How many contexts of `tokens` can be kept in `room` bytes beside `weights` bytes, at most `most`. Raises
-    DoesNotFit where not one can, with the multiple of `least` tokens that would fit."""
+    """How many contexts of `tokens` fit in `room` bytes next to `weights` bytes, at most `most`. Raises DoesNotFit if
+    none does, with the multiple of `least` tokens that would fit."""
     if room is None:
         return most
     step = of_step(width) + (of_recorded(width, itemsize) if device.startswith("cuda") else 0)

@@ -1,4 +1,4 @@
-"""What an open slot holds: the mask token (absorbing) or a random token (uniform)."""
+"""The noise in an open slot: the mask token (absorbing) or a random token (uniform)."""
 
 from dataclasses import dataclass, field
 
@@ -23,8 +23,8 @@ class Absorbing:
 class Schedule:
     """How a canvas of uniform noise is denoised, in the fields of DiffusionGemma's generation_config.json.
 
-    `steps` at most; the temperature falls from `t_max` to near `t_min` over them; `entropy_bound` in nats is what a
-    step may accept; a canvas is done when no best token moved for `stability` steps and the mean entropy is below
+    At most `steps`; the temperature falls from `t_max` to near `t_min` over them; a step accepts up to `entropy_bound`
+    nats; a canvas is done when its best tokens are unchanged for `stability` steps and the mean entropy is below
     `confidence` nats.
     """
 
@@ -36,7 +36,7 @@ class Schedule:
     confidence: float = 0.005
 
     def temperature(self, step: int, of: int) -> Tensor:
-        """At `step` (from 0) of `of`: a float32 scalar, rounded as the reference rounds it."""
+        """The temperature at `step` (from 0) of `of`: a float32 scalar, rounded as the reference rounds it."""
         left = torch.tensor(of - step, dtype=torch.int32)
         return self.t_min + (self.t_max - self.t_min) * (left / of)
 

@@ -27,22 +27,22 @@ from caesura.engine.weights import ahead
 
 log = logging.getLogger("caesura.worker")
 
-REHEARSED = (16, 64, 256)  # tokens of a hole, where kernels are compiled
-SHORT = 1  # where none are
+REHEARSED = (16, 64, 256)  # tokens of a rehearsed hole, if kernels are compiled
+SHORT = 1  # and if none are
 REHEARSAL_MS = 120_000
 FAULT = 70  # the exit code of a worker that cannot go on (sysexits.h: an internal error)
-IDLE_MS = 500  # how long an idle worker waits before it shows that it is there
-PRODUCTS = 128  # shapes of products whose code oneDNN keeps, half a MiB each; its own bound is 1024
+IDLE_MS = 500  # longest time between heartbeats of an idle worker
+PRODUCTS = 128  # product shapes whose code oneDNN keeps, half a MiB each; its own limit is 1024
 
-# Of glibc's allocator: what mallopt calls each, and what loading and filling set it to.
-ARENAS, LARGE, TOP = -8, -3, -1  # pools; bytes from which a block has pages of its own; free ones kept at the top
+# glibc's allocator: parameters of mallopt, and their values while loading and filling.
+ARENAS, LARGE, TOP = -8, -3, -1  # pools; bytes from which a block has pages of its own; free bytes kept at the top
 OF_WEIGHTS, OF_STEPS, KEPT_FREE = 1 << 18, 32 << 20, 16 << 20
 
 Answers = list[tuple[bytes, wire.EngineMessage]]
 
 
 class Scheduler(Protocol):
-    """What the loop needs: pure state that takes messages and gives events. See scheduler.py."""
+    """Pure state that takes messages and returns events; see scheduler.py."""
 
     @property
     def busy(self) -> bool: ...
@@ -54,8 +54,8 @@ class Scheduler(Protocol):
 
 @dataclass(frozen=True)
 class Loaded:
-    """`device`: with what computes the model there, `cpu:avx512`. `step_s`: seconds of the longest of the steps that it
-    has made."""
+    """A model that has filled once. `device` names its kernels too, as in `cpu:avx512`; its longest step took `step_s`
+    seconds."""
 
     scheduler: Scheduler
     device: str
@@ -67,12 +67,12 @@ class CannotLoad(Exception):
 
 
 def serve(socket: zmq.Socket[bytes], progress: link.Heartbeat, scheduler: Scheduler) -> None:
-    """The engine, for ever."""
+    """Run the engine for ever."""
     clock, worked = time.monotonic, True
     while True:
         if not scheduler.busy:
             if socket.poll(IDLE_MS):
-                progress.tick()  # the time of a first step does not begin with the last sign of idleness
+                progress.tick()  # otherwise the idle time would count as part of the first step
             elif worked:
                 give_back()
                 worked = False
@@ -117,14 +117,14 @@ def _take(scheduler: Scheduler, message: link.ToWorker, now: float) -> Answers:
             assert isinstance(request, wire.Infill), "the supervisor forwards nothing else"
             try:
                 return scheduler.take(peer, msgspec.structs.replace(request, deadline_ms=left_ms), now)
-            except Exception:  # whatever one client's text does to it must not take the others' canvases down
+            except Exception:  # one client's text must not bring down the others' canvases
                 log.exception("job %s was not taken", request.job)
                 sentence = "The engine could not read this job; see its log."
                 return [(peer, wire.Failed(request.job, "invalid", sentence))]
 
 
 def run(arguments: Sequence[str], load: Callable[[str, str], Loaded]) -> None:
-    """A worker from its command line on. `load` takes a model and a device, of which it may choose another, and may
+    """Run a worker with command-line arguments. `load` takes a model and a device, may choose another device, and may
     raise CannotLoad."""
     parser = argparse.ArgumentParser(prog="caesura.engine.worker")
     parser.add_argument("--link", required=True, type=Path)
@@ -145,14 +145,14 @@ def run(arguments: Sequence[str], load: Callable[[str, str], Loaded]) -> None:
     except CannotLoad as error:
         socket.send(link.encode(link.LoadFailed(str(error)[:256])))
         while True:
-            threading.Event().wait()  # the supervisor reads the sentence, then ends us
+            threading.Event().wait()  # until the supervisor has read the sentence and ends this process
     socket.send(link.encode(link.Ready(options.model, loaded.device, loaded.step_s)))
     try:
         serve(socket, link.Heartbeat(options.progress), loaded.scheduler)
     except Exception:  # the scheduler's state is lost; the supervisor answers its jobs and starts another worker
         log.exception("the worker cannot go on")
         logging.shutdown()
-        os._exit(FAULT)  # at once: a device that has failed can hang whoever cleans up
+        os._exit(FAULT)  # without cleaning up, since a failed device can hang that
 
 
 def die_with(parent: int) -> None:
@@ -162,25 +162,25 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
     else:
         threading.Thread(target=_exit_at_end_of_input, daemon=True).start()
-    # It was gone before the line above. A virtual environment of Windows has a process of its own between the two.
+    # The parent may have ended before the line above. A virtual environment on Windows puts a process between the two.
     if sys.platform != "win32" and os.getppid() != parent:
         os._exit(0)
 
 
 def die_first() -> None:
-    """Where memory runs out the kernel ends this process, which is started again, and not an editor."""
+    """If memory runs out, have the kernel end this process, which is started again, rather than an editor."""
     with suppress(OSError):  # not Linux
         Path("/proc/self/oom_score_adj").write_text("500")
 
 
 def _exit_at_end_of_input() -> None:
-    """The supervisor keeps our stdin open and never writes to it."""
+    """The supervisor holds stdin open and never writes to it."""
     sys.stdin.buffer.read()
     os._exit(0)
 
 
 def _load(name: str, device: str) -> Loaded:
-    # Threads that spin while they wait cost ten times the latency on a busy machine; torch reads these when imported.
+    # Threads that spin while they wait cost ten times the latency on a busy machine. torch reads these on import.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(PRODUCTS))
@@ -198,7 +198,7 @@ def _load(name: str, device: str) -> Loaded:
         raise CannotLoad(str(error)) from error
     except CannotLoad:
         raise
-    except Exception as error:  # of the machine: what it lacks may be there another time
+    except Exception as error:  # a fault of the machine, which may not last
         why = faults.sentence(error)
         log.exception("the model cannot be loaded: %s", why)
         sentence = f"The model cannot be used on this machine; see the engine's log. {why}"
@@ -207,9 +207,8 @@ def _load(name: str, device: str) -> Loaded:
 
 
 def rehearse(engine: Scheduler, *, compiles: bool) -> float:
-    """Fill holes of several sizes, so that the kernels they need are compiled before anybody waits for them. Where none
-    are, a short one is enough to use every part of the model once, and shows how slow the machine is. Returns the
-    seconds of the longest step. Raises CannotLoad."""
+    """Fill holes of several sizes to compile the kernels before anybody waits. If none are compiled, one short hole
+    uses every part of the model once. Returns the seconds of the longest step. Raises CannotLoad."""
     clock, longest = time.monotonic, 0.0
     for tokens in REHEARSED if compiles else (SHORT,):
         job = wire.Infill(
@@ -235,8 +234,8 @@ def rehearse(engine: Scheduler, *, compiles: bool) -> float:
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """What is made inside is for good: Python does not look for garbage in it, neither now, which takes a fifth of the
-    time that torch's import takes, nor later, in the middle of a step."""
+    """Exclude all objects made inside from garbage collection: now, when it takes a fifth of torch's import time, and
+    later, in the middle of a step."""
     gc.disable()
     yield
     gc.freeze()
@@ -245,22 +244,21 @@ def kept() -> Iterator[None]:
 
 @contextmanager
 def frugal() -> Iterator[None]:
-    """What loading takes for a moment goes back to the system, where the allocator is glibc's. Weights lie apart from
-    what steps take and free, since the holes between them would stay resident."""
+    """Return the memory that loading frees to the system, with glibc's allocator. Weights lie apart from the memory of
+    steps, since holes between them would stay resident."""
     libc = _glibc()
     if libc:
-        libc.mallopt(ARENAS, 1)  # a pool a thread would leave more holes
+        libc.mallopt(ARENAS, 1)  # a pool for each thread would leave more holes
         libc.mallopt(LARGE, OF_WEIGHTS)
     yield
     if libc:
-        libc.mallopt(LARGE, OF_STEPS)  # pages that are new at every step would take a fifth of its time
+        libc.mallopt(LARGE, OF_STEPS)  # new pages at every step would take a fifth of its time
         libc.mallopt(TOP, KEPT_FREE)
         give_back()
 
 
 def give_back() -> None:
-    """What is free inside of this process goes back to the system, where the allocator is glibc's: 40 MiB after a few
-    fills, in 20 ms."""
+    """Return free memory to the system, with glibc's allocator: 40 MiB after a few fills, in 20 ms."""
     if libc := _glibc():
         libc.malloc_trim(0)
 
@@ -273,7 +271,7 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 def _context() -> int | None:
-    """Tokens of context that the user asks for."""
+    """The user's limit on tokens of context."""
     asked = os.environ.get("CAESURA_CONTEXT", "")
     if asked and not (asked.isdecimal() and len(asked) < 10):
         raise CannotLoad(f"CAESURA_CONTEXT is {asked[:32]!r}; it must be a number of tokens.")

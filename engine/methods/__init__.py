@@ -1,8 +1,8 @@
-"""How a job is filled: a module or folder here for each way, found by its name.
+"""How a job is filled: each method is a module or folder here, found by its name.
 
-A method has `prepare`, called once for a model; what that returns begins the filling of one laid-out job. From then on
-the scheduler sees a `Filling`, whatever the method. Contract (tests/engine/methods/test_methods.py runs every method):
-every filling ends within its steps, its locked text only grows, and a batch gives each what it would get alone.
+A method's `prepare`, called once for a model, returns a function that begins to fill a laid-out job. From then on the
+scheduler sees only a `Filling`. Contract (tests/engine/methods/test_methods.py runs every method): every filling ends
+within its steps, its locked text only grows, and a batch does not change any result.
 """
 
 import importlib
@@ -21,14 +21,14 @@ from caesura.wire import Fill, Infill, Tokens
 
 
 class Filling(Protocol):
-    """A job on its way. `of` bounds its steps. Once what the model said were no numbers it is not `sound`, nor is what
-    it left in the KV."""
+    """A job in progress, of at most `of` steps. After NaN from the model it is no longer `sound`, and neither is its
+    KV."""
 
     of: int
 
     @property
     def advance(self) -> Callable[[Model, Sequence[Any]], None]:
-        """A step of several fillings: those that have the same one share a forward."""
+        """One step of several fillings: those with the same `advance` share a forward."""
 
     @property
     def finished(self) -> bool: ...
@@ -38,24 +38,24 @@ class Filling(Protocol):
 
     @property
     def rows(self) -> int:
-        """Rows of its canvases in the next forward."""
+        """Rows that its canvases have in the next forward."""
 
     def spent(self, steps: int) -> bool:
-        """True if `steps` are all that the shown canvas may take."""
+        """True if the shown canvas may take no more than `steps`."""
 
     def fills(self, *, final: bool = False) -> tuple[Fill, ...]:
-        """The holes as they stand, or as they are answered."""
+        """The holes as they are now, or as the final answer."""
 
     def alternatives(self, fills: tuple[Fill, ...]) -> tuple[tuple[Fill, ...], ...]:
-        """Further answers, best first, beside the final `fills`."""
+        """Further answers next to the final `fills`, best first."""
 
     def tokens(self) -> Tokens:
-        """Where the tokens of the answer came from."""
+        """Sources of the answer's tokens."""
 
 
 class Begin(Protocol):
     def __call__(self, job: Infill, layout: Layout, kv: KV, fresh: Sequence[int], sampler: str | None) -> Filling:
-        """Start to fill a job behind the context of `kv`, to which the first forward appends `fresh`."""
+        """Begin to fill a job after the context of `kv`, to which the first forward appends `fresh`."""
 
 
 @cache
@@ -64,8 +64,8 @@ def names() -> tuple[str, ...]:
 
 
 def chosen(job: Infill, model: Model) -> tuple[str, str | None]:
-    """The method of a job, and the sampler that it asks for. A sampler alone asks for the canvas that it samples; a
-    method may still be named in the place of a sampler, as before there were methods."""
+    """The method of a job and its sampler, if it names one. A sampler alone selects the model's canvas. Older clients
+    name a method as the sampler."""
     if job.method is None and job.sampler in names():
         return job.sampler, None
     of_canvas = model.noise.method if job.sampler is not None and model.noise is not None else model.method
@@ -73,13 +73,12 @@ def chosen(job: Infill, model: Model) -> tuple[str, str | None]:
 
 
 def prepare(name: str, model: Model, vocabulary: Vocabulary) -> Begin:
-    """A method for a model, by its name."""
     begin: Begin = importlib.import_module(f"{__name__}.{name}").prepare(model, vocabulary)
     return begin
 
 
 def refusal(name: str, model: Model) -> str:
-    """Why a model cannot be asked to fill so, in one sentence, or nothing."""
+    """One sentence if the model cannot use this method, else an empty string."""
     if name not in names():
         return f"There is no method named {name!r}; there are {', '.join(names())}."
     return str(importlib.import_module(f"{__name__}.{name}").refusal(model))
@@ -95,5 +94,5 @@ def advance(model: Model, fillings: Sequence[Filling]) -> None:
 
 
 def settled(fill: Fill) -> Fill:
-    """A fill as answered: its drafts count as decided."""
+    """A fill as the final answer: its drafts are decided."""
     return msgspec.structs.replace(fill, locked=((0, len(fill.text)),) if fill.text else (), open=0)

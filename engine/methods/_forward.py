@@ -1,5 +1,5 @@
-"""The step that canvases of absorbing noise and token trees share: one forward, whose logits and log-probabilities each
-gets."""
+"""The step that canvases of absorbing noise and token trees share: one forward gives the canvases logits and the trees
+log-probabilities."""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Pass:
 
 
 class TokenTree(Protocol):
-    """A token tree over one hole; see Search, in verify/search.py."""
+    """The search over one hole, in verify/search.py."""
 
     def to_draft(self) -> Pass | None: ...
     def take_draft(self, tokens: Sequence[int], probabilities: Sequence[float]) -> None: ...
@@ -33,8 +33,8 @@ class TokenTree(Protocol):
 
 
 class Asking(Protocol):
-    """A filling with rows in a forward behind one KV: a canvas, if it `drafts`, a token tree, or both. The first
-    forward takes `fresh` context along. Once the model's answer was no numbers it is not `sound`."""
+    """A filling with rows in a forward: those of its canvas if it `drafts`, of its `search`, or both. The first forward
+    also reads `fresh` context."""
 
     fresh: Sequence[int]
     sound: bool
@@ -51,15 +51,15 @@ class Asking(Protocol):
     def search(self) -> TokenTree | None: ...
 
     def decide(self, model: Model, logits: Tensor) -> None:
-        """What the forward said of the canvas, [slots, width]."""
+        """Take over the logits of the canvas, [slots, width]."""
 
     def close(self) -> None:
-        """The end of the step."""
+        """End the step."""
 
 
 def advance(model: Model, fillings: Sequence[Asking]) -> None:
-    """One step: one forward for all, then a decision of each. A canvas that is to be verified is denoised once, in the
-    same forward that first scores its token tree; the next one has its draft in the tree."""
+    """One step: one forward for all, then a decision for each. A canvas that drafts for a search is denoised once, in
+    the search's first forward; the next forward scores its draft."""
     drafting = [w for w in fillings if w.drafts]
     searching = [w for w in fillings if w.search is not None]
     for w, logits in zip(drafting, forward(model, drafting, searching), strict=True):
@@ -70,7 +70,7 @@ def advance(model: Model, fillings: Sequence[Asking]) -> None:
 
 
 def forward(model: Model, work: Sequence[Asking], searching: Sequence[Asking] = ()) -> tuple[Tensor, ...]:
-    """Per canvas: logits [slots, width]. Those of the token trees go to their searches."""
+    """Returns the logits of each canvas, [slots, width]; searches receive theirs."""
     canvases = runs(model, work)
     rows = [len(w.canvas.slots) for w in work]
     if not searching:
@@ -82,12 +82,12 @@ def forward(model: Model, work: Sequence[Asking], searching: Sequence[Asking] = 
     trees = [Run(w.kv, p.ids, p.positions, p.mask, fresh=w.fresh) for w, p in zip(searching, plans, strict=True)]
     for w in searching:
         w.fresh = ()
-    verifier = cast(Verifier, model)  # a job that asks another family for it is not taken
+    verifier = cast(Verifier, model)  # the scheduler refuses jobs that other families cannot verify
     judged, logits = verifier.forward(trees, canvases)
     for w, of_tree in zip(searching, judged.split([len(p.ids) for p in plans]), strict=True):
         assert w.search is not None
         logp = on_host(of_tree.log_softmax(-1))
-        w.sound = bool(logp[:, 0].isfinite().all())  # one logit of a row that is no number makes all of them none
+        w.sound = bool(logp[:, 0].isfinite().all())  # one NaN logit makes its whole row NaN
         if w.sound:
             w.search.receive(logp)
     parts = on_host(logits).split(rows)
@@ -95,7 +95,7 @@ def forward(model: Model, work: Sequence[Asking], searching: Sequence[Asking] = 
 
 
 def draft(model: Drafter, searching: Sequence[Asking]) -> None:
-    """Guess what follows the best hypothesis of each search that asks for it."""
+    """Guess what follows the best hypothesis of each search that asks."""
     asking = [(w.kv, w.search, asked) for w in searching if w.search is not None and (asked := w.search.to_draft())]
     if not asking:
         return
@@ -105,8 +105,8 @@ def draft(model: Drafter, searching: Sequence[Asking]) -> None:
 
 
 def on_host(rows: Tensor) -> Tensor:
-    """On the CPU, which decides whatever is not uniform noise: a search asks for many single numbers, and would wait
-    for a GPU at each. From a GPU it is one copy, into pinned memory: 40 rows of Qwen's vocabulary are 24 MB."""
+    """Copy to the CPU, where a search reads many single numbers without waiting for the GPU each time. One copy into
+    pinned memory: 40 rows of Qwen's vocabulary are 24 MB."""
     if not rows.is_cuda:
         return rows.cpu()
     copied = rows.to("cpu", non_blocking=True)
@@ -115,10 +115,10 @@ def on_host(rows: Tensor) -> Tensor:
 
 
 def runs(model: Model, work: Sequence[Asking]) -> list[Run]:
-    """A forward's rows of each canvas."""
+    """The rows of each canvas in a forward."""
     found = []
     for w in work:
-        assert model.noise is not None, "without a canvas there is only a search"
+        assert model.noise is not None, "a model without a canvas has only a search"
         ids = w.canvas.ids(model.noise.draw(len(w.canvas.slots), w.generator).tolist())
         at = w.kv.length + len(w.fresh)
         found.append(Run(w.kv, ids, range(at, at + len(ids)), None, w.canvas.slot_rows(), w.fresh))

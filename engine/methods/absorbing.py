@@ -1,4 +1,4 @@
-"""A canvas of absorbing noise: an accepted slot stays, the rest is masked again. A null token tells a hole's length."""
+"""A canvas of absorbing noise: an accepted slot stays, the rest is masked again. A null token ends a hole."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from caesura.engine.noise import Absorbing
 from caesura.engine.samplers import Sampler, Scores, load, statistics
 from caesura.wire import Fill, Infill, Tokens
 
-STEPS = 48  # of a canvas, at most
+STEPS = 48  # most steps of a canvas
 
 
 @dataclass(eq=False)
 class Denoising:
-    """A canvas on its way: `of` bounds the steps, and the first forward takes `fresh` context along."""
+    """A canvas in progress, of at most `of` steps. The first forward also reads `fresh` context."""
 
     canvas: Canvas
     kv: KV
@@ -81,7 +81,7 @@ def begin(
 
 
 def lay_drafts(model: Model, job: Infill, canvas: Canvas) -> None:
-    """Draft a whole fill where a grammar asks for one, and show the first forward the job's drafts."""
+    """Draft a whole fill if the hole has a grammar, and show the job's drafts to the first forward."""
     canvas.begin()
     for number, (hole, text) in enumerate(zip(canvas.holes, job.draft or (), strict=False)):
         tokens = model.tokenizer.encode(hole.forced.decode() + text) if text else []
@@ -93,13 +93,13 @@ def decide(model: Model, w: Denoising, logits: Tensor) -> None:
     """Accept, broadcast nulls, grow, lock."""
     scores = look(model, w.canvas, logits, first=w.step == 0)
     if model.null_id is not None and len(w.canvas.open()) == len(w.canvas.slots) and lengthen(w.canvas):
-        pass  # nothing was accepted yet and the canvas grew: this step told its length
+        pass  # this step only found that the canvas is too short
     else:
         absorb(w, scores, model.null_id)
 
 
 def look(model: Model, canvas: Canvas, logits: Tensor, *, first: bool) -> Scores:
-    """Write into the slots what a forward says of them; after the first one accept what a warm start had right."""
+    """Write a forward's statistics into the slots. After the first one accept what the warm start had right."""
     allowed = canvas.constrain(logits)
     scores = statistics(allowed)
     observe(canvas, scores, beside(allowed, scores, model.null_id) if model.null_id is not None else None)
@@ -109,13 +109,13 @@ def look(model: Model, canvas: Canvas, logits: Tensor, *, first: bool) -> Scores
 
 
 def beside(logits: Tensor, scores: Scores, token: int) -> Tensor:
-    """The probability of a token [slots], from that of the best one: no second pass over the distribution."""
+    """The probability of a token, [slots]. It comes from the best token's, without another pass over the logits."""
     best = logits.gather(1, scores.token[0][:, None])[:, 0]
     return scores.prob[0] * (logits[:, token] - best).exp()
 
 
 def keep_warm(canvas: Canvas) -> None:
-    """Accept what a warm start showed and the model agrees with; nothing of a hole whose healed start is lost."""
+    """Accept the shown tokens that the model confirms, except in a hole whose healed start it rejects."""
     for slot in canvas.slots:
         if slot.shown is not None and slot.shown == slot.draft:
             slot.token = slot.draft
@@ -146,7 +146,7 @@ def absorb(w: Denoising, scores: Scores, null: int | None) -> None:
             slot.token = slot.draft
     for hole in range(len(canvas.holes)) if null is not None else ():
         if canvas.holes[hole].grammar is not None:
-            continue  # what it ends with may stand right of a null
+            continue  # its closing text may be right of a null
         of_hole = canvas.of_hole(hole)
         ended = [s.token == null for s in of_hole]
         for i in length.broadcast([s.token is None for s in of_hole], ended, [s.p_null for s in of_hole]):
@@ -158,8 +158,7 @@ def absorb(w: Denoising, scores: Scores, null: int | None) -> None:
 
 
 def healed_first(canvas: Canvas, accepted: list[bool]) -> list[bool]:
-    """The start of a healed hole has to be known before anything can follow it: until then only its leftmost open slot
-    is accepted."""
+    """The start of a healed hole comes first: until it is complete, only the hole's leftmost open slot is accepted."""
     waiting = canvas.unhealed()
     return [
         slot is waiting[slot.hole] if slot.hole in waiting else yes
@@ -168,12 +167,10 @@ def healed_first(canvas: Canvas, accepted: list[bool]) -> list[bool]:
 
 
 def lengthen(canvas: Canvas) -> bool:
-    """Double the holes whose last slot is not null; true when one grew and the step is spent."""
-    grown = False
-    for number, hole in enumerate(canvas.holes):
-        slots = canvas.of_hole(number)
-        if length.too_short(slots[-1].p_null, len(slots), hole.max_tokens):
-            canvas.grow(number)
-            grown = True
+    """Double the holes whose last slot is not null. True if one grew."""
+    sized = [(number, canvas.of_hole(number), hole.max_tokens) for number, hole in enumerate(canvas.holes)]
+    short = [number for number, slots, most in sized if length.too_short(slots[-1].p_null, len(slots), most)]
+    for number in short:
+        canvas.grow(number)
     canvas.begin()
-    return grown
+    return bool(short)

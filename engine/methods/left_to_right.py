@@ -1,4 +1,4 @@
-"""To compare with: the base alone, the best token of each pass, no drafts and no looking ahead."""
+"""The base model alone, for comparison: the best token of each pass, without drafts or lookahead."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""One file per sampler: scores of the slots in, accepted positions out. A file here is registered by being here.
+"""One file per sampler: scores of the slots in, accepted positions out. A file in this folder is registered.
 
 Contract (tests/engine/test_samplers.py runs every file): a sampler accepts at least one open slot of each canvas that
 has one, never a slot that is not open, and is deterministic.
@@ -26,7 +26,7 @@ class Scores(NamedTuple):
 
 
 def statistics(logits: Tensor) -> Scores:
-    """[slots, width] -> scores [1, slots], in one pass over the distribution. A token that is forbidden has -inf."""
+    """[slots, width] -> scores [1, slots], in one pass over the distribution. A banned token has -inf."""
     logp = logits.log_softmax(-1)
     probs = logp.exp()
     top = probs.topk(2)
@@ -41,7 +41,7 @@ class Sampler(Protocol):
 
 
 def load(name: str) -> Sampler:
-    """The sampler of that file. Raises Impossible with one sentence for an unknown name."""
+    """Load a sampler by its name. Raises Impossible for an unknown one."""
     if name not in names():
         raise Impossible(f"There is no sampler named {name!r}; there are {', '.join(names())}.")
     sampler: Sampler = importlib.import_module(f"caesura.engine.samplers.{name}").select

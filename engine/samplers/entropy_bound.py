@@ -13,5 +13,5 @@ def select(scores: Scores, open: Tensor, step: int, of: int, *, bound: float = B
     """Accepted slots, bool [canvases, slots]."""
     del step, of
     entropy, order = scores.entropy.masked_fill(~open, torch.inf).sort(dim=-1, stable=True)
-    before = entropy.cumsum(-1) - entropy  # inf - inf is nan behind the open ones: not accepted
+    before = entropy.cumsum(-1) - entropy  # inf - inf is NaN after the open ones: not accepted
     return open & torch.zeros_like(open).scatter_(-1, order, before <= bound)

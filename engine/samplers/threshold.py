@@ -1,4 +1,4 @@
-"""Accept every slot whose best token is more probable than a threshold, and always the surest one (Fast-dLLM)."""
+"""Accept every slot whose best token exceeds a threshold, and always the most confident one (Fast-dLLM)."""
 
 from torch import Tensor
 from torch.nn.functional import one_hot

@@ -1,4 +1,4 @@
-"""Accept an equal share of the open slots at each step, the surest first (MaskGIT; LLaDA `low_confidence`)."""
+"""Accept an equal share of the open slots at each step, the most confident first (MaskGIT; LLaDA `low_confidence`)."""
 
 import torch
 from torch import Tensor

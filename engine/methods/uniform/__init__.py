@@ -1,4 +1,4 @@
-"""A canvas of uniform noise. A model that cannot tell a hole's length fills it at several, as rows of one forward."""
+"""A canvas of uniform noise. The model has no null token, so it fills a hole at several lengths in one forward."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,11 +19,11 @@ from caesura.engine.noise import Uniform
 from caesura.engine.samplers import Sampler, entropy_bound, load
 from caesura.wire import Fill, Infill, Tokens
 
-LEAST_STEPS = 8  # of a canvas; a larger one gets one for every two slots
+LEAST_STEPS = 8  # steps of a small canvas; a larger one gets one for every two slots
 
 
 def advance(model: Model, fillings: Sequence[Any]) -> None:
-    """One step of all their canvases; of several lengths the best go on."""
+    """One step of all their canvases; then the best lengths go on."""
     step(model, [w for filling in fillings for w in filling.works if not w.finished], fillings[0].replay)
     for filling in fillings:
         filling.choose()
@@ -31,7 +31,7 @@ def advance(model: Model, fillings: Sequence[Any]) -> None:
 
 @dataclass(eq=False)
 class Race:
-    """A job's canvases, one of each length that is tried, best first; as many stay as answers are wanted."""
+    """A job's canvases, one for each length, best first. As many stay as the job wants answers."""
 
     works: list[Renoising]
     wanted: int

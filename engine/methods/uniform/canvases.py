@@ -1,5 +1,5 @@
-"""Canvases of uniform noise: a forward over all of them, and what it decides of each. Every slot is predicted anew at
-every step (renoise.py); one that is sure and does not move any more is locked, and pinned from then on.
+"""Canvases of uniform noise: a forward over all of them, then a decision for each. Each step predicts every slot again
+(renoise.py); a confident slot that no longer moves is locked and pinned.
 """
 
 import math
@@ -19,14 +19,13 @@ from caesura.engine.models import Model, Renoiser, Run
 from caesura.engine.noise import Schedule, Uniform
 from caesura.engine.samplers import Sampler
 
-BUDGET = 0.3  # nats over all slots; a canvas is done when nothing moves and it is this sure
+BUDGET = 0.3  # nats of entropy over all slots, below which a canvas at rest is done
 
 
 @dataclass(eq=False)
 class Renoising:
-    """A canvas on its way: `of` bounds the steps, and the first forward takes `fresh` context along. `state` is what
-    lies between two forwards; `judged` says whether it is one of several lengths: then `score` is how well it fits what
-    is pinned."""
+    """A canvas in progress, of at most `of` steps. The first forward also reads `fresh` context; `state` is what two
+    forwards hand on. A canvas that is `judged` competes with other lengths by its `score`."""
 
     canvas: Canvas
     kv: KV
@@ -46,8 +45,8 @@ Replay = Callable[[Sequence[Renoising]], Sequence[Renoising]]
 
 
 def step(model: Model, work: Sequence[Renoising], replay: Replay | None = None) -> None:
-    """One step of every canvas; a batch gives each what it would get alone. `replay` may take steps over, and returns
-    the canvases that are left (graphs.py)."""
+    """One step of every canvas; a batch does not change any result. `replay` takes over some steps and returns the rest
+    of the canvases (graphs.py)."""
     assert isinstance(model.noise, Uniform)
     if left := work if replay is None else replay(work):
         renew(cast(Renoiser, model), model.noise.schedule, left)
@@ -58,7 +57,7 @@ def step(model: Model, work: Sequence[Renoising], replay: Replay | None = None) 
 
 
 def runs(model: Renoiser, work: Sequence[Renoising]) -> list[Run]:
-    """A forward's rows of each canvas. Its pins are wanted too where it is judged by them."""
+    """The rows of each canvas in a forward; a judged canvas wants its pins too."""
     found = []
     fresh = {id(w.kv): len(w.fresh) for w in work if w.fresh}
     for w in work:
@@ -72,7 +71,7 @@ def runs(model: Renoiser, work: Sequence[Renoising]) -> list[Run]:
 
 
 def renew(model: Renoiser, schedule: Schedule, work: Sequence[Renoising]) -> None:
-    """A forward, what it says of each canvas, and the decision."""
+    """A forward over all canvases, then a decision for each."""
     of_forward = runs(model, work)
     hidden = model.hidden(of_forward).split([len(run.wanted or ()) for run in of_forward])
     for w, rows, outlook in zip(work, hidden, outlooks(model, schedule, work, hidden), strict=True):
@@ -84,7 +83,7 @@ def renew(model: Renoiser, schedule: Schedule, work: Sequence[Renoising]) -> Non
 def outlooks(
     model: Renoiser, schedule: Schedule, work: Sequence[Renoising], hidden: Sequence[Tensor]
 ) -> list[renoise.Outlook]:
-    """The outlook of each canvas, from its rows [slots and pins, hidden]. A grammar has to see all logits."""
+    """The outlook of each canvas, from its rows [slots and pins, hidden]. A grammar needs all logits."""
     asked = []
     for w, rows in zip(work, hidden, strict=True):
         pins = [w.canvas.vocabulary.anything] * (len(rows) - len(w.canvas.slots))
@@ -108,8 +107,8 @@ def heal(
     asked: dict[int, renoise.Asked],
     found: dict[int, renoise.Outlook],
 ) -> None:
-    """What may stand in a slot can depend on the best token of the one before, where a forced text takes several: then
-    that slot is asked again, in one more pass for all canvases at once."""
+    """Ask some slots again, in one more pass for all canvases: if a forced text takes several tokens, a slot's bias
+    depends on the best token of the slot before."""
     while True:
         again = dict[int, list[int]]()
         for i, canvas in canvases.items():
@@ -126,18 +125,18 @@ def heal(
 
 
 def best_of(known: Sequence[Tensor], tokens: Tensor, at: int, bias: Tensor) -> int | None:
-    """The best token of a slot, where it was asked for with that bias."""
+    """The best token of a slot if it was asked with that bias."""
     return int(tokens[at]) if same(bias, known[at]) else None
 
 
 def same(bias: Tensor, other: Tensor) -> bool:
-    """True if two biases are equal. Only so many are kept: one that was dropped and made again is another tensor, and
-    would be asked for ever if it counted as another bias."""
+    """True if two biases are equal. A bias that was dropped and made again is another tensor; by identity alone `heal`
+    might never end."""
     return bias is other or torch.equal(bias, other)
 
 
 def settle(model: Renoiser, schedule: Schedule, w: Renoising, outlook: renoise.Outlook) -> None:
-    """Decide every slot that is not locked anew."""
+    """Decide again every slot that is not locked."""
     assert w.state is not None
     drawn = renoise.chances(model, len(w.canvas.slots), w.generator)
     asked = terms(schedule, w, outlook.logit.device)
@@ -146,8 +145,8 @@ def settle(model: Renoiser, schedule: Schedule, w: Renoising, outlook: renoise.O
 
 
 def terms(schedule: Schedule, w: Renoising, device: torch.device) -> renoise.Constraints:
-    """What may be decided. While several lengths compete nothing locks. A healed hole first locks its start, token by
-    token, and only then what is sure."""
+    """The constraints of a decision. While several lengths compete nothing locks. A healed hole first locks its start,
+    token by token, and only then confident slots."""
     slots, waiting = w.canvas.slots, {} if w.judged else w.canvas.unhealed()
     open = [not slot.locked for slot in slots]
     may = [not w.judged and slot.hole not in waiting for slot in slots]
@@ -157,12 +156,12 @@ def terms(schedule: Schedule, w: Renoising, device: torch.device) -> renoise.Con
 
 
 def enough(schedule: Schedule, w: Renoising) -> float:
-    """The mean entropy in nats, below which a canvas at rest is done."""
+    """Mean entropy in nats below which a canvas at rest is done."""
     return max(schedule.confidence, BUDGET / len(w.canvas.slots))
 
 
 def heed(w: Renoising, told: Sequence[Sequence[float]]) -> None:
-    """Write a decision into the slots: best tokens, their probabilities, what is locked, whether the canvas is done."""
+    """Write a decision into the slots: best tokens, probabilities, locks, and whether the canvas is done."""
     for slot, best, prob, locked, done in zip(w.canvas.slots, *told, strict=True):
         w.finished = bool(done)
         if not slot.locked:
@@ -172,11 +171,11 @@ def heed(w: Renoising, told: Sequence[Sequence[float]]) -> None:
 
 
 def judge(model: Renoiser, w: Renoising, hidden: Tensor, outlook: renoise.Outlook) -> None:
-    """How well a canvas of this length fits, by what the model says of it before anything was forbidden."""
+    """Score how well a canvas of this length fits, by the model's own logits, without bans."""
     assert w.state is not None
     slots, pins = len(w.canvas.slots), [pin for _, pin in w.canvas.pins()]
     ids = torch.tensor(pins, dtype=torch.int64, device=hidden.device)
-    # A grammar has changed what its slots were told; the best token's own logit is asked for again.
+    # A grammar has changed the logits of its slots, so ask for the best tokens' own logits again.
     own = model.score(hidden[:slots], w.state.best) if w.canvas.ruled else outlook.logit[:slots]
     logp = torch.cat((own, model.score(hidden[slots:], ids))) - outlook.total
     w.score = length.score(logp[:slots], logp[slots:]) if w.canvas.whole() else -math.inf

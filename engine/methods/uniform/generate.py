@@ -1,7 +1,7 @@
 """Free generation, canvas after canvas, exactly as the reference does it: no pins, no locks, no forbidden tokens.
 
-The product fills gaps; this is what parity with Transformers' `generate` is tested on. Random numbers are drawn in its
-order, so that on a CPU a seed gives its tokens.
+Only the tests of parity with Transformers' `generate` use it. It draws random numbers in the same order, so that on a
+CPU a seed gives the same tokens.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from caesura.engine.models import Renoiser, Run
 from caesura.engine.noise import Schedule, Uniform
 from caesura.engine.samplers import entropy_bound
 
-PAD = 0  # what stands behind the end of a text, as in training
+PAD = 0  # token after the end of a text, as in training
 
 
 @dataclass(frozen=True)
 class Generated:
-    """New tokens, a whole number of canvases, padded behind the first end token; denoise steps of each canvas."""
+    """New tokens, a whole number of canvases, padded after the first end token; denoise steps of each canvas."""
 
     ids: list[int]
     steps: list[int]
@@ -30,7 +30,7 @@ class Generated:
 def generate(
     model: Renoiser, prompt: Sequence[int], *, max_new: int, seed: int, schedule: Schedule | None = None
 ) -> Generated:
-    """At least `max_new` tokens behind `prompt` unless the text ends before, canvas by canvas."""
+    """At least `max_new` tokens after `prompt`, unless the text ends earlier."""
     noise = model.noise
     assert isinstance(noise, Uniform), "free generation is for models of uniform noise"
     schedule = schedule or noise.schedule
@@ -49,7 +49,7 @@ def generate(
             logits, fresh = model.denoise([run]), []
             temperature = schedule.temperature(step, schedule.steps)
             outlook = renoise.of_logits(model, logits, temperature)
-            # The reference draws a token for every slot, also for those that it then renoises.
+            # The reference draws a token for every slot, even for those that it then renoises.
             drawn = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)[:, 0]
             noisy, every = noise.draw(noise.canvas, generator), torch.ones_like(drawn, dtype=torch.bool)
 

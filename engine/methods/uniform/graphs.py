@@ -1,19 +1,18 @@
-"""A denoise step of one canvas, recorded once and replayed: a CUDA graph in the place of some 330 launches, which take
-as long one by one as the GPU needs for them. On a CPU, where only tests come here, a replay calls the step again.
+"""A denoise step of one canvas, recorded once and replayed: a CUDA graph instead of some 330 launches, which take the
+host as long as the step takes the GPU. On a CPU, used only by tests, a replay calls the step again.
 
-A recording holds addresses: of its own buffers, which a canvas is written into, and of the keys and values of one KV;
-when those have moved it is made anew. It has a number of rows of BUCKETS. Rows of the canvas that are fixed are slots
-that were locked from the start; rows that are none of the canvas's are copies of its first, so that they choose no
-expert of their own, and no row sees them.
+A recording holds the addresses of its own buffers, into which a canvas is written, and of the keys and values of one
+KV; after those move it is made again. Its rows are one of BUCKETS. Fixed rows of the canvas count as slots locked from
+the start. The rows beyond the canvas are copies of its first row, so that they need no other experts; no row sees them.
 
-Only steps that need nothing from the host are replayed; all others are those of canvases.py, which a canvas may go back
-to at any step. Both draw the same random numbers and take the same decisions.
+Only steps that need nothing from the host are replayed. All others run in canvases.py, to which a canvas may return at
+any step. Both draw the same random numbers and take the same decisions.
 
-A step needs nothing from the one before but what lies in the buffers, so it is launched before the host has heard of
-that: the GPU always has the next one to do. What comes of a step (`Launched`) lies in memory of its own, and counts
-when it is received. So the step behind a canvas's last one changes nothing, nor does one that is under way when the
-canvas is given up: it is never received. It has drawn from a generator that no other canvas has, and has written keys
-and values behind a context, where whoever gets that KV next, or memory that it had, writes later in the same stream.
+A step reads only the buffers, so it is launched before the host has received the one before: the GPU is never idle. The
+result of a step (`Launched`) lies in memory of its own and counts once it is received. So a step launched after a
+canvas's last one, or under way when the canvas is dropped, changes nothing. It draws from a generator that no other
+canvas uses, and writes keys and values after a context, where the next user of that KV or memory overwrites them later
+in the same stream.
 """
 
 import logging
@@ -43,7 +42,7 @@ ANYTHING, ANY, ANY_OF_LINE, MAY_END = range(4)  # biases, by number
 
 @dataclass(frozen=True)
 class Common:
-    """What all recordings of a model share. The sampler must not heed the step; `bans` are float32 [4, V]."""
+    """Shared by all recordings of a model. The sampler must not depend on the step; `bans` are float32 [4, V]."""
 
     model: Replayable
     schedule: Schedule
@@ -53,9 +52,9 @@ class Common:
 
 
 class Graphs:
-    """Recordings for the canvases of one model that are denoised with one sampler.
+    """Recordings for the canvases of one model and one sampler.
 
-    A recording costs more than a step, so there is none for the first canvas behind a KV, which may be the only one."""
+    A recording costs more than a step, so the first canvas of a KV, which may be the only one, has none."""
 
     def __init__(self, model: Replayable, schedule: Schedule, sampler: Sampler, vocabulary: Vocabulary) -> None:
         lines = (vocabulary.allowed(b"", of_line) for of_line in (False, True))
@@ -71,24 +70,24 @@ class Graphs:
         return f"<Graphs of {[list(of_kv) for _, of_kv in self._recordings.values()]} rows>"
 
     def rehearse(self) -> None:
-        """Record a step of every size once, behind a KV that nobody else has: what they need is compiled and has its
-        memory before anybody waits for it. Where that fails nothing is recorded later either."""
+        """Record a step of every size once, with a KV of its own, so that kernels are compiled and memory is allocated
+        before anybody waits. If that fails, nothing is recorded later either."""
         kv = self._common.model.cache().lease([])
         for rows in reversed(BUCKETS):
             kv.reserve(rows)
             recording = self._record(kv, rows)
             self._largest = self._largest or recording
         if self._failed:
-            self._largest = None  # the steps need its memory
+            self._largest = None  # free its memory for the steps
 
     def step(self, work: Sequence[Renoising]) -> list[Renoising]:
-        """Take the next step of the canvases, where it is under way, or where there is but one and it can be replayed;
-        those that are left. To them nothing has happened."""
+        """Take the next step of canvases whose step is under way, or of a single one that can be replayed. Returns
+        the others unchanged."""
         return [w for w in work if not self._take(w, alone=len(work) == 1)]
 
     def _take(self, w: Renoising, *, alone: bool) -> bool:
-        """The next step of a canvas, and if it is `alone` the one behind it is launched before the host waits; false
-        where it cannot be taken."""
+        """Take the next step of a canvas. If it is `alone`, launch the one after before the host waits. False if that
+        is impossible."""
         recording = self._recording(w) if alone and self._suits(w) else None
         launched = self._under_way.pop(w, None)
         if launched is None:
@@ -102,13 +101,13 @@ class Graphs:
         return True
 
     def _suits(self, w: Renoising) -> bool:
-        """Whether the step needs nothing from the host; then no later one does."""
+        """True if the step needs nothing from the host; then later ones do not either."""
         known = w.state is not None and w.state.conditioning is not None
         alone = not (w.fresh or w.judged or w.canvas.ruled or w.canvas.unhealed())
         return known and alone and w.sampler is self._common.sampler and w.canvas.rows <= BUCKETS[-1]
 
     def _recording(self, w: Renoising) -> "Recording | None":
-        """For the canvas's number of rows, and its KV as it lies now, if there is to be one."""
+        """The recording for the canvas's number of rows and its KV's current buffers, if it gets one."""
         if w.kv not in self._recordings:
             self._recordings[w.kv] = -1, {}
             self._firsts.add(w)
@@ -125,30 +124,30 @@ class Graphs:
         return of_kv.get(rows)
 
     def _record(self, kv: KV, rows: int) -> "Recording | None":
-        """None where that fails, and from then on."""
+        """A new recording; None if that fails, and from then on."""
         if self._failed:
             return None
         try:
             recording = Recording(self._common, kv, rows)
             recording.capture(self._largest.pool if self._largest else None)
-        except Exception as error:  # no fill may be lost by what only makes it faster
+        except Exception as error:  # an optimisation must not cost a fill
             self._failed = True
-            log.warning("A step could not be recorded: each is launched anew. %s", faults.sentence(error))
+            log.warning("A step could not be recorded; steps run kernel by kernel. %s", faults.sentence(error))
             return None
         return recording
 
 
 @dataclass(frozen=True, eq=False)
 class Launched:
-    """A step of a canvas that may still be under way: the state behind it, and float64 [4, slots] on their way to the
-    host, there when the event has happened."""
+    """A step of a canvas that may still be under way: the state after it, and float64 [4, slots] for the host, there
+    once the event has happened."""
 
     state: renoise.CanvasState
     told: Tensor
     event: torch.cuda.Event | None
 
     def receive(self) -> list[list[float]]:
-        """Wait for what the host is told (renoise.py)."""
+        """Wait for the numbers for the host (renoise.py)."""
         if self.event is not None:
             self.event.synchronize()
         told: list[list[float]] = self.told.tolist()
@@ -156,7 +155,7 @@ class Launched:
 
 
 class Recording:
-    """A step over so many rows behind one KV, and the buffers that it reads and writes."""
+    """A step over a number of rows after one KV, and the buffers that it reads and writes."""
 
     def __init__(self, common: Common, kv: KV, rows: int) -> None:
         model = common.model
@@ -165,15 +164,15 @@ class Recording:
             return torch.zeros(shape, dtype=dtype, device=model.device)
 
         self._common, self._replay = common, self._step
-        self.pool: Any = None  # of memory: no two graphs run at once, and none leaves anything in it
+        self.pool: Any = None  # memory shared by all graphs: only one runs at a time, and none keeps anything in it
         self._slots = zeros(0)  # rows of the canvas's slots
-        self._held: renoise.CanvasState | None = None  # the canvas's that the buffers hold
+        self._held: renoise.CanvasState | None = None  # state of the canvas in the buffers
         soft = torch.zeros_like(model.embedded(zeros(rows)))
         self._state = renoise.CanvasState(zeros(rows), zeros(rows), zeros(rows), soft)
         self._chances = renoise.Chances(zeros(rows, dtype=torch.float32), zeros(rows))
         self._told = zeros(4, rows, dtype=torch.float64)
         self._temperature, self._enough = zeros(rows, dtype=torch.float32) + 1, zeros(1, dtype=torch.float32)
-        self._source, self._bias = zeros(2, rows)  # the row that each is or copies, and what may stand there
+        self._source, self._bias = zeros(2, rows)  # the row that each one is or copies, and its bias's number
         self._is_slot, self._may_end, self._locked = zeros(3, rows, dtype=torch.bool)
         place = model.place(kv, rows).to(model.device)
         self._fixed = Fixed(self._state.ids, soft, zeros(rows), place, kv.buffers)
@@ -182,11 +181,11 @@ class Recording:
         return f"<Recording of {len(self._source)} rows>"
 
     def holds(self, w: Renoising) -> bool:
-        """Whether the canvas lies in the buffers as it is now."""
+        """True if the buffers hold the canvas as it is now."""
         return w.state is self._held
 
     def launch(self, w: Renoising, step: int) -> Launched:
-        """That step of the canvas, of which nothing is waited for."""
+        """Launch a step of the canvas without waiting."""
         if not self.holds(w):
             self._hold(w)
         drawn = renoise.chances(self._common.model, len(self._slots), w.generator)
@@ -199,8 +198,8 @@ class Recording:
         return Launched(self._held, told, torch.cuda.current_stream().record_event() if self._told.is_cuda else None)
 
     def capture(self, pool: Any) -> None:
-        """As a CUDA graph, with memory from the pool if there is one. A step before it compiles the kernels and lets
-        libraries make what they need. On a CPU there is nothing to capture."""
+        """Capture a CUDA graph, with memory from the pool if there is one. A step before it compiles the kernels and
+        lets libraries set up. On a CPU there is nothing to capture."""
         if not self._told.is_cuda:
             return
         side = torch.cuda.Stream()
@@ -212,7 +211,7 @@ class Recording:
         with torch.cuda.graph(graph, pool=pool):
             self._step()
         self._replay, self.pool = graph.replay, graph.pool()
-        self._fixed = replace(self._fixed, buffers=())  # nothing of a KV is kept alive that has moved
+        self._fixed = replace(self._fixed, buffers=())  # must not keep the buffers of a KV alive that has moved
 
     def _hold(self, w: Renoising) -> None:
         """Write the canvas into the buffers."""
@@ -221,7 +220,7 @@ class Recording:
         slots = dict(zip(canvas.slot_rows(), canvas.slots, strict=True))
         ids = canvas.ids(w.state.ids.tolist())
         rows = [*range(len(ids)), *[0] * (len(self._source) - len(ids))]
-        found = [slots.get(row) if at == row else None for at, row in enumerate(rows)]  # copies are no slots
+        found = [slots.get(row) if at == row else None for at, row in enumerate(rows)]  # a copy is not a slot
         holes = [None if slot is None else canvas.holes[slot.hole] for slot in found]
         kinds = [ANYTHING if hole is None else ANY_OF_LINE if hole.one_line else ANY for hole in holes]
         for buffer, values in (
@@ -244,11 +243,11 @@ class Recording:
 
     @torch.inference_mode()
     def _step(self) -> None:
-        """What is recorded: reads and writes buffers, and asks the host nothing."""
+        """The recorded step: reads and writes buffers, and needs nothing from the host."""
         common, state = self._common, self._state
         ids, soft = state.ids[self._source], state.tensors[3][self._source]
         hidden = common.model.fixed(replace(self._fixed, ids=ids, conditioning=soft))
-        # Where the text may end, it may not behind a slot that is locked: that is not to be cut off.
+        # An end before a locked slot would cut it off.
         right = (self._locked & self._is_slot).flip(0).cumsum(0).flip(0) > 0
         bias = torch.where(self._may_end & ~right, MAY_END, self._bias)
         rows = Rows(hidden, self._temperature, common.bans, bias, ~self._locked)

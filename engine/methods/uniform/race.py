@@ -1,5 +1,5 @@
-"""A race of lengths: a model that cannot say how long a hole is fills it at several, as rows of the same forwards, and
-the text that fits best stays. Pure: canvases in, the ones that go on out.
+"""A race of lengths: a model without a null token fills a hole at several lengths, as rows of the same forwards, and
+the text that fits best wins. Pure: canvases in, those that go on out.
 """
 
 import math
@@ -10,15 +10,14 @@ from caesura.engine.canvas.canvas import MAX_ROWS, Canvas
 from caesura.engine.methods.uniform.canvases import Renoising
 from caesura.wire import Impossible
 
-UNKNOWN = 8  # slots of a hole that has no draft, beside one that has
-SPELLED = 2  # tokens; a healed start that takes more of them is not counted in the lengths tried, but added
+UNKNOWN = 8  # slots of a hole without a draft, next to one with a draft
+SPELLED = 2  # tokens of a healed start, above which they are added to the lengths
 
 
 def starters(canvas: Canvas, forced: Sequence[int], drafts: Sequence[Sequence[int]]) -> list[Canvas]:
-    """A canvas for each length that is tried, of several holes the same in each, and one for the drafts, by hole.
-
-    `forced` is how many tokens each hole's healed start takes as it is written; the model may need fewer. Together they
-    have at most MAX_ROWS rows. Raises Impossible where not one does.
+    """A canvas for each length, the same in all holes, and one for the drafts of each hole; together at most MAX_ROWS
+    rows. `forced` is how many tokens each hole's healed start takes as written; the model may need fewer. Raises
+    Impossible if no canvas fits.
     """
     holes = range(len(canvas.holes))
     most, one_line = max(hole.max_tokens for hole in canvas.holes), all(hole.one_line for hole in canvas.holes)
@@ -41,8 +40,8 @@ def starters(canvas: Canvas, forced: Sequence[int], drafts: Sequence[Sequence[in
 
 
 def fitted(canvas: Canvas, slots: Sequence[int]) -> Canvas:
-    """The canvas with so many slots in each hole. One whose grammar has no fill of that many gets the next fewer that
-    has, or what the shortest takes."""
+    """The canvas with `slots` in each hole. A hole whose grammar has no fill of that many gets the next smaller number
+    that has one, or that of the shortest fill."""
     fitting = list(slots)
     for number, hole in enumerate(canvas.holes):
         if hole.grammar is not None:
@@ -56,12 +55,12 @@ def fitted(canvas: Canvas, slots: Sequence[int]) -> Canvas:
 
 
 def distinct(canvases: Sequence[Canvas]) -> list[Canvas]:
-    """Each number of slots once: budgets make some lengths the same."""
+    """Drop canvases of equal lengths, which budgets cause."""
     return list({tuple(len(one.of_hole(n)) for n in range(len(one.holes))): one for one in canvases}.values())
 
 
 def choose(works: Sequence[Renoising], step: int, keep: int) -> list[Renoising]:
-    """The canvases that go on after so many steps, best first; from the second on a third of them, at least `keep`."""
+    """The canvases that go on after `step` steps, best first: from the second on a third of them, at least `keep`."""
     ordered = sorted(works, key=lambda work: work.score, reverse=True)
     if step < 2 or len(ordered) <= keep:
         return ordered

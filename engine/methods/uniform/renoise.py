@@ -1,15 +1,14 @@
-"""Uniform noise: what one forward makes of a canvas (DiffusionGemma's loop, tensors in, tensors out).
+"""Uniform noise: the step of a canvas after a forward (DiffusionGemma's loop).
 
-The logits are cooled by the schedule; of every slot a token is drawn; those of least entropy are accepted, all others
-become noise again; the whole cooled distribution is what the next forward is conditioned on. Nothing stays accepted:
-every slot is predicted anew, until it is locked. The best canvas is that of the most probable tokens, not of the drawn
-ones.
+The schedule cools the logits; a token is drawn for every slot; those of least entropy are accepted, all others become
+noise again; the next forward is conditioned on the whole cooled distribution. Nothing stays accepted: every slot is
+predicted again until it is locked. The best canvas holds the most probable tokens, not the drawn ones.
 
-A decision (`decide`) is tensors in, tensors out, of fixed shapes: where they lie on a GPU nothing waits for it, and
-what the host has to know comes in one small tensor.
+A decision (`decide`) has tensors of fixed shapes in and out: on a GPU nothing waits for it, and the host gets one small
+tensor.
 
-What a forward says of a slot is asked for in one pass over the vocabulary (`outlooks`). Where a grammar has a say all
-logits are needed, and parity with the reference's random numbers needs them too (`of_logits`).
+One pass over the vocabulary gives what a forward says of a slot (`outlooks`). A grammar needs all logits, and so does
+parity with the reference's random numbers (`of_logits`).
 """
 
 from collections.abc import Callable, Sequence
@@ -26,14 +25,14 @@ from caesura.engine.noise import Schedule
 from caesura.engine.samplers import Sampler, Scores, statistics
 from caesura.kernels.head import NEVER, Rows, Seen, fall
 
-STABLE_ENTROPY = 0.1  # nats; a slot locks when it is this sure and unchanged for two steps
+STABLE_ENTROPY = 0.1  # nats below which a slot locks once it is unchanged for two steps
 STABLE_STEPS = 2
 
 
 @dataclass(frozen=True, eq=False)
 class CanvasState:
-    """A canvas between two forwards, over its slots: `ids` are shown to the next one; `best` are the most probable
-    tokens (-1 before the first), `stable` for how many steps they have not moved; `conditioning` is [slots, hidden]."""
+    """The slots of a canvas between two forwards: the next one sees `ids`; `best` are the most probable tokens (-1
+    before the first), unchanged for `stable` steps; `conditioning` is [slots, hidden]."""
 
     ids: Tensor
     best: Tensor
@@ -42,15 +41,15 @@ class CanvasState:
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """All of them, of a canvas that is conditioned."""
+        """All of them, of a canvas that has conditioning."""
         assert self.conditioning is not None
         return self.ids, self.best, self.stable, self.conditioning
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Rows of a canvas [rows, hidden], how far their logits are cooled, what is added to those of each, and which of
-    them are open: the next forward is conditioned on what is said of these."""
+    """A question about rows of a canvas [rows, hidden]: their temperature, a bias on the logits of each, and which are
+    open: the next forward is conditioned on those."""
 
     hidden: Tensor
     temperature: Tensor
@@ -65,9 +64,9 @@ class Asked:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a forward says of each row: scores [1, rows] of the cooled logits; before cooling the best token's logit,
-    and log-sum-exp of what is allowed and of everything; what the next forward is conditioned on; and `pick`, which
-    draws a token by the uniform number of each row that is wanted, and has any for the others."""
+    """What a forward says of each row: scores [1, rows] of the cooled logits; before cooling, the best token's logit
+    and log-sum-exp of the allowed and of all logits; the next forward's conditioning; and `pick`, which draws a token
+    by each wanted row's uniform number and returns any token for the others."""
 
     scores: Scores
     logit: Tensor
@@ -77,7 +76,7 @@ class Outlook:
     pick: Callable[[Tensor, Tensor], Tensor]
 
     def first(self, count: int) -> "Outlook":
-        """Of the first rows."""
+        """The first rows."""
         scores = Scores(*(values[:, :count] for values in self.scores))
         soft = None if self.soft is None else self.soft[:count]
         behind = 0, len(self.logit) - count
@@ -88,7 +87,7 @@ class Outlook:
         return Outlook(scores, self.logit[:count], self.allowed[:count], self.total[:count], soft, pick)
 
     def but(self, at: Sequence[int], other: "Outlook") -> "Outlook":
-        """With other rows at some places."""
+        """The same with some rows replaced."""
         place = torch.tensor(at, device=self.logit.device)
         mine, its = ((*(v[0] for v in one.scores), one.logit, one.allowed, one.total) for one in (self, other))
         *scores, logit, allowed, total = (a.index_copy(0, place, b) for a, b in zip(mine, its, strict=True))
@@ -101,7 +100,7 @@ class Outlook:
 
 
 def outlooks(model: Renoiser, asked: Sequence[Asked]) -> list[Outlook]:
-    """Of several canvases, in one pass over the vocabulary."""
+    """Ask several canvases in one pass over the vocabulary."""
     biases = {id(bias): bias for one in asked for bias in one.biases}
     number = {key: at for at, key in enumerate(biases)}
     rows = Rows(
@@ -120,13 +119,13 @@ def outlooks(model: Renoiser, asked: Sequence[Asked]) -> list[Outlook]:
 
 
 def of_seen(model: Renoiser, rows: Rows, seen: Seen) -> Outlook:
-    """From a pass over the vocabulary."""
+    """The outlook from a pass over the vocabulary."""
     scores = Scores(seen.token[None], seen.prob[None], seen.margin[None], seen.entropy[None])
     return Outlook(scores, seen.best, seen.told, seen.raw, seen.soft, partial(model.draw, rows, seen))
 
 
 def of_logits(model: Model, logits: Tensor, temperature: Tensor, raw: Tensor | None = None) -> Outlook:
-    """From logits [rows, width], and what they were before anything was forbidden."""
+    """The outlook from logits [rows, width]; `raw` are those without bans."""
     cooled = logits / temperature
     scores = statistics(cooled)
     best = scores.token[0][:, None]
@@ -142,7 +141,7 @@ def of_logits(model: Model, logits: Tensor, temperature: Tensor, raw: Tensor | N
 
 
 class Chances(NamedTuple):
-    """A step's random numbers: by `uniform`, float32 [slots] in [0, 1), tokens are drawn; `noise` is int64 [slots]."""
+    """A step's random numbers: `uniform`, float32 [slots] in [0, 1), draws tokens; `noise` is int64 [slots]."""
 
     uniform: Tensor
     noise: Tensor
@@ -153,8 +152,8 @@ def chances(model: Renoiser, count: int, generator: torch.Generator) -> Chances:
 
 
 def start(model: Renoiser, shown: Sequence[int | None], generator: torch.Generator) -> CanvasState:
-    """Pure noise, but for what a warm start shows: the next forward is conditioned on that, and where it keeps it
-    nothing has moved."""
+    """Noise, and the tokens that a warm start shows: the first forward is conditioned on them, and a token that it
+    keeps counts as unchanged."""
     ids = model.noise.draw(len(shown), generator)
     best, stable, conditioning = torch.full_like(ids, -1), torch.zeros_like(ids), None
     known = [(row, token) for row, token in enumerate(shown) if token is not None]
@@ -178,11 +177,8 @@ def advance(
     pick: Callable[[Tensor], Tensor],
     noise: Tensor,
 ) -> tuple[CanvasState, Scores, Tensor]:
-    """The state after a forward; its cooled scores [1, slots], and which slots were accepted. `pick` has the tokens of
-    those that are wanted.
-
-    Slots that are not `open` keep their token, count for nothing, and are sure of themselves.
-    """
+    """The state after a forward, its cooled scores [1, slots], and which slots were accepted. `pick` draws the tokens
+    of those. Slots that are not `open` keep their token with certainty."""
     scores, soft = pinned(model, state, outlook.scores, outlook.soft, ~open)
     accepted = sampler(scores, open[None], step, of)[0]
     best = scores.token[0]
@@ -194,7 +190,7 @@ def advance(
 def pinned(
     model: Model, state: CanvasState, scores: Scores, soft: Tensor | None, shut: Tensor
 ) -> tuple[Scores, Tensor | None]:
-    """The slots that do not move are certain of the token they have."""
+    """Make the `shut` slots certain of their token."""
     token = torch.where(shut, state.best, scores.token[0])
     prob, margin = (values[0].masked_fill(shut, 1.0) for values in (scores.prob, scores.margin))
     certain = model.embedded(state.best.clamp_min(0))  # an open slot may have none yet
@@ -204,9 +200,9 @@ def pinned(
 
 
 class Constraints(NamedTuple):
-    """What a decision heeds of a canvas, bool [slots]: which slots are open, which of them lock once they are sure and
-    at rest, and which lock whatever they are; the tokens that end a text [n]; and the mean entropy in nats, below
-    which a canvas at rest is done."""
+    """A canvas's constraints on a decision, bool [slots]: which slots are open, which may lock once they are confident
+    and at rest, which lock anyway; the tokens that end a text [n]; and the mean entropy in nats below which a canvas at
+    rest is done."""
 
     open: Tensor
     may_lock: Tensor
@@ -226,11 +222,11 @@ def decide(
     terms: Constraints,
     chances: Chances,
 ) -> tuple[CanvasState, Tensor]:
-    """The state after a forward, and what the host is told, float64 [4, slots]: the best tokens, their probabilities as
-    they were before they were cooled, which slots are locked from now on, and whether the canvas is done.
+    """The state after a forward, and float64 [4, slots] for the host: the best tokens, their probabilities before
+    cooling, which slots are locked from now on, and whether the canvas is done.
 
-    Every open slot is decided anew. The canvas is done when it is sure and none moves, or when every slot is locked. An
-    end token does not lock, since it may still move, and neither does what stands behind it, since it is no text.
+    Every open slot is decided again. The canvas is done when it is confident and at rest, or all locked. An end token
+    does not lock, since it may still move; the slots after it do not either, since they hold no text.
     """
     open, pick = terms.open, partial(outlook.pick, chances.uniform)
     state, scores, accepted = advance(model, state, outlook, sampler, step, of, open, pick, chances.noise)

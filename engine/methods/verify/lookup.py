@@ -1,14 +1,14 @@
-"""What may stand in a hole because it stands elsewhere: between such a text as before the hole and such a one as behind
-it, in the buffer or in its neighbours; and the names that the job's earlier holes were given."""
+"""Proposals that are copied: text found elsewhere, in the buffer or its neighbours, between a text like the one before
+the hole and one like the text after it; and names from the job's earlier fills."""
 
 import re
 from bisect import bisect
 from collections.abc import Sequence
 from itertools import pairwise
 
-PLACES = 500  # looked at, those nearest to the hole
-REACH = 200  # code points of a line that are looked at: also a buffer of one line is read in a few milliseconds
-UNKNOWN = "\0"  # stands for what is not known yet, such as a later hole; nothing is found across it
+PLACES = 500  # places tried, those nearest to the hole
+REACH = 200  # code points tried in a line, so that a buffer of one long line takes milliseconds
+UNKNOWN = "\0"  # stands for unknown text, such as a later hole; no proposal crosses it
 _END = re.compile(r"[\r\n\0]")
 _NAME = re.compile(r"[^\W\d]\w*")
 
@@ -16,12 +16,11 @@ _NAME = re.compile(r"[^\W\d]\w*")
 def lookup(
     before: str, after: str, neighbours: Sequence[str] = (), *, most: int = 2, longest: int = 48, least: int = 3
 ) -> list[str]:
-    """Texts within a line that stand elsewhere as the hole stands here: behind what ends as `before` does, in front of
-    what begins as `after` does. At the end of a line that is the rest of one. Those come first whose place agrees with
-    the hole's in the most characters on both sides, and of equals the nearest: `most` of the buffer, then the
-    neighbours' best, one only: every token of a proposal is a row of the first pass."""
+    """Texts within a line, found elsewhere between an end of `before` and a start of `after`. At the end of a line that
+    is the rest of one. Places that agree with the hole in more characters come first, then nearer ones: `most` from the
+    buffer, then only the neighbours' best one, since every proposed token is a row of the first pass."""
     written = len(before.rstrip())
-    key = before[max(0, min(len(before) - least, written - 1)) :]  # behind indentation, the end of the line before too
+    key = before[max(0, min(len(before) - least, written - 1)) :]  # after indentation, also the end of the line before
     unknown = after[len(line(after)) :].startswith(UNKNOWN) and not line(after).strip()
     if not written or unknown or not least <= len(key) <= longest:
         return []
@@ -32,7 +31,7 @@ def lookup(
 
 
 def between(before: str, after: str, key: str, text: str, here: int) -> list[str]:
-    """What `lookup` finds in `text`, best first; `key` is the end of `before` that has to stand there."""
+    """What `lookup` finds in `text`, best first, after each occurrence of `key`, an end of `before`."""
     found: dict[str, tuple[int, int]] = {}
     ends = [match.end() for match in re.finditer(re.escape(key), text)]
     middle = bisect(ends, here)
@@ -46,8 +45,8 @@ def between(before: str, after: str, key: str, text: str, here: int) -> list[str
 
 
 def fitting(text: str, start: int, after: str) -> tuple[int, int]:
-    """How much of the line from `start` on stands before what goes on as `after` does for the most characters, and how
-    many those are; 0 and 0 where nothing does."""
+    """How much of the line from `start` on comes before the text that agrees with `after` in the most characters, and
+    their number; 0 and 0 if none does."""
     end = _END.search(text, start, start + REACH)
     stop = end.start() if end else min(len(text), start + REACH)
     if not line(after).strip():
@@ -65,19 +64,18 @@ def fitting(text: str, start: int, after: str) -> tuple[int, int]:
 
 
 def line(text: str) -> str:
-    """The first one."""
+    """The first line."""
     return _END.split(text, maxsplit=1)[0]
 
 
 def agreement(left: str, right: str) -> int:
-    """How many characters both begin with."""
+    """Length of the common start, up to an UNKNOWN."""
     pairs = enumerate(zip(left, right, strict=False))
     return next((at for at, (a, b) in pairs if a != b or a == UNKNOWN), min(len(left), len(right)))
 
 
 class Repeats:
-    """What follows the same tokens elsewhere in a context: a draft for any place of a hole (prompt lookup decoding,
-    Saxena 2023)."""
+    """Drafts from what follows the same tokens elsewhere in a context (prompt lookup decoding, Saxena 2023)."""
 
     def __init__(self, ids: Sequence[int]) -> None:
         self._ids, self._behind = ids, dict[tuple[int, int], list[int]]()
@@ -96,12 +94,12 @@ class Repeats:
 
 
 def agreeing(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many tokens both begin with."""
+    """Length of the common start."""
     pairs = enumerate(zip(left, right, strict=False))
     return next((at for at, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
 def names(fills: Sequence[str], *, most: int = 8) -> list[str]:
-    """Names in the fills of the holes before, the latest first: what one hole defines another may use."""
+    """Names in the earlier fills, the latest first: a hole may use what another one defines."""
     found = [name for text in fills for name in _NAME.findall(text)]
     return list(dict.fromkeys(reversed(found)))[:most]

@@ -260,7 +260,7 @@ def test_where_memory_runs_out_in_the_rehearsal_the_log_says_so_and_steps_are_la
     monkeypatch.setattr(Recording, "capture", capture)
     recorded.rehearse()
     assert [record.getMessage() for record in caplog.records] == [
-        "A step could not be recorded: each is launched anew. There is not enough memory."
+        "A step could not be recorded; steps run kernel by kernel. There is not enough memory."
     ]
     assert recorded._largest is None
     assert fill(model, again(model, vocabulary, recorded), recorded.step) == fill(model, denoising(model, vocabulary))
@@ -353,7 +353,7 @@ def test_what_cannot_be_recorded_is_said_once_and_costs_nothing(
             assert ours == fill(model, denoising(model, vocabulary, seed=seed)), "to the last bit"
     assert len(tried) == 1
     assert [record.getMessage() for record in caplog.records] == [
-        "A step could not be recorded: each is launched anew. "
+        "A step could not be recorded; steps run kernel by kernel. "
         "RuntimeError: operation not permitted when stream is capturing."
     ]
 

@@ -38,7 +38,7 @@ def test_the_best_token_is_taken_even_where_another_begins_a_better_fill(
     table.known[*tail, greedy] = {head[0]: 0.05}
     table.known[*tail, better] = {head[0]: 0.99}
     answer(search, table)
-    assert search.tokens(search.leader())[0] == greedy
+    assert search.tree.tokens(search.leader())[0] == greedy
 
 
 def test_a_pass_is_a_token_and_what_is_shown_is_locked(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
@@ -63,7 +63,7 @@ def test_it_ends_at_any_line_break_where_the_suffix_begins_with_one(tiny: BlockL
     table.known[tuple(tail)] = {word: 0.9}
     table.known[*tail, word] = {other: 0.6}
     answer(search, table)
-    assert search.tokens(search.leader()) == [word]
+    assert search.tree.tokens(search.leader()) == [word]
 
 
 @pytest.mark.parametrize(("prefix", "suffix"), JOBS.values(), ids=JOBS)
