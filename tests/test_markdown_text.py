@@ -106,6 +106,6 @@ def test_lines_end_as_editors_end_them() -> None:
     "text", ["> " * 5_000 + "a", "- " * 5_000 + "a", "[" * 20_000, "`" * 20_000, "| a " * 5_000, "*" * 20_000]
 )
 def test_hostile_text_is_read_in_a_moment(text: str) -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     read(text + "\n" + text)
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < 1

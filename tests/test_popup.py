@@ -172,7 +172,7 @@ async def test_an_item_that_is_not_there_by_the_deadline_is_not_waited_for(clien
 
 
 async def test_at_the_deadline_the_words_that_are_locked_are_the_item(client: Client) -> None:
-    await client.start(initializationOptions={"deadlineMs": 300})
+    await client.start(initializationOptions={"deadlineMs": 1500})
     client.open("x = ")
     request = popup(client, 0, 4)
     await client.engine("first_value + sec", locked=13, done=False)

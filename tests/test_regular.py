@@ -130,13 +130,13 @@ def test_an_escape_counts_as_one_character() -> None:
 
 
 def test_what_is_too_large_is_refused_soon() -> None:
-    start = time.perf_counter()
+    start = time.thread_time()
     with pytest.raises(TooLarge, match=f"{MAX_STATES:,} states"):
         lengths(0, 10_000)
     big = lengths(0, 300)
     with pytest.raises(TooLarge):
         both(big, matching("^[^a]*(a[^a]*a[^a]*)*$"))
-    assert time.perf_counter() - start < 10
+    assert time.thread_time() - start < 10
 
 
 def test_an_automaton_names_its_size_in_a_debugger() -> None:

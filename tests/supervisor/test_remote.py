@@ -882,7 +882,7 @@ async def test_an_engine_that_is_not_there_is_told_and_answers_at_once(desk: Des
         began = time.monotonic()
         with pytest.raises(EngineUnavailable, match="does not answer"):
             await answer(found, job())
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 2
     assert rendezvous.running() == []
 
 
