@@ -1,1 +1,1 @@
-"""What a hole may contain: grammars over bytes, and the best whole fill among what they allow."""
+"""The texts that a hole may contain: grammars over bytes, and the best whole fill among those they allow."""

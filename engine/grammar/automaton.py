@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from caesura.engine.grammar.expressions import Byte, Chain, Choice, Expression, Language, Regular, Repeat, Rule, Shared
 from caesura.regular import Dfa, TooLarge
 
-END = 0  # the node behind the last byte of every rule
-NOWHERE = 1  # a node without a way on: where a rule turned out too large after all
-NEVER = 1 << 40  # bytes to the end of what has none
+END = 0  # the node after the last byte of every rule
+NOWHERE = 1  # a node without edges, for a rule that turned out too large
+NEVER = 1 << 40  # length of the way to the end if there is none
 MAX_NODES = 300_000
-MAX_COPIES = 4_096  # of what is repeated
-MAX_RULES = 20_000  # some seconds
+MAX_COPIES = 4_096  # copies of a repeated part
+MAX_RULES = 20_000  # a few seconds of work
 MAX_STACK = 2_000
-MAX_TRIED = 20_000  # configurations on the way to a shortest text
+MAX_TRIED = 20_000  # configurations tried for a shortest text
 
 Configuration = tuple[int, tuple[int, ...]]  # a node, and the nodes that its calls return to, the innermost last
 Edge = tuple[int, int, tuple[int, ...]]  # bytes as a mask, target, and the returns pushed on the way
@@ -27,8 +27,8 @@ Edge = tuple[int, int, tuple[int, ...]]  # bytes as a mask, target, and the retu
 
 @dataclass(slots=True)
 class Node:
-    """Byte edges (mask, target), empty edges, and calls (rule, where it returns to); no rule's name is a number.
-    `length` is of the shortest text to the end of the rule, and `way` the edge, jump or call that it begins with."""
+    """Byte edges (mask, target), empty edges, and calls (rule, node to return to); no rule's name is a number. The
+    shortest text to the end of the rule has `length` bytes and begins with the edge, jump or call `way`."""
 
     edges: list[tuple[int, int]] = field(default_factory=list)
     jumps: list[int] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Node:
 
 
 class Automaton:
-    """The automaton of a language. Raises TooLarge where it grows too large."""
+    """The automaton of a language. Raises TooLarge."""
 
     def __init__(self, language: Language) -> None:
         self._language = language
@@ -73,7 +73,7 @@ class Automaton:
             node.length, node.way = length, way
 
     def _build(self, part: Expression, after: int) -> int:
-        """The node where `part` begins, and goes on at `after`."""
+        """The node where `part` begins; `part` goes on at `after`."""
         match part:
             case Byte(mask):
                 return self._add(Node(edges=[(mask, after)]))
@@ -106,7 +106,7 @@ class Automaton:
         return after
 
     def _regular(self, dfa: Dfa, after: int) -> int:
-        """A node for each state; each knows the way to the nearest accepting one."""
+        """A node for each state, with its shortest way to an accepting one."""
         nodes = [Node(jumps=[after] if state in dfa.accepting else []) for state in range(len(dfa.rows))]
         first = len(self._nodes)
         for node, row in zip(nodes, dfa.rows, strict=True):
@@ -135,14 +135,14 @@ class Automaton:
         if name not in self._rules:
             try:
                 self._rules[name] = self._build(body(self._language, name), END)
-            except TooLarge:  # in the middle of a fill; another way is open, since `shortest` has been found
+            except TooLarge:  # in the middle of a fill, where `shortest` has another way
                 self._rules[name] = NOWHERE
         return self._rules[name]
 
     # Configurations
 
     def at(self, node: int, stack: tuple[int, ...]) -> Configuration:
-        """The configuration, past what leads to one other place alone."""
+        """The configuration, after nodes that lead to only one other node."""
         while True:
             here = self._nodes[node]
             if node == END and stack:
@@ -154,7 +154,7 @@ class Automaton:
 
     def open(self, node: int, pushed: tuple[int, ...]) -> tuple[tuple[Edge, ...], bool]:
         """The byte edges that `node` leads to above a stack of which only `pushed` is known, and whether its rule may
-        end here with nothing of `pushed` left."""
+        end here with `pushed` used up."""
         known = self._open.get((node, pushed))
         if known is None:
             known = self._open[node, pushed] = self._opened(node, pushed)
@@ -183,14 +183,14 @@ class Automaton:
         return tuple(edges), ends
 
     def behind(self, raw: bytes, below: Configuration) -> Configuration:
-        """Where `raw` has to be written before `below` goes on."""
+        """The configuration that writes `raw` before `below` goes on."""
         node = END
         for byte in reversed(raw):
             node = self._add(Node(edges=[(1 << byte, node)]))
         return self.at(node, (*below[1], below[0]))
 
     def step(self, configs: Iterable[Configuration], byte: int) -> set[Configuration]:
-        """The configurations behind one more byte."""
+        """The configurations after one more byte."""
         found = set[Configuration]()
         for node, stack in configs:
             ends = True
@@ -203,7 +203,7 @@ class Automaton:
         return found
 
     def read(self, configs: Iterable[Configuration], raw: bytes) -> set[Configuration]:
-        """The configurations behind `raw`; none where it cannot stand there."""
+        """The configurations after `raw`; none if it is not allowed."""
         now = set(configs)
         for byte in raw:
             if not now:
@@ -212,7 +212,7 @@ class Automaton:
         return now
 
     def ends(self, config: Configuration) -> bool:
-        """Whether the text may end here."""
+        """True if the text may end here."""
         node, stack = config
         while self.open(node, ())[1]:
             if not stack:
@@ -223,7 +223,7 @@ class Automaton:
     # The shortest way to the end
 
     def length(self, config: Configuration) -> int:
-        """Bytes of the shortest text from here to the end, NEVER where there is none."""
+        """Bytes of the shortest text from here to the end, or NEVER."""
         node, stack = config
         return min(NEVER, self._nodes[node].length + sum(self._nodes[n].length for n in stack))
 
@@ -246,7 +246,7 @@ class Automaton:
                     node, stack = self._rule(rule), (*stack, after)
 
     def shortest_before(self, configs: Iterable[Configuration], then: bytes) -> bytes | None:
-        """The shortest text from here that `then` ends; None where it is not found soon."""
+        """The shortest text from here that `then` ends; None if it is not found soon."""
         count = itertools.count()
         heap = [(0, next(count), b"", config) for config in configs]
         seen = {config for *_, config in heap}
@@ -274,8 +274,8 @@ class Automaton:
 
 
 class Lengths:
-    """The shortest text of every part of a language, in bytes. A rule is known once all that it calls is: until nothing
-    gets shorter any more (Knuth 1977, a generalisation of Dijkstra's algorithm)."""
+    """The length in bytes of the shortest text of every part of a language. Rules are computed again until none gets
+    shorter (Knuth 1977, a generalisation of Dijkstra's algorithm)."""
 
     def __init__(self, language: Language) -> None:
         self._language = language
@@ -356,7 +356,7 @@ def least(dfa: Dfa) -> int:
 
 
 def _usual(mask: int) -> int:
-    """The byte of a set that a person would write: a small letter or a digit rather than a sign."""
+    """The byte of a set that a person would write: a lower-case letter or digit rather than a sign."""
     for usual in _USUAL:
         if both := mask & usual:
             return (both & -both).bit_length() - 1

@@ -1,7 +1,7 @@
-"""What subschemas ask of one value together, as cases without logic in them: a value is valid if it is of one case.
+"""Subschemas that hold for one value together, as cases without logic in them: a value is valid if it is of one case.
 
-`not` is pushed inwards until it meets a keyword that has an opposite. What cannot be said in a case is named in its
-`loose`: then the case takes values that are wrong. A case may take fewer values than it could, never others unnamed.
+`not` is pushed inwards until it meets a keyword with an opposite. A case lists in `loose` the keywords that it cannot
+express, and then accepts invalid values. It may accept fewer values than it could, but no others unlisted.
 """
 
 import itertools
@@ -30,14 +30,14 @@ from caesura.engine.grammar.leaves import Texts, keys, numbers, texts
 from caesura.regular import Dfa, TooLarge
 from caesura.schemas import Schema, Value, exact, matches
 
-MAX_CASES = 64  # of one set of terms
-MAX_WORK = 60_000  # pairs of cases: a second or two
-MAX_INSIDE = 50  # sets of terms that are worked out for one another
-MAX_TERMS = 4_000  # sets of terms that are looked at to say what is undecided
+MAX_CASES = 64  # cases of one set of terms
+MAX_WORK = 60_000  # pairs of cases combined: a second or two
+MAX_INSIDE = 50  # nested sets of terms
+MAX_TERMS = 4_000  # sets of terms searched for undecided keywords
 
 
 class Cases:
-    """The cases of the subschemas of a schema; everything is worked out once."""
+    """The cases of a schema's subschemas, each computed once."""
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
@@ -51,7 +51,7 @@ class Cases:
         return f"<Cases {len(self._found)} of {self.schema!r}>"
 
     def of(self, asked: Terms) -> tuple[Case, ...]:
-        """The cases of a value for which all the terms hold; none if there is no such value, as far as is seen."""
+        """The cases of a value for which all the terms hold; none if there seems to be no such value."""
         if asked not in self._found:
             if asked in self._busy or len(self._busy) > MAX_INSIDE:
                 return (Case(),)  # a value inside itself: it is possible if anything is
@@ -64,7 +64,7 @@ class Cases:
     # Logic
 
     def _product(self, factors: Iterable[list[Case]]) -> list[Case]:
-        """Those of all the factors at once. A factor with which there are too many is left out, and that is noted."""
+        """The cases of all the factors at once. A factor that makes too many is left out and noted as loose."""
         found = [Case()]
         for factor in sorted(factors, key=len):
             self._work += len(found) * len(factor)
@@ -125,12 +125,12 @@ class Cases:
         return found
 
     def _meet(self, a: str, b: str) -> bool:
-        """A value may be valid for both: no required key tells them apart, by type or by listed values."""
+        """True if a value may be valid for both: no required key differs in type or in listed values."""
         both = self._all((a, True), (b, True))
         return any(all(map(self._plain, map(case.child, case.required))) for case in both)
 
     def _plain(self, asked: Terms) -> bool:
-        """There may be a value for which the terms hold, without a look at logic."""
+        """True if the terms may hold for a value, logic apart."""
         found, waiting = Case(), [at for at, holds in asked if holds]
         while waiting and found.kinds:
             node = self.schema.at(waiting.pop())
@@ -175,7 +175,7 @@ class Cases:
     # What is possible at all
 
     def _trim(self, case: Case) -> Case:
-        """Without the kinds of which it takes no value, as far as its numbers and names tell."""
+        """Drop the kinds of which it takes no value, judged by its numbers and names."""
         gone = set()
         if not case.numbers.any:
             gone.add("number")
@@ -194,7 +194,7 @@ class Cases:
         return replace(case, kinds=case.kinds - gone) if gone else case
 
     def _possible(self, asked: Terms, found: list[Case]) -> Iterator[Case]:
-        """With the values of `enum` and `const` that are valid, in one case, and without what needs the impossible."""
+        """Put the valid values of `enum` and `const` into one case, and drop cases that need the impossible."""
         listed: dict[Hashable, Value] = {}
         for case in found:
             if case.values is not None:
@@ -221,7 +221,7 @@ class Cases:
                 yield replace(case, kinds=case.kinds - gone)
 
     def _takes(self, asked: Terms, case: Case, value: Value) -> bool:
-        """A listed value is valid. Of containers, and where the case is loose, the validator says so."""
+        """True if a listed value is valid. The validator decides for containers, and where the case is loose."""
         kind = kind_of(value)
         if isinstance(value, dict | list) or any(one == kind for one, _ in case.loose):
             return all(self.schema.validator(at).is_valid(value) == holds for at, holds in asked)
@@ -239,10 +239,10 @@ class Cases:
             return above and below and right and not any(number % step for step in case.steps)
         return True
 
-    # Keys that are not told apart by name
+    # Keys without a name of their own
 
     def extras(self, case: Case) -> tuple[tuple[Dfa, Terms], ...]:
-        """Those keys, by what holds for their values."""
+        """Those keys, grouped by the terms of their values."""
         if case not in self._extras:
             self._extras[case] = tuple(self._extra(case))
         return self._extras[case]
@@ -266,16 +266,16 @@ class Cases:
         )
 
     def allows(self, case: Case, key: str) -> bool:
-        """`propertyNames` allows a key."""
+        """True if `propertyNames` allows a key."""
         names = self.names(case)
         return names is None or any(
             texts(one).dfa.accepts(key) if isinstance(one, Texts) else key in one for one in names
         )
 
-    # What is left to a validator
+    # Left to a validator
 
     def undecided(self, *asked: Terms) -> frozenset[str]:
-        """The keywords below these terms that the cases do not hold; "size" where there is too much to look at."""
+        """The keywords below these terms that the cases do not enforce; "size" if there is too much to search."""
         found: set[str] = set()
         seen = set(asked)
         waiting = list(asked)
@@ -293,7 +293,7 @@ class Cases:
         return frozenset(found)
 
     def own(self, case: Case) -> frozenset[str]:
-        """The keywords that the case itself does not hold."""
+        """The keywords that the case itself does not enforce."""
         found = frozenset(word for kind, word in case.loose if kind in case.kinds)
         if "string" in case.kinds:
             found |= texts(case.texts).loose

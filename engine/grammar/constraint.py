@@ -1,5 +1,5 @@
-"""A hole's grammar over a vocabulary, as the engine asks it: what a `wire.Json` or `wire.Pattern` says becomes a
-`Language`, that an `Automaton`, and that, with the tree of the tokens, a `Grammar`.
+"""A hole's grammar over a vocabulary: a `wire.Json` or `wire.Pattern` becomes a `Language`, that an `Automaton`, and
+that, with the tree of the tokens, a `Grammar`.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from caesura.engine.grammar.expressions import Language, Regular
 from caesura.engine.grammar.solve import Gains, GrammarState, Graph, Trellis
 from caesura.engine.grammar.tokens import Tree, Walker
 
-BIASES = 64  # kept, two bytes a token
-SIMPLE = 64  # tokens of a simple text, where the shortest is not sound
-DUPLICATES = 8  # keys said twice that are replaced before we fall back on what is known
+BIASES = 64  # biases kept, two bytes a token
+SIMPLE = 64  # tokens of a simple text, tried if the shortest is not sound
+DUPLICATES = 8  # duplicate keys that are replaced before falling back on a known fill
 
 
 def load(spec: wire.Json | wire.Pattern, schemas: Sequence[str], tree: Tree) -> "Grammar":
-    """The grammar of a hole. Raises ValueError with one sentence where nothing can stand there, or too much."""
+    """The grammar of a hole. Raises ValueError with one sentence if nothing fits there, or too much."""
     if isinstance(spec, wire.Pattern):
         return Grammar(Language(Regular(regex.matching(spec.regex, whole=True)), _no_rule), tree)
     return Grammar(_json(spec, schemas), tree, spec)
@@ -42,9 +42,9 @@ def _json(spec: wire.Json, schemas: Sequence[str]) -> Language:
 
 
 class Grammar:
-    """A language over a vocabulary. A `State` is all that is possible behind some text of the hole.
+    """A language over a vocabulary. A `GrammarState` holds all that is possible after some text of the hole.
 
-    Raises wire.Impossible where no text fits. The text of a hole is sound when no object in it has a key twice.
+    Raises wire.Impossible if no text fits. The text of a hole is sound if no object in it has a duplicate key.
     """
 
     def __init__(self, language: Language, tree: Tree, spec: wire.Json | None = None) -> None:
@@ -68,14 +68,14 @@ class Grammar:
 
     @property
     def nbytes(self) -> int:
-        """What it takes with all that is known of it so far."""
+        """Bytes in use, with all that is cached."""
         return self.graph.nbytes + sum(bias.nbytes for bias in self._allowed.values())
 
     def _accepts(self, config: Configuration) -> bool:
         return any(map(self._automaton.ends, self._automaton.read([config], self._then.encode())))
 
     def _leads(self, number: int) -> bool:
-        """Whether a whole text can be reached from here."""
+        """True if a whole text can be reached from here."""
         if not self._then:
             return bool(self.graph.lengths[number] < NEVER)
         if number not in self._open:
@@ -85,22 +85,22 @@ class Grammar:
     # Left to right
 
     def start(self, forced: bytes) -> GrammarState:
-        """Before the hole, where it has to write `forced` first (canvas.heal)."""
+        """The state before a hole that has to write `forced` first (canvas.heal)."""
         if forced not in self._starts:
             configs = [self._automaton.behind(forced, c) if forced else c for c in sorted(self._beginning)]
             self._starts[forced] = tuple(sorted(map(self.graph.number, configs)))
         return self._starts[forced]
 
     def after(self, state: GrammarState, token: int) -> GrammarState:
-        """Behind one more token; nothing is possible where it must not stand."""
+        """The state after one more token; empty if that is not allowed."""
         return tuple(filter(self._leads, self.graph.after(state, token)))
 
     def ends(self, state: GrammarState) -> bool:
-        """Whether the hole may end here."""
+        """True if the hole may end here."""
         return any(map(self.graph.ends, state))
 
     def bias(self, state: GrammarState, width: int) -> Tensor:
-        """[width]: 0 where a token may come next, else -inf."""
+        """0 for each token that may come next, else -inf, [width]."""
         bias = self._allowed.get(state)
         if bias is None or len(bias) != width:
             bias = torch.full((width,), -torch.inf, dtype=torch.bfloat16)
@@ -119,14 +119,14 @@ class Grammar:
         return None if self._automaton.length(best) >= NEVER else self._automaton.shortest(best)
 
     def simplest(self, forced: bytes) -> bytes:
-        """A short text of the whole hole, behind `forced`."""
+        """A short text of the whole hole, after `forced`."""
         shortest = self.closing(self.start(b""), b"")
         if not self.sound(shortest, whole=True):
             raise wire.Impossible("What can stand here would need more keys than fit; ask for fewer.")
         return forced + shortest
 
     def closing(self, state: GrammarState, own: bytes) -> bytes:
-        """A short text that ends the hole behind its `own` text so far. The shortest may say a key twice."""
+        """A short text that ends the hole after its `own` text so far. The shortest may repeat a key."""
         shortest = self.shortest(state)
         assert shortest is not None, "a grammar leads to an end from everywhere"
         if self.sound(own + shortest, whole=True):
@@ -139,15 +139,15 @@ class Grammar:
         return shortest if tokens is None else b"".join(self._pieces[t] for t in tokens if t != null)
 
     def sound(self, raw: bytes, *, whole: bool = False) -> bool:
-        """Whether no object has a key twice, as far as the hole's text goes; `whole`: with what stands behind it."""
+        """True if no object in the hole's text has a duplicate key; `whole` includes the text after the hole."""
         if not self._json:
             return True
         text = self._typed + raw.decode("utf-8", errors="ignore") + (self._then if whole else "")
         return json.distinct_keys(text, members=self._members)
 
     def to_taken(self, raw: bytes) -> list[str]:
-        """What each taken key still has that begins like the key which is open at the end of the hole's text. With
-        nothing left that key is taken so far: it has to go on."""
+        """The rest of each taken key that begins like the open key at the end of the hole's text. An empty rest means
+        that the open key is taken so far and has to go on."""
         begun = json.open_key(self._typed + raw.decode(errors="ignore")) if self.taken else None
         return [] if begun is None else [key[len(begun) :] for key in self.taken if key.startswith(begun)]
 
@@ -162,16 +162,16 @@ class Grammar:
         skip: int,
         null: int | None,
     ) -> list[int] | None:
-        """The most probable whole fill: a token for every slot, the null where it writes nothing.
+        """The most probable whole fill: a token for every slot, null for those that write nothing.
 
         `logp` is [slots, width]; `held` are the decided slots' tokens; `known` is a fill that agrees with them, or
-        empty. The first `skip` bytes are not the hole's own. None where nothing whole fits so many slots.
+        empty. The first `skip` bytes are not the hole's own. None if no whole fill has that many slots.
         """
         fill = Trellis(self.graph, state, Gains(logp, self.graph.walker.sets), held, known, null)
         return self._sound_fill(fill, skip) or list(known) or None
 
     def any(self, forced: bytes, slots: int, width: int) -> list[int] | None:
-        """Some fill of exactly so many tokens, out of `width`, behind `forced`."""
+        """Some fill of exactly `slots` tokens, out of `width`, after `forced`."""
         if (forced, slots) not in self._fills:
             gains = Gains(torch.zeros(slots, width), self.graph.walker.sets)
             fill = Trellis(self.graph, self.start(forced), gains, [None] * slots, [], None)
@@ -179,8 +179,8 @@ class Grammar:
         return self._fills[forced, slots]
 
     def _sound_fill(self, fill: Trellis, skip: int, own: bytes = b"", *, on: bool = False) -> list[int] | None:
-        """The best fill whose keys differ, behind the `own` text so far; None where that is not found soon. `on`: what
-        ends a key a second time is not said again, else it would be in the next slot."""
+        """The best fill whose keys differ, after the `own` text so far; None if it is not found soon. `on` bans the
+        token that ends a duplicate key in all later slots too; otherwise it would move to the next one."""
         for _ in range(4 * DUPLICATES if on else DUPLICATES):
             tokens = fill.solve()
             if tokens is None:
@@ -194,7 +194,7 @@ class Grammar:
         return None
 
     def _first_unsound(self, written: Sequence[bytes], skip: int, own: bytes) -> int | None:
-        """The slot by which a key stands twice."""
+        """The first slot that completes a duplicate key."""
         raw = b"".join(written)[skip:]
         if self.sound(own + raw, whole=True):
             return None

@@ -1,4 +1,4 @@
-"""Grammars as trees over bytes. A `Rule` is a named part that may be recursive; its body is made when first needed."""
+"""Grammars as trees over bytes. A `Rule` is a named part and may be recursive; its body is made when first needed."""
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """`part` at least `least` and at most `most` times; None has no end."""
+    """`part` at least `least` and at most `most` times; None means no limit."""
 
     part: "Expression"
     least: int
@@ -45,7 +45,7 @@ class Regular:
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """The name of a rule that is its own body: a part that many places share, and what is found out about it."""
+    """The name of a rule that is its own body: a part shared by many places."""
 
     body: "Expression"
 
@@ -58,7 +58,7 @@ NEVER = Choice(())
 
 @dataclass(frozen=True)
 class Language:
-    """A start and its rules. Not `exact`: some of what it accepts is wrong, and whoever asked has to check."""
+    """A start and its rules. If it is not `exact`, it accepts some invalid texts, and the client has to check."""
 
     start: Expression
     rule: Callable[[Hashable], Expression]
@@ -77,7 +77,7 @@ def one_of(characters: str) -> Expression:
 
 
 def chain(*parts: Expression) -> Expression:
-    """The parts one after another; nothing at all where one of them is impossible."""
+    """The parts one after another; impossible if one of them is."""
     flat: list[Expression] = []
     for part in parts:
         flat += part.parts if isinstance(part, Chain) else (part,)

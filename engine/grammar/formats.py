@@ -1,4 +1,4 @@
-"""Automata of JSON Schema's string formats. Each accepts only what is valid, for some less than all of it:
+"""Automata of JSON Schema's string formats. Each accepts only valid texts, but some do not accept all of them:
 
 no leap seconds, no year 0000, host names in ASCII and of at most 3 labels, or 12 labels of at most 20 characters (so
 that they stay under 253), e-mail addresses without quotes or address literals.
@@ -93,7 +93,7 @@ _PATTERNS = {
 
 
 class _Formats(Mapping[str, Dfa]):
-    """By name; an automaton is made when it is first asked for."""
+    """Automata by name, each made on first use."""
 
     def __getitem__(self, name: str) -> Dfa:
         return matching(_PATTERNS[name], whole=True)

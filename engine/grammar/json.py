@@ -1,7 +1,7 @@
-"""JSON as it is laid out: the white space of a file is part of the grammar, so a fill looks like what is around it.
+"""JSON and its layout: the white space of a file is part of the grammar, so a fill looks like the text around it.
 
-A container has its items on one line, or each on a line of its own; what is on one line has no line break inside.
-`loose` takes any white space instead, and any depth.
+A container has its items on one line without any line break inside, or each on a line of its own. `loose` accepts any
+white space and any depth.
 """
 
 import re
@@ -28,9 +28,9 @@ from caesura.engine.grammar.numbers import decimals
 from caesura.recent import remembered
 from caesura.regular import ANY, CACHED, Dfa, escaped, lengths, literals, without
 
-DEPTH = 8  # containers inside one another that are generated
-ON_A_LINE = 2  # containers inside of one that is on one line, in a file that indents
-UNCOUNTED = 64  # items; a greater bound of a count is taken for none
+DEPTH = 8  # nested containers that are generated
+ON_A_LINE = 2  # nested containers inside one on a single line, in a file that indents
+UNCOUNTED = 64  # items above which a bound on their count is ignored
 
 BLANKS = many(one_of(" \t\r\n"))
 NUMBER = Rule(Shared(Regular(decimals(None, None))))
@@ -38,7 +38,7 @@ NUMBER = Rule(Shared(Regular(decimals(None, None))))
 
 @dataclass(frozen=True)
 class Spacing:
-    """How a value is written whose line is indented `level` times; `depth` containers may lie inside one another."""
+    """The layout of a value whose line is indented `level` times, with at most `depth` nested containers."""
 
     indent: str | None = None
     level: int = 0
@@ -54,7 +54,7 @@ class Spacing:
         return Spacing(spec.indent, level, spec.colon, spec.comma, spec.newline, spec.loose)
 
     def places(self) -> "tuple[Place, ...]":
-        """The ways to set the items of a container apart; none where it is too deep for items."""
+        """The possible layouts of a container's items; none if it is too deep for items."""
         if self.loose:
             return (Place(self, BLANKS, BLANKS, chain(BLANKS, literal(","), BLANKS)),)
         if not self.depth:
@@ -73,13 +73,13 @@ class Spacing:
 
     @property
     def pair(self) -> Expression:
-        """What stands between a key and its value."""
+        """The text between a key and its value."""
         return chain(BLANKS, literal(":"), BLANKS) if self.loose else literal(self.colon)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Inside a container: how items are laid out, and what stands before the first, behind the last, between two."""
+    """Inside a container: the layout of items, and the text before the first, after the last and between two."""
 
     layout: Spacing
     before: Expression
@@ -87,7 +87,7 @@ class Place:
     between: Expression
 
 
-@remembered(CACHED, lambda _, texts=ANY: 2 * texts.nbytes)  # those escaped among them
+@remembered(CACHED, lambda _, texts=ANY: 2 * texts.nbytes)  # twice, for escaped texts
 def string(texts: Dfa = ANY) -> Expression:
     """A JSON string that means one of the texts."""
     inside = escaped(texts)
@@ -97,7 +97,7 @@ def string(texts: Dfa = ANY) -> Expression:
 def container(
     brackets: str, layout: Spacing, body: Callable[[Place], Expression], *, empty: bool, filled: bool = True
 ) -> Expression:
-    """A container that may be `empty`, may be `filled`; `body` are its items with what is between them."""
+    """A container that may be `empty` or `filled`; `body` are its items and the text between them."""
     opening, closing = map(literal, brackets)
     gap = BLANKS if layout.loose else chain()
     forms = [chain(opening, gap, closing)] if empty else []
@@ -122,7 +122,7 @@ def several(item: Expression, between: Expression, least: int, most: int | None)
 
 
 def free_keys(taken: tuple[str, ...] = (), *, loose: bool = False) -> Expression:
-    """A key that is not taken; an empty one only where one may stand already."""
+    """A key that is not taken; an empty key only if `loose`."""
     if not taken:
         return string() if loose else string(lengths(1, None))
     return string(without(lengths(0 if loose else 1, None), literals(taken)))
@@ -141,7 +141,7 @@ def body(name: Hashable) -> Expression:
 
 
 def inside(layout: Spacing) -> Place:
-    """The place of the items of a container whose items are filled: on lines of their own where it has an indent."""
+    """The place of new items in a container: on lines of their own if it has an indent."""
     return layout.places()[-1]
 
 
@@ -167,8 +167,8 @@ _PART = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],]', re.DOTALL)
 
 
 def distinct_keys(text: str, *, members: bool = False) -> bool:
-    """Whether no object has a key twice, as far as a text goes that may end anywhere; `members`: it begins inside of
-    an object. An object that had begun before counts for nothing else."""
+    """True if no object of a text that may end anywhere has a duplicate key. With `members` the text begins inside an
+    object. Other objects that began before the text do not count."""
     containers: list[set[str] | None] = [set() if members else None]  # the keys of an object, None for an array
     key = members
     for found in _PART.finditer(text):
@@ -192,8 +192,7 @@ def distinct_keys(text: str, *, members: bool = False) -> bool:
 
 
 def open_key(text: str) -> str | None:
-    """What stands so far of the key that is open at the end of members, or of a key alone; None where no key of theirs
-    is open."""
+    """The unfinished key at the end of members, or of a key alone; None if no key of theirs is open."""
     closed = _CLOSED.match(text)
     assert closed is not None, "it matches an empty text too"
     before, rest = closed[0].rstrip(), text[closed.end() + 1 :]

@@ -1,6 +1,6 @@
-"""What the keywords of JSON Schema ask of a value, and their opposites, as `Case`: restrictions without logic in them.
+"""The keywords of JSON Schema and their opposites as `Case`: restrictions of a value, without logic in them.
 
-What cannot be said in a case is named in its `loose`: then the case takes values that are wrong.
+A case lists in `loose` the keywords that it cannot express, and then accepts invalid values.
 """
 
 import itertools
@@ -21,7 +21,7 @@ Terms = tuple[Term, ...]  # all of them, for one value
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """What one subschema says of the values of keys: `rest` is for those that are neither known nor match a pattern."""
+    """One subschema's terms for the values of keys; `rest` is for keys that are neither listed nor match a pattern."""
 
     known: Mapping[str, Terms]
     patterns: tuple[tuple[str, Terms], ...] = ()
@@ -31,7 +31,7 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """What one subschema says of items: of the first ones, and of the rest; None: nothing."""
+    """One subschema's terms for the first items, and for the rest; None means no restriction."""
 
     first: tuple[Terms, ...]
     rest: Terms | None = None
@@ -40,7 +40,7 @@ class Items:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A restriction of one kind binds values of that kind only. Bounds are inclusive but where `open`."""
+    """A restriction on one kind binds values of that kind only. Bounds are inclusive unless `open`."""
 
     kinds: frozenset[str] = ANYTHING
     values: tuple[Value, ...] | None = None
@@ -121,12 +121,12 @@ class Case:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The keys that are told apart by name: in the order of `properties`, then of `required`."""
+        """The keys with a name of their own: in the order of `properties`, then of `required`."""
         known = (key for group in self.groups for key in group.known)
         return tuple(dict.fromkeys((*known, *self.required, *sorted(self.forbidden))))
 
     def extra(self, matched: frozenset[str]) -> Terms:
-        """What holds for the value of a key that is not named and matches these patterns."""
+        """Terms for the value of a key that is not named and matches these patterns."""
         found: list[Term] = []
         for group in self.groups:
             said = [part for pattern, part in group.patterns if pattern in matched]
@@ -142,7 +142,7 @@ class Case:
         return (INFINITE if self.most is None else self.most), not self.most_open
 
     def child(self, key: str) -> Terms:
-        """What holds for the value of a key."""
+        """Terms for the value of a key."""
         found: list[Term] = []
         for group in self.groups:
             said = [group.known[key]] if key in group.known else []
@@ -151,7 +151,7 @@ class Case:
         return terms(*found)
 
     def item(self, index: int | None) -> Terms:
-        """What holds for an item; None: for those behind all that are told apart."""
+        """Terms for an item; None asks for the items after those with terms of their own."""
         found: list[Term] = []
         for one in self.items:
             found += one.first[index] if index is not None and index < len(one.first) else one.rest or ()
@@ -159,7 +159,7 @@ class Case:
 
     @property
     def places(self) -> int:
-        """How many of the first items are told apart."""
+        """How many of the first items have terms of their own."""
         return max((len(one.first) for one in self.items), default=0)
 
 
@@ -175,7 +175,7 @@ def _common(a: tuple[Value, ...] | None, b: tuple[Value, ...] | None) -> tuple[V
 
 
 def same(value: Value) -> Hashable:
-    """Equal for values that are equal in JSON."""
+    """A key that is equal for values that are equal in JSON."""
     match value:
         case bool() | None | str():
             return type(value), value
@@ -192,12 +192,12 @@ def kind_of(value: Value) -> str:
 
 
 def loose(word: str, *kinds: str) -> Case:
-    """Any value of these kinds, for lack of a better answer."""
+    """Any value of these kinds, since the keyword cannot be expressed."""
     return Case(kinds=frozenset(kinds) or ANYTHING, loose=frozenset((kind, word) for kind in kinds or ANYTHING))
 
 
 def lacking(key: str) -> Case:
-    """Without a key; what is no object lacks them all."""
+    """Without a key; a value that is not an object lacks them all."""
     return Case(forbidden=frozenset((key,)))
 
 
@@ -206,7 +206,7 @@ def having(*keys: str) -> Case:
 
 
 def facts(node: Mapping[str, Any]) -> Case:
-    """What a subschema says by itself, logic and references apart."""
+    """The restrictions of a subschema itself, without logic and references."""
     kinds, whole = _types(node.get("type"))
     values = tuple(node["enum"]) if "enum" in node else None
     if "const" in node:
@@ -246,7 +246,7 @@ def _one(at: str) -> Terms:
 
 
 def _types(given: str | list[str] | None) -> tuple[frozenset[str], bool]:
-    """The kinds, and whether numbers have to be whole."""
+    """The kinds, and True if numbers have to be whole."""
     if given is None:
         return ANYTHING, False
     names = {given} if isinstance(given, str) else set(given)
@@ -281,7 +281,7 @@ def _contains(node: Mapping[str, Any]) -> tuple[tuple[Term, int, int | None], ..
 
 
 def unevaluated(node: Mapping[str, Any], case: Case) -> Case:
-    """With `unevaluatedProperties` and `unevaluatedItems`, which hold for what nothing else in the case speaks of."""
+    """Add `unevaluatedProperties` and `unevaluatedItems`, for keys and items that nothing else evaluates."""
     if "unevaluatedProperties" in node:
         said = [group for group in case.groups if group.evaluates]
         if all(group.rest is None for group in said):
@@ -298,13 +298,13 @@ def unevaluated(node: Mapping[str, Any], case: Case) -> Case:
 
 
 def silent(case: Case) -> Case:
-    """As part of a `not`: nothing in it counts as evaluated."""
+    """The case as part of a `not`, where nothing counts as evaluated."""
     groups = tuple(replace(group, evaluates=False) for group in case.groups)
     return replace(case, groups=groups, items=tuple(replace(one, evaluates=False) for one in case.items))
 
 
 def opposites(word: str, node: Mapping[str, Any]) -> Iterator[Case]:
-    """The ways not to fulfil one keyword; logic and references apart."""
+    """The ways to violate one keyword, without logic and references."""
     number, string, thing, array = (frozenset((kind,)) for kind in ("number", "string", "object", "array"))
     value = node[word]
     match word:

@@ -1,6 +1,6 @@
-"""The strings, numbers and keys that a schema allows, as automata: each is made once for all schemas that ask for it.
+"""The strings, numbers and keys that a schema allows, as automata, each made once for all schemas.
 
-Each comes with the keywords that it does not hold, for want of an automaton: it takes too much then.
+Each comes with the keywords that it does not enforce for lack of an automaton; it then accepts too much.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,17 +31,17 @@ from caesura.regular import (
     without,
 )
 
-LONGEST = 256  # code points of a string whose length is bounded
-PARTS = 64  # of the keys, by the patterns that they match
+LONGEST = 256  # code points of a string of bounded length
+PARTS = 64  # groups of keys, by the patterns that they match
 
 
 class Leaf(NamedTuple):
     dfa: Dfa
-    loose: frozenset[str] = frozenset()  # keywords that it does not hold
+    loose: frozenset[str] = frozenset()  # keywords that it does not enforce
 
 
 class Texts(NamedTuple):
-    """Strings that match patterns or do not, of some length in code points, in the form of all formats that we know."""
+    """Strings that match some patterns and not others, with bounds on their code points, valid in all known formats."""
 
     patterns: frozenset[tuple[str, bool]] = frozenset()
     formats: frozenset[str] = frozenset()
@@ -51,7 +51,7 @@ class Texts(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """Numbers between bounds, inclusive but where `open`; integers alone, or all but them."""
+    """Numbers between bounds, inclusive unless `open`; only integers, or all but integers."""
 
     whole: bool | None = None
     least: Fraction | None = None
@@ -63,7 +63,7 @@ class Numbers(NamedTuple):
 
     @property
     def any(self) -> bool:
-        """There is a number between the bounds."""
+        """True if there is a number between the bounds."""
         if self.least is None or self.most is None:
             return True
         if self.whole:
@@ -73,7 +73,7 @@ class Numbers(NamedTuple):
 
 @remembered(CACHED, lambda leaf, _: leaf.dfa.nbytes)
 def texts(spec: Texts) -> Leaf:
-    """The strings, unquoted. Of long ones some are left out, and of a format that does not fit with the rest all."""
+    """The strings, unquoted. Some long ones are left out, and so is a format that does not fit the rest."""
     dfa, loose = ANY, set()
     for pattern, holds in sorted(spec.patterns):
         matched = _tried(partial(matching, pattern))
@@ -95,14 +95,14 @@ def texts(spec: Texts) -> Leaf:
 
 
 def _bounds(spec: Texts) -> Iterator[int | None]:
-    """Greatest lengths to try: those left out are longer than the text of a hole mostly is."""
+    """Length limits to try; strings above them are longer than most fills."""
     if spec.shortest <= 2 * LONGEST:  # else it is too large in any case
         yield spec.longest if spec.longest is None or spec.longest <= LONGEST else max(spec.shortest, LONGEST)
         yield max(spec.shortest, LONGEST // 4 if spec.longest is None else min(spec.longest, LONGEST // 4))
 
 
 def _bounded(dfa: Dfa, spec: Texts, longest: int | None) -> Dfa | None:
-    """None if that is too large as it is written, or has nothing left because of the lower bound."""
+    """The strings up to a length; None if the automaton is too large or the lower bound leaves nothing."""
     bound = partial(lengths, spec.shortest, longest)
     made = _tried(bound if dfa is ANY else lambda: both(dfa, bound()))
     if made is None or (made.empty and longest != spec.longest) or _tried(partial(escaped, made)) is None:
@@ -112,7 +112,7 @@ def _bounded(dfa: Dfa, spec: Texts, longest: int | None) -> Dfa | None:
 
 @remembered(CACHED, lambda leaf, _: leaf.dfa.nbytes)
 def numbers(spec: Numbers) -> Leaf:
-    """The numbers, as they are written."""
+    """The numbers as written."""
     if spec == Numbers():
         return Leaf(decimals(None, None))
     if spec.whole:
@@ -141,8 +141,8 @@ MAX_PAIRS = 20_000
 def keys(
     named: frozenset[str], patterns: tuple[str, ...], names: tuple[frozenset[str] | Texts, ...] | None
 ) -> tuple[tuple[tuple[Dfa, frozenset[str]], ...], frozenset[str]]:
-    """The keys but those named, by the patterns that they match; and the keywords that are not held. `names` are those
-    that are allowed. Of a pattern that has no automaton there is neither a key that matches nor one that does not."""
+    """All keys but those named, grouped by the patterns they match, and the keywords that are not enforced. `names` are
+    the allowed ones. A pattern without an automaton leaves out the keys that match and those that do not."""
     dfa = without(lengths(1, None), literals(sorted(named))) if named else lengths(1, None)
     loose: frozenset[str] = frozenset()
     if names is not None:
@@ -153,13 +153,13 @@ def keys(
             allowed = either(allowed, leaf.dfa)
         dfa = both(dfa, allowed)
     parts: list[tuple[Dfa, frozenset[str]]] = [(dfa, frozenset())]
-    pairs = 0  # of states that were combined
+    pairs = 0  # pairs of states combined
     for pattern in patterns:
         split, found = [], _tried(partial(matching, pattern))
         for part, matched in parts:
             pairs += len(part.rows) * len(found.rows) if found else 0
             if pairs > MAX_PAIRS:
-                return (), loose  # no key but those named
+                return (), loose  # only the named keys are left
             inside = found and _tried(partial(both, part, found))
             outside = found and _tried(partial(without, part, found))
             split += [(inside, matched | {pattern}), (outside, matched)] if inside and outside else []
@@ -180,16 +180,16 @@ def _whole(least: Fraction, is_open: bool) -> int:
 
 
 def _places(number: Fraction) -> int | None:
-    """The digits behind the point of a number; None if they have no end, or many."""
+    """How many digits a number has after the point; None if they are endless or too many."""
     return next((n for n in range(40) if (number * 10**n).denominator == 1), None)
 
 
 @remembered(CACHED, weight)
 def _written(number: Fraction) -> Dfa:
-    """A number in plain decimal notation, however many zeros are behind it."""
+    """A number in plain decimal notation, with any number of trailing zeros."""
     places = _places(number)
     if places is None:
-        return literals(())  # not written so
+        return literals(())  # has no decimal notation
     digits = str(abs(int(number * 10**places))).rjust(places + 1, "0")
     head, tail = digits[: len(digits) - places], digits[len(digits) - places :]
     sign = "-" if number < 0 else "" if number else "-?"
@@ -208,7 +208,7 @@ def multiples(step: Fraction) -> Dfa:
     digits = [of_bytes(b"%d" % digit) for digit in range(10)]
 
     def edges(state: tuple[str, int, int]) -> Iterator[tuple[int, tuple[str, int, int]]]:
-        """Which part of the number it is in, the remainder so far, and how many digits may follow the point."""
+        """A state: the current part of the number, the remainder so far, and how many digits may follow the point."""
         part, rest, left = state
         if part == "sign":
             yield of_bytes(b"-"), ("start", 0, places)

@@ -24,11 +24,8 @@ def integers(least: int | None, most: int | None) -> Dfa:
 def decimals(
     least: Fraction | None, most: Fraction | None, *, least_open: bool = False, most_open: bool = False
 ) -> Dfa:
-    """JSON numbers between the bounds, themselves left out where they are open.
-
-    With a bound in plain decimal notation, zero without a sign; without, any JSON number. Bounds have finitely many
-    decimals.
-    """
+    """JSON numbers between the bounds, excluding open ones: with a bound, in plain decimal notation with zero unsigned;
+    without bounds, any JSON number. Bounds have finitely many decimals."""
     if least is None and most is None:
         return matching(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", whole=True)
     return _signed(least, most, least_open=least_open, most_open=most_open, points=True)
@@ -42,7 +39,7 @@ def _signed(
     most_open: bool = False,
     points: bool,
 ) -> Dfa:
-    """Numbers from zero on, and below it those with a minus and the mirrored bounds."""
+    """Numbers from zero on; below zero, a minus and numbers within the mirrored bounds."""
     if least is None or least <= 0:
         low, low_open = Fraction(0), least == 0 and least_open
     else:
@@ -58,7 +55,7 @@ def _signed(
 
 
 def _between(least: Fraction, least_open: bool, most: Fraction | None, most_open: bool, points: bool) -> Dfa:
-    """Of numbers without a sign."""
+    """Unsigned numbers between bounds."""
     low = _compared(least, frozenset({MORE} if least_open else {MORE, SAME}), points)
     if most is None:
         return low
@@ -66,13 +63,13 @@ def _between(least: Fraction, least_open: bool, most: Fraction | None, most_open
 
 
 def _behind(byte: int, dfa: Dfa) -> Dfa:
-    """The texts of the automaton behind this byte."""
+    """The automaton's texts after this byte."""
     return explore(-1, lambda key: [(1 << byte, 0)] if key < 0 else dfa.rows[key], lambda key: key in dfa.accepting)
 
 
 class _Read(NamedTuple):
-    """What was read of a number: the part it ends in, how many digits stand there, as far as the bound goes, and how
-    they compare with the bound's."""
+    """A number read so far: the part it ends in, the digits of that part up to the bound's number, and how they compare
+    with the bound's."""
 
     part: Literal["nothing", "zero", "whole", "point", "decimals"]
     digits: int
@@ -80,13 +77,13 @@ class _Read(NamedTuple):
 
 
 def _compared(bound: Fraction, wanted: Set[int], points: bool) -> Dfa:
-    """Numbers without a sign whose comparison with the bound is wanted; `points`: also those with decimals."""
+    """Unsigned numbers whose comparison with the bound is wanted; with `points`, decimals too."""
     if bound < 0:
         return _compared(Fraction(0), frozenset({SAME, MORE} if MORE in wanted else ()), points)
     whole, decimal = _digits(bound)
 
     def digit(read: _Read, part: Literal["zero", "whole", "decimals"], value: int) -> _Read:
-        """Read one more digit; behind the bound's last, its decimals are zeros."""
+        """Read one more digit; after its last one, the bound's decimals are zeros."""
         against = decimal if part == "decimals" else whole
         digits = min(read.digits + 1, len(against) + 1)
         other = against[read.digits] if read.digits < len(against) else 0
@@ -105,7 +102,7 @@ def _compared(bound: Fraction, wanted: Set[int], points: bool) -> Dfa:
             yield 1 << ord("."), _Read("point", 0, settled(read))
 
     def settled(read: _Read) -> int:
-        """The order once all digits before the point are read: a longer number is more."""
+        """The order once all digits before the point are read: a longer number is greater."""
         if read.digits != len(whole):
             return LESS if read.digits < len(whole) else MORE
         return read.order
@@ -125,7 +122,7 @@ def _compared(bound: Fraction, wanted: Set[int], points: bool) -> Dfa:
 
 
 def _digits(value: Fraction) -> tuple[list[int], list[int]]:
-    """Of a number from zero on, before and behind the point."""
+    """The digits of an unsigned number, before and after the point."""
     whole, rest = divmod(value, 1)
     if whole >= 10**PLACES:
         raise TooLarge

@@ -1,7 +1,7 @@
 """JSON as a schema allows it, in the layout of a file.
 
-The keys that a schema names come in its order, those that it does not name behind them: so where an object stands is a
-place in a list. Keys are not compared with each other behind that list.
+The keys that a schema names come in its order, all others after them: so the state of an object is an index into that
+list. Keys after the list are not compared with each other.
 """
 
 import json
@@ -32,12 +32,12 @@ from caesura.regular import Dfa, literals, without
 from caesura.schemas import Schema, SchemaError, Value
 
 KEPT = 8  # schemas whose cases are kept
-MAX_COUNT = 64  # items or members; a greater bound of a count is lowered to it, where that is allowed
+MAX_COUNT = 64  # items or members; a greater bound on a count is lowered to it if allowed
 
 
 @dataclass(frozen=True)
 class Members:
-    """The members or elements that are written at one place; `ways` is which of the layout's places that is."""
+    """The members or elements written at one place; `ways` is the number of that place in the layout."""
 
     case: Case
     layout: Spacing
@@ -52,12 +52,12 @@ class Members:
 
     @property
     def counted(self) -> int:
-        """Beyond this many it makes no difference how many there are."""
+        """The count from which more members or elements make no difference."""
         return max(self.fewest, 1 if self.most is None else self.most, self.case.places)
 
 
 class Writer:
-    """The rules of the values of a schema. A rule is named by what it is made from."""
+    """The rules of a schema's values. The name of a rule holds what its body is made from."""
 
     def __init__(self, cases: Cases) -> None:
         self._cases = cases
@@ -146,12 +146,11 @@ class Writer:
         return free.container("{}", layout, body, empty=empty, filled=most != 0)
 
     def members(self, span: Members) -> Expression:
-        """Members behind those that are taken, which count; at least one."""
+        """At least one member after those that are taken, which count."""
         return self._members(span, 0, min(len(span.taken), span.counted), True)
 
     def _members(self, span: Members, index: int, count: int, first: bool) -> Expression:
-        """The members from the key at `index` on, behind `count` others, of which none is in the same place if this is
-        the `first`."""
+        """The members from the key at `index` on, after `count` others; the `first` has none before it in its place."""
         place, full = span.place, span.most is not None and count >= span.most
         keys = self.keys(span.case, span.taken)
         before = EMPTY if first else place.between
@@ -177,7 +176,7 @@ class Writer:
         )
 
     def keys(self, case: Case, taken: frozenset[str]) -> tuple[tuple[str, Terms, bool], ...]:
-        """The keys that are told apart by name, in order: what holds for their values, and whether they have to be."""
+        """The named keys in order, with the terms of their values, and True if they are required."""
         if (case, taken) not in self._keys:
             found = [
                 (key, case.child(key), key in case.required)
@@ -206,7 +205,7 @@ class Writer:
         return free.container("[]", layout, body, empty=not fewest and not contained, filled=most != 0)
 
     def _elements(self, span: Members, index: int, found: int, first: bool) -> Expression:
-        """The elements from `index` on, behind `found` of those that `contains` asks for."""
+        """The elements from `index` on, after `found` of those that `contains` asks for."""
         case, place = span.case, span.place
         term, least, most = case.contains[0] if case.contains else (None, 0, None)
         ended = index >= span.fewest and found >= least and not first
@@ -233,7 +232,7 @@ class Writer:
 
 
 def language(spec: wire.Json, schema: Schema) -> Language:
-    """What may stand in a hole whose values have a schema. Raises SchemaError where it has nothing at `spec.at`."""
+    """The texts of a hole whose values have a schema. Raises SchemaError if that has no subschema at `spec.at`."""
     if spec.at not in schema:
         raise SchemaError(f'The schema has no subschema at "{spec.at}"; choose another part of it.')
     cases = _cases(schema)
@@ -248,12 +247,12 @@ def language(spec: wire.Json, schema: Schema) -> Language:
 
 @lru_cache(KEPT)
 def _cases(schema: Schema) -> Cases:
-    """The holes of a job, and the next jobs, have the same schema."""
+    """Cases are kept, since a job's holes and the next jobs have the same schema."""
     return Cases(schema)
 
 
 def _members(spec: wire.Json, writer: Writer, cases: Cases, layout: Spacing) -> tuple[Expression, bool]:
-    """New members of an object. Which case it is of may depend on members that it has: only one is sure."""
+    """New members of an object. Its case may depend on the members it has, so only a single case is exact."""
     taken = frozenset(spec.taken)
     found = [case for case in _of(cases, spec.at, "object") if case.forbidden.isdisjoint(taken)]
     ways = len(_places(layout)) - 1
@@ -268,7 +267,7 @@ def _members(spec: wire.Json, writer: Writer, cases: Cases, layout: Spacing) -> 
 
 
 def _key(spec: wire.Json, writer: Writer, cases: Cases, layout: Spacing) -> tuple[Expression, bool]:
-    """A key of an object, whatever its value: that has to fit."""
+    """A key of an object whose value is already there and has to fit."""
     taken = frozenset(spec.taken)
     found = _of(cases, spec.at, "object")
     names = [_json(key) for case in found for key, _, _ in writer.keys(case, taken)]
@@ -278,7 +277,7 @@ def _key(spec: wire.Json, writer: Writer, cases: Cases, layout: Spacing) -> tupl
 
 
 def _elements(spec: wire.Json, writer: Writer, cases: Cases, layout: Spacing) -> tuple[Expression, bool]:
-    """New elements of an array, behind all that are told apart. How many it has, and which, is not known here."""
+    """New elements of an array, after all that have terms of their own. Its other elements are not known here."""
     found = _of(cases, spec.at, "array")
     place = free.inside(layout)
     forms = [
@@ -312,6 +311,6 @@ def _places(layout: Spacing) -> tuple[Place, ...]:
 
 
 def _json(value: Value) -> str:
-    """As it is written; a lone half of a surrogate pair is escaped."""
+    """The value as JSON text; a lone surrogate is escaped."""
     text = json.dumps(value, ensure_ascii=False)
     return json.dumps(value) if any("\ud800" <= c <= "\udfff" for c in text) else text

@@ -1,9 +1,9 @@
 """The best whole fill of a hole: the most probable tokens, slot by slot, among the texts of a grammar.
 
-Slots are independent of each other given the canvas, so the best path through (slot, configuration) is found exactly
-by dynamic programming (Viterbi; for regular languages DINGO, 2025). An open slot takes one token, or the null, which
-writes nothing; a decided one keeps its token. More than `BEAM` configurations a slot are cut to the best, and those of
-a path that is known already always stay: so there is an answer as long as there is such a path.
+Slots are independent of each other given the canvas, so dynamic programming finds the best path through
+(slot, configuration) exactly (Viterbi; for regular languages DINGO, 2025). An open slot takes one token, or the null,
+which writes nothing; a decided one keeps its token. Above `BEAM` configurations a slot keeps only the best, and always
+those of a known path: so an answer exists if such a path does.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,16 +19,16 @@ from caesura.engine.grammar.automaton import Configuration
 from caesura.engine.grammar.tokens import Ints, Walker, doubled, spread
 
 Floats = NDArray[np.float32]
-GrammarState = tuple[int, ...]  # the numbers of all configurations that are possible, ascending
+GrammarState = tuple[int, ...]  # the numbers of all possible configurations, ascending
 
 BEAM = 256
-CONFIG = 1000  # bytes of a configuration with all that is known of it, the sets of tokens apart
-LARGE = 32_768  # tokens of a set; a greater one is not gone through where one of the `LIKELY` best is in it
+CONFIG = 1000  # bytes of a configuration with all that is cached for it, without token sets
+LARGE = 32_768  # tokens of a set above which it is not searched if it has one of the `LIKELY` best
 LIKELY = 64
 
 
 class Graph:
-    """The configurations of an automaton, numbered as they are met, and what one token leads from each to."""
+    """The configurations of an automaton, numbered as they are found, and where one token leads from each."""
 
     def __init__(self, walker: Walker, accepts: Callable[[Configuration], bool]) -> None:
         self.walker = walker
@@ -36,7 +36,7 @@ class Graph:
         self._accepts = accepts
         self._numbers: dict[Configuration, int] = {}
         self._ends: dict[int, bool] = {}
-        self._first = np.zeros(64, np.int64)  # of a configuration's edges; -1 while they are not known
+        self._first = np.zeros(64, np.int64)  # first edge of each configuration; -1 while unknown
         self._count = np.zeros(64, np.int64)
         self.lengths = np.zeros(64, np.int64)  # bytes to the end
         self._sets, self._targets = np.zeros(256, np.int64), np.zeros(256, np.int64)
@@ -80,7 +80,7 @@ class Graph:
         self._used = end
 
     def holds(self, sets: Ints, token: int) -> NDArray[np.bool_]:
-        """Which of the token sets have the token."""
+        """True for each token set that has the token."""
         used, back = np.unique(sets, return_inverse=True)
         return np.array([self._holds(number, token) for number in used.tolist()], bool)[back]
 
@@ -93,26 +93,26 @@ class Graph:
         return known
 
     def after(self, state: GrammarState, token: int) -> GrammarState:
-        """What is possible behind one more token."""
+        """The state after one more token."""
         _, sets, targets = self.edges(np.array(state, np.int64))
         return tuple(np.unique(targets[self.holds(sets, token)]).tolist()) if len(sets) else ()
 
     def tokens(self, state: GrammarState, leads: Callable[[int], bool]) -> Ints:
-        """All tokens that may come next, to a configuration that `leads` to an end."""
+        """All tokens that may come next, if their configuration `leads` to an end."""
         _, sets, targets = self.edges(np.array(state, np.int64))
         good = [number for number in np.unique(targets).tolist() if leads(number)]
         found = [self.walker.sets[number] for number in np.unique(sets[np.isin(targets, good)]).tolist()]
         return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
 
     def ends(self, number: int) -> bool:
-        """Whether the hole may end here."""
+        """True if the hole may end here."""
         if number not in self._ends:
             self._ends[number] = self._accepts(self.configs[number])
         return self._ends[number]
 
 
 class Gains:
-    """What a token out of a set is worth in each slot: the greatest log-probability of `logp` [slots, width]."""
+    """The value of a token set in each slot: its greatest log-probability in `logp` [slots, width]."""
 
     def __init__(self, logp: Tensor, sets: Sequence[Ints]) -> None:
         self.logp = logp
@@ -120,7 +120,7 @@ class Gains:
         self._sets = sets
         self._known = np.zeros((0, len(logp)), np.float32)  # [sets, slots]
         self._have = np.zeros(0, bool)
-        self.banned: dict[int, set[int]] = {}  # tokens of a slot
+        self.banned: dict[int, set[int]] = {}  # tokens by slot
         self._left: dict[tuple[int, int, int], float] = {}
 
     def of(self, slot: int, sets: Ints) -> Floats:
@@ -137,12 +137,12 @@ class Gains:
         gains: Floats = self._known[sets, slot]
         if banned := self.banned.get(slot):
             lost = self.logp[slot, torch.tensor(sorted(banned))].cpu().numpy()
-            for number in np.unique(sets[np.isin(gains, lost)]).tolist():  # of all others the best is not banned
+            for number in np.unique(sets[np.isin(gains, lost)]).tolist():  # the best token of all others is not banned
                 gains[sets == number] = self._allowed(slot, number, len(banned))
         return gains
 
     def _allowed(self, slot: int, number: int, count: int) -> float:
-        """What a set is worth without the `count` tokens that are banned so far: a token that is stays so."""
+        """The value of a set without the `count` tokens banned so far; a banned token stays banned."""
         key = slot, number, count
         if key not in self._left:
             self._left[key] = self.best(slot, number)[1]
@@ -164,7 +164,7 @@ class Gains:
 
     @cached_property
     def _likely(self) -> tuple[Tensor, Tensor]:
-        """The most probable tokens of each slot, descending: of a large set one of them is the best, as a rule."""
+        """The most probable tokens of each slot, descending; a large set usually has one of them as its best."""
         values, tokens = self.logp.topk(min(LIKELY, self.logp.shape[1]))
         return values, tokens
 
@@ -172,7 +172,7 @@ class Gains:
         return torch.from_numpy(self._sets[number]).to(self.logp.device)
 
     def best(self, slot: int, number: int) -> tuple[int, float]:
-        """The best token of a set, and what it is worth."""
+        """The best token of a set, and its value."""
         tokens = self._sets[number]
         if slot in self.banned:
             tokens = tokens[~np.isin(tokens, list(self.banned[slot]))]
@@ -185,8 +185,8 @@ class Gains:
 
 @dataclass(eq=False)
 class Trellis:
-    """A hole being solved: what the slots `hold`, and the layers that are known from the left: before each slot, the
-    configurations that lead there and how well. A change to a slot costs the layers behind it alone."""
+    """A hole being solved: the tokens that slots `held`, and the layers known from the left: before each slot, the
+    reachable configurations and their scores. A change to a slot costs only the layers after it."""
 
     graph: Graph
     start: GrammarState
@@ -205,13 +205,13 @@ class Trellis:
         self.layers.append((first, np.zeros(len(first), np.float32)))
 
     def ban(self, slot: int, token: int, *, on: bool = False) -> None:
-        """Have another token there; `on`: and in all slots behind."""
+        """Ban a token in a slot; with `on`, in all slots after it too."""
         for number in range(slot, len(self.held) if on else slot + 1):
             self.gains.banned.setdefault(number, set()).add(token)
         del self.layers[slot + 1 :]
 
     def solve(self) -> list[int] | None:
-        """The best token for every slot; None where no whole text fits."""
+        """The best token for every slot; None if no whole text fits."""
         while len(self.layers) <= len(self.held):
             numbers, scores = self._next(len(self.layers) - 1)
             if not len(numbers):
@@ -229,7 +229,7 @@ class Trellis:
         return tokens[::-1]
 
     def _moves(self, slot: int) -> tuple[Ints, Ints, Ints, Floats]:
-        """(source, token set or -1 for the null, target, score) of everything that the slot may do."""
+        """All moves of a slot: (source, token set or -1 for the null, target, score)."""
         numbers, scores = self.layers[slot]
         held = self.held[slot]
         if held is not None and held == self.null:
@@ -260,8 +260,8 @@ class Trellis:
         return numbers, best[numbers]
 
     def _cut(self, numbers: Ints, scores: Floats, slot: int) -> Ints:
-        """The best configurations, first those from where a whole text can be near; the best of every distance to the
-        end; and those of the known path."""
+        """The best configurations, first those that can reach the end in time; the best of every distance to the end;
+        and those of the known path."""
         lengths = self.graph.lengths[numbers]
         far = lengths > 2 * (len(self.held) - slot) + 2
         best = np.lexsort((-scores, far))[: BEAM * 3 // 4]
@@ -276,7 +276,7 @@ class Trellis:
         return np.union1d(kept, np.intersect1d(numbers, np.array(self._path[slot], np.int64)))
 
     def _back(self, slot: int, target: int) -> tuple[int, int]:
-        """The token on the best way to a configuration, and where that comes from."""
+        """The token on the best way to a configuration, and its source."""
         source, sets, targets, scores = self._moves(slot)
         at = int(np.where(targets == target, scores, -np.inf).argmax())
         held = self.held[slot]

@@ -1,8 +1,8 @@
-"""What the tokens of a vocabulary do to an automaton. All tokens are tried at once, along the tree of their bytes, a
-byte at a time with whole-array operations; what is found for a node holds whatever lies below it on the stack.
+"""Walks of a vocabulary's tokens through an automaton. All tokens advance together, along the tree of their bytes, a
+byte at a time with whole-array operations; the result for a node is valid for any stack below it.
 
-A token that ends the rule of its node goes on in the one that called it: such places in the tree are kept, and walked
-from there once the caller is known.
+A token that ends the rule of its node goes on in the caller: such places in the tree are kept, and walked on from there
+once the caller is known.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from caesura.engine.grammar.automaton import Automaton, Configuration
 Ints = NDArray[np.int64]
 
 ROOT = 0
-EVERYWHERE = 0  # the frontier that is the root alone
+EVERYWHERE = 0  # the frontier of only the root
 
 
 class Tree:
-    """The tree of the tokens' bytes, breadth first, children side by side; `token` is -1 where none ends."""
+    """The tree of the tokens' bytes, breadth first, siblings next to each other; `token` is -1 where none ends."""
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self.pieces = pieces
@@ -55,8 +55,8 @@ class Tree:
 
 @dataclass(frozen=True)
 class Walk:
-    """From a node: the sets of tokens that end at (target, returns pushed), and the frontier of places in the tree
-    where the node's rule has ended."""
+    """A walk from a node: the sets of tokens that end at (target, returns pushed), and the frontier: the places in the
+    tree where the node's rule has ended."""
 
     ends: tuple[tuple[int, tuple[int, ...], int], ...]  # target, pushed, number of the token set
     left: int | None
@@ -70,7 +70,7 @@ class Walker:
         self.sets: list[Ints] = []
         self._numbers: dict[bytes, int] = {}
         self._frontiers: list[Ints] = [np.zeros(1, np.int64)]
-        self._held = 0  # bytes of the sets, of their names, and of the frontiers
+        self._held = 0  # bytes of the sets, their names and the frontiers
         self._known: dict[tuple[int, int], Walk] = {}
         self._places: dict[tuple[int, tuple[int, ...]], int] = {}  # (node, pushed) -> row of the table
         self._named: list[tuple[int, tuple[int, ...]]] = []
@@ -89,7 +89,7 @@ class Walker:
         return self._held + self._table.nbytes
 
     def edges(self, config: Configuration) -> list[tuple[int, Configuration]]:
-        """All that one token can do: (number of a token set, the configuration behind it)."""
+        """All edges of one token: (number of a token set, the configuration after it)."""
         (node, stack), found, frontier = config, [], EVERYWHERE
         while True:
             walk = self._walk(frontier, node)
@@ -130,7 +130,7 @@ class Walker:
         return self._table[rows, byte]
 
     def _branch(self, at: Ints, lists: Ints) -> tuple[Ints, Ints]:
-        """Every place with every row of its list, each pair once."""
+        """Pair every place with every row of its list, each pair once."""
         rows = self._only[lists]
         several = rows < 0
         if not several.any():
@@ -145,7 +145,7 @@ class Walker:
         return pairs[:, 0], pairs[:, 1]
 
     def _row(self, place: tuple[int, tuple[int, ...]]) -> int:
-        """The row of a place in the table; its bytes are looked at when first needed."""
+        """The row of a place in the table; its bytes are filled in on first use."""
         row = self._places.get(place)
         if row is None:
             row = self._places[place] = len(self._named)
@@ -202,7 +202,7 @@ def _bytes(mask: int) -> Ints:
 
 
 def doubled(column: NDArray[Any]) -> NDArray[Any]:
-    """The same array with as much room again, zeroed."""
+    """The array with its size doubled by zeros."""
     return np.concatenate((column, np.zeros_like(column)))
 
 

@@ -1,8 +1,8 @@
-"""`tokenizer.json` behind the few calls the engine needs: text to ids, ids to bytes, and the vocabulary as bytes.
+"""`tokenizer.json` with the few calls the engine needs: text to ids, ids to bytes, and the vocabulary as bytes.
 
-Two kinds of BPE are read, told apart by the decoder that the file names: byte-level with GPT-2's alphabet (Radford et
-al. 2019), and SentencePiece's (Kudo and Richardson 2018) as Gemma has it: `▁` is a space, and what has no token of its
-own is spelled in tokens `<0x00>` to `<0xFF>`. A file that does not give back the text it reads is refused.
+The decoder named in the file selects one of two kinds of BPE: byte-level with GPT-2's alphabet (Radford et al. 2019),
+or SentencePiece's (Kudo and Richardson 2018) as Gemma has it: `▁` is a space, and text without a token of its own is
+spelled in tokens `<0x00>` to `<0xFF>`. A file that does not reproduce the text it reads is refused.
 """
 
 import re
@@ -36,7 +36,7 @@ def _byte_alphabet() -> dict[str, int]:
     return alphabet
 
 
-# To the character of the same number, which Latin-1 makes a byte; a number that is itself no stand-in, to none.
+# Maps each stand-in to the character that Latin-1 encodes as its byte, and all other bytes to one it cannot encode.
 _ALPHABET = dict.fromkeys(range(256), "\uffff") | {ord(c): chr(b) for c, b in _byte_alphabet().items()}
 
 
@@ -63,29 +63,29 @@ class Tokenizer:
     """Ids are ints; every id has a byte string, empty for control tokens. Text never becomes a control token."""
 
     def __init__(self, source: Path | File, name: str = "") -> None:
-        """From a `tokenizer.json`, or from what another kind of file says, which errors call by its `name`. Raises
+        """From a `tokenizer.json`, or from another kind of file, which errors call by its `name`. Raises
         TokenizerError."""
         name = name or getattr(source, "name", "")
         try:
             file = source if isinstance(source, File) else _read(source)
             self._inner = tokenizers.Tokenizer.from_str(tokenizer_file.written(file))
-        except BaseException as error:  # the library raises PanicException, which is no Exception
+        except BaseException as error:  # the library's PanicException is not an Exception
             if isinstance(error, KeyboardInterrupt | TokenizerError):
                 raise
             reason = " ".join(str(error).split())[:160]
             raise TokenizerError(f"{name} is missing, damaged or of a kind that cannot be read: {reason}.") from error
-        self._inner.encode_special_tokens = True  # a special token in a text is text, and takes no blanks along
+        self._inner.encode_special_tokens = True  # a special token in a text is plain text and strips no blanks
         for token in file.added_tokens:
-            if self.find(token.content) != token.id:  # the library gives it another one, or has another one
+            if self.find(token.content) != token.id:  # the library may have given it another id
                 raise TokenizerError(f"{name} is damaged: the token {token.content} cannot have the id {token.id}.")
         self._control = {t.id: t.content for t in file.added_tokens if t.special or _CONTROL.fullmatch(t.content)}
         ids = (*file.model.vocab.values(), *(token.id for token in file.added_tokens))
         self.size: int = 1 + max(ids, default=-1)
-        self._spelling: dict[int, list[int]] = {}  # of control tokens that stand in a text
-        self._mark: list[int] = []  # SPACE itself, where it has to be spelled in bytes
+        self._spelling: dict[int, list[int]] = {}  # letters of control tokens found in a text
+        self._mark: list[int] = []  # the bytes of SPACE itself, if it has to be spelled
         self._piece = self._kind(name, file)
         self._split = self._inner.pre_tokenizer
-        self.sentencepiece = bool(self._mark)  # no pre-tokens bound its merges
+        self.sentencepiece = bool(self._mark)  # its merges cross pre-tokens
         probe = " ".join(["a", *(t.content for t in file.added_tokens), _PROBE])
         if b"".join(map(self._bytes_of, self.encode(probe))) != probe.encode():
             raise TokenizerError(f"{name} changes the text that it reads, and files with it; it was not loaded.")
@@ -94,7 +94,7 @@ class Tokenizer:
         return f"<Tokenizer of {self.size} tokens, {len(self._control)} for control>"
 
     def _kind(self, name: str, file: File) -> Callable[[str], bytes]:
-        """What turns a token into bytes, by the file's decoder."""
+        """The function from a token to bytes, by the file's decoder."""
         steps = file.decoder.steps if file.decoder else ["none"]
         if steps == ["ByteLevel"]:
             return _byte_level
@@ -123,8 +123,8 @@ class Tokenizer:
         return self._spelled(self._inner.encode(text, add_special_tokens=False).ids) if text else []
 
     def _spelled(self, ids: list[int]) -> list[int]:
-        """`ids` of a text, with what became a control token in letters: its file did not call it special, or merges
-        lead to it."""
+        """`ids` of a text, with control tokens spelled in letters; they arise from merges, or if the file does not call
+        them special."""
         if self._control.keys().isdisjoint(ids):
             return ids
         return [i for number in ids for i in self._letters(number)]
@@ -138,7 +138,7 @@ class Tokenizer:
         return self._spelling[number]
 
     def pretokens(self, text: str) -> list[int]:
-        """Where each pre-token of a text begins, in code points: no token crosses from one into the next."""
+        """The start of each pre-token of a text, in code points; no token crosses into the next one."""
         if self._split is None:
             return [0] if text else []
         return [start for _, (start, _) in self._split.pre_tokenize_str(text)]
@@ -147,7 +147,7 @@ class Tokenizer:
         """The id of a token by its name in the file, if there is one."""
         try:
             number: int | None = self._inner.token_to_id(token)
-        except UnicodeEncodeError:  # half a surrogate pair
+        except UnicodeEncodeError:  # a lone surrogate
             return None
         return number
 

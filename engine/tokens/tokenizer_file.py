@@ -1,7 +1,7 @@
-"""What is read of a `tokenizer.json`: the parts and the sizes that BPE needs, and nothing else of the format.
+"""The parts of a `tokenizer.json` that BPE needs, with limits on their sizes, and nothing else of the format.
 
-The library gets no file of a stranger, only what passed here, written anew. A normalizer that expands its text aborts
-the process, a regular expression without end raises what is no Exception, and so does a pre-tokenizer of width 0.
+The library never gets an untrusted file, only the parts that passed here, written again: a normalizer that expands its
+text aborts the process; an endless regular expression or a pre-tokenizer of width 0 raises a non-Exception.
 """
 
 from typing import Annotated, Literal
@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-MAX_FILE = 64 << 20  # bytes. Gemma's has 33 MB
+MAX_FILE = 64 << 20  # bytes; Gemma's has 33 MB
 MAX_TOKENS = 1 << 20  # Gemma's has 262,144
 MAX_ADDED = 1 << 16  # Gemma's has 6,242
 MAX_CONTENT = 256  # code points of an added token
@@ -29,7 +29,7 @@ class Space(msgspec.Struct, frozen=True):
 
 
 class SplitPattern(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A space, or one of two regular expressions that take linear time. Any other could take for ever."""
+    """A space, or one of two regular expressions that take linear time; any other could hang."""
 
     text: Literal[" "] | None = msgspec.field(name="String", default=None)
     expression: str | None = msgspec.field(name="Regex", default=None)
@@ -47,8 +47,8 @@ class Replace(msgspec.Struct, frozen=True, tag_field="type", tag=True):
 
 
 class NFC(msgspec.Struct, frozen=True, tag_field="type", tag=True):
-    """Qwen's files name it. It is accepted and dropped: the text around a hole must stay the same, byte by byte, and a
-    decomposed letter is read just as well in more tokens."""
+    """Named in Qwen's files, accepted and dropped: the text around a hole must stay the same byte by byte, and the
+    model reads a decomposed letter just as well."""
 
 
 class ByteLevel(msgspec.Struct, frozen=True, tag_field="type", tag=True):
@@ -82,7 +82,7 @@ class Added(msgspec.Struct, frozen=True):
 
 
 class Decoder(msgspec.Struct, frozen=True):
-    """Only its name is of use: tokens become bytes without it."""
+    """Only its name is used, to select the kind of BPE."""
 
     type: str
     decoders: tuple["Decoder", ...] = ()
@@ -93,7 +93,7 @@ class Decoder(msgspec.Struct, frozen=True):
 
 
 class BPE(msgspec.Struct, frozen=True, tag_field="type", tag=True):
-    """Without dropout, by which a text would have other tokens each time, and without marks at the ends of words."""
+    """No dropout, which would make tokens random, and no marks at the ends of words."""
 
     vocab: dict[str, TokenId]
     merges: tuple[str | tuple[str, str], ...]
@@ -116,7 +116,7 @@ class File(msgspec.Struct, frozen=True):
 
 
 def read(raw: bytes) -> File:
-    """Raises ValueError, or RecursionError where it nests without end."""
+    """Raises ValueError, or RecursionError for endless nesting."""
     file = msgspec.json.decode(raw, type=File)
     if len(set(file.model.vocab.values())) < len(file.model.vocab):
         raise ValueError("two tokens have one id")
@@ -124,6 +124,6 @@ def read(raw: bytes) -> File:
 
 
 def written(file: File) -> str:
-    """For the library, which decodes nothing."""
+    """The file for the library, without a decoder."""
     normalizer = file.normalizer if isinstance(file.normalizer, Replace) else None
     return msgspec.json.encode(msgspec.structs.replace(file, decoder=None, normalizer=normalizer)).decode()

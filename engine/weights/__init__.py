@@ -1,1 +1,1 @@
-"""A model's files: reading, checking, converting and asking them."""
+"""Reading, checking, converting and testing a model's files."""

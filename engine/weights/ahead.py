@@ -15,8 +15,7 @@ _begun = dict[tuple[Callable[[Path], Any], Path], Future[Any]]()
 
 
 def begin(model: str) -> None:
-    """Read the tokenizer of a model that has a manifest, and hash its files. Where something is wrong with them, `done`
-    says so."""
+    """Read the tokenizer of a model that has a manifest, and hash its files. `done` raises their errors."""
     with suppress(models.NoModel, models.NoManifest):
         folder = models.locate(model)
         todo: list[tuple[Callable[[Path], Any], Path]] = [(Tokenizer, folder / "tokenizer.json")]
@@ -29,6 +28,6 @@ def begin(model: str) -> None:
 
 
 def done(work: Callable[[Path], Result], path: Path) -> Result:
-    """What `work` makes of a file, once of what was begun. Raises what `work` does."""
+    """The result of `work` for a file; work that was begun is used once. Raises what `work` raises."""
     begun = _begun.pop((work, path), None)
     return begun.result() if begun else work(path)

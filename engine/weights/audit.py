@@ -1,5 +1,5 @@
-"""What a published checkpoint holds and whether it is whole: its sizes, its tensors against the family's own loader,
-and its canary, a tiny input with the answers that were recorded for it. Hashes are `caesura/models.py`.
+"""Checks a published checkpoint: its sizes, its tensors against the family's own loader, and its canary, a tiny input
+with recorded answers. Hashes are in `caesura/models.py`.
 """
 
 import json
@@ -24,13 +24,13 @@ FAMILIES = {  # those that load from published checkpoints, by model_type
 }
 OURS = "block_llama"  # the model_type of our own form, which has a manifest and its canary in it
 CANARY = "canary.json"
-ROWS = 32  # of the canary's prompt and of its canvas
-TOLERANCE = 0.5  # of a logit; bfloat16 and another order of sums move one by about half of it
-STRAY = 1 / 8  # of the rows may differ: an expert that changes by a rounding changes its row
+ROWS = 32  # rows of the canary's prompt, and of its canvas
+TOLERANCE = 0.5  # allowed difference of a logit; bfloat16 and another order of sums cause about half of it
+STRAY = 1 / 8  # share of rows that may differ: rounding may choose another expert, which changes the row
 
 
 class Summary(TypedDict):
-    """Of the tensors that are loaded; a matrix of 4-bit codes counts as what it stands for."""
+    """Sums over the tensors that are loaded; 4-bit codes count as the weights they stand for."""
 
     model_type: str
     format: str
@@ -57,7 +57,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def summary(folder: Path) -> Summary:
-    """From the headers and config.json, or of a GGUF file; no weights are read. Raises WeightsError."""
+    """Read the headers and config.json, or those of a GGUF file, but no weights. Raises WeightsError."""
     if folder.is_file():
         return _of_gguf(folder)
     canonical = family(folder).canonical
@@ -90,7 +90,7 @@ def _of_gguf(path: Path) -> Summary:
 
 
 def _format(config: dict[str, Any], dtypes: set[str]) -> str:
-    """What config.json calls it; else the types of the tensors."""
+    """The quantisation named in config.json, else the types of the tensors."""
     said = config.get("quantization_config")
     said = said if isinstance(said, dict) else {}
     words = [str(said[key]) for key in ("quant_method", "quant_algo", "format") if said.get(key)]
@@ -98,9 +98,8 @@ def _format(config: dict[str, Any], dtypes: set[str]) -> str:
 
 
 def check(path: Path) -> None:
-    """Whether a model can be loaded, from its headers; no weights are read. Of a published checkpoint the names, types
-    and shapes of all tensors, of a folder of our own form that its files are there. Raises WeightsError, ModelError or
-    TokenizerError."""
+    """Check from the headers that a model can be loaded: the names, types and shapes of a published checkpoint's
+    tensors, or that the files of our own form exist. Raises WeightsError, ModelError or TokenizerError."""
     if path.is_file() or read_config(path).get("model_type") != OURS:
         models.load(str(path), "meta")
         return
@@ -120,7 +119,7 @@ def _manifest(folder: Path) -> dict[str, str]:
 
 
 def record(folder: Path, device: str = "auto") -> None:
-    """Write the canary's answers of this model; a manifest beside it will vouch for them. Raises WeightsError."""
+    """Write this model's answers to the canary; a manifest gets their hash. Raises WeightsError."""
     if family(folder) is causal:
         raise WeightsError(f"The model {folder.name} has no canvas; only those have a canary.")
     model = models.load(str(folder), device)
@@ -135,7 +134,7 @@ def record(folder: Path, device: str = "auto") -> None:
 
 
 def canary(folder: Path, device: str = "auto") -> int:
-    """How many rows of the canary are answered as recorded. Raises WeightsError, also where they are too few."""
+    """How many rows of the canary are answered as recorded. Raises WeightsError, also if they are too few."""
     model = models.load(str(folder), device)
     path, again = folder / CANARY, f"`caesura models verify {folder} --record` records it again"
     try:

@@ -1,6 +1,6 @@
-"""The canary of a small model: what it said of one short text when it was made, kept in its manifest and asked again
-where it is loaded. It finds a machine that computes something else: a broken kernel, a wrong build, bad memory. Damaged
-files are for `stored.py`; published checkpoints have a longer canary, asked on request: `audit.py`.
+"""The canary of a small model: its answers to one short text, recorded in its manifest and asked again on each load. It
+finds a machine that computes something else: a broken kernel, a wrong build, bad memory. `stored.py` finds damaged
+files; published checkpoints have a longer canary, asked on request (`audit.py`).
 """
 
 from pathlib import Path
@@ -15,12 +15,12 @@ from caesura.engine.noise import Absorbing, Uniform
 from caesura.models import MANIFEST
 
 TEXT = "def total(numbers):\n    result = 0\n    for number in numbers:\n        result += number\n    return result\n"
-CONTEXT = 12  # tokens of the text that are read
-ROWS = 12  # of the canvas after them: its tail from the text, then slots; without a canvas, the text backwards
-# Nats by which the middle row's probability may differ. Between CPUs with and without AVX512, bfloat16 attention and
-# int8 kernels it is 0.11 at most for `small`, 0.07 for `coder`; of `small` 0.96 without positions, 2.2 and 8.6 where
-# every product has noise of a tenth and of three tenths, 11.8 without attention. A single row may differ by 1 on a CPU
-# that is right.
+CONTEXT = 12  # tokens of the text that are context
+ROWS = 12  # rows of the canvas after it: its tail from the text, then slots; without a canvas, the text backwards
+# Allowed difference of the median row's log-probability, in nats. Between CPUs with and without AVX512, bfloat16
+# attention and int8 kernels it is at most 0.11 for `small` and 0.07 for `coder`. Faults of `small` give 0.96 (no
+# positions), 2.2 and 8.6 (noise of 0.1 and 0.3 in every product), 11.8 (no attention). A single row may differ by 1 on
+# a correct CPU.
 TOLERANCE = 0.5
 
 CanaryId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
@@ -37,7 +37,7 @@ class Canary(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What is read of a manifest here."""
+    """The part of a manifest that is read here."""
 
     canary: Canary | None = None
 
@@ -58,8 +58,8 @@ def record(model: Model) -> dict[str, Any]:
 
 
 def check(model: Model, folder: Path) -> None:
-    """Raises ModelError where the canary in the folder's manifest is not answered as recorded. A model without one is
-    not asked."""
+    """Raises ModelError if the model does not answer the canary in the folder's manifest as recorded. Without a canary
+    nothing is checked."""
     manifest = folder / MANIFEST
     if not manifest.is_file():
         return
@@ -77,16 +77,16 @@ def check(model: Model, folder: Path) -> None:
         raise damaged
     found = _asked(model, canary.context, canary.canvas).gather(1, torch.tensor(canary.best)[:, None])[:, 0]
     off = float((found - torch.tensor(canary.logp)).abs().median())
-    if not off <= TOLERANCE:  # of NaN too
+    if not off <= TOLERANCE:  # true for NaN too
         raise ModelError(
-            f"The model {model.name} does not say here what it said when it was made ({off:.1f} nats apart), though "
-            "its files are whole; reinstall torch, and if that does not help, test this machine's memory."
+            f"The model {model.name} does not give its recorded answers on this machine ({off:.1f} nats apart), though "
+            "its files are intact; reinstall torch, and if that does not help, test this machine's memory."
         )
 
 
 def _asked(model: Model, context: list[int], canvas: list[int]) -> Tensor:
-    """Log-probabilities [rows, width] of a canvas, or of what follows each row where the model has none, from one pass
-    over the weights that reads the context too."""
+    """Log-probabilities [rows, width] of a canvas, or of the token after each row if the model has no canvas, from one
+    pass that also reads the context."""
     mask = torch.ones(len(canvas), len(canvas), dtype=torch.bool).tril() if model.noise is None else None
     kv, positions = model.cache().lease(context), range(len(context), len(context) + len(canvas))
     run = Run(kv, canvas, positions, mask, fresh=context)

@@ -1,7 +1,7 @@
 """A published checkpoint: safetensors, in one file or in shards with an index, read tensor by tensor.
 
-Files are memory-mapped: what is used as it is stored is not copied, and a file is closed when all of it is consumed.
-How a matrix X is stored is told by the names beside it: dense (`X.weight`; experts also bare `X`), FP8 (e4m3
+Files are memory-mapped: tensors used as stored are not copied, and a file is closed once all of it is consumed. The
+names next to a matrix X show how it is stored: dense (`X.weight`; experts also bare `X`), FP8 (e4m3
 `X.weight`, `X.weight_scale`), NVFP4 of compressed-tensors (`X.weight_packed`, `X.weight_scale` and the divisor
 `X.weight_global_scale`) or of ModelOpt (uint8 `X.weight`, `X.weight_scale` and the multiplier `X.weight_scale_2`).
 `stored.py` has the formats of our own models.
@@ -25,20 +25,18 @@ from caesura.kernels.linear import Dense, Linear
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-MAX_INDEX = (
-    64 << 20
-)  # bytes; with a name for each of 11,520 quantised expert matrices and their scales it has about 6 MB
+MAX_INDEX = 64 << 20  # bytes; names for 11,520 quantised expert matrices and their scales take about 6 MB
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}\.safetensors")
 FLOATS = ("BF16", "F16", "F32")
 SCALE = re.compile(r"\.(weight|input)_(global_)?scale(_2)?$")  # of a quantised matrix
-CACHE_SCALE = re.compile(r"\.(([qkv]|prob)_scale|[kv]_proj\.output_scale)$")  # of a quantised KV cache: ours is not
-INPUT_SCALES = ("input_scale", "input_global_scale")  # of quantised activations: ours are not
+CACHE_SCALE = re.compile(r"\.(([qkv]|prob)_scale|[kv]_proj\.output_scale)$")  # of a quantised KV cache; ignored
+INPUT_SCALES = ("input_scale", "input_global_scale")  # of quantised activations; ignored
 AGAIN = "download the model again"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A stored tensor, as the header of its file has it."""
+    """A stored tensor, from the header of its file."""
 
     name: str
     path: Path
@@ -54,7 +52,7 @@ class Entry:
 class Checkpoint:
     """The tensors of a folder by the family's names; each can be taken once.
 
-    `canonical` gives the family's name of a stored name, or None for what is left out on purpose. Tensors come to
+    `canonical` maps a stored name to the family's, or to None for a tensor left out on purpose. Tensors are put on
     `device`; on "meta" a tensor has a shape and no values, and only scales are read. Every method raises WeightsError.
     """
 
@@ -77,7 +75,7 @@ class Checkpoint:
         return f"Checkpoint({self.folder}, {len(self._entries)} tensors left, {len(self._files)} files open)"
 
     def dtype(self, name: str) -> str:
-        """How a tensor is stored, in safetensors' words; empty for one that is not."""
+        """The stored type of a tensor, in safetensors' words; empty if it is not there."""
         return next((entry.dtype for entry in self._entries.get(name, [])), "")
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
@@ -112,7 +110,7 @@ class Checkpoint:
         return linear.stack(self._alike(stem, experts), count, self._device)
 
     def finish(self) -> None:
-        """Every tensor has been consumed, or WeightsError names some that have not."""
+        """Raises WeightsError unless every tensor has been consumed."""
         left = sorted(entry.name for entries in self._entries.values() for entry in entries)
         if left:
             raise WeightsError(
@@ -156,7 +154,7 @@ class Checkpoint:
         *outer, rows, _ = shape
         stored = next((entry.shape for entry in self._entries.get(name, [])), (*outer, rows, 1))
         if stored not in {(*outer, *inner) for inner in ((), (1,), (1, 1), (rows,), (rows, 1))}:
-            stored = (*outer, rows, 1)  # what the error asks for
+            stored = (*outer, rows, 1)  # the shape for the error
         value = self._take(name, stored, FLOATS).float().reshape(*outer, -1, 1)
         if not value.isfinite().all() or (value < 0).any() or (divisor and (value == 0).any()):
             raise self._bad(name)
@@ -204,7 +202,7 @@ class Checkpoint:
         return tensor
 
     def _consumed(self, entry: Entry) -> None:
-        """A file of which nothing is left to read is closed."""
+        """Close the file once nothing in it is left to read."""
         self._waiting[entry.path].discard(entry.name)
         if not self._waiting[entry.path]:
             self._files.pop(entry.path, None)

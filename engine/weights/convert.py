@@ -1,8 +1,8 @@
 """A published checkpoint of floats -> our FP8 or 4-bit one, in the layouts of compressed-tensors, tensor by tensor.
 
-What the family names is quantised, weights only; router, norms, scalars, embedding and self-conditioning stay as they
-are, and what the family leaves out is left out here. A stack of experts stays a stack, because it is mapped as it lies
-in the file: 60 of them at 26B, where 11,520 matrices would each be copied into its place (measured: 0.7 s for 0.5 GB).
+The weights that the family names are quantised; router, norms, scalars, embedding and self-conditioning stay as they
+are, and tensors that the family leaves out are dropped. A stack of experts stays a stack, since it is mapped from the
+file: 60 stacks at 26B instead of 11,520 matrices to copy one by one (measured: 0.7 s for 0.5 GB).
 """
 
 import json
@@ -30,7 +30,7 @@ from caesura.models import MANIFEST
 Precision = Literal["fp8", "nvfp4"]
 SHARD = 1 << 30  # bytes; a shard is in memory while it is written
 BESIDE = ("*.json", "*.jinja", "*.txt", "LICENSE*", "NOTICE*")  # files that come along: tokenizer, template, terms
-OURS = ("config.json", MANIFEST, INDEX, audit.CANARY)  # of these files there is a new one
+OURS = ("config.json", MANIFEST, INDEX, audit.CANARY)  # files that are written, not copied
 
 LAYOUTS: dict[Precision, tuple[str, dict[str, object]]] = {
     "fp8": ("float-quantized", {"num_bits": 8, "strategy": "channel", "group_size": None}),
@@ -39,7 +39,7 @@ LAYOUTS: dict[Precision, tuple[str, dict[str, object]]] = {
 
 
 def convert(source: Path, target: Path, form: Precision, progress: Callable[[int, int], None]) -> None:
-    """Write the folder `target`, whole or not at all; `progress` hears the bytes read and how many there are. Raises
+    """Write the folder `target`, whole or not at all; `progress` gets the bytes read and their total. Raises
     WeightsError or ModelError."""
     if target.exists():
         raise WeightsError(f"{target} exists already; choose another folder with --out.")
@@ -67,7 +67,7 @@ def convert(source: Path, target: Path, form: Precision, progress: Callable[[int
         except ModelError as error:
             if not isinstance(error.__cause__, DoesNotFit):
                 raise
-            # Whole, and too large for this machine: where it fits, `caesura models verify --record` makes a canary.
+            # Too large for this machine: `caesura models verify --record` makes a canary on a larger one.
         write_manifest(work, {"name": target.name, "model_type": config["model_type"], "form": form})
         work.rename(target)
     except (OSError, SafetensorError) as error:
@@ -128,7 +128,7 @@ def quantised(weight: Tensor, form: Precision) -> dict[str, Tensor]:
 
 
 def _chosen(entry: Entry, form: Precision, pattern: re.Pattern[str]) -> bool:
-    """Whether a tensor is quantised; NVFP4 needs whole groups of columns."""
+    """True if a tensor is quantised; NVFP4 needs whole groups of columns."""
     fits = len(entry.shape) > 1 and (form == "fp8" or entry.shape[-1] % nvfp4.GROUP == 0)
     return fits and pattern.search(entry.name) is not None
 

@@ -1,6 +1,6 @@
 """A GGUF file (llama.cpp's format) in the words of the hub: its configuration, its tensors, and its tokenizer.
 
-Import this only where such a file is read: the library behind it takes a tenth of a second.
+Import this only to read such a file: the library that it imports takes a tenth of a second.
 """
 
 import math
@@ -23,8 +23,8 @@ from caesura.engine.tokens.tokenizer_file import LLAMA3, QWEN, File
 from caesura.engine.weights import gguf_reader
 from caesura.engine.weights.stored import WeightsError, one_line
 
-MAX_SIZE = 1 << 24  # of what a configuration counts
-CHUNK = 1 << 18  # values that are restored at once: a cache holds them
+MAX_SIZE = 1 << 24  # largest number in a configuration
+CHUNK = 1 << 18  # values restored at once, which a cache holds
 
 _ATTENTION = {f"attn_{part}": f"self_attn.{part}_proj" for part in "qkv"} | {"attn_output": "self_attn.o_proj"}
 _NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
@@ -36,7 +36,7 @@ LAYERS = {  # by architecture, the names of a layer's tensors in GGUF and on the
     "starcoder2": {**_NORMS, **_ATTENTION, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
 }
 OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-FACTORS = "rope_freqs.weight"  # by which Llama 3's rotations are slowed
+FACTORS = "rope_freqs.weight"  # factors that slow Llama 3's rotations
 NAME = re.compile(r"(?:blk\.(\d{1,4})\.)?([a-z_]+)\.(weight|bias)")
 
 
@@ -64,8 +64,8 @@ ROLES = ("bos", "eos", "eot", "eom", *(f"fim_{part}" for part in ("pre", "suf", 
 class GGUF:
     """A model in one file, or in parts of which any may be named. Raises WeightsError.
 
-    `config` is as the hub's config.json has it; `tensors` are float32, under the hub's names and in the hub's order of
-    rows, each restored when it is asked for, or on "meta" without values. Files stay mapped as long as this lives.
+    `config` has the form of the hub's config.json; `tensors` are float32, with the hub's names and order of rows, each
+    restored on access, or on "meta" without values. Files stay mapped as long as this object lives.
     """
 
     def __init__(self, path: Path, device: str = "cpu") -> None:
@@ -90,7 +90,7 @@ class GGUF:
 
     @property
     def format(self) -> str:
-        """The types of its tensors, those that most are of first."""
+        """The types of its tensors, the most frequent first."""
         counts = Counter(tensor.tensor_type.name for part in self._parts for tensor in part.tensors)
         return ", ".join(name for name, _ in counts.most_common())
 
@@ -122,7 +122,7 @@ class GGUF:
         return architecture
 
     def _value(self, key: str, default: Any = None) -> Any:
-        """A value of the metadata. Numbers are the shortest that float32 tells apart: 1e-06, not 9.99999997e-07."""
+        """A value of the metadata. A float is the shortest with the same float32: 1e-06, not 9.99999997e-07."""
         field = self._fields.get(key)
         if field is None:
             return default
@@ -157,7 +157,7 @@ class GGUF:
         return f"{known}.{kind}" if layer is None else f"model.layers.{int(layer)}.{known}.{kind}"
 
     def _complete(self, names: Mapping[str, gguf.ReaderTensor]) -> None:
-        """Every matrix and norm is there, and of a type that can be restored."""
+        """Raises WeightsError unless every matrix and norm is there with a type that can be restored."""
         needed = [f"{part}.weight" for part in ("model.embed_tokens", "model.norm")]
         of_layer = LAYERS[self._architecture].values()
         needed += [f"model.layers.{layer}.{part}.weight" for layer in range(self._layers) for part in of_layer]
@@ -208,7 +208,7 @@ class GGUF:
         return {"rope_type": kind, "factor": self._real("rope.scaling.factor"), **known}
 
     def _llama3(self, stored: gguf.ReaderTensor, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Llama 3's scaling, of which GGUF has but the factor of each rotation."""
+        """Llama 3's scaling, of which GGUF stores only the factor of each rotation."""
         factors = np.asarray(stored.data, np.float64).ravel()
         scaling = {"rope_type": "llama3", "factor": round(float(factors[-1:].sum()), 3)}
         scaling |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -228,7 +228,7 @@ class GGUF:
         return tokens if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens) else []
 
     def _tokenizer_file(self) -> File:
-        """What a tokenizer.json would say."""
+        """The content of a tokenizer.json."""
         model, before = self._value("tokenizer.ggml.model"), self._value("tokenizer.ggml.pre", "")
         name = self.path.name
         if model != "gpt2":
@@ -255,7 +255,7 @@ class GGUF:
             raise self._bad_vocabulary(one_line(error)) from error
 
     def _vocabulary(self) -> tuple[dict[str, int], list[dict[str, Any]]]:
-        """Ids by token, and the added tokens. Unused ids, which fill the embedding up, are left out."""
+        """Ids by token, and the added tokens, without the unused ids that pad the embedding."""
         tokens, kinds = self._tokens, self._value("tokenizer.ggml.token_type")
         kinds = kinds if isinstance(kinds, list) else [TokenType.NORMAL] * len(tokens)
         if len(kinds) != len(tokens):
@@ -278,13 +278,13 @@ def _added(token: str, number: int, special: bool) -> dict[str, Any]:
 
 
 def _shown(value: object) -> str:
-    """Something from a file as part of a sentence."""
+    """A value from a file as part of a sentence."""
     return repr(value)[:60]
 
 
 class Tensors(Mapping[str, Tensor]):
-    """By name, each mapped from its file and restored to float32 when it is asked for. `heads` has how many heads the
-    rows of a projection are, where llama.cpp stores the two halves of each interleaved."""
+    """Tensors by name, each mapped from its file and restored to float32 on access. `heads` are the heads in the rows
+    of the projections whose halves llama.cpp interleaves."""
 
     def __init__(
         self, path: Path, stored: Mapping[str, gguf.ReaderTensor], heads: Mapping[str, int], device: str
@@ -292,7 +292,7 @@ class Tensors(Mapping[str, Tensor]):
         self._path, self._stored, self._heads, self._device = path, stored, heads, device
 
     def __getitem__(self, name: str) -> Tensor:
-        """Raises WeightsError where the stored parts do not fit together."""
+        """Raises WeightsError if the stored parts do not fit together."""
         stored = self._stored[name]
         if self._device == "meta":
             return torch.empty(*reversed(stored.shape.tolist()), device="meta")
@@ -314,8 +314,8 @@ class Tensors(Mapping[str, Tensor]):
 
 
 def restored(stored: gguf.ReaderTensor) -> Tensor:
-    """Float32, some rows at a time, each time as one long row: by itself the library takes 16 rows a call, which is
-    twice as slow, and twice the memory of the whole. Raises ValueError."""
+    """Restore to float32, some rows at a time as one long row: the library's own 16 rows a call are twice as slow and
+    take twice the memory of the whole. Raises ValueError."""
     shape = tuple(reversed(stored.shape.tolist()))
     out = np.empty(shape, np.float32)
     source, target = stored.data.reshape(-1, stored.data.shape[-1]), out.reshape(-1, shape[-1])

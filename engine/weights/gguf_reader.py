@@ -1,7 +1,7 @@
-"""The `gguf` library's reader for files of strangers, and the parts of a split model.
+"""The `gguf` library's reader for untrusted files, and the parts of a split model.
 
-The library trusts its file. Here nothing is read past the end, sizes are bounded, and whatever goes wrong is one
-sentence. Import this only where a GGUF file is read: the library takes a tenth of a second.
+The library trusts its file. Here nothing is read past the end, sizes are bounded, and every error is one sentence.
+Import this only to read a GGUF file: the library takes a tenth of a second.
 """
 
 import re
@@ -17,14 +17,14 @@ from gguf import GGUFValueType
 from caesura.engine.tokens.tokenizer_file import MAX_TOKENS
 from caesura.engine.weights.stored import WeightsError, one_line
 
-MAX_METADATA = 32 << 20  # bytes. Qwen2.5's are 6 MB
-MAX_ENTRIES = 1 << 16  # metadata keys, and tensors
+MAX_METADATA = 32 << 20  # bytes; Qwen2.5's are 6 MB
+MAX_ENTRIES = 1 << 16  # metadata keys, or tensors
 PART = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")
 
 
 class Reader(gguf.GGUFReader):
-    """Reads an array at once: the library makes objects of every element, and takes seconds for Qwen's vocabulary.
-    Raises at the end of the file, where the library returns less than it was asked for and may loop for ever."""
+    """Reads an array at once: the library makes an object of every element, which takes seconds for Qwen's vocabulary.
+    Raises at the end of the file, where the library returns too little and may loop for ever."""
 
     def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
         if offset + np.dtype(dtype).itemsize * int(count) > len(self.data):
@@ -56,7 +56,7 @@ class Reader(gguf.GGUFReader):
         return end - orig_offs, [kind, count, *values], range(2, 2 + len(values)), [GGUFValueType.ARRAY, of]
 
     def _strings(self, at: int, count: int) -> tuple[list[Any], int]:
-        """The bytes of so many strings from `at` on, and where they end."""
+        """The bytes of `count` strings from `at` on, and their end."""
         found, raw, length = list[Any](), self.data.view(np.ndarray), struct.Struct("<Q").unpack_from
         view, most = self.data.data, min(len(self.data), MAX_METADATA)
         for _ in range(count):

@@ -56,9 +56,9 @@ def bases(folder: Path) -> list[Path]:
 
 
 class Stored(Mapping[str, Tensor]):
-    """The tensors of some files by name, each read and restored to float32 when it is asked for: a model is packed
-    layer by layer without ever being whole in memory. A file is open only while it is read, since the pages of a mapped
-    file count as resident memory."""
+    """The tensors of some files by name, each read and restored to float32 on access, so that a model is packed layer
+    by layer without being whole in memory. A file is open only while it is read, since the pages of a mapped file count
+    as resident memory."""
 
     def __init__(self, *paths: Path) -> None:
         self._files = {part: path for path in paths for part in parts_of(path)}
@@ -70,7 +70,7 @@ class Stored(Mapping[str, Tensor]):
         self._forms |= dict.fromkeys((name for name in stored if name not in parts), "")
 
     def __getitem__(self, name: str) -> Tensor:
-        """Raises WeightsError where the stored parts do not fit together."""
+        """Raises WeightsError if the stored parts do not fit together."""
         form, parts = self.parts(name)
         try:
             return restored(form, *parts)
@@ -82,7 +82,7 @@ class Stored(Mapping[str, Tensor]):
         form = self._forms[name]
         named = [f"{name}.{part}" for part in FORMS[form]] if form else [name]
         try:
-            with ExitStack() as stack:  # to open a file is to read the names of all its tensors: once is enough
+            with ExitStack() as stack:  # open each file once, since that reads the names of all its tensors
                 files = {path: stack.enter_context(safe_open(path, framework="pt")) for path in self._holding(named)}
                 return form, tuple(files[self._files[part]].get_tensor(part) for part in named)
         except (OSError, SafetensorError) as error:
@@ -166,7 +166,7 @@ def q4(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def k4(weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """[N, K] float -> uint8 [N, K/2], uint8 scale and minimum [N, K/32], float16 unit [N, 2]; round to nearest between
-    the extremes, of which the lower is 0 at most."""
+    the extremes, the lower of which is at most 0."""
     groups = weight.view(weight.shape[0], -1, GROUP)
     least = groups.amin(-1).clamp_max(0)
     scale, least, unit = row_fractions((groups.amax(-1) - least) / 15, -least)
@@ -176,7 +176,7 @@ def k4(weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def row_fractions(scale: Tensor, least: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Scale and minimum (from 0 on, to be taken off) float [N, K/32] -> as k4 stores them, with their unit."""
+    """Scale and minimum (0 or more, subtracted) float [N, K/32] -> as k4 stores them, with their unit."""
     unit = torch.stack((scale.amax(1), least.amax(1)), 1).clamp_min(1e-6).half()
     counts = (torch.stack((scale, least), 1) / unit.float()[..., None] * 255).round().clamp(0, 255).to(torch.uint8)
     return counts[:, 0].contiguous(), counts[:, 1].contiguous(), unit
@@ -188,13 +188,12 @@ def pack_nibbles(codes: Tensor) -> Tensor:
 
 
 def unpack_nibbles(packed: Tensor) -> Tensor:
-    """uint8 [N, K/2] -> [N, K] of 0..15. Both nibbles of a byte in one pass, on a machine that stores the low byte
-    first, as safetensors does."""
+    """uint8 [N, K/2] -> [N, K] of 0..15, both nibbles of a byte in one pass, on a little-endian machine."""
     wide = packed.to(torch.int16)
     return (wide | (wide << 4)).bitwise_and_(0x0F0F).view(torch.uint8)
 
 
 def write_manifest(folder: Path, about: dict[str, Any]) -> None:
-    """Hash every file of the folder but the manifest itself."""
+    """Write the manifest, with the hash of every other file of the folder."""
     files = {p.name: sha256(p) for p in sorted(folder.iterdir()) if p.is_file() and p.name != "manifest.json"}
     (folder / "manifest.json").write_text(json.dumps({**about, "files": files}, indent=1) + "\n")

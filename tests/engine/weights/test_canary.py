@@ -44,7 +44,7 @@ def test_a_kernel_that_computes_something_else_is_refused_in_a_sentence(
     monkeypatch.setenv("CAESURA_CPU", "torch")
     monkeypatch.setattr(_llama_layer, "layer", _llama_layer.written)
     monkeypatch.setattr(_llama_layer, *DAMAGE[damage])
-    with pytest.raises(worker.CannotLoad, match=rf"^The model {SMALL} does not say .*reinstall torch") as refused:
+    with pytest.raises(worker.CannotLoad, match=rf"^The model {SMALL} does not give .*reinstall torch") as refused:
         worker._load(SMALL, "cpu")
     assert len(str(refused.value)) <= 256
 
@@ -87,7 +87,7 @@ def test_a_library_that_computes_something_else_is_refused_in_a_sentence(monkeyp
         return through(self, x, torch.ones_like(cos), torch.zeros_like(sin), *more)
 
     monkeypatch.setattr(layers.Layers, "through", still)
-    with pytest.raises(worker.CannotLoad, match=rf"^The model {SMALL} does not say "):
+    with pytest.raises(worker.CannotLoad, match=rf"^The model {SMALL} does not give "):
         worker._load(SMALL, "cpu")
 
 
@@ -98,7 +98,7 @@ def test_a_model_that_says_something_else_than_it_said_is_refused(tiny_folder: P
     stored.write_manifest(folder, {"canary": said})
     canary.check(model, folder)
     stored.write_manifest(folder, {"canary": said | {"logp": [value - 0.6 for value in said["logp"]]}})
-    with pytest.raises(ModelError, match="does not say here what it said when it was made"):
+    with pytest.raises(ModelError, match="does not give its recorded answers on this machine"):
         canary.check(model, folder)
 
 
@@ -139,5 +139,5 @@ def test_a_model_without_a_canvas_has_one_too(tmp_path: Path) -> None:
     stored.write_manifest(folder, {"canary": said})
     canary.check(model, folder)
     stored.write_manifest(folder, {"canary": said | {"logp": [value - 0.6 for value in said["logp"]]}})
-    with pytest.raises(ModelError, match="does not say here what it said when it was made"):
+    with pytest.raises(ModelError, match="does not give its recorded answers on this machine"):
         canary.check(model, folder)
