@@ -1,8 +1,8 @@
 """Attention of a few rows over the KV cache and each other: a canvas sees every column, context rows are causal within
 a window. The scale is 1 and the softmax float32.
 
-The query heads that share a key head are more rows of it: M = rows * heads / key heads. A program keeps the float32
-sums of a block of M and goes through its columns once (Milakov and Gimelshein, Online normalizer calculation for
+Query heads that share a key head count as more rows: M = rows * heads / key heads. A program keeps the float32 sums of
+a block of M and reads its columns once (Milakov and Gimelshein, Online normalizer calculation for
 softmax, 2018; Dao et al., FlashAttention, 2022). Few rows make few blocks, so the columns are split as well until every
 processor has work, and a second kernel merges the splits (Dao et al., Flash-Decoding, 2023).
 
@@ -23,7 +23,7 @@ from caesura.kernels.jit import capacity, cdiv, fused, jit, power, tl
 def reference(
     q: Tensor, keys: Tensor, values: Tensor, first: int | None, window: int, extent: Tensor | None = None
 ) -> Tensor:
-    """As `attention`. Query heads that share a key head are laid out as more rows of it, so that keys are read once."""
+    """As `attention`. Query heads that share a key head become more rows, so that keys are read once."""
     rows, heads, width = q.shape
     if extent is not None:
         low, high = extent.tolist()
@@ -37,7 +37,7 @@ def reference(
         mask = (columns <= at) & (columns > at - window)
     folded = q.view(rows, groups, share, width).permute(1, 2, 0, 3)  # [groups, share, rows, width]
     keys, values = keys[:, None], values[:, None]
-    if q.dtype == torch.float32:  # torch's fused kernel for CPUs has a quick exp, a thousandth of a logit off
+    if q.dtype == torch.float32:  # torch's fused kernel for CPUs has a fast exp, off by a thousandth of a logit
         scores = folded @ keys.transpose(2, 3)
         if mask is not None:
             scores.masked_fill_(~mask, -torch.inf)
@@ -52,14 +52,14 @@ def reference(
     return out.permute(2, 0, 1, 3).reshape(rows, -1)
 
 
-# What changes from step to step is not specialised on: a longer context must not wait for the compiler.
+# Values that change from step to step are not specialised: a longer context must not wait for the compiler.
 @jit(do_not_specialize=["rows", "columns", "first", "window", "splits"])
 def _attend(
     q,
     keys,
     values,
-    extent,  # int32 [2], the first column there is and where they end; or None: there are `columns` of them
-    out,  # the result; or [splits, rows, heads, width] float32 sums of values, not yet divided, and beside them
+    extent,  # int32 [2], the first column and the end of the columns; or None: there are `columns`
+    out,  # the result; or [splits, rows, heads, width] float32 sums of values, not yet divided, and next to them
     peaks,  # [splits, rows, heads] float32, the largest score times log2(e); or None
     totals,  # [splits, rows, heads] float32, the sum of the weights; or None
     rows,
@@ -106,7 +106,7 @@ def _attend(
 
     keys += group.to(tl.int64) * key_head
     values += group.to(tl.int64) * value_head
-    # Finite at first: a row that sees nothing of a block gets weights exp2(-inf - peak) = 0, and not exp2(-inf + inf).
+    # Finite, so that a row that sees nothing of a block gets weights exp2(-inf - peak) = 0 instead of exp2(-inf + inf).
     peak = tl.full([BLOCK_M], -1e30, tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     sums = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
@@ -114,7 +114,7 @@ def _attend(
         at = n + tl.arange(0, BLOCK_N)
         there = at < stop
         k = tl.load(keys + at[:, None] * key_column + d, mask=there[:, None] & (d < WIDTH)[None, :], other=0.0)
-        # exp(s) = exp2(s * log2(e)), and exp2 is what the hardware has. Multiplied into q, it would be rounded.
+        # exp(s) = exp2(s * log2(e)), since the hardware has exp2. Multiplied into q, log2(e) would be rounded.
         scores = tl.dot(queries, tl.trans(k), input_precision="ieee") * 1.4426950408889634
         seen = there[None, :]
         if CAUSAL:
@@ -143,8 +143,8 @@ def _attend(
 
 @jit(do_not_specialize=["splits", "places"])
 def _merge(sums, peaks, totals, out, splits, places, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr):
-    """One head of one row: what the splits summed, brought to the highest peak among them; eight splits at once, so
-    that their loads do not wait for each other."""
+    """Merge one head of one row: the sums of the splits, scaled to their highest peak; eight splits at once, so that
+    their loads do not wait for each other."""
     place = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, BLOCK_D)
     peak = tl.full([], -1e30, tl.float32)
@@ -179,10 +179,10 @@ def launch(
     block_d = max(16, power(width))
     grid = cdiv(rows * share, block_m), groups * block_d // block_v
     reach = columns if first is None else min(columns, window + block_m // share)
-    # A split of as many columns as a block has rows: its partial sums are twice the bytes of the columns. No smaller.
+    # A split has at least as many columns as a block has rows: then its partial sums are twice the columns' bytes.
     splits = max(1, min(processors // (grid[0] * grid[1]), reach // block_m))
     steps = cdiv(reach, block_n)
-    splits = cdiv(steps, cdiv(steps, splits))  # none without a step to do
+    splits = cdiv(steps, cdiv(steps, splits))  # no split without a step
 
     out = torch.empty(rows, heads * width, dtype=q.dtype, device=q.device)
     sums, peaks, totals = out, None, None
@@ -200,7 +200,7 @@ def launch(
         rows,
         columns,
         first or 0,
-        min(window, (first or 0) + rows),  # no row can look further back; of 32 bits
+        min(window, (first or 0) + rows),  # no row sees further back; must fit 32 bits
         splits,
         q.stride(0),
         q.stride(1),
@@ -227,10 +227,10 @@ def launch(
 def _blocks(m: int, width: int, itemsize: int, roomy: bool) -> tuple[int, int, int, int]:
     """Rows, columns and value width of a program's blocks, and its warps.
 
-    Of 16 bits: a warp has 16 rows, since the compiler makes warps beyond that repeat the others' scores, and the sums
-    of its rows are at most 256 wide, 128 registers a thread. So a head of 512 has two programs, each for half of the
-    values. Shared memory holds the block of q and, of keys and values, the columns at work and on Hopper those under
-    way. Roomy, it is 128 KB + 2 * 32 * (1 + 1/2) KB = 224 KB for heads of 512 and 64 + 2 * 64 * (1/2 + 1/2) = 192 KB
+    In 16 bits a warp has 16 rows, since the compiler makes further warps repeat the others' scores, and the sums of its
+    rows are at most 256 wide, 128 registers a thread. So a head of 512 has two programs, each for half of the values.
+    Shared memory holds the block of q, the columns of keys and values in use, and on Hopper those being loaded. If
+    `roomy`, it is 128 KB + 2 * 32 * (1 + 1/2) KB = 224 KB for heads of 512 and 64 + 2 * 64 * (1/2 + 1/2) = 192 KB
     for 256; else 64 + 16 * (1 + 1/2) = 88 KB and 32 + 32 * (1/2 + 1/2) = 64 KB, and a few KB for the weights.
     """
     if itemsize == 4:  # no tensor cores, which would round: small blocks, which registers hold
@@ -245,10 +245,10 @@ def attention(
 ) -> Tensor:
     """q [rows, heads, width], keys and values [key heads, columns, width] -> [rows, heads * width].
 
-    Where `first` is None, every row sees every column. Else row r stands at column first + r and sees the columns up to
-    its own, the last `window` of them.
+    If `first` is None, every row sees every column. Otherwise row r is at column first + r and sees the last `window`
+    columns up to its own.
 
-    With `extent`, int32 [2] on the device, a canvas sees only the columns from extent[0] to extent[1]: a CUDA graph is
-    given whole buffers, and each replay says how much of them holds.
+    With `extent`, int32 [2] on the device, a canvas sees only the columns from extent[0] to extent[1]: a CUDA graph
+    gets whole buffers, and each replay sets the valid part.
     """
     return (launch if fused(q) else reference)(q, keys, values, first, window, extent)

@@ -1,11 +1,11 @@
 """Stored weights as a kernel reads them: a tile at a time, decoded in registers, and its product with rows of x.
 
-Decoding may be what binds. Instructions a weight, all in the loop of `matmul.py` compiled for sm_90, in blocks of 16,
+Decoding may be the bottleneck. Instructions a weight in the loop of `matmul.py` compiled for sm_90, in blocks of 16,
 32, 64 and 128 rows: 3.4, 4.3, 5.0, 6.1 in FP8 and 5.3, 6.4, 7.5, 8.2 in NVFP4. 132 processors at 1.755 GHz issue 30e12
-a second. Estimate, not measured: if every slot were used, blocks of 16 rows would take 8.6 TB/s from memory in FP8 and
-3.2 in NVFP4; with 60 % of the slots 5.2 and 1.9. So FP8 is bound by memory. NVFP4 is bound by decoding on Hopper, which
-has no arithmetic in e2m1: at 0.57 of an H100's 3.35 TB/s and 0.44 of the 4.3 TB/s that an H200 copies with, or 0.3 ps a
-weight where FP8 takes 0.23 to 0.3. There it saves memory and hardly time.
+a second. Estimate, not measured: with every slot used, blocks of 16 rows take 8.6 TB/s from memory in FP8 and 3.2 in
+NVFP4; with 60 % of the slots 5.2 and 1.9. So FP8 is bound by memory. NVFP4 is bound by decoding on Hopper, which has no
+arithmetic in e2m1: at 0.57 of an H100's 3.35 TB/s and 0.44 of the 4.3 TB/s that an H200 copies with, or 0.3 ps a weight
+instead of 0.23 to 0.3 in FP8. There it saves memory but hardly any time.
 """
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
@@ -17,21 +17,21 @@ from caesura.kernels.jit import jit, tl
 
 @jit
 def floats(codes, dtype):
-    """e4m3 by way of float32: left alone, sm_90 goes from float16 to bfloat16 by a slow instruction, value by value."""
+    """Convert e4m3 by way of float32: sm_90's own way from float16 to bfloat16 is slow, value by value."""
     if codes.dtype == tl.float8e4nv:
         codes = codes.to(tl.float16).to(tl.float32)
     return codes.to(dtype)
 
 
-# The three bits of an e2m1 magnitude, moved to where a 16-bit float has its two lowest exponent bits and its highest
-# mantissa bit, are that magnitude times 2^(1 - bias), 0.5 included. The group's scale makes up for as much of it as it
-# has room for (it is under 2^9 itself), the sum for the rest. Nothing is rounded.
+# The three bits of an e2m1 magnitude, moved to the two lowest exponent bits and the highest mantissa bit of a 16-bit
+# float, are that magnitude times 2^(1 - bias), 0.5 included. The group's scale undoes as much of the factor as it can
+# hold (it is below 2^9 itself), the sum undoes the rest. Nothing is rounded.
 
 
 @jit
 def nibbles(word, SHIFT: tl.constexpr):
-    """The two codes of the lowest byte as two 16-bit floats, the low nibble in the low half. A product by two powers
-    of two is two shifts at once."""
+    """The two codes of the lowest byte as two 16-bit floats, the low nibble in the low half. Multiplying by the sum of
+    two powers of two does two shifts at once."""
     byte = word & 255
     magnitude = (byte * ((1 << SHIFT) + (1 << (SHIFT + 12)))) & (0x00070007 << SHIFT)
     return magnitude | ((byte * ((1 << 12) + (1 << 24))) & 0x80008000)
@@ -39,8 +39,7 @@ def nibbles(word, SHIFT: tl.constexpr):
 
 @jit
 def plain_tile(codes, n, step, live, K: tl.constexpr, BLOCK_K: tl.constexpr, dtype: tl.constexpr):
-    """Rows n of a matrix [N, K] in a float or e4m3, and its BLOCK_K columns number `step`; as yet without the rows'
-    factors."""
+    """Rows n of a matrix [N, K] of floats or e4m3, in block `step` of BLOCK_K columns, without the rows' factors."""
     column = step * BLOCK_K + tl.arange(0, BLOCK_K)
     mask = live[:, None] & (column < K)[None, :]
     return floats(tl.load(codes + n[:, None] * K + column[None, :], mask=mask, other=0.0), dtype)
@@ -50,7 +49,7 @@ def plain_tile(codes, n, step, live, K: tl.constexpr, BLOCK_K: tl.constexpr, dty
 def nvfp4_tile(
     codes, groups, n, step, live, K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, dtype: tl.constexpr
 ):
-    """The same of a matrix in e2m1."""
+    """The same for a matrix in e2m1."""
     half: tl.constexpr = tl.bfloat16 if dtype == tl.bfloat16 else tl.float16
     shift: tl.constexpr = 6 if dtype == tl.bfloat16 else 9
     unit: tl.constexpr = 2.0**117 if dtype == tl.bfloat16 else 2.0**7
@@ -75,8 +74,8 @@ def product(
     x, row, found, codes, groups, factor, matrix, n, first, last, N, K: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Rows n of a matrix [N, K] of a stack times rows `row` of x, from the first to before the last BLOCK_K columns of
-    both; float32 [BLOCK_N, BLOCK_R]."""
+    """Rows n of a matrix [N, K] of a stack times rows `row` of x, over the blocks of BLOCK_K columns from `first` to
+    before `last`; float32 [BLOCK_N, BLOCK_R]."""
     dtype: tl.constexpr = x.dtype.element_ty
     live = n < N
     if groups is None:

@@ -1,19 +1,19 @@
 """Mixture of experts for few rows an expert: every row's top_k experts, weighted and summed.
 
-expert(x) = down @ (gelu(gate @ x) * (up @ x)), gelu in its tanh form; gate and up are one stack, gate first. Gemma 4
-and DiffusionGemma have 128 experts of which a row takes 8: a canvas of 16 to 256 rows leaves an expert 2 to 16 of them.
+expert(x) = down @ (gelu(gate @ x) * (up @ x)), gelu in its tanh form; gate and up are one stack, gate first. In Gemma 4
+and DiffusionGemma a row takes 8 of 128 experts: an expert gets 2 to 16 rows of a canvas of 16 to 256.
 
 Bytes: n rows touch E * (1 - (1 - top_k/E)^n) of E experts, and a touched one costs 3 * hidden * width weights, read
 once: 2 bytes a weight in bfloat16, 1 in FP8, 9/16 in NVFP4. Between the kernels each of the n * top_k pairs (a row and
 one of its experts) costs 4 * width and 4 * hidden, part of it in L2. At n = 256, hidden 2816, width 704, FP8: 761 MB of
 weights, 29 MB between. FLOP: 6 * n * top_k * hidden * width, 24 GFLOP there: bound by memory, if decoding keeps pace.
 
-Four launches that need nothing of the routing on the host, so that a CUDA graph can hold them:
-1. each expert lists its pairs: a counting sort, a program an expert;
+Four launches that need no routing on the host, so that a CUDA graph can hold them:
+1. each expert lists its pairs: a counting sort, one program for each expert;
 2. gate, up and gelu for an expert's pairs -> `inner` [pairs, width];
 3. down -> `outer` [pairs, hidden], rounded to x's dtype where the reference rounds;
 4. weight and sum over top_k, in float32.
-No atomics: nothing depends on who comes first.
+No atomics: no result depends on the order of programs.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -29,7 +29,7 @@ from caesura.kernels.linear import Dense, Linear
 
 
 def reference(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down: Linear) -> Tensor:
-    """The rows are sorted by expert, so that each matrix is read once; the host waits for the counts."""
+    """Sorts the rows by expert, so that each matrix is read once; the host waits for the counts."""
     rows, top_k = chosen.shape
     order = chosen.flatten().argsort(stable=True)
     counts = chosen.flatten().bincount(minlength=gate_up.shape[0]).tolist()
@@ -47,7 +47,7 @@ def reference(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down:
     return back.view(rows, top_k, -1).sum(1).to(x.dtype)
 
 
-@jit(do_not_specialize=["pairs"])  # which change from step to step, and must not wait for the compiler
+@jit(do_not_specialize=["pairs"])  # they change from step to step and must not wait for the compiler
 def _list(chosen, members, counts, pairs, BLOCK: tl.constexpr):
     expert = tl.program_id(0)
     members += expert * pairs
@@ -120,11 +120,11 @@ def _sum(outer, weights, out, top_k, N, TOP_K: tl.constexpr, BLOCK_N: tl.constex
 
 
 def blocks(stack: Linear, columns: int, block: int) -> dict[str, int]:
-    """How the kernels of 2 and 3 go through weights of `columns` columns for `block` rows of x.
+    """Block sizes of kernels 2 and 3 for weights of `columns` columns and `block` rows of x.
 
-    BLOCK_K is 64 bytes of a row, or 128 where nothing is decoded. Two warps where it is: four would get sm_90's newest
-    matrix instruction, for which NVFP4 goes through shared memory. At 64 rows the sums need the registers of four.
-    Shared memory, of BLOCK_K columns of 128 weight rows and `block` rows of x: at 64 rows 98 KB in bfloat16, 57 KB in
+    BLOCK_K is 64 bytes of a row, or 128 for weights that are not decoded. Decoding uses two warps: four would get
+    sm_90's newest matrix instruction, for which NVFP4 goes through shared memory. At 64 rows the sums need the
+    registers of four. Shared memory for BLOCK_K columns of 128 weight rows and 64 rows of x: 98 KB in bfloat16, 57 in
     FP8, 97 KB in NVFP4 (four stages, sm_90); 74, 49 and 77 KB on sm_120, which keeps three.
     """
     deep = 128 // stack.weight.itemsize if isinstance(stack, Dense) else 64 if isinstance(stack, fp8.Fp8Linear) else 128
@@ -134,8 +134,8 @@ def blocks(stack: Linear, columns: int, block: int) -> dict[str, int]:
 
 def launch(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down: Linear) -> Tensor:
     """The four launches. In 2 and 3 a program has a tile of an expert's weights and every second block of its pairs.
-    Its neighbour has the others at the same time, so that both need memory for the tile only once; most have nothing
-    to do. A block behind these two, of an expert with four times the mean, reads the tile again."""
+    Its neighbour has the other blocks at the same time, so that the tile is read from memory once; most have no pairs.
+    A third block, of an expert with four times the mean, reads the tile again."""
     (rows, top_k), (count, hidden, width) = chosen.shape, down.shape
     assert gate_up.shape == (count, 2 * width, hidden)
     assert x.shape == (rows, hidden)
@@ -149,7 +149,7 @@ def launch(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down: Li
     inner, outer = x.new_empty(pairs, width), x.new_empty(pairs, hidden)
     _list[count,](chosen, members, counts, pairs, BLOCK=min(2048, power(pairs)))
 
-    block = min(64, max(16, power(cdiv(2 * pairs, count))))  # at least twice the mean, so one is enough for most
+    block = min(64, max(16, power(cdiv(2 * pairs, count))))  # at least twice the mean, so most experts need one
     splits = min(2, cdiv(rows, block))
     tile = min(64, max(16, power(width)))
     _up[splits, cdiv(width, tile), count](

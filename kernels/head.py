@@ -1,24 +1,23 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""The LM head and all that a denoise step asks of its logits, in one pass over the embedding E [V, D]. A CPU never
+"""The LM head and all statistics of its logits for a denoise step, in one pass over the embedding E [V, D]. A CPU never
 holds logits of whole rows, [rows, V]; a GPU keeps them once, in 16 bits, for rows that are too flat (below).
 
     z = cap * tanh(h E^T / cap) + ban        y = z / temperature        p = softmax(y)
 
-Of every row: the most probable token, its probability and its lead over the second, the entropy of p, what z says of
-that token, log-sum-exp of z before anything was banned, and the mean embedding p E that the next step is conditioned on
-(Chen et al. 2022, Analog Bits). With m = max y, s = sum e^(y-m) and u = sum (y-m) e^(y-m), the entropy is ln s - u/s.
-V is gone through by tiles: each gives its sums, and `merge` puts them together.
+For every row: the most probable token, its probability and its lead over the second, the entropy of p, z of that token,
+log-sum-exp of z without bans, and the mean embedding p E that the next step is conditioned on (Chen et al. 2022, Analog
+Bits). With m = max y, s = sum e^(y-m) and u = sum (y-m) e^(y-m), the entropy is ln s - u/s. Each tile of V gives its
+sums, and `merge` combines them.
 
 A token is drawn in two steps (`draw`): a tile by its mass, then a token by the tile's logits, computed again. That
-takes one random number a row; the argmax of Gumbel noise would take one a logit, 67 million for 256 rows.
+needs one random number a row; the argmax of Gumbel noise would need one a logit, 67 million for 256 rows.
 
-Bytes: E once, 2*V*D in bfloat16, and per row 4*V/TILE*(2*TOP+4) of sums and 2*V that are kept; FLOP 2*rows*V*D. Held
-logits that are read by a dozen operations are 12*4*rows*V bytes: at V = 262,144 and 256 rows more than twice as much as
-E.
+Bytes: E once, 2*V*D in bfloat16, and per row 4*V/TILE*(2*TOP+4) of sums and 2*V of kept logits; FLOP 2*rows*V*D. Whole
+logits read by a dozen operations would be 12*4*rows*V bytes: at V = 262,144 and 256 rows more than twice E.
 
-The mean embedding on a CPU goes along in the same pass, while a tile of E and its logits lie in the cache: 2*rows*V*D
-more FLOP, no more bytes. On a GPU it is gathered from the TOP best of each tile, K*D*2 bytes a row, where these have
-ENOUGH of the mass; open rows where they have not read E a second time, behind logits that were kept for it in bfloat16.
+A CPU computes the mean embedding in the same pass, while a tile of E and its logits are in the cache: 2*rows*V*D more
+FLOP, no more bytes. A GPU gathers it from the TOP best of each tile, K*D*2 bytes a row, if these have ENOUGH of the
+mass; for other open rows it reads E a second time, with the logits kept in bfloat16.
 """
 
 from dataclasses import dataclass
@@ -30,13 +29,13 @@ from torch.nn.functional import embedding, embedding_bag, linear
 
 from caesura.kernels.jit import cdiv, fused, jit, power, tl
 
-TILE = 256  # tokens; of a GPU's program
+TILE = 256  # tokens of a GPU program
 CACHE = 1 << 18  # numbers of E that a CPU works on at once
-TOP = 8  # best tokens that a tile tells of
+TOP = 8  # best tokens that a tile reports
 KEPT = 64  # best tokens of a row whose embeddings are gathered
-ENOUGH = 0.999  # of the mass
+ENOUGH = 0.999  # share of the mass, below which a row is too flat to gather
 DRAWN = 32  # rows whose tiles of E are gathered at once: 1.4 MB each at 2816
-SPLITS = 16  # of the vocabulary, where rows are too flat to be gathered
+SPLITS = 16  # parts of the vocabulary for rows that are too flat
 FAR = -80.0  # nats below the best; subnormal numbers would make a CPU's products four times slower
 NEVER = -1e30  # a ban: finite, so that nothing becomes 0 * inf
 
@@ -44,14 +43,14 @@ NEVER = -1e30  # a ban: finite, so that nothing becomes 0 * inf
 @dataclass(frozen=True)
 class Head:
     matrix: Tensor  # [V, D], E in the logits
-    embed: Tensor  # [V, D], E in the mean; of most models the same
-    cap: float  # of the logits
+    embed: Tensor  # [V, D], E in the mean; the same in most models
+    cap: float  # softcap of the logits
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What is asked: `bans` are float32 of 0 where a token may stand and NEVER where not; `which` of them holds for
-    each row. Of rows that are not `open` the mean embedding may be any: no E is read a second time for them."""
+    """The question: `bans` are float32, 0 for allowed tokens and NEVER for others; `which` of them is for each row.
+    Rows that are not `open` get any mean embedding, without a second read of E."""
 
     hidden: Tensor  # [rows, D]
     temperature: Tensor  # float32 [rows]
@@ -65,7 +64,7 @@ class Rows:
 
 
 class Parts(NamedTuple):
-    """Of each tile, [rows, tiles]; `top` and `ids` [rows, tiles, k], best first; `mass` and `lean` are s and u."""
+    """Sums of each tile, [rows, tiles]; `top` and `ids` [rows, tiles, k], best first; `mass` and `lean` are s and u."""
 
     top: Tensor
     ids: Tensor
@@ -76,9 +75,9 @@ class Parts(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Of each row: best token, its probability, its lead, and the entropy in nats, all cooled; its logit, and
-    log-sum-exp of all logits with bans and without, before cooling; the share of each tile [rows, tiles] of `width`
-    tokens; the mean embedding [rows, D]."""
+    """The statistics of each row: best token, its probability, its lead, and the entropy in nats, all cooled; before
+    cooling, its logit and log-sum-exp with bans and without; the share of each tile [rows, tiles] of `width` tokens;
+    the mean embedding [rows, D]."""
 
     token: Tensor
     prob: Tensor
@@ -101,7 +100,7 @@ def observe(head: Head, rows: Rows) -> Seen:
 
 
 def logits(head: Head, hidden: Tensor) -> Tensor:
-    """All of them, float32 [rows, V], for who cannot do without."""
+    """All logits, float32 [rows, V], for grammars and tests of parity."""
     z = linear(hidden, head.matrix).float()
     return z.div_(head.cap).tanh_().mul_(head.cap)
 
@@ -110,7 +109,7 @@ def logits(head: Head, hidden: Tensor) -> Tensor:
 
 
 def breadth(size: int) -> int:
-    """Tokens of a tile, so that its embeddings of that size and its logits stay in a CPU's cache."""
+    """Tokens of a tile whose embeddings of `size` numbers stay in a CPU's cache."""
     return max(TILE, CACHE // size)
 
 
@@ -143,12 +142,12 @@ def reference(head: Head, rows: Rows) -> Seen:
 
 
 def log_sum(z: Tensor, peak: Tensor, work: Tensor) -> Tensor:
-    """log-sum-exp [rows] of z, of which `peak` is the highest, in the memory of `work`."""
+    """log-sum-exp [rows] of z with the maximum `peak`, computed in the memory of `work`."""
     return peak[:, 0] + torch.sub(z, peak, out=work).exp_().sum(-1).log()
 
 
 def merge(parts: Parts, temperature: Tensor, width: int) -> Seen:
-    """Rows from the sums of their tiles; all but the mean embedding."""
+    """Rows from the sums of their tiles, without the mean embedding."""
     top, order = parts.top.flatten(1).topk(2)
     token = parts.ids.flatten(1).gather(1, order[:, :1])[:, 0]
     best, second = top[:, 0], top[:, 1]
@@ -179,9 +178,9 @@ def score(head: Head, hidden: Tensor, ids: Tensor) -> Tensor:
 
 
 def draw(head: Head, rows: Rows, seen: Seen, at: Tensor, wanted: Tensor) -> Tensor:
-    """A token [rows] of p for each uniform number `at` in [0, 1): the tile that its share falls into, then the token.
-    Of each row the embeddings of one tile are read, of few rows at once. Rows that are not `wanted` get any token: a
-    GPU reads the first tile for them, which its cache has, since to count them it would have to be waited for."""
+    """Draw a token [rows] of p for each uniform number `at` in [0, 1): first the tile, then the token in it. Reads one
+    tile of embeddings for each row, for few rows at once. Rows that are not `wanted` get any token: a GPU reads the
+    cached first tile for them, since counting them would make the host wait."""
     if wanted.is_cuda:
         return draw_all(head, rows, seen, at, wanted)
     some = wanted.nonzero()[:, 0]
@@ -189,7 +188,7 @@ def draw(head: Head, rows: Rows, seen: Seen, at: Tensor, wanted: Tensor) -> Tens
 
 
 def draw_all(head: Head, rows: Rows, seen: Seen, at: Tensor, wanted: Tensor) -> Tensor:
-    """As `draw`, by work of a fixed size."""
+    """As `draw`, with work of a fixed size."""
     groups = torch.arange(len(at), device=at.device).split(DRAWN)
     parts = [_draw(head, rows.some(g), seen.some(g), at[g], wanted[g]) for g in groups]
     return torch.cat(parts) if parts else seen.token
@@ -207,8 +206,8 @@ def _draw(head: Head, rows: Rows, seen: Seen, at: Tensor, wanted: Tensor) -> Ten
 
 
 def fall(shares: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-    """Where numbers [rows, 1] in [0, 1) fall among shares [rows, n], and how far into that share; never into one of 0,
-    whatever the sum of all was rounded to."""
+    """The share among [rows, n] that each number [rows, 1] in [0, 1) falls into, and how far; never a share of 0,
+    whatever the rounding of their sum."""
     ends = shares.cumsum(-1)
     at = at * ends[:, -1:]
     place = torch.minimum((ends <= at).sum(-1, keepdim=True), (ends < ends[:, -1:]).sum(-1, keepdim=True))
@@ -218,7 +217,7 @@ def fall(shares: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
 # The kernels
 
 
-@jit(do_not_specialize=["rows"])  # which change from step to step, and must not wait for the compiler
+@jit(do_not_specialize=["rows"])  # they change from step to step and must not wait for the compiler
 def _scan(
     hidden_ptr, matrix_ptr, warm_ptr, bans_ptr, which_ptr, top_ptr, ids_ptr, sums_ptr, kept_ptr,
     rows, vocabulary, cap, tiles,
@@ -259,7 +258,7 @@ def _scan(
     tl.store(sums_ptr + 2 * size + out, tl.sum(p, 1), mask=there)
     tl.store(sums_ptr + 3 * size + out, tl.sum(tl.maximum(y, -1e4) * p, 1), mask=there)
     held = r[:, None].to(tl.int64) * vocabulary + v[None]
-    # Below the tile's best: what weighs something is near 0, where 16 bits are fine.
+    # Relative to the tile's best: values that matter are near 0, where 16 bits are enough.
     tl.store(kept_ptr + held, tl.maximum(y, -1e4).to(kept_ptr.dtype.element_ty), mask=there[:, None] & known[None])
 
     for k in range(TOP):
@@ -275,7 +274,7 @@ def _mean(
     rows, vocabulary, share, tiles,
     D: tl.constexpr, BLOCK_R: tl.constexpr, TILE: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    # A block of rows of which none is flat reads nothing of E.
+    # A block of rows without a flat one does not read E.
     r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
     split = tl.program_id(2)
@@ -329,7 +328,7 @@ def launch(head: Head, rows: Rows) -> Seen:
 
 
 def mean(head: Head, kept: Tensor, level: Tensor, flat: Tensor) -> Tensor:
-    """p E [rows, D] of the flat rows, 0 of others, from ln p [rows, V] less `level` [rows, tiles]."""
+    """p E [rows, D] of the flat rows, 0 for others, from ln p [rows, V] less `level` [rows, tiles]."""
     (count, vocabulary), size = kept.shape, head.embed.shape[1]
     block, share = min(64, max(16, power(count))), TILE * cdiv(vocabulary, TILE * SPLITS)
     out = torch.zeros(cdiv(vocabulary, share), count, size, device=kept.device)

@@ -1,9 +1,9 @@
-"""Linear layer with int8 activations on a CPU: per-row activation scales, so a row's result does not depend on what
-else is in the batch. Weights are as they are stored where our own library is built (`cpu`); elsewhere they are int8 for
-torch's kernels, or bfloat16 where it has none.
+"""Linear layer with int8 activations on a CPU: per-row activation scales, so a row's result does not depend on the rest
+of the batch. Our own library (`cpu`), where it is built, takes weights as stored; otherwise they are int8 for torch's
+kernels, or bfloat16 if torch has none.
 
 Kernels for CPUs without VNNI add the products of two neighbouring columns in 16 bits, which saturate. The scale keeps
-every such sum within them, so that all CPUs give the same result, for a fifth of a bit or so.
+every such sum in range, so that all CPUs give the same result, at a cost of about a fifth of a bit.
 
 Bytes: N*K weights + 4*N scales read once per call, 4*M*K activations in, 4*M*N out. At M of 1 to 40 rows the weights
 dominate and stay in cache between layers only for tiny models: bound by memory at M = 1, by VNNI throughput above.
@@ -19,7 +19,7 @@ from caesura.kernels import cpu
 
 scripting = torch.jit.is_scripting  # type: ignore[attr-defined]
 
-CACHED = 1 << 17  # weights quantised at once: what is computed of them stays in a core's cache
+CACHED = 1 << 17  # weights quantised at once, which stay in a core's cache
 
 
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,7 +31,7 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
-    sums = torch.cat((weight[:, :1], weight[:, :-1:2] + weight[:, 1::2]), 1)  # of a single column there are none
+    sums = torch.cat((weight[:, :1], weight[:, :-1:2] + weight[:, 1::2]), 1)  # the first for a single column
     scale = torch.maximum(weight.abs().amax(1), sums.abs().amax(1)).clamp_min(1e-12) / 127
     return (weight / scale[:, None]).round_().to(torch.int8), scale
 
@@ -44,13 +44,13 @@ def reference(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
 
 
 def available() -> bool:
-    """Whether this torch build has the packed x86 kernel (FBGEMM)."""
+    """True if this torch build has the packed x86 kernel (FBGEMM)."""
     return torch.backends.quantized.engine in ("x86", "fbgemm")
 
 
 if TYPE_CHECKING:
     Packed = Any
-else:  # what TorchScript reads
+else:  # for TorchScript
     Packed = torch.classes.quantized.LinearPackedParamsBase if available() else Tensor
 
 
@@ -70,9 +70,9 @@ _of_torch = _packed if available() else _dense
 
 
 def product(x: Tensor, packed: Packed) -> Tensor:
-    """[M, K] float32, packed or float [N, K] -> [M, N] float32; in TorchScript torch's packed form alone where there is
+    """[M, K] float32, packed or float [N, K] -> [M, N] float32; in TorchScript only torch's packed form, if there is
     one."""
-    # TorchScript does not know this class, and leaves out what is below the first condition alone.
+    # TorchScript does not know this class, and skips only code below the first condition.
     if not scripting():  # noqa: SIM102
         if isinstance(packed, cpu.Packed):
             return packed.product(x)
@@ -80,7 +80,7 @@ def product(x: Tensor, packed: Packed) -> Tensor:
 
 
 def pack(weight: Tensor) -> Packed:
-    """[N, K] for `product` by torch. Without FBGEMM it stays bfloat16."""
+    """Pack [N, K] for `product` by torch; without FBGEMM it stays bfloat16."""
     if not available():
         return weight.to(torch.bfloat16)
     q, scale = quantize(weight.float())

@@ -1,5 +1,5 @@
-"""Triton, where it is installed (a CUDA build of torch on Linux brings it) and there is a GPU. Elsewhere the references
-are all there is.
+"""Triton, if it is installed (a CUDA build of torch on Linux brings it) and there is a GPU; otherwise only the
+references run.
 
 A kernel file reads from top to bottom: what is computed and what it must move, the reference in PyTorch, the kernel,
 its launcher. The public function takes the kernel where `fused` says so. With TRITON_INTERPRET=1 the launchers run on a
@@ -22,7 +22,7 @@ if torch.cuda.is_available() or "TRITON_INTERPRET" in os.environ:
         from triton import next_power_of_2 as power
     except ImportError:
         triton = None
-else:  # it would take 70 MB for nothing
+else:  # importing Triton would take 70 MB for nothing
     triton = None
 if triton is None:
     cdiv = power = None
@@ -36,14 +36,14 @@ __all__ = ["capacity", "cdiv", "fused", "jit", "power", "tl"]
 
 
 def fused(x: Tensor, *, fp8: bool = False) -> bool:
-    """Whether kernels run where this tensor lies; those that read e4m3 need an Ada or a later GPU."""
+    """True if kernels run on this tensor's device; those that read e4m3 need an Ada or a later GPU."""
     return triton is not None and x.is_cuda and not (fp8 and torch.cuda.get_device_capability(x.device) < (8, 9))
 
 
 @cache
 def capacity(device: torch.device) -> tuple[int, bool]:
-    """How many processors it has, and whether each has 227 KB of shared memory (Hopper, B200) or only some 100."""
+    """The number of processors, and True if each has 227 KB of shared memory (Hopper, B200) rather than some 100."""
     if device.type != "cuda":
-        return 12, True  # as tests pretend: enough that work is split
+        return 12, True  # for tests: enough to split work
     properties = torch.cuda.get_device_properties(device)
     return properties.multi_processor_count, properties.major in (9, 10)

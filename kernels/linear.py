@@ -2,7 +2,7 @@
 
 `Dense` is here; the other precisions have a file each. They are weights only: activations stay as they come.
 
-Bytes: each call reads the whole matrix once, 2*N*K in bfloat16; with few rows of x that is what it costs.
+Bytes: each call reads the whole matrix once, 2*N*K in bfloat16; with few rows of x that is the cost.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ class Linear:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the matrix that is meant, not of what holds it."""
+        """The shape of the matrix, not of its codes."""
         raise NotImplementedError
 
     @property
@@ -33,7 +33,7 @@ class Linear:
 
     @property
     def operands(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """As kernels take it: codes or values, a scale per 16 columns, a factor per row."""
+        """The kernels' operands: codes or values, a scale per 16 columns, a factor per row."""
         raise NotImplementedError
 
     def dense(self, dtype: torch.dtype) -> Tensor:
@@ -41,7 +41,7 @@ class Linear:
         raise NotImplementedError
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[..., K] -> [..., N] in x's dtype; of a matrix, not of a stack."""
+        """[..., K] -> [..., N] in x's dtype; for a matrix, not for a stack."""
         raise NotImplementedError
 
     def __getitem__(self, expert: int) -> Self:
@@ -77,7 +77,7 @@ class Dense(Linear):
 def stack(experts: Iterable[Sequence[Linear]], count: int, device: str) -> Linear:
     """Matrices [n, K] of one precision, `count` times the same sequence of heights -> [count, sum of n, K].
 
-    Each expert is taken from the iterator, copied into its place and let go.
+    Each expert is taken from the iterator, copied into its place and freed.
     """
     kind: type[Linear] = Dense
     whole: list[Tensor] = []

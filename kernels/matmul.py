@@ -5,13 +5,13 @@ Bytes: W once, 1 or 9/16 a weight, and 2*rows*(N + K). A matrix that is widened 
 weight twice: 5 times as much in FP8, 8 times in NVFP4, less what L2 holds of it. FLOP: 2*rows*N*K, in bfloat16: at an
 H200's 790 TFLOP/s and 4.3 TB/s bound by memory up to 90 rows in FP8 and 50 in NVFP4.
 
-Programs: a tile of 64 rows of W makes 44 of N = 2816, for 132 processors. So K is split until each has two programs: 6
-splits, 264 programs, and a second kernel adds up. Two programs have 48 KB of FP8 under way, half of it in NVFP4; a
-processor that waits 0.7 us for memory needs 23 KB for its share of an H200's bandwidth. From 65 rows on a tile is 128
-by 128 and has a processor to itself. No atomics: nothing depends on who comes first.
+Programs: tiles of 64 rows of W make 44 for N = 2816, on 132 processors. So K is split until each processor has two
+programs: 6 splits, 264 programs, and a second kernel adds up. Two programs load 48 KB of FP8 at a time, half of it in
+NVFP4; a processor that waits 0.7 us for memory needs 23 KB for its share of an H200's bandwidth. From 65 rows on a tile
+is 128 by 128 and has a processor to itself. No atomics: no result depends on the order of programs.
 
 The rest comes from L2: x once a tile, 2*rows*K*N/64 or 128, and the splits written and read, 8*splits*rows*N; beyond
-128 rows W once more a block. With N = K = 2816, MB:
+128 rows also W once a block. With N = K = 2816, MB:
 
     rows   W in FP8   in NVFP4   x       splits
     16     7.9        4.5        4.0     2.2
@@ -27,11 +27,11 @@ from caesura.kernels.decode import product
 from caesura.kernels.jit import capacity, cdiv, fused, jit, power, tl
 from caesura.kernels.linear import Linear
 
-# Rows from which on each block's decoding costs more than widening W once for cuBLAS. An estimate, not measured.
+# Rows above which decoding in each block costs more than widening W once for cuBLAS. An estimate, not measured.
 MOST = 512
 
 
-@jit(do_not_specialize=["rows", "steps"])  # which change from step to step, and must not wait for the compiler
+@jit(do_not_specialize=["rows", "steps"])  # they change from step to step and must not wait for the compiler
 def _multiply(
     x, codes, groups, factor, out, rows, steps, N: tl.constexpr, K: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -55,12 +55,12 @@ def _add(parts, out, splits, size, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def blocks(rows: int, width: int, columns: int) -> dict[str, int]:
-    """How the kernel goes through a matrix [width, columns].
+    """Block sizes for a matrix [width, columns].
 
-    A warp decodes what it multiplies. Up to 32 rows two warps have half a tile each; mma.sync would make four, and two
-    at 64 rows, decode the same half twice. Four have sm_90's newest instruction, for which NVFP4 goes through shared
-    memory. What the compiler made of 16, 32, 64 and 128 rows, for sm_90: 36, 48, 88 and 88 KB of shared memory in FP8,
-    26, 38, 82 and 80 KB in NVFP4, at most 188 registers a thread; for sm_120 at most 72 KB and 188.
+    A warp decodes what it multiplies. Up to 32 rows two warps have half a tile each; with mma.sync four warps, or two
+    at 64 rows, would decode the same half twice. Four have sm_90's newest instruction, for which NVFP4 goes through
+    shared memory. Compiled for 16, 32, 64 and 128 rows on sm_90: 36, 48, 88 and 88 KB of shared memory in FP8, 26, 38,
+    82 and 80 KB in NVFP4, at most 188 registers a thread; on sm_120 at most 72 KB and 188.
     """
     block = min(128, max(16, power(rows)))
     tile, deep = (64, 128) if block < 128 else (128, 64)
@@ -86,7 +86,7 @@ def launch(x: Tensor, weight: Linear) -> Tensor:
     grid, depth = (cdiv(rows, how["BLOCK_R"]), cdiv(width, how["BLOCK_N"])), cdiv(columns, how["BLOCK_K"])
     programs = capacity(x.device)[0] * (2 if how["BLOCK_R"] < 128 else 1)
     steps = cdiv(depth, max(1, programs // (grid[0] * grid[1])))
-    splits = cdiv(depth, steps)  # none without a step to do
+    splits = cdiv(depth, steps)  # no split without a step
     parts = out if splits == 1 else torch.empty(splits, rows, width, device=x.device)
     _multiply[*grid, splits](x, *weight.operands, parts, rows, steps, N=width, K=columns, **how)
     if splits > 1:
@@ -95,5 +95,5 @@ def launch(x: Tensor, weight: Linear) -> Tensor:
 
 
 def fits(x: Tensor) -> bool:
-    """Whether the kernel is the way for these rows, on this device."""
+    """True if the kernel is the faster way for these rows on this device."""
     return fused(x, fp8=True) and x.numel() <= MOST * x.shape[-1]

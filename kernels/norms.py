@@ -1,4 +1,4 @@
-"""What lies between the matrix products of a DiffusionGemma layer: residual sums, root mean square norms, the router.
+"""The steps between the matrix products of a DiffusionGemma layer: residual sums, root mean square norms, the router.
 
     after attention     x = x + rms(attention, post)
                         and three views of it: rms(x, mlp), rms(x, moe), rms(x) * router scale / sqrt(D)
@@ -6,14 +6,14 @@
     after the experts   x = (x + rms(rms(mlp, post mlp) + rms(moe, post moe), post)) * scalar
                         and the view that comes next: rms(x, next)
 
-Norms are float32 inside and rounded to x's dtype where the reference rounds. A program has one row of x, [D], and asks
-for all it reads before it computes, so that memory is waited for once. The views share one root mean square.
+Norms are float32 inside and rounded to x's dtype where the reference rounds. A program has one row of x, [D], and loads
+everything before it computes, so that it waits for memory once. The views share one root mean square.
 
 Bytes in 16 bits: 12*rows*D and 10*rows*D, together 4 MB at 64 rows of 2816; of norms each program reads 14*D and 16*D,
-from L2. One operation at a time it is 190*rows*D, in some 40 launches, and few rows pay for the launches.
+from L2. One operation at a time it is 190*rows*D, in some 40 launches, which cost most when rows are few.
 
-The router is apart from the norms: its matrix [E, D] has 2*E*D bytes, 0.7 MB, and a program with one row would read all
-of it. A block of up to 64 rows reads it once, cut in E and in D so that many processors read a piece each. `_choose`
+The router is apart from the norms: a program with one row would read all of its matrix [E, D], 2*E*D bytes, 0.7 MB. A
+block of up to 64 rows reads it once, cut in E and in D so that many processors read a piece each. `_choose`
 adds the products of the pieces, 8*rows*E*D/256 bytes written and read, and takes the best. FLOP: 2*rows*E*D.
 """
 
@@ -75,7 +75,7 @@ def rounded(x, dtype: tl.constexpr):
 
 @jit
 def inverse(x, eps, WIDTH: tl.constexpr):
-    """1 / root mean square of a row; columns behind its end are 0."""
+    """1 / root mean square of a row; columns after its end are 0."""
     return tl.rsqrt(tl.sum(x * x, 0) / WIDTH + eps)
 
 
@@ -132,7 +132,7 @@ def _score(
     x, router, sums, rows, WIDTH: tl.constexpr, EXPERTS: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """A piece of D of the product, float32. Experts are the dot's first operand, which may not be narrow on sm_90."""
+    """A piece of the product along D, float32. Experts are the dot's first operand, which must be wide on sm_90."""
     row = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
     e = tl.program_id(1) * BLOCK_E + tl.arange(0, BLOCK_E)
     piece = tl.program_id(2)
@@ -152,7 +152,7 @@ def _choose(
     PIECES: tl.constexpr, EXPERTS: tl.constexpr, TOP_K: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """One row. The logits are rounded as the reference's are, so that its ties are ties here."""
+    """Choose the experts of one row. The logits are rounded like the reference's, so that the same ones tie."""
     dtype: tl.constexpr = expert_scale.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
     piece, e, k = tl.arange(0, BLOCK_P), tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_K)
@@ -160,11 +160,11 @@ def _choose(
     logits = tl.sum(tl.load(sums + (piece[:, None] * rows + row) * EXPERTS + e[None, :], mask=mask, other=0.0), 0)
     logits = tl.where(e < EXPERTS, rounded(logits, dtype), float("-inf"))
     p = tl.exp(logits - tl.max(logits, 0))
-    p = tl.where(e < EXPERTS, p / tl.sum(p, 0), -1.0)  # an expert of probability 0 comes before one that is not there
+    p = tl.where(e < EXPERTS, p / tl.sum(p, 0), -1.0)  # an expert of probability 0 precedes padding
     best = tl.zeros([BLOCK_K], tl.float32)
     numbers = tl.zeros([BLOCK_K], tl.int32)
     for slot in range(TOP_K):
-        number = tl.argmax(p, 0)  # of equals the lowest
+        number = tl.argmax(p, 0)  # the lowest of equals
         best = tl.where(k == slot, tl.max(p, 0), best)
         numbers = tl.where(k == slot, number, numbers)
         p = tl.where(e == number, -1.0, p)
@@ -177,7 +177,7 @@ def _choose(
 
 
 def whole(width: int) -> dict[str, int]:
-    """A row in one block, 16 numbers of it a thread: at 2816, of seven rows at once, some 120 registers."""
+    """Block sizes for one row, 16 numbers a thread: at 2816, with seven rows at once, some 120 registers."""
     return {"WIDTH": width, "BLOCK": power(width), "num_warps": min(8, max(1, power(width) // 512))}
 
 
@@ -197,8 +197,8 @@ def launch_add_attention(
 
 
 def launch_route(x: Tensor, router: Tensor, expert_scale: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-    """Shared memory: 512 bytes of 64 rows of x and of 64 experts, 64 KB; there is no loop, so no second stage.
-    Float32 has no tensor cores, which would round: small blocks, which registers hold."""
+    """Shared memory: 512 bytes of 64 rows of x and of 64 experts, 64 KB; without a loop there is no second stage.
+    Float32 uses no tensor cores, which would round, but small blocks in registers."""
     (rows, width), count = x.shape, len(router)
     assert router.shape == (count, width)
     assert x.dtype == router.dtype == expert_scale.dtype
@@ -239,23 +239,23 @@ def launch_add_experts(
 
 
 def add_attention(x: Tensor, attention: Tensor, norms: Sequence[Tensor], router_scale: Tensor, eps: float) -> Views:
-    """The residual stream x [rows, D] with its attention added, and what the MLP, the experts and the router read of
-    it. `norms` are of the attention, for the MLP and for the experts, float32 [D]; `router_scale` is [D]."""
+    """The residual stream x [rows, D] with its attention added, and the views that the MLP, the experts and the router
+    read. `norms` are the attention's, the MLP's and the experts', float32 [D]; `router_scale` is [D]."""
     call = launch_add_attention if fused(x) else reference_add_attention
     return call(x, attention, norms, router_scale, eps)
 
 
 def route(x: Tensor, router: Tensor, expert_scale: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     """The router's view of x [rows, D], its matrix [E, D] and a scale [E] of each expert -> weights, float32, and int64
-    numbers of each row's experts, [rows, top_k], best first. Of equals the kernel takes the lowest number first; the
-    reference those that Transformers takes, by `topk`."""
+    numbers of each row's experts, [rows, top_k], best first. Among equals the kernel takes the lowest number; the
+    reference takes those of Transformers, by `topk`."""
     return (launch_route if fused(x) else reference_route)(x, router, expert_scale, top_k)
 
 
 def add_experts(
     x: Tensor, mlp: Tensor, moe: Tensor, norms: Sequence[Tensor], scalar: Tensor, mode: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """x [rows, D] with both branches added, times scalar[mode], and the norm of it that comes next: the next layer's
-    first or, behind the last layer, the model's last. `norms` are of the MLP, of the experts, of both and the next,
-    float32 [D]; `mode` is int64 [rows]."""
+    """x [rows, D] with both branches added, times scalar[mode], and its next norm: the next layer's first or, after the
+    last layer, the model's last. `norms` are those of the MLP, the experts, both together and the next, float32 [D];
+    `mode` is int64 [rows]."""
     return (launch_add_experts if fused(x) else reference_add_experts)(x, mlp, moe, norms, scalar, mode, eps)

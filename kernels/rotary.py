@@ -1,16 +1,16 @@
-"""What lies between the q, k and v products of a layer and its attention: the norm of every head, rotary positions (Su
+"""The steps between the q, k and v products of a layer and its attention: the norm of every head, rotary positions (Su
 et al., RoFormer, 2021), and the write of keys and values into the KV cache.
 
     q = turn(rms(q) * q_norm)        k = turn(rms(k) * k_norm)        v = rms(v), or rms(k) in a layer without v
 
-Pairs are (i, i + width/2), and of a full layer only the first quarter turns (Gemma 4's "proportional" kind). cos and
-sin come from a table in x's dtype, made by PyTorch once a forward for all layers of a kind. An angle at position
-200,000 needs every bit of its frequency: with the last one wrong it is 0.01 off. And what a kernel that computes them
-would save is read from L2: 2*pairs values a row, 512 bytes of a sliding layer and 256 of a full one.
+Pairs are (i, i + width/2); in a full layer only the first quarter turns (Gemma 4's "proportional" kind). cos and sin
+come from a table in x's dtype, made by PyTorch once a forward for all layers of a kind: an angle at position 200,000
+needs every bit of its frequency, and a wrong last bit makes it 0.01 off. The table is read from L2: 2*pairs values a
+row, 512 bytes in a sliding layer and 256 in a full one.
 
-Bytes in 16 bits: 2*rows*(heads + 2*key heads)*width read and as many written; where v is k, k is read once. With
-16 heads: at 256 rows 8.4 MB of a sliding layer (8 key heads of 256) and 10 MB of a full one (2 of 512), at 16 rows 0.5
-and 0.6 MB. FLOP: some 10 a value. So at few rows it is a launch, in place of twenty.
+Bytes in 16 bits: 2*rows*(heads + 2*key heads)*width read and as many written; if v is k, k is read once. With 16 heads:
+at 256 rows 8.4 MB in a sliding layer (8 key heads of 256) and 10 MB in a full one (2 of 512), at 16 rows 0.5 and 0.6
+MB. FLOP: some 10 a value. So for few rows the cost is the launch: one instead of twenty.
 """
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
@@ -24,15 +24,15 @@ from caesura.kernels.norms import rms
 
 
 def rotary(positions: Tensor, width: int, theta: float, part: float, dtype: torch.dtype) -> Tensor:
-    """cos and sin [2, rows, pairs] for positions [rows]: of the width / 2 pairs of a head the first `part` turns. The
-    exponents count by the whole width."""
+    """cos and sin [2, rows, pairs] for positions [rows]; the first `part` of a head's width / 2 pairs turns. Exponents
+    are relative to the whole width."""
     angles = positions.float()[:, None] * _frequencies(width, theta, int(part * width // 2), positions.device)
     return torch.stack((angles.cos(), angles.sin())).to(dtype)
 
 
 @cache
 def _frequencies(width: int, theta: float, pairs: int, device: torch.device) -> Tensor:
-    """Computed on a CPU as Transformers does: a GPU's power may differ in the last bit."""
+    """Computed on the CPU, as Transformers does: a GPU's power may differ in the last bit."""
     return (1.0 / theta ** (torch.arange(0, 2 * pairs, 2, dtype=torch.float32) / width)).to(device)
 
 
@@ -134,11 +134,11 @@ def _turn(
     BLOCK_H: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """A block of heads of one row: of q, or behind those of k and v."""
+    """A block of heads of one row: those of q, then those of k and v."""
     dtype: tl.constexpr = out.dtype.element_ty
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     head = tl.arange(0, BLOCK_H)
-    # Each head reads norms and table anew, from L1: what it gets once is passed on through shared memory, which waits.
+    # Each head reads norms and table again, from L1: sharing them through shared memory would wait.
     d = tl.broadcast_to(tl.arange(0, BLOCK_D)[None, :], BLOCK_H, BLOCK_D)
     turn += row * turn_row + d
     cos = tl.load(turn, mask=d < PAIRS, other=1.0).to(tl.float32)
@@ -189,8 +189,7 @@ def launch(
     assert turn.shape[:2] == (2, rows)
     assert all(x is None or x.stride(-1) == 1 for x in (q, k, v, q_norm, k_norm, turn, keys, values))
     out = torch.empty(rows, heads, width, dtype=q.dtype, device=q.device)
-    # 8 values of a half are 16 bytes, one load of a thread. A head is then never more than one warp's, and neither is
-    # its sum.
+    # 8 values of a half are 16 bytes, one load of a thread. So a head and its sum fit in one warp.
     block_d = power(half)
     block_h = min(power(groups), max(1, 512 // block_d))
     _turn[rows, cdiv(heads, block_h) + cdiv(groups, block_h)](
@@ -222,7 +221,7 @@ def launch(
         BLOCK_H=block_h,
         BLOCK_D=block_d,
         num_warps=max(1, block_h * block_d // 256),
-        enable_fp_fusion=False,  # a product that is fused with a sum would not be rounded
+        enable_fp_fusion=False,  # a product fused with a sum would not be rounded
     )
     return out
 
@@ -240,9 +239,9 @@ def turned(
     at: Tensor | None = None,
 ) -> Tensor:
     """Products q [rows, heads * width], k and v [rows, key heads * width] and `turn` of `rotary` -> q
-    [rows, heads, width], normed and turned. Keys and values are written to where they stay, views
-    [key heads, rows, width] of a cache. A layer without v has the values rms(k).
+    [rows, heads, width], normed and turned. Keys and values are written into views [key heads, rows, width] of a cache.
+    A layer without v has the values rms(k).
 
-    With `at`, int32 [1] on the device, the rows go to columns at[0], at[0] + 1, ... of a view of any length, as far as
-    there are any: a CUDA graph is given whole buffers, and each replay says where its rows belong."""
+    With `at`, int32 [1] on the device, the rows go to columns at[0], at[0] + 1, ... of a view of any length, up to its
+    end: a CUDA graph gets whole buffers, and each replay sets the place of its rows."""
     return (launch if fused(q) else reference)(q, k, v, q_norm, k_norm, turn, eps, keys, values, at)

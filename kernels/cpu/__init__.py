@@ -1,14 +1,14 @@
-"""Products with 4-bit and 8-bit weights as they are stored, in C; `int8.py` is torch's way.
+"""Products with 4-bit and 8-bit weights as stored, in C; `int8.py` has them in torch.
 
 A matrix keeps its codes, scales and minima; rows of activations are rounded to 8 bits, one scale a row. Sums over a
-group of 32 columns are whole numbers, and every variant adds them up in the same order: a row's result does not depend
-on the rows next to it, and is the same on AVX2, AVX512 and AMX.
+group of 32 columns are integers, and every variant adds them up in the same order: a row's result does not depend on
+the rows next to it, and is the same on AVX2, AVX512 and AMX.
 
-Bytes: a matrix once a call, 4.5 to 5 bits a 4-bit weight, 8.5 an 8-bit one; with up to 4 rows that is what it costs.
+Bytes: a matrix once a call, 4.5 to 5 bits a 4-bit weight, 8.5 an 8-bit one; with up to 4 rows that is the cost.
 Operations: rows * N * K products, 64 an AVX512-VNNI instruction, and two more instructions for each 512.
 
-Without a compiler when the package was built there is no library, and torch's kernels do the work. CAESURA_CPU names
-one of `variants()`, or "torch".
+If the package was built without a compiler, there is no library and torch's kernels run. CAESURA_CPU names one of
+`variants()`, or "torch".
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from torch import Tensor
 GROUP = 32
 FORMS = {"q8": 0, "q4": 1, "k4": 2}  # of engine/weights/stored.py, as cpu.h numbers them
 ALIGNED = 64  # bytes
-THREADS = 4  # that share the work of a call, at most: more gain little where memory is the bound
+THREADS = 4  # most threads of a call: more gain little, since memory is the limit
 P, N, C = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "variant": (P, [C]),
@@ -40,7 +40,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 
 class NoVariant(Exception):
-    """CAESURA_CPU names none; one sentence for the user."""
+    """CAESURA_CPU names an unknown variant; one sentence for the user."""
 
 
 class _Matrix(ctypes.Structure):
@@ -48,13 +48,13 @@ class _Matrix(ctypes.Structure):
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache
 def library() -> Any:
-    """The functions of library.c by name; None where it was not built."""
+    """The functions of library.c by name; None if it was not built."""
     for path in Path(__file__).parent.glob("_library*"):
         loaded = ctypes.CDLL(str(path))
         for name, (result, arguments) in SIGNATURES.items():
@@ -67,7 +67,7 @@ def library() -> Any:
 
 @cache
 def variants() -> dict[str, int]:
-    """What this machine can run, the fastest first: where each lies."""
+    """The address of each variant that this machine can run, the fastest first."""
     loaded, found = library(), dict[str, int]()
     while loaded and (variant := loaded.caesura_variant(len(found))):
         found[loaded.caesura_name(variant).decode()] = variant
@@ -75,7 +75,7 @@ def variants() -> dict[str, int]:
 
 
 def chosen() -> str:
-    """The variant in use; "torch" where there is none. Raises NoVariant."""
+    """The variant in use, or "torch" if there is none. Raises NoVariant."""
     asked = os.environ.get("CAESURA_CPU") or next(iter(variants()), "torch")
     if asked != "torch" and asked not in variants():
         raise NoVariant(f"CAESURA_CPU is {asked[:32]!r}; this machine has {', '.join([*variants(), 'torch'])}.")
@@ -86,7 +86,7 @@ class Matrix:
     """A matrix [rows, columns] in the tiles of cpu.h."""
 
     def __init__(self, form: str, *parts: Tensor) -> None:
-        """The parts of a stored form, in their order. Raises ValueError where they do not fit together."""
+        """Pack the parts of a stored form, in their order. Raises ValueError if they do not fit together."""
         codes = parts[0]
         rows, columns = codes.shape[0], codes.shape[1] * (1 if form == "q8" else 2)
         half, byte, groups = torch.float16, torch.uint8, columns // GROUP
@@ -112,7 +112,7 @@ class Matrix:
 
 
 class Packed:
-    """Matrices of as many columns, one below the other: a product has all of their rows."""
+    """Matrices of the same number of columns, one below the other: a product has all of their rows."""
 
     def __init__(self, *matrices: Matrix) -> None:
         self.matrices = matrices
@@ -124,7 +124,7 @@ class Packed:
         return f"<Packed {list(self.matrices)}>"
 
     def product(self, x: Tensor) -> Tensor:
-        """[M, K] float32 -> [M, rows] float32. K are the columns, or fewer that fill as many groups."""
+        """[M, K] float32 -> [M, rows] float32. K may be below the columns if it fills as many groups."""
         x = x.contiguous()
         (count, columns), out = x.shape, x.new_empty(len(x), self.rows)
         assert x.dtype == torch.float32

@@ -1,5 +1,5 @@
-/* CPUs with AMX: Intel from Sapphire Rapids on. Blocks of 16 rows go through its tiles, the rest as on AVX512-VNNI, with
-   the same result to the last bit. Linux gives a process the tiles when it asks for them. */
+/* CPUs with AMX: Intel from Sapphire Rapids on. Blocks of 16 rows use its tiles, other rows AVX512-VNNI, with the same
+   result to the last bit. On Linux a process has to ask for the tiles. */
 #include "cpu.h"
 #include "target.h"
 
@@ -58,7 +58,7 @@ INLINE void multiply_group(const int8_t *q, int64_t width, const int8_t *codes, 
     _tile_stored(0, out, 64);
 }
 
-/* How many rows, from the first on, have been multiplied: whole blocks of 16. */
+/* Multiplies whole blocks of 16 rows, from the first on; returns how many rows that were. */
 INLINE int64_t tile_by_many(const uint8_t *tile, Layout at, const int form, const Quantized *x, float *out,
                             int64_t stride, int64_t wanted, int add) {
     const int64_t groups = x->width / GROUP, done = x->rows / MANY * MANY;
@@ -74,7 +74,7 @@ INLINE int64_t tile_by_many(const uint8_t *tile, Layout at, const int form, cons
         Floats total[MANY];
         for (int row = 0; row < MANY; row++) total[row] = all(0);
         multiply_group(q, x->width, codes, dot[0]);
-        for (int64_t group = 0; group < groups; group++) { /* the next is multiplied while this one is added */
+        for (int64_t group = 0; group < groups; group++) { /* multiplies the next one while this one is added */
             const int32_t *found = dot[group % 2];
             if (group + 1 < groups)
                 multiply_group(q + (group + 1) * GROUP, x->width, codes + (group + 1) * 512, dot[(group + 1) % 2]);

@@ -1,5 +1,5 @@
-/* CPUs with AVX2. Products of a byte without a sign and one with are added in pairs in 16 bits: those of a group of
-   4-bit weights fit (8 * 2 * 15 * 127 < 32768). Those of 8 bits are multiplied by absolute value, a quad at a time. */
+/* CPUs with AVX2. Products of an unsigned and a signed byte are added in pairs in 16 bits. A group of 4-bit weights
+   fits (8 * 2 * 15 * 127 < 32768). 8-bit weights are multiplied by absolute value, a quad at a time. */
 #include "cpu.h"
 #include "target.h"
 

@@ -41,7 +41,7 @@ INLINE void dots4(const int count, const uint8_t *group, const int8_t *x, int64_
     for (int row = 0; row < count; row++) dot[row] = dot_of(codes, x + row * width, _mm512_setzero_si512());
 }
 
-/* The codes are signed: 128 is added to each, and 128 times the row's sum taken off. */
+/* Adds 128 to each signed code, and subtracts 128 times the row's sum. */
 INLINE void dots8(const int count, const uint8_t *group, const int8_t *x, int64_t width, const float *sum,
                   int64_t groups, Ints *dot) {
     __m512i codes[8];

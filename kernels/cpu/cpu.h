@@ -1,7 +1,7 @@
-/* What the files of this folder share. Plain C with a C ABI: Python calls it through ctypes, torch is not involved.
+/* Shared by the files of this folder. Plain C with a C ABI: Python calls it through ctypes, without torch.
 
-   One source, `generic.h`, is compiled once for each kind of CPU ("variant"): `avx512.c`, `avx2.c` and so on include it
-   after they have said how to multiply a group of 4-bit or 8-bit weights. `library.c` chooses among them at run time. */
+   One source, `generic.h`, is compiled once for each kind of CPU ("variant"): `avx512.c`, `avx2.c` and so on define
+   how to multiply a group of 4-bit or 8-bit weights, then include it. `library.c` chooses among them at run time. */
 #ifndef CAESURA_CPU_H
 #define CAESURA_CPU_H
 
@@ -19,13 +19,13 @@
 enum { GROUP = 32, OUTPUTS = 16 }; /* columns that share a scale; matrix rows in a tile */
 enum { Q8, Q4, K4 };               /* the stored forms of engine/weights/stored.py */
 
-/* A matrix W [rows, columns] in tiles of 16 rows, zeros where either is not a whole number. A tile has, for each group
-   of 32 columns, the codes; then all scales, then all minima, 16 a group; then the row units.
+/* A matrix W [rows, columns] in tiles of 16 rows, padded with zeros. A tile has the codes of each group of 32 columns;
+   then all scales, then all minima, 16 a group; then the row units.
 
    codes   Q8: 8 quads of columns x 16 rows x 4 int8. Else 4 x 16 x 4 bytes: quad i in the low nibbles, i + 4 in the high.
    scale   Q8, Q4: float16. K4: uint8.
    least   Q4: float16. K4: uint8.
-   unit    K4: float32 x 16 for the scales, then x 16 for the minima, which are taken off. */
+   unit    K4: float32 x 16 for the scales, then x 16 for the minima, which are subtracted. */
 typedef struct {
     int64_t rows, columns, form;
     const uint8_t *tiles; /* aligned to 64 bytes */
@@ -55,7 +55,7 @@ typedef struct {
     float *sum;          /* [rows, groups], of the q of a group */
 } Quantized;
 
-/* Of rows: the RMS norm, or the layer norm where there is a bias. Without weights there is none. */
+/* The RMS norm of rows, or the layer norm if there is a bias. Without weights there is no norm. */
 typedef struct {
     const float *weight, *bias;
 } Norm;
@@ -81,8 +81,8 @@ typedef struct {
     int32_t gated; /* an MLP of SiLU(gate) * up, else of GELU */
 } Shape;
 
-/* Rows `first` to `end` of a lane lie in a KV from row `at` on. They see all rows before and of the last `masked`, their
-   own among them, what `mask` [rows, masked] says; all where it is NULL. */
+/* Rows `first` to `end` of a lane go into a KV from row `at` on. They see all earlier rows; `mask` [rows, masked] is
+   for the last `masked` rows, their own included. If it is NULL, they see all. */
 typedef struct {
     int64_t first, end, at, masked;
     const uint8_t *mask;
@@ -99,13 +99,13 @@ typedef struct {
     const Shape *shape;
     const Layer *layers;
     int64_t count; /* of layers */
-    float *x;      /* [rows, hidden], changed in place; where some rows are wanted, those come first in the end */
+    float *x;      /* [rows, hidden], changed in place; at the end the wanted rows are first */
     int64_t rows;
     const float *cos, *sin; /* [rows, width], of their positions */
     const Span *spans;
     int64_t span_count;
     const Buffer *buffers; /* [layers, spans] */
-    const int64_t *wanted; /* rows that leave the last layer; no more than there are */
+    const int64_t *wanted; /* rows that leave the last layer, at most all */
     int64_t wanted_count;  /* below 0: all */
     const int64_t *taps; /* layers after which x is copied to `tapped` [taps, rows, hidden]; not the last */
     int64_t tap_count;
@@ -113,19 +113,19 @@ typedef struct {
     uint8_t *work; /* `lane_bytes` of them */
 } Lane;
 
-enum { THREADS = 4 }; /* that share work, at most */
+enum { THREADS = 4 }; /* most threads of a job */
 
-/* Units `from` to `end` of some work; `thread` is below THREADS, and another one in each that computes at the time. */
+/* Computes units `from` to `end` of a job; `thread` is below THREADS and differs between threads at work. */
 typedef void Task(const void *with, int64_t from, int64_t end, int thread);
 
-/* All of `count` units, each of which takes some `cost` nanoseconds, by this thread and others that are free: team.c. */
+/* Computes `count` units of about `cost` nanoseconds each, with this thread and free others: team.c. */
 void caesura_share(Task *task, const void *with, int64_t count, int64_t cost);
 
 typedef struct {
     const char *name;
-    int (*runs)(void); /* whether this machine has the instructions */
+    int (*runs)(void); /* true if this machine has the instructions */
     void (*quantize)(const float *x, int64_t rows, int64_t columns, int64_t stride, Quantized *out);
-    /* out [rows of x, matrix rows], `stride` floats apart; added to what is there, or in its place */
+    /* out [rows of x, matrix rows], `stride` floats apart; added to, or overwritten */
     void (*product)(const Matrix *matrix, const Quantized *x, float *out, int64_t stride, int add);
     /* norm of x [rows, columns] -> out */
     void (*normalize)(const float *x, int64_t rows, int64_t columns, Norm norm, float eps, float *out);

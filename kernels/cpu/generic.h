@@ -12,8 +12,8 @@
    and includes this file. The compiler fuses no products and sums by itself: it would do so in some copies of a function
    only, and a row's result would depend on how many rows are next to it. */
 
-/* The largest absolute value. As integers: a comparison of floats is not associative for the compiler, because of NaN,
-   which here counts as large. */
+/* The largest absolute value. As integers, since NaN makes float comparison not associative for the compiler; here
+   NaN counts as large. */
 static float largest(const float *x, int64_t count) {
     int32_t most = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -97,15 +97,15 @@ INLINE void put(Floats value, float *out, int64_t wanted, int add) {
     for (int64_t i = 0; i < wanted; i++) out[i] = add ? out[i] + part[i] : part[i];
 }
 
-/* Codes that come next, also those of the next tile: by itself the CPU stops to read ahead at each page of 4 KiB. So far
-   ahead as a core that reads 40 GB/s needs for what memory takes 200 ns to send. */
+/* Prefetches codes, also those of the next tile: the CPU alone stops reading ahead at each page of 4 KiB. The distance
+   suits a core that reads 40 GB/s from memory with a latency of 200 ns. */
 enum { AHEAD = 8192 };
 
 INLINE void fetch(const uint8_t *from, int64_t size) {
     for (int64_t line = 0; line < size; line += 64) __builtin_prefetch(from + line);
 }
 
-/* A tile times `count` rows from `first` on. `count` and `form` are constants where this is inlined. */
+/* A tile times `count` rows from `first` on. After inlining, `count` and `form` are constants. */
 INLINE void tile_by_rows(const uint8_t *tile, Layout at, const int form, const Quantized *x, int64_t first,
                          const int count, float *out, int64_t stride, int64_t wanted, int add) {
     const int64_t groups = x->width / GROUP, size = form == Q8 ? 512 : 256; /* of a group's codes */
@@ -137,7 +137,7 @@ INLINE void tile_by_rows(const uint8_t *tile, Layout at, const int form, const Q
                 wanted - side * LANES, add);
 }
 
-/* With `form` constant: rows a block at a time, then one at a time but for the counts that are frequent. */
+/* With constant `form`: rows a block at a time, then frequent counts at once, others row by row. */
 INLINE void tile_by_all(const uint8_t *tile, Layout at, const int form, const Quantized *x, float *out, int64_t stride,
                         int64_t wanted, int add) {
     int64_t first = 0;

@@ -1,4 +1,4 @@
-/* A decoder layer, and a lane of rows through all of them: what engine/models/_llama_layer.py has in PyTorch. Part of
+/* A decoder layer, and a lane of rows through all layers; engine/models/_llama_layer.py is the same in PyTorch. Part of
    generic.h. */
 
 /* Of 16 numbers, in their order. */
@@ -110,7 +110,7 @@ static void gate_rows(const void *with, int64_t from, int64_t end, int thread) {
 typedef struct {
     float *normed, *qkv, *seen, *inner, *low;
     float *scores[THREADS], *queries[THREADS];
-    Quantized x, narrow; /* narrow: what a low-rank part brings between its matrices */
+    Quantized x, narrow; /* narrow: a low-rank part between its matrices */
     int64_t size;
 } Work;
 
@@ -157,7 +157,7 @@ static Work work_of(const Lane *lane) {
 
 static int64_t lane_bytes(const Lane *lane) { return work_of(lane).size; }
 
-/* x [rows, columns of the matrix], rows `stride` apart -> out [rows, its rows], in place of what is there or added. */
+/* x [rows, columns of the matrix], rows `stride` apart -> out [rows, its rows], overwritten or added to. */
 static void times(const Product *of, const float *x, int64_t rows, int64_t stride, Work *work, float *out, int add) {
     const int64_t wide = of->matrix->rows;
     quantize(x, rows, of->matrix->columns, stride, &work->x);
@@ -197,7 +197,7 @@ typedef struct {
     const float *qkv;
 } Keeping;
 
-/* Keys and values into the KV. */
+/* Writes keys and values into the KV. */
 static void keep_rows(const void *with, int64_t from, int64_t end, int thread) {
     const Keeping *of = with;
     const Shape *shape = of->shape;
@@ -231,8 +231,8 @@ INLINE void block(const float *a, int64_t a_stride, const uint16_t *b, int64_t b
         for (int side = 0; side < wide; side++) *(FloatsAt *)(out + i * stride + side * LANES) = sum[i * wide + side];
 }
 
-/* out [count, columns] = a [count, depth] times b [depth, columns]; columns are a multiple of 16. Scores are queries
-   times keys, and what is seen is their shares times values. */
+/* out [count, columns] = a [count, depth] times b [depth, columns]; columns are a multiple of 16. Computes scores
+   (queries times keys) and attention (shares times values). */
 INLINE void blocks(const float *a, int64_t a_stride, const uint16_t *b, int64_t b_stride, int64_t depth, const int count,
                    int64_t columns, float *out, int64_t stride) {
     int64_t c = 0;
@@ -241,7 +241,7 @@ INLINE void blocks(const float *a, int64_t a_stride, const uint16_t *b, int64_t 
     for (; c < columns; c += LANES) block(a, a_stride, b + c, b_stride, depth, count, 1, out + c, stride);
 }
 
-/* Scores [end, rounded up to 16] -> their exponentials, 0 where nothing is seen; returns the sum. */
+/* Scores [end, rounded up to 16] -> their exponentials, 0 for masked columns; returns the sum. */
 static float shares(float *scores, int64_t end, const uint8_t *mask, int64_t masked) {
     const int64_t size = padded(end);
     for (int64_t i = 0; mask && i < masked; i++)
@@ -261,8 +261,8 @@ static float shares(float *scores, int64_t end, const uint8_t *mask, int64_t mas
     return sum_of(sum);
 }
 
-/* Up to BLOCK queries of one key head, from number `from` on: query n is of row n / share of the span, and of head
-   n % share of those that share the key head. */
+/* Up to BLOCK queries of one key head, from number `from` on: query n is row n / share of the span, head n % share
+   of those that share the key head. */
 INLINE void attend_block(const Lane *lane, const Span *span, const Buffer *held, int64_t group, int64_t from,
                          int64_t some, const int count, const Work *work, int thread) {
     const Shape *shape = lane->shape;
@@ -326,7 +326,7 @@ typedef struct {
     float *qkv;
 } Turning;
 
-/* Queries and keys get their norms and positions. */
+/* Applies norms and positions to queries and keys. */
 static void turn_rows(const void *with, int64_t from, int64_t end, int thread) {
     const Turning *of = with;
     const Shape *shape = of->lane->shape;
@@ -341,7 +341,7 @@ static void turn_rows(const void *with, int64_t from, int64_t end, int thread) {
         }
 }
 
-/* The wanted rows, in whatever order, to the front of x [rows, columns]; `spare` has as much room. */
+/* Moves the wanted rows, in any order, to the front of x [rows, columns]; `spare` has the same size. */
 static void choose(const Lane *lane, float *x, int64_t columns, float *spare) {
     for (int64_t i = 0; i < lane->wanted_count; i++)
         memcpy(spare + i * columns, x + lane->wanted[i] * columns, (size_t)columns * 4);

@@ -1,6 +1,6 @@
-"""Decoder layers in C, a lane of rows through all of them in one call: the structures of cpu.h, and what fills them.
+"""Decoder layers in C: one call takes a lane of rows through all of them. Has the structures of cpu.h and fills them.
 
-PyTorch's way is engine/models/_llama_layer.py. Keys and values are bfloat16; all widths are multiples of 16.
+engine/models/_llama_layer.py is the same in PyTorch. Keys and values are bfloat16; all widths are multiples of 16.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from caesura.kernels.cpu import C, Matrix, N, P, chosen, library, variants
 
-WIDTHS = 16  # what heads, rows and the MLP are multiples of
+WIDTHS = 16  # heads, rows and the MLP are multiples of it
 
 
 class _Norm(ctypes.Structure):
@@ -66,7 +66,7 @@ class _Lane(ctypes.Structure):
 
 
 class Projection(NamedTuple):
-    """W x, + B (A x) where there are `down` (A) and `up` (B), + bias."""
+    """W x, + B (A x) if there are `down` (A) and `up` (B), + bias."""
 
     matrix: Matrix
     down: Matrix | None = None
@@ -75,7 +75,7 @@ class Projection(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """The RMS norm, or the layer norm where there is a bias."""
+    """The RMS norm, or the layer norm if there is a bias."""
 
     weight: Tensor
     bias: Tensor | None = None
@@ -102,9 +102,9 @@ class Layer(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Rows `first` to `end` lie in a KV from row `at` on. `buffers` are its keys [groups, capacity, width], column by
-    column, and values of each layer. The bool mask [rows, columns] says what they see of the last columns; without one
-    they see all."""
+    """Rows `first` to `end` go into a KV from row `at` on. `buffers` are its keys [groups, capacity, width], column by
+    column, and values of each layer. The bool mask [rows, columns] is for the last columns; without one, rows see
+    all."""
 
     first: int
     end: int
@@ -120,7 +120,7 @@ class Layers:
         products = [product for layer in layers for product in (layer.qkv, layer.out, layer.gate_up, layer.down)]
         rank = max(product.down.rows if product.down else 0 for product in products)
         self.count = len(layers)
-        self._kept = list[Any]()  # what the pointers lead to
+        self._kept = list[Any]()  # keeps the targets of pointers alive
         self._shape = _Shape(**shape._asdict(), rank=rank)
         self._layers = (_Layer * len(layers))(*map(self._layer, layers))
         self._variant, self._local = variants()[chosen()], threading.local()
@@ -166,13 +166,10 @@ class Layers:
         wanted: Sequence[int] | None = None,
         taps: Sequence[int] = (),
     ) -> tuple[Tensor, Sequence[Tensor]]:
-        """x [rows, hidden] float32, overwritten, through all layers; cos and sin [rows, width] of their
-        positions. Returns the rows that are `wanted`, or all, and x after each of the `taps`
-        [taps, rows, hidden]."""
-        tapped, rows = (
-            x.new_empty(len(taps), *x.shape),
-            range(len(x)) if wanted is None else [row % len(x) for row in wanted],
-        )
+        """Take x [rows, hidden] float32 through all layers, in place; cos and sin [rows, width] are of the positions.
+        Returns the `wanted` rows, or all, and x after each of the `taps` [taps, rows, hidden]."""
+        tapped = x.new_empty(len(taps), *x.shape)
+        rows = range(len(x)) if wanted is None else [row % len(x) for row in wanted]
         assert len(rows) <= len(x)
         masks = [None if span.mask is None else span.mask.contiguous() for span in spans]
         found = [
@@ -209,7 +206,7 @@ class Layers:
         return x[: len(rows)], tapped.unbind()
 
     def _work(self, size: int) -> int:
-        """As many bytes of this thread's, which it keeps."""
+        """Work memory of at least `size` bytes, kept by this thread."""
         work = getattr(self._local, "work", None)
         if work is None or len(work) < size:
             work = self._local.work = torch.empty(size, dtype=torch.uint8)

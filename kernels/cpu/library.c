@@ -1,4 +1,4 @@
-/* What Python calls. Sizes are checked there; nothing here fails or keeps anything. */
+/* The functions that Python calls. It checks the sizes; nothing here fails or keeps state. */
 #include "cpu.h"
 
 static const Variant *const VARIANTS[] = {
@@ -28,13 +28,13 @@ EXPORT int64_t caesura_packed_bytes(int64_t form, int64_t rows, int64_t columns)
     return (rows + OUTPUTS - 1) / OUTPUTS * layout_of(form, columns).size;
 }
 
-/* Four nibbles, one a byte. */
+/* Four nibbles, one in each byte. */
 static uint32_t spread(uint32_t nibbles) {
     nibbles = (nibbles | nibbles << 8) & 0x00ff00ff;
     return (nibbles | nibbles << 4) & 0x0f0f0f0f;
 }
 
-/* A group of a row, as stored, into its place among the codes of a tile. */
+/* Puts a stored group of a row into its place among the codes of a tile. */
 static void pack_group(int64_t form, const uint8_t *stored, uint8_t *codes, int64_t lane) {
     if (form == Q8) {
         for (int quad = 0; quad < 8; quad++) memcpy(codes + 64 * quad + 4 * lane, stored + 4 * quad, 4);
@@ -47,7 +47,7 @@ static void pack_group(int64_t form, const uint8_t *stored, uint8_t *codes, int6
     }
 }
 
-/* The parts of a stored matrix (engine/weights/stored.py: `columns` is a multiple of 32) into `tiles`, which is all zeros. */
+/* Packs a stored matrix (engine/weights/stored.py: `columns` is a multiple of 32) into `tiles`, which is all zeros. */
 EXPORT void caesura_pack(int64_t form, int64_t rows, int64_t columns, const uint8_t *codes, const uint8_t *scale,
                          const uint8_t *least, const float *unit, uint8_t *tiles) {
     const Layout at = layout_of(form, columns);
@@ -67,7 +67,7 @@ EXPORT void caesura_pack(int64_t form, int64_t rows, int64_t columns, const uint
     }
 }
 
-/* Bytes that `caesura_product` works in. */
+/* Bytes of work memory for `caesura_product`. */
 EXPORT int64_t caesura_work_bytes(int64_t rows, int64_t columns) {
     return rows * (4 + groups_of(columns) * (GROUP + 4));
 }

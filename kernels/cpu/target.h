@@ -1,4 +1,4 @@
-/* TARGETED(features): what follows in this file is compiled for CPUs that have them. */
+/* TARGETED(features): the rest of the file is compiled for CPUs that have them. */
 #define PRAGMA(text) _Pragma(#text)
 #if defined(__clang__)
 #define TARGETED(features) PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))

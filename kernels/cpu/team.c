@@ -1,26 +1,26 @@
-/* Threads that share the work of one at a time. Work is units in a row; each thread takes the next range of them when it
-   has done its last. So a core that is busy with something else takes few or none, the one who asks waits only for
-   ranges that were begun, and no result depends on who has computed it. */
+/* Threads that share one job at a time. A job is a sequence of units; each thread takes the next range of them when it
+   has finished its last. So a busy core takes few or none, the caller waits only for ranges that were begun, and no
+   result depends on the thread that computed it. */
 #include "cpu.h"
 
 #include <pthread.h>
 #include <time.h>
 
 enum {
-    RANGE = 12000,   /* nanoseconds that a range takes at least; to take one takes some 200 */
-    LOOKED = 20000,  /* nanoseconds that a thread looks for what comes next before it sleeps */
+    RANGE = 12000,   /* least nanoseconds of a range; taking one costs some 200 */
+    LOOKED = 20000,  /* nanoseconds that a thread spins for the next job before it sleeps */
     STACK = 2 << 20, /* bytes; amx.c unpacks a tile there */
 };
 
 static struct {
-    pthread_mutex_t asked; /* by the thread whose work it is */
-    pthread_mutex_t lock;  /* of those who sleep */
+    pthread_mutex_t asked; /* held by the caller */
+    pthread_mutex_t lock;  /* for sleeping threads */
     pthread_cond_t work, done;
-    int threads, started; /* with the one who asks */
+    int threads, started; /* including the caller */
     Task *task;
     const void *with;
-    int64_t count, least, finished; /* units; `least` of a range */
-    uint64_t left;                  /* a number of the work, and in the lower half how many units nobody has taken */
+    int64_t count, least, finished; /* units; `least` units of a range */
+    uint64_t left;                  /* the number of the job, and in the lower half its units not taken yet */
     int sleeping, waiting;
 } team = {.asked = PTHREAD_MUTEX_INITIALIZER,
           .lock = PTHREAD_MUTEX_INITIALIZER,
@@ -52,7 +52,7 @@ static void wake(pthread_cond_t *those) {
     pthread_mutex_unlock(&team.lock);
 }
 
-/* Computes ranges as long as there are any. Returns `left` as it was then. */
+/* Computes ranges as long as there are any. Returns the last value of `left`. */
 static uint64_t take_part(int number) {
     for (;;) {
         uint64_t seen = GET(left);
@@ -62,7 +62,7 @@ static uint64_t take_part(int number) {
         size = size < least ? least < units ? least : units : size;
         Task *const task = GET(task);
         const void *const with = GET(with);
-        /* What was read is of the work that `seen` is of: the next one has another number. */
+        /* The fields read are of the job in `seen`, since the next job has another number. */
         if (!__atomic_compare_exchange_n(&team.left, &seen, seen - (uint64_t)size, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
             continue;
         task(with, count - units, count - units + size, number);
@@ -76,7 +76,7 @@ static void *help(void *number) {
         for (const int64_t end = nanoseconds() + LOOKED; GET(left) == seen && nanoseconds() < end;) rest();
         if (GET(left) != seen) continue;
         pthread_mutex_lock(&team.lock);
-        SET(sleeping, team.sleeping + 1); /* before `left` is read again: else a call could be missed */
+        SET(sleeping, team.sleeping + 1); /* before reading `left` again, or a call could be missed */
         while (GET(left) == seen) pthread_cond_wait(&team.work, &team.lock);
         SET(sleeping, team.sleeping - 1);
         pthread_mutex_unlock(&team.lock);
@@ -84,7 +84,7 @@ static void *help(void *number) {
     return 0;
 }
 
-/* As many as are asked for, or as can be had. */
+/* Starts the threads asked for, or as many as the system allows. */
 static void start(void) {
     pthread_attr_t with;
     pthread_attr_init(&with);
@@ -97,7 +97,7 @@ static void start(void) {
     pthread_attr_destroy(&with);
 }
 
-/* From now on so many threads, the one who asks among them, if they can be had. */
+/* Sets the number of threads, including the caller, as far as the system allows. */
 EXPORT void caesura_threads(int count) {
     pthread_mutex_lock(&team.asked);
     SET(threads, count < 1 ? 1 : count > THREADS ? THREADS : count);
