@@ -270,7 +270,7 @@ def test_trees_of_several_jobs_are_cut_wherever_the_middle_lies(
     ("place", "ahead"), [("_layer", True), ("_layer", False), pytest.param("through", True, marks=built)]
 )
 def test_a_thread_that_fails_ends_the_forward_and_no_other(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, ahead: bool, place: str
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, place: str, ahead: bool
 ) -> None:
     """The one that waits for it neither hangs nor goes on behind it."""
     model: BlockLlama = request.getfixturevalue("by_torch" if place == "_layer" else "tiny")
