@@ -13,6 +13,7 @@ from .audit import calls
 # As in worker.py, and for its reason: threads that spin while they wait cost ten times the time on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Kernels run one program after another where there is no GPU to compile them for.
 if not Path("/dev/nvidiactl").exists():
@@ -22,6 +23,19 @@ CONNECTIONS = calls.listen()  # nothing leaves the machine
 
 if TYPE_CHECKING:
     from caesura.engine.models.block_llama import BlockLlama
+
+
+PROCESSES = 3  # of the suite, on two cores: some tests wait for processes of their own
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """The whole suite runs in several processes, unless `-n` says otherwise; what is named runs in this one."""
+    option = config.option
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and option.markexpr.startswith("not slow")
+    inside = hasattr(config, "workerinput") or option.usepdb or not config.pluginmanager.has_plugin("xdist")
+    if whole and not inside and option.numprocesses is None:
+        option.numprocesses, option.dist = PROCESSES, "worksteal"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -20,16 +20,17 @@ OWN = {"", "localhost", os.uname().nodename}
 
 
 def listen() -> Path:
-    """From now on. Gives the record, which is there once somebody has called."""
-    folder = Path(tempfile.mkdtemp(prefix="caesura-calls-"))
-    folder.chmod(0o755)  # the loader of another user's process reads it too
-    os.environ[RECORD] = str(folder / "connections")
-    if sys.platform == "linux":
-        preload(Path(__file__).with_suffix(".c"), folder)
+    """From now on. Gives the record, which is there once somebody has called. The suite's processes share one."""
+    if RECORD not in os.environ:
+        folder = Path(tempfile.mkdtemp(prefix="caesura-calls-"))
+        folder.chmod(0o755)  # the loader of another user's process reads it too
+        os.environ[RECORD] = str(folder / "connections")
+        if sys.platform == "linux":
+            preload(Path(__file__).with_suffix(".c"), folder)
     sys.addaudithook(_heard)
     for method in ("connect", "bind"):
         setattr(zmq.Socket, method, _through(getattr(zmq.Socket, method)))
-    return folder / "connections"
+    return Path(os.environ[RECORD])
 
 
 def unheard() -> dict[str, str]:
