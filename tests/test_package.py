@@ -16,7 +16,7 @@ FOLDERS = {"caesura": "caesura", "server": "caesura/server", "engine": "caesura/
 BIG = 1 << 20
 WEIGHTS = "stands for the weights"
 
-pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")]
 
 
 def tracked() -> list[Path]:

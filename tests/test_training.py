@@ -25,6 +25,8 @@ from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights import canary
 from caesura.engine.weights import stored as weights
 
+from .few import few
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "training"))
 
@@ -244,9 +246,7 @@ def biased(model, tmp_path_factory):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(
-    ("trains", "made_of", "first"), [("canvas", "model", 0), ("canvas", "biased", 1), ("all", "model", 0)]
-)
+@few(("trains", "made_of", "first"), [("canvas", "model", 0), ("canvas", "biased", 1), ("all", "model", 0)], 0)
 def test_logits_are_the_runtimes(request, tokenizer, tmp_path, trains, made_of, first, device):
     """bfloat16 training forward against the int8 runtime, both paths, the adapter or the whole model exported."""
     model, full = request.getfixturevalue(made_of), trains == "all"
@@ -297,7 +297,7 @@ def exported(made, model, tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("trains", ["canvas", "context", "all"])
+@few("trains", ["canvas", "context", "all"], 0)
 def test_exports_round_to_their_form(model, tmp_path, trains):
     full = trains == "all"
     made = network(model, trains)
@@ -325,7 +325,7 @@ def test_every_layer_is_trained_with_every_weight(model, corpus, tmp_path, capsy
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("trains", "first"), [("canvas", 0), ("canvas", 1), ("all", 0)])
+@few(("trains", "first"), [("canvas", 0), ("canvas", 1), ("all", 0)], 0)
 def test_losses_fall_on_one_batch(model, tokenizer, trains, first, device):
     full = trains == "all"
     made = network(model, trains, first=first, device=device)
@@ -440,6 +440,7 @@ def test_compiled_layers_are_built_once(model, tokenizer):
     assert torch.allclose(plain.ce, compiled.ce, atol=0.05)
 
 
+@pytest.mark.slow
 def test_as_many_layers_are_built_as_a_student_and_its_teacher_take(model, tokenizer):
     """Contexts, and canvases of both sizes, with gradients and without, and of the teacher without."""
     torch._dynamo.reset()
@@ -531,7 +532,7 @@ def test_the_update_of_the_context_is_what_the_runtime_reads_with(model, tokeniz
 # ---- runs
 
 
-@pytest.mark.parametrize("trains", ["canvas", "context", "all", "light"])
+@few("trains", ["canvas", "context", "all", "light"], 1)
 def test_a_resumed_run_is_the_uninterrupted_one(model, corpus, tmp_path, trains):
     whole, _ = run(model, corpus, tmp_path / "whole", "--steps", 4, "--total", 4, "--trains", trains)
     run(model, corpus, tmp_path / "parts", "--steps", 2, "--total", 4, "--trains", trains)

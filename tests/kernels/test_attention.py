@@ -10,6 +10,8 @@ pytest.importorskip("triton")
 
 from caesura.kernels.attention import attention, launch, reference
 
+from ..few import few
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where there is no GPU, Triton interprets
 
 # Rows that fill up a block may see nothing and divide zero by zero; they are not stored.
@@ -68,7 +70,7 @@ def assert_equal(found: Tensor, expected: Tensor, atol: float, rtol: float) -> N
 
 
 @pytest.mark.parametrize(("dtype", "atol", "rtol"), TOLERANCES)
-@pytest.mark.parametrize("shape", CANVASES)
+@few("shape", CANVASES, 3)
 def test_a_canvas_sees_every_column(shape: tuple[int, ...], dtype: torch.dtype, atol: float, rtol: float) -> None:
     rows, heads, groups, columns, width = shape
     given = inputs(rows, heads, groups, columns, width, dtype)
@@ -81,7 +83,7 @@ def test_a_canvas_sees_every_column(shape: tuple[int, ...], dtype: torch.dtype, 
 
 
 @pytest.mark.parametrize(("dtype", "atol", "rtol"), TOLERANCES)
-@pytest.mark.parametrize("shape", CAUSAL)
+@few("shape", CAUSAL, 3)
 def test_a_context_row_sees_its_window(shape: tuple[int, ...], dtype: torch.dtype, atol: float, rtol: float) -> None:
     rows, heads, groups, columns, width, first, window = shape
     given = inputs(rows, heads, groups, columns, width, dtype)
@@ -117,7 +119,7 @@ def test_rows_may_be_a_slice_of_wider_ones() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize(("low", "high"), [(0, 300), (0, 5), (37, 38), (41, 290)])
+@few(("low", "high"), [(0, 300), (0, 5), (37, 38), (41, 290)], 3)
 def test_an_extent_is_a_slice_that_the_device_chooses(low: int, high: int, dtype: torch.dtype) -> None:
     q, keys, values = inputs(7, 4, 2, 300, 16, dtype)
     expected = exact(q, keys[:, low:high], values[:, low:high], None, ALL)

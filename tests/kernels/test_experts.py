@@ -12,6 +12,8 @@ from caesura.kernels import fp8, nvfp4
 from caesura.kernels.experts import experts, launch, reference
 from caesura.kernels.linear import Dense, Linear
 
+from ..few import few
+
 pytest.importorskip("triton")
 
 HERE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -60,7 +62,7 @@ def wanted(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down: Li
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=lambda p: str(p[0]).removeprefix("torch."))
-@pytest.mark.parametrize(("shape", "kind"), CASES)
+@few(("shape", "kind"), CASES, 1, 7, 13)
 def test_every_row_gets_its_experts(
     shape: tuple[int, ...], kind: str, precision: tuple[torch.dtype, float, float]
 ) -> None:

@@ -9,6 +9,8 @@ from torch import Tensor
 from caesura.kernels import head, jit
 from caesura.kernels.head import Head, Rows, Seen
 
+from ..few import few
+
 CAP = 30.0
 SHAPES = [(1, 16, 7), (3, 40, 300), (17, 33, 1000), (5, 123, 517)]  # rows, D, V
 needs_triton = pytest.mark.skipif(jit.triton is None, reason="Triton is not for this platform")
@@ -60,7 +62,7 @@ def check(of: Head, rows: Rows, seen: Seen, close: float) -> None:
 
 
 @pytest.mark.parametrize("observe", WAYS)
-@pytest.mark.parametrize("shape", SHAPES)
+@few("shape", SHAPES, 3)
 def test_it_says_what_whole_logits_say(observe: object, shape: tuple[int, int, int]) -> None:
     of, rows = asked(*shape)
     assert callable(observe)

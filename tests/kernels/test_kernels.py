@@ -23,7 +23,8 @@ pytest.importorskip("triton")
 ROOMY, TIGHT = 232_448, 101_376  # bytes of shared memory a program may have: Hopper, and sm_120
 
 
-@pytest.mark.parametrize("form", [pytest.param(None, marks=pytest.mark.slow), "nvfp4"])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [None, "nvfp4"])
 def test_a_step_through_the_kernels_is_a_step_without_them(
     form: Precision | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,8 @@ from torch import Tensor
 from caesura.kernels import fp8, matmul, nvfp4
 from caesura.kernels.linear import Linear
 
+from ..few import few
+
 pytest.importorskip("triton")
 
 HERE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -45,7 +47,7 @@ def wanted(x: Tensor, weight: Linear) -> Tensor:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=lambda p: str(p[0]).removeprefix("torch."))
-@pytest.mark.parametrize(("shape", "kind"), CASES)
+@few(("shape", "kind"), CASES, 2, 7, 12)
 def test_every_row_is_multiplied_by_the_dense_values(
     shape: tuple[int, int, int], kind: str, precision: tuple[torch.dtype, float, float]
 ) -> None:
@@ -57,7 +59,7 @@ def test_every_row_is_multiplied_by_the_dense_values(
 
 
 @pytest.mark.parametrize("kind", ["fp8", "nvfp4"])
-@pytest.mark.parametrize("processors", [1, 2, 3, 64])
+@few("processors", [1, 2, 3, 64], 2)
 def test_however_often_it_is_split(processors: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nine steps and a part of one: in one piece, in splits that do not divide them, and in one split a step."""
     monkeypatch.setattr(matmul, "capacity", lambda _: (processors, True))

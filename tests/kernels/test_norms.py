@@ -19,6 +19,8 @@ from caesura.kernels.norms import (
     route,
 )
 
+from ..few import few
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where there is no GPU, Triton interprets
 
 EPS = 1e-6
@@ -55,7 +57,7 @@ def check(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], atol: float, 
 
 
 @pytest.mark.parametrize(("dtype", "atol", "rtol"), TOLERANCES)
-@pytest.mark.parametrize(("rows", "width"), ROWS)
+@few(("rows", "width"), ROWS, 1)
 def test_after_attention_the_sum_and_its_three_views(
     rows: int, width: int, dtype: torch.dtype, atol: float, rtol: float
 ) -> None:
@@ -66,7 +68,7 @@ def test_after_attention_the_sum_and_its_three_views(
 
 
 @pytest.mark.parametrize(("dtype", "atol", "rtol"), TOLERANCES)
-@pytest.mark.parametrize(("rows", "width"), ROWS)
+@few(("rows", "width"), ROWS, 1)
 def test_after_the_experts_the_sum_by_its_scalar_and_the_next_view(
     rows: int, width: int, dtype: torch.dtype, atol: float, rtol: float
 ) -> None:
@@ -93,7 +95,7 @@ def router_of(rows: int, width: int, experts: int, dtype: torch.dtype) -> tuple[
     return x.to(DEVICE, dtype), matrix.to(DEVICE, dtype), scale.to(DEVICE, dtype)
 
 
-@pytest.mark.parametrize(("rows", "width", "experts", "top_k"), ROUTES)
+@few(("rows", "width", "experts", "top_k"), ROUTES, 2)
 def test_the_router_takes_the_experts_that_pytorch_takes(rows: int, width: int, experts: int, top_k: int) -> None:
     given = router_of(rows, width, experts, torch.float32)
     (weights, chosen), (expected, numbers) = launch_route(*given, top_k), reference_route(*given, top_k)
@@ -112,7 +114,7 @@ def check_route(x: Tensor, matrix: Tensor, scale: Tensor, top_k: int, launch: ob
     torch.testing.assert_close(weights / scale[chosen], best / best.sum(-1, keepdim=True), atol=0, rtol=close)
 
 
-@pytest.mark.parametrize(("rows", "width", "experts", "top_k"), ROUTES)
+@few(("rows", "width", "experts", "top_k"), ROUTES, 2)
 def test_the_router_in_few_bits_takes_the_most_probable(rows: int, width: int, experts: int, top_k: int) -> None:
     check_route(*router_of(rows, width, experts, torch.float16), top_k, launch_route, 8e-3)
 

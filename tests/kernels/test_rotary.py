@@ -10,6 +10,8 @@ pytest.importorskip("triton")
 
 from caesura.kernels.rotary import launch, reference, rotary, turned
 
+from ..few import few
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where there is no GPU, Triton interprets
 
 EPS = 1e-6
@@ -69,7 +71,7 @@ def assert_equal(found: Tensor, expected: Tensor, atol: float, rtol: float) -> N
 
 
 @pytest.mark.parametrize(("dtype", "atol", "rtol"), TOLERANCES)
-@pytest.mark.parametrize("shape", SHAPES)
+@few("shape", SHAPES, 2)
 def test_heads_are_normed_and_turned_and_kept_in_the_cache(
     shape: Shape, dtype: torch.dtype, atol: float, rtol: float
 ) -> None:
@@ -88,7 +90,7 @@ def test_heads_are_normed_and_turned_and_kept_in_the_cache(
             assert buffer[:, 4 + rows :].isnan().all()
 
 
-@pytest.mark.parametrize("shape", SHAPES[2:6])
+@few("shape", SHAPES[2:6], 0)
 def test_what_is_rounded_is_rounded_where_the_reference_rounds(shape: Shape) -> None:
     given = inputs(shape, torch.float16)
     ours, plain = (cache(shape, torch.float16, 0) for _ in range(2))
@@ -98,7 +100,7 @@ def test_what_is_rounded_is_rounded_where_the_reference_rounds(shape: Shape) -> 
 
 
 @pytest.mark.parametrize("at", [0, 4, 9])
-@pytest.mark.parametrize("shape", SHAPES[1:3])
+@few("shape", SHAPES[1:3], 1)
 def test_the_device_may_choose_where_rows_are_kept(shape: Shape, at: int) -> None:
     given = inputs(shape, torch.float32)
     ours, plain = (cache(shape, torch.float32) for _ in range(2))
