@@ -260,10 +260,12 @@ def test_every_row_has_its_completions(
     monkeypatch.setattr(subprocess, "run", answer)
     means = rows.Means("m", 100.0, Path("b"), Path("p"))
     found = [cases.Case(str(i), "x = ", "\n", "") for i in range(4)]
-    ours = [("smollm2", False), ("canvas", True), ("left-to-right", True), ("verify", False)]
+    ours = [("smollm2", []), ("canvas", ["--sampler"]), ("left-to-right", ["--method"]), ("verify", [])]
     for row, _ in ours:
         assert [c.text for c in rows.complete(row, found, means, tmp_path)] == [f"{i}\nmore" for i in range(4)]
-    assert [("--sampler" in command) for command in asked] == [sampled for _, sampled in ours]
+    assert [[part for part in command if part in ("--sampler", "--method")] for command in asked] == [
+        named for _, named in ours
+    ]
     cut = list[str]()
     monkeypatch.setattr(rows, "_tokenizer", lambda weights: cut.append(weights.name) or tiny.tokenizer)
     for row in ("smollm2-q4", "qwen"):  # what they say is fitted into its line
