@@ -1,6 +1,7 @@
 """The package list, so that a new sub-package cannot be forgotten (tests/test_package.py builds the wheel), and the
 library of kernels/cpu, which the package does without where there is no compiler."""
 
+import hashlib
 import sys
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from setuptools.command.build_ext import build_ext
 
 FOLDERS = {"caesura": "caesura", "server": "caesura.server", "engine": "caesura.engine", "kernels": "caesura.kernels"}
 CPU = Path("kernels", "cpu")
+# So that a library that is older than its sources is not used (kernels/cpu/__init__.py).
+SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(CPU.rglob("*.[ch]")))).hexdigest()
 # Products and sums are fused where the code says so; what is not exported is not seen; vectors are no part of the ABI.
 FLAGS = ["-O3", "-g0", "-ffp-contract=off", "-fvisibility=hidden", "-Wno-psabi"]
 # Otherwise the library needs MinGW's own DLL for threads, which other machines lack. Microsoft's compiler does not know
@@ -43,6 +46,7 @@ setup(
             sorted(path.as_posix() for path in CPU.glob("*.c")),
             depends=sorted(path.as_posix() for path in CPU.glob("*.h")),
             extra_compile_args=FLAGS,
+            define_macros=[("SOURCES", f'"{SOURCES}"')],
             extra_link_args=LINKED,
             optional=True,
         )

@@ -27,6 +27,7 @@ PACKAGES = ("torch", "safetensors", "tokenizers", "numpy", "pyzmq", "msgspec", "
 SUPPORTED = ((3, 11), (3, 14))
 INSTALL = "Install Caesura again: run `make install` in your clone."
 RESTORE = "Bring its files back: `git restore models engine/embedded` in your clone, or install the model again."
+KERNELS = "PyTorch computes, several times as slowly as our C: install gcc 11 or clang, then Caesura again."
 SLOW_START = "Run `caesura stop` and try again while nothing else computes."
 LATE = (
     "Let an editor suggest only what is asked for: set `mode` to `manual`; `caesura settings` says how it is written."
@@ -212,9 +213,15 @@ async def _engine(options: argparse.Namespace) -> list[Check]:
         return [Check("engine", False, "no answer", explain(error) or str(error))]
     return [
         Check("engine", True, f"{welcome.model} on {welcome.device}, process {status.pid}"),
+        _kernels(welcome.device),
         _fill(done),
         _speed(status, options.model),
     ]
+
+
+def _kernels(device: str) -> Check:
+    missing = device == "cpu:torch" and "CAESURA_CPU" not in os.environ
+    return Check("kernels", not missing, device, KERNELS if missing else "")
 
 
 def _record(model: str, done: wire.Done, status: wire.Status) -> None:

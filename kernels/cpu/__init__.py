@@ -12,6 +12,8 @@ If the package was built without a compiler, there is no library and torch's ker
 """
 
 import ctypes
+import hashlib
+import logging
 import os
 from functools import cache
 from pathlib import Path
@@ -36,7 +38,11 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "lane_bytes": (N, [P, P]),
     "through": (None, [P, P]),
     "threads": (None, [C]),
+    "sources": (ctypes.c_char_p, []),
 }
+QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: microseconds of CPU, and of the period they are for
+
+log = logging.getLogger(__name__)
 
 
 class NoVariant(Exception):
@@ -48,18 +54,34 @@ class _Matrix(ctypes.Structure):
 
 
 def cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The number of cores that this process may use, at least 1."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota, _, period = (QUOTA.read_text() if QUOTA.is_file() else "").partition(" ")
+    return max(1, min(count, int(quota) // int(period))) if quota.isdecimal() else count
+
+
+def sources() -> str:
+    """A hash of the C files in this folder, as setup.py computes it; empty if an installation has none."""
+    files = sorted(path for path in Path(__file__).parent.rglob("*.[ch]"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest() if files else ""
 
 
 @cache
 def library() -> Any:
-    """The functions of library.c by name; None if it was not built."""
+    """The functions of library.c by name; None if it was not built, cannot be loaded, or is older than its sources: its
+    structures are then other ones."""
     for path in Path(__file__).parent.glob("_library*"):
-        loaded = ctypes.CDLL(str(path))
-        for name, (result, arguments) in SIGNATURES.items():
-            function = getattr(loaded, f"caesura_{name}")
-            function.restype, function.argtypes = result, arguments
+        try:
+            loaded = ctypes.CDLL(str(path))
+            for name, (result, arguments) in SIGNATURES.items():
+                function = getattr(loaded, f"caesura_{name}")
+                function.restype, function.argtypes = result, arguments
+        except (OSError, AttributeError) as error:
+            log.warning("%s cannot be used (%s); PyTorch computes. Install Caesura again.", path, error)
+            return None
+        if sources() not in ("", loaded.caesura_sources().decode()):
+            log.warning("%s is older than its sources; PyTorch computes. Install Caesura again.", path)
+            return None
         loaded.caesura_threads(min(THREADS, cores()))
         return loaded
     return None

@@ -22,6 +22,12 @@ EXPORT const Variant *caesura_variant(int number) {
     return 0;
 }
 
+/* A hash of the files that this was compiled from, of setup.py. */
+#ifndef SOURCES
+#define SOURCES ""
+#endif
+EXPORT const char *caesura_sources(void) { return SOURCES; }
+
 EXPORT const char *caesura_name(const Variant *variant) { return variant->name; }
 
 EXPORT int64_t caesura_packed_bytes(int64_t form, int64_t rows, int64_t columns) {

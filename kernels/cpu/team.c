@@ -4,6 +4,7 @@
 #include "cpu.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <time.h>
 
 enum {
@@ -84,8 +85,13 @@ static void *help(void *number) {
     return 0;
 }
 
-/* Starts the threads asked for, or as many as the system allows. */
+/* Starts the threads asked for, or as many as the system allows. Signals are for the threads of the program. */
 static void start(void) {
+#if !defined(_WIN32)
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+#endif
     pthread_attr_t with;
     pthread_attr_init(&with);
     pthread_attr_setstacksize(&with, STACK);
@@ -95,6 +101,9 @@ static void start(void) {
         team.started++;
     SET(threads, team.started);
     pthread_attr_destroy(&with);
+#if !defined(_WIN32)
+    pthread_sigmask(SIG_SETMASK, &before, 0);
+#endif
 }
 
 /* Sets the number of threads, including the caller, as far as the system allows. */

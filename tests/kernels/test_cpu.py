@@ -268,6 +268,24 @@ def test_random_shapes_touch_no_memory_but_their_own(tmp_path: Path) -> None:
         assert done.stdout.split() == VARIANTS
 
 
+def test_a_library_that_is_older_than_its_sources_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a `git pull` without a new installation: its structures may be other ones."""
+    assert cpu.library().caesura_sources().decode() == cpu.sources()
+    monkeypatch.setattr(cpu, "sources", lambda: "changed")
+    assert cpu.library.__wrapped__() is None
+    assert "Install Caesura again" in caplog.text
+
+
+def test_a_container_with_two_cores_of_many_has_two(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(16), raising=False)
+    monkeypatch.setattr(cpu, "QUOTA", tmp_path / "cpu.max")
+    for quota, expected in (("200000 100000\n", 2), ("50000 100000\n", 1), ("max 100000\n", 16), ("", 16)):
+        cpu.QUOTA.write_text(quota)
+        assert cpu.cores() == expected
+
+
 def test_without_a_compiler_the_package_is_built_without_the_library(tmp_path: Path) -> None:
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, tmp_path)
