@@ -43,8 +43,9 @@ setup(
     ext_modules=[
         Extension(
             "caesura.kernels.cpu._library",
-            sorted(path.as_posix() for path in CPU.glob("*.c")),
-            depends=sorted(path.as_posix() for path in CPU.glob("*.h")),
+            sorted(path.as_posix() for path in CPU.rglob("*.c")),
+            depends=sorted(path.as_posix() for path in CPU.rglob("*.h")),
+            include_dirs=[CPU.as_posix()],
             extra_compile_args=FLAGS,
             define_macros=[("SOURCES", f'"{SOURCES}"')],
             extra_link_args=LINKED,

@@ -22,7 +22,7 @@ from caesura.kernels.cpu.layers import Span
 from ..audit.calls import unheard
 
 ROOT = Path(__file__).parents[2]
-SOURCES = sorted((ROOT / "kernels" / "cpu").glob("*.c"))
+SOURCES = sorted((ROOT / "kernels" / "cpu").rglob("*.c"))
 VARIANTS = list(cpu.variants())
 SHAPES = [(1, 1, 32), (1, 64, 64), (2, 3, 96), (7, 33, 64), (16, 130, 96), (40, 257, 192), (19, 16, 1120)]
 
@@ -251,7 +251,7 @@ def test_nothing_spins_after_a_call(threads: Callable[[int], None]) -> None:
 def compiled(out: Path, *command: str) -> Path:
     """tests/kernels/cpu_shapes.c with the library's files."""
     files = [str(ROOT / "tests" / "kernels" / "cpu_shapes.c"), *map(str, SOURCES)]
-    flags = ["-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-Wno-psabi"]
+    flags = [f"-I{ROOT / 'kernels' / 'cpu'}", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-Wno-psabi"]
     subprocess.run([*command, *flags, "-o", str(out), *files, "-lm", "-lpthread"], check=True)
     return out
 

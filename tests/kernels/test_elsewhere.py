@@ -16,9 +16,11 @@ import pytest
 from ..audit.calls import unheard
 
 ROOT = Path(__file__).parents[2]
-SOURCES = [str(path) for path in sorted((ROOT / "kernels" / "cpu").glob("*.c"))]
+CPU = ROOT / "kernels" / "cpu"
+SOURCES = [str(path) for path in sorted(CPU.rglob("*.c"))]
 SHAPES = str(ROOT / "tests" / "kernels" / "cpu_shapes.c")
-FLAGS = ["-O2", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror", "-Wno-psabi"]
+WARNED = ["-Wall", "-Wextra", "-Werror", "-Wno-psabi"]
+FLAGS = [f"-I{CPU}", "-O2", "-ffp-contract=off", "-fvisibility=hidden", *WARNED]
 SYSTEMS = ("x86_64-linux-gnu", "aarch64-linux-gnu", "x86_64-macos", "aarch64-macos", "x86_64-windows-gnu")
 MINGW = "x86_64-w64-mingw32-gcc-posix"
 
