@@ -175,11 +175,19 @@ def _parser() -> argparse.ArgumentParser:
     models = add("models", help="the models on this machine")
     models.set_defaults(run="catalogue:listing", json=False)
     _json(models)
-    add = models.add_subparsers(metavar="list | add PATH | show NAME | verify NAME | convert PATH").add_parser
+    add = models.add_subparsers(
+        metavar="list | add PATH | pull ORG/NAME | show NAME | verify NAME | convert PATH"
+    ).add_parser
     _model_action(add("list", help="their names, sizes and speeds (as without a further word)"), "listing")
     more = add("add", help="make a model of yours available by name")
     more.add_argument("--name", type=_name, metavar="NAME", help="what to call it (default: as its file or folder)")
     _model_action(more, "add", "path")
+    pull = add("pull", help="download a model from a hub; no other command downloads anything")
+    pull.add_argument("model", type=_repository, metavar="ORG/NAME[@REV]", help="REV: a branch, tag or commit")
+    pull.add_argument("--name", type=_name, metavar="NAME", help="what to call it (default: NAME)")
+    pull.add_argument("--yes", action="store_true", help="agree to its licence, also if that is not a free one")
+    _json(pull, default=argparse.SUPPRESS)
+    pull.set_defaults(run="pull:pull")
     _model_action(add("show", help="what a model's manifest and headers say"), "show", "name")
     verify = add("verify", help="check a model's files, tensors and recorded answers")
     verify.add_argument("--record", action="store_true", help="record the answers to a tiny input, to be checked later")
@@ -281,6 +289,12 @@ def _key(text: str) -> str:
 def _name(text: str) -> str:
     if not re.fullmatch(r"[\w.-]{1,64}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a name of letters, digits, dots and dashes")
+    return text
+
+
+def _repository(text: str) -> str:
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not ORG/NAME or ORG/NAME@REV, as a hub calls its models")
     return text
 
 

@@ -32,12 +32,14 @@ log = logging.getLogger(__name__)
 
 class Manifest(msgspec.Struct, frozen=True):
     """What every manifest says, whatever else it does: the sha256 of each file of its folder. Our own models also have
-    the MiB that an engine takes with them."""
+    the MiB that an engine takes with them, those from a hub their repository and its commit."""
 
     files: dict[str, str]
     licence: str = ""
     license: str = ""  # as others spell it
     memory_mb: float | None = None
+    repository: str = ""  # ORG/NAME
+    revision: str = ""
 
 
 class NoManifest(Exception):

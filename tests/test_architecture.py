@@ -77,6 +77,7 @@ HEAVY = ("torch", "safetensors", "tokenizers", "numpy", "triton")
         (("caesura.kernels",), ("caesura.engine", "caesura.server", "caesura.wire", "caesura.commands"), ()),
         (("caesura",), ("pygls",), tuple(f"caesura.server.{name}" for name in ("transport", "protocol"))),
         (("caesura",), ("lsprotocol",), HANDLERS),
+        (("caesura",), ("huggingface_hub", "httpx2"), ("caesura.hub",)),
         (("caesura",), ("pickle", "marshal", "shelve", "dill", "cloudpickle"), ()),
         (("caesura",), ("server", "engine", "kernels", "tests", "training"), ()),
     ],

@@ -846,7 +846,7 @@ def test_lsp_starts_without_torch() -> None:
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
     assert "pygls" in loaded
-    assert not {"torch", "numpy", "rich", "caesura.engine"} & set(loaded)
+    assert not {"torch", "numpy", "rich", "huggingface_hub", "caesura.engine"} & set(loaded)
 
 
 def test_lsp_ends_with_its_input() -> None:

@@ -89,37 +89,62 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def add(options: argparse.Namespace) -> None:
     path = models.locate(options.path)
-    name = options.name or _called(path)
-    target = paths.models() / name
-    if name in RESERVED or name.startswith("."):
-        raise CommandFailed(f"A model of yours cannot be called {name!r}; choose another name with --name.")
+    target = place(options.name or called(models.title(path) if path.is_file() else path.name))
     if target.exists() or target.is_symlink():
-        raise CommandFailed(f"There is a model {name!r} already, {target}; choose another name with --name.")
+        raise taken(target)
+    check(path)
+    if path.is_dir():
+        link(path, target, shutil.copytree)
+    else:
+        target.mkdir()
+        for part in models.parts(path):
+            link(part, target / part.name, shutil.copy)
+    added(target, {"path": str(models.locate(target.name))} if options.json else None)
+
+
+def check(path: Path) -> None:
+    """From the headers, whether a model can be loaded. Raises CommandFailed."""
     with _sentences():
         from caesura.engine.weights import audit
 
         audit.check(path)
-    if path.is_dir():
-        _link(path, target, shutil.copytree)
-    else:
-        target.mkdir()
-        for part in models.parts(path):
-            _link(part, target / part.name, shutil.copy)
-    if options.json:
-        print_json({"name": name, "path": str(models.locate(name))})
-    else:
-        print(f"{name}: use it with `--model {name}`, or by that name in the setting `model`.")
 
 
-def _called(path: Path) -> str:
-    """The name of a model after its file or folder. Raises CommandFailed."""
-    name = models.title(path) if path.is_file() else path.name
+def check_family(folder: Path) -> None:
+    """From config.json alone, whether there is code for such a model. Raises CommandFailed."""
+    with _sentences():
+        from caesura.engine.models import read_config
+
+        read_config(folder)
+
+
+def added(target: Path, about: Mapping[str, object] | None) -> None:
+    """Say by which name a model can be used now, or all that is known `about` it as JSON."""
+    if about is not None:
+        print_json({"name": target.name, **about})
+    else:
+        print(f"{target.name}: use it with `--model {target.name}`, or by that name in the setting `model`.")
+
+
+def place(name: str) -> Path:
+    """Where a model of the user's own lies. Raises CommandFailed for a name that means something else."""
+    if name in RESERVED or name.startswith("."):
+        raise CommandFailed(f"A model of yours cannot be called {name!r}; choose another name with --name.")
+    return paths.models() / name
+
+
+def taken(target: Path) -> CommandFailed:
+    return CommandFailed(f"There is a model {target.name!r} already, {target}; choose another name with --name.")
+
+
+def called(name: str) -> str:
+    """The name of a model after its file, folder or repository. Raises CommandFailed."""
     if not re.fullmatch(r"[\w.-]{1,64}", name):
         raise CommandFailed(f"{name!r} cannot be the name of a model; choose one with --name.")
     return name
 
 
-def _link(source: Path, target: Path, copy: Callable[[Path, Path], object]) -> None:
+def link(source: Path, target: Path, copy: Callable[[Path, Path], object]) -> None:
     """A copy where there are no links, as on Windows without the right to make them."""
     try:
         target.symlink_to(source.resolve(), target_is_directory=source.is_dir())
