@@ -42,7 +42,8 @@ def hub(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     with hubs.serve(shutil.copytree(repository, tmp_path / "repository")) as hub, monkeypatch.context() as patch:
         for name, value in {"HF_ENDPOINT": hub.address, "HF_HOME": tmp_path / "hf", "XDG_DATA_HOME": tmp_path}.items():
             patch.setenv(name, str(value))
-        patch.delenv("HF_TOKEN", raising=False)
+        for name in ("HF_TOKEN", "HF_HUB_OFFLINE"):  # other tests set the second one
+            patch.delenv(name, raising=False)
         importlib.reload(constants)
         patch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
         yield hub
