@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from caesura.engine.models import causal, load
+from caesura.engine.models import _llama_files, load
 from caesura.engine.models.block_llama import BlockLlama
 
 from .tiny import VOCABULARY, train_tokenizer
@@ -55,7 +55,7 @@ def published(folder: Path) -> Path:
 
 def floats(folder: Path, device: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> BlockLlama:
     """The checkpoint on a device with matrices of that type, which on a CPU nobody has."""
-    monkeypatch.setitem(causal.FLOAT, device, dtype)
+    monkeypatch.setitem(_llama_files.FLOAT, device, dtype)
     model = load(str(published(folder)), device)
     assert isinstance(model, BlockLlama)
     return model

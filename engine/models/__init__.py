@@ -1,4 +1,4 @@
-"""One file per model family; `load` finds it by the checkpoint's model_type and returns a `Model`.
+"""One file per model family; `load` finds it in a table (`_families.py`) and returns a `Model`.
 
 Everything that is common to the families (canvas, sampler, locks, length, cache policy) lives outside this folder.
 """
@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 from torch import Tensor
 
 from caesura.engine.cache import KV, Cache
+from caesura.engine.models._families import UnknownFamily, module_of
 from caesura.engine.noise import Noise
 from caesura.engine.tokens.tokenizer import Tokenizer, TokenizerError
 from caesura.engine.weights.stored import WeightsError
@@ -148,41 +149,50 @@ class Drafter(Protocol):
         is one row that sees rows of the tree; nothing of it is kept."""
 
 
-FAMILIES = {  # the file of this folder that loads a model_type
-    "block_llama": "block_llama",
-    "diffusion_gemma": "diffusion_gemma",
-    **dict.fromkeys(("llama", "qwen2", "qwen3", "starcoder2"), "causal"),
-}
+@dataclass(frozen=True)
+class LoadChoice:
+    """What a user may choose: the device, the tokens of context, and float32 (`exact`) where a machine takes fewer
+    bits, to compare with a reference."""
+
+    device: str = "auto"
+    context: int | None = None
+    exact: bool = False
 
 
-def load(name: str, device: str = "auto", context: int | None = None) -> Model:
-    """A model by name or path (`caesura/models.py`); `context` bounds its tokens of context where that is a choice.
-    Raises ModelError with one sentence for the user."""
-    path = folder_of(name)
+def load(name: str, device: str = "auto", context: int | None = None, *, exact: bool = False) -> Model:
+    """A model by name or path (`caesura/models.py`); what may be chosen is chosen as in `LoadChoice`. Raises ModelError
+    with one sentence for the user."""
+    path, choice = folder_of(name), LoadChoice(device, context, exact)
     try:
         if path.is_file():
-            return cast(Model, _module("causal").load_gguf(path, device, context))
+            return cast(Model, importlib.import_module(f"{__name__}.causal").load_gguf(path, choice))
         config = read_config(path)
-        return cast(Model, _module(FAMILIES[config["model_type"]]).load(path, config, device, context))
+        return cast(Model, family(path, config).load(path, config, choice))
     except (WeightsError, TokenizerError, NoVariant) as error:
-        raise ModelError(" ".join(str(error).split())[:SENTENCE]) from error
+        raise ModelError(sentence(error)) from error
+
+
+def family(folder: Path, config: dict[str, Any]) -> Any:
+    """The module that loads a checkpoint. Raises ModelError."""
+    try:
+        return importlib.import_module(f"{__name__}.{module_of(folder, config)}")
+    except UnknownFamily as error:
+        raise ModelError(sentence(error)) from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of a family that there is. Raises ModelError."""
+    """config.json. Raises ModelError."""
     try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+        config: dict[str, Any] = dict(json.loads((folder / "config.json").read_text()).items())
         json.dumps(config, ensure_ascii=False).encode()  # raises where a text in it cannot be sent or shown
-        family = str(config["model_type"])[:SENTENCE]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ModelError(f"{folder} has no readable config.json; it is not a model folder.") from error
-    if family not in FAMILIES:
-        raise ModelError(f"Models of type {family!r} are not supported yet.")
     return config
 
 
-def _module(family: str) -> Any:
-    return importlib.import_module(f"caesura.engine.models.{family}")
+def sentence(error: Exception) -> str:
+    """In one line, of a bounded length."""
+    return " ".join(str(error).split())[:SENTENCE]
 
 
 def folder_of(name: str) -> Path:

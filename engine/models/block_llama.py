@@ -23,7 +23,7 @@ from torch.nn.functional import pad
 
 from caesura.engine import methods, samplers
 from caesura.engine.cache import KV, Cache, Kept
-from caesura.engine.models import Drafter, Model, Run, _llama_layer, _native
+from caesura.engine.models import Drafter, LoadChoice, Model, Run, _llama_layer, _native
 from caesura.engine.models._llama_layer import AdaptedMatrix, Norm, Shape, Weights
 from caesura.engine.noise import Absorbing, Noise
 from caesura.engine.tokens.tokenizer import Tokenizer
@@ -530,11 +530,10 @@ def misshapen(name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> wei
     return weights.WeightsError(f"The tensor {name} has shape {list(found)}, not {list(wanted)}.")
 
 
-def load(folder: Path, config: dict[str, Any], device: str, context: int | None) -> BlockLlama:
+def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> BlockLlama:
     """Read a model folder of our own stored form. Raises WeightsError or TokenizerError."""
     weights.verify(folder)
-    del device  # the stored form is made for a CPU's int8 kernels; elsewhere take the published checkpoint
-    del context  # what its prompt and its canvas are made for
+    del choice  # its files are made for a CPU's int8 kernels, its prompt and its canvas for a context of one length
     torch.set_num_threads(1)  # barriers cost canvases and chunks of context more than a second thread gains
     shape = Config.read(config)
     tokenizer = ahead.done(Tokenizer, folder / "tokenizer.json")

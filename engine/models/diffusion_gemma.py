@@ -19,7 +19,7 @@ from torch.nn.functional import embedding, gelu
 from caesura.engine import memory
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.canvas.prompts import TURNS
-from caesura.engine.models import Drafter, Fixed, Run
+from caesura.engine.models import Drafter, Fixed, LoadChoice, Run
 from caesura.engine.models._diffusion_gemma_files import (
     QUANTISED,
     Config,
@@ -294,9 +294,9 @@ def kept(config: Config) -> list[Kept]:
     return [Kept(s.kv_heads, s.head_dim, config.sliding_window if s.sliding else None) for s in config.shapes]
 
 
-def load(folder: Path, config: dict[str, Any], device: str, context: int | None) -> DiffusionGemma:
+def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> DiffusionGemma:
     """Read a published checkpoint, layer by layer. Raises WeightsError or TokenizerError."""
-    shape = Config.read(config)
+    shape, device, context = Config.read(config), choice.device, choice.context
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():

@@ -7,21 +7,17 @@ import math
 import re
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import torch
 
 from caesura.engine import models
-from caesura.engine.models import Model, Run, causal, diffusion_gemma
+from caesura.engine.models import Model, Run, read_config
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights.checkpoint import CACHE_SCALE, SCALE, headers
 from caesura.engine.weights.stored import Stored, WeightsError
 from caesura.models import MANIFEST, NoManifest, manifest, parts, sha256
 
-FAMILIES = {  # those that load from published checkpoints, by model_type
-    "diffusion_gemma": diffusion_gemma,
-    **dict.fromkeys(causal.ACTIVATIONS, causal),
-}
 OURS = "block_llama"  # the model_type of our own form, which has a manifest and its canary in it
 CANARY = "canary.json"
 ROWS = 32  # rows of the canary's prompt, and of its canvas
@@ -41,29 +37,21 @@ class Summary(TypedDict):
 
 
 def family(folder: Path) -> ModuleType:
-    """The module of `models/` that loads this checkpoint. Raises WeightsError."""
-    model_type = str(read_config(folder).get("model_type"))
-    if model_type not in FAMILIES:
-        raise WeightsError(f"{folder} holds a model of type {model_type!r}; supported is {', '.join(FAMILIES)}.")
-    return FAMILIES[model_type]
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    try:
-        config: dict[str, Any] = dict(json.loads((folder / "config.json").read_text()).items())
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise WeightsError(f"{folder} has no readable config.json; it is not a model folder.") from error
-    return config
+    """The module of `models/` that loads this published checkpoint. Raises WeightsError or ModelError."""
+    config = read_config(folder)
+    if config.get("model_type") == OURS:
+        raise WeightsError(f"{folder} holds a model of type {OURS!r}, which is not a published one.")
+    return cast(ModuleType, models.family(folder, config))
 
 
 def summary(folder: Path) -> Summary:
-    """Read the headers and config.json, or those of a GGUF file, but no weights. Raises WeightsError."""
+    """Read the headers and config.json, or those of a GGUF file, but no weights. Raises WeightsError or ModelError."""
     if folder.is_file():
         return _of_gguf(folder)
     canonical = family(folder).canonical
     entries = headers(folder)
     kept = [e for e in entries if not CACHE_SCALE.search(e.name) and canonical(e.name) is not None]
-    layers = {match.group(1) for e in kept if (match := re.search(r"\blayers\.(\d+)\.", e.name))}
+    layers = {match.group(1) for e in kept if (match := re.search(r"\b(?:layers|blocks)\.(\d+)\.", e.name))}
     config = read_config(folder)
     return Summary(
         model_type=str(config["model_type"]),
@@ -119,10 +107,10 @@ def _manifest(folder: Path) -> dict[str, str]:
 
 
 def record(folder: Path, device: str = "auto") -> None:
-    """Write this model's answers to the canary; a manifest gets their hash. Raises WeightsError."""
-    if family(folder) is causal:
-        raise WeightsError(f"The model {folder.name} has no canvas; only those have a canary.")
+    """Write this model's answers to the canary; a manifest gets their hash. Raises WeightsError or ModelError."""
     model = models.load(str(folder), device)
+    if model.noise is None:
+        raise WeightsError(f"The model {folder.name} has no canvas; only those have a canary.")
     ids = [7919 * i % model.width for i in range(1, 2 * ROWS + 1)]
     inputs = {"prompt": ids[:ROWS], "canvas": ids[ROWS:]}
     path, listed = folder / CANARY, folder / MANIFEST

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from caesura.engine.memory import DoesNotFit
-from caesura.engine.models import ModelError
+from caesura.engine.models import ModelError, read_config
 from caesura.engine.weights import audit
 from caesura.engine.weights.checkpoint import FLOATS, INDEX, Checkpoint, Entry, headers
 from caesura.engine.weights.stored import WeightsError, one_line, write_manifest
@@ -43,7 +43,7 @@ def convert(source: Path, target: Path, form: Precision, progress: Callable[[int
     WeightsError or ModelError."""
     if target.exists():
         raise WeightsError(f"{target} exists already; choose another folder with --out.")
-    config = audit.read_config(source)
+    config = read_config(source)
     family = audit.family(source)
     if not hasattr(family, "QUANTISED"):
         kind = str(config["model_type"])[:40]

@@ -1,7 +1,6 @@
 """Published autoregressive models compute what Transformers computes, and fill gaps through the engine's own loop."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ from gguf.constants import GGMLQuantizationType
 from torch import Tensor
 
 from caesura import wire
-from caesura.engine.models import ModelError, Run, causal, load
+from caesura.engine.models import LoadChoice, ModelError, Run, causal, load
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
-from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.tokens.tokenizer_file import QWEN
 from caesura.engine.weights import audit
 from caesura.engine.weights.gguf_file import GGUF
@@ -73,17 +71,9 @@ def written(folder: Path, shape: dict[str, Any]) -> Path:
 
 
 def exact(folder: Path) -> BlockLlama:
-    config = json.loads((folder / "config.json").read_text())
-    return made(config, Tokenizer(folder / "tokenizer.json"), causal.Published(folder, "cpu"))
-
-
-def made(config: dict[str, Any], tokenizer: Tokenizer, tensors: Mapping[str, Tensor]) -> BlockLlama:
-    """The model in float32, as nobody runs it."""
-    shape = causal.read("exact", config, tokenizer.size)
-    tied = bool(config.get("tie_word_embeddings"))
-    base = causal.Renamed(tensors, shape.num_layers, shape.vocab_size, tied=tied)
-    stretch = causal.stretched("exact", config, shape)
-    return BlockLlama("exact", shape, tokenizer, base, None, "cpu", torch.float32, stretch=stretch)
+    found = load(str(folder), "cpu", exact=True)
+    assert isinstance(found, BlockLlama)
+    return found
 
 
 def judged(model: BlockLlama, context: list[int], rows: list[int]) -> Tensor:
@@ -126,7 +116,7 @@ def test_a_gguf_file_computes_what_transformers_makes_of_its_weights(tmp_path: P
     reference.tie_weights()
     with torch.inference_mode():
         theirs = reference.eval()(torch.tensor([ids])).logits[0, 20:, :401]
-    ours = judged(made(file.config, file.tokenizer(), file.tensors), ids[:20], ids[20:])
+    ours = judged(causal.load_gguf(path, LoadChoice("cpu", exact=True)), ids[:20], ids[20:])
     torch.testing.assert_close(ours, theirs, atol=1e-4 * float(theirs.std()), rtol=1e-4)  # weights as large as one
     quantised = load(str(path), "cpu")
     assert isinstance(quantised, BlockLlama)

@@ -1,0 +1,88 @@
+"""Which family a checkpoint is of: one table over its config.json, of which the first row that fits counts."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DRAFTER = "only drafts for another model, and is no model by itself"
+EXPERTS = "is a mixture of experts of a kind that cannot be computed yet"
+BLOCKS = "is denoised block by block, which cannot be done yet"
+TIMED = "is conditioned on time, which cannot be computed yet"
+CAUSAL = "denoises behind a causal mask, which cannot be done yet"
+
+
+@dataclass(frozen=True)
+class Family:
+    """A checkpoint of this `model_type` that names this architecture, if there is one, has these keys in its
+    config.json and, if it is `masked`, a mask token. The `module` of this folder loads it, or nothing does: it is
+    `refused` in these words."""
+
+    model_type: str  # in small letters, with underscores
+    module: str = ""
+    architecture: str = ""
+    keys: tuple[str, ...] = ()
+    masked: bool = False
+    refused: str = ""
+
+    def fits(self, config: Mapping[str, Any], masked: bool) -> bool:
+        return (
+            self.model_type == lowered(config.get("model_type"))
+            and self.architecture in ("", first(config.get("architectures")))
+            and all(key in config for key in self.keys)
+            and (masked or not self.masked)
+        )
+
+
+FAMILIES = (
+    Family("block_llama", "block_llama"),
+    Family("diffusion_gemma", "diffusion_gemma"),
+    # Two families have the type `llada`, and two `Dream`.
+    Family("llada", refused=EXPERTS, keys=("num_experts",)),
+    Family("dream", refused=BLOCKS, keys=("block_size",)),
+    Family("qwen3", refused=DRAFTER, architecture="DFlashDraftModel"),
+    Family("qwen3", refused=DRAFTER, keys=("dflash_config",)),
+    Family("llama", refused=BLOCKS, architecture="StableDiffcoderForCausalLM"),
+    *(Family(trunk, "causal") for trunk in ("llama", "qwen2", "qwen3", "starcoder2")),
+    *(Family(kind, refused=EXPERTS) for kind in ("lladamoe", "llada2_moe", "rnd1", "sdar_moe")),
+    *(Family(kind, refused=BLOCKS) for kind in ("sdar", "fast_dllm_qwen", "nemotron_labs_diffusion", "bd3lm")),
+    *(Family(kind, refused=TIMED) for kind in ("mdlm", "sedd", "gidd", "duo", "dit")),
+    Family("wedlm", refused=CAUSAL),
+)
+
+
+class UnknownFamily(Exception):
+    """No family, or one that cannot be filled with; one sentence for the user."""
+
+
+def module_of(folder: Path, config: Mapping[str, Any]) -> str:
+    """The module of this folder that loads a checkpoint. Raises UnknownFamily."""
+    if not config.get("model_type"):
+        raise UnknownFamily(f"The config.json of {folder.name} does not say of which type the model is.")
+    masked = bool(named(folder).get("mask_token"))
+    found = next((family for family in FAMILIES if family.fits(config, masked)), None)
+    if found is None:
+        raise UnknownFamily(f"Models of type {str(config['model_type'])!r} are not supported yet.")
+    if not found.module:
+        raise UnknownFamily(f"The model {folder.name} {found.refused}.")
+    return found.module
+
+
+def named(folder: Path) -> dict[str, str]:
+    """The tokens that have a part in texts, by that part (`bos_token`, `mask_token` and so on), as
+    tokenizer_config.json names them, where there is one."""
+    try:
+        said = json.loads((folder / "tokenizer_config.json").read_text())
+        tokens = {part: token.get("content") if isinstance(token, dict) else token for part, token in said.items()}
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return {}
+    return {part: token for part, token in tokens.items() if isinstance(token, str) and part.endswith("_token")}
+
+
+def lowered(model_type: object) -> str:
+    return str(model_type).lower().replace("-", "_")
+
+
+def first(architectures: object) -> str:
+    return str(architectures[0]) if isinstance(architectures, list) and architectures else ""

@@ -1,0 +1,58 @@
+"""Which family a folder is taken for, and the sentence where it is none that can be filled with."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caesura.engine import models
+from caesura.engine.models import ModelError
+from caesura.engine.models._families import FAMILIES, module_of
+
+MASK = {"mask_token": {"content": "[MASK]", "special": True}}
+KNOWN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "coder": ({"model_type": "block_llama"}, {}, "block_llama"),
+    "DiffusionGemma": ({"model_type": "diffusion_gemma"}, {}, "diffusion_gemma"),
+    "Qwen2.5-Coder": ({"model_type": "qwen2"}, {"mask_token": None}, "causal"),
+    "Qwen3": ({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}, {}, "causal"),
+}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "LLaDA-MoE": ({"model_type": "llada", "num_experts": 64}, "mixture of experts"),
+    "Dream-Reasoner": ({"model_type": "Dream", "block_size": 32}, "block by block"),
+    "SDAR": ({"model_type": "sdar"}, "block by block"),
+    "Fast-dLLM v2": ({"model_type": "Fast_dLLM_Qwen"}, "block by block"),
+    "Stable-DiffCoder": ({"model_type": "llama", "architectures": ["StableDiffcoderForCausalLM"]}, "block by block"),
+    "DFlash": ({"model_type": "qwen3", "dflash_config": {}}, "only drafts"),
+    "DFlash by its class": ({"model_type": "qwen3", "architectures": ["DFlashDraftModel"]}, "only drafts"),
+    "a vision model": ({"model_type": "qwen2_vl"}, "'qwen2_vl' are not supported"),
+    "SEDD": ({"graph": {}}, "does not say of which type"),
+}
+
+
+@pytest.mark.parametrize(("config", "tokens", "module"), KNOWN.values(), ids=KNOWN)
+def test_a_folder_is_of_the_family_that_its_files_tell(
+    tmp_path: Path, config: dict[str, Any], tokens: dict[str, Any], module: str
+) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokens))
+    assert module_of(tmp_path, config) == module
+
+
+@pytest.mark.parametrize(("config", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_filled_with_is_refused_in_a_sentence(
+    tmp_path: Path, config: dict[str, Any], sentence: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=sentence) as found:
+        models.load(str(tmp_path), "meta")
+    assert str(found.value).endswith(".")
+
+
+def test_each_module_of_the_table_is_there() -> None:
+    folder = Path(models.__file__).parent
+    named = {family.module.replace(".", "/") for family in FAMILIES if family.module}
+    assert named == {
+        found.relative_to(folder).with_suffix("").as_posix()
+        for found in folder.rglob("*.py")
+        if not found.name.startswith("_")
+    }
