@@ -13,7 +13,7 @@ from pathlib import Path
 import tokenizers
 
 from caesura.engine.tokens import tokenizer_file
-from caesura.engine.tokens.tokenizer_file import MAX_FILE, File
+from caesura.engine.tokens.tokenizer_file import MAX_FILE, VOCAB, File
 
 SPACE = "▁"  # SentencePiece's stand-in
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -51,6 +51,18 @@ def _sentencepiece(token: str) -> bytes:
     if token.startswith("<0x") and (byte := _BYTE.fullmatch(token)):
         return bytes.fromhex(byte[1])
     return token.replace(SPACE, " ").encode()
+
+
+def load(folder: Path) -> "Tokenizer":
+    """Of a model folder: its tokenizer.json, or where there is none Qwen's vocab.json and merges.txt. Raises
+    TokenizerError."""
+    if (folder / "tokenizer.json").is_file() or not (folder / VOCAB).is_file():
+        return Tokenizer(folder / "tokenizer.json")
+    try:
+        file = tokenizer_file.of_parts(folder)
+    except (OSError, ValueError, RecursionError) as error:
+        raise TokenizerError(f"The tokenizer files of {folder.name} are damaged: {str(error)[:160]}.") from error
+    return Tokenizer(file, folder.name)
 
 
 def _read(path: Path) -> File:
@@ -150,6 +162,12 @@ class Tokenizer:
         except UnicodeEncodeError:  # a lone surrogate
             return None
         return number
+
+    def reserve(self, number: int) -> None:
+        """No text becomes this token, and it is none, whatever the file says. To be called before any is read."""
+        token = self._inner.id_to_token(number)
+        if token is not None:
+            self._control[number] = token
 
     def special(self, token: str) -> int:
         """The id of a special token. Raises TokenizerError when the file lacks it."""

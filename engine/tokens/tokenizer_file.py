@@ -4,11 +4,14 @@ The library never gets an untrusted file, only the parts that passed here, writt
 text aborts the process; an endless regular expression or a pre-tokenizer of width 0 raises a non-Exception.
 """
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+VOCAB, MERGES, ADDED, CONFIG = "vocab.json", "merges.txt", "added_tokens.json", "tokenizer_config.json"
+LIKE_QWEN = ("Qwen2Tokenizer", "DreamTokenizer")  # classes that split text as Qwen2 does
 MAX_FILE = 64 << 20  # bytes; Gemma's has 33 MB
 MAX_TOKENS = 1 << 20  # Gemma's has 262,144
 MAX_ADDED = 1 << 16  # Gemma's has 6,242
@@ -21,6 +24,9 @@ QWEN = (  # the regular expression of Qwen2, Qwen2.5 and Qwen3; Llama-3's takes 
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
 )
+LING = (  # that of Ling's and LLaDA's
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+)
 LLAMA3 = QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 
 
@@ -29,13 +35,13 @@ class Space(msgspec.Struct, frozen=True):
 
 
 class SplitPattern(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A space, or one of two regular expressions that take linear time; any other could hang."""
+    """A space, or one of three regular expressions that take linear time; any other could hang."""
 
     text: Literal[" "] | None = msgspec.field(name="String", default=None)
     expression: str | None = msgspec.field(name="Regex", default=None)
 
     def __post_init__(self) -> None:
-        if (self.text is None) == (self.expression is None) or self.expression not in (None, QWEN, LLAMA3):
+        if (self.text is None) == (self.expression is None) or self.expression not in (None, QWEN, LLAMA3, LING):
             raise ValueError("an unknown pattern")
 
 
@@ -121,6 +127,50 @@ def read(raw: bytes) -> File:
     if len(set(file.model.vocab.values())) < len(file.model.vocab):
         raise ValueError("two tokens have one id")
     return file
+
+
+class AddedText(msgspec.Struct, frozen=True):
+    content: Annotated[str, Meta(min_length=1, max_length=MAX_CONTENT)]
+    special: bool = True
+
+
+class TokenizerConfig(msgspec.Struct, frozen=True):
+    """What is read of a tokenizer_config.json."""
+
+    tokenizer_class: str
+    added_tokens_decoder: Annotated[dict[TokenId, AddedText], Meta(max_length=MAX_ADDED)] = {}
+
+
+def of_parts(folder: Path) -> File:
+    """Read a tokenizer that is published in parts, as Dream's is; its class says how it splits text. Raises OSError or
+    ValueError."""
+    raw = {name: _bounded(folder / name) for name in (VOCAB, MERGES, CONFIG)}
+    config = msgspec.json.decode(raw[CONFIG], type=TokenizerConfig)
+    if config.tokenizer_class.removesuffix("Fast") not in LIKE_QWEN:
+        raise ValueError(f"how a {config.tokenizer_class[:40]} splits text is not known")
+    added = dict(config.added_tokens_decoder)
+    if (folder / ADDED).is_file():
+        more = msgspec.json.decode(_bounded(folder / ADDED), type=dict[str, TokenId])
+        added = {number: AddedText(content) for content, number in more.items()} | added
+    vocabulary = msgspec.json.decode(raw[VOCAB], type=dict[str, TokenId])
+    vocabulary |= {token.content: number for number, token in added.items()}  # not numbered by the library
+    lines = raw[MERGES].decode().split("\n")
+    split = Split(SplitPattern(expression=QWEN), "Isolated", invert=False)
+    return File(
+        BPE(vocabulary, tuple(line for line in lines if line and not line.startswith("#version"))),
+        tuple(
+            Added(number, token.content, False, False, False, False, token.special)
+            for number, token in sorted(added.items())
+        ),
+        pre_tokenizer=Sequence((split, ByteLevel(add_prefix_space=False, use_regex=False))),
+        decoder=Decoder("ByteLevel"),
+    )
+
+
+def _bounded(path: Path) -> bytes:
+    if path.stat().st_size > MAX_FILE:
+        raise ValueError(f"{path.name} is larger than {MAX_FILE >> 20} MiB")
+    return path.read_bytes()
 
 
 def written(file: File) -> str:
