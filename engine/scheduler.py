@@ -14,7 +14,6 @@ import torch
 from caesura import wire
 from caesura.engine import methods
 from caesura.engine.cache import KV
-from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.canvas.layout import Layout, lay
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.faults import Faults, short_of_memory
@@ -163,7 +162,7 @@ class Scheduler:
                     events += self._end([live], "invalid", "The engine could not read this job; see its log.")
             if short:  # outside the handler: its error keeps the memory of the step alive
                 return events + self._make_room([live], len(chosen), clock())
-        ready = within([live for live in chosen if live.filling is not None and live in self.jobs])
+        ready = within([live for live in chosen if live.filling is not None and live in self.jobs], self.model.rows)
         if ready:
             began = clock()
             try:
@@ -332,12 +331,12 @@ def in_turn(lives: Sequence[Live]) -> list[Live]:
     return [live for *_, live in sorted(turns)]
 
 
-def within(lives: Sequence[Live]) -> list[Live]:
-    """Choose jobs whose canvases have at most MAX_ROWS rows together; always the first one."""
+def within(lives: Sequence[Live], most: int) -> list[Live]:
+    """Choose jobs whose canvases have at most that many rows together; always the first one."""
     chosen, rows = list[Live](), 0
     for live in lives:
         more = live.filling.rows if live.filling is not None else 0
-        if not chosen or rows + more <= MAX_ROWS:
+        if not chosen or rows + more <= most:
             chosen.append(live)
             rows += more
     return chosen

@@ -193,7 +193,7 @@ def _load(name: str, device: str) -> Loaded:
             model = models.load(name, device, _context())
         canary.check(model, models.folder_of(name))
         engine = scheduler.Scheduler(model, lambda error: log.error("A job was given up.", exc_info=error))
-        step_s = rehearse(engine, compiles=model.device != "cpu")
+        step_s = rehearse(engine, compiles=model.device != "cpu", whole=model.visibility == "full")
     except models.ModelError as error:
         raise CannotLoad(str(error)) from error
     except CannotLoad:
@@ -206,15 +206,16 @@ def _load(name: str, device: str) -> Loaded:
     return Loaded(engine, ":".join(filter(None, (model.device, model.kernels))), step_s)
 
 
-def rehearse(engine: Scheduler, *, compiles: bool) -> float:
+def rehearse(engine: Scheduler, *, compiles: bool, whole: bool) -> float:
     """Fill holes of several sizes to compile the kernels before anybody waits. If none are compiled, one short hole
-    uses every part of the model once. Returns the seconds of the longest step. Raises CannotLoad."""
+    uses every part of the model once; in a long context if every step computes the `whole` of it. Returns the seconds
+    of the longest step. Raises CannotLoad."""
     clock, longest = time.monotonic, 0.0
     for tokens in REHEARSED if compiles else (SHORT,):
         job = wire.Infill(
             job="rehearsal",
             document="rehearsal",
-            prefix="def total(numbers):\n    " * (64 if compiles else 1),
+            prefix="def total(numbers):\n    " * (64 if compiles or whole else 1),
             suffix="\n",
             segments=(wire.Hole(tokens),),
             deadline_ms=REHEARSAL_MS,

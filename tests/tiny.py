@@ -146,6 +146,8 @@ class Scripted(Plain):
     right it has no opinion."""
 
     name, device, shift, tail, head, max_context, chunk = "scripted", "cpu", 0, 4, 12, 768, 64
+    visibility: str = "context"
+    rows, finish = 512, list[int]()
     sampler, prompt, ends = "threshold", "suffix_first", frozenset[int]()
 
     def __init__(self, tokenizer: Tokenizer, answer: Sequence[int], noise: Noise | None = None, sure: float = 20.0):

@@ -107,6 +107,17 @@ class Canvas:
         fixed = [*self.layout, *self.head]
         return [(len(self.tail) + i, row) for i, row in enumerate(fixed) if isinstance(row, int)]
 
+    def seams(self, count: int) -> list[tuple[int, int]]:
+        """As `pins`, of the first `count` rows behind each hole."""
+        found, left = list[tuple[int, int]](), 0
+        for at, row in enumerate([*self.layout, *self.head], len(self.tail)):
+            if isinstance(row, Slot):
+                left = count
+            elif left:
+                found.append((at, row))
+                left -= 1
+        return found
+
     def of_hole(self, number: int) -> list[Slot]:
         return [s for s in self.slots if s.hole == number]
 

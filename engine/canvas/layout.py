@@ -32,8 +32,8 @@ def lay(
     language: str = "",
     schemas: tuple[str, ...] = (),
 ) -> Layout:
-    """Tokenise a job for a model with causal context: what prompts.py shows, in the format of that `name`, and the
-    canvas behind it.
+    """Tokenise a job: what prompts.py shows, in the format of that `name`, and the canvas behind it. Of a model whose
+    rows all see each other the canvas is all of it.
 
     `slots` bounds the open slots of a hole at the start; a canvas that does not end grows. Raises Impossible for a job
     without a hole, with holes too far apart for one canvas, or with a grammar that nothing fits.
@@ -66,7 +66,7 @@ def lay(
     if not head and model.ends:  # at the end of a text, a line ends with a break, and all else as the model says
         head = encode("\n") if holes[-1].one_line else []
         holes[-1].last = not head and holes[-1].grammar is None
-    return Layout(rows[:cut], Canvas(rows[cut:], layout, head, holes, vocabulary))
+    return Layout(rows[:cut], Canvas(rows[cut:], layout, head + shown.closing, holes, vocabulary))
 
 
 def rule(vocabulary: Vocabulary, hole: HoleState, spec: Json | Pattern, schemas: tuple[str, ...]) -> None:

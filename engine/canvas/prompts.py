@@ -1,8 +1,8 @@
 """How a job is shown to a model: formats by name, and how they share its context among suffix, neighbours and prefix.
 
-In each the suffix comes first, so that typing only appends to the KV cache; the neighbours lie between and keep their
-rows while the prefix grows. A neighbour is a comment line that says where it comes from, its text and a blank line. Its
-`name` is that line, as the client wrote it: only the client knows the language's comments.
+In each but `inline` the suffix comes first, so that typing only appends to the KV cache; the neighbours lie between and
+keep their rows while the prefix grows. A neighbour is a comment line that says where it comes from, its text and a
+blank line. Its `name` is that line, as the client wrote it: only the client knows the language's comments.
 
 `suffix_first` is what `small` was trained on. Code models read it as two files of one repository, and do as
 well with it as with `fim`, their own tokens for gaps in an order that typing only appends to (docs/log.md). No format
@@ -12,7 +12,7 @@ has not been measured on its weights.
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from caesura.engine.models import Model
 from caesura.engine.tokens.tokenizer import Tokenizer
@@ -40,11 +40,12 @@ FENCE, LABEL = "```", re.compile(r"[\w+#.-]{1,32}")
 @dataclass(frozen=True)
 class Prompt:
     """The context in tokens: the `opening`, then what stands `before` the hole, which ends with the prefix. `head` is
-    the suffix, whose start may be on the canvas too."""
+    the suffix, whose start may be on the canvas too; `closing` ends the canvas."""
 
     opening: list[int]
     before: list[int]
     head: list[int]
+    closing: list[int] = field(default_factory=list)
 
 
 Format = Callable[[Model, str, str, Sequence[Neighbour], str], Prompt]  # prefix, suffix, neighbours, language
@@ -64,7 +65,18 @@ def prompt(
     found = FORMATS.get(name)
     if found is None:
         raise Impossible(f"There is no prompt format named {name!r}; there are {', '.join(FORMATS)}.")
+    if (found is inline) != (model.visibility == "full"):
+        usual = f"The model {model.name} is shown a gap as {model.prompt}"
+        raise Impossible(f"{usual}; the prompt format {name} is for models that see it another way.")
     return found(model, prefix, suffix, neighbours, language)
+
+
+def inline(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
+    """`[neighbours][prefix]` the hole `[suffix]`, between the tokens that a text begins and ends with: for models whose
+    rows all see each other. A suffix that is cut does not end."""
+    after, beside, before = share(model, prefix, suffix, neighbours, len(model.start) + len(model.finish))
+    whole = model.tokenizer.bytes(after) == suffix.encode()
+    return Prompt([], [*model.start, *beside, *before], after, [*model.finish] if whole else [])
 
 
 def suffix_first(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
@@ -131,7 +143,7 @@ def turns(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour
     return Prompt([*first, *after, *middle, *(related + beside if beside else []), *last], before, after)
 
 
-FORMATS: dict[str, Format] = {f.__name__: f for f in (suffix_first, fim, plain, chat, chat_fence)}
+FORMATS: dict[str, Format] = {f.__name__: f for f in (suffix_first, fim, plain, chat, chat_fence, inline)}
 
 
 def share(

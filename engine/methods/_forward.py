@@ -34,7 +34,7 @@ class TokenTree(Protocol):
 
 class Asking(Protocol):
     """A filling with rows in a forward: those of its canvas if it `drafts`, of its `search`, or both. The first forward
-    also reads `fresh` context."""
+    also reads `fresh` context. `hidden` rows of the canvas hold noise, and their logits follow those of the slots."""
 
     fresh: Sequence[int]
     sound: bool
@@ -48,10 +48,12 @@ class Asking(Protocol):
     @property
     def drafts(self) -> bool: ...
     @property
+    def hidden(self) -> Sequence[int]: ...
+    @property
     def search(self) -> TokenTree | None: ...
 
     def decide(self, model: Model, logits: Tensor) -> None:
-        """Take over the logits of the canvas, [slots, width]."""
+        """Take over the logits of the canvas, [slots and hidden rows, width]."""
 
     def close(self) -> None:
         """End the step."""
@@ -70,9 +72,9 @@ def advance(model: Model, fillings: Sequence[Asking]) -> None:
 
 
 def forward(model: Model, work: Sequence[Asking], searching: Sequence[Asking] = ()) -> tuple[Tensor, ...]:
-    """Returns the logits of each canvas, [slots, width]; searches receive theirs."""
+    """Returns the logits of each canvas, [slots and hidden rows, width]; searches receive theirs."""
     canvases = runs(model, work)
-    rows = [len(w.canvas.slots) for w in work]
+    rows = [len(run.wanted or ()) for run in canvases]
     if not searching:
         parts: tuple[Tensor, ...] = on_host(model.denoise(canvases)).split(rows)
         return parts
@@ -117,10 +119,15 @@ def on_host(rows: Tensor) -> Tensor:
 def runs(model: Model, work: Sequence[Asking]) -> list[Run]:
     """The rows of each canvas in a forward."""
     found = []
+    fresh = {id(w.kv): len(w.fresh) for w in work if w.fresh}
     for w in work:
         assert model.noise is not None, "a model without a canvas has only a search"
-        ids = w.canvas.ids(model.noise.draw(len(w.canvas.slots), w.generator).tolist())
-        at = w.kv.length + len(w.fresh)
-        found.append(Run(w.kv, ids, range(at, at + len(ids)), None, w.canvas.slot_rows(), w.fresh))
+        slots, hidden = w.canvas.slot_rows(), list(w.hidden)
+        noise = model.noise.draw(len(slots) + len(hidden), w.generator).tolist()
+        ids = w.canvas.ids(noise[: len(slots)])
+        for row, token in zip(hidden, noise[len(slots) :], strict=True):
+            ids[row] = token
+        at = w.kv.length + fresh.get(id(w.kv), 0)
+        found.append(Run(w.kv, ids, range(at, at + len(ids)), None, slots + hidden, w.fresh))
         w.fresh = ()
     return found

@@ -3,19 +3,104 @@ the text that fits best wins. Pure: canvases in, those that go on out.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from caesura.engine import length
-from caesura.engine.canvas.canvas import MAX_ROWS, Canvas
-from caesura.engine.methods.uniform.canvases import Renoising
-from caesura.wire import Impossible
+from caesura.engine.canvas.canvas import Canvas
+from caesura.engine.methods import settled
+from caesura.engine.models import Model
+from caesura.wire import Fill, Impossible, Infill, Tokens
 
 UNKNOWN = 8  # slots of a hole without a draft, next to one with a draft
 SPELLED = 2  # tokens of a healed start, above which they are added to the lengths
 
 
-def starters(canvas: Canvas, forced: Sequence[int], drafts: Sequence[Sequence[int]]) -> list[Canvas]:
-    """A canvas for each length, the same in all holes, and one for the drafts of each hole; together at most MAX_ROWS
+class Runner(Protocol):
+    """A canvas of one length. While it is `judged` nothing locks; `score` is how well it fits. The first forward of a
+    race also reads `fresh` context."""
+
+    canvas: Canvas
+    fresh: Sequence[int]
+    of: int
+    finished: bool
+    sound: bool
+    judged: bool
+    score: float
+
+
+@dataclass(eq=False)
+class Race:
+    """A job's canvases, one for each length, best first. All of them take `trial` steps; then as many stay as the job
+    wants answers."""
+
+    works: list[Runner]
+    wanted: int
+    advance: Callable[[Model, Sequence[Any]], None]
+    trial: int
+    steps: int = 0
+    of: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.of = max(work.of for work in self.works)
+        for work in self.works:
+            work.judged = len(self.works) > 1
+
+    @property
+    def finished(self) -> bool:
+        return all(work.finished for work in self.works)
+
+    @property
+    def sound(self) -> bool:
+        return all(work.sound for work in self.works)
+
+    @property
+    def rows(self) -> int:
+        return sum(work.canvas.rows for work in self.works if not work.finished)
+
+    def choose(self) -> None:
+        self.steps += 1
+        if len(self.works) > 1 and self.sound:
+            self.works = choose(self.works, self.wanted, cut=self.steps >= self.trial)
+
+    def spent(self, steps: int) -> bool:
+        return steps >= self.works[0].of
+
+    def fills(self, *, final: bool = False) -> tuple[Fill, ...]:
+        fills = self.works[0].canvas.fills()
+        return tuple(map(settled, fills)) if final else fills
+
+    def alternatives(self, fills: tuple[Fill, ...]) -> tuple[tuple[Fill, ...], ...]:
+        found = {tuple(f.text for f in fills): fills}
+        for work in self.works[1:]:
+            others = tuple(map(settled, work.canvas.fills()))
+            if all(fill.text for fill in others):
+                found.setdefault(tuple(f.text for f in others), others)
+        return tuple(found.values())[1 : self.wanted]
+
+    def tokens(self) -> Tokens:
+        return Tokens(canvas=self.works[0].canvas.written())
+
+
+def advance(step: Callable[[Model, Sequence[Any]], None], model: Model, races: Sequence[Race]) -> None:
+    """One `step` of all their canvases; then the best lengths go on."""
+    step(model, [work for race in races for work in race.works if not work.finished])
+    for race in races:
+        race.choose()
+
+
+def canvases(model: Model, job: Infill, canvas: Canvas) -> list[Canvas]:
+    """The canvases of a job's race. Raises Impossible if none fits."""
+    encode = model.tokenizer.encode
+    forced = [encode(hole.forced.decode()) for hole in canvas.holes]
+    texts = zip(canvas.holes, job.draft or (), strict=False)
+    drafts = [encode(hole.forced.decode() + text) if text else [] for hole, text in texts]
+    return starters(canvas, [len(tokens) for tokens in forced], drafts, model.rows)
+
+
+def starters(canvas: Canvas, forced: Sequence[int], drafts: Sequence[Sequence[int]], rows: int) -> list[Canvas]:
+    """A canvas for each length, the same in all holes, and one for the drafts of each hole; together at most that many
     rows. `forced` is how many tokens each hole's healed start takes as written; the model may need fewer. Raises
     Impossible if no canvas fits.
     """
@@ -31,10 +116,10 @@ def starters(canvas: Canvas, forced: Sequence[int], drafts: Sequence[Sequence[in
             for slot, token in zip(warm.of_hole(number), tokens, strict=False):
                 slot.shown = token
         made = [warm, *made]
-    fitting = [one for one in made if one.rows <= MAX_ROWS]
+    fitting = [one for one in made if one.rows <= rows]
     if not fitting:
-        raise Impossible(f"The holes take {min(one.rows for one in made)} tokens together, and {MAX_ROWS} fit.")
-    while len(fitting) > 1 and sum(one.rows for one in fitting) > MAX_ROWS:
+        raise Impossible(f"The holes take {min(one.rows for one in made)} tokens together, and {rows} fit.")
+    while len(fitting) > 1 and sum(one.rows for one in fitting) > rows:
         fitting = [*fitting[:1], *fitting[2::2]] if len(fitting) > 2 else fitting[:1]
     return fitting
 
@@ -59,10 +144,10 @@ def distinct(canvases: Sequence[Canvas]) -> list[Canvas]:
     return list({tuple(len(one.of_hole(n)) for n in range(len(one.holes))): one for one in canvases}.values())
 
 
-def choose(works: Sequence[Renoising], step: int, keep: int) -> list[Renoising]:
-    """The canvases that go on after `step` steps, best first: from the second on a third of them, at least `keep`."""
+def choose(works: Sequence[Runner], keep: int, *, cut: bool) -> list[Runner]:
+    """The canvases that go on, best first: all, or after a `cut` a third of them, at least `keep`."""
     ordered = sorted(works, key=lambda work: work.score, reverse=True)
-    if step < 2 or len(ordered) <= keep:
+    if not cut or len(ordered) <= keep:
         return ordered
     left = ordered[: max(keep, math.ceil(len(ordered) / 3))]
     if len(left) == 1:

@@ -1,8 +1,12 @@
-"""A canvas of absorbing noise: an accepted slot stays, the rest is masked again. A null token ends a hole."""
+"""A canvas of absorbing noise: an accepted slot stays, the rest is masked again. A null token ends a hole; a
+model without one fills it at several lengths.
+"""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,18 +16,24 @@ from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
-from caesura.engine.methods import Begin, _forward, settled
+from caesura.engine.methods import Begin, _forward, _race, settled
+from caesura.engine.methods._race import Race, Runner
 from caesura.engine.models import Model
 from caesura.engine.noise import Absorbing
 from caesura.engine.samplers import Sampler, Scores, load, statistics
 from caesura.wire import Fill, Infill, Tokens
 
 STEPS = 48  # most steps of a canvas
+TRIAL = 1  # steps of every length
+UNLIKELY = 1e-9  # the least probability that is counted
+SEAM = 4  # rows after each hole whose likelihood shows how well its length fits
 
 
 @dataclass(eq=False)
 class Denoising:
-    """A canvas in progress, of at most `of` steps. The first forward also reads `fresh` context."""
+    """A canvas in progress, of at most `of` steps. The first forward also reads `fresh` context. While it is `judged`
+    it competes with other lengths: `score` is how well it fits, and `seams` are the log-probabilities of the fixed rows
+    after its holes, from the first forward, which hides them."""
 
     canvas: Canvas
     kv: KV
@@ -34,6 +44,9 @@ class Denoising:
     step: int = 0
     finished: bool = False
     sound: bool = True
+    judged: bool = False
+    score: float = -math.inf
+    seams: Tensor = field(default_factory=lambda: torch.zeros(0))
 
     advance = staticmethod(_forward.advance)
     drafts = True
@@ -42,6 +55,11 @@ class Denoising:
     @property
     def rows(self) -> int:
         return self.canvas.rows
+
+    @property
+    def hidden(self) -> list[int]:
+        trial = self.judged and self.step < TRIAL
+        return [row for row, _ in self.canvas.seams(SEAM)] if trial else []
 
     def decide(self, model: Model, logits: Tensor) -> None:
         decide(model, self, logits)
@@ -69,15 +87,27 @@ def refusal(model: Model) -> str:
 
 
 def prepare(model: Model, vocabulary: Vocabulary) -> Begin:
-    return partial(begin, model)
+    return partial(begin, model, partial(_race.advance, _forward.advance))
 
 
 def begin(
-    model: Model, job: Infill, layout: Layout, kv: KV, fresh: Sequence[int], sampler: str | None = None
-) -> Denoising:
-    lay_drafts(model, job, layout.canvas)
-    generator = torch.Generator().manual_seed(job.seed % 2**63)
-    return Denoising(layout.canvas, kv, load(sampler or model.sampler), STEPS, generator, fresh)
+    model: Model,
+    advance: Callable[[Model, Sequence[Any]], None],
+    job: Infill,
+    layout: Layout,
+    kv: KV,
+    fresh: Sequence[int],
+    sampler: str | None = None,
+) -> Denoising | Race:
+    accepts, generator = load(sampler or model.sampler), torch.Generator().manual_seed(job.seed % 2**63)
+    if model.null_id is not None:
+        lay_drafts(model, job, layout.canvas)
+        return Denoising(layout.canvas, kv, accepts, STEPS, generator, fresh)
+    works: list[Runner] = [
+        Denoising(one, kv, accepts, STEPS, generator) for one in _race.canvases(model, job, layout.canvas)
+    ]
+    works[0].fresh = fresh
+    return Race(works, job.candidates, advance, TRIAL)
 
 
 def lay_drafts(model: Model, job: Infill, canvas: Canvas) -> None:
@@ -91,11 +121,25 @@ def lay_drafts(model: Model, job: Infill, canvas: Canvas) -> None:
 
 def decide(model: Model, w: Denoising, logits: Tensor) -> None:
     """Accept, broadcast nulls, grow, lock."""
-    scores = look(model, w.canvas, logits, first=w.step == 0)
-    if model.null_id is not None and len(w.canvas.open()) == len(w.canvas.slots) and lengthen(w.canvas):
+    slots = len(w.canvas.slots)
+    scores = look(model, w.canvas, logits[:slots], first=w.step == 0)
+    if w.judged:
+        judge(w, logits[slots:])
+    if w.judged and w.step < TRIAL:
+        pass  # this step only found how well the length fits
+    elif model.null_id is not None and len(w.canvas.open()) == len(w.canvas.slots) and lengthen(w.canvas):
         pass  # this step only found that the canvas is too short
     else:
         absorb(w, scores, model.null_id)
+
+
+def judge(w: Denoising, hidden: Tensor) -> None:
+    """Score the length of a canvas by its best tokens and by the fixed rows after its holes."""
+    if len(hidden):
+        ids = torch.tensor([token for _, token in w.canvas.seams(SEAM)])
+        w.seams = hidden.log_softmax(-1).gather(1, ids[:, None])[:, 0]
+    best = torch.tensor([slot.prob for slot in w.canvas.slots])
+    w.score = length.score(best.clamp_min(UNLIKELY).log(), w.seams) if w.canvas.whole() else -math.inf
 
 
 def look(model: Model, canvas: Canvas, logits: Tensor, *, first: bool) -> Scores:
@@ -152,7 +196,7 @@ def absorb(w: Denoising, scores: Scores, null: int | None) -> None:
         for i in length.broadcast([s.token is None for s in of_hole], ended, [s.p_null for s in of_hole]):
             of_hole[i].token = null
     for slot in canvas.slots:
-        slot.locked = slot.token is not None
+        slot.locked = slot.token is not None and not w.judged
     canvas.shrink()
     w.finished = not canvas.open()
 

@@ -8,8 +8,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
+import torch
 from torch import Tensor
 
 from caesura.engine.cache import KV, Cache
@@ -69,11 +70,15 @@ class Model(Protocol):
     drafter: "Drafter | None"  # light layers that draft for `verify`
     noise: Noise | None  # None without a canvas: the model only verifies
     shift: int  # 0, or 1 where the logits of a row predict the next position
+    visibility: Literal["context", "full"]  # what canvas rows see beside each other: a context; or there is none, and
+    # all of the text lies on the canvas
+    rows: int  # of all canvases of a step together
     tail: int  # rows of the prefix that open a canvas; at least one where `shift` is 1 or drafts are verified
     head: int  # rows of the suffix that close a canvas
     width: int  # columns of the logits: the vocabulary, and special rows behind it
     tokenizer: Tokenizer
     start: Sequence[int]  # what every text begins with, for a family that was always shown it
+    finish: Sequence[int]  # what it ends with, likewise; for full visibility
     separator: Sequence[int]  # between suffix and prefix, where the family was trained with one
     null_id: int | None  # the trained "nothing here" token
     ends: frozenset[int]  # tokens with which a text ends
@@ -170,6 +175,20 @@ def load(name: str, device: str = "auto", context: int | None = None, *, exact: 
         return cast(Model, family(path, config).load(path, config, choice))
     except (WeightsError, TokenizerError, NoVariant) as error:
         raise ModelError(sentence(error)) from error
+
+
+def logits(model: Model, ids: Sequence[int], context: int = 0) -> Tensor:
+    """What a reference gives for the same ids, float32 [rows, width]: the first `context` of them are read left to
+    right, the others see those and each other and have a row each. A model of full visibility has no context; an
+    autoregressive one reads all ids left to right."""
+    kv, rows = model.cache().lease([]), ids[context:]
+    model.prefill(ids[:context], kv)
+    positions = range(context, len(ids))
+    if model.noise is None:
+        mask = torch.ones(len(rows), len(rows), dtype=torch.bool).tril()
+        return cast(Verifier, model).forward([Run(kv, rows, positions, mask)])[0]
+    wanted = range(model.shift, model.shift + len(rows))  # a row predicts the next place, also the one after the last
+    return model.denoise([Run(kv, rows, positions, wanted=wanted)])
 
 
 def family(folder: Path, config: dict[str, Any]) -> Any:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Semaphore
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from torch.nn.functional import pad
 
 from caesura.engine import methods, samplers
 from caesura.engine.cache import KV, Cache, Kept
+from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import Drafter, LoadChoice, Model, Run, _llama_layer, _native
 from caesura.engine.models._llama_layer import AdaptedMatrix, Norm, Shape, Weights
 from caesura.engine.noise import Absorbing, Noise
@@ -209,7 +210,10 @@ class BlockLlama:
     Without an `adapter` it has no canvas: `noise` and `null_id` are None, and logits have no rows of specials.
     """
 
-    shift = 1
+    shift: int = 1
+    visibility: Literal["context", "full"] = "context"
+    rows: int = MAX_ROWS
+    finish: Sequence[int] = ()
     taps: Sequence[int] = ()  # layers whose output a drafter reads (_light.py)
 
     def __init__(
@@ -330,7 +334,7 @@ class BlockLlama:
             count, hidden = len(run.ids), of_trees.get(id(run.kv), 0)
             mask = (torch.arange(hidden + count) >= hidden).expand(count, -1) if hidden else None
             asked = range(count) if run.wanted is None else run.wanted
-            wanted = [row - self.shift for row in asked]
+            wanted = [max(0, row - self.shift) for row in asked]
             drawn.add(Part(run.kv, ends[id(run.kv)] + hidden, run.ids, run.positions, mask, wanted))
         if canvases:
             judged, logits = self._wave(self._lane(read), drawn)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from torch.nn.functional import embedding, gelu
 
 from caesura.engine import memory
 from caesura.engine.cache import KV, Cache, Kept
+from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.canvas.prompts import TURNS
 from caesura.engine.models import Drafter, Fixed, LoadChoice, Run
 from caesura.engine.models._diffusion_gemma_files import (
@@ -78,7 +79,10 @@ class DiffusionGemma:
     null_id: int | None = None
     drafter: Drafter | None = None
     start: Sequence[int] = ()  # prompts.py has its turns
+    finish: Sequence[int] = ()
     method, sampler = "uniform", "entropy_bound"
+    visibility: Literal["context", "full"] = "context"
+    rows = MAX_ROWS
 
     def __init__(
         self, name: str, config: Config, weights: Weights, tokenizer: Tokenizer, context: int, contexts: int = CONTEXTS

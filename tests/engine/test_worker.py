@@ -30,7 +30,7 @@ def test_a_model_on_a_gpu_has_filled_holes_of_every_size_before_it_is_ready(tiny
         return step(clock)
 
     engine.step = watched  # type: ignore[method-assign]
-    worker.rehearse(engine, compiles=True)
+    worker.rehearse(engine, compiles=True, whole=False)
     assert sizes == set(worker.REHEARSED)
     assert not engine.busy
 
@@ -51,7 +51,7 @@ def test_a_model_that_answers_nothing_is_not_ready(tiny: BlockLlama, monkeypatch
     engine = Scheduler(tiny)
     monkeypatch.setattr(engine, "take", lambda *_: [(b"", wire.Failed("rehearsal", "invalid"))])
     with pytest.raises(worker.CannotLoad, match="does not answer"):
-        worker.rehearse(engine, compiles=True)
+        worker.rehearse(engine, compiles=True, whole=False)
 
 
 def no_memory(*_: object, **__: object) -> None:
@@ -96,7 +96,7 @@ def test_a_model_that_runs_out_of_memory_in_its_first_fill_says_so(tiny: BlockLl
     engine = Scheduler(tiny)
     engine.model = Starved(tiny)  # type: ignore[assignment]
     with pytest.raises(worker.CannotLoad, match=r"does not answer.* The engine ran out of memory\."):
-        worker.rehearse(engine, compiles=True)
+        worker.rehearse(engine, compiles=True, whole=False)
 
 
 class Ended(Exception):

@@ -49,6 +49,7 @@ class Verifying:
     search: Search = field(init=False)
 
     advance = staticmethod(_forward.advance)
+    hidden = ()
 
     def __post_init__(self) -> None:
         self.of = sum(passes(hole, self.width) for hole in self.canvas.holes)
@@ -141,7 +142,7 @@ class Verifying:
 
 
 def refusal(model: Model) -> str:
-    if isinstance(model.noise, Uniform):
+    if isinstance(model.noise, Uniform) or model.visibility == "full":
         return f"The model {model.name} cannot verify drafts; name another method."
     return ""
 

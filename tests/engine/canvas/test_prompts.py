@@ -124,7 +124,9 @@ formats = pytest.mark.parametrize("name", NAMES)
 def gemma_like(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """What a prompt needs of a model whose tokenizer has Gemma's turns."""
     tokenizer = Tokenizer(gemma.tokenizer(tmp_path_factory.mktemp("gemma") / "tokenizer.json"))
-    model = SimpleNamespace(name="gemma", tokenizer=tokenizer, separator=(), prompt="chat", max_context=CONTEXT)
+    model = SimpleNamespace(
+        name="gemma", tokenizer=tokenizer, separator=(), prompt="chat", max_context=CONTEXT, visibility="context"
+    )
     return model  # type: ignore[return-value]
 
 
@@ -233,10 +235,20 @@ def test_a_format_that_does_not_exist_or_that_the_model_cannot_be_shown_is_one_s
         (tiny, "chat_fence", "has no token <bos>"),
         (gemma_like, "suffix_first", "has no separator"),
         (tiny, "fim", "has no tokens for fill-in-the-middle; try plain"),
+        (tiny, "inline", "as suffix_first; the prompt format inline is for models that see it another way"),
     ):
         with pytest.raises(ValueError, match=reason):
             prompt(model, PREFIX, SUFFIX_TEXT, (), name)
-    assert set(FORMATS) == {"suffix_first", "fim", *NAMES}
+    assert set(FORMATS) == {"suffix_first", "fim", "inline", *NAMES}
+
+
+def test_a_model_of_full_visibility_is_shown_the_text_as_it_stands(tiny: BlockLlama) -> None:
+    model = Scripted(tiny.tokenizer, [])
+    model.visibility, model.start, model.finish = "full", [7], [0]
+    found, encode = prompt(model, PREFIX, SUFFIX_TEXT, [SHORT], "inline"), tiny.tokenizer.encode
+    assert (found.opening, found.closing, found.head) == ([], [0], encode(SUFFIX_TEXT))
+    assert found.before == [7, *encode("# left.py\ndef left(item):\n    return item\n\n"), *encode(PREFIX)]
+    assert prompt(model, PREFIX, LONG.text * 9, (), "inline").closing == [], "what is cut goes on"
 
 
 def test_code_models_are_shown_a_gap_by_their_own_tokens_and_typing_only_appends(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from caesura.engine import models
 from caesura.engine.cache import common
 from caesura.engine.canvas.layout import lay
 from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.methods._race import advance
 from caesura.engine.methods.uniform import begin, graphs
 from caesura.engine.methods.uniform import canvases as uniform
 from caesura.engine.methods.uniform.canvases import Renoising
@@ -286,7 +287,8 @@ def replay(engine: Scheduler) -> Any:
     """What takes steps over, of those that the scheduler's jobs make."""
     begin = engine._methods["uniform"]
     assert isinstance(begin, partial)
-    return begin.args[-1]
+    (step,) = begin.args[-1].args
+    return step.keywords["replay"]
 
 
 def test_recordings_go_with_their_keys_and_values(
@@ -461,7 +463,8 @@ def test_a_job_ends_while_a_step_is_under_way(model: DiffusionGemma, vocabulary:
     for replayed in (True, False):
         engine = Scheduler(model)
         recorded = Graphs(model, model.noise.schedule, SAMPLER, engine.vocabulary)
-        engine._methods["uniform"] = partial(begin, model, SAMPLER, recorded.step if replayed else None)
+        stepped = partial(uniform.step, replay=recorded.step if replayed else None)
+        engine._methods["uniform"] = partial(begin, model, SAMPLER, partial(advance, stepped))
         now, told = 0.0, list[Any]()
         for number in range(3):
             job = infill(f"job {number}", CODE[:400] + "x = ", "\nprint(x)\n", Hole(8, "line"), document="it")

@@ -21,7 +21,9 @@ from caesura.engine.canvas.canvas import MAX_ROWS, Canvas, Slot
 from caesura.engine.canvas.healing import heal
 from caesura.engine.canvas.layout import lay
 from caesura.engine.canvas.vocabulary import Vocabulary
-from caesura.engine.methods.uniform import Race, race, renoise
+from caesura.engine.methods import _race as race
+from caesura.engine.methods._race import Race
+from caesura.engine.methods.uniform import TRIAL, renoise
 from caesura.engine.methods.uniform import canvases as uniform
 from caesura.engine.models import ModelError, Run
 from caesura.engine.models.diffusion_gemma import DiffusionGemma, kept
@@ -411,7 +413,7 @@ def test_a_third_of_the_lengths_goes_on_and_the_best_is_first() -> None:
     left, counts = works([float(-abs(i - 5)) for i in range(12)]), []
     best = left[5]
     for step in range(1, 6):
-        left = race.choose(left, step, 1)
+        left = race.choose(left, 1, cut=step >= TRIAL)
         counts.append(len(left))
         assert left[0] is best
     assert counts == [12, 4, 2, 1, 1]
@@ -421,7 +423,7 @@ def test_a_third_of_the_lengths_goes_on_and_the_best_is_first() -> None:
 def test_as_many_lengths_stay_as_answers_are_wanted() -> None:
     left = works([float(-i) for i in range(12)])
     for step in range(1, 6):
-        left = race.choose(left, step, 3)
+        left = race.choose(left, 3, cut=step >= TRIAL)
     assert [work.score for work in left] == [0.0, -1.0, -2.0]
 
 
@@ -437,16 +439,16 @@ def test_no_canvases_of_a_job_take_more_rows_than_a_step_has(model: DiffusionGem
     for holes in ([Hole(256, "block")], [Hole(32, "line")] * 8, [Hole(24, "block"), Hole(1, "line")]):
         segments = [part for hole in holes for part in (hole, Text(", "))]
         canvas = lay(model, Vocabulary(model), BEFORE, AFTER, segments, slots=1).canvas
-        made = race.starters(canvas, [3] * len(holes), [])
+        made = race.starters(canvas, [3] * len(holes), [], MAX_ROWS)
         assert 0 < sum(one.rows for one in made) <= MAX_ROWS
     far = replace(canvas, layout=[*canvas.layout, *[7] * MAX_ROWS])
     with pytest.raises(ValueError, match="512 fit"):
-        race.starters(far, [0, 0], [])
+        race.starters(far, [0, 0], [], MAX_ROWS)
 
 
 def test_a_hole_beside_one_with_a_draft_is_not_starved(model: DiffusionGemma) -> None:
     canvas = lay(model, Vocabulary(model), "f(", ")\n", [Hole(16), Text(", "), Hole(16)], slots=1).canvas
-    warm = race.starters(canvas, [0, 0], [[7, 8, 9], []])[0]
+    warm = race.starters(canvas, [0, 0], [[7, 8, 9], []], MAX_ROWS)[0]
     assert [len(warm.of_hole(n)) for n in (0, 1)] == [3, race.UNKNOWN]
     assert [slot.shown for slot in warm.of_hole(0)] == [7, 8, 9]
 

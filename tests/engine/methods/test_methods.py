@@ -10,17 +10,20 @@ from caesura.engine.models import Model
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
 
-from ... import gemma
+from ... import gemma, masked
 from ...tiny import CODE, done, infill, run
 
 PLACES = [(CODE[:300] + "x = ", "\n"), ("def total(a, b):\n    retu", "\n\n"), ("print(", ")\n"), ("", "")]
+KINDS = ("small", "uniform noise", "full visibility")
 TWO = (wire.Hole(6), wire.Text(", "), wire.Hole(6, "span"))
 
 
 @pytest.fixture(scope="module")
 def loaded(tiny: BlockLlama, tmp_path_factory: pytest.TempPathFactory) -> list[Model]:
-    """A model of each noise."""
-    return [tiny, models.load(str(gemma.published(tmp_path_factory.mktemp("gemma") / "tiny")))]
+    """A model of each noise and visibility, in the order of KINDS."""
+    place = tmp_path_factory.mktemp("models")
+    folders = [gemma.published(place / "gemma"), masked.published(place / "dream", "dream")]
+    return [tiny, *(models.load(str(folder)) for folder in folders)]
 
 
 @pytest.fixture(params=methods.names())
@@ -28,9 +31,12 @@ def method(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def model(method: str, loaded: list[Model]) -> Model:
-    return next(model for model in loaded if not methods.refusal(method, model))
+@pytest.fixture(params=range(len(KINDS)), ids=KINDS)
+def model(request: pytest.FixtureRequest, method: str, loaded: list[Model]) -> Model:
+    found = loaded[request.param]
+    if methods.refusal(method, found):
+        pytest.skip("it is refused")
+    return found
 
 
 def jobs(method: str) -> Iterator[wire.Infill]:

@@ -12,7 +12,7 @@ from gguf.constants import GGMLQuantizationType
 from torch import Tensor
 
 from caesura import wire
-from caesura.engine.models import LoadChoice, ModelError, Run, causal, load
+from caesura.engine.models import LoadChoice, ModelError, Run, causal, load, logits
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.tokens.tokenizer_file import QWEN
@@ -87,10 +87,12 @@ def test_logits_are_those_of_transformers(folders: dict[str, Path], name: str) -
     ids = torch.randint(0, 400, (1, 150), generator=torch.Generator().manual_seed(1))
     reference = transformers.AutoModelForCausalLM.from_pretrained(folders[name], dtype=torch.float32).eval()
     with torch.inference_mode():
-        theirs = reference(ids).logits[0, 120:, :400]
-    ours = judged(exact(folders[name]), ids[0, :120].tolist(), ids[0, 120:].tolist())
-    assert ours.shape == theirs.shape, "as many columns as there are tokens"
-    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+        theirs = reference(ids).logits[0, :, :400]
+    model = exact(folders[name])
+    ours = judged(model, ids[0, :120].tolist(), ids[0, 120:].tolist())
+    assert ours.shape == theirs[120:].shape, "as many columns as there are tokens"
+    torch.testing.assert_close(ours, theirs[120:], atol=1e-4, rtol=0)
+    torch.testing.assert_close(logits(model, ids[0].tolist()), theirs, atol=1e-4, rtol=0)
 
 
 def enough(arrays: dict[str, np.ndarray]) -> None:

@@ -128,6 +128,12 @@ def test_nothing_is_kept_unless_asked(tiny: BlockLlama) -> None:
     assert torch.equal(causal(tiny, kv, [6, 7]), before[1:])
 
 
+def test_rows_after_a_context_can_be_asked_for_their_logits(tiny: BlockLlama) -> None:
+    canvas = Run(context(tiny, IDS[:40]), IDS[40:], range(40, 60))
+    found = models.logits(tiny, IDS, context=40)
+    assert torch.equal(found[:-1], tiny.denoise([canvas])[1:])  # a row of the canvas is told by the one before
+
+
 def test_a_row_that_is_masked_is_not_seen(tiny: BlockLlama) -> None:
     kv = context(tiny, IDS)
     tree = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1]], dtype=torch.bool)  # two children of one row

@@ -1,0 +1,100 @@
+"""Families whose rows all see each other: prefix, slots and suffix lie on one canvas, and nothing is context, so that a
+step computes all of them. A file for each says what its checkpoints were trained with; the trunk is `BlockLlama`.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from caesura.engine.canvas.canvas import MAX_ROWS
+from caesura.engine.models import LoadChoice
+from caesura.engine.models._families import named
+from caesura.engine.models._llama_files import HUB, Names, Published, built, chosen
+from caesura.engine.models.block_llama import MATRICES, BlockLlama
+from caesura.engine.noise import Absorbing
+from caesura.engine.tokens.tokenizer import Tokenizer
+from caesura.engine.tokens.tokenizer import load as load_tokenizer
+from caesura.engine.weights.stored import WeightsError
+
+CONTEXT = {"cpu": 256}  # tokens around a hole, unless the user asks for others;
+USUAL = 2048  # on a GPU
+LEAST = 64  # that a user may ask for
+ROWS = 8192  # of the canvases of a step on a GPU
+WORK = 1 << 39  # products of a step on a CPU: one or two seconds of a core
+ENDS = ("eos_token", "pad_token")
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a family was trained with, and how its files say it. `shift` is as in `Model`; a text `opens` with the
+    tokenizer's first token and `closes` with its last. `names` are those of its tensors; `keys` give the word of its
+    config.json for one of the hub's Llama; of its `flags` no other value can be computed."""
+
+    shift: int
+    opens: bool
+    closes: bool
+    names: Names = HUB
+    keys: Mapping[str, str] = field(default_factory=dict)
+    flags: Mapping[str, object] = field(default_factory=dict)
+
+    def spelled(self, name: str, config: dict[str, Any]) -> dict[str, Any]:
+        """A config.json in the words of the hub's Llama. Raises WeightsError."""
+        for flag, value in self.flags.items():
+            if config.get(flag, value) != value:
+                found = f"{name} has {flag} {str(config[flag])[:40]}"
+                raise WeightsError(f"{found}; only {value} can be computed.")
+        return config | {theirs: config[own] for theirs, own in self.keys.items() if config.get(own) is not None}
+
+
+def load(traits: Traits, folder: Path, config: dict[str, Any], choice: LoadChoice) -> BlockLlama:
+    """Read a published checkpoint, layer by layer. Raises WeightsError or TokenizerError."""
+    config = traits.spelled(folder.name, config)
+    tokens, tokenizer, device = named(folder), load_tokenizer(folder), chosen(choice.device)
+    mask = mask_of(folder, config, tokens, tokenizer)
+    tokenizer.reserve(mask)
+    model = built(
+        folder.name,
+        config,
+        tokenizer,
+        Published(folder, device),
+        replace(choice, device=device),
+        usual=CONTEXT.get(device, USUAL),
+        least=LEAST,
+        tokens=mask + 1,  # some tokenizers do not know it
+        names=traits.names,
+    )
+    model.noise, model.shift, model.visibility = Absorbing(mask), traits.shift, "full"
+    model.method, model.prompt = model.noise.method, "inline"
+    model.tail = model.head = model.max_context
+    model.rows = rows(model)
+    model.ends = ends(config, tokens, tokenizer)
+    find = tokenizer.find
+    model.start = [first] if traits.opens and (first := find(tokens.get("bos_token", ""))) is not None else []
+    model.finish = [last] if traits.closes and (last := find(tokens.get("eos_token", ""))) is not None else []
+    return model
+
+
+def mask_of(folder: Path, config: Mapping[str, Any], tokens: Mapping[str, str], tokenizer: Tokenizer) -> int:
+    """The mask token, as config.json or the tokenizer says. Raises WeightsError."""
+    said = config.get("mask_token_id")
+    found = said if said is not None else tokenizer.find(tokens.get("mask_token", ""))
+    if type(found) is not int or not 0 <= found < 1 << 20:
+        raise WeightsError(f"{folder.name} does not say which token its open slots hold (mask_token_id).")
+    return found
+
+
+def ends(config: Mapping[str, Any], tokens: Mapping[str, str], tokenizer: Tokenizer) -> frozenset[int]:
+    """The tokens with which a text ends."""
+    said = config.get("eos_token_id")
+    known = [*(said if isinstance(said, list) else [said]), *(tokenizer.find(tokens.get(part, "")) for part in ENDS)]
+    return frozenset(token for token in known if type(token) is int and 0 <= token < tokenizer.size)
+
+
+def rows(model: BlockLlama) -> int:
+    """How many rows a step has: a race of lengths takes as many canvases as fit."""
+    if model.device != "cpu":
+        return ROWS
+    products = model.config.num_layers * sum(math.prod(model.config.shape(matrix)) for matrix in MATRICES)
+    return min(ROWS, max(model.max_context + MAX_ROWS, WORK // products))

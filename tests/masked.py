@@ -1,0 +1,99 @@
+"""Checkpoints of the families of full visibility, tiny and random, with the hub's tensor names, and what computes the
+same in Transformers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from torch import Tensor
+
+from caesura.engine.models.full.llada import KEYS
+
+from .tiny import train_tokenizer
+
+BOS, EOS, MASK = "<|bos|>", "<|endoftext|>", "<|mask|>"
+SIZES: dict[str, Any] = {
+    "vocab_size": 416,  # padded: the tokenizer has fewer
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
+    "tie_word_embeddings": False,
+}
+ALONE = {"num_key_value_heads": SIZES["num_attention_heads"]}
+# By family: the type of the trunk in Transformers, what its sizes differ in, what config.json says besides.
+FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "llada": ("llama", ALONE, {"model_type": "llada", "architectures": ["LLaDAModelLM"], "mask_token_id": 3}),
+    "dream": ("qwen2", {}, {"model_type": "Dream", "architectures": ["DreamModel"], "mask_token_id": 3}),
+    "open_dcoder": ("qwen2", {"tie_word_embeddings": True}, {"model_type": "qwen2"}),
+    "a2d_llama": ("llama", {}, {"model_type": "a2d-llama"}),
+    "a2d_qwen2": ("qwen2", {}, {"model_type": "a2d-qwen2"}),
+    "a2d_qwen3": ("qwen3", {"head_dim": 32}, {"model_type": "a2d-qwen3"}),
+    "coda": ("qwen3", {"head_dim": 16}, {"model_type": "CoDA", "mask_token_id": 403}),  # which its tokenizer lacks
+}
+SHIFT = {"dream": 1, "open_dcoder": 1, "coda": 1}
+LLADA = {
+    "model.embed_tokens": "model.transformer.wte",
+    "model.norm": "model.transformer.ln_f",
+    "lm_head": "model.transformer.ff_out",
+    "model.layers": "model.transformer.blocks",
+    "self_attn.o_proj": "attn_out",
+    "self_attn.": "",
+    "mlp.gate_proj": "ff_proj",
+    "mlp.up_proj": "up_proj",
+    "mlp.down_proj": "ff_out",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ff_norm",
+}
+
+
+def oracle(family: str) -> Any:
+    """The native model, every parameter random."""
+    trunk, sizes, _ = FAMILIES[family]
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(trunk, **SIZES | sizes, attn_implementation="eager")
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    for name, parameter in model.named_parameters():
+        scale = 0.1 if parameter.ndim == 1 else 0.2
+        parameter.data = torch.randn_like(parameter) * scale + ("norm.weight" in name)
+    return model
+
+
+def seen_by_all(model: Any, ids: list[int]) -> Tensor:
+    """Its logits [rows, vocabulary] where every row sees every other."""
+    mask = torch.zeros(1, 1, len(ids), len(ids))
+    with torch.inference_mode():
+        found: Tensor = model(torch.tensor([ids]), attention_mask=mask).logits[0]
+    return found
+
+
+def published(folder: Path, family: str, model: Any = None) -> Path:
+    """The folder as a hub has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _, sizes, said = FAMILIES[family]
+    config, model = SIZES | sizes | said, model or oracle(family)
+    tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    if config["tie_word_embeddings"]:
+        del tensors["lm_head.weight"]
+    if family == "llada":
+        tensors = {renamed(name): tensor for name, tensor in tensors.items()}
+        config |= {own: config.pop(hub) for hub, own in KEYS.items() if hub in config}
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+    train_tokenizer(folder / "tokenizer.json", more=[BOS, MASK])
+    tokens = {"bos_token": BOS, "eos_token": EOS, "mask_token": {"content": MASK}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokens))
+    return folder
+
+
+def renamed(name: str) -> str:
+    for hub, own in LLADA.items():
+        name = name.replace(hub, own)
+    return name
