@@ -9,16 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-GROWTH = 256  # rows of a growth step of the buffers, so that typing rarely copies them;
-PART = 8  # they also grow by this fraction, so that a long context is not copied again and again
+GROWTH = 256  # rows of a growth step of the buffers, so that typing rarely copies them
+PART = 8  # buffers also grow by 1/PART of their rows, so that a long context is not copied again and again
 SLACK = 1024  # rows a sliding layer keeps beyond its window, so that text can be deleted
 BLOCK = 4096  # ids compared at once
-SPARE = 3  # free contexts kept for one peer, for the places between which it goes back and forth
+SPARE = 3  # free contexts kept for one peer, which may go back and forth between places
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What a layer keeps of a context row: key heads, their width, and in a sliding layer the rows a row sees, itself
+    """How a layer keeps a context row: key heads, their width, and in a sliding layer how many rows a row sees, itself
     included. If `turned`, keys lie column by column, as a product with queries reads them."""
 
     heads: int

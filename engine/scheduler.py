@@ -1,4 +1,5 @@
-"""Live canvases and who runs in the next step: pure state. Time is an argument, I/O is worker.py's.
+"""Jobs, and which of them run in the next step (`in_turn`, then `within`): pure state. Time is an argument, and
+worker.py does the I/O.
 
 `take` and `step` return events as (peer, message). One live job per (peer, document, kind): the newest wins.
 """
@@ -23,16 +24,16 @@ from caesura.engine.samplers import names as samplers
 
 Event = tuple[bytes, wire.EngineMessage]
 
-LIVE = 8  # canvases of one step
+LIVE = 8  # jobs that may run together in one step
 SLOTS = 16  # open slots of a hole at the start; a canvas that does not end grows
-LEAST_SLOTS = 1  # where no canvas is denoised: a place for the hole, or its grammar's shortest fill
+LEAST_SLOTS = 1  # the same for a model without a canvas: a place for the hole; a grammar's shortest fill may take more
 
 PRIORITY = {"invoked": 0, "automatic": 1, "speculative": 2}
 
 
 @dataclass(eq=False)
 class Live:
-    """A job on its way through the engine. Times are in seconds of the caller's clock."""
+    """A job in the engine, waiting or running. Times are in seconds of the caller's clock."""
 
     peer: bytes
     job: wire.Infill
@@ -67,7 +68,7 @@ class Room:
 
 
 class Scheduler:
-    """Canvases of all peers over one model."""
+    """The jobs of all peers on one model."""
 
     def __init__(
         self, model: Model, on_fault: Callable[[Exception], None] = lambda error: None, *, live: int = LIVE
@@ -137,10 +138,10 @@ class Scheduler:
         return events + [self._finish(live, now, "deadline") for live in late if live.filling is not None]
 
     def step(self, clock: Callable[[], float]) -> list[Event]:
-        """One step: prefill what is new, one denoise step over all live canvases, and what became known by it. Raises
+        """Prefill new contexts, advance the jobs whose turn it is by one step, and return what became known. Raises
         faults.Broken.
 
-        Speculative jobs wait while any other job is live."""
+        Speculative jobs wait while there is any other job."""
         events = self.expire(clock())
         wanted = [live for live in self.jobs if live.job.priority != "speculative"] or self.jobs
         chosen, room, short = in_turn(wanted)[: self.faults.live], Room(self.model.chunk), False
@@ -219,8 +220,8 @@ class Scheduler:
     # A job's way
 
     def _prepare(self, live: Live, clock: Callable[[], float], room: Room) -> None:
-        """Lay out the canvas and lease a KV; then prefill a chunk, or begin to fill when the first forward can take
-        along what is missing. Where the step has no `room` for that, the job waits."""
+        """Lay out the canvas and lease a KV; then prefill a chunk, or begin to fill if the first forward can read the
+        rest of the context too. If the step has no `room` for that, the job waits."""
         if live.filling is not None:
             return
         began = clock()
@@ -265,7 +266,7 @@ class Scheduler:
         return self._methods[name]
 
     def _report(self, live: Live, now: float) -> list[Event]:
-        """What to send after a step."""
+        """The events to send after a step."""
         filling = live.filling
         assert filling is not None
         if filling.finished:

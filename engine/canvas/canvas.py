@@ -14,15 +14,15 @@ from caesura.engine.grammar.solve import GrammarState
 from caesura.wire import Fill
 
 NOTHING = b"\xff"  # in no UTF-8 text: the place of an open slot that shows nothing
-MAX_ROWS = 512  # of a canvas, and of all canvases of a step together
-NEAR = 1e-3  # nats: what is nearer to the best token of a slot could become its equal when it is cooled
-WORTH_A_ROW = 0.05  # joint probability of a drafted chain
+MAX_ROWS = 512  # rows of one canvas, and of all canvases of a step together
+NEAR = 1e-3  # nats below a whole fill's token within which others are banned too: cooling could make them equal
+WORTH_A_ROW = 0.05  # joint probability of a drafted chain, below which its next token is not worth a row
 
 
 @dataclass(eq=False)
 class Slot:
     """One position of a hole. `token` is decided (None while open); `draft` is the best guess with its probability;
-    `shown` is a warm start's token, shown to the first forward in the place of noise."""
+    `shown` is a warm start's token, shown to the first forward instead of noise."""
 
     hole: int
     token: int | None = None
@@ -33,7 +33,7 @@ class Slot:
     locked: bool = False
 
     def held(self, noise: int) -> int:
-        """What the row holds; an open slot takes the noise."""
+        """The row's token: the decided one, else the shown one, else `noise`."""
         if self.token is not None:
             return self.token
         return noise if self.shown is None else self.shown
@@ -41,8 +41,8 @@ class Slot:
 
 @dataclass
 class HoleState:
-    """A hole's kind and budget, what its text has to begin with (`forced`, from token healing), and its grammar with
-    the state before that text, and the shortest fill."""
+    """A hole's kind and budget; `forced`, the bytes its text must begin with (token healing); and its grammar, with the
+    state before those bytes and the shortest fill in tokens."""
 
     one_line: bool
     max_tokens: int
@@ -50,12 +50,12 @@ class HoleState:
     grammar: Grammar | None = None
     state: GrammarState = ()
     shortest: list[int] = field(default_factory=list)
-    last: bool = False  # nothing stands behind it: the model may end the text
+    last: bool = False  # nothing follows it, so the model may end the text
 
 
 @dataclass
 class Canvas:
-    """tail ids, then slots and fixed ids in order, then head ids. `layout` holds a slot, or the id of a fixed row."""
+    """Rows in order: `tail` ids, `layout` (slots, and the ids of fixed rows), `head` ids."""
 
     tail: list[int]
     layout: list[Slot | int]
@@ -77,13 +77,13 @@ class Canvas:
         return [s for s in self.slots if s.token is None]
 
     def ids(self, noise: Sequence[int]) -> list[int]:
-        """The row to denoise; `noise` has a token for every slot, which the open ones take."""
+        """The tokens of all rows. `noise` has a token for every slot; open slots take theirs."""
         draw = iter(noise)
         middle = [row if isinstance(row, int) else row.held(next(draw)) for row in self.layout]
         return [*self.tail, *middle, *self.head]
 
     def resized(self, slots: Sequence[int]) -> "Canvas":
-        """The same canvas with that many slots in each hole, as far as its budget goes, all open."""
+        """A copy with that many slots in each hole, at most the hole's budget, all open."""
         layout, seen = list[Slot | int](), set[int]()
         for row in self.layout:
             if isinstance(row, int):
@@ -103,7 +103,7 @@ class Canvas:
         return len(self.tail) + len(self.layout) + len(self.head)
 
     def pins(self) -> list[tuple[int, int]]:
-        """Row and id of all that is fixed behind the first hole: text between holes, and the suffix head."""
+        """Row and id of each fixed token after the first hole: the text between holes, and the suffix head."""
         fixed = [*self.layout, *self.head]
         return [(len(self.tail) + i, row) for i, row in enumerate(fixed) if isinstance(row, int)]
 
@@ -122,7 +122,7 @@ class Canvas:
         return [s for s in self.slots if s.hole == number]
 
     def behind(self, number: int) -> list[int]:
-        """Ids of what is fixed behind a hole: the text up to the next one, or the suffix head."""
+        """Ids of the fixed tokens after a hole: the text up to the next hole, or the suffix head."""
         if number + 1 == len(self.holes):
             return self.head
         last = max(at for at, row in enumerate(self.layout) if isinstance(row, Slot) and row.hole == number)
@@ -130,8 +130,8 @@ class Canvas:
         return [row for row in fixed if isinstance(row, int)]
 
     def guess(self, number: int) -> list[int]:
-        """The best known tokens of a hole from its left, as long as all of them together are likely enough to be worth
-        a row each in a verifying pass; the first one always."""
+        """The best tokens of a hole from the left: the first one, and more while their joint probability is worth a
+        row each in a verifying pass."""
         tokens: list[int] = []
         together = 1.0
         for slot in self.of_hole(number):
@@ -143,7 +143,7 @@ class Canvas:
         return tokens
 
     def pending(self, number: int) -> tuple[Slot | None, bytes]:
-        """The leftmost open slot of a hole, and what of the forced text is still to be produced there."""
+        """The leftmost open slot of a hole, and the part of the forced text that is still missing there."""
         forced = self.holes[number].forced
         for slot in self.of_hole(number):
             if slot.token is None:
@@ -152,8 +152,8 @@ class Canvas:
         return None, forced
 
     def begin(self) -> bool:
-        """Draft a whole fill, the shortest, for every hole with a grammar; false where so many slots have none. From
-        then on the drafts and the decided tokens together are such a fill."""
+        """Draft the shortest whole fill for every hole with a grammar. False if a grammar has no fill of that many
+        slots. From then on the drafts and decided tokens of such a hole always form a whole fill."""
         for number, hole in enumerate(self.holes):
             slots = self.of_hole(number)
             tokens = self.simplest(number, len(slots)) if hole.grammar else [slot.draft for slot in slots]
@@ -164,7 +164,8 @@ class Canvas:
         return True
 
     def simplest(self, number: int, slots: int) -> list[int] | None:
-        """A whole fill of so many slots: the shortest and nulls, or without a null any; None where there is none."""
+        """A whole fill of exactly `slots` tokens: the shortest padded with nulls, or without a null token any fill of
+        that size. None if there is none."""
         hole, null = self.holes[number], self.vocabulary.null_id
         assert hole.grammar is not None
         if null is not None:
@@ -173,7 +174,7 @@ class Canvas:
         return known or hole.grammar.any(hole.forced, slots, self.vocabulary.size)
 
     def unhealed(self) -> dict[int, Slot]:
-        """By hole, the leftmost open slot where forced text is still to be produced."""
+        """The leftmost open slot of each hole whose forced text is not complete."""
         pending = map(self.pending, range(len(self.holes)))
         return {slot.hole: slot for slot, forced in pending if slot and forced}
 
@@ -181,9 +182,11 @@ class Canvas:
         return self.vocabulary.pieces[token] if token < len(self.vocabulary.pieces) else b""
 
     def constrain(self, logits: Tensor) -> Tensor:
-        """Logits [slots, width] with -inf where a token must not stand: no mask token, no specials, one-line holes stay
-        so, and a healed hole begins with its forced text, which may take the best tokens of several slots. With a
-        grammar the best tokens are those of the best whole fill: whatever is likelier has to go."""
+        """Logits [slots, width] with -inf for every token that must not stand in a slot.
+
+        The mask token and specials are banned, and line breaks in a one-line hole. A healed hole begins with its forced
+        text, over as many slots as that takes. In a hole with a grammar every token likelier than the best whole fill's
+        is banned, so the best tokens of its slots are that fill."""
         constrained = torch.empty_like(logits)
         for at, bias in enumerate(self.biases(lambda at, bias: int((logits[at] + bias).argmax()))):
             torch.add(logits[at], bias, out=constrained[at])
@@ -196,13 +199,13 @@ class Canvas:
         return constrained
 
     def biases(self, best: Callable[[int, Tensor], int | None]) -> list[Tensor]:
-        """What `constrain` adds to the logits of each slot where no grammar rules. `best` is the best token of a slot
-        with a bias, on which the next slot's depends where a forced text takes several; None where it is not known."""
+        """The bias that `constrain` adds to the logits of each slot, grammars aside. `best` returns a slot's best token
+        under a bias, or None if unknown: if a forced text takes several tokens, the next slot's bias depends on it."""
         biases = list[Tensor]()
         for number, hole in enumerate(self.holes):
             slots, forced = self.of_hole(number), hole.forced
             of_hole = [self.vocabulary.allowed(b"", hole.one_line)] * len(slots)
-            if hole.last:  # what is locked is not to be cut off
+            if hole.last:  # locked text must not be cut off
                 free = max((at + 1 for at, slot in enumerate(slots) if slot.locked), default=0)
                 of_hole[free:] = [self.vocabulary.may_end] * (len(slots) - free)
             for at, slot in enumerate(slots):
@@ -243,7 +246,7 @@ class Canvas:
         return logits.masked_fill(logits >= level - NEAR, -torch.inf).scatter(1, tokens, level)
 
     def whole(self) -> bool:
-        """True if the best tokens of every hole begin with its forced text and go on; too few slots cannot."""
+        """True if the best tokens of every hole begin with its forced text and go on. Too few slots cannot."""
         texts = zip(map(self._bytes, range(len(self.holes))), self.holes, strict=True)
         return all(hole.grammar or (text.startswith(hole.forced) and text != hole.forced) for text, hole in texts)
 
@@ -251,7 +254,7 @@ class Canvas:
         return b"".join(map(self.piece, self._tokens(number)))
 
     def grow(self, number: int) -> None:
-        """Double the slots of a hole, within its budget, and open them all. Call `begin` then."""
+        """Double the slots of a hole, within its budget, and open them all. Call `begin` afterwards."""
         wanted = min(2 * len(self.of_hole(number)), self.holes[number].max_tokens)
         first = next(i for i, row in enumerate(self.layout) if isinstance(row, Slot) and row.hole == number)
         rest = [row for row in self.layout[first:] if isinstance(row, int) or row.hole != number]
@@ -259,7 +262,7 @@ class Canvas:
         self._index()
 
     def shrink(self) -> None:
-        """Delete rows of accepted nulls: what is left is contiguous, as it was in training."""
+        """Delete the rows of accepted nulls, so that the remaining tokens are contiguous, as in training."""
         null = self.vocabulary.null_id
         self.layout = [row for row in self.layout if isinstance(row, int) or row.token is None or row.token != null]
         self._index()
@@ -269,7 +272,7 @@ class Canvas:
         return tuple(self._fill(number) for number in range(len(self.holes)))
 
     def written(self) -> int:
-        """How many tokens the fills are made of."""
+        """Number of tokens in the fills."""
         return sum(bool(self.piece(token)) for number in range(len(self.holes)) for token in self._tokens(number))
 
     def _tokens(self, number: int) -> Iterator[int]:
@@ -288,7 +291,7 @@ class Canvas:
         for slot in slots:
             token = slot.token if slot.token is not None else slot.draft
             if token in self.vocabulary.ends:
-                break  # the text ends here; what the canvas holds behind it is nothing
+                break  # the text ends here; later slots hold no text
             piece = b"" if token is None else self.piece(token)
             pieces.append((piece, slot.prob))
             piece = piece or (b"" if slot.locked or len(parts) < skip or within(parts) else NOTHING)

@@ -1,6 +1,4 @@
-"""Token healing: where to cut a prefix, so that its tokens are the same whatever is written after it. The rest is what
-a fill has to begin with.
-"""
+"""Token healing: cut a prefix where its tokens no longer depend on the text after it. A fill begins with the rest."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +16,7 @@ _LAST_RUN = re.compile(r"(?:\s*(?:\w{1,24}|[^\w\s]{1,12})|\s+)\Z")
 
 
 def heal(tokenizer: Tokenizer, prefix: str) -> tuple[str, str]:
-    """Split a prefix into what has the same tokens whatever follows, and the rest, of HEALED code points at most."""
+    """Split a prefix into a part whose tokens do not depend on later text, and the rest, at most HEALED code points."""
     window = prefix[-HEALED:]
     at = _last_run(window) if tokenizer.sentencepiece else _last_pretoken(tokenizer, window)
     cut = len(prefix) - len(window) + at
@@ -31,8 +29,8 @@ def _last_run(window: str) -> int:
 
 
 def _last_pretoken(tokenizer: Tokenizer, window: str) -> int:
-    """The last start of a pre-token that stays where it is, with all before it, whatever text follows the window, and
-    also where the text ends there.
+    """The start of the last pre-token that stays in place, with all before it, whatever text follows the window, and
+    also if the text ends at that start.
 
     Byte-level BPE never merges across pre-tokens, so cutting there is safe.
     """
@@ -41,6 +39,6 @@ def _last_pretoken(tokenizer: Tokenizer, window: str) -> int:
     starts = [at for at, *_ in agreed if at < len(window)]
     while starts:
         at = starts.pop()
-        if tokenizer.pretokens(window[:at]) == starts:  # the last of several blanks may be a piece by what follows it
+        if tokenizer.pretokens(window[:at]) == starts:  # what follows decides if the last of several blanks is a piece
             return at
     return 0

@@ -1,4 +1,4 @@
-"""A job as tokens: the context to prefill, and the canvas behind it."""
+"""A job as tokens: the context to prefill, and the canvas after it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from caesura.wire import MAX_SLOTS, Hole, Impossible, Json, Neighbour, Pattern, 
 
 @dataclass(frozen=True)
 class Layout:
-    """A job in tokens: the context to prefill, and the canvas behind it."""
+    """A job in tokens: the context to prefill, and the canvas after it."""
 
     context: list[int]
     canvas: Canvas
@@ -32,8 +32,8 @@ def lay(
     language: str = "",
     schemas: tuple[str, ...] = (),
 ) -> Layout:
-    """Tokenise a job: what prompts.py shows, in the format of that `name`, and the canvas behind it. Of a model whose
-    rows all see each other the canvas is all of it.
+    """Tokenise a job: the context in the prompt format `name` (prompts.py), and the canvas after it. With full
+    visibility there is no context, and the canvas is all of it.
 
     `slots` bounds the open slots of a hole at the start; a canvas that does not end grows. Raises Impossible for a job
     without a hole, with holes too far apart for one canvas, or with a grammar that nothing fits.
@@ -63,14 +63,14 @@ def lay(
     rows = [*shown.opening, *shown.before]
     cut = len(rows) - (min(model.tail, len(shown.before)) or min(model.tail, 1))
     head = shown.head[: model.head]
-    if not head and model.ends:  # at the end of a text, a line ends with a break, and all else as the model says
+    if not head and model.ends:  # no suffix: a line ends with a line break, and the model decides where a block ends
         head = encode("\n") if holes[-1].one_line else []
         holes[-1].last = not head and holes[-1].grammar is None
     return Layout(rows[:cut], Canvas(rows[cut:], layout, head + shown.closing, holes, vocabulary))
 
 
 def rule(vocabulary: Vocabulary, hole: HoleState, spec: Json | Pattern, schemas: tuple[str, ...]) -> None:
-    """Give a hole its grammar, and room for what that needs at least."""
+    """Give a hole its grammar, and a budget that at least the shortest fill fits."""
     hole.grammar = vocabulary.grammar(spec, schemas)
     hole.state = hole.grammar.start(hole.forced)
     hole.shortest = vocabulary.spelled(hole.grammar.simplest(hole.forced))

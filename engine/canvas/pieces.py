@@ -1,4 +1,4 @@
-"""The bytes of tokens as text. A token may end inside a character: text is cut where characters are whole."""
+"""Bytes of tokens to text. A token may end inside a character, so text is cut only between whole characters."""
 
 import codecs
 from collections.abc import Iterable
@@ -23,8 +23,8 @@ def within(raw: bytes | bytearray) -> bool:
 def spans(raw: bytes, flags: bytes) -> tuple[str, tuple[tuple[int, int], ...]]:
     """UTF-8 bytes and a flag per byte -> text and the spans of it, in code points, whose bytes are all flagged.
 
-    Incomplete characters are left out: a token may end inside one. Where one that is not flagged stands, text may yet
-    come: a span ends there, and none begins at 0 behind it.
+    Incomplete characters are left out. One that is not flagged may still become text: a span ends there, and if the
+    bytes begin with one, no span begins at 0.
     """
     text, found, start, at = raw.decode("utf-8", errors="ignore"), [], None, 0
     for number, character in enumerate(text):
@@ -47,8 +47,8 @@ def spans(raw: bytes, flags: bytes) -> tuple[str, tuple[tuple[int, int], ...]]:
 
 
 def by_token(pieces: Iterable[tuple[bytes, float]], skip: int) -> tuple[tuple[int, float], ...]:
-    """Bytes and probability of each token -> its end in the text behind the first `skip` bytes, in code points, and its
-    probability. What ends inside a character, or before the text begins, counts with the token behind it."""
+    """Bytes and probability of each token -> its end in the text after the first `skip` bytes, in code points, and its
+    probability. A token that ends inside a character, or before the text begins, counts with the next one."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
     found, end, last, together = list[tuple[int, float]](), 0, 0, 1.0
     for piece, probability in pieces:

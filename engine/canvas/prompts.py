@@ -1,13 +1,13 @@
-"""How a job is shown to a model: formats by name, and how they share its context among suffix, neighbours and prefix.
+"""Prompt formats by name: each shows a job to the model, and shares its context among suffix, neighbours and prefix.
 
 In each but `inline` the suffix comes first, so that typing only appends to the KV cache; the neighbours lie between and
 keep their rows while the prefix grows. A neighbour is a comment line that says where it comes from, its text and a
 blank line. Its `name` is that line, as the client wrote it: only the client knows the language's comments.
 
-`suffix_first` is what `small` was trained on. Code models read it as two files of one repository, and do as
-well with it as with `fim`, their own tokens for gaps in an order that typing only appends to (docs/log.md). No format
-for infilling is published for DiffusionGemma: the wording of the others is a guess, and which of them serves it best
-has not been measured on its weights.
+`small` was trained on `suffix_first`. Code models read it as two files of one repository, and fill gaps as well with it
+as with `fim`, which uses their own gap tokens, suffix first (docs/log.md). No format for infilling is published for
+DiffusionGemma: the wording of the other formats is a guess, and which of them is best has not been measured on its
+weights.
 """
 
 import re
@@ -18,9 +18,9 @@ from caesura.engine.models import Model
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.wire import Impossible, Neighbour
 
-SUFFIX = 3  # the suffix gets one part in three of the model's context, at most,
-NEIGHBOURS = 4  # and the neighbours one part in four of what it leaves
-WORDY = 8  # code points a token is taken to have at most, before it is known: what is longer is not tokenised
+SUFFIX = 3  # the suffix gets at most 1/SUFFIX of the model's context,
+NEIGHBOURS = 4  # and the neighbours at most 1/NEIGHBOURS of the rest
+WORDY = 8  # assumed most code points of a token: text too long for its room by this measure is cut before tokenising
 TURNS = ("<bos>", "<|turn>", "<turn|>", "<|channel>", "<channel|>")
 RULE = "\n\n----------\n\n"
 SEPARATORS = ("<|file_sep|>", "<file_sep>")  # between two files of one repository, as code models were trained
@@ -59,8 +59,8 @@ def prompt(
     name: str | None = None,
     language: str = "",
 ) -> Prompt:
-    """What fits the model's context, in the format of that name or the model's own. Raises Impossible with one
-    sentence for a format that does not exist, or that the model cannot be shown."""
+    """Show as much of a job as fits the model's context, in the format `name` or the model's own. Raises Impossible,
+    with one sentence, for an unknown format or one that needs tokens the model lacks."""
     name = name or model.prompt
     found = FORMATS.get(name)
     if found is None:
@@ -90,8 +90,8 @@ def suffix_first(model: Model, prefix: str, suffix: str, neighbours: Sequence[Ne
 
 
 def fim(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
-    """`[prefix token][suffix token] suffix [middle token] [neighbours][prefix]`: the model's tokens for both sides of a
-    gap, with an empty prefix, so that what is typed is only appended."""
+    """`[prefix token][suffix token] suffix [middle token] [neighbours][prefix]`: the model's own gap tokens. The place
+    of the prefix is empty; the real one comes last, so that typing only appends."""
     known = fim_tokens(model.tokenizer)
     if not known:
         raise Impossible(f"The model {model.name} has no tokens for fill-in-the-middle; try plain.")
@@ -101,7 +101,7 @@ def fim(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour],
 
 
 def fim_tokens(tokenizer: Tokenizer) -> list[int]:
-    """Ids of a row of FIM, the first of which the tokenizer has all three; empty where it has none."""
+    """Ids of the first row of FIM whose three tokens the tokenizer has; empty if there is none."""
     rows = ([tokenizer.find(token) for token in row] for row in FIM)
     return next(([i for i in row if i is not None] for row in rows if None not in row), [])
 
@@ -120,15 +120,15 @@ def chat(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour]
 
 
 def chat_fence(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
-    """`chat` with suffix and answer in fenced code, as models answer who were trained in chats. That the language is
-    named as editors name it, and that text may hold fences of its own, is left to the model."""
+    """`chat` with suffix and answer in fenced code, as chat models answer. The model has to cope with the editor's name
+    of the language, and with text that has fences of its own."""
     label = language if LABEL.fullmatch(language) else ""
     return turns(model, prefix, suffix, neighbours, f"{FENCE}{label}\n", f"\n{FENCE}")
 
 
 def turns(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], opened: str, closed: str) -> Prompt:
-    """Gemma 4's turns without a system's. The thought stays empty, in the prompt: on the canvas it is said to be worse
-    (vLLM's notes on pinned canvases)."""
+    """Gemma 4's turns, without a system turn. The prompt has an empty thought: a thought on the canvas is said to be
+    worse (vLLM's notes on pinned canvases)."""
     encode, ids = model.tokenizer.encode, [model.tokenizer.find(token) for token in TURNS]
     known = [i for i in ids if i is not None]
     if len(known) < len(ids):
@@ -149,8 +149,8 @@ FORMATS: dict[str, Format] = {f.__name__: f for f in (suffix_first, fim, plain, 
 def share(
     model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], own: int
 ) -> tuple[list[int], list[int], list[int]]:
-    """Suffix, neighbours and prefix in tokens, as far as they fit beside a format's `own`. The prefix keeps what suffix
-    and neighbours leave, and loses its start."""
+    """Suffix, neighbours and prefix in tokens, as far as they fit next to a format's `own` tokens. The prefix gets the
+    room that suffix and neighbours leave; its start is cut."""
     encode, limit = model.tokenizer.encode, model.max_context
     after = encode(suffix[: limit * WORDY])[: limit // SUFFIX]
     room = limit - len(after) - own
@@ -186,6 +186,6 @@ def slide(ids: list[int], room: int) -> list[int]:
 
 
 def strides(size: int, room: int) -> int:
-    """How much to leave out at the start, a whole number of strides, so that at most `room` is left."""
+    """How much to cut at the start: a whole number of strides, so that at most `room` is left."""
     stride = max(1, room // 4)
     return max(0, -(-(size - room) // stride) * stride)

@@ -18,7 +18,7 @@ from caesura.wire import Impossible, Json, Pattern
 
 BIASES = 8 << 20  # bytes of biases kept
 GRAMMARS = 24 << 20  # bytes of grammars kept, with what is known of them
-CROSSED = 16  # bytes of what stands behind a hole that a token may go on into
+CROSSED = 16  # bytes after a hole into which a token may cross
 SUFFIXES = 32  # texts after a hole whose crossing tokens are kept, 0.1 MiB each: a job has one for each hole
 
 
@@ -49,8 +49,8 @@ class Vocabulary:
         return Tree(self.pieces)
 
     def grammar(self, spec: Json | Pattern, schemas: tuple[str, ...]) -> Grammar:
-        """The latest are kept, or why there is none. Raises Impossible with one sentence where nothing can stand there,
-        or too much."""
+        """The grammar of a hole; the latest ones are kept, and so is the reason if there is none. Raises Impossible,
+        with one sentence, if no text fits there or the grammar is too large."""
         found = self._grammars.get((spec, schemas))
         if found is None:
             try:
@@ -63,18 +63,18 @@ class Vocabulary:
         return found
 
     def spelled(self, text: bytes) -> list[int]:
-        """Some text in tokens, each the one that is found by its bytes."""
+        """A text in tokens; of several tokens with the same bytes, always the same one."""
         return [self._numbers[self.pieces[token]] for token in self._encode(text.decode())]
 
     def crossing(self, behind: bytes, of_line: bool) -> list[tuple[int, int]]:
-        """Tokens that end a text and begin what stands `behind` it, such as `":` before `: 1` or `)` and a line break,
-        and how many bytes of each are the text's."""
+        """Tokens that end a text and begin the text `behind` it, such as `":` before `: 1`, or `)` and a line break;
+        and how many bytes of each belong to the first text."""
         return self._crossings(behind[:CROSSED], of_line)
 
     def _crossing(self, behind: bytes, of_line: bool) -> list[tuple[int, int]]:
         if not behind:
             return []
-        blank = behind[:1].isspace()  # more blanks before it would be no end of a text
+        blank = behind[:1].isspace()  # then blanks alone do not end a text
         return [
             (number, at)
             for piece, number in self._sorted
@@ -85,8 +85,8 @@ class Vocabulary:
         ]
 
     def ending(self, logits: Tensor, behind: bytes, of_line: bool) -> Tensor:
-        """Logits [slots, width] for a hole that has to end before what stands `behind` it: the chance of a token that
-        goes on into that is added to the token of its part before it."""
+        """Logits [slots, width] for a hole that must end before the text `behind` it: the probability of each token
+        that crosses into that text is added to the token of its part before it."""
         cuts = [(n, self._numbers.get(self.pieces[n][:at])) for n, at in self.crossing(behind, of_line)]
         across = torch.tensor([cut for cut in cuts if cut[1] is not None], dtype=torch.int64, device=logits.device)
         if not len(across):
@@ -110,8 +110,8 @@ class Vocabulary:
         return self._but(sorted(self.ends), self._any)
 
     def _allowed(self, pending: bytes, of_line: bool) -> Tensor:
-        """Bias [size] for a slot that still has to produce `pending` first; `of_line` forbids line breaks behind it.
-        Indentation that is there already is not deepened."""
+        """Bias [size] for a slot that still has to produce `pending` first; `of_line` forbids line breaks after it. If
+        `pending` ends with indentation, the token does not deepen it."""
         if not pending:
             return self._any_of_line if of_line else self._any
         fits = [n for k in range(1, len(pending)) if (n := self._numbers.get(pending[:k])) is not None]
@@ -130,5 +130,5 @@ class Vocabulary:
 
 
 def _grammar_bytes(key: tuple[Json | Pattern, tuple[str, ...]], found: Grammar | str) -> int:
-    """Those of its schemas among them."""
+    """Bytes of a kept grammar, or of the reason why there is none; with its schemas."""
     return sum(map(len, key[1])) + (len(found) if isinstance(found, str) else found.nbytes)

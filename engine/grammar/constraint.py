@@ -20,7 +20,7 @@ DUPLICATES = 8  # duplicate keys that are replaced before falling back on a know
 
 
 def load(spec: wire.Json | wire.Pattern, schemas: Sequence[str], tree: Tree) -> "Grammar":
-    """The grammar of a hole. Raises ValueError with one sentence if nothing fits there, or too much."""
+    """The grammar of a hole. Raises wire.Impossible, with one sentence, if no text fits there or it is too large."""
     if isinstance(spec, wire.Pattern):
         return Grammar(Language(Regular(regex.matching(spec.regex, whole=True)), _no_rule), tree)
     return Grammar(_json(spec, schemas), tree, spec)
@@ -85,7 +85,7 @@ class Grammar:
     # Left to right
 
     def start(self, forced: bytes) -> GrammarState:
-        """The state before a hole that has to write `forced` first (canvas.heal)."""
+        """The state before a hole that has to write `forced` first (canvas/healing.py)."""
         if forced not in self._starts:
             configs = [self._automaton.behind(forced, c) if forced else c for c in sorted(self._beginning)]
             self._starts[forced] = tuple(sorted(map(self.graph.number, configs)))

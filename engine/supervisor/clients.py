@@ -29,8 +29,8 @@ class CannotListen(Exception):
 
 @dataclass
 class _Backlog:
-    """What a slow client has not read yet: the newest event of each job, since events are cumulative, and the newest
-    message of each other type. `since` is the time of the first retry."""
+    """Frames that a slow client has not read: the newest event of each job, since events are cumulative, and the
+    newest message of each other type. `since` is the time of the first retry."""
 
     since: float | None = None
     frames: dict[str | type[wire.EngineMessage], bytes] = field(default_factory=dict)

@@ -26,7 +26,7 @@ CIRCUIT_S = 60.0  # how long the circuit stays open; a crash right afterwards op
 SLOW = 20  # a worker may take this many times its longest step
 FADES = 0.95  # decay of the longest step at each shorter one
 KILL_S = 0.5  # blocks the supervisor while a killed worker ends: less than a client waits for a Welcome
-UNDEAD_S = 10.0  # after this the user is told of a worker that a driver keeps from ending
+UNDEAD_S = 10.0  # after this the user is told that a killed worker does not end (a hung driver)
 RELOAD_S = 2.0  # before a failed load is retried: this long, or as long as the load took
 
 WORKER = (sys.executable, "-P", "-m", "caesura.engine.worker")
@@ -34,10 +34,11 @@ WORKER = (sys.executable, "-P", "-m", "caesura.engine.worker")
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a worker may take before it counts as hung: for a step, or to show that it is there while it is idle, or
-    SLOW times the longest of its latest steps on a slow machine, up to `slow_s`, which is also for a step that may have
-    to compile a kernel; and to load its model and make its first steps, from which on it is known how slow the machine
-    is."""
+    """How long a worker may take before it counts as hung.
+
+    For a step, or for an idle worker's next heartbeat: `hang_s`; on a slow machine SLOW times its longest recent step,
+    up to `slow_s`; `slow_s` if it may have to compile a kernel. To load the model and take the first steps, which show
+    how slow the machine is: `load_s`."""
 
     hang_s: float = 2.5
     slow_s: float = 10.0

@@ -32,7 +32,7 @@ log = logging.getLogger("caesura.engine")
 BURST = 64  # messages read from one side before the other has its turn
 TURN_MS = 100  # the longest wait: how late a lease, a deadline or a hang may be noticed
 FAILED_EXIT_S = 5.0  # how long an engine that cannot work stays up without clients
-WINDOW = 512  # jobs behind the percentiles of Status
+WINDOW = 512  # latest jobs that the percentiles of Status cover
 
 
 @dataclass(frozen=True)

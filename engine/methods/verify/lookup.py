@@ -31,7 +31,7 @@ def lookup(
 
 
 def between(before: str, after: str, key: str, text: str, here: int) -> list[str]:
-    """What `lookup` finds in `text`, best first, after each occurrence of `key`, an end of `before`."""
+    """The texts that `lookup` finds in `text` after an occurrence of `key`, an end of `before`; best first."""
     found: dict[str, tuple[int, int]] = {}
     ends = [match.end() for match in re.finditer(re.escape(key), text)]
     middle = bisect(ends, here)
