@@ -8,8 +8,6 @@ import json
 import os
 import re
 import shutil
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -110,9 +108,11 @@ def test_a_broken_connection_goes_on_where_it_broke(hub: Hub, run: Run) -> None:
 
 
 def test_an_interrupted_pull_goes_on_in_the_next(hub: Hub, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    main = threading.main_thread().ident
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
     hub.cut = 50_000
-    monkeypatch.setattr("time.sleep", lambda _: signal.pthread_kill(main or 0, signal.SIGINT))  # before it tries again
+    monkeypatch.setattr("time.sleep", interrupt)  # before it tries again
     code, _, err = run("pull", NAME)
     assert code == 1
     assert err.endswith("caesura: Interrupted; to finish, run the same command again; it resumes.\n")
