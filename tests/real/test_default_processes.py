@@ -37,14 +37,14 @@ async def running() -> AsyncIterator[Engine]:
         await found.close()
 
 
-def job(prefix: str, hole: wire.Hole) -> wire.Infill:
+def job(prefix: str, *segments: wire.Text | wire.Hole) -> wire.Infill:
     return wire.Infill(
         job=job_id(),
         document=job_id(),
         prefix=prefix,
         suffix="\n",
         language="python",
-        segments=(hole,),
+        segments=segments,
         deadline_ms=60_000,
     )
 
@@ -76,7 +76,11 @@ async def test_two_clients_share_one_engine() -> None:
 async def test_a_worker_killed_in_the_middle_of_a_fill_is_told_at_once_and_replaced() -> None:
     async with running() as found:
         before = await found.status()
-        events = found.infill(job("def words(text):\n", wire.Hole(256, "block")))
+        body = wire.Hole(256, "block")  # several of them, or it might be done before the kill
+        gaps = [
+            part for name in ("lines", "pages", "books") for part in (wire.Text(f"\n\n\ndef {name}(text):\n"), body)
+        ]
+        events = found.infill(job("def words(text):\n", body, *gaps))
         await anext(events)
         assert before.worker_pid
         os.kill(before.worker_pid, signal.SIGKILL)
