@@ -297,7 +297,7 @@ class _About(msgspec.Struct, frozen=True):
 
 
 class EventHead(msgspec.Struct, frozen=True):
-    """What is read of a job's event on its way: its kind, its job and, of a `Done`, the timings."""
+    """The parts of an event that the supervisor reads: its kind, its job and, of a `Done`, the timings."""
 
     type: Literal["locked", "done", "failed", "busy"]
     job: Id

@@ -127,7 +127,7 @@ def added(target: Path, about: Mapping[str, object] | None) -> None:
 
 
 def place(name: str) -> Path:
-    """Where a model of the user's own lies. Raises CommandFailed for a name that means something else."""
+    """The folder of a model that the user has added. Raises CommandFailed for a name that means something else."""
     if name in RESERVED or name.startswith("."):
         raise CommandFailed(f"A model of yours cannot be called {name!r}; choose another name with --name.")
     return paths.models() / name

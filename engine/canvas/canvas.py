@@ -108,7 +108,7 @@ class Canvas:
         return [(len(self.tail) + i, row) for i, row in enumerate(fixed) if isinstance(row, int)]
 
     def seams(self, count: int) -> list[tuple[int, int]]:
-        """As `pins`, of the first `count` rows behind each hole."""
+        """The same, for the first `count` fixed rows after each hole only."""
         found, left = list[tuple[int, int]](), 0
         for at, row in enumerate([*self.layout, *self.head], len(self.tail)):
             if isinstance(row, Slot):
@@ -121,7 +121,7 @@ class Canvas:
     def of_hole(self, number: int) -> list[Slot]:
         return [s for s in self.slots if s.hole == number]
 
-    def behind(self, number: int) -> list[int]:
+    def fixed_after(self, number: int) -> list[int]:
         """Ids of the fixed tokens after a hole: the text up to the next hole, or the suffix head."""
         if number + 1 == len(self.holes):
             return self.head
@@ -227,9 +227,9 @@ class Canvas:
         return any(hole.grammar is not None for hole in self.holes)
 
     def _whole(self, number: int, slots: Sequence[Slot], logits: Tensor) -> Tensor:
-        hole, behind = self.holes[number], b"".join(map(self.piece, self.behind(number)))
+        hole, after = self.holes[number], b"".join(map(self.piece, self.fixed_after(number)))
         assert hole.grammar is not None
-        logits = self.vocabulary.ending(logits, behind, hole.one_line)
+        logits = self.vocabulary.ending(logits, after, hole.one_line)
         held = [slot.token for slot in slots]
         known = [slot.draft if slot.token is None else slot.token for slot in slots]
         assert None not in known, "`begin` has drafted"

@@ -12,7 +12,7 @@ FEW = {  # of the models that take seconds
     "coder": ("argument", "half a word", "pattern", "candidates", "argument, left to right"),
     "small": ("argument", "two", "inside, threshold", "members, threshold"),
 }
-EXACT = {"amx", "avx512", "avx2"}  # kinds of kernels that compute the same to the last bit
+EXACT = {"amx", "avx512", "avxvnni", "avx2"}  # kinds of kernels that compute the same to the last bit
 
 
 @pytest.fixture(params=recorded.jobs())

@@ -80,13 +80,13 @@ class Verifying:
         """Start the token tree of the current hole after `tail`, with its proposals. True if the lookup had any."""
         hole, kv, encode = self.canvas.holes[self.hole], self.kv, self.model.tokenizer.encode
         kv.truncate(len(kv.ids))
-        behind = self.canvas.behind(self.hole)
+        after = self.canvas.fixed_after(self.hole)
         if self.hole + 1 < len(self.canvas.holes):
-            behind = behind + encode(self.canvas.holes[self.hole + 1].forced.decode())
+            after = after + encode(self.canvas.holes[self.hole + 1].forced.decode())
         context, generator = self.layout.context, self.generator if self.job.seed else None
         repeats = None if self.width == 1 else Repeats([*context, *tail])
         more = (generator, self.width, repeats, self.job.least)
-        self.search = Search(self.vocabulary, hole, tail, behind, len(context), *more)
+        self.search = Search(self.vocabulary, hole, tail, after, len(context), *more)
         return self.width > 1 and self._propose(hole.forced.decode())
 
     def _propose(self, forced: str) -> bool:
@@ -111,7 +111,7 @@ class Verifying:
         self.hole += 1
         if self.hole >= len(self.canvas.holes):
             return False
-        self.begin(search.tail + search.tree.tokens(node) + self.canvas.behind(self.hole - 1))
+        self.begin(search.tail + search.tree.tokens(node) + self.canvas.fixed_after(self.hole - 1))
         return True
 
     # Answers
