@@ -134,9 +134,7 @@ class Bench:
 
     def layout(self, job: wire.Infill) -> Layout:
         """The job in tokens, as the scheduler lays it out."""
-        vocabulary, segments = self.engine.vocabulary, job.segments
-        more = {"slots": scheduler.SLOTS, "language": job.language, "schemas": job.schemas}
-        return lay(self.model, vocabulary, job.prefix, job.suffix, segments, job.neighbours, **more)  # type: ignore[arg-type]
+        return lay(self.model, self.engine.vocabulary, job, scheduler.SLOTS)
 
     @contextmanager
     def context(self, layout: Layout) -> Iterator[KV]:

@@ -91,7 +91,7 @@ def _context_apart(stack: ExitStack) -> None:
     """What is missing of a context is read before the canvas's first forward, which else takes it along."""
     begin = scheduler.Scheduler._begin
 
-    def first(self: scheduler.Scheduler, live: scheduler.Live, fresh: Sequence[int]) -> None:
+    def first(self: scheduler.Scheduler, live: scheduler.Running, fresh: Sequence[int]) -> None:
         if fresh:
             assert live.kv is not None
             self.model.prefill(fresh, live.kv)

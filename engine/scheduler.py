@@ -1,4 +1,4 @@
-"""Jobs, and which of them run in the next step (`in_turn`, then `within`): pure state. Time is an argument, and
+"""Jobs, and which of them run in the next step (`in_turn`, then `fitting`): pure state. Time is an argument, and
 worker.py does the I/O.
 
 `take` and `step` return events as (peer, message). One live job per (peer, document, kind): the newest wins.
@@ -32,7 +32,7 @@ PRIORITY = {"invoked": 0, "automatic": 1, "speculative": 2}
 
 
 @dataclass(eq=False)
-class Live:
+class Running:
     """A job in the engine, waiting or running. Times are in seconds of the caller's clock."""
 
     peer: bytes
@@ -77,7 +77,7 @@ class Scheduler:
         self._on_fault = on_fault  # reports our own bugs; each costs only the job that met it
         self.vocabulary = Vocabulary(model)
         self.cache = model.cache()
-        self.jobs: list[Live] = []  # by arrival
+        self.jobs: list[Running] = []  # by arrival
         self.faults = Faults(live)
         self._peers: set[bytes] = set()  # connected peers that have sent a job
         self._orders = itertools.count()
@@ -106,7 +106,7 @@ class Scheduler:
         self.cache.serve(len(self._peers))
         # Keep the place of the superseded job: otherwise a user who types goes to the end of the queue at each key.
         order = min((live.order for live in older), default=next(self._orders))
-        self.jobs.append(Live(peer, message, order, now))
+        self.jobs.append(Running(peer, message, order, now))
         return events
 
     def _problem(self, job: wire.Infill) -> str:
@@ -163,7 +163,7 @@ class Scheduler:
                     events += self._end([live], "invalid", "The engine could not read this job; see its log.")
             if short:  # outside the handler: its error keeps the memory of the step alive
                 return events + self._make_room([live], len(chosen), clock())
-        ready = within([live for live in chosen if live.filling is not None and live in self.jobs], self.model.rows)
+        ready = fitting([live for live in chosen if live.filling is not None and live in self.jobs], self.model.rows)
         if ready:
             began = clock()
             try:
@@ -175,7 +175,7 @@ class Scheduler:
                 short = True
             if short:
                 return events + self._make_room(ready, len(chosen), clock())
-            spoilt = [live for live in ready if live.filling is not None and not live.filling.sound]
+            spoilt = [live for live in ready if live.filling is not None and not live.filling.finite]
             if spoilt:
                 message = "The model's answer was no numbers."
                 self.faults.count(message, clock())
@@ -191,7 +191,7 @@ class Scheduler:
             events += self._report(live, now)
         return events
 
-    def _give_way(self, live: Live) -> list[Event]:
+    def _give_way(self, live: Running) -> list[Event]:
         """Cancel a job of lower priority to free the memory of its context."""
         least = PRIORITY[live.job.priority]
         lower = [other for other in self.jobs if other.kv is not None and PRIORITY[other.job.priority] > least]
@@ -199,7 +199,7 @@ class Scheduler:
 
     # Faults
 
-    def _make_room(self, lives: Sequence[Live], ran: int, now: float) -> list[Event]:
+    def _make_room(self, lives: Sequence[Running], ran: int, now: float) -> list[Event]:
         """After a step of `ran` jobs has run out of memory: end the jobs that needed it, drop all kept contexts. Raises
         Broken."""
         self.cache.clear()
@@ -209,7 +209,7 @@ class Scheduler:
             torch.cuda.empty_cache()
         return events
 
-    def _spoil(self, lives: Sequence[Live], message: str) -> list[Event]:
+    def _spoil(self, lives: Sequence[Running], message: str) -> list[Event]:
         """End jobs whose contexts can no longer be trusted."""
         for live in lives:
             if live.kv is not None:
@@ -219,26 +219,15 @@ class Scheduler:
 
     # A job's way
 
-    def _prepare(self, live: Live, clock: Callable[[], float], room: Room) -> None:
+    def _prepare(self, live: Running, clock: Callable[[], float], room: Room) -> None:
         """Lay out the canvas and lease a KV; then prefill a chunk, or begin to fill if the first forward can read the
         rest of the context too. If the step has no `room` for that, the job waits."""
         if live.filling is not None:
             return
         began = clock()
         if live.layout is None or live.kv is None:
-            job = live.job
-            live.layout = lay(
-                self.model,
-                self.vocabulary,
-                job.prefix,
-                job.suffix,
-                job.segments,
-                job.neighbours,
-                slots=SLOTS if self.model.noise is not None else LEAST_SLOTS,
-                name=job.prompt,
-                language=job.language,
-                schemas=job.schemas,
-            )
+            slots = SLOTS if self.model.noise is not None else LEAST_SLOTS
+            live.layout = lay(self.model, self.vocabulary, live.job, slots)
             live.kv = self.cache.lease(live.layout.context)
         missing, chunk = live.layout.context[live.kv.length :], self.model.chunk
         if len(missing) <= room.fresh:
@@ -253,7 +242,7 @@ class Scheduler:
             live.started = began
         live.prefill_s += clock() - began
 
-    def _begin(self, live: Live, fresh: Sequence[int]) -> None:
+    def _begin(self, live: Running, fresh: Sequence[int]) -> None:
         """Begin to fill; `fresh` is context that the first forward takes along."""
         assert live.layout is not None
         assert live.kv is not None
@@ -265,7 +254,7 @@ class Scheduler:
             self._methods[name] = methods.prepare(name, self.model, self.vocabulary)
         return self._methods[name]
 
-    def _report(self, live: Live, now: float) -> list[Event]:
+    def _report(self, live: Running, now: float) -> list[Event]:
         """The events to send after a step."""
         filling = live.filling
         assert filling is not None
@@ -280,7 +269,7 @@ class Scheduler:
         event = wire.Locked(job=live.job.job, seq=live.seq - 1, holes=fills, step=live.steps, of=filling.of)
         return [(live.peer, event)]
 
-    def _finish(self, live: Live, now: float, stop: Literal["complete", "deadline", "steps"]) -> Event:
+    def _finish(self, live: Running, now: float, stop: Literal["complete", "deadline", "steps"]) -> Event:
         assert live.filling is not None
         fills = live.filling.fills(final=True)
         if live.first_lock is None:
@@ -306,7 +295,7 @@ class Scheduler:
         self._free([live])
         return live.peer, done
 
-    def _end(self, lives: Iterable[Live], code: str, message: str) -> list[Event]:
+    def _end(self, lives: Iterable[Running], code: str, message: str) -> list[Event]:
         """Free jobs without an answer."""
         lives = list(lives)
         self._free(lives)
@@ -315,14 +304,14 @@ class Scheduler:
             for live in lives
         ]
 
-    def _free(self, lives: Iterable[Live]) -> None:
+    def _free(self, lives: Iterable[Running]) -> None:
         for live in lives:
             self.jobs.remove(live)
             if live.kv is not None:
                 self.cache.give(live.kv)
 
 
-def in_turn(lives: Sequence[Live]) -> list[Live]:
+def in_turn(lives: Sequence[Running]) -> list[Running]:
     """Sort by priority; then the first job of each peer before any peer's second; then by arrival."""
     ahead = Counter[bytes]()
     turns = []
@@ -332,9 +321,9 @@ def in_turn(lives: Sequence[Live]) -> list[Live]:
     return [live for *_, live in sorted(turns)]
 
 
-def within(lives: Sequence[Live], most: int) -> list[Live]:
+def fitting(lives: Sequence[Running], most: int) -> list[Running]:
     """Choose jobs whose canvases have at most that many rows together; always the first one."""
-    chosen, rows = list[Live](), 0
+    chosen, rows = list[Running](), 0
     for live in lives:
         more = live.filling.rows if live.filling is not None else 0
         if not chosen or rows + more <= most:
@@ -343,7 +332,7 @@ def within(lives: Sequence[Live], most: int) -> list[Live]:
     return chosen
 
 
-def level(live: Live) -> Literal["", "valid", "checked"]:
+def level(live: Running) -> Literal["", "valid", "checked"]:
     """How far the fills of holes with a grammar are known to be valid."""
     assert live.layout is not None
     grammars = [hole.grammar for hole in live.layout.canvas.holes if hole.grammar is not None]

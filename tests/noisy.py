@@ -37,6 +37,7 @@ class Noisy(Plain):
         self.noise: Noise = Uniform(tokenizer.size) if uniform else Absorbing(tokenizer.size)
         self.method = method or self.noise.method
         self.null_id = None if uniform else tokenizer.size + 1
+        self.lengths = "race" if uniform else "null"
         self.width = tokenizer.size + (0 if uniform else 2)
         self._generator = torch.Generator().manual_seed(seed)
         self._pool = torch.randn(2 * POOL, self.width, generator=self._generator)

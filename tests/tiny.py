@@ -14,6 +14,8 @@ from torch import Tensor
 
 from caesura import wire
 from caesura.engine.cache import KV, Cache, Kept
+from caesura.engine.canvas.layout import Layout, lay
+from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.models import Drafter, Model, Run
 from caesura.engine.noise import Absorbing, Noise
 from caesura.engine.samplers import statistics
@@ -157,6 +159,7 @@ class Scripted(Plain):
         self.noise: Noise = noise or Absorbing(tokenizer.size)
         self.method = self.noise.method
         self.null_id: int | None = tokenizer.size + 1 if self.noise.absorbing else None
+        self.lengths = "null" if self.noise.absorbing else "race"
         self.width = tokenizer.size + (2 if self.noise.absorbing else 0)
 
     def cache(self) -> Cache:
@@ -201,6 +204,13 @@ def infill(job: str, prefix: str, suffix: str = "", *segments: wire.Text | wire.
     """A job in a document of its own, unless told otherwise."""
     fields = {"document": job, "segments": segments or (wire.Hole(16),), **more}
     return wire.Infill(job=job, prefix=prefix, suffix=suffix, **fields)  # type: ignore[arg-type]
+
+
+def laid_out(
+    model: Model, prefix: str, suffix: str, *segments: wire.Text | wire.Hole, slots: int, **more: object
+) -> Layout:
+    """A job's layout, as the scheduler makes it."""
+    return lay(model, Vocabulary(model), infill("j", prefix, suffix, *segments, **more), slots)
 
 
 def run(

@@ -1,13 +1,14 @@
 """One row being denoised: locked tail of the prefix, slots with fixed text between holes, locked head of the suffix."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from caesura.engine.canvas.pieces import by_token, spans, within
+from caesura.engine.canvas.pieces import by_token, cut_character, spans
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.grammar.constraint import Grammar
 from caesura.engine.grammar.solve import GrammarState
@@ -97,6 +98,11 @@ class Canvas:
     def slot_rows(self) -> list[int]:
         """Row of every slot, in order."""
         return [len(self.tail) + i for i, row in enumerate(self.layout) if isinstance(row, Slot)]
+
+    @property
+    def finite(self) -> bool:
+        """False if a forward gave a slot NaN."""
+        return all(math.isfinite(slot.prob) for slot in self.slots)
 
     @property
     def rows(self) -> int:
@@ -294,7 +300,7 @@ class Canvas:
                 break  # the text ends here; later slots hold no text
             piece = b"" if token is None else self.piece(token)
             pieces.append((piece, slot.prob))
-            piece = piece or (b"" if slot.locked or len(parts) < skip or within(parts) else NOTHING)
+            piece = piece or (b"" if slot.locked or len(parts) < skip or cut_character(parts) else NOTHING)
             parts += piece
             flags += bytes([slot.locked]) * len(piece)
         probs = [probability for piece, probability in pieces if piece]

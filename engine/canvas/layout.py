@@ -8,7 +8,7 @@ from caesura.engine.canvas.healing import heal
 from caesura.engine.canvas.prompts import prompt
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.models import Model
-from caesura.wire import MAX_SLOTS, Hole, Impossible, Json, Neighbour, Pattern, Text
+from caesura.wire import MAX_SLOTS, Hole, Impossible, Infill, Json, Pattern, Text
 
 
 @dataclass(frozen=True)
@@ -19,47 +19,35 @@ class Layout:
     canvas: Canvas
 
 
-def lay(
-    model: Model,
-    vocabulary: Vocabulary,
-    prefix: str,
-    suffix: str,
-    segments: Sequence[Text | Hole],
-    neighbours: Sequence[Neighbour] = (),
-    *,
-    slots: int,
-    name: str | None = None,
-    language: str = "",
-    schemas: tuple[str, ...] = (),
-) -> Layout:
-    """Tokenise a job: the context in the prompt format `name` (prompts.py), and the canvas after it. With full
+def lay(model: Model, vocabulary: Vocabulary, job: Infill, slots: int) -> Layout:
+    """Tokenise a job: the context in the job's prompt format (prompts.py), and the canvas after it. With full
     visibility there is no context, and the canvas is all of it.
 
     `slots` bounds the open slots of a hole at the start; a canvas that does not end grows. Raises Impossible for a job
     without a hole, with holes too far apart for one canvas, or with a grammar that nothing fits.
     """
-    prefix, holes_and_text, suffix = fold(prefix, segments, suffix)
+    prefix, segments, suffix = fold(job.prefix, job.segments, job.suffix)
     encode = model.tokenizer.encode
     stable, forced = heal(model.tokenizer, prefix)
     before, layout, holes = prefix, list[Slot | int](), list[HoleState]()
-    for index, segment in enumerate(holes_and_text):
+    for index, segment in enumerate(segments):
         if isinstance(segment, Text):
             fixed, forced = heal(model.tokenizer, segment.text)
             layout += encode(fixed)
             before = segment.text
             continue
-        following = "".join(s.text for s in holes_and_text[index + 1 :] if isinstance(s, Text)) + suffix
+        following = "".join(s.text for s in segments[index + 1 :] if isinstance(s, Text)) + suffix
         hole = HoleState(
             single_line(segment, before, following), segment.max_tokens + len(encode(forced)), forced.encode()
         )
         if segment.grammar is not None:
-            rule(vocabulary, hole, segment.grammar, schemas)
+            rule(vocabulary, hole, segment.grammar, job.schemas)
         layout += [Slot(len(holes)) for _ in range(max(len(hole.shortest), min(slots, hole.max_tokens)))]
         holes.append(hole)
         forced = ""
     if len(layout) > MAX_ROWS:
         raise Impossible(f"The holes are too far apart: {len(layout)} tokens lie between them, and {MAX_ROWS} fit.")
-    shown = prompt(model, stable, suffix, neighbours, name=name, language=language)
+    shown = prompt(model, stable, suffix, job.neighbours, name=job.prompt, language=job.language)
     rows = [*shown.opening, *shown.before]
     cut = len(rows) - (min(model.tail, len(shown.before)) or min(model.tail, 1))
     head = shown.head[: model.head]

@@ -13,7 +13,7 @@ def is_whole(raw: bytes) -> bool:
     return raw.decode("utf-8", errors="ignore").encode() == raw
 
 
-def within(raw: bytes | bytearray) -> bool:
+def cut_character(raw: bytes | bytearray) -> bool:
     """True if the bytes end inside a UTF-8 character."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
     decoder.decode(bytes(raw[-4:]))

@@ -154,12 +154,12 @@ def share(
     encode, limit = model.tokenizer.encode, model.max_context
     after = encode(suffix[: limit * WORDY])[: limit // SUFFIX]
     room = limit - len(after) - own
-    beside = chosen(model.tokenizer, neighbours, room // NEIGHBOURS)
+    beside = fitting_neighbours(model.tokenizer, neighbours, room // NEIGHBOURS)
     near = prefix[strides(len(prefix), limit * WORDY) :]  # the rest is too far away to be tokenised at every key
     return after, beside, slide(encode(near), room - len(beside))
 
 
-def chosen(tokenizer: Tokenizer, neighbours: Sequence[Neighbour], room: int) -> list[int]:
+def fitting_neighbours(tokenizer: Tokenizer, neighbours: Sequence[Neighbour], room: int) -> list[int]:
     """The neighbours that fit, whole, in order of rank; the first is cut at a line start if it is too long alone."""
     rows: list[int] = []
     for rank, neighbour in enumerate(neighbours):

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from caesura.engine.cache import KV
+from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.models import Model
@@ -21,8 +22,8 @@ from caesura.wire import Fill, Infill, Tokens
 
 
 class Filling(Protocol):
-    """A job in progress, of at most `of` steps. After NaN from the model it is no longer `sound`, and neither is its
-    KV."""
+    """A job in progress, of at most `of` steps. It is `finite` unless the model gave NaN; else its KV is spoilt
+    too."""
 
     of: int
 
@@ -34,7 +35,7 @@ class Filling(Protocol):
     def finished(self) -> bool: ...
 
     @property
-    def sound(self) -> bool: ...
+    def finite(self) -> bool: ...
 
     @property
     def rows(self) -> int:
@@ -91,6 +92,12 @@ def advance(model: Model, fillings: Sequence[Filling]) -> None:
         together.setdefault(filling.advance, []).append(filling)
     for step, some in together.items():
         step(model, some)
+
+
+def shown(canvas: Canvas, *, final: bool) -> tuple[Fill, ...]:
+    """The holes of a canvas as they are now, or as the final answer."""
+    fills = canvas.fills()
+    return tuple(map(settled, fills)) if final else fills
 
 
 def settled(fill: Fill) -> Fill:

@@ -1,10 +1,9 @@
 """The step that canvases of absorbing noise and token trees share: one forward gives the canvases logits and the trees
 log-probabilities."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -12,6 +11,9 @@ from torch import Tensor
 from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.models import Drafter, Model, Run, Verifier
+
+if TYPE_CHECKING:
+    from caesura.engine.methods.verify.search import Search
 
 
 @dataclass(frozen=True)
@@ -23,21 +25,12 @@ class Pass:
     mask: Tensor
 
 
-class TokenTree(Protocol):
-    """The search over one hole, in verify/search.py."""
-
-    def to_draft(self) -> Pass | None: ...
-    def take_draft(self, tokens: Sequence[int], probabilities: Sequence[float]) -> None: ...
-    def plan(self) -> Pass: ...
-    def receive(self, logp: Tensor) -> None: ...
-
-
 class Asking(Protocol):
     """A filling with rows in a forward: those of its canvas if it `drafts`, of its `search`, or both. The first forward
     also reads `fresh` context. `hidden` rows of the canvas hold noise, and their logits follow those of the slots."""
 
     fresh: Sequence[int]
-    sound: bool
+    finite: bool
 
     @property
     def canvas(self) -> Canvas: ...
@@ -50,7 +43,7 @@ class Asking(Protocol):
     @property
     def hidden(self) -> Sequence[int]: ...
     @property
-    def search(self) -> TokenTree | None: ...
+    def search(self) -> "Search | None": ...
 
     def decide(self, model: Model, logits: Tensor) -> None:
         """Take over the logits of the canvas, [slots and hidden rows, width]."""
@@ -67,7 +60,6 @@ def advance(model: Model, fillings: Sequence[Asking]) -> None:
     for w, logits in zip(drafting, forward(model, drafting, searching), strict=True):
         w.decide(model, logits)
     for w in fillings:
-        w.sound = w.sound and all(math.isfinite(slot.prob) for slot in w.canvas.slots)
         w.close()
 
 
@@ -89,8 +81,8 @@ def forward(model: Model, work: Sequence[Asking], searching: Sequence[Asking] = 
     for w, of_tree in zip(searching, judged.split([len(p.ids) for p in plans]), strict=True):
         assert w.search is not None
         logp = on_host(of_tree.log_softmax(-1))
-        w.sound = bool(logp[:, 0].isfinite().all())  # one NaN logit makes its whole row NaN
-        if w.sound:
+        w.finite = bool(logp[:, 0].isfinite().all())  # one NaN logit makes its whole row NaN
+        if w.finite:
             w.search.receive(logp)
     parts = on_host(logits).split(rows)
     return parts

@@ -5,29 +5,44 @@ the text that fits best wins. Pure: canvases in, those that go on out.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
+
+import torch
 
 from caesura.engine import length
+from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas
-from caesura.engine.methods import settled
+from caesura.engine.methods import shown
 from caesura.engine.models import Model
+from caesura.engine.samplers import Sampler
 from caesura.wire import Fill, Impossible, Infill, Tokens
 
 UNKNOWN = 8  # slots of a hole without a draft, next to one with a draft
 SPELLED = 2  # tokens of a healed start, above which they are added to the lengths
 
 
-class Runner(Protocol):
-    """A canvas of one length. While it is `judged` nothing locks; `score` is how well it fits. The first forward of a
-    race also reads `fresh` context."""
+@dataclass(eq=False)
+class Runner:
+    """A canvas in progress, of at most `of` steps. The first forward also reads `fresh` context. While it is `judged`
+    it competes with other lengths: nothing locks, and `score` is how well its length fits."""
 
     canvas: Canvas
-    fresh: Sequence[int]
+    kv: KV
+    sampler: Sampler
     of: int
-    finished: bool
-    sound: bool
-    judged: bool
-    score: float
+    generator: torch.Generator
+    fresh: Sequence[int] = ()
+    step: int = 0
+    finished: bool = False
+    finite: bool = True
+    judged: bool = False
+    score: float = -math.inf
+
+    def close(self) -> None:
+        """End a step."""
+        self.finite = self.finite and self.canvas.finite
+        self.step += 1
+        self.finished = self.finished or self.step >= self.of
 
 
 @dataclass(eq=False)
@@ -52,8 +67,8 @@ class Race:
         return all(work.finished for work in self.works)
 
     @property
-    def sound(self) -> bool:
-        return all(work.sound for work in self.works)
+    def finite(self) -> bool:
+        return all(work.finite for work in self.works)
 
     @property
     def rows(self) -> int:
@@ -61,20 +76,19 @@ class Race:
 
     def choose(self) -> None:
         self.steps += 1
-        if len(self.works) > 1 and self.sound:
+        if len(self.works) > 1 and self.finite:
             self.works = choose(self.works, self.wanted, cut=self.steps >= self.trial)
 
     def spent(self, steps: int) -> bool:
         return steps >= self.works[0].of
 
     def fills(self, *, final: bool = False) -> tuple[Fill, ...]:
-        fills = self.works[0].canvas.fills()
-        return tuple(map(settled, fills)) if final else fills
+        return shown(self.works[0].canvas, final=final)
 
     def alternatives(self, fills: tuple[Fill, ...]) -> tuple[tuple[Fill, ...], ...]:
         found = {tuple(f.text for f in fills): fills}
         for work in self.works[1:]:
-            others = tuple(map(settled, work.canvas.fills()))
+            others = shown(work.canvas, final=True)
             if all(fill.text for fill in others):
                 found.setdefault(tuple(f.text for f in others), others)
         return tuple(found.values())[1 : self.wanted]

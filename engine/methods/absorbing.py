@@ -16,11 +16,11 @@ from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
-from caesura.engine.methods import Begin, _forward, _race, settled
+from caesura.engine.methods import Begin, _forward, _race, shown
 from caesura.engine.methods._race import Race, Runner
 from caesura.engine.models import Model
 from caesura.engine.noise import Absorbing
-from caesura.engine.samplers import Sampler, Scores, load, statistics
+from caesura.engine.samplers import Scores, load, statistics
 from caesura.wire import Fill, Infill, Tokens
 
 STEPS = 48  # most steps of a canvas
@@ -30,22 +30,10 @@ SEAM = 4  # rows after each hole whose likelihood shows how well its length fits
 
 
 @dataclass(eq=False)
-class Denoising:
-    """A canvas in progress, of at most `of` steps. The first forward also reads `fresh` context. While it is `judged`
-    it competes with other lengths: `score` is how well it fits, and `seams` are the log-probabilities of the fixed rows
-    after its holes, from the first forward, which hides them."""
+class Denoising(Runner):
+    """A canvas of absorbing noise; `seams` are the log-probabilities of the fixed rows after its holes, from the first
+    forward of a race, which hides them."""
 
-    canvas: Canvas
-    kv: KV
-    sampler: Sampler
-    of: int
-    generator: torch.Generator
-    fresh: Sequence[int] = ()
-    step: int = 0
-    finished: bool = False
-    sound: bool = True
-    judged: bool = False
-    score: float = -math.inf
     seams: Tensor = field(default_factory=lambda: torch.zeros(0))
 
     advance = staticmethod(_forward.advance)
@@ -64,16 +52,11 @@ class Denoising:
     def decide(self, model: Model, logits: Tensor) -> None:
         decide(model, self, logits)
 
-    def close(self) -> None:
-        self.step += 1
-        self.finished = self.finished or self.step >= self.of
-
     def spent(self, steps: int) -> bool:
         return steps >= self.of
 
     def fills(self, *, final: bool = False) -> tuple[Fill, ...]:
-        fills = self.canvas.fills()
-        return tuple(map(settled, fills)) if final else fills
+        return shown(self.canvas, final=final)
 
     def alternatives(self, fills: tuple[Fill, ...]) -> tuple[tuple[Fill, ...], ...]:
         return ()
@@ -100,7 +83,7 @@ def begin(
     sampler: str | None = None,
 ) -> Denoising | Race:
     accepts, generator = load(sampler or model.sampler), torch.Generator().manual_seed(job.seed % 2**63)
-    if model.null_id is not None:
+    if model.lengths == "null":
         lay_drafts(model, job, layout.canvas)
         return Denoising(layout.canvas, kv, accepts, STEPS, generator, fresh)
     works: list[Runner] = [

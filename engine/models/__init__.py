@@ -80,7 +80,8 @@ class Model(Protocol):
     start: Sequence[int]  # what every text begins with, for a family that was always shown it
     finish: Sequence[int]  # what it ends with, likewise; for full visibility
     separator: Sequence[int]  # between suffix and prefix, where the family was trained with one
-    null_id: int | None  # the trained "nothing here" token
+    lengths: Literal["null", "race"]  # how a hole gets its length: a null token fills what is left, or several compete
+    null_id: int | None  # the trained "nothing here" token, if there is one
     ends: frozenset[int]  # tokens with which a text ends
     method: str  # the default, by file name
     sampler: str  # the default of canvases, by file name

@@ -212,6 +212,7 @@ class BlockLlama:
 
     shift: int = 1
     visibility: Literal["context", "full"] = "context"
+    lengths: Literal["null", "race"] = "null"
     rows: int = MAX_ROWS
     finish: Sequence[int] = ()
     taps: Sequence[int] = ()  # layers whose output a drafter reads (_light.py)

@@ -82,6 +82,7 @@ class DiffusionGemma:
     finish: Sequence[int] = ()
     method, sampler = "uniform", "entropy_bound"
     visibility: Literal["context", "full"] = "context"
+    lengths: Literal["null", "race"] = "race"
     rows = MAX_ROWS
 
     def __init__(

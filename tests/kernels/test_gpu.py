@@ -49,7 +49,7 @@ class Place:
         self.recorded = Graphs(model, model.noise.schedule, entropy_bound.select, vocabulary)
         self.recorded.rehearse()
         assert self.recorded._largest is not None
-        self.layout = lay(model, vocabulary, CODE[:400] + "x = ", CODE[400:600], [Hole(20, "line")], slots=20)
+        self.layout = lay(model, vocabulary, infill("j", CODE[:400] + "x = ", CODE[400:600], Hole(20, "line")), 20)
         self.kv = model.cache().lease(self.layout.context)
         model.prefill(self.layout.context, self.kv)
         first = self.canvas(0)

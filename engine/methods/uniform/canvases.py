@@ -12,33 +12,20 @@ import torch
 from torch import Tensor
 
 from caesura.engine import length
-from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas
+from caesura.engine.methods._race import Runner
 from caesura.engine.methods.uniform import renoise
 from caesura.engine.models import Model, Renoiser, Run
 from caesura.engine.noise import Schedule, Uniform
-from caesura.engine.samplers import Sampler
 
 BUDGET = 0.3  # nats of entropy over all slots, below which a canvas at rest is done
 
 
 @dataclass(eq=False)
-class Renoising:
-    """A canvas in progress, of at most `of` steps. The first forward also reads `fresh` context; `state` is what two
-    forwards hand on. A canvas that is `judged` competes with other lengths by its `score`."""
+class Renoising(Runner):
+    """A canvas of uniform noise; `state` is its slots between two forwards."""
 
-    canvas: Canvas
-    kv: KV
-    sampler: Sampler
-    of: int
-    generator: torch.Generator
-    fresh: Sequence[int] = ()
     state: renoise.CanvasState | None = None
-    judged: bool = False
-    score: float = -math.inf
-    step: int = 0
-    finished: bool = False
-    sound: bool = True
 
 
 Replay = Callable[[Sequence[Renoising]], Sequence[Renoising]]
@@ -51,9 +38,7 @@ def step(model: Model, work: Sequence[Renoising], replay: Replay | None = None) 
     if left := work if replay is None else replay(work):
         renew(cast(Renoiser, model), model.noise.schedule, left)
     for w in work:
-        w.sound = w.sound and all(math.isfinite(slot.prob) for slot in w.canvas.slots)
-        w.step += 1
-        w.finished = w.finished or w.step >= w.of
+        w.close()
 
 
 def runs(model: Renoiser, work: Sequence[Renoising]) -> list[Run]:
@@ -97,11 +82,11 @@ def outlooks(
             raw, slots = model.logits(hidden[i]), len(w.canvas.slots)
             allowed = torch.cat((w.canvas.constrain(raw[:slots]), raw[slots:]))
             found[i] = renoise.of_logits(model, allowed, asked[i].temperature, raw)
-    heal(model, {i: work[i].canvas for i in free}, dict(enumerate(asked)), found)
+    ask_again(model, {i: work[i].canvas for i in free}, dict(enumerate(asked)), found)
     return [found[i] for i in range(len(work))]
 
 
-def heal(
+def ask_again(
     model: Renoiser,
     canvases: Mapping[int, Canvas],
     asked: dict[int, renoise.Asked],
@@ -130,8 +115,8 @@ def best_of(known: Sequence[Tensor], tokens: Tensor, at: int, bias: Tensor) -> i
 
 
 def same(bias: Tensor, other: Tensor) -> bool:
-    """True if two biases are equal. A bias that was dropped and made again is another tensor; by identity alone `heal`
-    might never end."""
+    """True if two biases are equal. A bias that was dropped and made again is another tensor; by identity alone
+    `ask_again` might never end."""
     return bias is other or torch.equal(bias, other)
 
 

@@ -58,7 +58,7 @@ def generate(
 
             state, scores, _ = renoise.advance(model, state, outlook, sampler, step, schedule.steps, every, pick, noisy)
             step += 1
-            if renoise.settled(schedule, state, scores):
+            if renoise.reference_done(schedule, state, scores):
                 break
         fresh = state.best.tolist()
         found += fresh

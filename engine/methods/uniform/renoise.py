@@ -242,6 +242,6 @@ def decide(
     return replace(state, ids=torch.where(locked, state.best, state.ids)), told
 
 
-def settled(schedule: Schedule, state: CanvasState, scores: Scores) -> bool:
+def reference_done(schedule: Schedule, state: CanvasState, scores: Scores) -> bool:
     """The reference's rule: nothing moved for long enough, and the mean entropy is low."""
     return bool((state.stable >= schedule.stability).all()) and float(scores.entropy.mean()) < schedule.confidence

@@ -44,7 +44,7 @@ class Verifying:
     sources: list[Origin] = field(default_factory=list)
     step: int = 0
     finished: bool = False
-    sound: bool = True
+    finite: bool = True
     of: int = field(init=False)
     search: Search = field(init=False)
 
@@ -72,7 +72,8 @@ class Verifying:
         self.drafts = False
         self.step += 1
         self.finished = self.step >= self.of
-        if self.sound:
+        self.finite = self.finite and self.canvas.finite
+        if self.finite:
             self.search.prune()
             self.finished = (self.finished or self.search.finished()) and not self._next_hole()
 

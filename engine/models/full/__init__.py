@@ -65,7 +65,8 @@ def load(traits: Traits, folder: Path, config: dict[str, Any], choice: LoadChoic
         tokens=mask + 1,  # some tokenizers do not know it
         names=traits.names,
     )
-    model.noise, model.shift, model.visibility = Absorbing(mask), traits.shift, "full"
+    model.noise, model.shift = Absorbing(mask), traits.shift
+    model.visibility, model.lengths = "full", "race"
     model.method, model.prompt = model.noise.method, "inline"
     model.tail = model.head = model.max_context
     model.rows = rows(model)

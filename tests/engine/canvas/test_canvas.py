@@ -18,7 +18,7 @@ from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.models import SMALL, locate
 from caesura.wire import Hole, Json, Text
 
-from ...tiny import Scripted
+from ...tiny import Scripted, infill, laid_out
 
 CURSORS = {
     "mid-token": ("def f(count):\n    retu", "rn count\n"),
@@ -64,7 +64,7 @@ code = st.lists(st.sampled_from(ATOMS), max_size=10).map("".join)
 def laid(
     model: BlockLlama, prefix: str, suffix: str, *segments: Text | Hole, slots: int = 8
 ) -> tuple[list[int], Canvas]:
-    layout = lay(model, Vocabulary(model), prefix, suffix, segments or (Hole(32),), slots=slots)
+    layout = laid_out(model, prefix, suffix, *(segments or (Hole(32),)), slots=slots)
     return layout.context, layout.canvas
 
 
@@ -89,7 +89,7 @@ def hand(model: BlockLlama, tokens: list[Slot | int], hole: HoleState) -> Canvas
 @example("x 三", "日")  # a number to Python, a letter to Unicode
 def test_tokens_before_a_hole_stay_the_same_whatever_fills_it(tiny: BlockLlama, prefix: str, following: str) -> None:
     for model in (tiny, SHIPPED):
-        layout = lay(model, VOCABULARY, prefix, "", [Hole(1)], slots=1)
+        layout = lay(model, VOCABULARY, infill("j", prefix, "", Hole(1)), 1)
         before = [t for t in [*layout.context, *layout.canvas.tail] if t not in model.separator]
         forced = layout.canvas.holes[0].forced
         encode = model.tokenizer.encode

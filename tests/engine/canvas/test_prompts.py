@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from caesura import wire
 from caesura.engine.cache import common
-from caesura.engine.canvas.layout import lay
 from caesura.engine.canvas.prompts import (
     BESIDE,
     FOLLOWS,
@@ -22,7 +21,6 @@ from caesura.engine.canvas.prompts import (
     prompt,
     slide,
 )
-from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.models import Model
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
@@ -30,7 +28,7 @@ from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.wire import Hole, Neighbour
 
 from ... import gemma
-from ...tiny import CODE, Scripted, alone, infill, run, train_tokenizer
+from ...tiny import CODE, Scripted, alone, infill, laid_out, run, train_tokenizer
 
 SHORT = Neighbour("# left.py", "def left(item):\n    return item\n")
 OTHER = Neighbour("# right.py", "right = 20")
@@ -49,7 +47,7 @@ def test_neighbours_stand_before_the_prefix_each_under_its_line_and_above_a_blan
 
 
 def test_the_canvas_stands_behind_all_of_it(tiny: BlockLlama) -> None:
-    layout = lay(tiny, Vocabulary(tiny), PREFIX, SUFFIX_TEXT, [Hole(4)], [SHORT], slots=4)
+    layout = laid_out(tiny, PREFIX, SUFFIX_TEXT, Hole(4), slots=4, neighbours=(SHORT,))
     rows = [*layout.context, *layout.canvas.tail]
     cut = rows.index(tiny.separator[0])
     decode = tiny.tokenizer.decode

@@ -4,8 +4,6 @@ import pytest
 import torch
 
 from caesura.engine.canvas.canvas import Canvas
-from caesura.engine.canvas.layout import lay
-from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import _forward, absorbing
 from caesura.engine.methods.uniform import canvases as uniform
 from caesura.engine.models import Model
@@ -14,7 +12,7 @@ from caesura.engine.noise import Uniform
 from caesura.engine.samplers import load, names, statistics
 from caesura.wire import Hole, Text
 
-from ...tiny import Scripted
+from ...tiny import Scripted, laid_out
 from ..canvas.test_canvas import cursors
 
 Canvases = absorbing.Denoising | uniform.Renoising
@@ -32,7 +30,7 @@ def denoising(
     of: int = 48,
     seed: int = 0,
 ) -> Canvases:
-    layout = lay(model, Vocabulary(model), prefix, suffix, segments or (Hole(32),), slots=slots)
+    layout = laid_out(model, prefix, suffix, *(segments or (Hole(32),)), slots=slots)
     kv = model.cache().lease(layout.context)
     if layout.context:
         model.prefill(layout.context, kv)

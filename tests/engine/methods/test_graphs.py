@@ -71,7 +71,7 @@ def recorded(model: DiffusionGemma, vocabulary: Vocabulary) -> Graphs:
 
 def denoising(model: DiffusionGemma, vocabulary: Vocabulary, place: str = "a line", seed: int = 0) -> Renoising:
     prefix, suffix, segments, slots = PLACES[place]
-    layout = lay(model, vocabulary, prefix, suffix, segments, slots=slots)
+    layout = lay(model, vocabulary, infill("j", prefix, suffix, *segments), slots)
     kv = model.cache().lease(layout.context)
     if layout.context:
         model.prefill(layout.context, kv)

@@ -19,8 +19,6 @@ from caesura.engine import length, models
 from caesura.engine.cache import Cache
 from caesura.engine.canvas.canvas import MAX_ROWS, Canvas, Slot
 from caesura.engine.canvas.healing import heal
-from caesura.engine.canvas.layout import lay
-from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import _race as race
 from caesura.engine.methods._race import Race
 from caesura.engine.methods.uniform import TRIAL, renoise
@@ -34,7 +32,7 @@ from caesura.kernels.head import Rows, Seen
 from caesura.wire import Hole, Text
 
 from ... import gemma
-from ...tiny import CODE, Clock, alone, done, infill, run
+from ...tiny import CODE, Clock, alone, done, infill, laid_out, run
 
 BEFORE, AFTER = CODE[:400] + "def total(count, item):\n    retu", "\n\nprint(total(1, 2))\n" + CODE[400:600]
 
@@ -70,7 +68,7 @@ def shown(model: DiffusionGemma, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
 
 
 def denoising(model: DiffusionGemma, *segments: Text | Hole, slots: int = 8, of: int = 12) -> uniform.Renoising:
-    layout = lay(model, Vocabulary(model), BEFORE, AFTER, segments, slots=slots)
+    layout = laid_out(model, BEFORE, AFTER, *segments, slots=slots)
     kv = model.cache().lease(layout.context)
     model.prefill(layout.context, kv)
     return uniform.Renoising(layout.canvas, kv, entropy_bound.select, of, torch.Generator().manual_seed(1))
@@ -179,9 +177,8 @@ def test_a_pinned_slot_takes_nothing_from_the_budget_and_is_sure_of_itself(model
 def test_no_slot_ends_the_text_while_a_suffix_follows_and_any_may_where_none_does(model: DiffusionGemma) -> None:
     ends = sorted(model.ends)
     assert len(ends) == 3
-    vocabulary = Vocabulary(model)
     for suffix, may in ((AFTER, False), ("", True)):
-        canvas = lay(model, vocabulary, BEFORE + "rn\n", suffix, [Hole(8, "block")], slots=8).canvas
+        canvas = laid_out(model, BEFORE + "rn\n", suffix, Hole(8, "block"), slots=8).canvas
         canvas.holes[0].forced = b""
         allowed = canvas.constrain(torch.zeros(8, model.width)).isfinite()
         assert bool(allowed[:, ends].any()) == bool(allowed[:, ends].all()) == may
@@ -190,8 +187,7 @@ def test_no_slot_ends_the_text_while_a_suffix_follows_and_any_may_where_none_doe
 
 
 def test_what_stands_behind_an_end_token_is_no_text(model: DiffusionGemma) -> None:
-    vocabulary = Vocabulary(model)
-    canvas = lay(model, vocabulary, "x = 1\n", "", [Hole(8, "block")], slots=3).canvas
+    canvas = laid_out(model, "x = 1\n", "", Hole(8, "block"), slots=3).canvas
     canvas.holes[0].forced = b""
     words = model.tokenizer.encode("count")
     for slot, token in zip(canvas.slots, [words[0], min(model.ends), words[0]], strict=True):
@@ -387,7 +383,7 @@ def test_a_step_ends_though_what_may_stand_in_a_slot_is_made_anew_each_time(
 
 
 def test_a_draft_is_shown_to_the_first_forward_and_its_conditioning(model: DiffusionGemma) -> None:
-    canvas = lay(model, Vocabulary(model), "x = 1\ny", "\n", [Hole(4, "line")], slots=4).canvas
+    canvas = laid_out(model, "x = 1\ny", "\n", Hole(4, "line"), slots=4).canvas
     canvas.holes[0].forced = b""
     tokens = model.tokenizer.encode("count")[:2]
     for slot, token in zip(canvas.slots, tokens, strict=False):
@@ -438,7 +434,7 @@ def test_lengths_are_within_the_budget_and_there_is_always_one(most: int, one_li
 def test_no_canvases_of_a_job_take_more_rows_than_a_step_has(model: DiffusionGemma) -> None:
     for holes in ([Hole(256, "block")], [Hole(32, "line")] * 8, [Hole(24, "block"), Hole(1, "line")]):
         segments = [part for hole in holes for part in (hole, Text(", "))]
-        canvas = lay(model, Vocabulary(model), BEFORE, AFTER, segments, slots=1).canvas
+        canvas = laid_out(model, BEFORE, AFTER, *segments, slots=1).canvas
         made = race.starters(canvas, [3] * len(holes), [], MAX_ROWS)
         assert 0 < sum(one.rows for one in made) <= MAX_ROWS
     far = replace(canvas, layout=[*canvas.layout, *[7] * MAX_ROWS])
@@ -447,7 +443,7 @@ def test_no_canvases_of_a_job_take_more_rows_than_a_step_has(model: DiffusionGem
 
 
 def test_a_hole_beside_one_with_a_draft_is_not_starved(model: DiffusionGemma) -> None:
-    canvas = lay(model, Vocabulary(model), "f(", ")\n", [Hole(16), Text(", "), Hole(16)], slots=1).canvas
+    canvas = laid_out(model, "f(", ")\n", Hole(16), Text(", "), Hole(16), slots=1).canvas
     warm = race.starters(canvas, [0, 0], [[7, 8, 9], []], MAX_ROWS)[0]
     assert [len(warm.of_hole(n)) for n in (0, 1)] == [3, race.UNKNOWN]
     assert [slot.shown for slot in warm.of_hole(0)] == [7, 8, 9]
@@ -460,7 +456,7 @@ def test_what_fits_the_suffix_scores_above_what_does_not() -> None:
 
 
 def test_a_canvas_is_resized_within_each_holes_budget(model: DiffusionGemma) -> None:
-    canvas: Canvas = lay(model, Vocabulary(model), "f(", ")\n", [Hole(2), Text(", "), Hole(9)], slots=1).canvas
+    canvas: Canvas = laid_out(model, "f(", ")\n", Hole(2), Text(", "), Hole(9), slots=1).canvas
     wide = canvas.resized([6, 6])
     fixed = [row for row in canvas.layout if not isinstance(row, Slot)]
     assert [row for row in wide.layout if not isinstance(row, Slot)] == fixed

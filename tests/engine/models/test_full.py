@@ -11,7 +11,6 @@ from torch import Tensor
 
 from caesura import wire
 from caesura.engine import models
-from caesura.engine.canvas.layout import lay
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods.absorbing import SEAM
 from caesura.engine.models import Model, ModelError, Run
@@ -20,7 +19,7 @@ from caesura.engine.scheduler import Scheduler
 from caesura.engine.weights import audit
 
 from ... import masked
-from ...tiny import CODE, alone, infill, run
+from ...tiny import CODE, alone, infill, laid_out, run
 from ..test_scheduler import JOBS, keeps_the_contract
 
 IDS = torch.randint(0, 400, (90,), generator=torch.Generator().manual_seed(1)).tolist()
@@ -80,13 +79,13 @@ def test_canvases_of_a_batch_do_not_see_each_other(model: Model) -> None:
 
 
 def test_all_of_the_text_is_on_the_canvas_between_what_a_text_begins_and_ends_with(model: Model) -> None:
-    laid = lay(model, Vocabulary(model), BEFORE, AFTER, [wire.Hole(4)], slots=4)
+    laid = laid_out(model, BEFORE, AFTER, wire.Hole(4), slots=4)
     encode = model.tokenizer.encode
     assert laid.context == []
     assert laid.canvas.tail[0] == model.tokenizer.find(masked.BOS)
     assert laid.canvas.head == [*encode(AFTER), model.tokenizer.find(masked.EOS)]
     assert model.tokenizer.decode(laid.canvas.tail) + laid.canvas.holes[0].forced.decode() == BEFORE
-    long = lay(model, Vocabulary(model), BEFORE, CODE, [wire.Hole(4)], slots=4).canvas
+    long = laid_out(model, BEFORE, CODE, wire.Hole(4), slots=4).canvas
     assert long.head == encode(CODE)[: model.max_context // 3], "a suffix that is cut does not end"
     assert long.rows <= model.max_context + 4
 
