@@ -1,4 +1,4 @@
-"""Jobs, and which of them run in the next step (`in_turn`, then `fitting`): pure state. Time is an argument, and
+"""Jobs, and which of them run in the next step (`in_turn`, then `batch`): pure state. Time is an argument, and
 worker.py does the I/O.
 
 `take` and `step` return events as (peer, message). One live job per (peer, document, kind): the newest wins.
@@ -163,7 +163,7 @@ class Scheduler:
                     events += self._end([live], "invalid", "The engine could not read this job; see its log.")
             if short:  # outside the handler: its error keeps the memory of the step alive
                 return events + self._make_room([live], len(chosen), clock())
-        ready = fitting([live for live in chosen if live.filling is not None and live in self.jobs], self.model.rows)
+        ready = batch([live for live in chosen if live.filling is not None and live in self.jobs], self.model.rows)
         if ready:
             began = clock()
             try:
@@ -321,7 +321,7 @@ def in_turn(lives: Sequence[Running]) -> list[Running]:
     return [live for *_, live in sorted(turns)]
 
 
-def fitting(lives: Sequence[Running], most: int) -> list[Running]:
+def batch(lives: Sequence[Running], most: int) -> list[Running]:
     """Choose jobs whose canvases have at most that many rows together; always the first one."""
     chosen, rows = list[Running](), 0
     for live in lives:

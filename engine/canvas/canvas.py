@@ -157,7 +157,7 @@ class Canvas:
             forced = forced[len(self.piece(slot.token)) :]
         return None, forced
 
-    def begin(self) -> bool:
+    def draft_shortest(self) -> bool:
         """Draft the shortest whole fill for every hole with a grammar. False if a grammar has no fill of that many
         slots. From then on the drafts and decided tokens of such a hole always form a whole fill."""
         for number, hole in enumerate(self.holes):
@@ -238,7 +238,7 @@ class Canvas:
         logits = self.vocabulary.ending(logits, after, hole.one_line)
         held = [slot.token for slot in slots]
         known = [slot.draft if slot.token is None else slot.token for slot in slots]
-        assert None not in known, "`begin` has drafted"
+        assert None not in known, "`draft_shortest` has drafted"
         best = hole.grammar.best(
             hole.state,
             logits.log_softmax(-1),
@@ -260,7 +260,7 @@ class Canvas:
         return b"".join(map(self.piece, self._tokens(number)))
 
     def grow(self, number: int) -> None:
-        """Double the slots of a hole, within its budget, and open them all. Call `begin` afterwards."""
+        """Double the slots of a hole, within its budget, and open them all. Call `draft_shortest` afterwards."""
         wanted = min(2 * len(self.of_hole(number)), self.holes[number].max_tokens)
         first = next(i for i, row in enumerate(self.layout) if isinstance(row, Slot) and row.hole == number)
         rest = [row for row in self.layout[first:] if isinstance(row, int) or row.hole != number]

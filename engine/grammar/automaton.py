@@ -182,12 +182,12 @@ class Automaton:
                     waiting.append(one)
         return tuple(edges), ends
 
-    def behind(self, raw: bytes, below: Configuration) -> Configuration:
-        """The configuration that writes `raw` before `below` goes on."""
+    def first(self, raw: bytes, then: Configuration) -> Configuration:
+        """The configuration that writes `raw` and then goes on as `then`."""
         node = END
         for byte in reversed(raw):
             node = self._add(Node(edges=[(1 << byte, node)]))
-        return self.at(node, (*below[1], below[0]))
+        return self.at(node, (*then[1], then[0]))
 
     def step(self, configs: Iterable[Configuration], byte: int) -> set[Configuration]:
         """The configurations after one more byte."""

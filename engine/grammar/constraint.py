@@ -87,7 +87,7 @@ class Grammar:
     def start(self, forced: bytes) -> GrammarState:
         """The state before a hole that has to write `forced` first (canvas/healing.py)."""
         if forced not in self._starts:
-            configs = [self._automaton.behind(forced, c) if forced else c for c in sorted(self._beginning)]
+            configs = [self._automaton.first(forced, c) if forced else c for c in sorted(self._beginning)]
             self._starts[forced] = tuple(sorted(map(self.graph.number, configs)))
         return self._starts[forced]
 

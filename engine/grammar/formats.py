@@ -54,9 +54,9 @@ def _reference(other: str, private: str) -> tuple[str, str]:
     host = rf"(?:\[{_IPV6}\]|(?:[{free}]|{code})*)"
     authority = rf"//(?:(?:[{free}:]|{code})*@)?{host}(?::\d*)?(?:/{char}*)*"
     absolute = f"/(?:{char}+(?:/{char}*)*)?"
-    behind = rf"(?:\?(?:{char}|[/?{private}])*)?(?:#(?:{char}|[/?])*)?"
-    uri = f"[A-Za-z][A-Za-z0-9+.-]*:(?:{authority}|{absolute}|{char}+(?:/{char}*)*|){behind}"
-    relative = f"(?:{authority}|{absolute}|(?:[{free}@]|{code})+(?:/{char}*)*|){behind}"
+    rest = rf"(?:\?(?:{char}|[/?{private}])*)?(?:#(?:{char}|[/?])*)?"
+    uri = f"[A-Za-z][A-Za-z0-9+.-]*:(?:{authority}|{absolute}|{char}+(?:/{char}*)*|){rest}"
+    relative = f"(?:{authority}|{absolute}|(?:[{free}@]|{code})+(?:/{char}*)*|){rest}"
     return uri, f"(?:{uri}|{relative})"
 
 

@@ -218,12 +218,12 @@ def multiples(step: Fraction) -> Dfa:
             if part in ("sign", "start", "whole"):
                 yield mask, ("whole", (rest * 10 + digit) % modulus, left)
             elif left:
-                yield mask, ("behind", (rest * 10 + digit) % modulus, left - 1)
+                yield mask, ("decimals", (rest * 10 + digit) % modulus, left - 1)
             elif not digit:
-                yield mask, ("behind", rest, 0)
+                yield mask, ("decimals", rest, 0)
 
     def accepts(state: tuple[str, int, int]) -> bool:
         part, rest, left = state
-        return part in ("whole", "behind") and not rest * 10**left % modulus
+        return part in ("whole", "decimals") and not rest * 10**left % modulus
 
     return explore(("sign", 0, places), edges, accepts)

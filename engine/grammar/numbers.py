@@ -51,7 +51,7 @@ def _signed(
     else:
         low, low_open = -most, most_open
     negative = _between(low, low_open, None if least is None else -least, least_open, points)
-    return either(positive, _behind(ord("-"), negative))
+    return either(positive, _preceded(ord("-"), negative))
 
 
 def _between(least: Fraction, least_open: bool, most: Fraction | None, most_open: bool, points: bool) -> Dfa:
@@ -62,8 +62,8 @@ def _between(least: Fraction, least_open: bool, most: Fraction | None, most_open
     return both(low, _compared(most, frozenset({LESS} if most_open else {LESS, SAME}), points))
 
 
-def _behind(byte: int, dfa: Dfa) -> Dfa:
-    """The automaton's texts after this byte."""
+def _preceded(byte: int, dfa: Dfa) -> Dfa:
+    """This byte, then the automaton's texts."""
     return explore(-1, lambda key: [(1 << byte, 0)] if key < 0 else dfa.rows[key], lambda key: key in dfa.accepting)
 
 

@@ -157,17 +157,17 @@ class Walker:
 
     def _make(self, row: int) -> None:
         edges, _ = self.automaton.open(*self._named[row])
-        behind: dict[int, int] = {}  # row -> the bytes that lead there
+        before: dict[int, int] = {}  # row -> the bytes that lead there
         for mask, target, pushed in edges:
             to = self._row(self.automaton.at(target, pushed))
-            behind[to] = behind.get(to, 0) | mask
+            before[to] = before.get(to, 0) | mask
         table, shared, seen = self._table[row], 0, 0
-        for mask in behind.values():
+        for mask in before.values():
             shared, seen = shared | seen & mask, seen | mask
-        for to, mask in behind.items():
+        for to, mask in before.items():
             table[_bytes(mask & ~shared)] = self._list((to,))
         for byte in _bytes(shared).tolist():
-            table[byte] = self._list(tuple(to for to, mask in behind.items() if mask >> byte & 1))
+            table[byte] = self._list(tuple(to for to, mask in before.items() if mask >> byte & 1))
         self._made[row] = True
 
     def _list(self, rows: tuple[int, ...]) -> int:

@@ -149,7 +149,7 @@ def fitted(canvas: Canvas, slots: Sequence[int]) -> Canvas:
             tried.append(len(hole.shortest))
             fitting[number] = next(n for n in tried if canvas.simplest(number, n) is not None)
     whole = canvas.resized(fitting)
-    whole.begin()
+    whole.draft_shortest()
     return whole
 
 

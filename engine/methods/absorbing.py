@@ -95,7 +95,7 @@ def begin(
 
 def lay_drafts(model: Model, job: Infill, canvas: Canvas) -> None:
     """Draft a whole fill if the hole has a grammar, and show the job's drafts to the first forward."""
-    canvas.begin()
+    canvas.draft_shortest()
     for number, (hole, text) in enumerate(zip(canvas.holes, job.draft or (), strict=False)):
         tokens = model.tokenizer.encode(hole.forced.decode() + text) if text else []
         for slot, token in zip(canvas.of_hole(number), tokens, strict=False):
@@ -199,5 +199,5 @@ def lengthen(canvas: Canvas) -> bool:
     short = [number for number, slots, most in sized if length.too_short(slots[-1].p_null, len(slots), most)]
     for number in short:
         canvas.grow(number)
-    canvas.begin()
+    canvas.draft_shortest()
     return bool(short)

@@ -15,7 +15,7 @@ from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import Begin, _forward, absorbing, settled
-from caesura.engine.methods.verify.lookup import Repeats, lookup, names
+from caesura.engine.methods.verify.lookup import Repeats, identifiers, lookup
 from caesura.engine.methods.verify.search import WIDTH, Search, passes
 from caesura.engine.methods.verify.tree import Origin, TokenNode
 from caesura.engine.models import Model
@@ -77,7 +77,7 @@ class Verifying:
             self.search.prune()
             self.finished = (self.finished or self.search.finished()) and not self._next_hole()
 
-    def begin(self, tail: list[int]) -> bool:
+    def search_hole(self, tail: list[int]) -> bool:
         """Start the token tree of the current hole after `tail`, with its proposals. True if the lookup had any."""
         hole, kv, encode = self.canvas.holes[self.hole], self.kv, self.model.tokenizer.encode
         kv.truncate(len(kv.ids))
@@ -98,7 +98,7 @@ class Verifying:
             self.search.propose(encode(forced + self.job.draft[self.hole]), "canvas" if has_canvas else "left_to_right")
         sides = around(self.job, self.hole, self.done)
         repeated = lookup(*sides, [neighbour.text for neighbour in self.job.neighbours])
-        for text in (*repeated, *names([fill.text for fill in self.done])):
+        for text in (*repeated, *identifiers([fill.text for fill in self.done])):
             self.search.propose(encode(forced + text), "lookup")
         return bool(repeated)
 
@@ -112,7 +112,7 @@ class Verifying:
         self.hole += 1
         if self.hole >= len(self.canvas.holes):
             return False
-        self.begin(search.tail + search.tree.tokens(node) + self.canvas.fixed_after(self.hole - 1))
+        self.search_hole(search.tail + search.tree.tokens(node) + self.canvas.fixed_after(self.hole - 1))
         return True
 
     # Answers
@@ -166,7 +166,7 @@ def begin(
     absorbing.lay_drafts(model, job, layout.canvas)
     generator = torch.Generator().manual_seed(job.seed % 2**63)
     made = Verifying(model, vocabulary, job, layout, kv, width, fresh, generator)
-    repeated = made.begin(list(layout.canvas.tail))
+    repeated = made.search_hole(list(layout.canvas.tail))
     made.drafts = width > 1 and canvas_drafts(model, layout.canvas, repeated=repeated)
     return made
 

@@ -99,7 +99,7 @@ def agreeing(left: Sequence[int], right: Sequence[int]) -> int:
     return next((at for at, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
-def names(fills: Sequence[str], *, most: int = 8) -> list[str]:
-    """Names in the earlier fills, the latest first: a hole may use what another one defines."""
+def identifiers(fills: Sequence[str], *, most: int = 8) -> list[str]:
+    """Identifiers in the earlier fills, the latest first: a hole may use what another one defines."""
     found = [name for text in fills for name in _NAME.findall(text)]
     return list(dict.fromkeys(reversed(found)))[:most]

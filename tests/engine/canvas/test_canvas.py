@@ -291,7 +291,7 @@ def test_a_token_that_goes_on_into_what_stands_behind_is_an_end(before_another_h
     canvas = Canvas([], [*slots], behind, holes, VOCABULARY)
     if before_another_hole:
         canvas = Canvas([], [*slots, *behind, Slot(1)], [], [*holes, HoleState(True, 1)], VOCABULARY)
-    canvas.begin()
+    canvas.draft_shortest()
     logits = torch.full((len(canvas.slots), VOCABULARY.size), -20.0)
     said = [*encode('"left":'), null]
     logits[range(4), said] = 0.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caesura.engine.methods.verify.lookup import Repeats, between, lookup, names
+from caesura.engine.methods.verify.lookup import Repeats, between, identifiers, lookup
 
 
 def test_lookup_finds_what_stood_between_the_same_texts() -> None:
@@ -104,9 +104,9 @@ def test_what_buffer_and_neighbour_share_is_proposed_once() -> None:
 
 
 def test_names_of_earlier_holes_come_latest_first_and_once() -> None:
-    assert names([]) == names(["1 + 2"]) == []
-    assert names(["total", "left(x1)\n    total, größe"]) == ["größe", "total", "x1", "left"]
-    assert len(names([" ".join(f"n{i}" for i in range(100))])) <= 8
+    assert identifiers([]) == identifiers(["1 + 2"]) == []
+    assert identifiers(["total", "left(x1)\n    total, größe"]) == ["größe", "total", "x1", "left"]
+    assert len(identifiers([" ".join(f"n{i}" for i in range(100))])) <= 8
 
 
 @pytest.mark.parametrize(
