@@ -1,6 +1,6 @@
-"""One file per model family; `load` finds it in a table (`_families.py`) and returns a `Model`.
+"""One file per model family; `load` picks it from a table (`_families.py`) and returns a `Model`.
 
-Everything that is common to the families (canvas, sampler, locks, length, cache policy) lives outside this folder.
+What the families share (canvas, samplers, locks, lengths, cache policy) lives outside this folder.
 """
 
 import importlib
@@ -22,7 +22,7 @@ from caesura.kernels.cpu import NoVariant
 from caesura.kernels.head import Rows, Seen
 from caesura.models import NoModel, locate
 
-SENTENCE = 500  # characters; names that a file brings have any length, and line breaks
+SENTENCE = 500  # characters of an error; names read from a file can be of any length and contain line breaks
 
 
 class ModelError(Exception):
@@ -33,8 +33,9 @@ class ModelError(Exception):
 class Run:
     """Rows of one sequence in a forward.
 
-    Row r holds ids[r] at positions[r], sees every context row of `kv`, and of the last mask.shape[1] columns (rows of
-    `kv` not yet context, then this run's own) those where mask[r] is true; without a mask it sees them all.
+    Row r holds ids[r] at positions[r] and sees every context row of `kv`. After the context come the rows of `kv` that
+    are not context yet, then the rows of this run: the last mask.shape[1] columns. Row r sees those of them where
+    mask[r] is true, and all of them without a mask.
     """
 
     kv: KV
@@ -42,16 +43,17 @@ class Run:
     positions: Sequence[int]
     mask: Tensor | None = None
     wanted: Sequence[int] | None = None  # rows whose logits are returned; None for all
-    fresh: Sequence[int] = ()  # context that this forward appends to `kv` first; of one KV in one run
-    conditioning: Tensor | None = None  # [n, hidden] of the first n wanted rows; the other rows are sure of themselves
+    fresh: Sequence[int] = ()  # context that this forward appends to `kv` first; at most one run per KV has any
+    conditioning: Tensor | None = None  # [n, hidden] for the first n wanted rows; the other rows hold known tokens
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """All rows of one canvas in a forward that asks the host nothing: tensors of fixed shapes, read anew each time.
+    """All rows of one canvas, for a forward that never waits for the host: tensors of fixed shapes, read again in each
+    replay.
 
-    `place` is what `Replayable.place` says, on the device, and `buffers` are the whole ones of the canvas's KV. Rows
-    may be copies of others: of what stands behind the end of its own, none sees anything.
+    `place` is the result of `Replayable.place`, on the device; `buffers` are the complete buffers of the canvas's KV.
+    Rows after the end of the canvas may be copies of others: no row sees them.
     """
 
     ids: Tensor  # int64 [rows]
@@ -62,68 +64,68 @@ class Fixed:
 
 
 class Model(Protocol):
-    """What a family brings. Logits are [rows wanted over all runs, width] float32, in the order of the runs."""
+    """The contract of a family. Logits are [wanted rows of all runs, width] float32, in the order of the runs."""
 
     name: str
     device: str
-    kernels: str  # what computes it on a CPU, in CAESURA_CPU's words; empty where there is no choice
+    kernels: str  # the CPU kernels in use, as CAESURA_CPU names them; empty where there is no choice
     drafter: "Drafter | None"  # light layers that draft for `verify`
-    noise: Noise | None  # None without a canvas: the model only verifies
-    shift: int  # 0, or 1 where the logits of a row predict the next position
-    visibility: Literal["context", "full"]  # what canvas rows see beside each other: a context; or there is none, and
-    # all of the text lies on the canvas
-    rows: int  # of all canvases of a step together
-    tail: int  # rows of the prefix that open a canvas; at least one where `shift` is 1 or drafts are verified
+    noise: Noise | None  # None for a model without a canvas, which can only verify
+    shift: int  # 1 if the logits of a row predict the next position, 0 if they predict its own
+    visibility: Literal["context", "full"]  # context: canvas rows see a context and each other; full: the whole text
+    # lies on the canvas and there is no context
+    rows: int  # most rows of a step, all canvases together
+    tail: int  # rows of the prefix that open a canvas; at least one if `shift` is 1 or drafts are verified
     head: int  # rows of the suffix that close a canvas
-    width: int  # columns of the logits: the vocabulary, and special rows behind it
+    width: int  # columns of the logits: the vocabulary, then the special rows
     tokenizer: Tokenizer
-    start: Sequence[int]  # what every text begins with, for a family that was always shown it
-    finish: Sequence[int]  # what it ends with, likewise; for full visibility
-    separator: Sequence[int]  # between suffix and prefix, where the family was trained with one
-    lengths: Literal["null", "race"]  # how a hole gets its length: a null token fills what is left, or several compete
+    start: Sequence[int]  # tokens that begin every text, if the family was trained with them
+    finish: Sequence[int]  # tokens that end every text, likewise; only for full visibility
+    separator: Sequence[int]  # between suffix and prefix, if the family was trained with one
+    lengths: Literal["null", "race"]  # how a hole gets its length: the null token fills its end, or lengths compete
     null_id: int | None  # the trained "nothing here" token, if there is one
-    ends: frozenset[int]  # tokens with which a text ends
-    method: str  # the default, by file name
-    sampler: str  # the default of canvases, by file name
-    prompt: str  # the default format, by its name in prompts.py
-    max_context: int  # tokens of context that are used
-    chunk: int  # context rows prefilled in one step, so that a cancel never waits for a whole cold context
+    ends: frozenset[int]  # tokens that end a text
+    method: str  # default method, by file name
+    sampler: str  # default sampler of canvases, by file name
+    prompt: str  # default prompt format, by its name in prompts.py
+    max_context: int  # tokens of context used at most
+    chunk: int  # context rows prefilled in one step; a cancel waits for one chunk, not for a whole cold context
 
     def cache(self) -> Cache: ...
 
     def prefill(self, ids: Sequence[int], kv: KV) -> None:
-        """Append `ids` to the context rows of `kv`, each seeing what is before it."""
+        """Append `ids` to the context rows of `kv`; each row sees those before it."""
 
     def denoise(self, runs: Sequence[Run]) -> Tensor:
-        """Canvas logits, bidirectional within a run; nothing but fresh context is kept in the KV."""
+        """Canvas logits: the rows of a run see each other in both directions. The KV keeps only fresh context."""
 
     def condition(self, logits: Tensor) -> Tensor | None:
-        """[rows, width] logits of a step -> [rows, hidden] for `Run.conditioning` of the next; None for a family
-        without self-conditioning (Chen et al. 2022, Analog Bits)."""
+        """Logits [rows, width] of a step -> `Run.conditioning` [rows, hidden] of the next step; None if the family has
+        no self-conditioning (Chen et al. 2022, Analog Bits)."""
 
     def embedded(self, ids: Tensor) -> Tensor | None:
-        """The same for rows [n] that are certain of their token."""
+        """The same for rows whose tokens [n] are known."""
 
 
 class Renoiser(Model, Protocol):
-    """A family of uniform noise: it is asked what it says of a slot, not for all logits."""
+    """A family of uniform noise. Its callers ask for statistics of a slot, never for all logits."""
 
     noise: Noise
 
     def hidden(self, runs: Sequence[Run]) -> Tensor:
-        """The wanted rows [rows, hidden] of a forward, of which `denoise` gives the logits."""
+        """The wanted rows [rows, hidden] of a forward; `denoise` returns their logits."""
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] -> [rows, width] float32."""
 
     def observe(self, rows: Rows) -> Seen:
-        """The statistics of rows, and what the next step is conditioned on, in one pass over the vocabulary."""
+        """Statistics of rows and the conditioning of the next step, in one pass over the vocabulary."""
 
     def score(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        """The logit of one token of each row [rows]."""
+        """The logits [rows] of one token per row."""
 
     def draw(self, rows: Rows, seen: Seen, at: Tensor, wanted: Tensor) -> Tensor:
-        """A token [rows] for each uniform number; any where none is wanted."""
+        """Tokens [rows], drawn by the uniform numbers `at`; arbitrary where `wanted` is false."""
 
 
 class Replayable(Renoiser, Protocol):
@@ -132,33 +134,34 @@ class Replayable(Renoiser, Protocol):
     def embedded(self, ids: Tensor) -> Tensor: ...
 
     def place(self, kv: KV, rows: int) -> Tensor:
-        """Where a canvas of so many rows lies in the buffers of a KV, int32 [layers, n]."""
+        """The place of a canvas of `rows` rows in the buffers of a KV, int32 [layers, n]."""
 
     def fixed(self, rows: Fixed) -> Tensor:
-        """As `hidden` of one canvas, [rows, hidden] of all its rows."""
+        """`hidden` for all rows of one canvas, [rows, hidden]."""
 
 
 class Verifier(Model, Protocol):
     """A family that can also check a draft left to right."""
 
     def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
-        """Logits of both in one pass over the weights: [rows, vocabulary] of what follows each row of a tree, by the
-        path that reads context, and those of `denoise`. A tree sees of itself what its mask says, and its rows stay in
-        the KV behind the context until that is truncated; a canvas sees the context alone."""
+        """Logits of trees and canvases in one pass over the weights. Those of a tree, [rows, vocabulary], come from the
+        path that reads context and predict the token after each row; those of canvases are as in `denoise`. A tree
+        sees the context and itself, by its mask. Its rows stay in the KV after the context until the KV is truncated.
+        A canvas sees only the context."""
 
 
 class Drafter(Protocol):
-    """Guesses what follows a token that the base has not run yet."""
+    """Drafts the tokens that follow one that the base has not read yet."""
 
     def draft(self, runs: Sequence[Run]) -> tuple[Tensor, Tensor]:
-        """The next tokens after each run, and the probability of each given those before it: [runs, slots] twice. A run
-        is one row that sees rows of the tree; nothing of it is kept."""
+        """The next tokens after each run and their probabilities given the tokens before them: [runs, slots] twice. A
+        run is one row that sees rows of the tree; the KV keeps nothing of it."""
 
 
 @dataclass(frozen=True)
 class LoadChoice:
-    """What a user may choose: the device, the tokens of context, and float32 (`exact`) where a machine takes fewer
-    bits, to compare with a reference."""
+    """The user's choices: the device, the tokens of context, and `exact`: float32 where the default has fewer bits, for
+    comparisons with a reference."""
 
     device: str = "auto"
     context: int | None = None
@@ -166,8 +169,8 @@ class LoadChoice:
 
 
 def load(name: str, device: str = "auto", context: int | None = None, *, exact: bool = False) -> Model:
-    """A model by name or path (`caesura/models.py`); what may be chosen is chosen as in `LoadChoice`. Raises ModelError
-    with one sentence for the user."""
+    """A model by name or path (`caesura/models.py`), with the choices of `LoadChoice`. Raises ModelError with one
+    sentence for the user."""
     path, choice = folder_of(name), LoadChoice(device, context, exact)
     try:
         if path.is_file():
@@ -179,16 +182,16 @@ def load(name: str, device: str = "auto", context: int | None = None, *, exact: 
 
 
 def logits(model: Model, ids: Sequence[int], context: int = 0) -> Tensor:
-    """What a reference gives for the same ids, float32 [rows, width]: the first `context` of them are read left to
-    right, the others see those and each other and have a row each. A model of full visibility has no context; an
-    autoregressive one reads all ids left to right."""
+    """Logits to compare with a reference, float32 [rows, width], one row for each id after the first `context`. The
+    first `context` ids are read left to right; the others see them and each other. A model of full visibility has no
+    context; an autoregressive one reads all ids left to right."""
     kv, rows = model.cache().lease([]), ids[context:]
     model.prefill(ids[:context], kv)
     positions = range(context, len(ids))
     if model.noise is None:
         mask = torch.ones(len(rows), len(rows), dtype=torch.bool).tril()
         return cast(Verifier, model).forward([Run(kv, rows, positions, mask)])[0]
-    wanted = range(model.shift, model.shift + len(rows))  # a row predicts the next place, also the one after the last
+    wanted = range(model.shift, model.shift + len(rows))  # a row predicts the next position, also after the last row
     return model.denoise([Run(kv, rows, positions, wanted=wanted)])
 
 
@@ -201,22 +204,22 @@ def family(folder: Path, config: dict[str, Any]) -> Any:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json. Raises ModelError."""
+    """Read config.json. Raises ModelError."""
     try:
         config: dict[str, Any] = dict(json.loads((folder / "config.json").read_text()).items())
-        json.dumps(config, ensure_ascii=False).encode()  # raises where a text in it cannot be sent or shown
+        json.dumps(config, ensure_ascii=False).encode()  # raises if a text in it is not valid Unicode
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ModelError(f"{folder} has no readable config.json; it is not a model folder.") from error
     return config
 
 
 def sentence(error: Exception) -> str:
-    """In one line, of a bounded length."""
+    """The error in one line of at most SENTENCE characters."""
     return " ".join(str(error).split())[:SENTENCE]
 
 
 def folder_of(name: str) -> Path:
-    """The folder of a model, or its file. Raises ModelError."""
+    """The folder or the file of a model. Raises ModelError."""
     try:
         return locate(name)
     except NoModel as error:

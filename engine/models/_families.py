@@ -1,4 +1,4 @@
-"""Which family a checkpoint is of: one table over its config.json, of which the first row that fits counts."""
+"""The family of a checkpoint: one table over its config.json; the first row that fits wins."""
 
 import json
 from collections.abc import Mapping
@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-DRAFTER = "only drafts for another model, and is no model by itself"
-EXPERTS = "is a mixture of experts of a kind that cannot be computed yet"
-BLOCKS = "is denoised block by block, which cannot be done yet"
-TIMED = "is conditioned on time, which cannot be computed yet"
-CAUSAL = "denoises behind a causal mask, which cannot be done yet"
+DRAFTER = "is a drafter of another model and cannot be used by itself"
+EXPERTS = "is a mixture of experts of a kind that is not supported yet"
+BLOCKS = "is denoised block by block, which is not supported yet"
+TIMED = "is conditioned on time, which is not supported yet"
+CAUSAL = "denoises under a causal mask, which is not supported yet"
 
 
 @dataclass(frozen=True)
 class Family:
-    """A checkpoint of this `model_type` that names this architecture, if there is one, has these keys in its
-    config.json and, if it is `masked`, a mask token. The `module` of this folder loads it, or nothing does: it is
-    `refused` in these words."""
+    """A row of the table. It fits a config.json that has the `model_type`, the `architecture` if the row names one,
+    every key of `keys` and, if `masked`, a tokenizer with a mask token. `module`, in this folder, loads the checkpoint;
+    without one it is refused with the words of `refused`."""
 
-    model_type: str  # in small letters, with underscores
+    model_type: str  # lower case, with underscores
     module: str = ""
     architecture: str = ""
     keys: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Family:
 FAMILIES = (
     Family("block_llama", "block_llama"),
     Family("diffusion_gemma", "diffusion_gemma"),
-    # Two families have the type `llada`, and two `Dream`.
+    # Two families use the type `llada`, and two use `Dream`.
     Family("llada", refused=EXPERTS, keys=("num_experts",)),
     Family("llada", "full.llada"),
     Family("dream", refused=BLOCKS, keys=("block_size",)),
@@ -58,13 +58,13 @@ FAMILIES = (
 
 
 class UnknownFamily(Exception):
-    """No family, or one that cannot be filled with; one sentence for the user."""
+    """The family is unknown or not supported; one sentence for the user."""
 
 
 def module_of(folder: Path, config: Mapping[str, Any]) -> str:
-    """The module of this folder that loads a checkpoint. Raises UnknownFamily."""
+    """The name of the module, in this folder, that loads a checkpoint. Raises UnknownFamily."""
     if not config.get("model_type"):
-        raise UnknownFamily(f"The config.json of {folder.name} does not say of which type the model is.")
+        raise UnknownFamily(f"The config.json of {folder.name} names no model_type, so its family is unknown.")
     masked = bool(named(folder).get("mask_token"))
     found = next((family for family in FAMILIES if family.fits(config, masked)), None)
     if found is None:
@@ -75,8 +75,8 @@ def module_of(folder: Path, config: Mapping[str, Any]) -> str:
 
 
 def named(folder: Path) -> dict[str, str]:
-    """The tokens that have a part in texts, by that part (`bos_token`, `mask_token` and so on), as
-    tokenizer_config.json names them, where there is one."""
+    """The special tokens that tokenizer_config.json names, by role (`bos_token`, `mask_token` and so on); empty without
+    such a file."""
     try:
         said = json.loads((folder / "tokenizer_config.json").read_text())
         tokens = {part: token.get("content") if isinstance(token, dict) else token for part, token in said.items()}

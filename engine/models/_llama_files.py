@@ -1,5 +1,6 @@
-"""What the files of a published model of Llama's kind hold: sizes, tensors by name, rotary scaling, and what fits. The
-families differ in names and flags; their tensors become those of our own stored form, which `BlockLlama` computes.
+"""Read published models of the Llama kind: sizes, tensors by name, rotary scaling, and how much fits in memory.
+
+Families differ in names and flags; here their tensors get the names of our stored form, which `BlockLlama` computes.
 """
 
 import math
@@ -20,16 +21,16 @@ from caesura.engine.weights.checkpoint import AGAIN, FLOATS, Entry, headers, sto
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import cpu, int8
 
-ACTIVATIONS = {"starcoder2": "gelu_pytorch_tanh"}  # by model_type; of all others SiLU with a gate
-CONTEXTS = 14  # kept at most
-FLOAT = {"cuda": torch.bfloat16, "meta": torch.float32}  # of matrices, by device; on a CPU they are int8
+ACTIVATIONS = {"starcoder2": "gelu_pytorch_tanh"}  # by model_type; all others use gated SiLU
+CONTEXTS = 14  # most contexts that the cache keeps
+FLOAT = {"cuda": torch.bfloat16, "meta": torch.float32}  # dtype of matrices, by device; a CPU uses int8
 LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 Spellings = dict[str, list[list[str]]]
 
 
 class Names(NamedTuple):
-    """Our name of a tensor -> its names in a file, one below the other; of several spellings the first that is there.
-    Those of `layer` follow the layer's own name, which has its number in the place of {}."""
+    """Our tensor name -> spellings in a file; the first spelling that exists wins. A spelling is a list of tensors that
+    are stacked by rows. Names in `layer` are appended to `at`, where the layer's number replaces {}."""
 
     outer: Spellings
     at: str
@@ -59,17 +60,17 @@ LAYER: Spellings = {
     "down_bias": [["mlp.down_proj.bias"], ["mlp.c_proj.bias"]],
 }
 HUB = Names(OUTER, "model.layers.{}.", LAYER)
-USELESS = (".rotary_emb.inv_freq", ".attn.masked_bias")  # buffers that old files hold
+USELESS = (".rotary_emb.inv_freq", ".attn.masked_bias")  # buffers in old files that nothing reads
 
 
 def canonical(name: str) -> str | None:
-    """A stored name, or None for what is left out on purpose."""
+    """The stored name, or None for a tensor that is skipped on purpose."""
     return None if name.endswith(USELESS) else name
 
 
 class Published(Mapping[str, Tensor]):
-    """The tensors of a hub's folder by their names, each read as float32 when it is asked for; on "meta" a tensor has a
-    shape and no values."""
+    """The tensors of a hub folder by name, each read as float32 on access. On the device "meta" they have shapes but no
+    values."""
 
     def __init__(self, folder: Path, device: str) -> None:
         self._entries: dict[str, Entry] = {entry.name: entry for entry in headers(folder) if canonical(entry.name)}
@@ -78,7 +79,7 @@ class Published(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         entry = self._entries[name]
         if entry.dtype not in FLOATS:
-            raise WeightsError(f"{entry.path}: {name} is of type {entry.dtype}; only floats can be read; {AGAIN}.")
+            raise WeightsError(f"{entry.path}: {name} has the type {entry.dtype}, not a float type; {AGAIN}.")
         return torch.empty(entry.shape, device="meta") if self._device == "meta" else stored(entry).float()
 
     def __contains__(self, name: object) -> bool:
@@ -92,7 +93,8 @@ class Published(Mapping[str, Tensor]):
 
 
 class Renamed(Mapping[str, Tensor]):
-    """Our names over those of a file. Embedding and head have as many rows as there are tokens: files pad them."""
+    """The tensors of a file under our names. Embedding and head are cut to the number of tokens, because files pad
+    them."""
 
     def __init__(
         self, tensors: Mapping[str, Tensor], layers: int, tokens: int, *, tied: bool, names: Names = HUB
@@ -109,8 +111,8 @@ class Renamed(Mapping[str, Tensor]):
         left = [name for name in tensors if name not in used]
         if left:
             raise WeightsError(
-                f"{len(left)} tensors have no place in this model: {', '.join(sorted(left)[:3])}; it is another model, "
-                "or in a format that cannot be read yet."
+                f"{len(left)} tensors have no place in this model: {', '.join(sorted(left)[:3])}; this is another "
+                "model, or a format that is not supported yet."
             )
         if tied:
             self._parts.pop("head", None)
@@ -127,7 +129,9 @@ class Renamed(Mapping[str, Tensor]):
         if name not in ("embed", "head"):
             return whole
         if len(whole) < self._tokens:
-            raise WeightsError(f"The model has {self._tokens} tokens, and weights for {len(whole)} of them.")
+            raise WeightsError(
+                f"The model has {self._tokens} tokens, but weights for only {len(whole)} of them; {AGAIN}."
+            )
         return whole[: self._tokens]
 
     def __contains__(self, name: object) -> bool:
@@ -152,9 +156,9 @@ def built(
     tokens: int = 0,
     names: Names = HUB,
 ) -> BlockLlama:
-    """The trunk of a model whose `config` is spelled as that of the hub's Llama. A context has `usual` tokens unless
-    the user chooses others, `least` of them at least. Where the tokenizer does not know all ids there are `tokens`.
-    Raises WeightsError."""
+    """The trunk of a model whose `config` has the keys of the hub's Llama. `usual` is the default context in tokens and
+    `least` the smallest that a user may choose. `tokens` is the smallest vocabulary, for a tokenizer that lacks some
+    ids. Raises WeightsError."""
     shape, limit = read(name, config, max(tokens, tokenizer.size)), most(name, config, least)
     if choice.context is not None and not least <= choice.context <= limit:
         raise WeightsError(f"{name} takes {least:,} to {limit:,} tokens of context, not {choice.context:,}.")
@@ -167,23 +171,23 @@ def built(
         raise WeightsError(f"{name} lacks the biases of its layer norms; {AGAIN}.")
     stretch = stretched(name, config, shape)
     if device == "cpu":
-        torch.set_num_threads(1)  # as in block_llama.py
+        torch.set_num_threads(1)  # see `block_llama.load`
     model = BlockLlama(name, shape, tokenizer, base, None, device, dtype, contexts, stretch)
     model.max_context = context
     return model
 
 
 def read(name: str, config: dict[str, Any], tokens: int) -> Config:
-    """The sizes, from the hub's config.json. Raises WeightsError for a model that would be computed wrongly."""
+    """The sizes in a hub config.json. Raises WeightsError for an activation or a quantisation that is not supported."""
     family = str(config.get("model_type"))
     wanted = ACTIVATIONS.get(family, "silu")
     found = config.get("hidden_act", wanted)
     if found != wanted:
-        raise WeightsError(
-            f"{name} is a {family} with the activation {str(found)[:40]}; only {wanted} can be computed."
-        )
+        raise WeightsError(f"{name} is a {family} with the activation {str(found)[:40]}; only {wanted} is supported.")
     if "quantization_config" in config:
-        raise WeightsError(f"{name} is quantised in a way that cannot be read; take its GGUF file or the original.")
+        raise WeightsError(
+            f"{name} is quantised in a format that is not supported; take its GGUF file or the original weights."
+        )
     heads = config.get("num_attention_heads")
     return Config.read(
         {
@@ -202,13 +206,13 @@ def read(name: str, config: dict[str, Any], tokens: int) -> Config:
 
 
 def rope(config: dict[str, Any]) -> dict[str, Any]:
-    """What a config says of rotary positions, in either spelling."""
+    """The rotary settings of a config, in either spelling."""
     found = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return found if isinstance(found, dict) else {}
 
 
 def stretched(name: str, config: dict[str, Any], shape: Config) -> Tensor | None:
-    """By how much wavelengths are longer than usual, [head_dim / 2], as the config says."""
+    """The factor [head_dim / 2] by which the config lengthens each rotary wavelength; None if it does not."""
     scaling = rope(config)
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     try:
@@ -220,19 +224,20 @@ def stretched(name: str, config: dict[str, Any], shape: Config) -> Tensor | None
             return llama3(wavelengths(shape), *(float(scaling[key]) for key in LLAMA3))
     except (KeyError, TypeError, ValueError) as error:
         raise WeightsError(f"The config of {name} is damaged: its rotary scaling lacks {error}.") from error
-    raise WeightsError(f"{name} scales its rotary positions by {str(kind)[:40]!r}, which cannot be computed yet.")
+    raise WeightsError(f"{name} scales its rotary positions by {str(kind)[:40]!r}, which is not supported yet.")
 
 
 def llama3(lengths: Tensor, factor: float, low: float, high: float, trained: float) -> Tensor:
-    """Llama 3.1's: long waves are stretched by the factor, short ones not; waves in between are interpolated."""
-    turns = trained / (2 * torch.pi * lengths)  # of a wave within the length of its first training
+    """Rotary scaling of Llama 3.1: long waves are stretched by `factor`, short ones are kept, and those in between are
+    interpolated."""
+    turns = trained / (2 * torch.pi * lengths)  # turns of a wave within the length of the first training
     kept = ((turns - low) / (high - low)).clamp(0, 1)
     return 1 / ((1 - kept) / factor + kept)
 
 
 def most(name: str, config: dict[str, Any], least: int) -> int:
-    """Tokens of context, so that a canvas fits beside them: the smaller of the trained length and the sliding window.
-    Raises WeightsError where that is less than `least`."""
+    """Most tokens of context: the smaller of the trained length and the sliding window, less the rows of a canvas.
+    Raises WeightsError if that is less than `least`."""
     sliding = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     bounds = [bound for bound in (config.get("max_position_embeddings"), sliding) if isinstance(bound, int)]
     limit = min(bounds, default=2048) - MAX_ROWS
@@ -242,7 +247,7 @@ def most(name: str, config: dict[str, Any], least: int) -> int:
 
 
 def chosen(device: str) -> str:
-    """The device, if it is there. Raises WeightsError."""
+    """The device to use, for a name or "auto". Raises WeightsError if there is no such device."""
     available = torch.cuda.is_available()
     if device.startswith("cuda") and not available:
         raise WeightsError("There is no CUDA device that this torch can use; try `--device cpu`.")
@@ -250,7 +255,7 @@ def chosen(device: str) -> str:
 
 
 def fitting(name: str, shape: Config, context: int, device: str, least: int, dtype: torch.dtype | None) -> int:
-    """How many contexts can be kept. Raises DoesNotFit."""
+    """How many contexts fit in memory, at most CONTEXTS. Raises DoesNotFit."""
     in_bytes = device == "cpu" and (cpu.chosen() != "torch" or int8.available())
     itemsize = dtype.itemsize if dtype is not None else 1 if in_bytes else 2
     parts = sum(math.prod(shape.shape(matrix)) for matrix in MATRICES)

@@ -1,9 +1,9 @@
-"""A decoder layer: rows of one path, in one call that holds no lock of Python's, so that two threads go through the
-layers side by side and little is lost between operators.
+"""A decoder layer for the rows of one path. A layer is one call that does not hold the GIL: two threads run layers in
+parallel, and operators have little overhead.
 
-What checkpoints differ in is told by the weights and by `Shape`: biases, layer norm instead of RMS norm, norms of
-queries and keys (Qwen3), an MLP without a gate (StarCoder2). The functions are TorchScript where this Python runs it
-and the matrices are torch's int8; elsewhere they are called as they stand. `kernels/cpu/layers.py` is the same in C.
+The weights and `Shape` express how checkpoints differ: biases, layer norm instead of RMS norm, norms of queries and
+keys (Qwen3), an MLP without a gate (StarCoder2). The functions run as TorchScript if this Python supports it and the
+matrices are torch's int8, otherwise as plain Python. `kernels/cpu/layers.py` has the same layers in C.
 """
 
 import sys
@@ -19,12 +19,12 @@ from torch.nn.functional import gelu, layer_norm, rms_norm, silu
 from caesura.kernels.cpu import layers as native
 from caesura.kernels.int8 import Packed, product
 
-COLUMNS = 128  # columns of attention are padded to a multiple of it; the KV's room is one
+COLUMNS = 128  # attention columns are padded to a multiple of this; the capacity of a KV is a multiple too
 
 
 class AdaptedMatrix(NamedTuple):
-    """A matrix W [size, K] of both paths, packed once with A [rank, K] below it: the canvas path adds B (A x) to the
-    context path's W x; `up` is B transposed [rank, size]. `bias` [size] is of both."""
+    """A matrix W [size, K] that both paths share, packed once with A [rank, K] below it. The context path computes W x,
+    the canvas path W x + B (A x); `up` is B transposed [rank, size]. Both add `bias` [size]."""
 
     packed: Packed
     up: Tensor
@@ -33,15 +33,15 @@ class AdaptedMatrix(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """Of rows [..., size]: the RMS norm (Zhang and Sennrich 2019), or the layer norm where there is a bias."""
+    """A norm of rows [..., size]: layer norm if there is a bias, else RMS norm (Zhang and Sennrich 2019)."""
 
     weight: Tensor
     bias: Tensor | None
 
 
 class Weights(NamedTuple):
-    """Of one path of a layer: the matrices are the other path's too, the norms its own. `head_norms` are of the width
-    of a head: the query's and the key's. `gate_up` is the up-projection alone where there is no gate."""
+    """The weights of one path of a layer: both paths share the matrices, each has its own norms. `head_norms` are those
+    of queries and keys, over the width of a head. `gate_up` is the up projection alone if there is no gate."""
 
     attn_norm: Norm
     qkv: AdaptedMatrix
@@ -55,14 +55,14 @@ class Weights(NamedTuple):
 class Shape(NamedTuple):
     heads: int
     groups: int  # key heads
-    width: int  # of a head
+    width: int  # columns of a head
     eps: float
     gated: bool
 
 
 class Span(NamedTuple):
-    """Rows `first` to `end` of x: their keys and values are put into the buffers [groups, capacity, width] from row
-    `at` on. `mask` [rows * share, columns], both padded, is what is added to the scores of a key head."""
+    """Rows `first` to `end` of x. Their keys and values are written to the buffers [groups, capacity, width], starting
+    at row `at`. `mask` [rows * share, columns], both padded, is added to the scores of each key head."""
 
     first: int
     end: int
@@ -73,7 +73,7 @@ class Span(NamedTuple):
 
 
 def times(x: Tensor, matrix: AdaptedMatrix, canvas: bool) -> Tensor:
-    """[rows, K] -> [rows, size] of a path."""
+    """The product of rows [rows, K] with the matrix of a path, [rows, size]."""
     out = product(x, matrix.packed)
     if canvas:
         out[:, : matrix.size].addmm_(out[:, matrix.size :], matrix.up)
@@ -83,7 +83,7 @@ def times(x: Tensor, matrix: AdaptedMatrix, canvas: bool) -> Tensor:
 
 
 def normalized(x: Tensor, norm: Norm, eps: float) -> Tensor:
-    """[..., size] in the same shape."""
+    """Rows [..., size] after the norm, in the same shape."""
     bias = norm.bias
     if bias is None:
         return rms_norm(x, x.shape[-1:], norm.weight, eps)
@@ -97,10 +97,11 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def attention(q: Tensor, span: Span, shape: Shape) -> Tensor:
-    """q [rows, heads, width] of a span whose keys and values are in its buffers -> [rows, heads * width].
+    """Attention of queries [rows, heads, width] over the buffers of a span, [rows, heads * width]. The keys and values
+    of the span must be in its buffers already.
 
-    Query heads that share a key head are laid out as more rows of it, so keys are never repeated. Plain products:
-    torch's fused kernel takes up to twice as long in bfloat16, and no less in float32.
+    Query heads that share a key head become extra rows of it, so keys are never repeated. These are plain products,
+    because torch's fused kernel takes up to twice as long in bfloat16 and saves nothing in float32.
     """
     rows, share, columns = q.shape[0], shape.heads // shape.groups, span.mask.shape[1]
     queries = span.keys.new_zeros(shape.groups, span.mask.shape[0], shape.width)
@@ -121,8 +122,8 @@ def written(
     shape: Shape,
     canvas: bool,
 ) -> Tensor:
-    """Rows [rows, hidden] of a path through a layer, whose positions `cos` and `sin` [rows, 1, width] tell. Where only
-    some are `wanted`, the others end with their keys and values."""
+    """One layer of a path for rows [rows, hidden]; `cos` and `sin` [rows, 1, width] encode their positions. With
+    `wanted`, only those rows go on after attention: the others just leave their keys and values."""
     heads, groups = shape.heads, shape.groups
     qkv = times(normalized(x, weights.attn_norm, shape.eps), weights.qkv, canvas)
     split = qkv.unflatten(-1, (heads + 2 * groups, shape.width))
@@ -133,7 +134,7 @@ def written(
         turned = torch.cat((queries, normalized(turned[:, heads:], of_keys, shape.eps)), 1)
     turned = rotate(turned, cos, sin)
     parts: list[Tensor] = []
-    for span in spans:  # one at a time: canvases of a KV take the same place
+    for span in spans:  # one at a time, because canvases of one KV reuse the same rows of its buffers
         first, end = span.first, span.end
         behind = span.at + end - first
         span.keys[:, span.at : behind] = turned[first:end, heads:].transpose(0, 1)
@@ -154,17 +155,17 @@ def written(
 
 layer = written
 if sys.version_info < (3, 14):
-    # TorchScript is deprecated; what is to follow it needs a compiler and half a minute.
+    # TorchScript is deprecated, but its successor needs a compiler and half a minute to start.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         layer = torch.jit.script(written)
 
 
 class Layers:
-    """Layers of one path; `kernels.cpu.layers.Layers` in PyTorch."""
+    """The layers of one path in PyTorch; `kernels.cpu.layers.Layers` has them in C."""
 
     def __init__(self, layers: Sequence[Weights], shape: Shape, canvas: bool, layer: Callable[..., Tensor]) -> None:
-        """`layer` is the function `layer`, or `written`."""
+        """`layer` is the function `layer` of this file or `written`."""
         self._layers, self._shape, self._canvas, self._layer = layers, shape, canvas, layer
 
     def __repr__(self) -> str:
@@ -181,7 +182,8 @@ class Layers:
         before: Semaphore | None = None,
         progress: Semaphore | None = None,
     ) -> tuple[Tensor, Sequence[Tensor]]:
-        """As in C; cos and sin are [rows, 1, width]. Each layer waits for `before`, and is counted in `progress`."""
+        """The contract of the C layers; cos and sin are [rows, 1, width]. Each layer acquires `before` at its start and
+        releases `progress` at its end, so that two threads can run in step."""
         asked = None if wanted is None else torch.tensor(wanted, dtype=torch.int64, device=x.device)
         share, last, tapped = self._shape.heads // self._shape.groups, len(self._layers) - 1, list[Tensor]()
         masks = [additive(span, share) for span in spans]
@@ -201,17 +203,17 @@ class Layers:
 
 
 def rounded(rows: int) -> int:
-    """Up to a multiple of 16, and of a half of the power of two below."""
+    """`rows` rounded up to a multiple of 16, or of half the largest power of two below it if that is more."""
     step = max(16, 1 << rows.bit_length() - 2)
     return -(-rows // step) * step
 
 
 def additive(span: native.Span, share: int) -> Tensor:
-    """What the rows of a span see of the columns up to its end: 0 or -inf, for each of the query heads that share a key
-    head.
+    """The additive mask of a span over the columns up to its end: 0 where a row sees a column, else -inf, repeated for
+    the query heads that share a key head.
 
-    Rows and columns are padded to few sizes: oneDNN makes code for each pair of them, in half a millisecond and half a
-    megabyte.
+    Rows and columns are padded to a few sizes, because oneDNN compiles code for every pair of sizes, which takes half a
+    millisecond and half a megabyte each.
     """
     (keys, _), rows, mask = span.buffers[0], span.end - span.first, span.mask
     end = span.at + rows

@@ -1,12 +1,12 @@
-"""Decoders of the Llama kind: a base whose context path reads left to right, and a canvas path of base + adapter.
+"""Decoders of the Llama kind. The context path is the base, read left to right; the canvas path is base + adapter.
 
-Context is causal and KV-cached; the canvas rows see all of it and each other (block diffusion with one block: Arriola
-et al. 2025, BD3LM). Logits are shifted: the row before a slot predicts it, so the adapter starts from the base's own
-left-to-right knowledge (Dream 7B). The base itself is the verifier: a canvas of one slot is the next-token model. It
-may have a low-rank update of its own, `context.safetensors`, merged when it loads, to read a gap after its suffix.
-Without an adapter there is no canvas, and the base only verifies.
+Context is causal and kept in the KV cache. Canvas rows see all of it and each other: block diffusion with one block
+(Arriola et al. 2025, BD3LM). Logits are shifted: the row before a slot predicts it, so the adapter starts from what the
+base knows as a left-to-right model (Dream 7B). The base is also the verifier, since a canvas of one slot is next-token
+prediction. An optional low-rank update of the base, `context.safetensors`, teaches it to read the suffix before the
+gap; it is merged at load. A model without an adapter has no canvas and can only verify.
 
-`load` reads our own stored form; causal.py makes the same class from published checkpoints.
+`load` reads our own stored form. causal.py and full/ build the same class from published checkpoints.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,14 +34,14 @@ from caesura.kernels import cpu, int8
 from caesura.kernels.cpu import layers as native
 
 MATRICES = ("qkv", "out", "gate_up", "down")
-# Rows; by torch, fewer are computed by one thread. Layers that are not TorchScript leave little to a second one.
+# Rows; up to this many, torch uses one thread. Layers in plain Python need more rows before a second thread pays off.
 WORTH_TWO = 64 if _llama_layer.layer is _llama_layer.written else 16
-PACKERS = 2  # threads that pack matrices while a model is loaded
-SPECIALS = ("mask", "null")  # rows of the adapter's embedding, behind the base's vocabulary
+PACKERS = 2  # threads that pack matrices while a model loads
+SPECIALS = ("mask", "null")  # rows of the adapter's embedding; their ids follow the base's vocabulary
 
-Layers = _llama_layer.Layers | native.Layers  # of one path
-Source = tuple[Mapping[str, Tensor], str, tuple[int, ...]]  # a matrix among tensors, its name and its shape [N, K]
-Form = Callable[..., int8.Packed]  # of sources, one below the other: as they are kept
+Layers = _llama_layer.Layers | native.Layers  # the layers of one path
+Source = tuple[Mapping[str, Tensor], str, tuple[int, ...]]  # tensors, the name of a matrix in them, its shape [N, K]
+Form = Callable[..., int8.Packed]  # stacks sources by rows and packs them for the product
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,15 @@ class Config:
     rope_theta: float
     rms_norm_eps: float
     head_dim: int
-    gated: bool  # an MLP of SiLU(gate) * up, else of GELU
-    tail: int  # rows of the prefix that open a canvas, as it was trained
-    head: int  # rows of the suffix that close it
+    gated: bool  # the MLP computes SiLU(gate) * up, else GELU(up)
+    tail: int  # rows of the prefix that open a canvas, as in training
+    head: int  # rows of the suffix that close a canvas, as in training
 
     @classmethod
     def read(cls, config: dict[str, Any]) -> "Config":
-        """Heads divide the hidden size, the MLP has a gate, and a canvas has 4 and 12 rows around its slots, unless the
-        config says otherwise. Raises WeightsError where a field is missing, is no possible number, or does not divide
-        another."""
+        """The sizes in config.json. Defaults: heads divide the hidden size, the MLP has a gate, and a canvas has 4 rows
+        before its slots and 12 after them. Raises WeightsError for a field that is missing, that is not a possible size
+        or that does not divide another."""
         try:
             width = int(config["hidden_size"]) // max(1, int(config["num_heads"]))
             usual = {"head_dim": width, "gated": True, "tail": 4, "head": 12}
@@ -72,11 +72,13 @@ class Config:
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise weights.WeightsError(f"config.json is damaged: {error}") from error
         if not all(0 < size <= 2**31 for name, size in vars(shape).items() if name != "gated"):
-            raise weights.WeightsError("config.json is damaged: every size must be above 0, and possible.")
+            raise weights.WeightsError("config.json is damaged: every size must be above 0 and at most 2**31.")
         if "head_dim" not in asked and shape.hidden_size % shape.num_heads:
             raise weights.WeightsError("config.json is damaged: the heads do not divide the hidden size.")
         if shape.head_dim % 2 or shape.num_heads % shape.num_kv_heads:
-            raise weights.WeightsError("config.json is damaged: heads of odd width, or a wrong number of key heads.")
+            raise weights.WeightsError(
+                "config.json is damaged: head_dim must be even, and the key heads must divide the heads."
+            )
         return shape
 
     def shape(self, matrix: str) -> tuple[int, int]:
@@ -91,17 +93,18 @@ class Config:
 
 
 class Part(NamedTuple):
-    """Rows that lie in `kv` from row `at` on; of the last columns they see what the bool mask [rows, columns] says."""
+    """Rows of `kv` from row `at` on. The bool mask [rows, columns] says which of the last columns they see; they see
+    all columns before those."""
 
     kv: KV
     at: int
     ids: Sequence[int]
     positions: Sequence[int]
     mask: Tensor | None
-    wanted: Sequence[int] = ()  # rows whose logits are asked for
+    wanted: Sequence[int] = ()  # rows whose logits are returned
 
     def cut(self, count: int) -> "tuple[Part, Part]":
-        """The first `count` rows, which see none of the others, and the others."""
+        """The first `count` rows, which must not see the rest, and the rest."""
         assert self.mask is not None
         size, rows = self.mask.shape[1], len(self.ids)
         return (
@@ -125,18 +128,18 @@ class Part(NamedTuple):
 
 
 class Lane:
-    """Rows of one path that one thread takes through the layers; `share` query heads share a key head."""
+    """Rows of one path that one thread computes; `share` query heads share a key head."""
 
     def __init__(self, share: int, *, canvas: bool) -> None:
         self.canvas, self._share = canvas, share
-        self.parts = list[tuple[int, Part]]()  # with their first row
+        self.parts = list[tuple[int, Part]]()  # (first row, part)
         self.ids, self.positions, self.wanted = list[int](), list[int](), list[int]()
 
     def __repr__(self) -> str:
         return f"<Lane of {len(self.ids)} rows {'canvas' if self.canvas else 'context'} {len(self.parts)} parts>"
 
     def add(self, part: Part) -> None:
-        """Makes room in its KV."""
+        """Append a part and reserve its rows in the KV."""
         start = len(self.ids)
         part.kv.reserve(part.at + len(part.ids) - part.kv.length)
         self.parts.append((start, part))
@@ -145,7 +148,7 @@ class Lane:
         self.wanted += [start + row for row in part.wanted]
 
     def placed(self, at: int = 0) -> list[native.Span]:
-        """Where the rows of each part lie, in the layers from number `at` of the cache on."""
+        """The spans of the parts, with the buffers of the cache from layer `at` on."""
         return [
             native.Span(start, start + len(part.ids), part.at, part.kv.buffers[at:], part.mask)
             for start, part in self.parts
@@ -153,7 +156,7 @@ class Lane:
 
 
 def wavelengths(config: Config) -> Tensor:
-    """Of each pair of columns of a head, float32 [head_dim / 2]: positions over it are angles."""
+    """The rotary wavelength of each pair of head columns, float32 [head_dim / 2]: angle = position / wavelength."""
     half = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
     return torch.tensor(config.rope_theta) ** half
 
@@ -166,8 +169,8 @@ def rotary(lengths: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Merged(Mapping[str, Tensor]):
-    """Every matrix W of the base becomes W + B A (Hu et al. 2021, LoRA; the scale is inside B), and what the update
-    holds whole (norms) takes the base's place."""
+    """The base with a low-rank update: a matrix W becomes W + B A (Hu et al. 2021, LoRA; B includes the scale). Tensors
+    that the update holds in full (norms) replace those of the base."""
 
     def __init__(self, base: Mapping[str, Tensor], update: Mapping[str, Tensor]) -> None:
         self._base, self._update = base, update
@@ -198,16 +201,16 @@ class Merged(Mapping[str, Tensor]):
 
 
 def base_of(folder: Path) -> Mapping[str, Tensor]:
-    """What both paths stand on: the base of a model folder, with the update of its context path if there is one."""
+    """The base of a model folder, which both paths use, with the update of `context.safetensors` if there is one."""
     base, update = weights.Stored(*weights.bases(folder)), folder / "context.safetensors"
     return Merged(base, weights.Stored(update)) if update.is_file() else base
 
 
 class BlockLlama:
-    """See `caesura.engine.models.Model`. float32 activations. On a CPU the matrices are int8 where there is a kernel
-    for them; with a `dtype` they are that float, which a GPU and comparisons with a reference take.
+    """See `caesura.engine.models.Model`. Activations are float32. On a CPU, matrices are int8 if there is a kernel for
+    it. With a `dtype` they are floats of that type: on a GPU, and for comparisons with a reference.
 
-    Without an `adapter` it has no canvas: `noise` and `null_id` are None, and logits have no rows of specials.
+    Without an `adapter` there is no canvas: `noise` and `null_id` are None, and logits have no columns for SPECIALS.
     """
 
     shift: int = 1
@@ -229,7 +232,7 @@ class BlockLlama:
         contexts: int = 14,
         stretch: Tensor | None = None,
     ) -> None:
-        """`contexts` are kept at most. `stretch` [head_dim / 2]: how much longer than usual each rotary wave is."""
+        """The cache keeps at most `contexts` contexts. `stretch` [head_dim / 2] multiplies the rotary wavelengths."""
         self.name, self.device, self.config, self.tokenizer = name, device, config, tokenizer
         drawn = adapter is not None
         self.tail, self.head = config.tail, config.head
@@ -248,7 +251,7 @@ class BlockLlama:
         self.kernels = "" if dtype else cpu.chosen()
         self._special = torch.empty(0, config.hidden_size) if adapter is None else adapter["special"]
         pack = partial(packed, config, base, adapter or {}, self._form)
-        with ThreadPoolExecutor(PACKERS) as pool:  # on one core each
+        with ThreadPoolExecutor(PACKERS) as pool:  # one core each
             outer = pool.submit(self._embed_and_head, base)
             self._layers = list(pool.map(pack, range(config.num_layers)))
         self._embed, self._head = outer.result()
@@ -259,7 +262,7 @@ class BlockLlama:
         self._shape = Shape(config.num_heads, config.num_kv_heads, config.head_dim, config.rms_norm_eps, config.gated)
         context, drawn_by = zip(*self._layers, strict=True)
         self._paths = [self._path(context, canvas=False), self._path(drawn_by, canvas=True)]
-        # The library shares each product among its own threads.
+        # Our own kernels need no second lane: they split each product among their own threads.
         self._second = ThreadPoolExecutor(1, "lane") if cpu.chosen() == "torch" else None
 
     @property
@@ -270,7 +273,7 @@ class BlockLlama:
         return f"<BlockLlama {self.name} {self.config.num_layers}x{self.config.hidden_size}>"
 
     def _path(self, layers: Sequence[Weights], *, canvas: bool) -> Layers:
-        """Layers as they are computed: in C, or by torch in TorchScript, or as they are written."""
+        """The layers of a path: in C, in TorchScript or in plain Python."""
         if self._dtype is None and _native.fits(self.config.hidden_size, self.config.intermediate_size, self._shape):
             return _native.layers(layers, self._shape, canvas)
         scripted = self._dtype is None and cpu.chosen() == "torch" and int8.available()
@@ -279,14 +282,13 @@ class BlockLlama:
         )
 
     def _form(self, *sources: Source) -> int8.Packed:
-        """Matrices of one K, one below the other, as `int8.product` takes them."""
+        """Matrices of equal K, stacked by rows, in the form that `int8.product` takes."""
         if self._dtype is not None:
             return joined(sources).to(self.device, self._dtype)
         return by_torch(*sources) if cpu.chosen() == "torch" else by_library(*sources)
 
     def _embed_and_head(self, base: Mapping[str, Tensor]) -> tuple[tuple[Tensor, ...], int8.Packed]:
-        """The embedding, as codes and scales or as floats, and the head, which is the same matrix unless the base has
-        one of its own."""
+        """The embedding, as codes and scales or as floats, and the head: the same matrix if the base has none."""
         size = self.config.vocab_size, self.config.hidden_size
         head: list[Source] = [(base, "head" if "head" in base else "embed", size)]
         if len(self._special):
@@ -297,7 +299,7 @@ class BlockLlama:
         return stored, self._form(*head) if "head" in base or len(head) > 1 else stored[0]
 
     def _embedded(self, ids: Tensor) -> Tensor:
-        """[n] -> float32 [n, hidden]."""
+        """Embeddings of ids [n], float32 [n, hidden]."""
         known = ids.clamp_max(self.config.vocab_size - 1)
         rows = [part[known] for part in self._embed]
         found = weights.grouped(*rows) if len(rows) > 1 else rows[0].float()
@@ -310,7 +312,7 @@ class BlockLlama:
         return Cache(self._kept(), self.device, self._dtype or attended(), entries=self._contexts)
 
     def _kept(self) -> list[Kept]:
-        """What the cache holds of a context row."""
+        """What the cache keeps for a context row, layer by layer."""
         return [Kept(self.config.num_kv_heads, self.config.head_dim, turned=True)] * self.config.num_layers
 
     def prefill(self, ids: Sequence[int], kv: KV) -> None:
@@ -321,7 +323,7 @@ class BlockLlama:
         return self.forward((), runs)[1]
 
     def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
-        """In a KV fresh context, the tree and the canvas follow one another."""
+        """In a KV, the rows of the fresh context come first, then the tree, then the canvas."""
         read, drawn = list[Part](), self._lane(canvas=True)
         ends = {id(run.kv): run.kv.length for run in (*trees, *canvases)}
         for run in (*trees, *canvases):
@@ -331,7 +333,7 @@ class BlockLlama:
         for run in trees:
             read.append(Part(run.kv, ends[id(run.kv)], run.ids, run.positions, run.mask, range(len(run.ids))))
         of_trees = {id(run.kv): len(run.ids) for run in trees}
-        for run in canvases:  # of one KV, each takes the place of the one before: nothing of them is kept
+        for run in canvases:  # canvases of one KV overwrite each other: nothing of them is kept
             count, hidden = len(run.ids), of_trees.get(id(run.kv), 0)
             mask = (torch.arange(hidden + count) >= hidden).expand(count, -1) if hidden else None
             asked = range(count) if run.wanted is None else run.wanted
@@ -348,10 +350,10 @@ class BlockLlama:
         return judged[:, : self.config.vocab_size], logits
 
     def condition(self, logits: Tensor) -> None:
-        """The mask token says all that an earlier step could."""
+        """None: this family has no self-conditioning."""
 
     def embedded(self, ids: Tensor) -> None:
-        """As `condition`."""
+        """None, as in `condition`."""
 
     def _lane(self, parts: Sequence[Part] = (), *, canvas: bool = False) -> Lane:
         lane = Lane(self.config.num_heads // self.config.num_kv_heads, canvas=canvas)
@@ -360,7 +362,7 @@ class BlockLlama:
         return lane
 
     def _lanes(self, parts: Sequence[Part]) -> tuple[Lane, Lane]:
-        """Two lanes of half of the rows each, where there are enough, and a second thread to compute them."""
+        """Two lanes with half of the rows each, if there are enough rows and a second thread; else all in the first."""
         count = sum(len(part.ids) for part in parts)
         half = -(-count // 2) if count > WORTH_TWO and self._second and self.device == "cpu" else count
         ahead, behind = list[Part](), list[Part]()
@@ -377,23 +379,23 @@ class BlockLlama:
         return self._lane(ahead), self._lane(behind)
 
     def _wave(self, ahead: Lane, behind: Lane) -> tuple[Tensor, Tensor]:
-        """The logits that two lanes want, of which the second sees the first. By torch each has a thread: the second
-        one computes a layer once the first one has, whose keys and values are there then. A matrix is read from memory
-        for both."""
+        """The wanted logits of two lanes; rows of the second see rows of the first. With torch each lane has a thread.
+        The second thread starts a layer once the first has finished it and so written its keys and values. Both
+        threads share one read of each matrix from memory."""
         if self._second is None or not (ahead.ids and behind.ids):
             return self._logits(ahead), self._logits(behind)
         done = Semaphore(0)
         later = self._second.submit(self._logits, behind, done)
         try:
             first = self._logits(ahead, None, done)
-        finally:  # whatever came of it, nothing of this forward goes on behind it
+        finally:  # even after an error, the second thread must not outlive this call
             done.release(self.config.num_layers)
             wait([later])
         return first, later.result()
 
     @torch.inference_mode()
     def _logits(self, lane: Lane, *order: Semaphore | None) -> Tensor:
-        """[rows wanted, width]. `order`: see _llama_layer.Layers."""
+        """The logits [wanted rows, width] of a lane. `order`: see `before` and `progress` in `_llama_layer.Layers`."""
         if not lane.ids:
             return torch.empty(0, self.width, device=self.device)
         x = self._embedded(torch.tensor(lane.ids, device=self.device))
@@ -408,31 +410,32 @@ class BlockLlama:
         return int8.product(rows, self._head)
 
     def _tap(self, tapped: Sequence[Tensor], spans: Sequence[native.Span], cos: Tensor, sin: Tensor) -> None:
-        """Keep what a drafter needs of context rows; `spans` have the layers that it adds to the cache."""
+        """Keep what a drafter needs of context rows; `spans` hold the cache layers that the drafter adds."""
         raise NotImplementedError
 
 
 def context(kv: KV, at: int, ids: Sequence[int]) -> Part:
-    """Rows of context, each of which sees what is before it."""
+    """Rows of context; each sees those before it."""
     causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
     return Part(kv, at, ids, range(at, at + len(ids)), causal)
 
 
 def _append(kv: KV, ids: Sequence[int]) -> None:
-    """Rows that were put become context."""
+    """Make rows context whose keys and values are already in the KV."""
     kv.length += len(ids)
     kv.ids.extend(ids)
 
 
 def attended() -> torch.dtype:
-    """Of keys and values: bfloat16 where that is fast, which takes half the memory."""
+    """The dtype of keys and values: bfloat16, half the memory, where that is fast; else float32."""
     return torch.bfloat16 if cpu.chosen() != "torch" or torch.cpu._is_avx512_bf16_supported() else torch.float32
 
 
 def packed(
     config: Config, base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], form: Form, number: int
 ) -> tuple[Weights, Weights]:
-    """One layer for inference, of the context path and of the canvas path; shape errors name the tensor."""
+    """The weights of layer `number` for the context path and for the canvas path. Raises WeightsError that names the
+    tensor."""
     name = f"layers.{number}"
     qkv, out, gate_up, down = (matrix(base, adapter, f"{name}.{m}", config.shape(m), form) for m in MATRICES)
     device, of_heads = qkv.up.device, None
@@ -450,7 +453,7 @@ def packed(
 def matrix(
     base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], name: str, size: tuple[int, int], form: Form
 ) -> AdaptedMatrix:
-    """A matrix [N, K] of both paths, as `Merged` would have the canvas path's."""
+    """A matrix [N, K] for both paths; the canvas path computes what `Merged` would."""
     sources, up = list[Source]([(base, name, size)]), torch.zeros(0, size[0])
     bias = expect(base, f"{name}_bias", size[:1]) if f"{name}_bias" in base else None
     if f"{name}.a" in adapter:
@@ -463,7 +466,7 @@ def matrix(
 
 
 def as_stored(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> tuple[str, tuple[Tensor, ...]]:
-    """The form and the parts of a matrix in a file of ours; no parts where it must be computed or is a float."""
+    """The form and the parts of a matrix in our stored form; no parts if it is a float or must be computed first."""
     if isinstance(tensors, Merged):
         return tensors.parts(name, shape)
     if not isinstance(tensors, weights.Stored) or name not in tensors:
@@ -478,22 +481,22 @@ def as_stored(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) 
 
 
 def joined(sources: Sequence[Source]) -> Tensor:
-    """Matrices, one below the other, in float32."""
+    """Matrices stacked by rows, in float32."""
     return torch.cat([expect(*source) for source in sources]) if len(sources) > 1 else expect(*sources[0])
 
 
 def by_torch(*sources: Source) -> int8.Packed:
-    """In int8, for torch's kernels."""
+    """Pack sources in int8 for torch's kernels."""
     return int8.pack(joined(sources))
 
 
 def by_library(*sources: Source) -> cpu.Packed:
-    """As they are stored, for our own kernels."""
+    """Pack sources for our own kernels, each in its stored form."""
     return cpu.Packed(*(tiled(*source) for source in sources))
 
 
 def tiled(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> cpu.Matrix:
-    """A matrix for our own kernels: in 4 or 8 bits as it is stored, or else in 8 made of floats."""
+    """A matrix for our own kernels: in 4 or 8 bits as stored; floats are quantised to 8 bits."""
     form, parts = as_stored(tensors, name, shape)
     if not parts:
         weight = expect(tensors, name, shape)
@@ -505,13 +508,13 @@ def tiled(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> c
 
 
 def codes(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """A matrix in 8 bits: as it is stored, where only the rows that are read take memory, or else made."""
+    """A matrix in 8 bits. If stored like that, only the rows that are read take memory; otherwise it is quantised."""
     form, parts = as_stored(tensors, name, shape)
     return parts if form == "q8" else weights.q8(expect(tensors, name, shape))
 
 
 def norms(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], name: str, size: int) -> tuple[Norm, Norm]:
-    """The context path's and the canvas path's."""
+    """The norm of the context path and that of the canvas path."""
     bias = expect(base, f"{name}_bias", (size,)) if f"{name}_bias" in base else None
     own = expect(adapter if name in adapter else base, name, (size,))
     return Norm(expect(base, name, (size,)), bias), Norm(own, bias)
@@ -522,7 +525,7 @@ def moved(norm: Norm, device: str | torch.device) -> Norm:
 
 
 def expect(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
-    """The tensor, or WeightsError when it is missing or has another shape."""
+    """The tensor. Raises WeightsError if it is missing or has another shape."""
     if name not in tensors:
         raise weights.WeightsError(f"The weights lack the tensor {name}; install the model again.")
     tensor = tensors[name]
@@ -536,18 +539,22 @@ def misshapen(name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> wei
 
 
 def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> BlockLlama:
-    """Read a model folder of our own stored form. Raises WeightsError or TokenizerError."""
+    """Load a model folder in our own stored form. Raises WeightsError or TokenizerError."""
     weights.verify(folder)
-    del choice  # its files are made for a CPU's int8 kernels, its prompt and its canvas for a context of one length
-    torch.set_num_threads(1)  # barriers cost canvases and chunks of context more than a second thread gains
+    del choice  # the files suit only the int8 kernels of a CPU, and the model was trained for one length of context
+    torch.set_num_threads(1)  # for a canvas or a chunk of context, barriers cost more than a second thread gains
     shape = Config.read(config)
     tokenizer = ahead.done(Tokenizer, folder / "tokenizer.json")
     base = base_of(folder)
     if tokenizer.size != shape.vocab_size:
-        raise weights.WeightsError(f"tokenizer.json has {tokenizer.size} tokens, config.json {shape.vocab_size}.")
-    if shape.num_layers > len(base):  # a layer has several, and each layer takes memory before its tensors are missed
         raise weights.WeightsError(
-            f"config.json has {shape.num_layers} layers, {folder.name} too few tensors for them."
+            f"tokenizer.json has {tokenizer.size} tokens, but config.json says {shape.vocab_size}."
+        )
+    if shape.num_layers > len(
+        base
+    ):  # a layer has several tensors; checked first, because each layer takes memory before a missing tensor is noticed
+        raise weights.WeightsError(
+            f"config.json says {shape.num_layers} layers, but {folder.name} has too few tensors for them."
         )
     adapter: Mapping[str, Tensor] | None = None
     if (folder / "adapter.safetensors").is_file():
@@ -555,7 +562,7 @@ def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> BlockLlama
         expect(adapter, "special", (len(SPECIALS), shape.hidden_size))
     named = str(config.get("name", folder.name))
     if (folder / "light.safetensors").is_file():
-        from caesura.engine.models._light import LightLlama  # it stands on this file
+        from caesura.engine.models._light import LightLlama  # _light imports this file
 
         light = weights.Stored(folder / "light.safetensors")
         model: BlockLlama = LightLlama(named, shape, tokenizer, base, adapter, light)
@@ -563,11 +570,13 @@ def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> BlockLlama
         model = BlockLlama(named, shape, tokenizer, base, adapter)
     model.separator = [tokenizer.special(str(config.get("separator")))]
     model.ends = frozenset(tokenizer.special(str(token)) for token in config.get("ends", ()))
-    named = str(config.get("sampler", config.get("method", model.method)))  # files made before there were methods
+    named = str(config.get("sampler", config.get("method", model.method)))  # older files name a method as their sampler
     if model.noise is not None and named in samplers.names():
         model.sampler = named
     elif named in methods.names() and not methods.refusal(named, cast(Model, model)):
         model.method = named
     else:
-        raise weights.WeightsError(f"config.json names {named!r}, which is no sampler and no method of this model.")
+        raise weights.WeightsError(
+            f"config.json names {named!r}, which is neither a sampler nor a method of this model."
+        )
     return model

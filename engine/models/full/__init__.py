@@ -1,5 +1,6 @@
-"""Families whose rows all see each other: prefix, slots and suffix lie on one canvas, and nothing is context, so that a
-step computes all of them. A file for each says what its checkpoints were trained with; the trunk is `BlockLlama`.
+"""Families of full visibility: prefix, slots and suffix lie on one canvas and all rows see each other. There is no
+context, so every step computes all rows. Each family has a file with the traits its checkpoints were trained with;
+the trunk is `BlockLlama`.
 """
 
 import math
@@ -18,19 +19,20 @@ from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.tokens.tokenizer import load as load_tokenizer
 from caesura.engine.weights.stored import WeightsError
 
-CONTEXT = {"cpu": 256}  # tokens around a hole, unless the user asks for others;
-USUAL = 2048  # on a GPU
-LEAST = 64  # that a user may ask for
-ROWS = 8192  # of the canvases of a step on a GPU
-WORK = 1 << 39  # products of a step on a CPU: one or two seconds of a core
+CONTEXT = {"cpu": 256}  # default tokens around a hole, by device
+USUAL = 2048  # default tokens around a hole on other devices
+LEAST = 64  # fewest tokens around a hole that a user may ask for
+ROWS = 8192  # most rows of a step on a GPU, all canvases together
+WORK = 1 << 39  # multiplications of a step on a CPU: one or two seconds of one core
 ENDS = ("eos_token", "pad_token")
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What a family was trained with, and how its files say it. `shift` is as in `Model`; a text `opens` with the
-    tokenizer's first token and `closes` with its last. `names` are those of its tensors; `keys` give the word of its
-    config.json for one of the hub's Llama; of its `flags` no other value can be computed."""
+    """How a family was trained, and how its files spell it. `shift` is as in `Model`. A text that `opens` starts with
+    the tokenizer's bos token; one that `closes` ends with its eos token. `names` are the tensor names. `keys` map a
+    key of the hub's Llama config to the family's own. `flags` are settings of config.json with the only supported
+    value."""
 
     shift: int
     opens: bool
@@ -40,16 +42,16 @@ class Traits:
     flags: Mapping[str, object] = field(default_factory=dict)
 
     def spelled(self, name: str, config: dict[str, Any]) -> dict[str, Any]:
-        """A config.json in the words of the hub's Llama. Raises WeightsError."""
+        """config.json with the keys of the hub's Llama. Raises WeightsError if a flag has an unsupported value."""
         for flag, value in self.flags.items():
             if config.get(flag, value) != value:
                 found = f"{name} has {flag} {str(config[flag])[:40]}"
-                raise WeightsError(f"{found}; only {value} can be computed.")
+                raise WeightsError(f"{found}; only {value} is supported.")
         return config | {theirs: config[own] for theirs, own in self.keys.items() if config.get(own) is not None}
 
 
 def load(traits: Traits, folder: Path, config: dict[str, Any], choice: LoadChoice) -> BlockLlama:
-    """Read a published checkpoint, layer by layer. Raises WeightsError or TokenizerError."""
+    """Load a published checkpoint, one layer at a time. Raises WeightsError or TokenizerError."""
     config = traits.spelled(folder.name, config)
     tokens, tokenizer, device = named(folder), load_tokenizer(folder), chosen(choice.device)
     mask = mask_of(folder, config, tokens, tokenizer)
@@ -62,7 +64,7 @@ def load(traits: Traits, folder: Path, config: dict[str, Any], choice: LoadChoic
         replace(choice, device=device),
         usual=CONTEXT.get(device, USUAL),
         least=LEAST,
-        tokens=mask + 1,  # some tokenizers do not know it
+        tokens=mask + 1,  # some tokenizers lack the mask token
         names=traits.names,
     )
     model.noise, model.shift = Absorbing(mask), traits.shift
@@ -78,23 +80,23 @@ def load(traits: Traits, folder: Path, config: dict[str, Any], choice: LoadChoic
 
 
 def mask_of(folder: Path, config: Mapping[str, Any], tokens: Mapping[str, str], tokenizer: Tokenizer) -> int:
-    """The mask token, as config.json or the tokenizer says. Raises WeightsError."""
+    """The id of the mask token, from config.json, else from the tokenizer. Raises WeightsError."""
     said = config.get("mask_token_id")
     found = said if said is not None else tokenizer.find(tokens.get("mask_token", ""))
     if type(found) is not int or not 0 <= found < 1 << 20:
-        raise WeightsError(f"{folder.name} does not say which token its open slots hold (mask_token_id).")
+        raise WeightsError(f"{folder.name} names no valid mask token; add mask_token_id to its config.json.")
     return found
 
 
 def ends(config: Mapping[str, Any], tokens: Mapping[str, str], tokenizer: Tokenizer) -> frozenset[int]:
-    """The tokens with which a text ends."""
+    """The tokens that end a text."""
     said = config.get("eos_token_id")
     known = [*(said if isinstance(said, list) else [said]), *(tokenizer.find(tokens.get(part, "")) for part in ENDS)]
     return frozenset(token for token in known if type(token) is int and 0 <= token < tokenizer.size)
 
 
 def rows(model: BlockLlama) -> int:
-    """How many rows a step has: a race of lengths takes as many canvases as fit."""
+    """Most rows of a step, all canvases together; a race over lengths runs as many canvases as fit."""
     if model.device != "cpu":
         return ROWS
     products = model.config.num_layers * sum(math.prod(model.config.shape(matrix)) for matrix in MATRICES)

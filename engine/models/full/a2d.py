@@ -1,5 +1,5 @@
-"""Autoregressive models made diffusion ones by dllm (Tiny-A2D): Llama, Qwen2 and Qwen3 without their shift. Those that
-were trained block by block (bd3lm) have the same type; their files do not tell.
+"""Tiny-A2D (dllm): Llama, Qwen2 and Qwen3 converted from autoregressive to diffusion models, without a shift.
+Checkpoints trained block by block (bd3lm) have the same type, and their files do not say so.
 """
 
 from functools import partial

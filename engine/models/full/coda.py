@@ -1,4 +1,4 @@
-"""CoDA 1.7B (Salesforce, 2025): Qwen3's layers and shift."""
+"""CoDA 1.7B (Salesforce, 2025): the layers of Qwen3, with a shift."""
 
 from functools import partial
 

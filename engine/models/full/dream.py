@@ -1,5 +1,5 @@
-"""Dream 7B, Dream-Coder and DiffuCoder (Ye et al. 2025): Qwen2.5's layers and, since they began as it, its shift.
-DreamOn loads as one of them: it neither expands nor deletes a slot.
+"""Dream 7B, Dream-Coder and DiffuCoder (Ye et al. 2025): the layers of Qwen2.5, with the shift of the weights they
+started from. DreamOn loads too, but no slot is expanded or deleted.
 """
 
 from functools import partial

@@ -1,4 +1,4 @@
-"""LLaDA 8B, LLaDA 1.5 and iLLaDA (Nie et al. 2025): Llama's layers under names of their own, and no shift."""
+"""LLaDA 8B, LLaDA 1.5 and iLLaDA (Nie et al. 2025): the layers of Llama under other names, without a shift."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ from caesura.engine.models._llama_files import Names
 from caesura.engine.models._llama_files import canonical as canonical
 
 NAMES = Names(
-    {  # two different tensors are called ff_out: the head, and a layer's projection down
+    {  # the name ff_out has two meanings: the head, and the down projection of a layer
         "embed": [["model.transformer.wte.weight"]],
         "norm": [["model.transformer.ln_f.weight"]],
         "head": [["model.transformer.ff_out.weight"]],
@@ -23,7 +23,7 @@ NAMES = Names(
         "down": [["ff_out.weight"]],
     },
 )
-KEYS = {  # the hub's Llama's word -> LLaDA's
+KEYS = {  # key of the hub's Llama config -> key of LLaDA's config
     "hidden_size": "d_model",
     "num_hidden_layers": "n_layers",
     "num_attention_heads": "n_heads",
@@ -33,7 +33,7 @@ KEYS = {  # the hub's Llama's word -> LLaDA's
     "hidden_act": "activation_type",
     "tie_word_embeddings": "weight_tying",
 }
-FLAGS = {  # what its layers may be, besides those that were published
+FLAGS = {  # the only supported values; every published checkpoint has them
     "block_type": "llama",
     "layer_norm_type": "rms",
     "rope": True,

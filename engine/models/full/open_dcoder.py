@@ -1,5 +1,5 @@
-"""Open-dCoder 0.5B (Open-dLLM, 2025): Qwen2.5-Coder's files, and a mask token in the tokenizer. It was evaluated on
-gaps without a first and a last token.
+"""Open-dCoder 0.5B (Open-dLLM, 2025): the layers of Qwen2.5-Coder, with a mask token in the tokenizer. Its authors
+evaluated infilling without bos and eos tokens.
 """
 
 from functools import partial

@@ -102,7 +102,7 @@ def enough(arrays: dict[str, np.ndarray]) -> None:
 
 def test_fewer_weights_than_tokens_are_refused(tmp_path: Path) -> None:
     test_gguf.write(tmp_path / "m.gguf", vocabulary=(QWEN, "qwen2"))
-    with pytest.raises(ModelError, match="has 401 tokens, and weights for 400 of them"):
+    with pytest.raises(ModelError, match="has 401 tokens, but weights for only 400 of them"):
         load(str(tmp_path / "m.gguf"), "meta")
 
 

@@ -23,10 +23,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "SDAR": ({"model_type": "sdar"}, "block by block"),
     "Fast-dLLM v2": ({"model_type": "Fast_dLLM_Qwen"}, "block by block"),
     "Stable-DiffCoder": ({"model_type": "llama", "architectures": ["StableDiffcoderForCausalLM"]}, "block by block"),
-    "DFlash": ({"model_type": "qwen3", "dflash_config": {}}, "only drafts"),
-    "DFlash by its class": ({"model_type": "qwen3", "architectures": ["DFlashDraftModel"]}, "only drafts"),
+    "DFlash": ({"model_type": "qwen3", "dflash_config": {}}, "is a drafter"),
+    "DFlash by its class": ({"model_type": "qwen3", "architectures": ["DFlashDraftModel"]}, "is a drafter"),
     "a vision model": ({"model_type": "qwen2_vl"}, "'qwen2_vl' are not supported"),
-    "SEDD": ({"graph": {}}, "does not say of which type"),
+    "SEDD": ({"graph": {}}, "names no model_type"),
 }
 
 

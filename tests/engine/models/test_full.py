@@ -183,7 +183,7 @@ def test_what_it_cannot_do_is_refused_in_a_sentence(model: Model, folders: dict[
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "no mask token": ("dream", {"mask_token_id": None}, "does not say which token its open slots hold"),
+    "no mask token": ("dream", {"mask_token_id": None}, "names no valid mask token"),
     "other layers": ("llada", {"block_type": "sequential"}, "has block_type sequential; only llama"),
     "no rotary positions": ("llada", {"rope": False}, "has rope False; only True"),
     "fewer layers": ("llada", {"n_layers": 2}, "have no place in this model"),
