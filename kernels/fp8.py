@@ -1,11 +1,11 @@
-"""Linear layer with FP8 weights: e4m3 codes and a scale per output channel, activations as they come.
+"""Linear layer with FP8 weights: e4m3 codes and one scale per output channel. Activations are not quantised.
 
-A code has 4 significant bits: a value of at least 2^-6 of its row's scale is off by at most 1/16 of itself, a smaller
-one by at most 2^-10 of the scale. In bfloat16 a code is exact; the scale multiplies the output, so nothing is rounded
-that the format has not rounded.
+A code has 4 significant bits. A value of at least 2^-6 times the scale of its row has an error of at most 1/16 of
+itself, a smaller value one of at most 2^-10 times the scale. A code is exact in bfloat16, and the scale multiplies the
+output, so the only rounding of weights is that of the format.
 
-Bytes: N*K codes + 4*N scales read once per call, half of bfloat16's. The reference also writes and reads 2*N*K for the
-unpacked matrix, which `matmul.py` keeps in registers: on a GPU, for few rows.
+Bytes: N*K codes + 4*N scales, read once per call: half as many as bfloat16. The reference also writes and reads 2*N*K
+for the unpacked matrix; `matmul.py`, which runs on a GPU for few rows, keeps that in registers.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,8 @@ LARGEST = 448.0  # the largest finite e4m3
 
 
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """[..., N, K] float -> e4m3 codes [..., N, K] and scale float32 [..., N, 1]; a row's largest value becomes 448."""
+    """Weights [..., N, K] -> e4m3 codes [..., N, K] and scales float32 [..., N, 1]; the largest value of a row gets the
+    code 448."""
     weight = weight.float()
     scale = (weight.abs().amax(-1, keepdim=True) / LARGEST).clamp_min(1e-12)
     return (weight / scale).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn), scale

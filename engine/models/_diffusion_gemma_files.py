@@ -1,5 +1,5 @@
-"""DiffusionGemma's published files: config.json in both spellings, the tensors by name, and what generation_config.json
-says of the schedule. Everything is checked; nothing is computed.
+"""Read the published files of DiffusionGemma: config.json in both spellings, the tensors by name, and the schedule in
+generation_config.json. Everything is checked; nothing is computed.
 """
 
 import json
@@ -19,7 +19,7 @@ from caesura.kernels.linear import Linear
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
-# Stored names of the matrices worth a quantised form, nine tenths of the bytes and more; the rest stays exact.
+# Stored names of the matrices to quantise: over nine tenths of the bytes. The rest stays exact.
 QUANTISED = (
     r"layers\.\d+\.self_attn\.[qkvo]_proj\.weight$",
     r"layers\.\d+\.mlp\.(gate|up|down)_proj\.weight$",
@@ -28,7 +28,7 @@ QUANTISED = (
 
 
 class Shape(NamedTuple):
-    """Attention of one layer."""
+    """The attention sizes of one layer."""
 
     sliding: bool
     head_dim: int
@@ -37,7 +37,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class Config:
-    """The text model's sizes, from either spelling of config.json (`global_*` keys, or `per_layer_config`)."""
+    """The sizes of the text model, from either spelling of config.json (`global_*` keys or `per_layer_config`)."""
 
     vocab_size: int
     hidden_size: int
@@ -54,12 +54,12 @@ class Config:
     softcap: float
     sliding_theta: float
     full_theta: float
-    full_rotary: float  # the part of a full layer's head that turns
+    full_rotary: float  # the fraction of a head that has rotary positions in a full-attention layer
     shapes: tuple[Shape, ...]
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "Config":
-        """Raises WeightsError where a field is missing or is no possible number."""
+        """The sizes in config.json. Raises WeightsError if a field is missing or not a possible number."""
         try:
             text = config["text_config"]
             rope = text["rope_parameters"]
@@ -89,11 +89,13 @@ class Config:
         if not all(0 < n <= 2**31 for n in numbers) or not all(min(s[1:]) > 0 for s in self.shapes):
             raise WeightsError("config.json is damaged: every size must be above 0.")
         if self.full_rotary > 1:
-            raise WeightsError("config.json is damaged: a head cannot turn more than all of itself.")
+            raise WeightsError("config.json is damaged: partial_rotary_factor must be at most 1.")
         if any(s.head_dim % 2 or self.num_heads % s.kv_heads for s in self.shapes):
-            raise WeightsError("config.json is damaged: the key heads do not divide the heads.")
+            raise WeightsError(
+                "config.json is damaged: head_dim must be even, and the key heads must divide the heads."
+            )
         if self.top_k_experts > self.num_experts:
-            raise WeightsError("config.json is damaged: it asks for more experts a token than there are.")
+            raise WeightsError("config.json is damaged: it asks for more experts per token than there are.")
         if text.get("hidden_activation", "gelu_pytorch_tanh") != "gelu_pytorch_tanh" or text.get("attention_bias"):
             raise WeightsError("config.json asks for an activation or a bias that DiffusionGemma does not have.")
         if text.get("use_bidirectional_attention") == "all":
@@ -128,7 +130,7 @@ def _shapes(text: Mapping[str, Any]) -> list[Shape]:
 
 
 class LayerWeights(NamedTuple):
-    """One layer's weights. Norms are float32; `scalar` is [2]: of context rows, of canvas rows."""
+    """The weights of one layer. Norms are float32. `scalar` [2] is for context rows, then for canvas rows."""
 
     shape: Shape
     input_norm: Tensor
@@ -140,7 +142,7 @@ class LayerWeights(NamedTuple):
     post_norm: Tensor
     q: Linear
     k: Linear
-    v: Linear | None  # a full layer's values are its keys, before norm and position
+    v: Linear | None  # None in a full-attention layer: its values are its keys before norm and rotary positions
     o: Linear
     q_norm: Tensor
     k_norm: Tensor
@@ -163,7 +165,7 @@ class Conditioner(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """A whole checkpoint. `head` is `embed` itself unless an exporter untied them."""
+    """All weights of a checkpoint. `head` is `embed` itself unless an exporter untied them."""
 
     embed: Tensor
     head: Tensor
@@ -173,8 +175,8 @@ class Weights(NamedTuple):
 
 
 def canonical(stored: str) -> str | None:
-    """The name by which a published tensor is asked for here, whichever of the two modes it is stored under; None for
-    what a text model leaves out."""
+    """Our name of a published tensor, whichever of the two modes it is stored under; None for a tensor that the text
+    model does not need."""
     if re.search(r"vision_tower|embed_vision|multi_modal_projector|rotary_emb", stored):
         return None
     if stored == "lm_head.weight":
@@ -187,7 +189,8 @@ def canonical(stored: str) -> str | None:
 
 
 def read(c: Config, checkpoint: Checkpoint) -> Weights:
-    """Every tensor of the text model, each exactly once. Raises WeightsError for what is missing, left or misshapen."""
+    """Read every tensor of the text model exactly once. Raises WeightsError for a tensor that is missing, unknown or of
+    the wrong shape."""
     d = c.hidden_size
     embed = checkpoint.tensor("embed_tokens.weight", (c.vocab_size, d))
     dtype = torch.float32 if embed.dtype == torch.float32 else torch.bfloat16
@@ -253,8 +256,8 @@ def read(c: Config, checkpoint: Checkpoint) -> Weights:
 
 
 def generation(config: Mapping[str, Any], path: Path, tokens: int) -> tuple[Schedule, frozenset[int]]:
-    """What generation_config.json says of the schedule, and it or config.json of the tokens that end a text, padding
-    included, all below `tokens`. Raises WeightsError."""
+    """The schedule and the tokens that end a text, padding included. generation_config.json wins over config.json.
+    Raises WeightsError if a token is not below `tokens`, or if the schedule is damaged."""
     try:
         stored = json.loads(path.read_text()) if path.is_file() else {}
         stored = {**config, **{name: value for name, value in stored.items() if value is not None}}
@@ -274,8 +277,8 @@ def generation(config: Mapping[str, Any], path: Path, tokens: int) -> tuple[Sche
     except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise WeightsError(f"{path} is damaged ({error}); download the model again.") from error
     if not all(0 <= token < tokens for token in ends):
-        raise WeightsError(f"{path} ends a text with a token that there is not; download the model again.")
+        raise WeightsError(f"{path} names an end token that does not exist; download the model again.")
     cool = 0.01 <= schedule.t_min <= schedule.t_max <= 100
     if not (1 <= schedule.steps <= 1000 and cool and schedule.entropy_bound >= 0 and schedule.confidence >= 0):
-        raise WeightsError(f"{path} has a schedule that cannot be followed; download the model again.")
+        raise WeightsError(f"{path} has a schedule outside the possible range; download the model again.")
     return schedule, ends

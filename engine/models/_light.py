@@ -1,16 +1,16 @@
-"""A light drafter over a base of the Llama kind: three layers that read the base's own states and guess a few tokens at
-once, for the base to verify.
+"""A light drafter for a base of the Llama kind: three layers that read the hidden states of the base and draft three
+tokens at once, for the base to verify.
 
-Hidden states at five depths of the base, each dimension divided by its usual size, are mixed into one state of each
-row (EAGLE-3: Li et al. 2025). The drafter's layers take their keys and values for context and token tree from those
+Hidden states at five depths of the base, each dimension divided by its usual size, are mixed into one state per row
+(EAGLE-3: Li et al. 2025). The drafter's layers take the keys and values of the context and the token tree from those
 states (DFlash: Chen et al. 2026, "Block Diffusion for Flash Speculative Decoding"). The KV cache holds them after the
-base's layers, so that they are reused, forked and truncated together; last it holds the state itself. A block has three
-rows: the token to draft after, as the base's first layer reads it, and two empty rows. Each row guesses the next token;
-it sees the other rows and what the token sees. Logits are shifted and come from the base's head, and the token chosen
-for one row corrects those of the next (Hydra: Ankner et al. 2024).
+layers of the base, so that both are reused, forked and truncated together. Its last layer holds the state itself. A
+block has three rows: the token to draft after, as the base's first layer outputs it, and two empty rows. Each row
+drafts the next token; it sees the other rows and everything the token sees. Logits are shifted and come from the base's
+head. The token chosen for one row corrects the logits of the next (Hydra: Ankner et al. 2024).
 
-The base scores every token of a guess. A wrong guess costs time; where an answer is drawn by a seed, it may change
-which one is drawn.
+The base scores every drafted token. A wrong draft costs only time, unless the answer is sampled: then it may change
+which answer a seed gives.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,50 +28,50 @@ from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import int8
 from caesura.kernels.cpu.layers import Span
 
-FIRST = 1  # layers of the base that read the token of a block
-LAYERS = 3
-TAPS = 5
-BLOCK = 3  # rows of a block, each of which guesses a token
-RANK = 256  # of the correction
-SHORTLIST = 64  # likeliest tokens of a row, which the correction may reorder
+FIRST = 1  # layers of the base that the token of a block passes through first
+LAYERS = 3  # layers of the drafter
+TAPS = 5  # depths of the base whose hidden states are read
+BLOCK = 3  # rows of a block; each drafts one token
+RANK = 256  # rank of the correction
+SHORTLIST = 64  # most likely tokens of a row; the correction can only reorder these
 
 
 def copied(layers: int) -> list[int]:
-    """The base's layers that the drafter starts as copies of: of 24, these are 15, 19 and 23."""
+    """The layers of the base that the drafter's layers are copied from before training: 15, 19 and 23 of 24."""
     return [layers * (number + LAYERS + 1) // (2 * LAYERS) - 1 for number in range(LAYERS)]
 
 
 def taps(layers: int) -> list[int]:
-    """The base's layers after which its states are read: of 24, these are 3, 8, 13, 18 and 22. Not the last one, which
-    only computes the rows that are asked for."""
+    """The layers of the base whose output is read: 3, 8, 13, 18 and 22 of 24. The last layer is never one of them,
+    because it computes only the wanted rows."""
     return [max(0, min(layers - 2, layers * (number + 1) // TAPS - 1)) for number in range(TAPS)]
 
 
 def shapes(config: Config) -> dict[str, tuple[int, ...]]:
-    """Of the drafter's own tensors, besides its layers: [N, K] of a matrix."""
+    """The shapes of the drafter's tensors other than its layers; a matrix is [N, K]."""
     d, keys = config.hidden_size, 2 * LAYERS * config.num_kv_heads * config.head_dim
     return {
-        "scale": (TAPS * d,),  # one over the usual size of each dimension of each tap
-        "mix": (d, TAPS * d),  # is added to the last tap
+        "scale": (TAPS * d,),  # 1 / the usual size of each dimension of each tap
+        "mix": (d, TAPS * d),  # its product is added to the last tap
         "kv": (keys, d),  # keys of all layers, then values of all layers
         "kv_bias": (keys,),
-        "enter": (d, 2 * d),  # token and state before it, added to their sum
+        "enter": (d, 2 * d),  # takes the token and the state before it; the product is added to their sum
         "place": (BLOCK, d),
         "norm": (d,),
-        "join": (RANK, 2 * d),  # a row and the token chosen before it
+        "join": (RANK, 2 * d),  # takes a row and the token chosen before it
         "up": (d, RANK),
     }
 
 
 def proportions(scale: Tensor) -> Tensor:
-    """The usual sizes [hidden] of a state's dimensions in the base, as the last tap has them, with a mean square of 1:
-    by these a state is again one that the base's layers know."""
+    """The usual sizes [hidden] of the dimensions of the last tap, with a mean square of 1. Multiplied by these, a state
+    has the proportions that the base's layers were trained on."""
     width = len(scale) // TAPS
     return sized(1 / scale[-width:])
 
 
 def sized(x: Tensor) -> Tensor:
-    """[..., size] with a mean square of 1."""
+    """Rows [..., size] scaled to a mean square of 1."""
     return rms_norm(x, x.shape[-1:])
 
 
@@ -87,7 +87,7 @@ class LightLlama(BlockLlama):
         adapter: Mapping[str, Tensor] | None,
         light: Mapping[str, Tensor],
     ) -> None:
-        """`light` are the drafter's tensors: its layers under a base's names, and those of `shapes`. Raises
+        """`light` holds the drafter's tensors: its layers, named as in a base, and those of `shapes`. Raises
         WeightsError."""
         if "head" in base:
             raise WeightsError("A light drafter needs a base whose head is its embedding; remove light.safetensors.")
@@ -111,7 +111,11 @@ class LightLlama(BlockLlama):
 
     def _kept(self) -> list[Kept]:
         base = super()._kept()
-        return [*base, *base[:1] * LAYERS, Kept(1, self.config.hidden_size // 2)]  # a state is in two halves
+        return [
+            *base,
+            *base[:1] * LAYERS,
+            Kept(1, self.config.hidden_size // 2),
+        ]  # a state lies half in the keys, half in the values
 
     def _tap(self, tapped: Sequence[Tensor], spans: Sequence[Span], cos: Tensor, sin: Tensor) -> None:
         shape, half = self._shape, self.config.hidden_size // 2
@@ -131,7 +135,7 @@ class LightLlama(BlockLlama):
 
     @torch.inference_mode()
     def block(self, runs: Sequence[Run]) -> Tensor:
-        """The rows of each run's block through the layers, normed: [runs, BLOCK, hidden]."""
+        """The blocks of the runs after all layers and the last norm, [runs, BLOCK, hidden]."""
         first = torch.zeros(len(runs), BLOCK, self.config.hidden_size)
         first[:, 0] = sized(self._first(runs))
         states = torch.stack([state_before(run) for run in runs])[:, None].expand_as(first)
@@ -141,18 +145,18 @@ class LightLlama(BlockLlama):
         return normalized(x, self._final, self._shape.eps).view(*first.shape)
 
     def _first(self, runs: Sequence[Run]) -> Tensor:
-        """The runs' tokens [runs, hidden] as the base's first layers read them."""
+        """The tokens of the runs after the first layers of the base, [runs, hidden]."""
         parts = [Part(run.kv, run.kv.length, run.ids, run.positions, run.mask) for run in runs]
         return self._through(self._entry, self._embedded(torch.tensor([run.ids[0] for run in runs])), parts, 0)
 
     def _through(self, path: Layers, x: Tensor, parts: Sequence[Part], at: int) -> Tensor:
-        """Rows through layers, the first of which is number `at` in the cache."""
+        """Rows after the layers of a path; the first of these is layer `at` of the cache."""
         lane = self._lane(parts)
         return path.through(x, *rotary(self._lengths, torch.tensor(lane.positions)), lane.placed(at))[0]
 
     def _choose(self, rows: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        """The best token of each row [runs, BLOCK, hidden] after the one chosen for the row before, and its
-        probability. `before` [runs] are the tokens before the first."""
+        """The best token of each row [runs, BLOCK, hidden], given the token chosen for the row before, and its
+        probability. `before` [runs] are the tokens before the first row."""
         logits = int8.product(rows.flatten(0, 1), self._head)[:, : self.config.vocab_size].unflatten(0, rows.shape[:2])
         shortlist = logits.topk(min(SHORTLIST, logits.shape[-1])).indices
         of_list = self._embedded(shortlist.flatten()).unflatten(0, shortlist.shape)
@@ -170,7 +174,7 @@ class LightLlama(BlockLlama):
 
 
 def blocked(run: Run) -> Part:
-    """A block in place of a run's one row: all of its rows see what that one sees, and each other."""
+    """The block for a run of one row: every row of the block sees what that row sees, and the rest of the block."""
     assert run.mask is not None
     seen = run.mask[:, :-1].expand(BLOCK, -1)
     mask = torch.cat((seen, torch.ones(BLOCK, BLOCK, dtype=torch.bool)), 1)
@@ -179,7 +183,7 @@ def blocked(run: Run) -> Part:
 
 
 def state_before(run: Run) -> Tensor:
-    """The state [hidden] of the row before a run's, the last one that it sees."""
+    """The state [hidden] of the last row that a run's row sees."""
     assert run.mask is not None
     columns = run.mask.shape[1] - 1
     row = run.kv.length - columns + int(run.mask[0, :columns].nonzero()[-1])
@@ -188,7 +192,7 @@ def state_before(run: Run) -> Tensor:
 
 
 def put(span: Span, layer: int, keys: Tensor, values: Tensor) -> None:
-    """The rows of a span out of [rows, heads, width] into its buffers of a layer."""
+    """Copy the rows of a span from keys and values [rows, heads, width] into its buffers of a layer."""
     end = span.at + span.end - span.first
     for held, rows in zip(span.buffers[layer], (keys, values), strict=True):
         held[:, span.at : end] = rows[span.first : span.end].transpose(0, 1)

@@ -1,4 +1,4 @@
-"""The layers of `_llama_layer.py` as the C library takes them, where it is built and the widths are ones it knows."""
+"""The layers of `_llama_layer.py` in the form of the C library, if it is built and supports their widths."""
 
 from collections.abc import Sequence
 
@@ -11,13 +11,13 @@ from caesura.kernels.cpu import layers as native
 
 
 def fits(hidden: int, inner: int, shape: Shape) -> bool:
-    """Whether the library computes such layers."""
+    """True if the library supports layers of these widths."""
     whole = all(size % cpu.GROUP == 0 for size in (hidden, inner, shape.heads * shape.width))
     return cpu.chosen() != "torch" and whole and shape.width % native.WIDTHS == 0
 
 
 def layers(of: Sequence[Weights], shape: Shape, canvas: bool) -> native.Layers:
-    """Layers of one path."""
+    """The layers `of` one path, for the library."""
     return native.Layers(
         [
             native.Layer(
@@ -44,6 +44,7 @@ def layers(of: Sequence[Weights], shape: Shape, canvas: bool) -> native.Layers:
 
 
 def linear(matrix: AdaptedMatrix, canvas: bool) -> native.Projection:
+    """A matrix of one path; that of the canvas path includes the low-rank update, with B in 8 bits."""
     weight, *down = matrix.packed.matrices
     if not (canvas and down):
         return native.Projection(weight, bias=matrix.bias)

@@ -1,5 +1,5 @@
-"""Published autoregressive models of the Llama kind (Llama, Qwen2, Qwen3, StarCoder2), from a hub's folder of
-safetensors or from a GGUF file. They have no canvas: repetitions in the buffer are drafts, and the model verifies.
+"""Published autoregressive models of the Llama kind (Llama, Qwen2, Qwen3, StarCoder2), from a hub folder of safetensors
+or a GGUF file. They have no canvas: drafts are repetitions in the buffer, and the model verifies them.
 """
 
 from collections.abc import Mapping
@@ -16,25 +16,25 @@ from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.models import title
 
-CONTEXT = 768  # tokens, unless the user asks for others
-LEAST = 512  # tokens of context that a user may ask for
-# Tokens with which a text ends, or with which another text begins.
+CONTEXT = 768  # default tokens of context
+LEAST = 512  # fewest tokens of context that a user may ask for
+# Tokens that end a text or begin another one.
 ENDS = (
     *("<|endoftext|>", "<|im_end|>", "<|end_of_text|>", "<|eot_id|>", "</s>", "<EOT>", "<｜end▁of▁sentence｜>"),
     *("<|fim_pad|>", "<fim_pad>", "<|repo_name|>", "<repo_name>", "<filename>", *SEPARATORS),
     *(token for tokens in FIM for token in tokens),
 )
-START = "<|begin_of_text|>"  # Llama 3 was always trained with this token first
+START = "<|begin_of_text|>"  # Llama 3 always saw this token first in training
 
 
 def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> BlockLlama:
-    """Read a published checkpoint, layer by layer. Raises WeightsError or TokenizerError."""
+    """Load a published checkpoint, one layer at a time. Raises WeightsError or TokenizerError."""
     tensors = Published(folder, choice.device)
     return of(folder.name, config, Tokenizer(folder / "tokenizer.json"), tensors, choice)
 
 
 def load_gguf(path: Path, choice: LoadChoice) -> BlockLlama:
-    """Read a GGUF file, and the other parts of a split one. Raises WeightsError or TokenizerError."""
+    """Load a GGUF file, with the other parts of a split one. Raises WeightsError or TokenizerError."""
     from caesura.engine.weights.gguf_file import GGUF
 
     file = GGUF(path, choice.device)
@@ -46,12 +46,12 @@ def load_gguf(path: Path, choice: LoadChoice) -> BlockLlama:
 def of(
     name: str, config: dict[str, Any], tokenizer: Tokenizer, tensors: Mapping[str, Tensor], choice: LoadChoice
 ) -> BlockLlama:
-    """A model of tensors under the hub's names."""
+    """A model of tensors under the hub's names. Raises WeightsError."""
     return prompted(built(name, config, tokenizer, tensors, choice, usual=CONTEXT, least=LEAST), config)
 
 
 def prompted(model: BlockLlama, config: dict[str, Any]) -> BlockLlama:
-    """Its control tokens: how a gap is shown to it, and with what it ends a text."""
+    """The model with its control tokens set: those that lay out a gap and those that end a text."""
     find = model.tokenizer.find
     known = [number for token in ENDS if (number := find(token)) is not None]
     said = config.get("eos_token_id")

@@ -1,9 +1,9 @@
-"""DiffusionGemma: one Gemma 4 mixture-of-experts stack in two modes. Context rows are causal and write the KV cache;
-canvas rows see the cache and each other, leave nothing in it, and take in what the last step predicted
-(self-conditioning). Noise is uniform: no token is a mask, and every slot is predicted anew at every step.
+"""DiffusionGemma: one Gemma 4 mixture-of-experts stack in two modes. Context rows are causal and write the KV cache.
+Canvas rows see the cache and each other, leave nothing in the cache, and receive the predictions of the last step
+(self-conditioning). Noise is uniform: there is no mask token, and every step predicts every slot again.
 
-What is computed is what Transformers' `DiffusionGemmaForBlockDiffusion` computes (eager attention, dynamic cache). Rows
-of both modes may share a forward: context rows never look at canvas rows, and canvas rows see the fresh context.
+Results equal those of Transformers' `DiffusionGemmaForBlockDiffusion` (eager attention, dynamic cache). Rows of both
+modes may share a forward: context rows never see canvas rows; canvas rows see the fresh context.
 """
 
 import logging
@@ -46,17 +46,17 @@ __all__ = ["PINS", "QUANTISED", "Config", "DiffusionGemma", "canonical", "kept",
 
 log = logging.getLogger("caesura.engine")
 
-CONTEXT = 8192  # tokens of context used unless more is asked for
-LEAST = 1024  # tokens of context; less is of no use
+CONTEXT = 8192  # default tokens of context
+LEAST = 1024  # fewest tokens of context that a user may ask for
 PINS = 12  # rows of the suffix that close a canvas
-CHUNK = 512  # context rows of a step on a GPU, about 10 ms there; an eighth of it on a CPU
-EVERYTHING = 1 << 62  # columns: the window of a full layer
-CONTEXTS = 4  # kept in memory at most, so that each document finds its own again
+CHUNK = 512  # context rows of a step on a GPU, about 10 ms; a CPU takes an eighth of them
+EVERYTHING = 1 << 62  # columns in the window of a full-attention layer: no limit
+CONTEXTS = 4  # most contexts kept in memory, so that a document finds its own again
 
 
 class RowSpan(NamedTuple):
-    """Rows of one sequence in a forward: `at` is the position of the first, `context` where its context ends. Context
-    rows are causal; canvas rows see all of their span and every context row in reach."""
+    """Rows of one sequence in a forward. `at` is the position of the first row, `context` the end of its context.
+    Context rows are causal; canvas rows see their whole span and every context row in the window."""
 
     kv: KV
     rows: slice
@@ -66,19 +66,20 @@ class RowSpan(NamedTuple):
 
 
 def gated(x: Tensor, gate: Linear, up: Linear, down: Linear) -> Tensor:
+    """A gated MLP over rows [rows, hidden]."""
     return down(gelu(gate(x), approximate="tanh") * up(x))
 
 
 class DiffusionGemma:
-    """See `caesura.engine.models.Model`. Matrices and residual stream in `dtype`; norms, softmaxes and logits in
-    float32."""
+    """See `caesura.engine.models.Model`. Matrices and the residual stream are in `dtype`; norms, softmax and logits are
+    in float32."""
 
     kernels = ""
     shift = tail = 0
     separator: Sequence[int] = ()
     null_id: int | None = None
     drafter: Drafter | None = None
-    start: Sequence[int] = ()  # prompts.py has its turns
+    start: Sequence[int] = ()  # the chat prompt of prompts.py brings its own
     finish: Sequence[int] = ()
     method, sampler = "uniform", "entropy_bound"
     visibility: Literal["context", "full"] = "context"
@@ -140,13 +141,14 @@ class DiffusionGemma:
 
     @torch.inference_mode()
     def condition(self, logits: Tensor) -> Tensor:
-        """Temperature-scaled logits [rows, vocabulary] -> soft embeddings [rows, hidden]; both roundings are the
-        reference's."""
+        """Temperature-scaled logits [rows, vocabulary] -> soft embeddings [rows, hidden]. The reference has both casts
+        to `dtype` too."""
         soft = logits.to(self.dtype).softmax(-1, dtype=torch.float32).to(self.dtype)
         return (soft @ self.weights.embed) * self.scale
 
     def _forward(self, runs: Sequence[Run], fresh: Mapping[int, tuple[KV, Sequence[int]]]) -> Tensor:
-        """Hidden rows that the runs want, behind the last norm. `fresh` context, by identity of its KV, stays in it."""
+        """The wanted hidden rows of the runs, after the last norm. `fresh` maps the id of a KV to the context that this
+        forward appends to it."""
         spans = _spans(runs, fresh)
         ids = [i for _, rows in fresh.values() for i in rows] + [i for run in runs for i in run.ids]
         positions = torch.cat([torch.arange(s.at, s.at + s.rows.stop - s.rows.start) for s in spans]).to(self.device)
@@ -167,7 +169,7 @@ class DiffusionGemma:
         return h[[start + row for start, of_run in zip(starts, rows, strict=True) for row in of_run]]
 
     def _through(self, x: Tensor, positions: Tensor, mode: Tensor, attend: "Attend") -> Tensor:
-        """Rows [rows, hidden] through all layers and the last norm; `mode` is 1 for those of a canvas."""
+        """Rows [rows, hidden] after all layers and the last norm; `mode` is 1 for canvas rows, else 0."""
         turns = {shape: self._turn(positions, shape) for shape in set(self.config.shapes)}
         layers = self.weights.layers
         following = [*(layer.input_norm for layer in layers[1:]), self.weights.norm]
@@ -178,8 +180,9 @@ class DiffusionGemma:
         return h
 
     def place(self, kv: KV, rows: int) -> Tensor:
-        """Where a canvas of so many rows lies in the buffers of every layer, int32 [layers, 4]: the first column that
-        its rows see, the end of its own, their first, and nothing (a row is 16 bytes, as loads like it)."""
+        """The place of a canvas of `rows` rows in the buffers of every layer, int32 [layers, 4]: the first column that
+        its rows see, the end of its own columns, the first of them, and a 0 that pads a layer to 16 bytes, for aligned
+        loads."""
         places = []
         for number, shape in enumerate(self.config.shapes):
             start = kv.start(number)
@@ -203,18 +206,18 @@ class DiffusionGemma:
         return embedding(ids, self.weights.embed) * self.scale
 
     def _conditioned(self, x: Tensor, runs: Sequence[Run], spans: Sequence[RowSpan]) -> Tensor:
-        """Canvas rows take in the last step's predictions and are normed, also where there was no last step."""
+        """Add the predictions of the last step to canvas rows and norm them; the first step is normed too."""
         signals, places = [], list[Tensor]()
         for run, span in zip(runs, spans, strict=True):
             if run.conditioning is not None:
-                soft = x[span.rows].clone()  # a row that is sure of its token is conditioned on it alone
+                soft = x[span.rows].clone()  # a row with a known token is conditioned on that token
                 soft[list(run.wanted or range(len(run.ids)))[: len(run.conditioning)]] = run.conditioning.to(soft.dtype)
                 signals.append(soft)
                 places.append(torch.arange(span.rows.start, span.rows.stop, device=self.device))
         if signals:
             x = x.index_add(0, torch.cat(places), self._conditioner(torch.cat(signals)))
         if spans:
-            first = spans[0].rows.start  # canvases come behind all fresh context
+            first = spans[0].rows.start  # canvases come after all fresh context
             x = torch.cat((x[:first], rms(x[first:], None, self._eps)))
         return x
 
@@ -232,15 +235,16 @@ class DiffusionGemma:
         return rotary(positions, shape.head_dim, theta, part, self.dtype)
 
     def _low(self, context: int, sliding: bool) -> int:
-        """The first position that any row of a span behind so much context sees. All rows of a canvas see the same
-        context: the window ends where the context does."""
+        """The first position that a span after `context` tokens can see. All rows of a canvas see the same context,
+        because the window counts from the end of the context."""
         return max(0, context - (self.config.sliding_window - 1)) if sliding else 0
 
     def _attend(
         self, number: int, layer: LayerWeights, q: Tensor, k: Tensor, v: Tensor | None, span: RowSpan, turn: Tensor
     ) -> Tensor:
-        """Products [all, heads * width] -> [rows of the span, heads * width]. Canvases that share a context write their
-        keys to the same place, so each has attended before the next one writes."""
+        """Attention of one span, [rows of the span, heads * width]; q, k and v [all rows, heads * width] are for all
+        spans. Canvases that share a context write their keys to the same place, so each attends before the next one
+        writes."""
         rows, low = span.rows, self._low(span.context, layer.shape.sliding)
         end = span.at + rows.stop - rows.start
         own = span.kv.get(number, span.at, end)
@@ -259,7 +263,8 @@ class DiffusionGemma:
         mode: Tensor,
         following: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """One layer over rows x [rows, hidden] and their norm h -> x, and by the norm that follows the next h."""
+        """One layer for rows x [rows, hidden] and their norm h. Returns the new x and its norm by `following`, the next
+        norm of the stack."""
         eps = self._eps
         attended = layer.o(attend(layer.q(h), layer.k(h), None if layer.v is None else layer.v(h)))
         before = layer.post_attention_norm, layer.pre_mlp_norm, layer.pre_moe_norm
@@ -275,7 +280,7 @@ Attend = Callable[[int, LayerWeights, Tensor, Tensor, Tensor, Tensor | None], Te
 
 
 def _spans(runs: Sequence[Run], fresh: Mapping[int, tuple[KV, Sequence[int]]]) -> list[RowSpan]:
-    """Fresh context first, then the canvases; makes room for their rows."""
+    """The spans of a forward: fresh context first, then the canvases. Reserves their rows in the KVs."""
     spans, start = list[RowSpan](), 0
     room: dict[int, int] = {}
     for run in runs:
@@ -295,12 +300,12 @@ def _spans(runs: Sequence[Run], fresh: Mapping[int, tuple[KV, Sequence[int]]]) -
 
 
 def kept(config: Config) -> list[Kept]:
-    """What each layer keeps of a context row."""
+    """What the cache keeps for a context row, layer by layer."""
     return [Kept(s.kv_heads, s.head_dim, config.sliding_window if s.sliding else None) for s in config.shapes]
 
 
 def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> DiffusionGemma:
-    """Read a published checkpoint, layer by layer. Raises WeightsError or TokenizerError."""
+    """Load a published checkpoint, one layer at a time. Raises WeightsError or TokenizerError."""
     shape, device, context = Config.read(config), choice.device, choice.context
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -314,7 +319,7 @@ def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> DiffusionG
     context = context or min(CONTEXT, most)
     tokenizer = Tokenizer(folder / "tokenizer.json")
     if tokenizer.size > shape.vocab_size:
-        raise WeightsError(f"tokenizer.json has {tokenizer.size} tokens, config.json {shape.vocab_size}.")
+        raise WeightsError(f"tokenizer.json has {tokenizer.size} tokens, but config.json says {shape.vocab_size}.")
     checkpoint = Checkpoint(folder, canonical, device)
     contexts = CONTEXTS
     if device != "meta":
@@ -325,7 +330,7 @@ def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> DiffusionG
         )
     model = DiffusionGemma(folder.name, shape, read(shape, checkpoint), tokenizer, context, contexts)
     if checkpoint.skipped:
-        log.info("%d tensors of %s are of no use for text and were left out", len(checkpoint.skipped), folder.name)
+        log.info("Skipped %d tensors of %s that text does not need", len(checkpoint.skipped), folder.name)
     schedule, model.ends = generation(config, folder / "generation_config.json", tokenizer.size)
     model.noise = Uniform(shape.vocab_size, schedule, shape.canvas_length)
     if any(tokenizer.find(token) is None for token in TURNS):
