@@ -399,7 +399,7 @@ def test_a_damaged_file_is_a_sentence(folder: Path, damage: Callable[[Path], Non
         ({"hidden_size": None}, "hidden_size"),
         ({"hidden_size": "wide"}, "config"),
         ({"num_layers": 3}, "layers.2"),
-        ({"num_layers": 999}, "has 999 layers"),
+        ({"num_layers": 999}, "says 999 layers"),
         ({"num_layers": float("inf")}, "config.json is damaged"),
         ({"rms_norm_eps": float("nan")}, "above 0 and at most"),
         ({"hidden_size": 96}, "96"),
