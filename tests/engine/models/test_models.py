@@ -410,7 +410,7 @@ def test_a_damaged_file_is_a_sentence(folder: Path, damage: Callable[[Path], Non
         ({"vocab_size": 500}, "500"),
         ({"separator": "<nope>"}, "<nope>"),
         ({"sampler": "nope"}, "nope"),
-        ({"method": "uniform"}, "no method of this model"),
+        ({"method": "uniform"}, "nor a method of this model"),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
 )
