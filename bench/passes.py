@@ -88,7 +88,7 @@ class Timed:
 def limits(model: str) -> Report:
     """Bytes and weights of a pass, and what the threads of a call read and multiply in a second."""
     held = loaded(model, next(iter(cpu.variants())))
-    matrices = [*(m for layer, _ in held._layers for m in (layer.qkv, layer.out, layer.gate_up, layer.down))]
+    matrices = [*(m for (a, mlp), _ in held._layers for m in (a.qkv, a.out, mlp.gate_up, mlp.down))]
     packed = [matrix.packed.matrices[0] for matrix in matrices] + [held._head.matrices[0]]
     memory, x = torch.zeros(BLOCK // 8, dtype=torch.int64), torch.randn(64, CACHED)
     small = cpu.Packed(cpu.Matrix("k4", *stored.k4(torch.randn(CACHED, CACHED))))

@@ -119,12 +119,12 @@ def work(model: BlockLlama, rows: int, context: int, *, head: bool = True) -> di
     """What a forward over rows behind a context moves and computes, by part: each matrix read once, of the embedding a
     row for each. Without the head where the rows are context."""
     c = model.config
-    seen, layers = context + rows, [weights for weights, _ in model._layers]
-    matrices = [matrix.packed for layer in layers for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down)]
+    columns, layers = context + rows, [weights for weights, _ in model._layers]
+    matrices = [matrix.packed for seen, mlp in layers for matrix in (seen.qkv, seen.out, mlp.gate_up, mlp.down)]
     parts = {"matrices": matrices, "head": [model._head] if head else []}
     counted = {n: Work(sum(t.nbytes for t in of), 2 * rows * sum(prod(t.shape) for t in of)) for n, of in parts.items()}
-    keys = 2 * seen * c.num_kv_heads * c.head_dim * 2
-    products = 4 * rows * seen * c.num_heads * c.head_dim
+    keys = 2 * columns * c.num_kv_heads * c.head_dim * 2
+    products = 4 * rows * columns * c.num_heads * c.head_dim
     return counted | {"attention": Work(c.num_layers * keys, c.num_layers * products)}
 
 

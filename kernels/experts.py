@@ -1,7 +1,8 @@
 """Mixture of experts for few rows an expert: every row's top_k experts, weighted and summed.
 
-expert(x) = down @ (gelu(gate @ x) * (up @ x)), gelu in its tanh form; gate and up are one stack, gate first. In Gemma 4
-and DiffusionGemma a row takes 8 of 128 experts: an expert gets 2 to 16 rows of a canvas of 16 to 256.
+expert(x) = down @ (act(gate @ x) * (up @ x)); act is gelu in its tanh form (Gemma) or silu (Llama's kind); gate and up
+are one stack, gate first. In Gemma 4 and DiffusionGemma a row takes 8 of 128 experts: an expert gets 2 to 16 rows of a
+canvas of 16 to 256.
 
 Bytes: n rows touch E * (1 - (1 - top_k/E)^n) of E experts, and a touched one costs 3 * hidden * width weights, read
 once: 2 bytes a weight in bfloat16, 1 in FP8, 9/16 in NVFP4. Between the kernels each of the n * top_k pairs (a row and
@@ -10,7 +11,7 @@ weights, 29 MB between. FLOP: 6 * n * top_k * hidden * width, 24 GFLOP there: bo
 
 Four launches that need no routing on the host, so that a CUDA graph can hold them:
 1. each expert lists its pairs: a counting sort, one program for each expert;
-2. gate, up and gelu for an expert's pairs -> `inner` [pairs, width];
+2. gate, up and act for an expert's pairs -> `inner` [pairs, width];
 3. down -> `outer` [pairs, hidden], rounded to x's dtype where the reference rounds;
 4. weight and sum over top_k, in float32.
 No atomics: no result depends on the order of programs.
@@ -18,21 +19,27 @@ No atomics: no result depends on the order of programs.
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
+from typing import Literal
+
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu
+from torch.nn.functional import gelu, silu
 
 from caesura.kernels import fp8
 from caesura.kernels.decode import product
+from caesura.kernels.int8 import PackedStack
 from caesura.kernels.jit import cdiv, fused, jit, power, tl
 from caesura.kernels.linear import Dense, Linear
 
+Stack = Linear | PackedStack
+Act = Literal["gelu", "silu"]
 
-def reference(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down: Linear) -> Tensor:
+
+def reference(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Stack, down: Stack, *, act: Act = "gelu") -> Tensor:
     """Sorts the rows by expert, so that each matrix is read once; the host waits for the counts."""
     rows, top_k = chosen.shape
     order = chosen.flatten().argsort(stable=True)
-    counts = chosen.flatten().bincount(minlength=gate_up.shape[0]).tolist()
+    counts = chosen.flatten().bincount().tolist()
     ordered = x[order // top_k]
     out = torch.empty_like(ordered)
     start = 0
@@ -40,7 +47,7 @@ def reference(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down:
         if count:
             span = slice(start, start + count)
             gate, up = gate_up[expert](ordered[span]).chunk(2, -1)
-            out[span] = down[expert](gelu(gate, approximate="tanh") * up)
+            out[span] = down[expert]((silu(gate) if act == "silu" else gelu(gate, approximate="tanh")) * up)
             start += count
     back = torch.empty(rows * top_k, x.shape[1], device=x.device)
     back[order] = out * weights.flatten()[order, None]
@@ -63,7 +70,7 @@ def _list(chosen, members, counts, pairs, BLOCK: tl.constexpr):
 @jit(do_not_specialize=["pairs"])
 def _up(
     x, members, counts, codes, groups, factor, inner, pairs, top_k, K: tl.constexpr, N: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    SILU: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     expert = tl.program_id(2).to(tl.int64)
     count = tl.load(counts + expert)
@@ -82,7 +89,8 @@ def _up(
         )  # fmt: skip
         gate, up = total.reshape(2, BLOCK_N, BLOCK_R).permute(1, 2, 0).split()
         # 0.5 * (1 + tanh(t)) is sigmoid(2t); t = sqrt(2/pi) * (gate + 0.044715 * gate^3)
-        hidden = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)) * up
+        steep = gate if SILU else 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
+        hidden = gate * tl.sigmoid(steep) * up
         mask = (n < N)[:, None] & found[None, :]
         tl.store(inner + pair.to(tl.int64)[None, :] * N + n[:, None], hidden.to(inner.dtype.element_ty), mask=mask)
 
@@ -132,7 +140,7 @@ def blocks(stack: Linear, columns: int, block: int) -> dict[str, int]:
     return {"BLOCK_R": block, "BLOCK_K": min(deep, max(16, power(columns))), "num_warps": warps, "num_stages": 4}
 
 
-def launch(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down: Linear) -> Tensor:
+def launch(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down: Linear, *, act: Act = "gelu") -> Tensor:
     """The four launches. In 2 and 3 a program has a tile of an expert's weights and every second block of its pairs.
     Its neighbour has the other blocks at the same time, so that the tile is read from memory once; most have no pairs.
     A third block, of an expert with four times the mean, reads the tile again."""
@@ -154,7 +162,7 @@ def launch(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down: Li
     tile = min(64, max(16, power(width)))
     _up[splits, cdiv(width, tile), count](
         x, members, counts, *gate_up.operands, inner, pairs, top_k,
-        K=hidden, N=width, BLOCK_N=tile, **blocks(gate_up, hidden, block),
+        K=hidden, N=width, SILU=act == "silu", BLOCK_N=tile, **blocks(gate_up, hidden, block),
     )  # fmt: skip
     tile = min(128, max(16, power(hidden)))
     _down[splits, cdiv(hidden, tile), count](
@@ -166,8 +174,10 @@ def launch(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down: Li
     return out
 
 
-def experts(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down: Linear) -> Tensor:
+def experts(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Stack, down: Stack, *, act: Act = "gelu") -> Tensor:
     """x [rows, hidden] through its experts: float32 weights and int64 numbers [rows, top_k]; stacks gate_up
     [experts, 2 * width, hidden], gate first, and down [experts, hidden, width] -> [rows, hidden] in x's dtype."""
     decoded = not isinstance(gate_up, Dense) or not isinstance(down, Dense)
-    return (launch if fused(x, fp8=decoded) else reference)(x, weights, chosen, gate_up, down)
+    if isinstance(gate_up, PackedStack) or isinstance(down, PackedStack) or not fused(x, fp8=decoded):
+        return reference(x, weights, chosen, gate_up, down, act=act)
+    return launch(x, weights, chosen, gate_up, down, act=act)

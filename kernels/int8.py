@@ -10,6 +10,8 @@ dominate and stay in cache between layers only for tiny models: bound by memory 
 """
 
 import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -89,3 +91,19 @@ def pack(weight: Tensor) -> Packed:
         warnings.simplefilter("ignore")
         packed = torch._make_per_channel_quantized_tensor(q, scale.double(), zeros, 0)
         return torch.ops.quantized.linear_prepack(packed, None)
+
+
+class PackedStack:
+    """Matrices of one shape for `product`, one for each expert."""
+
+    def __init__(self, matrices: Sequence[Packed]) -> None:
+        self._matrices = matrices
+
+    def __repr__(self) -> str:
+        return f"<PackedStack of {len(self)}>"
+
+    def __len__(self) -> int:
+        return len(self._matrices)
+
+    def __getitem__(self, expert: int) -> Callable[[Tensor], Tensor]:
+        return partial(product, packed=self._matrices[expert])

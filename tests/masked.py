@@ -10,7 +10,7 @@ import transformers
 from safetensors.torch import save_file
 from torch import Tensor
 
-from caesura.engine.models.full.llada import KEYS
+from caesura.engine.models.full import llada, llada_moe
 
 from .tiny import train_tokenizer
 
@@ -27,6 +27,13 @@ SIZES: dict[str, Any] = {
     "rope_theta": 1e6,
     "tie_word_embeddings": False,
 }
+EXPERTS: dict[str, Any] = {
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 48,
+    "mlp_only_layers": [1],
+    "head_dim": 16,
+}
 ALONE = {"num_key_value_heads": SIZES["num_attention_heads"]}
 # By family: the type of the trunk in Transformers, what its sizes differ in, what config.json says besides.
 FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -37,8 +44,19 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "a2d_qwen2": ("qwen2", {}, {"model_type": "a2d-qwen2"}),
     "a2d_qwen3": ("qwen3", {"head_dim": 32}, {"model_type": "a2d-qwen3"}),
     "coda": ("qwen3", {"head_dim": 16}, {"model_type": "CoDA", "mask_token_id": 403}),  # which its tokenizer lacks
+    "llada_moe": (
+        "qwen3_moe",
+        EXPERTS | {"norm_topk_prob": False},
+        {"model_type": "llada", "norm_topk_prob": True, "moe_layer_freq": [1, 0, 1], "routed_scaling_factor": 3},
+    ),
+    "rnd1": (
+        "qwen3_moe",
+        EXPERTS | {"norm_topk_prob": True},
+        {"model_type": "rnd1", "norm_topk_prob": False, "mask_token_id": 3, "rope_scaling": False},
+    ),
 }
-SHIFT = {"dream": 1, "open_dcoder": 1, "coda": 1}
+KEYS = {"llada": llada.KEYS, "llada_moe": llada_moe.KEYS}
+SHIFT = {"dream": 1, "open_dcoder": 1, "coda": 1, "rnd1": 1}
 LLADA = {
     "model.embed_tokens": "model.transformer.wte",
     "model.norm": "model.transformer.ln_f",
@@ -79,18 +97,32 @@ def published(folder: Path, family: str, model: Any = None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     _, sizes, said = FAMILIES[family]
     config, model = SIZES | sizes | said, model or oracle(family)
-    tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    tensors = apart({name: tensor.contiguous() for name, tensor in model.state_dict().items()})
     if config["tie_word_embeddings"]:
         del tensors["lm_head.weight"]
     if family == "llada":
         tensors = {renamed(name): tensor for name, tensor in tensors.items()}
-        config |= {own: config.pop(hub) for hub, own in KEYS.items() if hub in config}
+    config |= {own: config.pop(hub) for hub, own in KEYS.get(family, {}).items() if hub in config}
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
     train_tokenizer(folder / "tokenizer.json", more=[BOS, MASK])
     tokens = {"bos_token": BOS, "eos_token": EOS, "mask_token": {"content": MASK}}
     (folder / "tokenizer_config.json").write_text(json.dumps(tokens))
     return folder
+
+
+def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Experts as the hub has them, a matrix each; Transformers stacks them."""
+    found = dict[str, Tensor]()
+    for name, tensor in tensors.items():
+        if tensor.ndim < 3:
+            found[name] = tensor
+            continue
+        for expert, matrix in enumerate(tensor):
+            stem, parts = name.rpartition(".")[0], ("gate", "up") if "gate_up" in name else ("down",)
+            rows = zip(parts, matrix.chunk(len(parts)), strict=True)
+            found |= {f"{stem}.{expert}.{part}_proj.weight": one.contiguous() for part, one in rows}
+    return found
 
 
 def renamed(name: str) -> str:

@@ -3,8 +3,8 @@
 Families differ in names and flags; here their tensors get the names of our stored form, which `BlockLlama` computes.
 """
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,8 @@ from caesura.engine import memory
 from caesura.engine.cache import Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import LoadChoice
-from caesura.engine.models.block_llama import MATRICES, BlockLlama, Config, attended, wavelengths
+from caesura.engine.models._experts import Mixture
+from caesura.engine.models.block_llama import FEEDING, BlockLlama, Config, attended, wavelengths
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights.checkpoint import AGAIN, FLOATS, Entry, headers, stored
 from caesura.engine.weights.stored import WeightsError
@@ -38,7 +39,7 @@ class Names(NamedTuple):
 
 
 OUTER: Spellings = {
-    "embed": [["model.embed_tokens.weight"]],
+    "embed": [["model.embed_tokens.weight"], ["model.word_embeddings.weight"]],
     "norm": [["model.norm.weight"]],
     "norm_bias": [["model.norm.bias"]],
     "head": [["lm_head.weight"]],
@@ -46,18 +47,33 @@ OUTER: Spellings = {
 LAYER: Spellings = {
     "attn_norm": [["input_layernorm.weight"]],
     "attn_norm_bias": [["input_layernorm.bias"]],
-    "qkv": [[f"self_attn.{part}_proj.weight" for part in "qkv"]],
-    "qkv_bias": [[f"self_attn.{part}_proj.bias" for part in "qkv"]],
-    "q_norm": [["self_attn.q_norm.weight"]],
-    "k_norm": [["self_attn.k_norm.weight"]],
-    "out": [["self_attn.o_proj.weight"]],
-    "out_bias": [["self_attn.o_proj.bias"]],
+    "qkv": [[f"self_attn.{part}_proj.weight" for part in "qkv"], ["attention.query_key_value.weight"]],
+    "qkv_bias": [[f"self_attn.{part}_proj.bias" for part in "qkv"], ["attention.query_key_value.bias"]],
+    "q_norm": [["self_attn.q_norm.weight"], ["attention.query_layernorm.weight"]],
+    "k_norm": [["self_attn.k_norm.weight"], ["attention.key_layernorm.weight"]],
+    "out": [["self_attn.o_proj.weight"], ["attention.dense.weight"]],
+    "out_bias": [["self_attn.o_proj.bias"], ["attention.dense.bias"]],
     "mlp_norm": [["post_attention_layernorm.weight"]],
     "mlp_norm_bias": [["post_attention_layernorm.bias"]],
     "gate_up": [["mlp.gate_proj.weight", "mlp.up_proj.weight"], ["mlp.c_fc.weight"]],
     "gate_up_bias": [["mlp.gate_proj.bias", "mlp.up_proj.bias"], ["mlp.c_fc.bias"]],
     "down": [["mlp.down_proj.weight"], ["mlp.c_proj.weight"]],
     "down_bias": [["mlp.down_proj.bias"], ["mlp.c_proj.bias"]],
+}
+ROUTER: Spellings = {
+    "router": [["mlp.gate.weight"]],
+    "router_bias": [["mlp.gate.expert_bias"], ["mlp.expert_bias"]],
+}
+SHARED: Spellings = {
+    "shared.gate_up": [
+        ["mlp.shared_experts.gate_proj.weight", "mlp.shared_experts.up_proj.weight"],
+        ["shared_expert.gate_proj.weight", "shared_expert.up_proj.weight"],
+    ],
+    "shared.down": [["mlp.shared_experts.down_proj.weight"], ["shared_expert.down_proj.weight"]],
+}
+EXPERT: Spellings = {
+    "gate_up": [["mlp.experts.{}.gate_proj.weight", "mlp.experts.{}.up_proj.weight"]],
+    "down": [["mlp.experts.{}.down_proj.weight"]],
 }
 HUB = Names(OUTER, "model.layers.{}.", LAYER)
 USELESS = (".rotary_emb.inv_freq", ".attn.masked_bias")  # buffers in old files that nothing reads
@@ -97,16 +113,26 @@ class Renamed(Mapping[str, Tensor]):
     them."""
 
     def __init__(
-        self, tensors: Mapping[str, Tensor], layers: int, tokens: int, *, tied: bool, names: Names = HUB
+        self,
+        tensors: Mapping[str, Tensor],
+        layers: int,
+        tokens: int,
+        *,
+        tied: bool,
+        names: Names = HUB,
+        mixture: Mixture | None = None,
     ) -> None:
         self._tensors, self._tokens = tensors, tokens
         self._parts = dict[str, list[str]]()
-        for name, spellings in names.outer.items():
-            self._find(name, spellings)
+        experts = 0 if mixture is None else mixture.count
+        if layers > len(tensors) or experts > len(tensors):
+            raise WeightsError(
+                f"config.json names {layers} layers and {experts} experts; the files lack tensors for them."
+            )
+        self._find("", names.outer)
         for layer in range(layers):
-            for name, spellings in names.layer.items():
-                named = [[names.at.format(layer) + part for part in parts] for parts in spellings]
-                self._find(f"layers.{layer}.{name}", named)
+            self._add(f"layers.{layer}.", names.at.format(layer), names.layer, mixture)
+        self.sparse = sum(f"layers.{layer}.router" in self for layer in range(layers))  # layers with experts
         used = {part for parts in self._parts.values() for part in parts}
         left = [name for name in tensors if name not in used]
         if left:
@@ -117,11 +143,26 @@ class Renamed(Mapping[str, Tensor]):
         if tied:
             self._parts.pop("head", None)
 
-    def _find(self, name: str, spellings: Sequence[list[str]]) -> None:
-        for parts in spellings:
-            if all(part in self._tensors for part in parts):
-                self._parts[name] = parts
-                return
+    def _add(self, ours: str, theirs: str, layer: Spellings, mixture: Mixture | None) -> None:
+        """Add a layer by its prefixes. One with a router has experts instead of an MLP."""
+        if mixture is not None:
+            self._find(ours, ROUTER, theirs)
+        if mixture is None or f"{ours}router" not in self:
+            self._find(ours, layer, theirs)
+            return
+        attention = {name: spellings for name, spellings in layer.items() if name not in FEEDING}
+        self._find(ours, attention | (SHARED if mixture.shared else {}), theirs)
+        for expert in range(mixture.count):
+            self._find(f"{ours}experts.{expert}.", EXPERT, theirs, expert)
+
+    def _find(self, ours: str, names: Spellings, theirs: str = "", expert: int = 0) -> None:
+        """Add those of `names`, after the prefixes `ours` and `theirs`, that the file has."""
+        for name, spellings in names.items():
+            for parts in spellings:
+                named = [theirs + part.format(expert) for part in parts]
+                if all(part in self._tensors for part in named):
+                    self._parts[ours + name] = named
+                    break
 
     def __getitem__(self, name: str) -> Tensor:
         parts = [self._tensors[part] for part in self._parts[name]]
@@ -164,15 +205,15 @@ def built(
         raise WeightsError(f"{name} takes {least:,} to {limit:,} tokens of context, not {choice.context:,}.")
     context, device = choice.context or min(usual, limit), chosen(choice.device)
     dtype = torch.float32 if choice.exact else FLOAT.get(device[:4])
-    contexts = CONTEXTS if device == "meta" else fitting(name, shape, context, device, least, dtype)
     tied = bool(config.get("tie_word_embeddings"))
-    base = Renamed(tensors, shape.num_layers, shape.vocab_size, tied=tied, names=names)
+    base = Renamed(tensors, shape.num_layers, shape.vocab_size, tied=tied, names=names, mixture=shape.mixture)
+    fits = fitting(name, shape, base.sparse, context, device, least, dtype) if device != "meta" else CONTEXTS
     if not shape.gated and "norm_bias" not in base:
         raise WeightsError(f"{name} lacks the biases of its layer norms; {AGAIN}.")
     stretch = stretched(name, config, shape)
     if device == "cpu":
         torch.set_num_threads(1)  # see `block_llama.load`
-    model = BlockLlama(name, shape, tokenizer, base, None, device, dtype, contexts, stretch)
+    model = BlockLlama(name, shape, tokenizer, base, None, device, dtype, fits, stretch)
     model.max_context = context
     return model
 
@@ -189,20 +230,50 @@ def read(name: str, config: dict[str, Any], tokens: int) -> Config:
             f"{name} is quantised in a format that is not supported; take its GGUF file or the original weights."
         )
     heads = config.get("num_attention_heads")
-    return Config.read(
+    sizes = Config.read(
         {
             "vocab_size": tokens,
             "hidden_size": config.get("hidden_size"),
             "num_layers": config.get("num_hidden_layers"),
             "num_heads": heads,
             "num_kv_heads": config.get("num_key_value_heads", heads),
-            "intermediate_size": config.get("intermediate_size"),
+            "intermediate_size": config.get("intermediate_size", config.get("moe_intermediate_size")),
             "rope_theta": rope(config).get("rope_theta", config.get("rope_theta", 10_000.0)),
             "rms_norm_eps": config.get("rms_norm_eps", config.get("norm_epsilon")),
             "head_dim": config.get("head_dim"),
             "gated": wanted == "silu",
+            "rotary": rope(config).get("partial_rotary_factor", config.get("partial_rotary_factor")),
         }
     )
+    return replace(sizes, mixture=mixture(name, config))
+
+
+def mixture(name: str, config: dict[str, Any]) -> Mixture | None:
+    """How the rows choose experts, from a config with the keys of Qwen3-MoE and DeepSeek-V3, and with `bias_weighs` as
+    `Mixture.weighs`; None for a dense model. Raises WeightsError."""
+    if config.get("num_experts") is None:
+        return None
+    score = config.get("score_function") or "softmax"
+    if score not in ("softmax", "sigmoid"):
+        raise WeightsError(f"{name} scores its experts by {str(score)[:40]}; only softmax and sigmoid are supported.")
+    try:
+        width, shared = int(config["moe_intermediate_size"]), int(config.get("num_shared_experts") or 0)
+        found = Mixture(
+            count=int(config["num_experts"]),
+            top=int(config["num_experts_per_tok"]),
+            width=width,
+            shared=int(config.get("shared_expert_intermediate_size") or width * shared),
+            sigmoid=score == "sigmoid",
+            renormalised=bool(config.get("norm_topk_prob")),
+            scale=float(config.get("routed_scaling_factor") or 1),
+            groups=int(config.get("n_group") or 1),
+            best_groups=int(config.get("topk_group") or 1),
+            weighs=bool(config.get("bias_weighs")),
+        )
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+        raise WeightsError(f"The config of {name} is damaged: its experts lack {error}.") from error
+    found.check(name)
+    return found
 
 
 def rope(config: dict[str, Any]) -> dict[str, Any]:
@@ -212,14 +283,14 @@ def rope(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def stretched(name: str, config: dict[str, Any], shape: Config) -> Tensor | None:
-    """The factor [head_dim / 2] by which the config lengthens each rotary wavelength; None if it does not."""
+    """The factor [turning / 2] by which the config lengthens each rotary wavelength; None if it does not."""
     scaling = rope(config)
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     try:
         if kind == "default":
             return None
         if kind == "linear":
-            return torch.full((shape.head_dim // 2,), float(scaling["factor"]))
+            return torch.full((shape.turning // 2,), float(scaling["factor"]))
         if kind == "llama3":
             return llama3(wavelengths(shape), *(float(scaling[key]) for key in LLAMA3))
     except (KeyError, TypeError, ValueError) as error:
@@ -254,12 +325,15 @@ def chosen(device: str) -> str:
     return ("cuda" if available else "cpu") if device == "auto" else device
 
 
-def fitting(name: str, shape: Config, context: int, device: str, least: int, dtype: torch.dtype | None) -> int:
-    """How many contexts fit in memory, at most CONTEXTS. Raises DoesNotFit."""
+def fitting(
+    name: str, shape: Config, sparse: int, context: int, device: str, least: int, dtype: torch.dtype | None
+) -> int:
+    """How many contexts fit in memory, at most CONTEXTS; `sparse` layers have experts. Raises DoesNotFit."""
     in_bytes = device == "cpu" and (cpu.chosen() != "torch" or int8.available())
     itemsize = dtype.itemsize if dtype is not None else 1 if in_bytes else 2
-    parts = sum(math.prod(shape.shape(matrix)) for matrix in MATRICES)
-    size = itemsize * (shape.num_layers * parts + 2 * shape.vocab_size * shape.hidden_size)
+    dense, experts = shape.num_layers - sparse, 0 if shape.mixture is None else shape.mixture.count
+    parts = dense * shape.size() + sparse * shape.size(experts)
+    size = itemsize * (parts + 2 * shape.vocab_size * shape.hidden_size)
     layers = [Kept(shape.num_kv_heads, shape.head_dim)] * shape.num_layers
     kept, room = (dtype or attended()).itemsize, memory.free(device)
     return memory.fit(name, size, layers, shape.vocab_size, context, kept, device, CONTEXTS, room, least)

@@ -2,8 +2,10 @@
 parallel, and operators have little overhead.
 
 The weights and `Shape` express how checkpoints differ: biases, layer norm instead of RMS norm, norms of queries and
-keys (Qwen3), an MLP without a gate (StarCoder2). The functions run as TorchScript if this Python supports it and the
-matrices are torch's int8, otherwise as plain Python. `kernels/cpu/layers.py` has the same layers in C.
+keys (Qwen3), an MLP without a gate (StarCoder2), rotary positions on the first columns of a head only (LLaDA2), experts
+instead of the MLP (`_experts.py`). The functions run as TorchScript if this Python supports it and the matrices are
+torch's int8, otherwise as plain Python. `kernels/cpu/layers.py` has the same layers in C, but none with experts or with
+such heads.
 """
 
 import sys
@@ -39,17 +41,36 @@ class Norm(NamedTuple):
     bias: Tensor | None
 
 
-class Weights(NamedTuple):
-    """The weights of one path of a layer: both paths share the matrices, each has its own norms. `head_norms` are those
-    of queries and keys, over the width of a head. `gate_up` is the up projection alone if there is no gate."""
+class Attention(NamedTuple):
+    """`head_norms` are those of queries and keys, over the width of a head."""
 
-    attn_norm: Norm
+    norm: Norm
     qkv: AdaptedMatrix
     head_norms: tuple[Norm, Norm] | None
     out: AdaptedMatrix
-    mlp_norm: Norm
+
+
+class Mlp(NamedTuple):
+    """`gate_up` is the up projection alone if there is no gate."""
+
+    norm: Norm
     gate_up: AdaptedMatrix
     down: AdaptedMatrix
+
+
+class Weights(NamedTuple):
+    """The weights of one path of a layer: both paths share the matrices, each has its own norms."""
+
+    attention: Attention
+    mlp: Mlp
+
+
+class Sparse(NamedTuple):
+    """The weights of one path of a layer with experts. These map the rows [rows, hidden] after attention, and whether
+    they are a canvas's, to the layer's output."""
+
+    attention: Attention
+    experts: Callable[[Tensor, bool], Tensor]
 
 
 class Shape(NamedTuple):
@@ -91,9 +112,12 @@ def normalized(x: Tensor, norm: Norm, eps: float) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Apply rotary positions to [..., heads, width], pairs split in halves."""
-    left, right = x.chunk(2, -1)
-    return x * cos + torch.cat((-right, left), -1) * sin
+    """Apply rotary positions to the first columns of [..., heads, width], as many as cos and sin have. Each pair of
+    columns is split between the two halves."""
+    part, rest = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
+    left, right = part.chunk(2, -1)
+    turned = part * cos + torch.cat((-right, left), -1) * sin
+    return torch.cat((turned, rest), -1) if rest.shape[-1] else turned
 
 
 def attention(q: Tensor, span: Span, shape: Shape) -> Tensor:
@@ -112,9 +136,9 @@ def attention(q: Tensor, span: Span, shape: Shape) -> Tensor:
     return out.view(shape.groups, share, rows, shape.width).permute(2, 0, 1, 3).reshape(rows, -1)
 
 
-def written(
+def written_attention(
     x: Tensor,
-    weights: Weights,
+    weights: Attention,
     spans: list[Span],
     cos: Tensor,
     sin: Tensor,
@@ -122,10 +146,10 @@ def written(
     shape: Shape,
     canvas: bool,
 ) -> Tensor:
-    """One layer of a path for rows [rows, hidden]; `cos` and `sin` [rows, 1, width] encode their positions. With
-    `wanted`, only those rows go on after attention: the others just leave their keys and values."""
+    """The attention of a layer of one path for rows [rows, hidden]; `cos` and `sin` [rows, 1, columns] encode their
+    positions. With `wanted`, only those rows go on after it: the others just leave their keys and values."""
     heads, groups = shape.heads, shape.groups
-    qkv = times(normalized(x, weights.attn_norm, shape.eps), weights.qkv, canvas)
+    qkv = times(normalized(x, weights.norm, shape.eps), weights.qkv, canvas)
     split = qkv.unflatten(-1, (heads + 2 * groups, shape.width))
     turned, head_norms = split[:, : heads + groups], weights.head_norms
     if head_norms is not None:
@@ -143,30 +167,50 @@ def written(
     seen = torch.cat(parts) if len(parts) > 1 else parts[0]
     if wanted is not None:
         x, seen = x[wanted], seen[wanted]
-    x = x + times(seen, weights.out, canvas)
-    inner = times(normalized(x, weights.mlp_norm, shape.eps), weights.gate_up, canvas)
+    return x + times(seen, weights.out, canvas)
+
+
+def fed(x: Tensor, gate_up: AdaptedMatrix, down: AdaptedMatrix, shape: Shape, canvas: bool) -> Tensor:
+    """The MLP of normed rows [rows, hidden]."""
+    inner = times(x, gate_up, canvas)
     if shape.gated:
         gate, up = inner.chunk(2, -1)
         inner = silu(gate) * up
     else:
         inner = gelu(inner, approximate="tanh")
-    return x + times(inner, weights.down, canvas)
+    return times(inner, down, canvas)
 
 
-layer = written
+def written(
+    x: Tensor,
+    weights: Weights,
+    spans: list[Span],
+    cos: Tensor,
+    sin: Tensor,
+    wanted: Tensor | None,
+    shape: Shape,
+    canvas: bool,
+) -> Tensor:
+    """A whole layer; see `written_attention`."""
+    x, mlp = written_attention(x, weights.attention, spans, cos, sin, wanted, shape, canvas), weights.mlp
+    return x + fed(normalized(x, mlp.norm, shape.eps), mlp.gate_up, mlp.down, shape, canvas)
+
+
+layer, attend = written, written_attention
 if sys.version_info < (3, 14):
     # TorchScript is deprecated, but its successor needs a compiler and half a minute to start.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        layer = torch.jit.script(written)
+        layer, attend = torch.jit.script(written), torch.jit.script(written_attention)
 
 
 class Layers:
     """The layers of one path in PyTorch; `kernels.cpu.layers.Layers` has them in C."""
 
-    def __init__(self, layers: Sequence[Weights], shape: Shape, canvas: bool, layer: Callable[..., Tensor]) -> None:
-        """`layer` is the function `layer` of this file or `written`."""
-        self._layers, self._shape, self._canvas, self._layer = layers, shape, canvas, layer
+    def __init__(self, layers: Sequence[Weights | Sparse], shape: Shape, canvas: bool, *, scripted: bool) -> None:
+        """`scripted`: run the TorchScript functions."""
+        self._layers, self._shape, self._canvas = layers, shape, canvas
+        self._layer, self._attend = (layer, attend) if scripted else (written, written_attention)
 
     def __repr__(self) -> str:
         return f"<Layers {len(self._layers)} {'canvas' if self._canvas else 'context'}>"
@@ -194,8 +238,11 @@ class Layers:
                 Span(span.first, span.end, *span.buffers[number], span.at, mask)
                 for span, mask in zip(spans, masks, strict=True)
             ]
-            of_last = asked if number == last else None
-            x = self._layer(x, weights, placed, cos, sin, of_last, self._shape, self._canvas)
+            rest = placed, cos, sin, asked if number == last else None, self._shape, self._canvas
+            if isinstance(weights, Sparse):
+                x = weights.experts(self._attend(x, weights.attention, *rest), self._canvas)
+            else:
+                x = self._layer(x, weights, *rest)
             if progress is not None:
                 progress.release()
             tapped += [x] * taps.count(number)

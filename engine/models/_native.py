@@ -21,22 +21,22 @@ def layers(of: Sequence[Weights], shape: Shape, canvas: bool) -> native.Layers:
     return native.Layers(
         [
             native.Layer(
-                native.Norm(*layer.attn_norm),
-                linear(layer.qkv, canvas),
-                layer.head_norms and (native.Norm(*layer.head_norms[0]), native.Norm(*layer.head_norms[1])),
-                linear(layer.out, canvas),
-                native.Norm(*layer.mlp_norm),
-                linear(layer.gate_up, canvas),
-                linear(layer.down, canvas),
+                native.Norm(*seen.norm),
+                linear(seen.qkv, canvas),
+                seen.head_norms and (native.Norm(*seen.head_norms[0]), native.Norm(*seen.head_norms[1])),
+                linear(seen.out, canvas),
+                native.Norm(*mlp.norm),
+                linear(mlp.gate_up, canvas),
+                linear(mlp.down, canvas),
             )
-            for layer in of
+            for seen, mlp in of
         ],
         native.Shape(
-            of[0].qkv.packed.columns,
+            of[0].attention.qkv.packed.columns,
             shape.heads,
             shape.groups,
             shape.width,
-            of[0].down.packed.columns,
+            of[0].mlp.down.packed.columns,
             shape.eps,
             shape.gated,
         ),

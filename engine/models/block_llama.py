@@ -9,10 +9,12 @@ gap; it is merged at load. A model without an adapter has no canvas and can only
 `load` reads our own stored form. causal.py and full/ build the same class from published checkpoints.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from threading import Semaphore
 from typing import Any, Literal, NamedTuple, cast
@@ -25,15 +27,18 @@ from caesura.engine import methods, samplers
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import Drafter, LoadChoice, Model, Run, _llama_layer, _native
-from caesura.engine.models._llama_layer import AdaptedMatrix, Norm, Shape, Weights
+from caesura.engine.models._experts import Experts, Mixture
+from caesura.engine.models._llama_layer import AdaptedMatrix, Attention, Mlp, Norm, Shape, Sparse, Weights
 from caesura.engine.noise import Absorbing, Noise
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights import ahead
 from caesura.engine.weights import stored as weights
-from caesura.kernels import cpu, int8
+from caesura.kernels import cpu, int8, linear
 from caesura.kernels.cpu import layers as native
+from caesura.kernels.experts import Stack
 
-MATRICES = ("qkv", "out", "gate_up", "down")
+SEEING, FEEDING = ("qkv", "out"), ("gate_up", "down")  # the matrices of attention and of the MLP
+MATRICES = (*SEEING, *FEEDING)
 # Rows; up to this many, torch uses one thread. Layers in plain Python need more rows before a second thread pays off.
 WORTH_TWO = 64 if _llama_layer.layer is _llama_layer.written else 16
 PACKERS = 2  # threads that pack matrices while a model loads
@@ -56,8 +61,10 @@ class Config:
     rms_norm_eps: float
     head_dim: int
     gated: bool  # the MLP computes SiLU(gate) * up, else GELU(up)
+    rotary: float  # fraction of a head, its first columns, that has rotary positions
     tail: int  # rows of the prefix that open a canvas, as in training
     head: int  # rows of the suffix that close a canvas, as in training
+    mixture: Mixture | None = None  # of the layers that have experts instead of an MLP
 
     @classmethod
     def read(cls, config: dict[str, Any]) -> "Config":
@@ -66,12 +73,13 @@ class Config:
         or that does not divide another."""
         try:
             width = int(config["hidden_size"]) // max(1, int(config["num_heads"]))
-            usual = {"head_dim": width, "gated": True, "tail": 4, "head": 12}
+            usual = {"head_dim": width, "gated": True, "rotary": 1.0, "tail": 4, "head": 12}
             asked = {name: value for name, value in config.items() if value is not None}
-            shape = cls(**{name: kind((usual | asked)[name]) for name, kind in cls.__annotations__.items()})
+            kinds = {name: kind for name, kind in cls.__annotations__.items() if name != "mixture"}
+            shape = cls(**{name: kind((usual | asked)[name]) for name, kind in kinds.items()})
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise weights.WeightsError(f"config.json is damaged: {error}") from error
-        if not all(0 < size <= 2**31 for name, size in vars(shape).items() if name != "gated"):
+        if not all(0 < size <= 2**31 for name, size in vars(shape).items() if name not in ("gated", "mixture")):
             raise weights.WeightsError("config.json is damaged: every size must be above 0 and at most 2**31.")
         if "head_dim" not in asked and shape.hidden_size % shape.num_heads:
             raise weights.WeightsError("config.json is damaged: the heads do not divide the hidden size.")
@@ -79,17 +87,42 @@ class Config:
             raise weights.WeightsError(
                 "config.json is damaged: head_dim must be even, and the key heads must divide the heads."
             )
+        if shape.rotary > 1 or shape.turning < 2 or shape.turning % 2:
+            raise weights.WeightsError(
+                "config.json is damaged: the columns of a head with rotary positions must be an even part of it."
+            )
         return shape
 
-    def shape(self, matrix: str) -> tuple[int, int]:
-        """[N, K] of a layer's matrix."""
-        d, inner, heads = self.hidden_size, self.intermediate_size, self.num_heads * self.head_dim
+    @property
+    def layer(self) -> Shape:
+        return Shape(self.num_heads, self.num_kv_heads, self.head_dim, self.rms_norm_eps, self.gated)
+
+    @property
+    def turning(self) -> int:
+        """The columns of a head that have rotary positions."""
+        return int(self.head_dim * self.rotary)
+
+    def shape(self, matrix: str, inner: int = 0) -> tuple[int, int]:
+        """[N, K] of a layer's matrix; `inner` columns of the MLP, or those of the dense one."""
+        d, inner, heads = self.hidden_size, inner or self.intermediate_size, self.num_heads * self.head_dim
         return {
             "qkv": (heads + 2 * self.num_kv_heads * self.head_dim, d),
             "out": (d, heads),
             "gate_up": (2 * inner if self.gated else inner, d),
             "down": (d, inner),
         }[matrix]
+
+    def size(self, experts: int = 0) -> int:
+        """The number of weights in a layer's matrices. With `experts`, count that many of them, the router and the
+        shared expert instead of the MLP."""
+        mixture, sizes = self.mixture, [self.shape(matrix) for matrix in SEEING]
+        if mixture is None or not experts:
+            sizes += [self.shape(matrix) for matrix in FEEDING]
+        else:
+            for inner in (mixture.width,) * experts + (mixture.shared,) * (mixture.shared > 0):
+                sizes += [self.shape(matrix, inner) for matrix in FEEDING]
+            sizes.append((mixture.count, self.hidden_size))
+        return sum(math.prod(size) for size in sizes)
 
 
 class Part(NamedTuple):
@@ -156,13 +189,13 @@ class Lane:
 
 
 def wavelengths(config: Config) -> Tensor:
-    """The rotary wavelength of each pair of head columns, float32 [head_dim / 2]: angle = position / wavelength."""
-    half = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    """The rotary wavelength of each pair of head columns, float32 [turning / 2]: angle = position / wavelength."""
+    half = torch.arange(0, config.turning, 2, dtype=torch.float32) / config.turning
     return torch.tensor(config.rope_theta) ** half
 
 
 def rotary(lengths: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin [..., 1, head_dim] for integer positions [...]."""
+    """cos and sin [..., 1, columns that turn] for integer positions [...]."""
     angles = positions.float()[..., None] / lengths
     angles = torch.cat((angles, angles), -1)[..., None, :]
     return angles.cos(), angles.sin()
@@ -232,7 +265,7 @@ class BlockLlama:
         contexts: int = 14,
         stretch: Tensor | None = None,
     ) -> None:
-        """The cache keeps at most `contexts` contexts. `stretch` [head_dim / 2] multiplies the rotary wavelengths."""
+        """The cache keeps at most `contexts` contexts. `stretch` [turning / 2] multiplies the rotary wavelengths."""
         self.name, self.device, self.config, self.tokenizer = name, device, config, tokenizer
         drawn = adapter is not None
         self.tail, self.head = config.tail, config.head
@@ -259,7 +292,7 @@ class BlockLlama:
         self._lengths = wavelengths(config).to(device)
         if stretch is not None:
             self._lengths *= stretch.to(device)
-        self._shape = Shape(config.num_heads, config.num_kv_heads, config.head_dim, config.rms_norm_eps, config.gated)
+        self._shape = config.layer
         context, drawn_by = zip(*self._layers, strict=True)
         self._paths = [self._path(context, canvas=False), self._path(drawn_by, canvas=True)]
         # Our own kernels need no second lane: they split each product among their own threads.
@@ -272,14 +305,15 @@ class BlockLlama:
     def __repr__(self) -> str:
         return f"<BlockLlama {self.name} {self.config.num_layers}x{self.config.hidden_size}>"
 
-    def _path(self, layers: Sequence[Weights], *, canvas: bool) -> Layers:
-        """The layers of a path: in C, in TorchScript or in plain Python."""
-        if self._dtype is None and _native.fits(self.config.hidden_size, self.config.intermediate_size, self._shape):
-            return _native.layers(layers, self._shape, canvas)
+    def _path(self, layers: Sequence[Weights | Sparse], *, canvas: bool) -> Layers:
+        """The layers of a path: in C, in TorchScript or in plain Python. C has no experts, and rotary positions only on
+        whole heads."""
+        dense, c = [layer for layer in layers if isinstance(layer, Weights)], self.config
+        known = len(dense) == len(layers) and c.turning == c.head_dim
+        if self._dtype is None and known and _native.fits(c.hidden_size, c.intermediate_size, self._shape):
+            return _native.layers(dense, self._shape, canvas)
         scripted = self._dtype is None and cpu.chosen() == "torch" and int8.available()
-        return _llama_layer.Layers(
-            layers, self._shape, canvas, _llama_layer.layer if scripted else _llama_layer.written
-        )
+        return _llama_layer.Layers(layers, self._shape, canvas, scripted=scripted)
 
     def _form(self, *sources: Source) -> int8.Packed:
         """Matrices of equal K, stacked by rows, in the form that `int8.product` takes."""
@@ -433,21 +467,52 @@ def attended() -> torch.dtype:
 
 def packed(
     config: Config, base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], form: Form, number: int
-) -> tuple[Weights, Weights]:
-    """The weights of layer `number` for the context path and for the canvas path. Raises WeightsError that names the
-    tensor."""
+) -> tuple[Weights | Sparse, Weights | Sparse]:
+    """The weights of layer `number` for the context path and for the canvas path; it has experts if there is a router
+    for it. Raises WeightsError that names the tensor."""
     name = f"layers.{number}"
-    qkv, out, gate_up, down = (matrix(base, adapter, f"{name}.{m}", config.shape(m), form) for m in MATRICES)
+    qkv, out = (matrix(base, adapter, f"{name}.{m}", config.shape(m), form) for m in SEEING)
     device, of_heads = qkv.up.device, None
     if f"{name}.q_norm" in base:
         (query, _), (key, _) = (norms(base, {}, f"{name}.{part}_norm", config.head_dim) for part in "qk")
         of_heads = moved(query, device), moved(key, device)
     first, second = (norms(base, adapter, f"{name}.{part}_norm", config.hidden_size) for part in ("attn", "mlp"))
-    context, canvas = (
-        Weights(moved(a, device), qkv, of_heads, out, moved(m, device), gate_up, down)
-        for a, m in zip(first, second, strict=True)
-    )
+    seeing = [Attention(moved(norm, device), qkv, of_heads, out) for norm in first]
+    after = [moved(norm, device) for norm in second]
+    layers: list[Weights | Sparse]
+    if config.mixture is not None and f"{name}.router" in base:
+        experts = mixed(config, config.mixture, base, form, name, after[0])
+        layers = [Sparse(seen, replace(experts, norm=norm)) for seen, norm in zip(seeing, after, strict=True)]
+    else:
+        gate_up, down = (matrix(base, adapter, f"{name}.{m}", config.shape(m), form) for m in FEEDING)
+        layers = [Weights(seen, Mlp(norm, gate_up, down)) for seen, norm in zip(seeing, after, strict=True)]
+    context, canvas = layers
     return context, canvas
+
+
+def mixed(config: Config, mixture: Mixture, base: Mapping[str, Tensor], form: Form, name: str, norm: Norm) -> Experts:
+    """The experts of a layer. Each is read and packed before the next one, so that few floats are in memory."""
+    device, shared = norm.weight.device, None
+    router = expect(base, f"{name}.router", (mixture.count, config.hidden_size)).to(device)
+    bias = expect(base, f"{name}.router_bias", (mixture.count,)).to(device) if f"{name}.router_bias" in base else None
+    shape = {m: config.shape(m, mixture.width) for m in FEEDING}
+    gate_up, down = (
+        stacked(form, [(base, f"{name}.experts.{expert}.{m}", shape[m]) for expert in range(mixture.count)])
+        for m in FEEDING
+    )
+    if mixture.shared:
+        first, last = (matrix(base, {}, f"{name}.shared.{m}", config.shape(m, mixture.shared), form) for m in FEEDING)
+        shared = first, last
+    exact = router.double() if device.type == "cpu" else router
+    return Experts(mixture, config.layer, norm, exact, bias, gate_up, down, shared)
+
+
+def stacked(form: Form, sources: Sequence[Source]) -> Stack:
+    """Matrices of one shape, one for each expert, packed."""
+    first, others = form(sources[0]), map(form, sources[1:])
+    if isinstance(first, Tensor):
+        return linear.stack(([linear.Dense(held)] for held in chain([first], others)), len(sources), str(first.device))
+    return int8.PackedStack([first, *others])
 
 
 def matrix(

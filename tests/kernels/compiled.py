@@ -92,7 +92,8 @@ def main(capability: int) -> None:
         norms.launch_route(x, x.new_zeros(EXPERTS, HIDDEN), x.new_zeros(EXPERTS), TOP_K)
         norms.launch_add_experts(x, x, x, (weight,) * 4, x[0, :2], mode, 1e-6)
         for gate_up, down in stacks():
-            experts.launch(x, torch.zeros(rows, TOP_K), chosen, gate_up, down)
+            for act in ("gelu", "silu"):
+                experts.launch(x, torch.zeros(rows, TOP_K), chosen, gate_up, down, act=act)
             if not isinstance(down, Dense):
                 matmul.launch(x, gate_up[0])
                 matmul.launch(x[:, :WIDTH], down[0])

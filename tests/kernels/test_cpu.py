@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from caesura.engine.models import _llama_layer, _native
-from caesura.engine.models._llama_layer import AdaptedMatrix, Norm, Shape, Weights
+from caesura.engine.models._llama_layer import AdaptedMatrix, Attention, Mlp, Norm, Shape, Weights
 from caesura.engine.weights import stored
 from caesura.kernels import cpu
 from caesura.kernels.cpu.layers import Span
@@ -130,7 +130,7 @@ def weights_of(*, kind: str, canvas: bool, hidden: int = HIDDEN, inner: int = IN
     of_heads = (norm(WIDTH), norm(WIDTH)) if kind == "qwen3" else None
     qkv, out = matrix((HEADS + 2 * GROUPS) * WIDTH, hidden), matrix(hidden, HEADS * WIDTH)
     gate_up, down = matrix(inner if bias else 2 * inner, hidden), matrix(hidden, inner)
-    return Weights(norm(hidden), qkv, of_heads, out, norm(hidden), gate_up, down)
+    return Weights(Attention(norm(hidden), qkv, of_heads, out), Mlp(norm(hidden), gate_up, down))
 
 
 def masks() -> dict[str, Tensor | None]:
@@ -173,7 +173,7 @@ def test_a_layer_is_that_of_torch(
         path.through(x.clone(), angles.cos(), angles.sin(), placed, wanted, [])[0]
         for path, placed in (
             (_native.layers([of], shape, canvas), spans(torch.bfloat16, masks()[mask])),
-            (_llama_layer.Layers([of], shape, canvas, _llama_layer.written), spans(torch.float32, masks()[mask])),
+            (_llama_layer.Layers([of], shape, canvas, scripted=False), spans(torch.float32, masks()[mask])),
         )
     )
     assert found.shape == expected.shape == (ROWS if wanted is None else len(wanted), HIDDEN)

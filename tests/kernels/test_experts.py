@@ -6,10 +6,10 @@ Without a GPU the launches run in Triton's interpreter, which multiplies matrice
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu
+from torch.nn.functional import gelu, silu
 
-from caesura.kernels import fp8, nvfp4
-from caesura.kernels.experts import experts, launch, reference
+from caesura.kernels import fp8, int8, nvfp4
+from caesura.kernels.experts import Act, experts, launch, reference
 from caesura.kernels.linear import Dense, Linear
 
 from ..few import few
@@ -51,13 +51,14 @@ def routed(
     return x.to(HERE), weights.to(HERE), chosen.to(HERE)
 
 
-def wanted(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down: Linear) -> Tensor:
+def wanted(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down: Linear, act: Act = "gelu") -> Tensor:
     """In float64 and row by row, as the definition has it."""
     into, back = gate_up.dense(torch.float64), down.dense(torch.float64)
     out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     for row, slot in torch.cartesian_prod(*map(torch.arange, chosen.shape)).tolist():
         gate, up = (into[chosen[row, slot]] @ x[row].double()).chunk(2)
-        out[row] += weights[row, slot] * (back[chosen[row, slot]] @ (gelu(gate, approximate="tanh") * up))
+        inner = (silu(gate) if act == "silu" else gelu(gate, approximate="tanh")) * up
+        out[row] += weights[row, slot] * (back[chosen[row, slot]] @ inner)
     return out
 
 
@@ -74,6 +75,26 @@ def test_every_row_gets_its_experts(
         found = path(*given, *both)
         assert (found.shape, found.dtype) == ((rows, hidden), dtype)
         torch.testing.assert_close(found.double(), right, atol=atol, rtol=rtol)
+
+
+def test_experts_of_the_llama_kind_use_silu() -> None:
+    both, given = stacks(4, 48, 32, ("dense", "dense")), routed(6, 4, 2, 48)
+    right = wanted(*given, *both, "silu")
+    assert (right - wanted(*given, *both)).abs().max() > 1e-3
+    for path in (reference, launch, experts):
+        torch.testing.assert_close(path(*given, *both, act="silu").double(), right, atol=2e-6, rtol=2e-5)
+
+
+@pytest.mark.skipif(not int8.available(), reason="this torch has no packed int8 kernel")
+def test_packed_experts_are_near_and_a_row_gets_the_same_in_any_company() -> None:
+    both = [stack.to("cpu").dense(torch.float32) for stack in stacks(4, 48, 32, ("dense", "dense"))]
+    given = [tensor.cpu() for tensor in routed(9, 4, 2, 48)]
+    packed = [int8.PackedStack([int8.pack(matrix) for matrix in stack]) for stack in both]
+    right = wanted(*given, *map(Dense, both), "silu")
+    found = experts(*given, *packed, act="silu")
+    assert (found - right).norm() < 0.03 * right.norm()
+    alone = torch.cat([experts(*(tensor[row : row + 1] for tensor in given), *packed, act="silu") for row in range(9)])
+    assert torch.equal(alone, found)
 
 
 @pytest.mark.parametrize("kinds", [("nvfp4", "dense"), ("fp8", "nvfp4"), ("dense", "fp8")])

@@ -3,7 +3,6 @@ context, so every step computes all rows. Each family has a file with the traits
 the trunk is `BlockLlama`.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import LoadChoice
 from caesura.engine.models._families import named
 from caesura.engine.models._llama_files import HUB, Names, Published, built, chosen
-from caesura.engine.models.block_llama import MATRICES, BlockLlama
+from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.noise import Absorbing
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.tokens.tokenizer import load as load_tokenizer
@@ -32,7 +31,7 @@ class Traits:
     """How a family was trained, and how its files spell it. `shift` is as in `Model`. A text that `opens` starts with
     the tokenizer's bos token; one that `closes` ends with its eos token. `names` are the tensor names. `keys` map a
     key of the hub's Llama config to the family's own. `flags` are settings of config.json with the only supported
-    value."""
+    value. `given` are settings that the family's code fixes, whatever config.json says."""
 
     shift: int
     opens: bool
@@ -40,6 +39,7 @@ class Traits:
     names: Names = HUB
     keys: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, object] = field(default_factory=dict)
+    given: Mapping[str, object] = field(default_factory=dict)
 
     def spelled(self, name: str, config: dict[str, Any]) -> dict[str, Any]:
         """config.json with the keys of the hub's Llama. Raises WeightsError if a flag has an unsupported value."""
@@ -47,7 +47,8 @@ class Traits:
             if config.get(flag, value) != value:
                 found = f"{name} has {flag} {str(config[flag])[:40]}"
                 raise WeightsError(f"{found}; only {value} is supported.")
-        return config | {theirs: config[own] for theirs, own in self.keys.items() if config.get(own) is not None}
+        said = {theirs: config[own] for theirs, own in self.keys.items() if config.get(own) is not None}
+        return {**config, **said, **self.given}
 
 
 def load(traits: Traits, folder: Path, config: dict[str, Any], choice: LoadChoice) -> BlockLlama:
@@ -99,5 +100,6 @@ def rows(model: BlockLlama) -> int:
     """Most rows of a step, all canvases together; a race over lengths runs as many canvases as fit."""
     if model.device != "cpu":
         return ROWS
-    products = model.config.num_layers * sum(math.prod(model.config.shape(matrix)) for matrix in MATRICES)
+    mixture = model.config.mixture
+    products = model.config.num_layers * model.config.size(0 if mixture is None else mixture.top)
     return min(ROWS, max(model.max_context + MAX_ROWS, WORK // products))

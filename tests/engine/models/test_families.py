@@ -15,10 +15,11 @@ KNOWN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "coder": ({"model_type": "block_llama"}, {}, "block_llama"),
     "DiffusionGemma": ({"model_type": "diffusion_gemma"}, {}, "diffusion_gemma"),
     "Qwen2.5-Coder": ({"model_type": "qwen2"}, {"mask_token": None}, "causal"),
+    "LLaDA-MoE": ({"model_type": "llada", "num_experts": 64}, {}, "full.llada_moe"),
+    "LLaDA": ({"model_type": "llada", "d_model": 4096}, {}, "full.llada"),
     "Qwen3": ({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}, {}, "causal"),
 }
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "LLaDA-MoE": ({"model_type": "llada", "num_experts": 64}, "mixture of experts"),
     "Dream-Reasoner": ({"model_type": "Dream", "block_size": 32}, "block by block"),
     "SDAR": ({"model_type": "sdar"}, "block by block"),
     "Fast-dLLM v2": ({"model_type": "Fast_dLLM_Qwen"}, "block by block"),
