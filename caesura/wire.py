@@ -226,7 +226,8 @@ class Done(_Message, frozen=True, kw_only=True):
     """The answer. `alternatives` holds further candidates, best first, each with one `Fill` per hole.
 
     `level` is what is sure of the holes that have a grammar: they are `valid`, or they have to be `checked`, since a
-    schema asks for more than the grammar holds."""
+    schema asks for more than the grammar holds. If `approximate`, some forwards took keys and values of earlier ones
+    for text far from the holes."""
 
     job: Id
     seq: Count
@@ -237,6 +238,7 @@ class Done(_Message, frozen=True, kw_only=True):
     timings: Timings
     stop: Literal["complete", "deadline", "steps"]
     level: Literal["", "valid", "checked"] = ""
+    approximate: bool = False
 
 
 class Failed(_Message, frozen=True):

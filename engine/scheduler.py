@@ -291,6 +291,7 @@ class Scheduler:
             timings=timings,
             stop=stop,
             level=level(live),
+            approximate=live.filling.approximate,
         )
         self._free([live])
         return live.peer, done

@@ -190,7 +190,9 @@ def _load(name: str, device: str) -> Loaded:
 
     try:
         with frugal():
-            model = models.load(name, device, _context())
+            model = models.load(
+                name, device, _number("CAESURA_CONTEXT", "tokens"), radius=_number("CAESURA_RADIUS", "rows")
+            )
         canary.check(model, models.folder_of(name))
         engine = scheduler.Scheduler(model, lambda error: log.error("A job was given up.", exc_info=error))
         step_s = rehearse(engine, compiles=model.device != "cpu", whole=model.visibility == "full")
@@ -271,11 +273,11 @@ def _glibc() -> ctypes.CDLL | None:
     return libc if hasattr(libc, "malloc_trim") else None
 
 
-def _context() -> int | None:
-    """The user's limit on tokens of context."""
-    asked = os.environ.get("CAESURA_CONTEXT", "")
+def _number(variable: str, of: str) -> int | None:
+    """A choice of the user's in the environment."""
+    asked = os.environ.get(variable, "")
     if asked and not (asked.isdecimal() and len(asked) < 10):
-        raise CannotLoad(f"CAESURA_CONTEXT is {asked[:32]!r}; it must be a number of tokens.")
+        raise CannotLoad(f"{variable} is {asked[:32]!r}; it must be a number of {of}.")
     return int(asked) if asked else None
 
 

@@ -149,7 +149,7 @@ class Scripted(Plain):
 
     name, device, shift, tail, head, max_context, chunk = "scripted", "cpu", 0, 4, 12, 768, 64
     visibility: str = "context"
-    rows, finish = 512, list[int]()
+    rows, radius, finish = 512, 0, list[int]()
     sampler, prompt, ends = "threshold", "suffix_first", frozenset[int]()
 
     def __init__(self, tokenizer: Tokenizer, answer: Sequence[int], noise: Noise | None = None, sure: float = 20.0):

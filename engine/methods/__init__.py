@@ -38,6 +38,10 @@ class Filling(Protocol):
     def finite(self) -> bool: ...
 
     @property
+    def approximate(self) -> bool:
+        """True if any forward took keys and values of an earlier canvas (_flanks.py)."""
+
+    @property
     def rows(self) -> int:
         """Rows that its canvases have in the next forward."""
 

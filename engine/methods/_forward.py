@@ -45,6 +45,9 @@ class Asking(Protocol):
     @property
     def search(self) -> "Search | None": ...
 
+    def narrowed(self, run: Run) -> Run:
+        """The rows of its canvas that this forward computes."""
+
     def decide(self, model: Model, logits: Tensor) -> None:
         """Take over the logits of the canvas, [slots and hidden rows, width]."""
 
@@ -119,7 +122,7 @@ def runs(model: Model, work: Sequence[Asking]) -> list[Run]:
         ids = w.canvas.ids(noise[: len(slots)])
         for row, token in zip(hidden, noise[len(slots) :], strict=True):
             ids[row] = token
-        at = w.kv.length + fresh.get(id(w.kv), 0)
-        found.append(Run(w.kv, ids, range(at, at + len(ids)), None, slots + hidden, w.fresh))
+        at = len(w.kv.ids) + fresh.get(id(w.kv), 0)
+        found.append(w.narrowed(Run(w.kv, ids, range(at, at + len(ids)), None, slots + hidden, w.fresh)))
         w.fresh = ()
     return found

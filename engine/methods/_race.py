@@ -38,6 +38,10 @@ class Runner:
     judged: bool = False
     score: float = -math.inf
 
+    @property
+    def approximate(self) -> bool:
+        return False
+
     def close(self) -> None:
         """End a step."""
         self.finite = self.finite and self.canvas.finite
@@ -69,6 +73,10 @@ class Race:
     @property
     def finite(self) -> bool:
         return all(work.finite for work in self.works)
+
+    @property
+    def approximate(self) -> bool:
+        return self.works[0].approximate
 
     @property
     def rows(self) -> int:

@@ -17,8 +17,9 @@ from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import Begin, _forward, _race, shown
+from caesura.engine.methods._flanks import Flanks
 from caesura.engine.methods._race import Race, Runner
-from caesura.engine.models import Model
+from caesura.engine.models import Model, Run
 from caesura.engine.noise import Absorbing
 from caesura.engine.samplers import Scores, load, statistics
 from caesura.wire import Fill, Infill, Tokens
@@ -32,8 +33,10 @@ SEAM = 4  # rows after each hole whose likelihood shows how well its length fits
 @dataclass(eq=False)
 class Denoising(Runner):
     """A canvas of absorbing noise; `seams` are the log-probabilities of the fixed rows after its holes, from the first
-    forward of a race, which hides them."""
+    forward of a race, which hides them. Only the last canvas of a race has frozen `flanks`: the others share its
+    KV."""
 
+    flanks: Flanks | None = None
     seams: Tensor = field(default_factory=lambda: torch.zeros(0))
 
     advance = staticmethod(_forward.advance)
@@ -48,6 +51,13 @@ class Denoising(Runner):
     def hidden(self) -> list[int]:
         trial = self.judged and self.step < TRIAL
         return [row for row, _ in self.canvas.seams(SEAM)] if trial else []
+
+    @property
+    def approximate(self) -> bool:
+        return self.flanks is not None and self.flanks.approximate
+
+    def narrowed(self, run: Run) -> Run:
+        return run if self.flanks is None or self.judged else self.flanks.narrowed(run)
 
     def decide(self, model: Model, logits: Tensor) -> None:
         decide(model, self, logits)
@@ -86,9 +96,10 @@ def begin(
     if model.lengths == "null":
         lay_drafts(model, job, layout.canvas)
         return Denoising(layout.canvas, kv, accepts, STEPS, generator, fresh)
-    works: list[Runner] = [
-        Denoising(one, kv, accepts, STEPS, generator) for one in _race.canvases(model, job, layout.canvas)
-    ]
+    works = list[Runner]()
+    for one in _race.canvases(model, job, layout.canvas):
+        flanks = Flanks(model.radius, model.shift) if model.radius else None
+        works.append(Denoising(one, kv, accepts, STEPS, generator, flanks=flanks))
     works[0].fresh = fresh
     return Race(works, job.candidates, advance, TRIAL)
 
@@ -168,9 +179,11 @@ def absorb(w: Denoising, scores: Scores, null: int | None) -> None:
     canvas = w.canvas
     still = torch.tensor([[s.token is None for s in canvas.slots]])
     accepted = w.sampler(scores, still, w.step, w.of)[0].tolist()
-    for slot, yes in zip(canvas.slots, healed_first(canvas, accepted), strict=True):
-        if yes and slot.token is None:
-            slot.token = slot.draft
+    new = [s for s, yes in zip(canvas.slots, healed_first(canvas, accepted), strict=True) if yes and s.token is None]
+    if w.flanks is not None and len(new) == len(canvas.open()) and w.flanks.doubt([slot.prob for slot in new]):
+        return
+    for slot in new:
+        slot.token = slot.draft
     for hole in range(len(canvas.holes)) if null is not None else ():
         if canvas.holes[hole].grammar is not None:
             continue  # its closing text may be right of a null

@@ -74,6 +74,7 @@ class Model(Protocol):
     shift: int  # 1 if the logits of a row predict the next position, 0 if they predict its own
     visibility: Literal["context", "full"]  # context: canvas rows see a context and each other; full: the whole text
     # lies on the canvas and there is no context
+    radius: int  # rows next to a slot that every step computes if others may be frozen (methods/_flanks.py); else 0
     rows: int  # most rows of a step, all canvases together
     tail: int  # rows of the prefix that open a canvas; at least one if `shift` is 1 or drafts are verified
     head: int  # rows of the suffix that close a canvas
@@ -160,18 +161,21 @@ class Drafter(Protocol):
 
 @dataclass(frozen=True)
 class LoadChoice:
-    """The user's choices: the device, the tokens of context, and `exact`: float32 where the default has fewer bits, for
-    comparisons with a reference."""
+    """The user's choices: the device, the tokens of context, the `radius` of `Model`, and `exact`: float32 and all rows
+    where the default has fewer, for comparisons with a reference."""
 
     device: str = "auto"
     context: int | None = None
     exact: bool = False
+    radius: int | None = None
 
 
-def load(name: str, device: str = "auto", context: int | None = None, *, exact: bool = False) -> Model:
+def load(
+    name: str, device: str = "auto", context: int | None = None, *, exact: bool = False, radius: int | None = None
+) -> Model:
     """A model by name or path (`caesura/models.py`), with the choices of `LoadChoice`. Raises ModelError with one
     sentence for the user."""
-    path, choice = folder_of(name), LoadChoice(device, context, exact)
+    path, choice = folder_of(name), LoadChoice(device, context, exact, radius)
     try:
         if path.is_file():
             return cast(Model, importlib.import_module(f"{__name__}.causal").load_gguf(path, choice))

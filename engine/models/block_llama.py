@@ -250,6 +250,7 @@ class BlockLlama:
     visibility: Literal["context", "full"] = "context"
     lengths: Literal["null", "race"] = "null"
     rows: int = MAX_ROWS
+    radius: int = 0
     finish: Sequence[int] = ()
     taps: Sequence[int] = ()  # layers whose output a drafter reads (_light.py)
 

@@ -84,7 +84,7 @@ class DiffusionGemma:
     method, sampler = "uniform", "entropy_bound"
     visibility: Literal["context", "full"] = "context"
     lengths: Literal["null", "race"] = "race"
-    rows = MAX_ROWS
+    rows, radius = MAX_ROWS, 0
 
     def __init__(
         self, name: str, config: Config, weights: Weights, tokenizer: Tokenizer, context: int, contexts: int = CONTEXTS

@@ -23,6 +23,7 @@ USUAL = 2048  # default tokens around a hole on other devices
 LEAST = 64  # fewest tokens around a hole that a user may ask for
 ROWS = 8192  # most rows of a step on a GPU, all canvases together
 WORK = 1 << 39  # multiplications of a step on a CPU: one or two seconds of one core
+RADIUS = 64  # default rows next to a slot that every step computes
 ENDS = ("eos_token", "pad_token")
 
 
@@ -73,6 +74,7 @@ def load(traits: Traits, folder: Path, config: dict[str, Any], choice: LoadChoic
     model.method, model.prompt = model.noise.method, "inline"
     model.tail = model.head = model.max_context
     model.rows = rows(model)
+    model.radius = 0 if choice.exact else RADIUS if choice.radius is None else choice.radius
     model.ends = ends(config, tokens, tokenizer)
     find = tokenizer.find
     model.start = [first] if traits.opens and (first := find(tokens.get("bos_token", ""))) is not None else []

@@ -119,11 +119,11 @@ def test_the_context_is_read_from_the_environment(
     monkeypatch.delenv("CAESURA_CONTEXT", raising=False)
     if said is not None:
         monkeypatch.setenv("CAESURA_CONTEXT", said)
-    assert worker._context() == meant
+    assert worker._number("CAESURA_CONTEXT", "tokens") == meant
 
 
 @pytest.mark.parametrize("said", ["many", "-1", "1e4", "9" * 5000])
 def test_a_context_that_is_no_number_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     monkeypatch.setenv("CAESURA_CONTEXT", said)
     with pytest.raises(worker.CannotLoad, match="must be a number of tokens"):
-        worker._context()
+        worker._number("CAESURA_CONTEXT", "tokens")
