@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -94,6 +94,11 @@ class Canvas:
                 most = self.holes[row.hole].max_tokens
                 layout += [Slot(row.hole) for _ in range(min(slots[row.hole], most))]
         return Canvas(self.tail, layout, self.head, self.holes, self.vocabulary)
+
+    def copied(self) -> "Canvas":
+        """A copy with slots of its own."""
+        layout = [replace(row) if isinstance(row, Slot) else row for row in self.layout]
+        return replace(self, layout=layout)
 
     def slot_rows(self) -> list[int]:
         """Row of every slot, in order."""

@@ -39,6 +39,11 @@ class Runner:
     score: float = -math.inf
 
     @property
+    def rows(self) -> int:
+        """Rows in the next forward."""
+        return self.canvas.rows
+
+    @property
     def approximate(self) -> bool:
         return False
 
@@ -80,7 +85,7 @@ class Race:
 
     @property
     def rows(self) -> int:
-        return sum(work.canvas.rows for work in self.works if not work.finished)
+        return sum(work.rows for work in self.works if not work.finished)
 
     def choose(self) -> None:
         self.steps += 1

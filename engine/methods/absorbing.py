@@ -13,7 +13,7 @@ from torch import Tensor
 
 from caesura.engine import length
 from caesura.engine.cache import KV
-from caesura.engine.canvas.canvas import Canvas
+from caesura.engine.canvas.canvas import Canvas, Slot
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import Begin, _forward, _race, shown
@@ -21,7 +21,7 @@ from caesura.engine.methods._flanks import Flanks
 from caesura.engine.methods._race import Race, Runner
 from caesura.engine.models import Model, Run
 from caesura.engine.noise import Absorbing
-from caesura.engine.samplers import Scores, load, statistics
+from caesura.engine.samplers import Sampler, Scores, load, statistics
 from caesura.wire import Fill, Infill, Tokens
 
 STEPS = 48  # most steps of a canvas
@@ -42,10 +42,6 @@ class Denoising(Runner):
     advance = staticmethod(_forward.advance)
     drafts = True
     search = None
-
-    @property
-    def rows(self) -> int:
-        return self.canvas.rows
 
     @property
     def hidden(self) -> list[int]:
@@ -83,6 +79,11 @@ def prepare(model: Model, vocabulary: Vocabulary) -> Begin:
     return partial(begin, model, partial(_race.advance, _forward.advance))
 
 
+def start(model: Model, canvas: Canvas, kv: KV, sampler: Sampler, generator: torch.Generator) -> Denoising:
+    flanks = Flanks(model.radius, model.shift) if model.radius else None
+    return Denoising(canvas, kv, sampler, STEPS, generator, flanks=flanks)
+
+
 def begin(
     model: Model,
     advance: Callable[[Model, Sequence[Any]], None],
@@ -91,17 +92,17 @@ def begin(
     kv: KV,
     fresh: Sequence[int],
     sampler: str | None = None,
+    *,
+    start: Callable[[Model, Canvas, KV, Sampler, torch.Generator], Denoising] = start,
 ) -> Denoising | Race:
     accepts, generator = load(sampler or model.sampler), torch.Generator().manual_seed(job.seed % 2**63)
+    canvases = [layout.canvas] if model.lengths == "null" else _race.canvases(model, job, layout.canvas)
+    first, *others = (start(model, one, kv, accepts, generator) for one in canvases)
+    first.fresh = fresh
     if model.lengths == "null":
         lay_drafts(model, job, layout.canvas)
-        return Denoising(layout.canvas, kv, accepts, STEPS, generator, fresh)
-    works = list[Runner]()
-    for one in _race.canvases(model, job, layout.canvas):
-        flanks = Flanks(model.radius, model.shift) if model.radius else None
-        works.append(Denoising(one, kv, accepts, STEPS, generator, flanks=flanks))
-    works[0].fresh = fresh
-    return Race(works, job.candidates, advance, TRIAL)
+        return first
+    return Race([first, *others], job.candidates, advance, TRIAL)
 
 
 def lay_drafts(model: Model, job: Infill, canvas: Canvas) -> None:
@@ -182,7 +183,15 @@ def absorb(w: Denoising, scores: Scores, null: int | None) -> None:
     new = [s for s, yes in zip(canvas.slots, healed_first(canvas, accepted), strict=True) if yes and s.token is None]
     if w.flanks is not None and len(new) == len(canvas.open()) and w.flanks.doubt([slot.prob for slot in new]):
         return
-    for slot in new:
+    accept(canvas, new, null)
+    for slot in canvas.slots:
+        slot.locked = slot.token is not None and not w.judged
+    w.finished = not canvas.open()
+
+
+def accept(canvas: Canvas, slots: Sequence[Slot], null: int | None) -> None:
+    """Decide slots as they are drafted. A null also decides those right of it that are likely null; then both go."""
+    for slot in slots:
         slot.token = slot.draft
     for hole in range(len(canvas.holes)) if null is not None else ():
         if canvas.holes[hole].grammar is not None:
@@ -191,10 +200,7 @@ def absorb(w: Denoising, scores: Scores, null: int | None) -> None:
         ended = [s.token == null for s in of_hole]
         for i in length.broadcast([s.token is None for s in of_hole], ended, [s.p_null for s in of_hole]):
             of_hole[i].token = null
-    for slot in canvas.slots:
-        slot.locked = slot.token is not None and not w.judged
     canvas.shrink()
-    w.finished = not canvas.open()
 
 
 def healed_first(canvas: Canvas, accepted: list[bool]) -> list[bool]:

@@ -46,7 +46,7 @@ def jobs(method: str) -> Iterator[wire.Infill]:
 
 
 def test_there_is_a_method_for_each_file_and_folder() -> None:
-    assert methods.names() == ("absorbing", "left_to_right", "uniform", "verify")
+    assert methods.names() == ("absorbing", "freedave", "left_to_right", "uniform", "verify")
 
 
 def test_a_method_that_a_model_lacks_is_refused_in_a_sentence(method: str, loaded: list[Model]) -> None:

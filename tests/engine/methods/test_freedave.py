@@ -1,0 +1,84 @@
+"""FreeDave's answers are those of one token a step, in fewer forwards."""
+
+import msgspec
+import pytest
+
+from caesura import wire
+from caesura.engine import models
+from caesura.engine.methods import absorbing
+from caesura.engine.methods.freedave import WIDTH
+from caesura.engine.models import Model
+from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.samplers import names
+
+from ... import masked
+from ...tiny import CODE, Scripted, alone, infill
+
+TWO = (wire.Hole(6), wire.Text(", "), wire.Hole(6, "span"))
+PATTERN = wire.Hole(16, grammar=wire.Pattern("[a-z]+(, [a-z]+)*"))
+PLACES = {  # prefix, suffix, segments
+    "line": (CODE[:300] + "x = ", "\n", (wire.Hole(12, "line"),)),
+    "block": (CODE[:120] + ":\n", "\n\n", (wire.Hole(40, "block"),)),
+    "healed": ("def total(a, b):\n    retu", "\n\n", (wire.Hole(8),)),
+    "healed twice": (
+        CODE[:200] + "\nself._cou",
+        ")\n",
+        (wire.Hole(8), wire.Text(" + self._tot"), wire.Hole(8, "span")),
+    ),
+    "two holes": ("print(", ")\n", TWO),
+    "nothing around": ("", "", (wire.Hole(8),)),
+    "pattern": ("names = [", "]\n", (PATTERN,)),
+}
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny: BlockLlama, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
+    """A model with a null token, and two whose lengths compete, of either shift."""
+    place = tmp_path_factory.mktemp("freedave")
+    families = ("llada", "dream")
+    return {"tiny": tiny, **{f: models.load(str(masked.published(place / f, f)), radius=0) for f in families}}
+
+
+def both(model: Model, job: wire.Infill, monkeypatch: pytest.MonkeyPatch) -> tuple[wire.Done, wire.Done]:
+    """The answers of one step after the other, with steps for every token, and of FreeDave."""
+    monkeypatch.setattr(absorbing, "STEPS", 400)
+    sampler = job.sampler or "top_k"
+    return tuple(  # type: ignore[return-value]
+        alone(model, msgspec.structs.replace(job, method=method, sampler=sampler))
+        for method in ("absorbing", "freedave")
+    )
+
+
+@pytest.mark.parametrize("name", ["tiny", "llada", "dream"])
+@pytest.mark.parametrize("place", PLACES)
+def test_its_answer_is_that_of_one_token_a_step(
+    loaded: dict[str, Model], name: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix, suffix, segments = PLACES[place]
+    for start in (0, 7, 31):  # other texts, and so other logits
+        right, found = both(loaded[name], infill("j", prefix[start:], suffix, *segments), monkeypatch)
+        assert (found.holes, found.tokens, found.stop) == (right.holes, right.tokens, "complete")
+        assert found.steps <= right.steps
+
+
+@pytest.mark.parametrize("sampler", names())
+def test_with_a_sampler_its_answer_is_that_of_the_sampler(
+    loaded: dict[str, Model], sampler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix, suffix, segments = PLACES["line"]
+    job = infill("j", prefix, suffix, *segments, sampler=sampler)
+    for model in loaded.values():
+        right, found = both(model, job, monkeypatch)
+        assert found.holes == right.holes
+        assert found.steps <= right.steps
+
+
+@pytest.mark.parametrize(("rows", "width"), [(512, WIDTH), (70, 2), (40, 1)])
+def test_right_guesses_save_forwards_as_far_as_a_step_has_rows(
+    tiny: BlockLlama, rows: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Scripted(tiny.tokenizer, tiny.tokenizer.encode("self._count = left + right\n")[:12])
+    monkeypatch.setattr(model, "rows", rows)
+    right, found = both(model, infill("j", CODE[:300] + "x = ", "\ny = total + count\n", wire.Hole(16)), monkeypatch)
+    assert found.holes == right.holes
+    assert found.steps == 1 + -(-(right.steps - 1) // width)
