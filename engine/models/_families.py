@@ -9,7 +9,8 @@ from typing import Any
 DRAFTER = "is a drafter of another model and cannot be used by itself"
 EXPERTS = "is a mixture of experts of a kind that is not supported yet"
 BLOCKS = "is denoised block by block, which is not supported yet"
-TIMED = "is conditioned on time, which is not supported yet"
+RANDOM = "was trained on random tokens as noise, in a way that is not supported yet"
+CONTINUOUS = "denoises embeddings, not tokens, which is not supported"
 CAUSAL = "denoises under a causal mask, which is not supported yet"
 
 
@@ -54,7 +55,9 @@ FAMILIES = (
     *(Family(trunk, "causal") for trunk in ("llama", "qwen2", "qwen3", "starcoder2")),
     *(Family(kind, refused=EXPERTS) for kind in ("llada2_moe", "sdar_moe")),
     *(Family(kind, refused=BLOCKS) for kind in ("sdar", "fast_dllm_qwen", "nemotron_labs_diffusion", "bd3lm")),
-    *(Family(kind, refused=TIMED) for kind in ("mdlm", "sedd", "gidd", "duo", "dit")),
+    Family("mdlm", "dit.mdlm", keys=("hidden_dim",)),
+    *(Family(kind, refused=RANDOM) for kind in ("gidd", "dit", "duo", "udlm")),
+    Family("plaid", refused=CONTINUOUS),
     Family("wedlm", refused=CAUSAL),
 )
 

@@ -53,13 +53,13 @@ def _sentencepiece(token: str) -> bytes:
     return token.replace(SPACE, " ").encode()
 
 
-def load(folder: Path) -> "Tokenizer":
-    """Of a model folder: its tokenizer.json, or where there is none Qwen's vocab.json and merges.txt. Raises
-    TokenizerError."""
+def load(folder: Path, usual: str = "") -> "Tokenizer":
+    """Of a model folder: its tokenizer.json, or where there is none its vocab.json and merges.txt, of the `usual` class
+    if the folder names none. Raises TokenizerError."""
     if (folder / "tokenizer.json").is_file() or not (folder / VOCAB).is_file():
         return Tokenizer(folder / "tokenizer.json")
     try:
-        file = tokenizer_file.of_parts(folder)
+        file = tokenizer_file.of_parts(folder, usual)
     except (OSError, ValueError, RecursionError) as error:
         raise TokenizerError(f"The tokenizer files of {folder.name} are damaged: {str(error)[:160]}.") from error
     return Tokenizer(file, folder.name)

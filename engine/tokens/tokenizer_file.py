@@ -12,6 +12,7 @@ from msgspec import Meta
 
 VOCAB, MERGES, ADDED, CONFIG = "vocab.json", "merges.txt", "added_tokens.json", "tokenizer_config.json"
 LIKE_QWEN = ("Qwen2Tokenizer", "DreamTokenizer")  # classes that split text as Qwen2 does
+GPT2 = "GPT2Tokenizer"
 MAX_FILE = 64 << 20  # bytes; Gemma's has 33 MB
 MAX_TOKENS = 1 << 20  # Gemma's has 262,144
 MAX_ADDED = 1 << 16  # Gemma's has 6,242
@@ -137,17 +138,19 @@ class AddedText(msgspec.Struct, frozen=True):
 class TokenizerConfig(msgspec.Struct, frozen=True):
     """What is read of a tokenizer_config.json."""
 
-    tokenizer_class: str
+    tokenizer_class: str = ""
     added_tokens_decoder: Annotated[dict[TokenId, AddedText], Meta(max_length=MAX_ADDED)] = {}
 
 
-def of_parts(folder: Path) -> File:
-    """Read a tokenizer that is published in parts, as Dream's is; its class says how it splits text. Raises OSError or
-    ValueError."""
-    raw = {name: _bounded(folder / name) for name in (VOCAB, MERGES, CONFIG)}
-    config = msgspec.json.decode(raw[CONFIG], type=TokenizerConfig)
-    if config.tokenizer_class.removesuffix("Fast") not in LIKE_QWEN:
-        raise ValueError(f"how a {config.tokenizer_class[:40]} splits text is not known")
+def of_parts(folder: Path, usual: str = "") -> File:
+    """Read a tokenizer that is published in parts, as Dream's is; its class says how it splits text, or the `usual` one
+    if the folder names none. Raises OSError or ValueError."""
+    raw = {name: _bounded(folder / name) for name in (VOCAB, MERGES)}
+    said = _bounded(folder / CONFIG) if not usual or (folder / CONFIG).is_file() else b"{}"
+    config = msgspec.json.decode(said, type=TokenizerConfig)
+    kind = (config.tokenizer_class or usual).removesuffix("Fast")
+    if kind not in (*LIKE_QWEN, GPT2):
+        raise ValueError(f"how a {kind[:40]} splits text is not known")
     added = dict(config.added_tokens_decoder)
     if (folder / ADDED).is_file():
         more = msgspec.json.decode(_bounded(folder / ADDED), type=dict[str, TokenId])
@@ -156,13 +159,14 @@ def of_parts(folder: Path) -> File:
     vocabulary |= {token.content: number for number, token in added.items()}  # not numbered by the library
     lines = raw[MERGES].decode().split("\n")
     split = Split(SplitPattern(expression=QWEN), "Isolated", invert=False)
+    byte_level = ByteLevel(add_prefix_space=False, use_regex=kind == GPT2)
     return File(
         BPE(vocabulary, tuple(line for line in lines if line and not line.startswith("#version"))),
         tuple(
             Added(number, token.content, False, False, False, False, token.special)
             for number, token in sorted(added.items())
         ),
-        pre_tokenizer=Sequence((split, ByteLevel(add_prefix_space=False, use_regex=False))),
+        pre_tokenizer=byte_level if kind == GPT2 else Sequence((split, byte_level)),
         decoder=Decoder("ByteLevel"),
     )
 

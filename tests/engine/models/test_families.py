@@ -14,6 +14,7 @@ MASK = {"mask_token": {"content": "[MASK]", "special": True}}
 KNOWN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "coder": ({"model_type": "block_llama"}, {}, "block_llama"),
     "DiffusionGemma": ({"model_type": "diffusion_gemma"}, {}, "diffusion_gemma"),
+    "MDLM": ({"model_type": "mdlm", "hidden_dim": 768}, {}, "dit.mdlm"),
     "Qwen2.5-Coder": ({"model_type": "qwen2"}, {"mask_token": None}, "causal"),
     "LLaDA-MoE": ({"model_type": "llada", "num_experts": 64}, {}, "full.llada_moe"),
     "LLaDA": ({"model_type": "llada", "d_model": 4096}, {}, "full.llada"),
@@ -26,6 +27,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "Stable-DiffCoder": ({"model_type": "llama", "architectures": ["StableDiffcoderForCausalLM"]}, "block by block"),
     "DFlash": ({"model_type": "qwen3", "dflash_config": {}}, "is a drafter"),
     "DFlash by its class": ({"model_type": "qwen3", "architectures": ["DFlashDraftModel"]}, "is a drafter"),
+    "GIDD": ({"model_type": "gidd"}, "random tokens as noise"),
+    "Duo": ({"model_type": "duo"}, "random tokens as noise"),
+    "Plaid": ({"model_type": "plaid"}, "embeddings, not tokens"),
+    "another MDLM": ({"model_type": "mdlm", "backbone_config": {}}, "'mdlm' are not supported"),
     "a vision model": ({"model_type": "qwen2_vl"}, "'qwen2_vl' are not supported"),
     "SEDD": ({"graph": {}}, "names no model_type"),
 }

@@ -37,6 +37,20 @@ def test_a_tokenizer_in_parts_reads_as_the_whole_one(tmp_path: Path) -> None:
     assert parts.find(MASK) == tokenizer.load(tmp_path).find(MASK)
 
 
+def test_a_family_may_say_how_a_tokenizer_in_parts_splits_text(tmp_path: Path) -> None:
+    whole = train_tokenizer(tmp_path / "tokenizer.json")
+    parts = in_parts(tmp_path / "parts", whole)
+    (parts / "tokenizer_config.json").write_text('{"model_max_length": 1024}')
+    found = tokenizer.load(parts, usual="GPT2Tokenizer")
+    (parts / "tokenizer_config.json").unlink()
+    again = tokenizer.load(parts, usual="GPT2Tokenizer")
+    text = "don't  go\n\n12"
+    starts = [0, 3, 5, 6, 9, 10, 11]  # as GPT-2 splits it, which keeps digits together
+    assert (found.pretokens(text), again.pretokens(text)) == (starts, starts)
+    with pytest.raises(TokenizerError, match="are damaged"):
+        tokenizer.load(parts)
+
+
 def test_a_tokenizer_in_parts_that_splits_text_otherwise_is_refused(tmp_path: Path) -> None:
     whole = train_tokenizer(tmp_path / "tokenizer.json", QWEN)
     with pytest.raises(TokenizerError, match="how a BertTokenizer splits text is not known"):

@@ -1,0 +1,295 @@
+"""Small diffusion transformers (DiT; Peebles and Xie 2023) over GPT-2's tokens. They share this trunk, whose layers are
+modulated by the noise level; a file for each family has the names of its checkpoints and the meaning of their output.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention, silu
+
+from caesura.engine import memory
+from caesura.engine.cache import KV, Cache, Kept
+from caesura.engine.canvas.canvas import MAX_ROWS
+from caesura.engine.models import LoadChoice, Run
+from caesura.engine.models._llama_files import chosen
+from caesura.engine.models._llama_layer import rotate
+from caesura.engine.models.block_llama import rotary
+from caesura.engine.noise import Absorbing, Noise
+from caesura.engine.tokens.tokenizer import Tokenizer
+from caesura.engine.tokens.tokenizer import load as load_tokenizer
+from caesura.engine.weights.checkpoint import Checkpoint
+from caesura.engine.weights.stored import WeightsError
+
+CONTEXT = {"cpu": 256}  # tokens around a hole, unless the user asks for others;
+USUAL = 512  # on a GPU
+LEAST = 64  # that a user may ask for
+CONTEXTS = 14  # most that are kept
+ROWS = 8192  # most rows of a step on a GPU, all canvases together
+WORK = 1 << 37  # multiplications of a step on a CPU in float32: about three seconds of one core
+THETA = 10_000.0  # the longest wave of positions, and of the noise level
+WAVES = 256  # columns of the noise level's embedding
+MLP = 4  # the MLP is this much wider than the layer
+LEAST_LEVEL, MOST_LEVEL = 1e-5, 1 - 1e-3  # shares of masked rows that training showed (the log-linear schedule)
+ENDOFTEXT = "<|endoftext|>"
+
+Output = Callable[[Tensor, Tensor, float], Tensor]  # head's rows [n, vocabulary], their ids [n], sigma -> logits
+
+
+@dataclass(frozen=True)
+class Config:
+    vocabulary: int  # the mask token is the last
+    hidden: int
+    cond: int  # columns of the noise level that modulates the layers
+    layers: int
+    heads: int
+    length: int  # rows that training showed
+
+    @classmethod
+    def read(cls, said: Mapping[str, Any]) -> "Config":
+        """Raises WeightsError where a size is missing, is no possible number, or does not divide another."""
+        try:
+            shape = cls(**{name: int(said[name]) for name in cls.__annotations__})
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+            raise WeightsError(f"config.json is damaged: {error}") from error
+        if not all(0 < size <= 1 << 20 for size in vars(shape).values()):
+            raise WeightsError("config.json is damaged: every size must be above 0, and possible.")
+        if shape.hidden % (2 * shape.heads):
+            raise WeightsError("config.json is damaged: the heads do not divide the hidden size evenly.")
+        return shape
+
+    @property
+    def of_layer(self) -> int:
+        """Weights of a layer's matrices."""
+        return self.hidden * ((4 + 2 * MLP) * self.hidden + 6 * self.cond)
+
+
+class Affine(NamedTuple):
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[..., K] -> [..., N] in the weight's dtype."""
+        return linear(x.to(self.weight.dtype), self.weight, self.bias)
+
+
+class DitLayer(NamedTuple):
+    attn_norm: Tensor
+    qkv: Affine
+    out: Affine
+    mlp_norm: Tensor
+    up: Affine
+    down: Affine
+    modulation: Affine  # [6 hidden, cond]: shift, scale and gate of attention, then of the MLP
+
+
+class Weights:
+    """The tensors of a checkpoint by their places in the trunk. Raises WeightsError."""
+
+    def __init__(self, shape: Config, tensors: Checkpoint, dtype: torch.dtype) -> None:
+        self._tensors, self._dtype = tensors, dtype
+        hidden, cond, vocabulary = shape.hidden, shape.cond, shape.vocabulary
+        self.embed = tensors.tensor("vocab_embed.embedding", (vocabulary, hidden), dtype)
+        self.level = [self._affine("sigma_map.mlp.0", cond, WAVES), self._affine("sigma_map.mlp.2", cond, cond)]
+        self.layers = [self._layer(f"blocks.{number}.", hidden, cond) for number in range(shape.layers)]
+        self.norm = tensors.tensor("output_layer.norm_final.weight", (hidden,), dtype)
+        self.head = self._affine("output_layer.linear", vocabulary, hidden)
+        self.modulation = self._affine("output_layer.adaLN_modulation", 2 * hidden, cond)
+        tensors.finish()
+
+    def _affine(self, name: str, rows: int, columns: int, *, bias: bool = True) -> Affine:
+        weight = self._tensors.tensor(f"{name}.weight", (rows, columns), self._dtype)
+        return Affine(weight, self._tensors.tensor(f"{name}.bias", (rows,), self._dtype) if bias else None)
+
+    def _layer(self, at: str, hidden: int, cond: int) -> DitLayer:
+        return DitLayer(
+            self._tensors.tensor(f"{at}norm1.weight", (hidden,), self._dtype),
+            self._affine(f"{at}attn_qkv", 3 * hidden, hidden, bias=False),
+            self._affine(f"{at}attn_out", hidden, hidden, bias=False),
+            self._tensors.tensor(f"{at}norm2.weight", (hidden,), self._dtype),
+            self._affine(f"{at}mlp.0", MLP * hidden, hidden),
+            self._affine(f"{at}mlp.2", hidden, MLP * hidden),
+            self._affine(f"{at}adaLN_modulation", 6 * hidden, cond),
+        )
+
+
+class Dit:
+    """See `caesura.engine.models.Model`. Each canvas is a forward of its own: its rows are enough for a product, and a
+    batch changes no result. A `timed` model is told the noise level: the share of its rows that are masked, which in
+    training was 1 - exp(-sigma)."""
+
+    drafter = None
+    kernels = ""
+    shift = 0
+    visibility: Literal["context", "full"] = "full"
+    lengths: Literal["null", "race"] = "race"
+    null_id = None
+    separator: Sequence[int] = ()
+    method = Absorbing.method
+    sampler = "threshold"
+    prompt = "inline"
+    chunk = 128
+
+    def __init__(
+        self,
+        name: str,
+        config: Config,
+        tokenizer: Tokenizer,
+        weights: Weights,
+        device: str,
+        output: Output,
+        *,
+        timed: bool,
+        context: int,
+        contexts: int,
+    ) -> None:
+        """`contexts` of `context` tokens are kept at most."""
+        self.name, self.device, self.config, self.tokenizer = name, device, config, tokenizer
+        self._weights, self._output, self._timed, self._contexts = weights, output, timed, contexts
+        self._mask = config.vocabulary - 1
+        self.noise: Noise | None = Absorbing(self._mask)
+        self.width = config.vocabulary
+        self.max_context = self.tail = self.head = context
+        work = WORK // (config.layers * config.of_layer)
+        self.rows = ROWS if device != "cpu" else min(ROWS, max(context + MAX_ROWS, work))
+        end = tokenizer.special(ENDOFTEXT)
+        tokenizer.reserve(end)  # vocab.json alone does not call it special
+        self.ends = frozenset({end})
+        self.start: Sequence[int] = ()
+        self.finish: Sequence[int] = ()
+        width = config.hidden // config.heads
+        self._lengths = THETA ** (torch.arange(0, width, 2, dtype=torch.float32, device=device) / width)
+        half = torch.arange(WAVES // 2, dtype=torch.float32, device=device) / (WAVES // 2)
+        self._waves = torch.exp(-math.log(THETA) * half)
+
+    def __repr__(self) -> str:
+        return f"<Dit {self.name} {self.config.layers}x{self.config.hidden}>"
+
+    def cache(self) -> Cache:
+        return Cache(kept(self.config), self.device, self._weights.embed.dtype, entries=self._contexts)
+
+    def prefill(self, ids: Sequence[int], kv: KV) -> None:
+        """All rows see each other, so none is context."""
+
+    def denoise(self, runs: Sequence[Run]) -> Tensor:
+        nothing = torch.empty(0, self.width, device=self.device)
+        return torch.cat([nothing, *map(self._logits, runs)])
+
+    def condition(self, logits: Tensor) -> None:
+        """The mask token says all that an earlier step could."""
+
+    def embedded(self, ids: Tensor) -> None:
+        """As `condition`."""
+
+    def sigma(self, ids: Sequence[int]) -> float:
+        """The noise level that a canvas of these tokens has; 0 for a model that was trained without."""
+        if not self._timed:
+            return 0.0
+        share = sum(token == self._mask for token in ids) / len(ids)
+        return -math.log1p(-min(max(share, LEAST_LEVEL), MOST_LEVEL))
+
+    @torch.inference_mode()
+    def _logits(self, run: Run) -> Tensor:
+        """[rows wanted, width]; no row becomes a mask."""
+        wanted = torch.tensor(range(len(run.ids)) if run.wanted is None else run.wanted, device=self.device)
+        ids, sigma = torch.tensor(run.ids, device=self.device), self.sigma(run.ids)
+        rows, level = self._weights.embed[ids].float(), self._level(sigma)
+        rotations = rotary(self._lengths, torch.tensor(run.positions, device=self.device))
+        seen = None if run.mask is None else run.mask.to(self.device)
+        for layer in self._weights.layers:
+            rows = through(layer, rows, level, rotations, seen, self.config.heads)
+        shift, scale = self._weights.modulation(level).chunk(2)
+        head = self._weights.head(modulated(rows[wanted], self._weights.norm, shift, scale)).float()
+        return self._output(head, ids[wanted], sigma).index_fill(
+            1, torch.tensor(self._mask, device=self.device), -torch.inf
+        )
+
+    def _level(self, sigma: float) -> Tensor:
+        """What modulates the layers, [cond]."""
+        angles = sigma * self._waves
+        first, second = self._weights.level
+        return silu(second(silu(first(torch.cat((angles.cos(), angles.sin()))))))
+
+
+def through(
+    layer: DitLayer,
+    x: Tensor,
+    level: Tensor,
+    rotations: tuple[Tensor, Tensor],
+    seen: Tensor | None,
+    heads: int,
+) -> Tensor:
+    """Rows [n, hidden] through a layer. Each sees those that its row of the bool mask `seen` [n, n] says, or all."""
+    shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = layer.modulation(level).chunk(6)
+    qkv = layer.qkv(modulated(x, layer.attn_norm, shift, scale)).unflatten(-1, (3, heads, -1))
+    turned = rotate(qkv[:, :2].float(), *(part[:, None] for part in rotations)).to(qkv.dtype)
+    q, k, v = (part.transpose(0, 1)[None] for part in (turned[:, 0], turned[:, 1], qkv[:, 2]))
+    attended = scaled_dot_product_attention(q, k, v, attn_mask=seen)[0].transpose(0, 1).flatten(1)
+    x = x + gate * layer.out(attended)
+    inner = gelu(layer.up(modulated(x, layer.mlp_norm, mlp_shift, mlp_scale)), approximate="tanh")
+    return x + mlp_gate * layer.down(inner)
+
+
+def modulated(x: Tensor, norm: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    """The layer norm, without a bias, of float32 rows [n, hidden], scaled and shifted."""
+    return layer_norm(x, x.shape[-1:], norm.float()) * (1 + scale) + shift
+
+
+def unchanged(logits: Tensor, ids: Tensor, sigma: float) -> Tensor:
+    """The output of a model that was trained to tell the token (SUBS, Sahoo et al. 2024)."""
+    return logits
+
+
+def kept(shape: Config) -> list[Kept]:
+    """What a row of context takes."""
+    return [Kept(shape.heads, shape.hidden // shape.heads)] * shape.layers
+
+
+def load(
+    folder: Path,
+    shape: Config,
+    choice: LoadChoice,
+    canonical: Callable[[str], str | None],
+    *,
+    timed: bool,
+    output: Output = unchanged,
+) -> Dit:
+    """Read a published checkpoint, whose names `canonical` maps to the trunk's. Raises WeightsError or
+    TokenizerError."""
+    tokenizer, device = tokenizer_of(folder, shape), chosen(choice.device)
+    limit = shape.length - MAX_ROWS
+    if limit < LEAST:
+        raise WeightsError(f"{folder.name} sees {shape.length:,} tokens at once; {LEAST + MAX_ROWS:,} are needed.")
+    if choice.context is not None and not LEAST <= choice.context <= limit:
+        raise WeightsError(f"{folder.name} takes {LEAST:,} to {limit:,} tokens of context, not {choice.context:,}.")
+    context = choice.context or min(CONTEXT.get(device, USUAL), limit)
+    dtype = torch.bfloat16 if device.startswith("cuda") and not choice.exact else torch.float32
+    contexts = CONTEXTS if device == "meta" else fitting(folder.name, shape, context, device, dtype)
+    weights = Weights(shape, Checkpoint(folder, canonical, device), dtype)
+    if device == "cpu":
+        torch.set_num_threads(1)  # as in block_llama.py
+    return Dit(folder.name, shape, tokenizer, weights, device, output, timed=timed, context=context, contexts=contexts)
+
+
+def tokenizer_of(folder: Path, shape: Config) -> Tokenizer:
+    """GPT-2's, which these repositories do not have. Raises WeightsError or TokenizerError."""
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json")):
+        raise WeightsError(f"{folder.name} has no tokenizer; put vocab.json and merges.txt of GPT-2 into the folder.")
+    tokenizer = load_tokenizer(folder, usual="GPT2Tokenizer")
+    if tokenizer.size != shape.vocabulary - 1:
+        raise WeightsError(
+            f"The tokenizer of {folder.name} has {tokenizer.size:,} tokens, and the model {shape.vocabulary - 1:,} "
+            "besides its mask; put vocab.json and merges.txt of GPT-2 into the folder."
+        )
+    return tokenizer
+
+
+def fitting(name: str, shape: Config, context: int, device: str, dtype: torch.dtype) -> int:
+    """How many contexts can be kept. Raises DoesNotFit."""
+    size = dtype.itemsize * (shape.layers * shape.of_layer + 2 * shape.vocabulary * shape.hidden)
+    room = memory.free(device)
+    return memory.fit(name, size, kept(shape), shape.vocabulary, context, dtype.itemsize, device, CONTEXTS, room, LEAST)

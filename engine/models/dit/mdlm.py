@@ -1,0 +1,29 @@
+"""MDLM (Sahoo et al. 2024): a masked diffusion language model of 170M weights, trained on OpenWebText."""
+
+from pathlib import Path
+from typing import Any
+
+from caesura.engine.models import LoadChoice, dit
+
+SIZES = {  # the trunk's word -> that of config.json
+    "vocabulary": "vocab_size",
+    "hidden": "hidden_dim",
+    "cond": "cond_dim",
+    "layers": "n_blocks",
+    "heads": "n_heads",
+    "length": "model_length",
+}
+BUFFER = "backbone.rotary_emb.inv_freq"  # computed anew
+
+
+def canonical(name: str) -> str | None:
+    """A stored name -> the trunk's, or None for what is left out on purpose."""
+    return None if name == BUFFER else name.removeprefix("backbone.")
+
+
+def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> dit.Dit:
+    """Read a published checkpoint. Raises WeightsError or TokenizerError."""
+    shape = dit.Config.read({own: config.get(theirs) for own, theirs in SIZES.items()})
+    model = dit.load(folder, shape, choice, canonical, timed=bool(config.get("time_conditioning")))
+    model.start = model.finish = sorted(model.ends)  # every sequence of its training lay between two
+    return model

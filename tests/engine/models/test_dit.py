@@ -1,0 +1,133 @@
+"""Small diffusion transformers compute their equations, and fill gaps between fixed text."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from caesura import wire
+from caesura.engine import models
+from caesura.engine.canvas.layout import lay
+from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.models import Model, ModelError, Run
+from caesura.engine.scheduler import Scheduler
+from caesura.engine.weights import audit
+
+from ... import dits
+from ...tiny import CODE, alone, infill, run
+from ..test_scheduler import JOBS, keeps_the_contract
+
+IDS = torch.randint(0, dits.MASK, (60,), generator=torch.Generator().manual_seed(1)).tolist()
+NOISY = [dits.MASK if row % 3 == 0 else token for row, token in enumerate(IDS)]
+BEFORE, AFTER = CODE[:200] + "\nx = ", "\ny = 1\n"
+TWO = (wire.Hole(6), wire.Text(", "), wire.Hole(6, "span"))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("dits")
+    return {family: dits.published(place / family, family) for family in dits.FAMILIES}
+
+
+@pytest.fixture(scope="module", params=dits.FAMILIES)
+def model(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Model:
+    return models.load(str(folders[request.param]), "cpu")
+
+
+def near(ours: Tensor, theirs: Tensor) -> None:
+    """All but the mask, which no row becomes."""
+    assert ours[:, dits.MASK].eq(-torch.inf).all()
+    assert (ours - theirs)[:, : dits.MASK].abs().max() < 1e-5 * theirs.abs().max()
+
+
+# What they compute
+
+
+def test_mdlm_computes_its_equations(folders: dict[str, Path]) -> None:
+    model = models.load(str(folders["mdlm"]), "cpu", exact=True)
+    near(models.logits(model, NOISY), dits.oracle(dits.tensors(), NOISY, 0.0))
+
+
+def test_the_noise_level_is_read_off_the_canvas_where_training_showed_it(tmp_path: Path) -> None:
+    model = models.load(str(dits.published(tmp_path, "mdlm", time_conditioning=True)), "cpu", exact=True)
+    for ids, share in ((NOISY, 20 / 60), ([dits.MASK] * 30, 0.999), (IDS, 1e-5)):
+        sigma = -torch.tensor(1 - share, dtype=torch.float64).log().item()
+        near(models.logits(model, ids), dits.oracle(dits.tensors(), ids, sigma))
+
+
+def test_canvases_of_a_batch_do_not_see_each_other(model: Model) -> None:
+    kv = model.cache().lease([])
+    runs = [Run(kv, NOISY, range(60)), Run(kv, NOISY[:40], range(40)), Run(kv, NOISY[9:], range(51), wanted=[3, 9])]
+    assert torch.equal(model.denoise(runs), torch.cat([model.denoise([one]) for one in runs]))
+
+
+# How they fill
+
+
+def test_text_lies_on_the_canvas_between_ends_of_text(folders: dict[str, Path]) -> None:
+    model = models.load(str(folders["mdlm"]), "cpu")
+    laid, end = (
+        lay(model, Vocabulary(model), infill("j", BEFORE, AFTER, wire.Hole(4)), 4),
+        model.tokenizer.find("<|endoftext|>"),
+    )
+    assert laid.context == []
+    assert (laid.canvas.tail[0], laid.canvas.head) == (end, [*model.tokenizer.encode(AFTER), end])
+    assert end not in model.tokenizer.encode("<|endoftext|>")
+
+
+@pytest.mark.parametrize(("prefix", "suffix"), JOBS.values(), ids=JOBS)
+def test_every_job_keeps_the_contract(model: Model, prefix: str, suffix: str) -> None:
+    for segments in ((wire.Hole(8),), TWO):
+        keeps_the_contract(run(Scheduler(model), [infill("j", prefix, suffix, *segments)])["j"], len(segments) // 2 + 1)
+
+
+def test_a_batch_gives_each_job_what_it_gets_alone(model: Model) -> None:
+    jobs = [infill(str(n), BEFORE[n:], AFTER, wire.Hole(4 + n)) for n in range(3)]
+    together = run(Scheduler(model), jobs)
+    for job in jobs:
+        found, once = together[job.job][-1], alone(model, job)
+        assert isinstance(found, wire.Done)
+        assert (found.holes, found.steps) == (once.holes, once.steps)
+
+
+# What is refused
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "no size": ("mdlm", {"hidden_dim": None}, "config.json is damaged"),
+    "an odd head": ("mdlm", {"n_heads": 16}, "heads do not divide"),
+    "another size": ("mdlm", {"cond_dim": 16}, "has the shape"),
+    "fewer blocks": ("mdlm", {"n_blocks": 1}, "tensors without a place"),
+    "too short": ("mdlm", {"model_length": 512}, "sees 512 tokens at once; 576 are needed"),
+    "another vocabulary": ("mdlm", {"vocab_size": 50258}, "has 400 tokens, and the model 50,257 besides its mask"),
+}
+
+
+@pytest.mark.parametrize(("family", "change", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_it_cannot_compute_is_refused_in_a_sentence(
+    folders: dict[str, Path], tmp_path: Path, family: str, change: dict[str, Any], sentence: str
+) -> None:
+    for file in folders[family].iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps(dits.FAMILIES[family][1] | change))
+    with pytest.raises(ModelError, match=sentence):
+        models.load(str(tmp_path), "meta")
+
+
+def test_a_folder_without_a_tokenizer_says_which_one_it_needs(folders: dict[str, Path], tmp_path: Path) -> None:
+    for file in folders["mdlm"].iterdir():
+        if file.name not in ("vocab.json", "merges.txt"):
+            (tmp_path / file.name).symlink_to(file)
+    with pytest.raises(ModelError, match=r"put vocab.json and merges.txt of GPT-2 into the folder\.$"):
+        models.load(str(tmp_path), "meta")
+
+
+def test_a_checkpoint_is_shown_and_checked(folders: dict[str, Path]) -> None:
+    for folder in folders.values():
+        audit.check(folder)
+        found = audit.summary(folder)
+        assert (found["layers"], found["parameters"]) == (dits.BLOCKS, sum(t.numel() for t in dits.tensors().values()))
+        assert [name.rpartition("rotary_emb.")[2] for name in found["skipped"]] == ["inv_freq"]
