@@ -32,6 +32,26 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "vocab_size": MASK + 1,
         },
     ),
+    "sedd": (
+        "",
+        {
+            "ngpus": 8,
+            "tokens": MASK,
+            "graph": {"type": "absorb", "file": "data", "report_all": False},
+            "noise": {"type": "loglinear", "sigma_min": 1e-4, "sigma_max": 20},
+            "model": {
+                "name": "small",
+                "type": "ddit",
+                "hidden_size": HIDDEN,
+                "cond_dim": COND,
+                "length": LENGTH,
+                "n_blocks": BLOCKS,
+                "n_heads": HEADS,
+                "scale_by_sigma": True,
+                "dropout": 0.1,
+            },
+        },
+    ),
 }
 
 

@@ -20,7 +20,7 @@ class Family:
     every key of `keys` and, if `masked`, a tokenizer with a mask token. `module`, in this folder, loads the checkpoint;
     without one it is refused with the words of `refused`."""
 
-    model_type: str  # lower case, with underscores
+    model_type: str  # lower case, with underscores; empty where config.json names none
     module: str = ""
     architecture: str = ""
     keys: tuple[str, ...] = ()
@@ -56,6 +56,7 @@ FAMILIES = (
     *(Family(kind, refused=EXPERTS) for kind in ("llada2_moe", "sdar_moe")),
     *(Family(kind, refused=BLOCKS) for kind in ("sdar", "fast_dllm_qwen", "nemotron_labs_diffusion", "bd3lm")),
     Family("mdlm", "dit.mdlm", keys=("hidden_dim",)),
+    Family("", "dit.sedd", keys=("graph", "noise", "tokens")),
     *(Family(kind, refused=RANDOM) for kind in ("gidd", "dit", "duo", "udlm")),
     Family("plaid", refused=CONTINUOUS),
     Family("wedlm", refused=CAUSAL),
@@ -68,10 +69,10 @@ class UnknownFamily(Exception):
 
 def module_of(folder: Path, config: Mapping[str, Any]) -> str:
     """The name of the module, in this folder, that loads a checkpoint. Raises UnknownFamily."""
-    if not config.get("model_type"):
-        raise UnknownFamily(f"The config.json of {folder.name} names no model_type, so its family is unknown.")
     masked = bool(named(folder).get("mask_token"))
     found = next((family for family in FAMILIES if family.fits(config, masked)), None)
+    if found is None and not config.get("model_type"):
+        raise UnknownFamily(f"The config.json of {folder.name} names no model_type, so its family is unknown.")
     if found is None:
         raise UnknownFamily(f"Models of type {str(config['model_type'])!r} are not supported yet.")
     if not found.module:
@@ -91,7 +92,7 @@ def named(folder: Path) -> dict[str, str]:
 
 
 def lowered(model_type: object) -> str:
-    return str(model_type).lower().replace("-", "_")
+    return str(model_type or "").lower().replace("-", "_")
 
 
 def first(architectures: object) -> str:

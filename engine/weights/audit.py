@@ -48,13 +48,13 @@ def summary(folder: Path) -> Summary:
     """Read the headers and config.json, or those of a GGUF file, but no weights. Raises WeightsError or ModelError."""
     if folder.is_file():
         return _of_gguf(folder)
-    canonical = family(folder).canonical
+    kind = family(folder)
     entries = headers(folder)
-    kept = [e for e in entries if not CACHE_SCALE.search(e.name) and canonical(e.name) is not None]
+    kept = [e for e in entries if not CACHE_SCALE.search(e.name) and kind.canonical(e.name) is not None]
     layers = {match.group(1) for e in kept if (match := re.search(r"\b(?:layers|blocks)\.(\d+)\.", e.name))}
     config = read_config(folder)
     return Summary(
-        model_type=str(config["model_type"]),
+        model_type=str(config.get("model_type", "")) or kind.__name__.rpartition(".")[2],
         format=_format(config, {entry.dtype for entry in kept}),
         layers=len(layers),
         parameters=sum(math.prod(e.shape) * (2 if e.dtype == "U8" else 1) for e in kept if not SCALE.search(e.name)),

@@ -37,7 +37,7 @@ MLP = 4  # the MLP is this much wider than the layer
 LEAST_LEVEL, MOST_LEVEL = 1e-5, 1 - 1e-3  # shares of masked rows that training showed (the log-linear schedule)
 ENDOFTEXT = "<|endoftext|>"
 
-Output = Callable[[Tensor, Tensor, float], Tensor]  # head's rows [n, vocabulary], their ids [n], sigma -> logits
+Output = Callable[[Tensor, float], Tensor]  # the head's rows [n, vocabulary] and sigma -> logits
 
 
 @dataclass(frozen=True)
@@ -204,9 +204,9 @@ class Dit:
             rows = through(layer, rows, level, rotations, seen, self.config.heads)
         shift, scale = self._weights.modulation(level).chunk(2)
         head = self._weights.head(modulated(rows[wanted], self._weights.norm, shift, scale)).float()
-        return self._output(head, ids[wanted], sigma).index_fill(
-            1, torch.tensor(self._mask, device=self.device), -torch.inf
-        )
+        logits = self._output(head, sigma)
+        logits[:, self._mask] = -torch.inf
+        return logits
 
     def _level(self, sigma: float) -> Tensor:
         """What modulates the layers, [cond]."""
@@ -239,9 +239,9 @@ def modulated(x: Tensor, norm: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     return layer_norm(x, x.shape[-1:], norm.float()) * (1 + scale) + shift
 
 
-def unchanged(logits: Tensor, ids: Tensor, sigma: float) -> Tensor:
-    """The output of a model that was trained to tell the token (SUBS, Sahoo et al. 2024)."""
-    return logits
+def predicted(head: Tensor, sigma: float) -> Tensor:
+    """The output of a model that was trained to predict the token (SUBS, Sahoo et al. 2024)."""
+    return head
 
 
 def kept(shape: Config) -> list[Kept]:
@@ -256,7 +256,7 @@ def load(
     canonical: Callable[[str], str | None],
     *,
     timed: bool,
-    output: Output = unchanged,
+    output: Output = predicted,
 ) -> Dit:
     """Read a published checkpoint, whose names `canonical` maps to the trunk's. Raises WeightsError or
     TokenizerError."""

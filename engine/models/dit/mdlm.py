@@ -22,7 +22,7 @@ def canonical(name: str) -> str | None:
 
 
 def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> dit.Dit:
-    """Read a published checkpoint. Raises WeightsError or TokenizerError."""
+    """Load a checkpoint. Raises WeightsError or TokenizerError."""
     shape = dit.Config.read({own: config.get(theirs) for own, theirs in SIZES.items()})
     model = dit.load(folder, shape, choice, canonical, timed=bool(config.get("time_conditioning")))
     model.start = model.finish = sorted(model.ends)  # every sequence of its training lay between two

@@ -1,6 +1,7 @@
 """Small diffusion transformers compute their equations, and fill gaps between fixed text."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,22 @@ def test_mdlm_computes_its_equations(folders: dict[str, Path]) -> None:
     near(models.logits(model, NOISY), dits.oracle(dits.tensors(), NOISY, 0.0))
 
 
+@pytest.mark.parametrize("scaled", [True, False])
+def test_sedd_computes_its_equations(tmp_path: Path, scaled: bool) -> None:
+    """Score ratios as published, times exp(sigma) - 1."""
+    said = dits.FAMILIES["sedd"][1]["model"] | {"scale_by_sigma": scaled}
+    model = models.load(str(dits.published(tmp_path, "sedd", model=said)), "cpu", exact=True)
+    for ids, share in ((NOISY, 20 / 60), ([dits.MASK] * 30, 0.999)):
+        sigma = -math.log(1 - share)
+        factor = math.exp(sigma) - 1
+        ratios = dits.oracle(dits.tensors(), ids, sigma) - (math.log(factor * dits.MASK) if scaled else 0.0)
+        near(models.logits(model, ids), ratios + math.log(factor))
+
+
 def test_the_noise_level_is_read_off_the_canvas_where_training_showed_it(tmp_path: Path) -> None:
     model = models.load(str(dits.published(tmp_path, "mdlm", time_conditioning=True)), "cpu", exact=True)
     for ids, share in ((NOISY, 20 / 60), ([dits.MASK] * 30, 0.999), (IDS, 1e-5)):
-        sigma = -torch.tensor(1 - share, dtype=torch.float64).log().item()
+        sigma = -math.log(1 - share)
         near(models.logits(model, ids), dits.oracle(dits.tensors(), ids, sigma))
 
 
@@ -101,6 +114,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "another size": ("mdlm", {"cond_dim": 16}, "has the shape"),
     "fewer blocks": ("mdlm", {"n_blocks": 1}, "tensors without a place"),
     "too short": ("mdlm", {"model_length": 512}, "sees 512 tokens at once; 576 are needed"),
+    "a uniform graph": ("sedd", {"graph": {"type": "uniform"}}, "trained on the graph uniform; only absorb"),
+    "no sizes": ("sedd", {"model": None}, "config.json of .* is damaged"),
     "another vocabulary": ("mdlm", {"vocab_size": 50258}, "has 400 tokens, and the model 50,257 besides its mask"),
 }
 
@@ -125,9 +140,19 @@ def test_a_folder_without_a_tokenizer_says_which_one_it_needs(folders: dict[str,
         models.load(str(tmp_path), "meta")
 
 
+def test_weights_in_a_pickle_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    for file in folders["sedd"].iterdir():
+        if file.suffix != ".safetensors":
+            (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(ModelError, match=r"are a pickle, which could run code; save them as safetensors\.$"):
+        models.load(str(tmp_path), "meta")
+
+
 def test_a_checkpoint_is_shown_and_checked(folders: dict[str, Path]) -> None:
-    for folder in folders.values():
+    for family, folder in folders.items():
         audit.check(folder)
         found = audit.summary(folder)
+        assert found["model_type"] == family
         assert (found["layers"], found["parameters"]) == (dits.BLOCKS, sum(t.numel() for t in dits.tensors().values()))
         assert [name.rpartition("rotary_emb.")[2] for name in found["skipped"]] == ["inv_freq"]

@@ -15,6 +15,7 @@ KNOWN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "coder": ({"model_type": "block_llama"}, {}, "block_llama"),
     "DiffusionGemma": ({"model_type": "diffusion_gemma"}, {}, "diffusion_gemma"),
     "MDLM": ({"model_type": "mdlm", "hidden_dim": 768}, {}, "dit.mdlm"),
+    "SEDD": ({"graph": {"type": "absorb"}, "noise": {}, "tokens": 50257, "ngpus": 8}, {}, "dit.sedd"),
     "Qwen2.5-Coder": ({"model_type": "qwen2"}, {"mask_token": None}, "causal"),
     "LLaDA-MoE": ({"model_type": "llada", "num_experts": 64}, {}, "full.llada_moe"),
     "LLaDA": ({"model_type": "llada", "d_model": 4096}, {}, "full.llada"),
@@ -32,7 +33,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "Plaid": ({"model_type": "plaid"}, "embeddings, not tokens"),
     "another MDLM": ({"model_type": "mdlm", "backbone_config": {}}, "'mdlm' are not supported"),
     "a vision model": ({"model_type": "qwen2_vl"}, "'qwen2_vl' are not supported"),
-    "SEDD": ({"graph": {}}, "names no model_type"),
+    "no type": ({"graph": {}}, "names no model_type"),
 }
 
 
