@@ -135,8 +135,10 @@ class Cache:
         dtype: torch.dtype = torch.float32,
         *,
         entries: int = 14,
+        block: int = 1,
     ) -> None:
-        self._layers, self._device, self._dtype = list(layers), device, dtype
+        """A context is cut at multiples of `block` rows only: rows of a block see each other."""
+        self._layers, self._device, self._dtype, self._block = list(layers), device, dtype, block
         self._entries, self._spare = entries, SPARE
         self._free: list[KV] = []  # least recently used first
         self._leased = 0
@@ -159,7 +161,8 @@ class Cache:
         """The best entry, truncated to what it shares with `ids`; the caller prefills the rest."""
         shared, best = 0, None
         for kv in self._free:
-            usable = kv.reach(common(kv.ids, ids))
+            agreed = common(kv.ids, ids)
+            usable = kv.reach(agreed - agreed % self._block)
             if best is None or usable > shared:
                 shared, best = usable, kv
         full = len(self._free) >= self._spare or len(self._free) + self._leased >= self._entries

@@ -8,11 +8,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Absorbing:
-    """Open slots hold `mask_id` until they are accepted; an accepted slot stays (Austin et al. 2021, D3PM)."""
+    """Open slots hold `mask_id` until they are accepted; an accepted slot stays (Austin et al. 2021, D3PM). `method`
+    denoises them."""
 
     mask_id: int
+    method: str = "absorbing"
     absorbing = True
-    method = "absorbing"
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """[count] int64 of mask ids."""

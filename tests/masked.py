@@ -1,5 +1,5 @@
-"""Checkpoints of the families of full visibility, tiny and random, with the hub's tensor names, and what computes the
-same in Transformers."""
+"""Checkpoints of the families of full visibility and of blocks, tiny and random, with the hub's tensor names, and what
+computes the same in Transformers."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from caesura.engine.models.full import llada, llada_moe
 
 from .tiny import train_tokenizer
 
-BOS, EOS, MASK = "<|bos|>", "<|endoftext|>", "<|mask|>"
+BOS, EOS, MASK, BARRED = "<|bos|>", "<|endoftext|>", "<|mask|>", "|<MASK>|"
 SIZES: dict[str, Any] = {
     "vocab_size": 416,  # padded: the tokenizer has fewer
     "hidden_size": 64,
@@ -56,7 +56,15 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
 }
 KEYS = {"llada": llada.KEYS, "llada_moe": llada_moe.KEYS}
-SHIFT = {"dream": 1, "open_dcoder": 1, "coda": 1, "rnd1": 1}
+BLOCKS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "sdar": ("qwen3", {"head_dim": 32}, {"model_type": "sdar", "block_size": 4, "mask_token_id": 3}),
+    "stable_diffcoder": ("llama", {}, {"model_type": "llama", "architectures": ["StableDiffcoderForCausalLM"]}),
+    "fast_dllm": ("qwen2", {"tie_word_embeddings": True}, {"model_type": "Fast_dLLM_Qwen", "bd_size": 32}),
+    "dream_reasoner": ("qwen2", {}, {"model_type": "Dream", "block_size": 32, "mask_token_id": 403}),
+}
+ALL = FAMILIES | BLOCKS
+SIZE = {"sdar": 4, "stable_diffcoder": 4, "fast_dllm": 32, "dream_reasoner": 32}
+SHIFT = {"dream": 1, "open_dcoder": 1, "coda": 1, "rnd1": 1, "fast_dllm": 1}
 LLADA = {
     "model.embed_tokens": "model.transformer.wte",
     "model.norm": "model.transformer.ln_f",
@@ -74,7 +82,7 @@ LLADA = {
 
 def oracle(family: str) -> Any:
     """The native model, every parameter random."""
-    trunk, sizes, _ = FAMILIES[family]
+    trunk, sizes, _ = ALL[family]
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(trunk, **SIZES | sizes, attn_implementation="eager")
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
@@ -86,7 +94,13 @@ def oracle(family: str) -> Any:
 
 def seen_by_all(model: Any, ids: list[int]) -> Tensor:
     """Its logits [rows, vocabulary] where every row sees every other."""
-    mask = torch.zeros(1, 1, len(ids), len(ids))
+    return seen_in_blocks(model, ids, len(ids))
+
+
+def seen_in_blocks(model: Any, ids: list[int], size: int) -> Tensor:
+    """The same where every row sees its block and those before it."""
+    block = torch.arange(len(ids)) // size
+    mask = torch.zeros(1, 1, len(ids), len(ids)).masked_fill(block[:, None] < block, -torch.inf)
     with torch.inference_mode():
         found: Tensor = model(torch.tensor([ids]), attention_mask=mask).logits[0]
     return found
@@ -95,7 +109,7 @@ def seen_by_all(model: Any, ids: list[int]) -> Tensor:
 def published(folder: Path, family: str, model: Any = None) -> Path:
     """The folder as a hub has it."""
     folder.mkdir(parents=True, exist_ok=True)
-    _, sizes, said = FAMILIES[family]
+    _, sizes, said = ALL[family]
     config, model = SIZES | sizes | said, model or oracle(family)
     tensors = apart({name: tensor.contiguous() for name, tensor in model.state_dict().items()})
     if config["tie_word_embeddings"]:
@@ -105,8 +119,10 @@ def published(folder: Path, family: str, model: Any = None) -> Path:
     config |= {own: config.pop(hub) for hub, own in KEYS.get(family, {}).items() if hub in config}
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
-    train_tokenizer(folder / "tokenizer.json", more=[BOS, MASK])
+    train_tokenizer(folder / "tokenizer.json", more=[BOS, BARRED if family == "fast_dllm" else MASK])
     tokens = {"bos_token": BOS, "eos_token": EOS, "mask_token": {"content": MASK}}
+    if family == "fast_dllm":
+        del tokens["mask_token"]
     (folder / "tokenizer_config.json").write_text(json.dumps(tokens))
     return folder
 

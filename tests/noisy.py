@@ -19,7 +19,7 @@ class Noisy(Plain):
     """Absorbing noise and a null token, or uniform noise. `scale` is how sure the model is of what it does not know."""
 
     name, device, shift, tail, head, max_context, chunk = "noisy", "cpu", 0, 4, 12, 768, 1024
-    visibility, rows, radius, finish = "context", 512, 0, ()
+    visibility, block_size, rows, radius, finish = "context", 1, 512, 0, ()
     prompt, ends = "suffix_first", frozenset[int]()
 
     def __init__(

@@ -149,6 +149,7 @@ class Scripted(Plain):
 
     name, device, shift, tail, head, max_context, chunk = "scripted", "cpu", 0, 4, 12, 768, 64
     visibility: str = "context"
+    block_size = 1
     rows, radius, finish = 512, 0, list[int]()
     sampler, prompt, ends = "threshold", "suffix_first", frozenset[int]()
 

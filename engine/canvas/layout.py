@@ -21,7 +21,8 @@ class Layout:
 
 def lay(model: Model, vocabulary: Vocabulary, job: Infill, slots: int) -> Layout:
     """Tokenise a job: the context in the job's prompt format (prompts.py), and the canvas after it. With full
-    visibility there is no context, and the canvas is all of it.
+    visibility there is no context, and the canvas is all of it. With blocks the canvas begins with the rest of the
+    prefix that is no whole block.
 
     `slots` bounds the open slots of a hole at the start; a canvas that does not end grows. Raises Impossible for a job
     without a hole, with holes too far apart for one canvas, or with a grammar that nothing fits.
@@ -50,6 +51,7 @@ def lay(model: Model, vocabulary: Vocabulary, job: Infill, slots: int) -> Layout
     shown = prompt(model, stable, suffix, job.neighbours, name=job.prompt, language=job.language)
     rows = [*shown.opening, *shown.before]
     cut = len(rows) - (min(model.tail, len(shown.before)) or min(model.tail, 1))
+    cut -= cut % model.block_size  # the context is whole blocks
     head = shown.head[: model.head]
     if not head and model.ends:  # no suffix: a line ends with a line break, and the model decides where a block ends
         head = encode("\n") if holes[-1].one_line else []

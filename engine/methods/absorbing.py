@@ -72,6 +72,8 @@ class Denoising(Runner):
 
 
 def refusal(model: Model) -> str:
+    if model.visibility == "blocks":
+        return f"The model {model.name} is denoised block by block; name the method blocks."
     return "" if isinstance(model.noise, Absorbing) else f"The model {model.name} has no canvas of absorbing noise."
 
 
@@ -129,21 +131,31 @@ def decide(model: Model, w: Denoising, logits: Tensor) -> None:
 
 
 def judge(w: Denoising, hidden: Tensor) -> None:
-    """Score the length of a canvas by its best tokens and by the fixed rows after its holes."""
+    """Score the length of a canvas. The fixed rows after its holes were `hidden` in its first forward."""
     if len(hidden):
-        ids = torch.tensor([token for _, token in w.canvas.seams(SEAM)])
-        w.seams = hidden.log_softmax(-1).gather(1, ids[:, None])[:, 0]
-    best = torch.tensor([slot.prob for slot in w.canvas.slots])
-    w.score = length.score(best.clamp_min(UNLIKELY).log(), w.seams) if w.canvas.whole() else -math.inf
+        w.seams = seams(w.canvas, hidden)
+    w.score = fit(w.canvas, w.seams)
+
+
+def seams(canvas: Canvas, hidden: Tensor) -> Tensor:
+    """Log-probabilities of the fixed rows after the holes, from their logits in a forward that hid them."""
+    ids = torch.tensor([token for _, token in canvas.seams(SEAM)])
+    return hidden.log_softmax(-1).gather(1, ids[:, None])[:, 0]
+
+
+def fit(canvas: Canvas, seams: Tensor) -> float:
+    """How well the length of a canvas fits, by its best tokens and the fixed rows after its holes."""
+    best = torch.tensor([slot.prob for slot in canvas.slots])
+    return length.score(best.clamp_min(UNLIKELY).log(), seams) if canvas.whole() else -math.inf
 
 
 def look(model: Model, canvas: Canvas, logits: Tensor, *, first: bool) -> Scores:
     """Write a forward's statistics into the slots. After the first one accept what the warm start had right."""
     allowed = canvas.constrain(logits)
     scores = statistics(allowed)
-    observe(canvas, scores, beside(allowed, scores, model.null_id) if model.null_id is not None else None)
+    observe(canvas.slots, scores, beside(allowed, scores, model.null_id) if model.null_id is not None else None)
     if first:
-        keep_warm(canvas)
+        keep_warm(canvas, canvas.slots)
     return scores
 
 
@@ -153,24 +165,22 @@ def beside(logits: Tensor, scores: Scores, token: int) -> Tensor:
     return scores.prob[0] * (logits[:, token] - best).exp()
 
 
-def keep_warm(canvas: Canvas) -> None:
+def keep_warm(canvas: Canvas, slots: Sequence[Slot]) -> None:
     """Accept the shown tokens that the model confirms, except in a hole whose healed start it rejects."""
-    for slot in canvas.slots:
+    for slot in slots:
         if slot.shown is not None and slot.shown == slot.draft:
             slot.token = slot.draft
         slot.shown = None
     lost = canvas.unhealed()
-    for slot in canvas.slots:
+    for slot in slots:
         if slot.hole in lost:
             slot.token = None
 
 
-def observe(canvas: Canvas, scores: Scores, p_null: Tensor | None) -> None:
+def observe(slots: Sequence[Slot], scores: Scores, p_null: Tensor | None) -> None:
     """Write the statistics of a forward into the open slots."""
-    nothing = [0.0] * len(canvas.slots) if p_null is None else p_null.tolist()
-    for slot, token, prob, null in zip(
-        canvas.slots, scores.token[0].tolist(), scores.prob[0].tolist(), nothing, strict=True
-    ):
+    nothing = [0.0] * len(slots) if p_null is None else p_null.tolist()
+    for slot, token, prob, null in zip(slots, scores.token[0].tolist(), scores.prob[0].tolist(), nothing, strict=True):
         if slot.token is None:
             slot.draft, slot.prob, slot.p_null = token, prob, null
 
@@ -180,7 +190,8 @@ def absorb(w: Denoising, scores: Scores, null: int | None) -> None:
     canvas = w.canvas
     still = torch.tensor([[s.token is None for s in canvas.slots]])
     accepted = w.sampler(scores, still, w.step, w.of)[0].tolist()
-    new = [s for s, yes in zip(canvas.slots, healed_first(canvas, accepted), strict=True) if yes and s.token is None]
+    first = healed_first(canvas, canvas.slots, accepted)
+    new = [s for s, yes in zip(canvas.slots, first, strict=True) if yes and s.token is None]
     if w.flanks is not None and len(new) == len(canvas.open()) and w.flanks.doubt([slot.prob for slot in new]):
         return
     accept(canvas, new, null)
@@ -203,12 +214,11 @@ def accept(canvas: Canvas, slots: Sequence[Slot], null: int | None) -> None:
     canvas.shrink()
 
 
-def healed_first(canvas: Canvas, accepted: list[bool]) -> list[bool]:
+def healed_first(canvas: Canvas, slots: Sequence[Slot], accepted: list[bool]) -> list[bool]:
     """The start of a healed hole comes first: until it is complete, only the hole's leftmost open slot is accepted."""
     waiting = canvas.unhealed()
     return [
-        slot is waiting[slot.hole] if slot.hole in waiting else yes
-        for slot, yes in zip(canvas.slots, accepted, strict=True)
+        slot is waiting[slot.hole] if slot.hole in waiting else yes for slot, yes in zip(slots, accepted, strict=True)
     ]
 
 

@@ -90,7 +90,7 @@ def guesses(w: Guessing, null: int | None) -> Iterator[Guessing]:
         best = max(canvas.open(), key=lambda slot: slot.prob, default=None)
         if best is None or best.draft is None:
             return
-        accepted = absorbing.healed_first(canvas, [slot is best for slot in canvas.slots])
+        accepted = absorbing.healed_first(canvas, canvas.slots, [slot is best for slot in canvas.slots])
         absorbing.accept(canvas, [slot for slot, yes in zip(canvas.slots, accepted, strict=True) if yes], null)
         yield replace(w, canvas=canvas, fresh=())
 

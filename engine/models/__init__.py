@@ -22,6 +22,9 @@ from caesura.kernels.cpu import NoVariant
 from caesura.kernels.head import Rows, Seen
 from caesura.models import NoModel, locate
 
+# The rows that a canvas row sees. context: a context and the canvas; blocks: a context, its own block and those before
+# it; full: the canvas, on which the whole text lies, without a context.
+Visibility = Literal["context", "blocks", "full"]
 SENTENCE = 500  # characters of an error; names read from a file can be of any length and contain line breaks
 
 
@@ -35,7 +38,7 @@ class Run:
 
     Row r holds ids[r] at positions[r] and sees every context row of `kv`. After the context come the rows of `kv` that
     are not context yet, then the rows of this run: the last mask.shape[1] columns. Row r sees those of them where
-    mask[r] is true, and all of them without a mask.
+    mask[r] is true; without a mask it sees all that the model's `visibility` allows.
     """
 
     kv: KV
@@ -72,8 +75,8 @@ class Model(Protocol):
     drafter: "Drafter | None"  # light layers that draft for `verify`
     noise: Noise | None  # None for a model without a canvas, which can only verify
     shift: int  # 1 if the logits of a row predict the next position, 0 if they predict its own
-    visibility: Literal["context", "full"]  # context: canvas rows see a context and each other; full: the whole text
-    # lies on the canvas and there is no context
+    visibility: Visibility
+    block_size: int  # rows of a block; blocks begin at the multiples of it. 1 if context is read left to right
     radius: int  # rows next to a slot that every step computes if others may be frozen (methods/_flanks.py); else 0
     rows: int  # most rows of a step, all canvases together
     tail: int  # rows of the prefix that open a canvas; at least one if `shift` is 1 or drafts are verified
@@ -188,7 +191,12 @@ def load(
 def logits(model: Model, ids: Sequence[int], context: int = 0) -> Tensor:
     """Logits to compare with a reference, float32 [rows, width], one row for each id after the first `context`. The
     first `context` ids are read left to right; the others see them and each other. A model of full visibility has no
-    context; an autoregressive one reads all ids left to right."""
+    context; an autoregressive one reads all ids left to right. In a model of blocks every id sees its block and the
+    blocks before it; the context is whole blocks. Raises ValueError if it is not."""
+    if context % model.block_size:
+        raise ValueError(
+            f"{context} ids are not whole blocks of {model.block_size}; give {model.name} a multiple as context."
+        )
     kv, rows = model.cache().lease([]), ids[context:]
     model.prefill(ids[:context], kv)
     positions = range(context, len(ids))

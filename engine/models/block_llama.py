@@ -26,7 +26,7 @@ from torch.nn.functional import pad
 from caesura.engine import methods, samplers
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
-from caesura.engine.models import Drafter, LoadChoice, Model, Run, _llama_layer, _native
+from caesura.engine.models import Drafter, LoadChoice, Model, Run, Visibility, _llama_layer, _native
 from caesura.engine.models._experts import Experts, Mixture
 from caesura.engine.models._llama_layer import AdaptedMatrix, Attention, Mlp, Norm, Shape, Sparse, Weights
 from caesura.engine.noise import Absorbing, Noise
@@ -247,7 +247,8 @@ class BlockLlama:
     """
 
     shift: int = 1
-    visibility: Literal["context", "full"] = "context"
+    visibility: Visibility = "context"
+    block_size: int = 1
     lengths: Literal["null", "race"] = "null"
     rows: int = MAX_ROWS
     radius: int = 0
@@ -344,14 +345,15 @@ class BlockLlama:
         return found
 
     def cache(self) -> Cache:
-        return Cache(self._kept(), self.device, self._dtype or attended(), entries=self._contexts)
+        kept, dtype = self._kept(), self._dtype or attended()
+        return Cache(kept, self.device, dtype, entries=self._contexts, block=self.block_size)
 
     def _kept(self) -> list[Kept]:
         """What the cache keeps for a context row, layer by layer."""
         return [Kept(self.config.num_kv_heads, self.config.head_dim, turned=True)] * self.config.num_layers
 
     def prefill(self, ids: Sequence[int], kv: KV) -> None:
-        self._wave(*self._lanes([context(kv, kv.length, ids)]))
+        self._wave(*self._lanes([self._context(kv, ids)]))
         _append(kv, ids)
 
     def denoise(self, runs: Sequence[Run]) -> Tensor:
@@ -363,14 +365,16 @@ class BlockLlama:
         ends = {id(run.kv): run.kv.length for run in (*trees, *canvases)}
         for run in (*trees, *canvases):
             if run.fresh:
-                read.append(context(run.kv, run.kv.length, run.fresh))
+                read.append(self._context(run.kv, run.fresh))
                 ends[id(run.kv)] += len(run.fresh)
         for run in trees:
             read.append(Part(run.kv, ends[id(run.kv)], run.ids, run.positions, run.mask, range(len(run.ids))))
         of_trees = {id(run.kv): len(run.ids) for run in trees}
         for run in canvases:  # canvases of one KV overwrite each other: nothing of them is kept
             count, hidden = len(run.ids), of_trees.get(id(run.kv), 0)
-            mask = (torch.arange(hidden + count) >= hidden).expand(count, -1) if hidden else None
+            mask = self._seen(run.positions) if self.visibility == "blocks" else None
+            if hidden:
+                mask = (torch.arange(hidden + count) >= hidden).expand(count, -1)
             asked = range(count) if run.wanted is None else run.wanted
             wanted = [max(0, row - self.shift) for row in asked]
             drawn.add(Part(run.kv, ends[id(run.kv)] + hidden, run.ids, run.positions, mask, wanted))
@@ -383,6 +387,16 @@ class BlockLlama:
         for run in trees:
             run.kv.length += len(run.ids)
         return judged[:, : self.config.vocab_size], logits
+
+    def _context(self, kv: KV, ids: Sequence[int]) -> Part:
+        """Rows of context after those of `kv`, each of which sees what is before it, and all of its block."""
+        positions = range(kv.length, kv.length + len(ids))
+        return Part(kv, kv.length, ids, positions, self._seen(positions))
+
+    def _seen(self, positions: Sequence[int]) -> Tensor:
+        """Which of these rows each of them sees, bool [rows, rows]: those of its block and of earlier ones."""
+        blocks = torch.tensor(positions) // self.block_size
+        return blocks[:, None] >= blocks
 
     def condition(self, logits: Tensor) -> None:
         """None: this family has no self-conditioning."""
@@ -403,9 +417,10 @@ class BlockLlama:
         ahead, behind = list[Part](), list[Part]()
         for part in parts:
             left = half - sum(len(one.ids) for one in ahead)
+            left -= (part.at + left) % self.block_size  # rows of a block see each other
             if left >= len(part.ids):
                 ahead.append(part)
-            elif left:
+            elif left > 0:
                 first, second = part.cut(left)
                 ahead.append(first)
                 behind.append(second)
@@ -447,12 +462,6 @@ class BlockLlama:
     def _tap(self, tapped: Sequence[Tensor], spans: Sequence[native.Span], cos: Tensor, sin: Tensor) -> None:
         """Keep what a drafter needs of context rows; `spans` hold the cache layers that the drafter adds."""
         raise NotImplementedError
-
-
-def context(kv: KV, at: int, ids: Sequence[int]) -> Part:
-    """Rows of context; each sees those before it."""
-    causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
-    return Part(kv, at, ids, range(at, at + len(ids)), causal)
 
 
 def _append(kv: KV, ids: Sequence[int]) -> None:

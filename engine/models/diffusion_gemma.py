@@ -20,7 +20,7 @@ from caesura.engine import memory
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.canvas.prompts import TURNS
-from caesura.engine.models import Drafter, Fixed, LoadChoice, Run
+from caesura.engine.models import Drafter, Fixed, LoadChoice, Run, Visibility
 from caesura.engine.models._diffusion_gemma_files import (
     QUANTISED,
     Config,
@@ -82,7 +82,8 @@ class DiffusionGemma:
     start: Sequence[int] = ()  # the chat prompt of prompts.py brings its own
     finish: Sequence[int] = ()
     method, sampler = "uniform", "entropy_bound"
-    visibility: Literal["context", "full"] = "context"
+    visibility: Visibility = "context"
+    block_size = 1
     lengths: Literal["null", "race"] = "race"
     rows, radius = MAX_ROWS, 0
 

@@ -147,7 +147,7 @@ class Verifying:
 
 
 def refusal(model: Model) -> str:
-    if isinstance(model.noise, Uniform) or model.visibility == "full":
+    if isinstance(model.noise, Uniform) or model.visibility != "context":
         return f"The model {model.name} cannot verify drafts; name another method."
     return ""
 

@@ -15,7 +15,7 @@ from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_att
 from caesura.engine import memory
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
-from caesura.engine.models import LoadChoice, Run
+from caesura.engine.models import LoadChoice, Run, Visibility
 from caesura.engine.models._llama_files import chosen
 from caesura.engine.models._llama_layer import rotate
 from caesura.engine.models.block_llama import rotary
@@ -125,7 +125,8 @@ class Dit:
     drafter = None
     kernels = ""
     shift = 0
-    visibility: Literal["context", "full"] = "full"
+    visibility: Visibility = "full"
+    block_size = 1
     lengths: Literal["null", "race"] = "race"
     null_id = None
     separator: Sequence[int] = ()

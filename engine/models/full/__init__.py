@@ -18,8 +18,7 @@ from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.tokens.tokenizer import load as load_tokenizer
 from caesura.engine.weights.stored import WeightsError
 
-CONTEXT = {"cpu": 256}  # default tokens around a hole, by device
-USUAL = 2048  # default tokens around a hole on other devices
+CONTEXT = {"cpu": 256, "cuda": 2048}  # default tokens around a hole, by device
 LEAST = 64  # fewest tokens around a hole that a user may ask for
 ROWS = 8192  # most rows of a step on a GPU, all canvases together
 WORK = 1 << 39  # multiplications of a step on a CPU: one or two seconds of one core
@@ -32,7 +31,8 @@ class Traits:
     """How a family was trained, and how its files spell it. `shift` is as in `Model`. A text that `opens` starts with
     the tokenizer's bos token; one that `closes` ends with its eos token. `names` are the tensor names. `keys` map a
     key of the hub's Llama config to the family's own. `flags` are settings of config.json with the only supported
-    value. `given` are settings that the family's code fixes, whatever config.json says."""
+    value. `given` are settings that the family's code fixes, whatever config.json says. `mask` is the mask token and
+    `block_size` the rows of a block if the files name none."""
 
     shift: int
     opens: bool
@@ -41,6 +41,8 @@ class Traits:
     keys: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, object] = field(default_factory=dict)
     given: Mapping[str, object] = field(default_factory=dict)
+    mask: str = ""
+    block_size: int = 1
 
     def spelled(self, name: str, config: dict[str, Any]) -> dict[str, Any]:
         """config.json with the keys of the hub's Llama. Raises WeightsError if a flag has an unsupported value."""
@@ -53,10 +55,22 @@ class Traits:
 
 
 def load(traits: Traits, folder: Path, config: dict[str, Any], choice: LoadChoice) -> BlockLlama:
-    """Load a published checkpoint, one layer at a time. Raises WeightsError or TokenizerError."""
+    """Load a published checkpoint. Raises WeightsError or TokenizerError."""
+    model = published(traits, folder, config, choice, CONTEXT)
+    model.visibility, model.method, model.prompt = "full", Absorbing.method, "inline"
+    model.tail = model.head = model.max_context
+    model.radius = 0 if choice.exact else RADIUS if choice.radius is None else choice.radius
+    return model
+
+
+def published(
+    traits: Traits, folder: Path, config: dict[str, Any], choice: LoadChoice, usual: Mapping[str, int]
+) -> BlockLlama:
+    """The trunk of a checkpoint with absorbing noise, one layer at a time, and `usual` tokens of text by device. Raises
+    WeightsError or TokenizerError."""
     config = traits.spelled(folder.name, config)
     tokens, tokenizer, device = named(folder), load_tokenizer(folder), chosen(choice.device)
-    mask = mask_of(folder, config, tokens, tokenizer)
+    mask = mask_of(folder, config, {"mask_token": traits.mask} | tokens, tokenizer)
     tokenizer.reserve(mask)
     model = built(
         folder.name,
@@ -64,17 +78,13 @@ def load(traits: Traits, folder: Path, config: dict[str, Any], choice: LoadChoic
         tokenizer,
         Published(folder, device),
         replace(choice, device=device),
-        usual=CONTEXT.get(device, USUAL),
+        usual=usual.get(device, usual["cuda"]),
         least=LEAST,
         tokens=mask + 1,  # some tokenizers lack the mask token
         names=traits.names,
     )
-    model.noise, model.shift = Absorbing(mask), traits.shift
-    model.visibility, model.lengths = "full", "race"
-    model.method, model.prompt = model.noise.method, "inline"
-    model.tail = model.head = model.max_context
+    model.noise, model.shift, model.lengths = Absorbing(mask), traits.shift, "race"
     model.rows = rows(model)
-    model.radius = 0 if choice.exact else RADIUS if choice.radius is None else choice.radius
     model.ends = ends(config, tokens, tokenizer)
     find = tokenizer.find
     model.start = [first] if traits.opens and (first := find(tokens.get("bos_token", ""))) is not None else []

@@ -22,7 +22,8 @@ TWO = (wire.Hole(6), wire.Text(", "), wire.Hole(6, "span"))
 def loaded(tiny: BlockLlama, tmp_path_factory: pytest.TempPathFactory) -> list[Model]:
     """A model of each noise and visibility."""
     place = tmp_path_factory.mktemp("models")
-    folders = [gemma.published(place / "gemma"), masked.published(place / "dream", "dream")]
+    folders = [gemma.published(place / "gemma")]
+    folders += [masked.published(place / family, family) for family in ("dream", "sdar", "fast_dllm")]
     return [tiny, *(models.load(str(folder)) for folder in folders)]
 
 
@@ -46,7 +47,7 @@ def jobs(method: str) -> Iterator[wire.Infill]:
 
 
 def test_there_is_a_method_for_each_file_and_folder() -> None:
-    assert methods.names() == ("absorbing", "freedave", "left_to_right", "uniform", "verify")
+    assert methods.names() == ("absorbing", "blocks", "freedave", "left_to_right", "uniform", "verify")
 
 
 def test_a_method_that_a_model_lacks_is_refused_in_a_sentence(method: str, loaded: list[Model]) -> None:

@@ -188,7 +188,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "no rotary positions": ("llada", {"rope": False}, "has rope False; only True"),
     "fewer layers": ("llada", {"n_layers": 2}, "have no place in this model"),
     "another width": ("llada", {"mlp_hidden_size": 128}, "has shape"),
-    "blocks": ("dream", {"block_size": 32}, "is denoised block by block"),
     "fewer experts": ("rnd1", {"num_experts": 9}, "has shape"),
     "clipped": ("llada_moe", {"clip_qkv": 8}, "has clip_qkv 8; only None"),
     "too short": ("a2d_qwen3", {"max_position_embeddings": 512}, "sees 512 tokens at once; 576 are needed"),

@@ -1,0 +1,210 @@
+"""A canvas of absorbing noise as a chain of blocks, for models of blocks. A step denoises the first block that has an
+open slot; it computes no row of later blocks. A complete block becomes context. With a shift, the last row of a block
+predicts the first slot of the next block; that takes a step of its own, when the block is complete (Fast-dLLM v2).
+
+Several lengths are filled next to each other. A complete canvas gets a score from its tokens and from the suffix after
+its holes, which one more forward hides. A canvas that can no longer win is given up.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from caesura.engine.cache import KV
+from caesura.engine.canvas.canvas import Canvas
+from caesura.engine.canvas.layout import Layout
+from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.methods import Begin, _race
+from caesura.engine.methods._forward import on_host
+from caesura.engine.methods._race import Race, Runner
+from caesura.engine.methods.absorbing import SEAM, UNLIKELY, fit, healed_first, keep_warm, observe, seams
+from caesura.engine.models import Model, Run
+from caesura.engine.noise import Absorbing
+from caesura.engine.samplers import Scores, load, statistics
+from caesura.wire import Infill
+
+SLACK = 0.1  # nats a token; a canvas that cannot be better than the best one by more is given up
+
+
+class Window(NamedTuple):
+    """Rows of a canvas from `start` to `end`, a block, which predict the rows `asked`: slots or pins."""
+
+    start: int
+    end: int
+    asked: list[int]
+
+
+@dataclass(eq=False)
+class Chain(Runner):
+    """A canvas whose first row is at position `origin`, where a block begins. Its first `kept` rows are context. The
+    current forward has `windows`; this and later ones need the rows `since` a block. The block that is denoised had
+    `share` open slots when it `began`."""
+
+    origin: int = 0
+    kept: int = 0
+    since: int = 0
+    windows: list[Window] = field(default_factory=list)
+    began: int = 0
+    share: int = 0
+
+    def ask(self, shift: int, size: int) -> None:
+        """Choose what the next forward predicts: open slots of one block, or at the end the hidden pins."""
+        pairs = zip(self.canvas.slot_rows(), self.canvas.slots, strict=True)
+        rows = [row for row, slot in pairs if slot.token is None]
+        pins = [row for row, _ in self.canvas.seams(SEAM)] if self.judged else []
+        hidden = windows(pins, shift, size)
+        before, self.windows = self.windows, windows(rows, shift, size)[:1] or hidden
+        self.since = min(window.start for window in (*self.windows, *hidden))
+        if not before or before[0].start != self.windows[0].start:
+            self.began, self.share = self.step, len(self.windows[0].asked)
+
+    def runs(self, mask: int) -> list[Run]:
+        fresh, self.fresh = self.fresh, ()
+        return [self._run(window, mask, () if number else fresh) for number, window in enumerate(self.windows)]
+
+    def _run(self, window: Window, mask: int, fresh: Sequence[int]) -> Run:
+        ids = self.canvas.ids([mask] * len(self.canvas.slots))
+        if not self.canvas.open():
+            for row in window.asked:
+                ids[row] = mask
+        ids = ids[self.kept : window.end]
+        at, asked = self.origin + self.kept, [row - self.kept for row in window.asked]
+        return Run(self.kv, ids, range(at, at + len(ids)), None, asked, fresh)
+
+    def hear(self, logits: Sequence[Tensor]) -> None:
+        """Take over the logits of each window, [asked rows, width]."""
+        if self.canvas.open():
+            self._accept(logits[0])
+        else:
+            self._end(seams(self.canvas, torch.cat(list(logits))))
+
+    def _accept(self, logits: Tensor) -> None:
+        canvas, rows = self.canvas, self.canvas.slot_rows()
+        numbers = [rows.index(row) for row in self.windows[0].asked]
+        slots = [canvas.slots[number] for number in numbers]
+        scores = look(canvas, numbers, logits)
+        keep_warm(canvas, slots)
+        still = torch.tensor([[slot.token is None for slot in slots]])
+        accepted = self.sampler(scores, still, self.step - self.began, self.share)[0].tolist()
+        for slot, yes in zip(slots, healed_first(canvas, slots, accepted), strict=True):
+            if yes and slot.token is None:
+                slot.token = slot.draft
+            slot.locked = slot.token is not None and not self.judged
+        if not canvas.open() and not (self.judged and canvas.seams(SEAM)):
+            self._end(torch.zeros(0))
+
+    def _end(self, seams: Tensor) -> None:
+        self.score, self.finished = fit(self.canvas, seams), True
+        self.finite = not math.isnan(self.score)
+
+    @property
+    def bound(self) -> float:
+        """The best score that its slots and pins can still reach."""
+        known = torch.tensor([1.0 if slot.token is None else slot.prob for slot in self.canvas.slots])
+        return float(known.clamp_min(UNLIKELY).log().mean())
+
+
+def windows(rows: Iterable[int], shift: int, size: int) -> list[Window]:
+    """The windows of rows, in order. With a shift the first row of a block has one of its own: the block before."""
+    found = dict[tuple[int, bool], list[int]]()
+    for row in rows:
+        start = max(0, row - shift) // size * size
+        found.setdefault((start, row < start + size), []).append(row)
+    return [Window(start, start + size, asked) for (start, _), asked in found.items()]
+
+
+def refusal(model: Model) -> str:
+    return "" if model.visibility == "blocks" else f"The model {model.name} is not denoised block by block."
+
+
+def prepare(model: Model, vocabulary: Vocabulary) -> Begin:
+    return partial(begin, model)
+
+
+def begin(model: Model, job: Infill, layout: Layout, kv: KV, fresh: Sequence[int], sampler: str | None = None) -> Race:
+    canvases, accepts = _race.canvases(model, job, layout.canvas), load(sampler or model.sampler)
+    of = max(len(one.slots) for one in canvases) + 2  # each step accepts a slot; one more judges
+    works, origin = list[Runner](), len(layout.context)
+    for one in canvases:
+        generator = torch.Generator().manual_seed(job.seed % 2**63)
+        works.append(Chain(one, kv, accepts, of, generator, origin=origin))
+    works[0].fresh = fresh
+    return Race(works, job.candidates, advance, of)
+
+
+def advance(model: Model, races: Sequence[Race]) -> None:
+    """One step of all their canvases; those that can no longer win are given up."""
+    _race.advance(step, model, races)
+    for race in races:
+        race.works = list(left(cast(Sequence[Chain], race.works), race.wanted))
+
+
+def step(model: Model, works: Sequence[Chain]) -> None:
+    """One forward, then a decision for each canvas."""
+    assert isinstance(model.noise, Absorbing)
+    for w in works:
+        w.ask(model.shift, model.block_size)
+    for kv in {id(w.kv): w.kv for w in works}.values():
+        keep([w for w in works if w.kv is kv])
+    asked = [w.runs(model.noise.mask_id) for w in works]
+    told = iter(forward(model, [run for runs in asked for run in runs]))
+    for w, runs in zip(works, asked, strict=True):
+        w.hear([next(told) for _ in runs])
+        w.close()
+
+
+def keep(works: Sequence[Chain]) -> None:
+    """Complete blocks become context if all canvases of a KV have them, which they have but after a draft."""
+    kept, start = works[0].kept, min(w.since for w in works)
+    blocks = [w.canvas.ids([-1] * len(w.canvas.slots))[kept:start] for w in works]
+    if start > kept and all(ids == blocks[0] for ids in blocks):
+        works[0].fresh = [*works[0].fresh, *blocks[0]]
+        for w in works:
+            w.kept = start
+
+
+def forward(model: Model, runs: Sequence[Run]) -> list[Tensor]:
+    """Logits of each run. Equal runs are computed once: lengths differ only in their last block."""
+    keys = [(id(run.kv), run.positions, tuple(run.ids), tuple(run.wanted or ())) for run in runs]
+    first = dict(zip(reversed(keys), reversed(runs), strict=True))
+    different = [first[key] for key in dict.fromkeys(keys)]
+    parts = on_host(model.denoise(different)).split([len(run.wanted or ()) for run in different])
+    told = dict(zip(dict.fromkeys(keys), parts, strict=True))
+    return [told[key] for key in keys]
+
+
+def look(canvas: Canvas, numbers: Sequence[int], logits: Tensor) -> Scores:
+    """Write what a forward says into the slots of these numbers."""
+    if canvas.ruled:
+        allowed = whole(canvas, numbers, logits)
+    else:
+        place = {number: at for at, number in enumerate(numbers)}
+        biases = canvas.biases(lambda n, bias: int((logits[place[n]] + bias).argmax()) if n in place else None)
+        allowed = logits + torch.stack([biases[number] for number in numbers])
+    scores = statistics(allowed)
+    observe([canvas.slots[number] for number in numbers], scores, None)
+    return scores
+
+
+def whole(canvas: Canvas, numbers: Sequence[int], logits: Tensor) -> Tensor:
+    """The same rows constrained by grammars. The fill of a grammar has all slots of its hole: of those of later blocks
+    the model has said nothing yet."""
+    known = logits.new_zeros(len(canvas.slots), logits.shape[1])
+    known[numbers] = logits
+    allowed = canvas.constrain(known)
+    for slot, token in zip(canvas.slots, allowed.argmax(-1).tolist(), strict=True):
+        if slot.token is None and canvas.holes[slot.hole].grammar is not None:
+            slot.draft = token
+    return allowed[numbers]
+
+
+def left(works: Sequence[Chain], wanted: int) -> list[Chain]:
+    """The best complete canvases, as many as are wanted, and those that may still become better."""
+    complete = [w for w in works if w.finished][:wanted]
+    worst = complete[-1].score if len(complete) == wanted else -math.inf
+    return [*complete, *(w for w in works if not w.finished and w.bound > worst + SLACK)]

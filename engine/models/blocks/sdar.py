@@ -1,0 +1,12 @@
+"""SDAR 1.7B to 8B (Cheng et al. 2025) and TraDo (Wang et al. 2025): Qwen3's layers without a shift, in blocks of 4
+unless config.json or the name (`-b32`) says otherwise. Our `threshold` accepts from .9 on; their
+`low_confidence_dynamic` accepts above .85. Our `top_k` is their `low_confidence_static`.
+"""
+
+from functools import partial
+
+from caesura.engine.models import blocks
+from caesura.engine.models._llama_files import canonical as canonical
+from caesura.engine.models.full import Traits
+
+load = partial(blocks.load, Traits(shift=0, opens=False, closes=False, block_size=4))

@@ -1,0 +1,291 @@
+"""Families of blocks compute what Transformers computes, and fill gaps block by block as the reference loops do."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor
+
+from caesura import wire
+from caesura.engine import models
+from caesura.engine.cache import KV
+from caesura.engine.canvas.canvas import Canvas, HoleState, Slot
+from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.methods import blocks
+from caesura.engine.methods.blocks import Chain
+from caesura.engine.models import Model, ModelError, Run
+from caesura.engine.samplers import load
+from caesura.engine.scheduler import Scheduler
+from caesura.engine.weights import audit
+
+from ... import masked
+from ...tiny import CODE, alone, done, infill, laid_out, run
+from ..test_scheduler import JOBS, keeps_the_contract
+
+IDS = torch.randint(0, 400, (90,), generator=torch.Generator().manual_seed(1)).tolist()
+BEFORE, AFTER = CODE[:200] + "\nx = ", "\ny = 1\n"
+TWO = (wire.Hole(6), wire.Text(", "), wire.Hole(6, "span"))
+LOOPS = ("sdar", "dream_reasoner", "fast_dllm")  # blocks of 4, of 32, of 32 with a shift
+SURE = 4.0  # times the head, so that some probabilities are above a threshold
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("blocks")
+    return {family: masked.published(place / family, family) for family in masked.BLOCKS}
+
+
+@pytest.fixture(scope="module", params=["sdar", "fast_dllm"])
+def model(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Model:
+    """One of either shift, with small and with large blocks."""
+    return models.load(str(folders[request.param]), "cpu")
+
+
+# What it computes
+
+
+@pytest.mark.parametrize("family", masked.BLOCKS)
+def test_logits_are_those_of_transformers_and_of_whole_blocks_in_the_context(
+    folders: dict[str, Path], family: str
+) -> None:
+    model = models.load(str(folders[family]), "cpu", exact=True)
+    assert (model.block_size, model.shift) == (masked.SIZE[family], masked.SHIFT.get(family, 0))
+    theirs = masked.seen_in_blocks(masked.oracle(family), IDS, model.block_size)[:, : model.width]
+    for context in (0, 32, 64):
+        ours = models.logits(model, IDS, context)
+        assert ours.shape == (len(IDS) - context, model.width)
+        assert (ours - theirs[context:]).abs().max() < 1e-5 * theirs.abs().max()
+
+
+def test_on_a_cpu_it_is_nearly_the_same_in_8_bits(folders: dict[str, Path]) -> None:
+    whole, coarse = (models.load(str(folders["sdar"]), "cpu", exact=exact) for exact in (True, False))
+    right, found = models.logits(whole, IDS), models.logits(coarse, IDS, 32)
+    assert (found - right[32:]).norm() < 0.15 * right.norm()
+
+
+def test_a_context_that_is_not_whole_blocks_is_refused(model: Model) -> None:
+    with pytest.raises(ValueError, match="33 ids are not whole blocks"):
+        models.logits(model, IDS, 33)
+
+
+# How it fills
+
+
+def test_whole_blocks_are_context_and_the_canvas_begins_with_the_rest(model: Model) -> None:
+    for prefix in (BEFORE[:cut] for cut in range(120, 200, 4)):
+        laid = laid_out(model, prefix, AFTER, wire.Hole(4), slots=4)
+        size, rest = model.block_size, laid.canvas.tail
+        assert len(laid.context) % size == 0
+        assert model.shift <= len(rest) < size + model.shift, "a row is there that predicts the first slot"
+        suffix = model.tokenizer.encode(AFTER)
+        assert laid.context[: len(suffix)] == suffix, "the prompt shows the suffix"
+        assert laid.canvas.head == suffix[: max(4, size - 1)]
+
+
+@pytest.mark.parametrize(("prefix", "suffix"), JOBS.values(), ids=JOBS)
+def test_every_job_keeps_the_contract(model: Model, prefix: str, suffix: str) -> None:
+    segments = (wire.Hole(8),) if model.shift else TWO
+    events = run(Scheduler(model), [infill("j", prefix, suffix, *segments)])["j"]
+    answer = keeps_the_contract(events, len(segments) // 2 + 1)
+    assert answer.stop == "complete"
+    assert answer.tokens.lookup == answer.tokens.left_to_right == 0
+
+
+@pytest.mark.parametrize("segments", [(wire.Hole(12, "line"),), TWO], ids=["one", "two"])
+def test_what_is_fixed_is_in_every_forward_and_later_blocks_are_in_none(
+    model: Model, monkeypatch: pytest.MonkeyPatch, segments: tuple[wire.Text | wire.Hole, ...]
+) -> None:
+    size, shift, inner, hidden = model.block_size, model.shift, Chain.runs, list[int]()
+
+    def watched(chain: Chain, mask: int) -> list[Run]:
+        runs, canvas = inner(chain, mask), chain.canvas
+        rows = [*canvas.tail, *canvas.layout, *canvas.head]
+        for one in runs:
+            asked = [one.positions[0] + row for row in one.wanted or ()]
+            (block,) = {(place - shift) // size for place in asked}
+            assert one.positions[0] % size == 0
+            assert one.positions[-1] < (block + 1) * size, "no row of a later block"
+            for place, token in zip(one.positions, one.ids, strict=True):
+                row = rows[place - chain.origin]
+                if isinstance(row, int) and token != row:
+                    assert (token, place in asked, canvas.open()) == (mask, True, [])
+                    hidden.append(place)
+        return runs
+
+    monkeypatch.setattr(Chain, "runs", watched)
+    assert alone(model, infill("j", BEFORE, AFTER, *segments)).stop == "complete"
+    assert hidden, "pins were hidden to judge a length"
+
+
+@pytest.mark.parametrize("segments", [(wire.Hole(24, "line"),), TWO], ids=["one", "two"])
+def test_blocks_in_the_context_give_what_they_give_on_the_canvas(
+    model: Model, monkeypatch: pytest.MonkeyPatch, segments: tuple[wire.Text | wire.Hole, ...]
+) -> None:
+    job = infill("j", BEFORE, AFTER, *segments, candidates=2)
+    kept = alone(model, job)
+    monkeypatch.setattr(blocks, "keep", lambda works: None)
+    assert alone(model, job).holes == kept.holes
+
+
+def test_the_same_job_has_the_same_answer_however_its_context_came_into_the_cache(model: Model) -> None:
+    scheduler = Scheduler(model)
+    for typed in range(0, 24, 3):
+        job = infill("j", BEFORE + CODE[300 : 300 + typed], AFTER, wire.Hole(12, "line"))
+        if typed % 2:  # a key cancels the job before
+            scheduler.take(b"peer", msgspec.structs.replace(job, job="old"), 0.0)
+            scheduler.step(lambda: 0.0)
+            scheduler.step(lambda: 0.0)
+        warm = done(run(scheduler, [job])["j"])
+        assert warm.holes == alone(model, job).holes
+        assert all(len(kv.ids) % model.block_size == 0 for kv in scheduler.cache._free)
+    assert scheduler.cache.reused > 0.5 * scheduler.cache.asked
+
+
+def test_a_draft_is_one_more_length_and_is_kept_where_the_model_agrees(model: Model) -> None:
+    once = alone(model, infill("j", BEFORE, AFTER, wire.Hole(6)))
+    again = alone(model, infill("j", BEFORE, AFTER, wire.Hole(6), draft=(once.holes[0].text,)))
+    assert again.stop == "complete"
+
+
+def test_a_grammar_is_kept_across_blocks(model: Model) -> None:
+    pattern = wire.Hole(24, "span", grammar=wire.Pattern(r"[a-f]{3}(-[0-9]{3}){4}"))
+    answer = alone(model, infill("j", BEFORE, AFTER, pattern, wire.Text(", "), wire.Hole(4, "span")))
+    assert re.fullmatch(r"[a-f]{3}(-[0-9]{3}){4}", answer.holes[0].text)
+
+
+def test_a_cancel_frees_every_length(model: Model) -> None:
+    scheduler = Scheduler(model)
+    scheduler.take(b"p", infill("a", BEFORE, AFTER, wire.Hole(12)), 0.0)
+    scheduler.step(lambda: 0.0)
+    ((_, event),) = scheduler.take(b"p", wire.Cancel("a"), 0.0)
+    assert isinstance(event, wire.Failed)
+    assert not scheduler.busy
+    assert not scheduler.cache.full
+
+
+# The reference loops
+
+
+def reference(
+    oracle: Any, prompt: list[int], slots: int, model: Model, bans: Tensor, *, threshold: float
+) -> list[dict[int, int]]:
+    """What each forward accepts, by place: the loops of SDAR, Stable-DiffCoder and Fast-dLLM v2 (without sub-blocks),
+    without a cache. Fast-dLLM's forward of a complete block gives the first token of the next one."""
+    assert model.noise is not None
+    mask, size, shift = model.noise.mask_id, model.block_size, model.shift  # type: ignore[union-attr]
+    ids, steps = prompt + [mask] * slots, list[dict[int, int]]()
+    for start in range(len(prompt) // size * size, len(ids), size):
+        end = min(start + size, len(ids))
+        while open := [place for place in range(start, end) if ids[place] == mask]:
+            asked = [start] if shift and open[0] == start else open
+            seen = ids[: start if shift and asked == [start] else end]
+            logits = masked.seen_in_blocks(oracle, seen, size)[[place - shift for place in asked], : model.width]
+            best = (logits + bans).softmax(-1).max(-1)
+            surest = int(best.values.argmax())
+            taken = [n for n, prob in enumerate(best.values.tolist()) if prob >= threshold or n == surest]
+            steps.append({asked[n]: int(best.indices[n]) for n in taken})
+            for place, token in steps[-1].items():
+                ids[place] = token
+    return steps
+
+
+@pytest.mark.parametrize("family", LOOPS)
+@pytest.mark.parametrize("prompt", [37, 64])
+@pytest.mark.parametrize(("sampler", "threshold"), [("threshold", 0.9), ("top_k", 2.0)])
+def test_a_canvas_without_a_suffix_is_filled_as_the_reference_loop_does(
+    surer: dict[str, tuple[Any, Model]], family: str, prompt: int, sampler: str, threshold: float
+) -> None:
+    oracle, model = surer[family]
+    vocabulary, slots = Vocabulary(model), 40
+    theirs = reference(oracle, IDS[:prompt], slots, model, vocabulary.allowed(b"", False), threshold=threshold)
+    cut = (prompt - model.shift) // model.block_size * model.block_size
+    canvas = Canvas(IDS[cut:prompt], [Slot(0) for _ in range(slots)], [], [HoleState(False, slots)], vocabulary)
+    kv: KV = model.cache().lease([])
+    chain = Chain(canvas, kv, load(sampler), 99, torch.Generator(), fresh=IDS[:cut], origin=cut)
+    ours = list[dict[int, int]]()
+    while not chain.finished:
+        open = {number for number, slot in enumerate(canvas.slots) if slot.token is None}
+        blocks.step(model, [chain])
+        ours.append(
+            {prompt + n: slot.token for n, slot in enumerate(canvas.slots) if n in open and slot.token is not None}
+        )
+    assert ours == theirs
+    assert len(kv.ids) >= prompt + slots - 2 * model.block_size, "blocks became context"
+    if sampler == "threshold":
+        assert len(ours) < slots, "some steps accept several"
+
+
+@pytest.fixture(scope="module")
+def surer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Model]]:
+    """By family, a model that is sure of some tokens in Transformers and in ours."""
+    place, found = tmp_path_factory.mktemp("surer"), {}
+    for family in LOOPS:
+        oracle = masked.oracle(family)
+        oracle.lm_head.weight.data *= SURE
+        folder = masked.published(place / family, family, oracle)
+        found[family] = oracle, models.load(str(folder), "cpu", exact=True)
+    return found
+
+
+# What it refuses
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "no mask token": ("sdar", {"mask_token_id": None}, "names no valid mask token"),
+    "blocks of one row": ("sdar", {"block_size": 1}, "has blocks of 1 rows"),
+    "huge blocks": ("fast_dllm", {"bd_size": 4096}, "has blocks of 4096 rows"),
+    "blocks of no number": ("sdar", {"block_size": "4"}, "has blocks of 4 rows; only 2 to 128"),
+    "fewer layers": ("stable_diffcoder", {"num_hidden_layers": 2}, "have no place in this model"),
+}
+
+
+@pytest.mark.parametrize(("family", "change", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_it_cannot_compute_is_refused_in_a_sentence(
+    folders: dict[str, Path], tmp_path: Path, family: str, change: dict[str, Any], sentence: str
+) -> None:
+    for file in folders[family].iterdir():
+        if file.name != "config.json":
+            (tmp_path / file.name).symlink_to(file)
+    config = json.loads((folders[family] / "config.json").read_text()) | change
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if "mask_token_id" in change:
+        (tmp_path / "tokenizer_config.json").unlink()
+    with pytest.raises(ModelError, match=sentence):
+        models.load(str(tmp_path), "meta")
+
+
+def test_a_name_may_tell_the_size_of_its_blocks(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "SDAR-4B-Chat-b16"
+    folder.mkdir()
+    for file in folders["sdar"].iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "config.json").read_text())
+    del config["block_size"]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert models.load(str(folder), "cpu").block_size == 16
+
+
+def test_what_it_cannot_do_is_refused_in_a_sentence(model: Model) -> None:
+    for fields, sentence in (
+        ({"method": "verify"}, "cannot verify drafts"),
+        ({"method": "absorbing"}, "name the method blocks"),
+        ({"prompt": "inline"}, "for models that see it another way"),
+    ):
+        (said,) = run(Scheduler(model), [infill("j", "a", "b", **fields)])["j"][-1:]
+        assert isinstance(said, wire.Failed)
+        assert sentence in said.message
+
+
+def test_a_checkpoint_is_shown_and_checked(folders: dict[str, Path]) -> None:
+    for family, folder in folders.items():
+        audit.check(folder)
+        found = audit.summary(folder)
+        assert (found["model_type"], found["layers"], found["skipped"]) == (
+            masked.BLOCKS[family][2]["model_type"],
+            3,
+            [],
+        )
