@@ -152,7 +152,8 @@ def q8(weight: Tensor) -> tuple[Tensor, Tensor]:
     """[N, K] float -> int8 codes [N, K] and float16 scale [N, K/32]."""
     groups = weight.view(weight.shape[0], -1, GROUP)
     scale = (groups.abs().amax(-1) / 127).clamp_min(1e-7).half()
-    return (groups / scale.float()[..., None]).round().clamp(-127, 127).to(torch.int8).flatten(1), scale
+    codes = groups.div(scale.float()[..., None]).round_().clamp_(-127, 127)  # in place: fresh pages cost more than this
+    return codes.to(torch.int8).flatten(1), scale
 
 
 def q4(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
