@@ -52,7 +52,7 @@ FAMILIES = (
     Family("qwen3", refused=DRAFTER, keys=("dflash_config",)),
     Family("llama", "blocks.stable_diffcoder", architecture="StableDiffcoderForCausalLM"),
     Family("qwen2", "full.open_dcoder", masked=True),
-    *(Family(trunk, "causal") for trunk in ("llama", "qwen2", "qwen3", "starcoder2")),
+    *(Family(trunk, "causal") for trunk in ("llama", "qwen2", "qwen3", "qwen3_moe", "starcoder2")),
     *(Family(kind, refused=EXPERTS) for kind in ("llada2_moe", "sdar_moe")),
     Family("sdar", "blocks.sdar"),
     Family("fast_dllm_qwen", "blocks.fast_dllm"),

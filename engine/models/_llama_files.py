@@ -251,7 +251,8 @@ def read(name: str, config: dict[str, Any], tokens: int) -> Config:
 def mixture(name: str, config: dict[str, Any]) -> Mixture | None:
     """How the rows choose experts, from a config with the keys of Qwen3-MoE and DeepSeek-V3, and with `bias_weighs` as
     `Mixture.weighs`; None for a dense model. Raises WeightsError."""
-    if config.get("num_experts") is None:
+    count = config.get("num_experts", config.get("num_local_experts"))  # the second is Transformers 5's
+    if count is None:
         return None
     score = config.get("score_function") or "softmax"
     if score not in ("softmax", "sigmoid"):
@@ -259,7 +260,7 @@ def mixture(name: str, config: dict[str, Any]) -> Mixture | None:
     try:
         width, shared = int(config["moe_intermediate_size"]), int(config.get("num_shared_experts") or 0)
         found = Mixture(
-            count=int(config["num_experts"]),
+            count=int(count),
             top=int(config["num_experts_per_tok"]),
             width=width,
             shared=int(config.get("shared_expert_intermediate_size") or width * shared),

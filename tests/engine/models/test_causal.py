@@ -48,6 +48,15 @@ SHAPES: dict[str, dict[str, Any]] = {
     "granite-code": {"model_type": "llama", "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
     "qwen2": {"model_type": "qwen2", "tie_word_embeddings": True},
     "qwen3": {"model_type": "qwen3", "head_dim": 32},
+    "qwen3_moe": {
+        "model_type": "qwen3_moe",
+        "head_dim": 32,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 48,
+        "norm_topk_prob": True,
+        "mlp_only_layers": [0],
+    },
     "starcoder2": {"model_type": "starcoder2", "sliding_window": None},
 }
 
