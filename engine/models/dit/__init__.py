@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention, silu
+from torch.nn.functional import gelu, layer_norm, linear, pad, scaled_dot_product_attention, silu
 
 from caesura.engine import memory
 from caesura.engine.cache import KV, Cache, Kept
@@ -29,6 +29,7 @@ CONTEXT = {"cpu": 256}  # tokens around a hole, unless the user asks for others;
 USUAL = 512  # on a GPU
 LEAST = 64  # that a user may ask for
 CONTEXTS = 14  # most that are kept
+RADIUS = 64  # default rows next to a slot that every step computes
 ROWS = 8192  # most rows of a step on a GPU, all canvases together
 WORK = 1 << 37  # multiplications of a step on a CPU in float32: about three seconds of one core
 THETA = 10_000.0  # the longest wave of positions, and of the noise level
@@ -118,8 +119,8 @@ class Weights:
 
 
 class Dit:
-    """See `caesura.engine.models.Model`. Each canvas is a forward of its own: its rows are enough for a product, and a
-    batch changes no result. A `timed` model is told the noise level: the share of its rows that are masked, which in
+    """See `caesura.engine.models.Model`. Each canvas has a forward of its own: its rows are enough for a product, and a
+    batch changes no result. A `timed` model is told the noise level: the share of rows that are masked, which in
     training was 1 - exp(-sigma)."""
 
     drafter = None
@@ -147,6 +148,7 @@ class Dit:
         timed: bool,
         context: int,
         contexts: int,
+        radius: int,
     ) -> None:
         """`contexts` of `context` tokens are kept at most."""
         self.name, self.device, self.config, self.tokenizer = name, device, config, tokenizer
@@ -155,6 +157,7 @@ class Dit:
         self.noise: Noise | None = Absorbing(self._mask)
         self.width = config.vocabulary
         self.max_context = self.tail = self.head = context
+        self.radius = radius
         work = WORK // (config.layers * config.of_layer)
         self.rows = ROWS if device != "cpu" else min(ROWS, max(context + MAX_ROWS, work))
         end = tokenizer.special(ENDOFTEXT)
@@ -174,7 +177,10 @@ class Dit:
         return Cache(kept(self.config), self.device, self._weights.embed.dtype, entries=self._contexts)
 
     def prefill(self, ids: Sequence[int], kv: KV) -> None:
-        """All rows see each other, so none is context."""
+        if ids:
+            self._through(Run(kv, ids, range(kv.length, kv.length + len(ids))))
+            kv.ids += ids
+            kv.length += len(ids)
 
     def denoise(self, runs: Sequence[Run]) -> Tensor:
         nothing = torch.empty(0, self.width, device=self.device)
@@ -186,28 +192,38 @@ class Dit:
     def embedded(self, ids: Tensor) -> None:
         """As `condition`."""
 
-    def sigma(self, ids: Sequence[int]) -> float:
-        """The noise level that a canvas of these tokens has; 0 for a model that was trained without."""
+    def sigma(self, run: Run) -> float:
+        """The noise level of a canvas; 0 for a model that was trained without."""
         if not self._timed:
             return 0.0
-        share = sum(token == self._mask for token in ids) / len(ids)
+        share = sum(token == self._mask for token in run.ids) / (run.kv.length + len(run.ids))
         return -math.log1p(-min(max(share, LEAST_LEVEL), MOST_LEVEL))
 
     @torch.inference_mode()
     def _logits(self, run: Run) -> Tensor:
         """[rows wanted, width]; no row becomes a mask."""
-        wanted = torch.tensor(range(len(run.ids)) if run.wanted is None else run.wanted, device=self.device)
-        ids, sigma = torch.tensor(run.ids, device=self.device), self.sigma(run.ids)
-        rows, level = self._weights.embed[ids].float(), self._level(sigma)
-        rotations = rotary(self._lengths, torch.tensor(run.positions, device=self.device))
-        seen = None if run.mask is None else run.mask.to(self.device)
-        for layer in self._weights.layers:
-            rows = through(layer, rows, level, rotations, seen, self.config.heads)
+        self.prefill(run.fresh, run.kv)
+        rows, level = self._through(run)
+        wanted = rows if run.wanted is None else rows[torch.tensor(run.wanted, dtype=torch.int64, device=self.device)]
         shift, scale = self._weights.modulation(level).chunk(2)
-        head = self._weights.head(modulated(rows[wanted], self._weights.norm, shift, scale)).float()
-        logits = self._output(head, sigma)
+        head = self._weights.head(modulated(wanted, self._weights.norm, shift, scale)).float()
+        logits = self._output(head, self.sigma(run))
         logits[:, self._mask] = -torch.inf
         return logits
+
+    @torch.inference_mode()
+    def _through(self, run: Run) -> tuple[Tensor, Tensor]:
+        """The rows [n, hidden] of a run after the last layer, and what modulates the layers. Their keys and values are
+        in the KV then, after the context."""
+        kv, level = run.kv, self._level(self.sigma(run))
+        kv.reserve(len(run.ids))
+        x = self._weights.embed[torch.tensor(run.ids, device=self.device)].float()
+        rotations = rotary(self._lengths, torch.tensor(run.positions, device=self.device))
+        seen = None if run.mask is None else pad(run.mask.to(self.device), (kv.length, 0), value=True)
+        for number, layer in enumerate(self._weights.layers):
+            columns = kv.get(number, 0, kv.length + len(run.ids))
+            x = through(layer, x, level, rotations, columns, seen, self.config.heads)
+        return x, level
 
     def _level(self, sigma: float) -> Tensor:
         """What modulates the layers, [cond]."""
@@ -221,16 +237,19 @@ def through(
     x: Tensor,
     level: Tensor,
     rotations: tuple[Tensor, Tensor],
+    columns: tuple[Tensor, Tensor],
     seen: Tensor | None,
     heads: int,
 ) -> Tensor:
-    """Rows [n, hidden] through a layer. Each sees those that its row of the bool mask `seen` [n, n] says, or all."""
+    """Rows [n, hidden] through a layer. They take the last of the `columns`, keys and values [heads, context and n,
+    width]; each sees those that its row of the bool mask `seen` says, or all."""
     shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = layer.modulation(level).chunk(6)
     qkv = layer.qkv(modulated(x, layer.attn_norm, shift, scale)).unflatten(-1, (3, heads, -1))
-    turned = rotate(qkv[:, :2].float(), *(part[:, None] for part in rotations)).to(qkv.dtype)
-    q, k, v = (part.transpose(0, 1)[None] for part in (turned[:, 0], turned[:, 1], qkv[:, 2]))
-    attended = scaled_dot_product_attention(q, k, v, attn_mask=seen)[0].transpose(0, 1).flatten(1)
-    x = x + gate * layer.out(attended)
+    turned = rotate(qkv[:, :2].float(), *(part[:, None] for part in rotations)).to(qkv.dtype).transpose(0, 2)
+    keys, values = columns
+    keys[:, -len(x) :], values[:, -len(x) :] = turned[:, 1], qkv[:, 2].transpose(0, 1)
+    found = scaled_dot_product_attention(turned[None, :, 0], keys[None], values[None], attn_mask=seen)
+    x = x + gate * layer.out(found[0].transpose(0, 1).flatten(1))
     inner = gelu(layer.up(modulated(x, layer.mlp_norm, mlp_shift, mlp_scale)), approximate="tanh")
     return x + mlp_gate * layer.down(inner)
 
@@ -273,7 +292,18 @@ def load(
     weights = Weights(shape, Checkpoint(folder, canonical, device), dtype)
     if device == "cpu":
         torch.set_num_threads(1)  # as in block_llama.py
-    return Dit(folder.name, shape, tokenizer, weights, device, output, timed=timed, context=context, contexts=contexts)
+    return Dit(
+        folder.name,
+        shape,
+        tokenizer,
+        weights,
+        device,
+        output,
+        timed=timed,
+        context=context,
+        contexts=contexts,
+        radius=0 if choice.exact else RADIUS if choice.radius is None else choice.radius,
+    )
 
 
 def tokenizer_of(folder: Path, shape: Config) -> Tokenizer:

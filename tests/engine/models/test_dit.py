@@ -13,6 +13,7 @@ from caesura import wire
 from caesura.engine import models
 from caesura.engine.canvas.layout import lay
 from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.methods._flanks import Flanks
 from caesura.engine.models import Model, ModelError, Run
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.weights import audit
@@ -38,7 +39,7 @@ def model(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Model:
     return models.load(str(folders[request.param]), "cpu")
 
 
-def near(ours: Tensor, theirs: Tensor) -> None:
+def agrees(ours: Tensor, theirs: Tensor) -> None:
     """All but the mask, which no row becomes."""
     assert ours[:, dits.MASK].eq(-torch.inf).all()
     assert (ours - theirs)[:, : dits.MASK].abs().max() < 1e-5 * theirs.abs().max()
@@ -49,7 +50,7 @@ def near(ours: Tensor, theirs: Tensor) -> None:
 
 def test_mdlm_computes_its_equations(folders: dict[str, Path]) -> None:
     model = models.load(str(folders["mdlm"]), "cpu", exact=True)
-    near(models.logits(model, NOISY), dits.oracle(dits.tensors(), NOISY, 0.0))
+    agrees(models.logits(model, NOISY), dits.oracle(dits.tensors(), NOISY, 0.0))
 
 
 @pytest.mark.parametrize("scaled", [True, False])
@@ -61,20 +62,31 @@ def test_sedd_computes_its_equations(tmp_path: Path, scaled: bool) -> None:
         sigma = -math.log(1 - share)
         factor = math.exp(sigma) - 1
         ratios = dits.oracle(dits.tensors(), ids, sigma) - (math.log(factor * dits.MASK) if scaled else 0.0)
-        near(models.logits(model, ids), ratios + math.log(factor))
+        agrees(models.logits(model, ids), ratios + math.log(factor))
 
 
 def test_the_noise_level_is_read_off_the_canvas_where_training_showed_it(tmp_path: Path) -> None:
     model = models.load(str(dits.published(tmp_path, "mdlm", time_conditioning=True)), "cpu", exact=True)
     for ids, share in ((NOISY, 20 / 60), ([dits.MASK] * 30, 0.999), (IDS, 1e-5)):
         sigma = -math.log(1 - share)
-        near(models.logits(model, ids), dits.oracle(dits.tensors(), ids, sigma))
+        agrees(models.logits(model, ids), dits.oracle(dits.tensors(), ids, sigma))
 
 
 def test_canvases_of_a_batch_do_not_see_each_other(model: Model) -> None:
     kv = model.cache().lease([])
     runs = [Run(kv, NOISY, range(60)), Run(kv, NOISY[:40], range(40)), Run(kv, NOISY[9:], range(51), wanted=[3, 9])]
     assert torch.equal(model.denoise(runs), torch.cat([model.denoise([one]) for one in runs]))
+
+
+def test_rows_near_the_slots_have_the_same_logits_while_the_others_are_frozen(folders: dict[str, Path]) -> None:
+    slots = [40, 41, 42]
+    ids = [dits.MASK if row in slots else token for row, token in enumerate(IDS)]
+    for family in dits.FAMILIES:
+        model = models.load(str(folders[family]), "cpu", exact=True)
+        run, flanks = Run(model.cache().lease([]), ids, range(60), wanted=slots), Flanks(8, model.shift)
+        whole, narrow = (model.denoise([flanks.narrowed(run)]) for _ in range(2))
+        assert flanks.approximate
+        agrees(narrow, whole.nan_to_num(neginf=0.0))
 
 
 # How they fill
