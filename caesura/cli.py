@@ -16,6 +16,7 @@ import caesura
 
 Position = tuple[int, int]  # line and column, from 1, the column in code points
 
+FORMS = ("int8", "int4", "fp8", "nvfp4")
 WAS_SAMPLER = ("verify", "left_to_right")  # methods that --sampler took before there was --method
 
 
@@ -126,6 +127,9 @@ def _parser() -> argparse.ArgumentParser:
 
     engine = add("engine", help="start the engine that all editors share")
     _model(engine)
+    engine.add_argument(
+        *("--quantise",), choices=FORMS, help="keep weights of floats so: int8 or int4 on a CPU, fp8 or nvfp4 on a GPU"
+    )
     engine.add_argument("--foreground", action="store_true", help="be the engine instead of starting it")
     engine.add_argument(
         "--listen",
@@ -192,8 +196,8 @@ def _parser() -> argparse.ArgumentParser:
     verify = add("verify", help="check a model's files, tensors and recorded answers")
     verify.add_argument("--record", action="store_true", help="record the answers to a tiny input, to be checked later")
     _model_action(verify, "verify", "name")
-    convert = add("convert", help="quantise a checkpoint of floats")
-    convert.add_argument("--to", required=True, choices=("fp8", "nvfp4"))
+    convert = add("convert", help="quantise a checkpoint of floats: int8 and int4 for a CPU, fp8 and nvfp4 for a GPU")
+    convert.add_argument("--to", required=True, choices=FORMS)
     convert.add_argument("--out", metavar="FOLDER", help="default: PATH-FORM, beside it")
     _model_action(convert, "convert", "path")
     return parser

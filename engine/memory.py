@@ -1,7 +1,7 @@
 """The memory that a large model needs, computed from its shapes before anything is read, and the context that fits."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -33,6 +33,11 @@ def of_recorded(width: int, itemsize: int) -> int:
     return 2 * BUCKETS[-1] * width * itemsize
 
 
+def of_renoising(width: int, itemsize: int, device: str) -> int:
+    """Bytes of a step of uniform noise, with those that recorded ones keep."""
+    return of_step(width) + (of_recorded(width, itemsize) if device.startswith("cuda") else 0)
+
+
 def free(device: str) -> int | None:
     """Free bytes on a device, or None if unknown."""
     if device.startswith("cuda"):
@@ -52,7 +57,7 @@ def fit(
     name: str,
     weights: int,
     layers: Sequence[Kept],
-    width: int,
+    step: Callable[[int], int],
     tokens: int,
     itemsize: int,
     device: str,
@@ -60,18 +65,16 @@ def fit(
     room: int | None,
     least: int,
 ) -> int:
-    """How many contexts of `tokens` fit in `room` bytes next to `weights` bytes, at most `most`. Raises DoesNotFit if
-    none does, with the multiple of `least` tokens that would fit."""
+    """How many contexts of `tokens` fit in `room` bytes next to `weights` bytes and those of a step, which may vary
+    with the tokens; at most `most`. Raises DoesNotFit, with the multiple of `least` tokens that would fit."""
     if room is None:
         return most
-    step = of_step(width) + (of_recorded(width, itemsize) if device.startswith("cuda") else 0)
-    left = room - weights - step
-    one = of_context(layers, tokens, itemsize)
+    one, left = of_context(layers, tokens, itemsize), room - weights - step(tokens)
     if one <= left:
         return min(most, left // one)
-    parts = f"{weights / GIB:.1f} GiB for its weights, {step / GIB:.1f} for a step and {one / GIB:.1f}"
+    parts = f"{weights / GIB:.1f} GiB for its weights, {step(tokens) / GIB:.1f} for a step and {one / GIB:.1f}"
     sentence = f"{name} needs {parts} for {tokens:,} tokens of context, and {room / GIB:.1f} are free on {device}"
-    fitting = [n for n in range(least, tokens, least) if of_context(layers, n, itemsize) <= left]
+    fitting = [n for n in range(least, tokens, least) if weights + step(n) + of_context(layers, n, itemsize) <= room]
     if not fitting:
         raise DoesNotFit(f"{sentence}; take a smaller model or one of fewer bits, or free some memory.")
     raise DoesNotFit(f"{sentence}; {fitting[-1]:,} tokens fit: set CAESURA_CONTEXT={fitting[-1]}.")

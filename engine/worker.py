@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import zmq
@@ -188,10 +188,15 @@ def _load(name: str, device: str) -> Loaded:
     from caesura.engine import faults, models, scheduler
     from caesura.engine.weights import canary
 
+    asked: Any = os.environ.get("CAESURA_QUANTISE") or None  # a word that `load` knows or refuses
     try:
         with frugal():
             model = models.load(
-                name, device, _number("CAESURA_CONTEXT", "tokens"), radius=_number("CAESURA_RADIUS", "rows")
+                name,
+                device,
+                _number("CAESURA_CONTEXT", "tokens"),
+                radius=_number("CAESURA_RADIUS", "rows"),
+                quantise=asked,
             )
         canary.check(model, models.folder_of(name))
         engine = scheduler.Scheduler(model, lambda error: log.error("A job was given up.", exc_info=error))

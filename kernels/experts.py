@@ -51,7 +51,7 @@ def reference(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Stack, down: 
             start += count
     back = torch.empty(rows * top_k, x.shape[1], device=x.device)
     back[order] = out * weights.flatten()[order, None]
-    return back.view(rows, top_k, -1).sum(1).to(x.dtype)
+    return back.view(rows, top_k, x.shape[1]).sum(1).to(x.dtype)
 
 
 @jit(do_not_specialize=["pairs"])  # they change from step to step and must not wait for the compiler

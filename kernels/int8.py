@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from caesura.kernels import cpu
+from caesura.kernels.linear import Linear
 
 scripting = torch.jit.is_scripting  # type: ignore[attr-defined]
 
@@ -74,10 +75,12 @@ _of_torch = _packed if available() else _dense
 def product(x: Tensor, packed: Packed) -> Tensor:
     """[M, K] float32, packed or float [N, K] -> [M, N] float32; in TorchScript only torch's packed form, if there is
     one."""
-    # TorchScript does not know this class, and skips only code below the first condition.
-    if not scripting():  # noqa: SIM102
+    # TorchScript does not know these classes, and skips only code below the first condition.
+    if not scripting():
         if isinstance(packed, cpu.Packed):
             return packed.product(x)
+        if isinstance(packed, Linear):
+            return packed(x.to(torch.bfloat16)).float()
     return _of_torch(x, packed)
 
 

@@ -4,6 +4,7 @@ nothing of theirs."""
 import argparse
 import asyncio
 import logging
+import os
 from dataclasses import replace
 
 from caesura import logs
@@ -11,6 +12,8 @@ from caesura.commands import CommandFailed
 
 
 def run(options: argparse.Namespace) -> None:
+    if options.quantise:
+        os.environ["CAESURA_QUANTISE"] = options.quantise  # of the process that loads the model
     if options.foreground or options.listen:
         _serve(options)
     else:

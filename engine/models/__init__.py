@@ -17,6 +17,8 @@ from caesura.engine.cache import KV, Cache
 from caesura.engine.models._families import UnknownFamily, module_of
 from caesura.engine.noise import Noise
 from caesura.engine.tokens.tokenizer import Tokenizer, TokenizerError
+from caesura.engine.weights.forms import OF as FORMS
+from caesura.engine.weights.forms import Quantise
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels.cpu import NoVariant
 from caesura.kernels.head import Rows, Seen
@@ -164,21 +166,31 @@ class Drafter(Protocol):
 
 @dataclass(frozen=True)
 class LoadChoice:
-    """The user's choices: the device, the tokens of context, the `radius` of `Model`, and `exact`: float32 and all rows
-    where the default has fewer, for comparisons with a reference."""
+    """The user's choices: the device, the tokens of context, the `radius` of `Model`, `exact`: float32 and all rows
+    where the default has fewer, for comparisons with a reference, and the form in which weights that are stored as
+    floats are kept (`quantise`)."""
 
     device: str = "auto"
     context: int | None = None
     exact: bool = False
     radius: int | None = None
+    quantise: Quantise | None = None
 
 
 def load(
-    name: str, device: str = "auto", context: int | None = None, *, exact: bool = False, radius: int | None = None
+    name: str,
+    device: str = "auto",
+    context: int | None = None,
+    *,
+    exact: bool = False,
+    radius: int | None = None,
+    quantise: Quantise | None = None,
 ) -> Model:
     """A model by name or path (`caesura/models.py`), with the choices of `LoadChoice`. Raises ModelError with one
     sentence for the user."""
-    path, choice = folder_of(name), LoadChoice(device, context, exact, radius)
+    if quantise is not None and quantise not in FORMS:
+        raise ModelError(f"Weights cannot be kept as {str(quantise)[:32]!r}; choose {', '.join(FORMS)}.")
+    path, choice = folder_of(name), LoadChoice(device, context, exact, radius, quantise)
     try:
         if path.is_file():
             return cast(Model, importlib.import_module(f"{__name__}.causal").load_gguf(path, choice))

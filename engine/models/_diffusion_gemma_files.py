@@ -14,16 +14,18 @@ from torch import Tensor
 
 from caesura.engine.noise import Schedule
 from caesura.engine.weights.checkpoint import Checkpoint
+from caesura.engine.weights.forms import Rounded
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels.linear import Linear
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
-# Stored names of the matrices to quantise: over nine tenths of the bytes. The rest stays exact.
-QUANTISED = (
-    r"layers\.\d+\.self_attn\.[qkvo]_proj\.weight$",
-    r"layers\.\d+\.mlp\.(gate|up|down)_proj\.weight$",
-    r"layers\.\d+\.(experts|moe|moe\.experts)\.(gate_up_proj|down_proj|\d+\.)",
+ROUNDED = Rounded(  # over nine tenths of the bytes; the rest stays exact
+    (
+        r"layers\.\d+\.self_attn\.[qkvo]_proj\.weight$",
+        r"layers\.\d+\.mlp\.(gate|up|down)_proj\.weight$",
+        r"layers\.\d+\.(experts|moe|moe\.experts)\.(gate_up_proj|down_proj|\d+\.)",
+    )
 )
 
 

@@ -14,7 +14,7 @@ from torch.nn.functional import linear
 from caesura.engine.models._llama_layer import AdaptedMatrix, Norm, Shape, fed, normalized
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels.experts import Stack, experts
-from caesura.kernels.linear import Dense
+from caesura.kernels.linear import Dense, Linear
 
 MOST = 1 << 20  # experts, and columns of one
 TINY = 1e-20  # added to a sum before a division by it
@@ -86,10 +86,15 @@ class Experts:
     down: Stack
     shared: tuple[AdaptedMatrix, AdaptedMatrix] | None
 
+    @property
+    def taken(self) -> torch.dtype:
+        """The dtype in which a GPU's experts take their rows."""
+        return self.gate_up.weight.dtype if isinstance(self.gate_up, Dense) else torch.bfloat16
+
     def __call__(self, x: Tensor, canvas: bool) -> Tensor:
         """The layer's output from the rows [rows, hidden] after attention."""
         rows = normalized(x, self.norm, self.shape.eps)
         weights, chosen = self.mixture.choose(linear(rows.to(self.router.dtype), self.router).float(), self.bias)
-        taken = rows.to(self.gate_up.weight.dtype) if isinstance(self.gate_up, Dense) else rows
+        taken = rows.to(self.taken) if isinstance(self.gate_up, Linear) else rows
         x = x + experts(taken, weights, chosen, self.gate_up, self.down, act="silu")
         return x if self.shared is None else x + fed(rows, *self.shared, self.shape, canvas)

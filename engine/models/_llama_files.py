@@ -3,7 +3,7 @@
 Families differ in names and flags; here their tensors get the names of our stored form, which `BlockLlama` computes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,19 +11,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from caesura.engine import memory
-from caesura.engine.cache import Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import LoadChoice
 from caesura.engine.models._experts import Mixture
-from caesura.engine.models.block_llama import FEEDING, BlockLlama, Config, attended, wavelengths
+from caesura.engine.models._llama_memory import CONTEXTS, Keeping, fitting, of_weights
+from caesura.engine.models.block_llama import FEEDING, BlockLlama, Config, wavelengths
 from caesura.engine.tokens.tokenizer import Tokenizer
-from caesura.engine.weights.checkpoint import AGAIN, FLOATS, Entry, headers, stored
-from caesura.engine.weights.stored import WeightsError
-from caesura.kernels import cpu, int8
+from caesura.engine.weights import forms
+from caesura.engine.weights.checkpoint import AGAIN, FLOATS, headers, stored
+from caesura.engine.weights.stored import WeightsError, damaged
 
 ACTIVATIONS = {"starcoder2": "gelu_pytorch_tanh"}  # by model_type; all others use gated SiLU
-CONTEXTS = 14  # most contexts that the cache keeps
 FLOAT = {"cuda": torch.bfloat16, "meta": torch.float32}  # dtype of matrices, by device; a CPU uses int8
 LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 Spellings = dict[str, list[list[str]]]
@@ -76,6 +74,15 @@ EXPERT: Spellings = {
     "down": [["mlp.experts.{}.down_proj.weight"]],
 }
 HUB = Names(OUTER, "model.layers.{}.", LAYER)
+ROUNDED = forms.Rounded(
+    (
+        r"\.(self_attn|mlp)\..*_(proj|fc)\.weight$",
+        r"\.shared_expert\.\w+_proj\.weight$",
+        r"\.blocks\.\d+\.(\w+_proj|attn_out|ff_out)\.weight$",
+        r"\.attention\.(query_key_value|dense)\.weight$",
+    ),
+    (r"(embed_tokens|word_embeddings|lm_head)\.weight$", r"\.transformer\.(wte|ff_out)\.weight$"),
+)
 USELESS = (".rotary_emb.inv_freq", ".attn.masked_bias")  # buffers in old files that nothing reads
 
 
@@ -89,14 +96,31 @@ class Published(Mapping[str, Tensor]):
     values."""
 
     def __init__(self, folder: Path, device: str) -> None:
-        self._entries: dict[str, Entry] = {entry.name: entry for entry in headers(folder) if canonical(entry.name)}
+        self._entries = forms.matrices([entry for entry in headers(folder) if canonical(entry.name)])
         self._device = device
 
     def __getitem__(self, name: str) -> Tensor:
-        entry = self._entries[name]
-        if entry.dtype not in FLOATS:
+        form, entries = self._entries[name]
+        entry = entries[0]
+        if not form and entry.dtype not in FLOATS:
             raise WeightsError(f"{entry.path}: {name} has the type {entry.dtype}, not a float type; {AGAIN}.")
-        return torch.empty(entry.shape, device="meta") if self._device == "meta" else stored(entry).float()
+        if self._device == "meta":
+            return torch.empty(forms.stored_shape(form, entries), device="meta")
+        if not form:
+            return stored(entry).float()
+        try:
+            return forms.dense(form, forms.read(form, entries))
+        except (RuntimeError, IndexError) as error:
+            raise damaged(name, error) from error
+
+    def form(self, name: str) -> str:
+        """See `forms.Coded`."""
+        return self._entries[name][0]
+
+    def parts(self, name: str) -> tuple[str, forms.CodedParts]:
+        """See `forms.Coded`."""
+        form, entries = self._entries[name]
+        return (form, forms.read(form, entries)) if form and self._device != "meta" else ("", ())
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries  # without reading the tensor
@@ -132,7 +156,7 @@ class Renamed(Mapping[str, Tensor]):
         self._find("", names.outer)
         for layer in range(layers):
             self._add(f"layers.{layer}.", names.at.format(layer), names.layer, mixture)
-        self.sparse = sum(f"layers.{layer}.router" in self for layer in range(layers))  # layers with experts
+        self.sparse = [layer for layer in range(layers) if f"layers.{layer}.router" in self]  # layers with experts
         used = {part for parts in self._parts.values() for part in parts}
         left = [name for name in tensors if name not in used]
         if left:
@@ -169,11 +193,25 @@ class Renamed(Mapping[str, Tensor]):
         whole = torch.cat(parts) if len(parts) > 1 else parts[0]
         if name not in ("embed", "head"):
             return whole
-        if len(whole) < self._tokens:
-            raise WeightsError(
-                f"The model has {self._tokens} tokens, but weights for only {len(whole)} of them; {AGAIN}."
-            )
+        self._enough(len(whole))
         return whole[: self._tokens]
+
+    def form(self, name: str) -> str:
+        """See `forms.Coded`; none where the tensors below one another differ in it."""
+        found = {forms.named(self._tensors, part) for part in self._parts.get(name, [])}
+        return found.pop() if len(found) == 1 else ""
+
+    def parts(self, name: str) -> tuple[str, forms.CodedParts]:
+        """See `forms.Coded`. Raises WeightsError."""
+        form, parts = forms.stacked([forms.of(self._tensors, part) for part in self._parts[name]])
+        if form and name in ("embed", "head"):
+            self._enough(len(parts[0]))
+            return form, tuple(part[: self._tokens] for part in parts)
+        return form, parts
+
+    def _enough(self, rows: int) -> None:
+        if rows < self._tokens:
+            raise WeightsError(f"The model has {self._tokens} tokens, but weights for only {rows} of them; {AGAIN}.")
 
     def __contains__(self, name: object) -> bool:
         return name in self._parts  # without reading the tensor
@@ -196,26 +234,48 @@ def built(
     least: int,
     tokens: int = 0,
     names: Names = HUB,
+    steps: Callable[[Config, int, str], Sequence[int]] | None = None,
 ) -> BlockLlama:
     """The trunk of a model whose `config` has the keys of the hub's Llama. `usual` is the default context in tokens and
     `least` the smallest that a user may choose. `tokens` is the smallest vocabulary, for a tokenizer that lacks some
-    ids. Raises WeightsError."""
+    ids. If all of the text lies on the canvas, `steps` are the rows that a step can have with so much context on a
+    device, most first. Raises WeightsError."""
     shape, limit = read(name, config, max(tokens, tokenizer.size)), most(name, config, least)
     if choice.context is not None and not least <= choice.context <= limit:
         raise WeightsError(f"{name} takes {least:,} to {limit:,} tokens of context, not {choice.context:,}.")
     context, device = choice.context or min(usual, limit), chosen(choice.device)
-    dtype = torch.float32 if choice.exact else FLOAT.get(device[:4])
     tied = bool(config.get("tie_word_embeddings"))
     base = Renamed(tensors, shape.num_layers, shape.vocab_size, tied=tied, names=names, mixture=shape.mixture)
-    fits = fitting(name, shape, base.sparse, context, device, least, dtype) if device != "meta" else CONTEXTS
+    keeping = keeping_of(name, device, choice, base.form("layers.0.qkv"))
+    possible = steps(shape, context, device) if steps is not None else [MAX_ROWS]
+    contexts, rows = CONTEXTS, possible[0]
+    if device != "meta":
+        size = of_weights(shape, keeping, base.form, tied=tied, sparse=base.sparse)
+        contexts, rows = fitting(name, shape, size, context, possible, keeping, least, whole=steps is not None)
     if not shape.gated and "norm_bias" not in base:
         raise WeightsError(f"{name} lacks the biases of its layer norms; {AGAIN}.")
     stretch = stretched(name, config, shape)
     if device == "cpu":
         torch.set_num_threads(1)  # see `block_llama.load`
-    model = BlockLlama(name, shape, tokenizer, base, None, device, dtype, fits, stretch)
-    model.max_context = context
+    model = BlockLlama(name, shape, tokenizer, base, None, device, keeping.dtype, contexts, stretch, keeping.quantise)
+    model.max_context, model.rows = context, rows
     return model
+
+
+def keeping_of(name: str, device: str, choice: LoadChoice, stored: str) -> Keeping:
+    """How matrices are kept: as they are `stored`, or as the user wishes. Raises WeightsError for a form that the
+    device cannot compute with."""
+    dtype = torch.float32 if choice.exact else FLOAT.get(device[:4])
+    able = forms.ON_CPU if dtype is None else forms.ON_GPU
+    if choice.exact or device == "meta":
+        return Keeping(device, dtype)
+    if choice.quantise is None:
+        return Keeping(device, dtype, stored if dtype is not None and stored in able else "")
+    form = forms.OF[choice.quantise]
+    if form not in able:
+        words = " or ".join(word for word, its in forms.OF.items() if its in able)
+        raise WeightsError(f"{name} cannot be computed in {choice.quantise} on {device}; choose {words}.")
+    return Keeping(device, dtype, form)
 
 
 def read(name: str, config: dict[str, Any], tokens: int) -> Config:
@@ -225,7 +285,7 @@ def read(name: str, config: dict[str, Any], tokens: int) -> Config:
     found = config.get("hidden_act", wanted)
     if found != wanted:
         raise WeightsError(f"{name} is a {family} with the activation {str(found)[:40]}; only {wanted} is supported.")
-    if "quantization_config" in config:
+    if not forms.readable(config):
         raise WeightsError(
             f"{name} is quantised in a format that is not supported; take its GGUF file or the original weights."
         )
@@ -324,17 +384,3 @@ def chosen(device: str) -> str:
     if device.startswith("cuda") and not available:
         raise WeightsError("There is no CUDA device that this torch can use; try `--device cpu`.")
     return ("cuda" if available else "cpu") if device == "auto" else device
-
-
-def fitting(
-    name: str, shape: Config, sparse: int, context: int, device: str, least: int, dtype: torch.dtype | None
-) -> int:
-    """How many contexts fit in memory, at most CONTEXTS; `sparse` layers have experts. Raises DoesNotFit."""
-    in_bytes = device == "cpu" and (cpu.chosen() != "torch" or int8.available())
-    itemsize = dtype.itemsize if dtype is not None else 1 if in_bytes else 2
-    dense, experts = shape.num_layers - sparse, 0 if shape.mixture is None else shape.mixture.count
-    parts = dense * shape.size() + sparse * shape.size(experts)
-    size = itemsize * (parts + 2 * shape.vocab_size * shape.hidden_size)
-    layers = [Kept(shape.num_kv_heads, shape.head_dim)] * shape.num_layers
-    kept, room = (dtype or attended()).itemsize, memory.free(device)
-    return memory.fit(name, size, layers, shape.vocab_size, context, kept, device, CONTEXTS, room, least)

@@ -31,11 +31,12 @@ from caesura.engine.models._experts import Experts, Mixture
 from caesura.engine.models._llama_layer import AdaptedMatrix, Attention, Mlp, Norm, Shape, Sparse, Weights
 from caesura.engine.noise import Absorbing, Noise
 from caesura.engine.tokens.tokenizer import Tokenizer
-from caesura.engine.weights import ahead
+from caesura.engine.weights import ahead, forms
 from caesura.engine.weights import stored as weights
 from caesura.kernels import cpu, int8, linear
 from caesura.kernels.cpu import layers as native
 from caesura.kernels.experts import Stack
+from caesura.kernels.linear import Linear
 
 SEEING, FEEDING = ("qkv", "out"), ("gate_up", "down")  # the matrices of attention and of the MLP
 MATRICES = (*SEEING, *FEEDING)
@@ -218,10 +219,16 @@ class Merged(Mapping[str, Tensor]):
         down = expect(self._update, f"{name}.a", (rank, weight.shape[1]))
         return weight + expect(self._update, f"{name}.b", (weight.shape[0], rank)) @ down
 
-    def parts(self, name: str, shape: tuple[int, ...]) -> tuple[str, tuple[Tensor, ...]]:
-        """See `as_stored`."""
-        changed = name in self._update or f"{name}.a" in self._update
-        return ("", ()) if changed else as_stored(self._base, name, shape)
+    def _changed(self, name: str) -> bool:
+        return name in self._update or f"{name}.a" in self._update
+
+    def form(self, name: str) -> str:
+        """See `forms.Coded`."""
+        return "" if self._changed(name) else forms.named(self._base, name)
+
+    def parts(self, name: str) -> tuple[str, forms.CodedParts]:
+        """See `forms.Coded`."""
+        return ("", ()) if self._changed(name) else forms.of(self._base, name)
 
     def __contains__(self, name: object) -> bool:
         return name in self._base  # without making the tensor
@@ -266,8 +273,10 @@ class BlockLlama:
         dtype: torch.dtype | None = None,
         contexts: int = 14,
         stretch: Tensor | None = None,
+        quantise: str = "",
     ) -> None:
-        """The cache keeps at most `contexts` contexts. `stretch` [turning / 2] multiplies the rotary wavelengths."""
+        """The cache keeps at most `contexts` contexts. `stretch` [turning / 2] multiplies the rotary wavelengths.
+        Matrices stored as floats get the form `quantise` (weights/forms.py), if it is not the usual one."""
         self.name, self.device, self.config, self.tokenizer = name, device, config, tokenizer
         drawn = adapter is not None
         self.tail, self.head = config.tail, config.head
@@ -282,7 +291,7 @@ class BlockLlama:
         self.prompt = "suffix_first"
         self.max_context = 768
         self.chunk = 128
-        self._dtype, self._contexts = dtype, contexts
+        self._dtype, self._contexts, self._quantise = dtype, contexts, quantise
         self.kernels = "" if dtype else cpu.chosen()
         self._special = torch.empty(0, config.hidden_size) if adapter is None else adapter["special"]
         pack = partial(packed, config, base, adapter or {}, self._form)
@@ -317,20 +326,25 @@ class BlockLlama:
         scripted = self._dtype is None and cpu.chosen() == "torch" and int8.available()
         return _llama_layer.Layers(layers, self._shape, canvas, scripted=scripted)
 
-    def _form(self, *sources: Source) -> int8.Packed:
+    def _form(self, *sources: Source, quantise: str | None = None) -> int8.Packed:
         """Matrices of equal K, stacked by rows, in the form that `int8.product` takes."""
+        form = self._quantise if quantise is None else quantise
         if self._dtype is not None:
-            return joined(sources).to(self.device, self._dtype)
-        return by_torch(*sources) if cpu.chosen() == "torch" else by_library(*sources)
+            coded = None if self._dtype == torch.float32 else in_form(sources, form, self.device)
+            return joined(sources).to(self.device, self._dtype) if coded is None else coded
+        return by_torch(*sources) if cpu.chosen() == "torch" else by_library(*sources, form=form or "q8")
 
     def _embed_and_head(self, base: Mapping[str, Tensor]) -> tuple[tuple[Tensor, ...], int8.Packed]:
-        """The embedding, as codes and scales or as floats, and the head: the same matrix if the base has none."""
+        """The embedding, as codes and scales or as floats, and the head: the same matrix if the base has none. Both
+        have 8 bits where anything is quantised."""
         size = self.config.vocab_size, self.config.hidden_size
         head: list[Source] = [(base, "head" if "head" in base else "embed", size)]
         if len(self._special):
             head.append(({"special": self._special}, "special", (len(SPECIALS), size[1])))
-        if self._dtype is None:
-            return codes(base, "embed", size), self._form(*head)
+        if self._dtype is None or (self._quantise and self._dtype != torch.float32):
+            embed = codes(base, "embed", size)
+            quantise = "q8" if self._dtype is None else "fp8"
+            return tuple(part.to(self.device) for part in embed), self._form(*head, quantise=quantise)
         stored = (expect(base, "embed", size).to(self.device, self._dtype),)
         return stored, self._form(*head) if "head" in base or len(head) > 1 else stored[0]
 
@@ -522,6 +536,8 @@ def stacked(form: Form, sources: Sequence[Source]) -> Stack:
     first, others = form(sources[0]), map(form, sources[1:])
     if isinstance(first, Tensor):
         return linear.stack(([linear.Dense(held)] for held in chain([first], others)), len(sources), str(first.device))
+    if isinstance(first, Linear):
+        return linear.stack(([held] for held in chain([first], others)), len(sources), str(where(first)))
     return int8.PackedStack([first, *others])
 
 
@@ -536,23 +552,35 @@ def matrix(
         sources.append((adapter, f"{name}.a", (rank, size[1])))
         up = expect(adapter, f"{name}.b", (size[0], rank)).T
     held = form(*sources)
-    device = held.device if isinstance(held, Tensor) else up.device
+    device = where(held) or up.device
     return AdaptedMatrix(held, up.to(device), size[0], None if bias is None else bias.to(device))
 
 
-def as_stored(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> tuple[str, tuple[Tensor, ...]]:
-    """The form and the parts of a matrix in our stored form; no parts if it is a float or must be computed first."""
-    if isinstance(tensors, Merged):
-        return tensors.parts(name, shape)
-    if not isinstance(tensors, weights.Stored) or name not in tensors:
-        return "", ()
-    form, parts = tensors.parts(name)
-    if not form:
-        return "", ()
-    found = (parts[0].shape[0], parts[0].shape[1] * (1 if form == "q8" else 2))
-    if found != shape:
-        raise misshapen(name, found, shape)
+def where(matrix: object) -> torch.device | None:
+    """The device of a packed matrix; None if it is packed for a CPU."""
+    if isinstance(matrix, Linear):
+        return matrix.tensors[0].device
+    return matrix.device if isinstance(matrix, Tensor) else None
+
+
+def as_stored(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> tuple[str, forms.CodedParts]:
+    """The form and the parts of a matrix as stored; no parts if it is a float or must be computed first."""
+    form, parts = forms.of(tensors, name)
+    if form and forms.shape(form, parts) != shape:
+        raise misshapen(name, forms.shape(form, parts), shape)
     return form, parts
+
+
+def in_form(sources: Sequence[Source], quantise: str, device: str) -> Linear | None:
+    """A matrix for a GPU's kernels, as it is stored or quantised now; None for floats."""
+    if len(sources) > 1:
+        return None
+    form, parts = as_stored(*sources[0])
+    if form not in forms.ON_GPU:
+        weight = expect(*sources[0])
+        form = quantise if quantise and forms.fits(quantise, weight.shape[1]) else ""
+        parts = forms.quantised(form, weight.to(device)) if form else ()
+    return forms.linear(form, parts).to(device) if form else None
 
 
 def joined(sources: Sequence[Source]) -> Tensor:
@@ -565,17 +593,19 @@ def by_torch(*sources: Source) -> int8.Packed:
     return int8.pack(joined(sources))
 
 
-def by_library(*sources: Source) -> cpu.Packed:
-    """Pack sources for our own kernels, each in its stored form."""
-    return cpu.Packed(*(tiled(*source) for source in sources))
+def by_library(*sources: Source, form: str = "q8") -> cpu.Packed:
+    """Pack sources for our own kernels, each in its stored form; floats get the `form`."""
+    return cpu.Packed(*(tiled(*source, form) for source in sources))
 
 
-def tiled(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> cpu.Matrix:
-    """A matrix for our own kernels: in 4 or 8 bits as stored; floats are quantised to 8 bits."""
+def tiled(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...], made: str = "q8") -> cpu.Matrix:
+    """A matrix for our own kernels: in 4 or 8 bits as stored; floats are quantised to the form `made`, or to 8 bits if
+    their columns do not fill its groups."""
     form, parts = as_stored(tensors, name, shape)
-    if not parts:
+    if form not in forms.ON_CPU:
         weight = expect(tensors, name, shape)
-        form, parts = "q8", weights.q8(pad(weight, (0, -shape[1] % weights.GROUP)))
+        form = made if forms.fits(made, shape[1]) else "q8"
+        parts = forms.quantised(form, pad(weight, (0, -shape[1] % weights.GROUP)))
     try:
         return cpu.Matrix(form, *parts)
     except ValueError as error:
@@ -585,7 +615,7 @@ def tiled(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> c
 def codes(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
     """A matrix in 8 bits. If stored like that, only the rows that are read take memory; otherwise it is quantised."""
     form, parts = as_stored(tensors, name, shape)
-    return parts if form == "q8" else weights.q8(expect(tensors, name, shape))
+    return parts if form == "q8" else forms.quantised("q8", expect(tensors, name, shape))
 
 
 def norms(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], name: str, size: int) -> tuple[Norm, Norm]:

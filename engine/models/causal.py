@@ -10,6 +10,7 @@ from torch import Tensor
 
 from caesura.engine.canvas.prompts import FIM, SEPARATORS, fim_tokens
 from caesura.engine.models import LoadChoice
+from caesura.engine.models._llama_files import ROUNDED as ROUNDED
 from caesura.engine.models._llama_files import Published, built
 from caesura.engine.models._llama_files import canonical as canonical
 from caesura.engine.models.block_llama import BlockLlama

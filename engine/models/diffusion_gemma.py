@@ -22,7 +22,7 @@ from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.canvas.prompts import TURNS
 from caesura.engine.models import Drafter, Fixed, LoadChoice, Run, Visibility
 from caesura.engine.models._diffusion_gemma_files import (
-    QUANTISED,
+    ROUNDED,
     Config,
     LayerWeights,
     Shape,
@@ -42,7 +42,7 @@ from caesura.kernels.linear import Linear
 from caesura.kernels.norms import add_attention, add_experts, rms, route
 from caesura.kernels.rotary import rotary, turned
 
-__all__ = ["PINS", "QUANTISED", "Config", "DiffusionGemma", "canonical", "kept", "load"]
+__all__ = ["PINS", "ROUNDED", "Config", "DiffusionGemma", "canonical", "kept", "load"]
 
 log = logging.getLogger("caesura.engine")
 
@@ -308,6 +308,8 @@ def kept(config: Config) -> list[Kept]:
 def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> DiffusionGemma:
     """Load a published checkpoint, one layer at a time. Raises WeightsError or TokenizerError."""
     shape, device, context = Config.read(config), choice.device, choice.context
+    if choice.quantise is not None:
+        raise WeightsError(f"{folder.name} is quantised by `caesura models convert`, not when it is loaded.")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
@@ -326,8 +328,9 @@ def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> DiffusionG
     if device != "meta":
         itemsize = 4 if checkpoint.dtype("embed_tokens.weight") == "F32" else 2
         size, room = sum(path.stat().st_size for path in folder.glob("*.safetensors")), memory.free(device)
+        step = memory.of_renoising(shape.vocab_size, itemsize, device)
         contexts = memory.fit(
-            folder.name, size, kept(shape), shape.vocab_size, context, itemsize, device, CONTEXTS, room, LEAST
+            folder.name, size, kept(shape), lambda _: step, context, itemsize, device, CONTEXTS, room, LEAST
         )
     model = DiffusionGemma(folder.name, shape, read(shape, checkpoint), tokenizer, context, contexts)
     if checkpoint.skipped:

@@ -5,6 +5,7 @@ with recorded answers. Hashes are in `caesura/models.py`.
 import json
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypedDict, cast
@@ -14,7 +15,8 @@ import torch
 from caesura.engine import models
 from caesura.engine.models import Model, Run, read_config
 from caesura.engine.tokens.tokenizer import Tokenizer
-from caesura.engine.weights.checkpoint import CACHE_SCALE, SCALE, headers
+from caesura.engine.weights import forms
+from caesura.engine.weights.checkpoint import CACHE_SCALE, SCALE, Entry, headers
 from caesura.engine.weights.stored import Stored, WeightsError
 from caesura.models import MANIFEST, NoManifest, manifest, parts, sha256
 
@@ -23,6 +25,10 @@ CANARY = "canary.json"
 ROWS = 32  # rows of the canary's prompt, and of its canvas
 TOLERANCE = 0.5  # allowed difference of a logit; bfloat16 and another order of sums cause about half of it
 STRAY = 1 / 8  # share of rows that may differ: rounding may choose another expert, which changes the row
+
+
+class NoCanvas(WeightsError):
+    """The model has nothing that a canary could be recorded of."""
 
 
 class Summary(TypedDict):
@@ -57,10 +63,17 @@ def summary(folder: Path) -> Summary:
         model_type=str(config.get("model_type", "")) or kind.__name__.rpartition(".")[2],
         format=_format(config, {entry.dtype for entry in kept}),
         layers=len(layers),
-        parameters=sum(math.prod(e.shape) * (2 if e.dtype == "U8" else 1) for e in kept if not SCALE.search(e.name)),
+        parameters=sum(_numbers(form, parts) for form, parts in forms.matrices(kept).values()),
         bytes=sum(e.nbytes for e in kept),
         skipped=sorted({e.name for e in entries} - {e.name for e in kept}),
     )
+
+
+def _numbers(form: str, parts: Sequence[Entry]) -> int:
+    """The weights that a tensor stands for: none if it is a scale."""
+    entry = parts[0]
+    codes = 2 if not form and entry.dtype == "U8" else 1  # ModelOpt's
+    return 0 if not form and SCALE.search(entry.name) else math.prod(forms.stored_shape(form, parts)) * codes
 
 
 def _of_gguf(path: Path) -> Summary:
@@ -110,7 +123,7 @@ def record(folder: Path, device: str = "auto") -> None:
     """Write this model's answers to the canary; a manifest gets their hash. Raises WeightsError or ModelError."""
     model = models.load(str(folder), device)
     if model.noise is None:
-        raise WeightsError(f"The model {folder.name} has no canvas; only those have a canary.")
+        raise NoCanvas(f"The model {folder.name} has no canvas; only those have a canary.")
     ids = [7919 * i % model.width for i in range(1, 2 * ROWS + 1)]
     inputs = {"prompt": ids[:ROWS], "canvas": ids[ROWS:]}
     path, listed = folder / CANARY, folder / MANIFEST

@@ -1,8 +1,10 @@
-"""A published checkpoint of floats -> our FP8 or 4-bit one, in the layouts of compressed-tensors, tensor by tensor.
+"""A published checkpoint of floats -> the same in 8 or 4 bits, tensor by tensor: for a GPU in FP8 or NVFP4, in the
+layouts of compressed-tensors; for a CPU in our own forms (`forms.py`), which its kernels compute with as they are.
 
-The weights that the family names are quantised; router, norms, scalars, embedding and self-conditioning stay as they
-are, and tensors that the family leaves out are dropped. A stack of experts stays a stack, since it is mapped from the
-file: 60 stacks at 26B instead of 11,520 matrices to copy one by one (measured: 0.7 s for 0.5 GB).
+The matrices that the family names are quantised; router, norms, scalars and self-conditioning stay as they are, and
+tensors that the family leaves out are dropped. Embedding and head get 8 bits for a CPU, and stay for a GPU. A stack of
+experts stays a stack, since it is mapped from the file: 60 stacks at 26B instead of 11,520 matrices to copy one by one
+(measured: 0.7 s for 0.5 GB).
 """
 
 import json
@@ -10,9 +12,9 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -21,53 +23,49 @@ from torch import Tensor
 
 from caesura.engine.memory import DoesNotFit
 from caesura.engine.models import ModelError, read_config
-from caesura.engine.weights import audit
+from caesura.engine.weights import audit, forms
 from caesura.engine.weights.checkpoint import FLOATS, INDEX, Checkpoint, Entry, headers
+from caesura.engine.weights.forms import OF, OWN, PARTS, Quantise, Rounded
 from caesura.engine.weights.stored import WeightsError, one_line, write_manifest
-from caesura.kernels import fp8, nvfp4
+from caesura.kernels import nvfp4
 from caesura.models import MANIFEST
 
-Precision = Literal["fp8", "nvfp4"]
 SHARD = 1 << 30  # bytes; a shard is in memory while it is written
 BESIDE = ("*.json", "*.jinja", "*.txt", "LICENSE*", "NOTICE*")  # files that come along: tokenizer, template, terms
 OURS = ("config.json", MANIFEST, INDEX, audit.CANARY)  # files that are written, not copied
 
-LAYOUTS: dict[Precision, tuple[str, dict[str, object]]] = {
+LAYOUTS: dict[str, tuple[str, dict[str, object]]] = {
     "fp8": ("float-quantized", {"num_bits": 8, "strategy": "channel", "group_size": None}),
     "nvfp4": ("nvfp4-pack-quantized", {"num_bits": 4, "strategy": "tensor_group", "group_size": nvfp4.GROUP}),
 }
 
 
-def convert(source: Path, target: Path, form: Precision, progress: Callable[[int, int], None]) -> None:
+def convert(source: Path, target: Path, form: Quantise, progress: Callable[[int, int], None]) -> None:
     """Write the folder `target`, whole or not at all; `progress` gets the bytes read and their total. Raises
     WeightsError or ModelError."""
     if target.exists():
         raise WeightsError(f"{target} exists already; choose another folder with --out.")
     config = read_config(source)
     family = audit.family(source)
-    if not hasattr(family, "QUANTISED"):
+    rounded: Rounded | None = getattr(family, "ROUNDED", None)
+    if rounded is None or (OF[form] in forms.ON_CPU and not rounded.tables):
         kind = str(config["model_type"])[:40]
-        raise WeightsError(f"{source} holds a model of type {kind!r}, which cannot be converted; use its GGUF file.")
+        raise WeightsError(f"{source} holds a model of type {kind!r}, which cannot be converted to {form}.")
     entries = [entry for entry in headers(source) if family.canonical(entry.name) is not None]
     if "quantization_config" in config or any(entry.dtype not in FLOATS for entry in entries):
         raise WeightsError(f"{source} is quantised already; convert the original in bfloat16.")
     audit.check(source)
-    pattern = re.compile("|".join(family.QUANTISED))
-    _room(target.parent, sum(_size(entry, form, pattern) for entry in entries))
+    made = {entry.name: _form(entry, form, rounded) for entry in entries}
+    _room(target.parent, sum(_size(entry, made[entry.name]) for entry in entries))
     work = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         work.mkdir()
-        dense = _write(source, work, entries, form, pattern, progress)
+        dense = _write(source, work, entries, made, progress)
         (work / "config.json").write_text(json.dumps({**config, "quantization_config": _said(form, dense)}, indent=2))
         for path in sorted({path for pattern in BESIDE for path in source.glob(pattern)}):
             if path.name not in OURS and path.is_file():
                 shutil.copyfile(path, work / path.name)
-        try:
-            audit.record(work)
-        except ModelError as error:
-            if not isinstance(error.__cause__, DoesNotFit):
-                raise
-            # Too large for this machine: `caesura models verify --record` makes a canary on a larger one.
+        _record(work)
         write_manifest(work, {"name": target.name, "model_type": config["model_type"], "form": form})
         work.rename(target)
     except (OSError, SafetensorError) as error:
@@ -76,17 +74,28 @@ def convert(source: Path, target: Path, form: Precision, progress: Callable[[int
         shutil.rmtree(work, ignore_errors=True)
 
 
+def _record(folder: Path) -> None:
+    """Make a canary, unless the model has no canvas or is too large for this machine: `caesura models verify --record`
+    makes it on a larger one."""
+    try:
+        audit.record(folder)
+    except audit.NoCanvas:
+        return
+    except ModelError as error:
+        if not isinstance(error.__cause__, DoesNotFit):
+            raise
+
+
 def _write(
     source: Path,
     target: Path,
     entries: list[Entry],
-    form: Precision,
-    pattern: re.Pattern[str],
+    made: Mapping[str, str],
     progress: Callable[[int, int], None],
 ) -> list[str]:
-    """The shards and their index. Returns the stems of the matrices that stayed dense."""
-    names = {entry.name for entry in entries}
-    checkpoint = Checkpoint(source, lambda name: name if name in names else None)
+    """The shards and their index; `made` is the form of each tensor. Returns the stems of the matrices that stayed
+    dense."""
+    checkpoint = Checkpoint(source, lambda name: name if name in made else None)
     total, read, places, dense = sum(entry.nbytes for entry in entries), 0, dict[str, str](), list[str]()
     shard: dict[str, Tensor] = {}
 
@@ -99,8 +108,9 @@ def _write(
     for entry in entries:
         tensor = checkpoint.tensor(entry.name, entry.shape)
         stem = entry.name.removesuffix(".weight")
-        if _chosen(entry, form, pattern):
-            shard.update({f"{stem}.{part}": value for part, value in quantised(tensor, form).items()})
+        if form := made[entry.name]:
+            parts = zip(PARTS[form], quantised(tensor, form), strict=True)
+            shard.update({f"{stem}.weight{suffix}": value for suffix, value in parts})
         else:
             shard[entry.name] = tensor
             dense += [stem] if stem != entry.name and len(entry.shape) > 1 else []
@@ -115,30 +125,30 @@ def _write(
     return dense
 
 
-def quantised(weight: Tensor, form: Precision) -> dict[str, Tensor]:
-    """A matrix [N, K] or a stack of them -> its parts by the names they are stored under, a matrix at a time."""
+def quantised(weight: Tensor, form: str) -> forms.CodedParts:
+    """A matrix [N, K] or a stack of them -> its parts as they are stored, a matrix at a time."""
     if weight.ndim > 2:
         matrices = [quantised(matrix, form) for matrix in weight]
-        return {part: torch.stack([matrix[part] for matrix in matrices]) for part in matrices[0]}
-    if form == "fp8":
-        codes, scale = fp8.quantize(weight)
-        return {"weight": codes, "weight_scale": scale}
-    codes, scale, factor = nvfp4.quantize(weight)
-    return {"weight_packed": codes, "weight_scale": scale, "weight_global_scale": 1 / factor[0]}
+        return tuple(map(torch.stack, zip(*matrices, strict=True)))
+    if form == "nvfp4":  # one factor a matrix, by which its readers divide
+        codes, scale, factor = nvfp4.quantize(weight)
+        return codes, scale, 1 / factor[0]
+    return forms.quantised(form, weight)
 
 
-def _chosen(entry: Entry, form: Precision, pattern: re.Pattern[str]) -> bool:
-    """True if a tensor is quantised; NVFP4 needs whole groups of columns."""
-    fits = len(entry.shape) > 1 and (form == "fp8" or entry.shape[-1] % nvfp4.GROUP == 0)
-    return fits and pattern.search(entry.name) is not None
+def _form(entry: Entry, form: Quantise, rounded: Rounded) -> str:
+    """The form that a tensor gets; none if it stays as it is."""
+    made = OF[form]
+    if not re.search("|".join(rounded.matrices), entry.name):
+        table = made in forms.ON_CPU and re.search("|".join(rounded.tables), entry.name)
+        made = "q8" if table else ""
+    return made if made and len(entry.shape) > 1 and forms.fits(made, entry.shape[-1]) else ""
 
 
-def _size(entry: Entry, form: Precision, pattern: re.Pattern[str]) -> int:
+def _size(entry: Entry, form: str) -> int:
     """Bytes after conversion."""
-    if not _chosen(entry, form, pattern):
-        return entry.nbytes
-    values = math.prod(entry.shape)
-    return values + 4 * values // entry.shape[-1] if form == "fp8" else values * 9 // 16 + 4
+    *outer, columns = entry.shape or (1,)
+    return forms.nbytes(form, math.prod(outer), columns) if form else entry.nbytes
 
 
 def _room(folder: Path, needed: int) -> None:
@@ -152,8 +162,10 @@ def _room(folder: Path, needed: int) -> None:
         )
 
 
-def _said(form: Precision, dense: list[str]) -> dict[str, Any]:
-    """`quantization_config` in the words of compressed-tensors."""
+def _said(form: Quantise, dense: list[str]) -> dict[str, Any]:
+    """`quantization_config`: our own word for it, or in those of compressed-tensors."""
+    if form not in LAYOUTS:
+        return {"quant_method": OWN, "format": form}
     name, weights = LAYOUTS[form]
     group = {
         "targets": ["Linear"],

@@ -77,6 +77,10 @@ class Stored(Mapping[str, Tensor]):
         except (RuntimeError, IndexError) as error:
             raise damaged(name, error) from error
 
+    def form(self, name: str) -> str:
+        """See `forms.Coded`."""
+        return self._forms[name]
+
     def parts(self, name: str) -> tuple[str, tuple[Tensor, ...]]:
         """The form of a tensor and its parts as they are stored, mapped from the file. Raises WeightsError."""
         form = self._forms[name]

@@ -30,6 +30,14 @@ KEPT = kept(LARGE)
 GIB = memory.GIB
 
 
+def on_cpu(tokens: int) -> int:
+    return memory.of_renoising(LARGE.vocab_size, 2, "cpu")
+
+
+def on_cuda(tokens: int) -> int:
+    return memory.of_renoising(LARGE.vocab_size, 2, "cuda")
+
+
 def weights(bits: float) -> int:
     """Bytes of the 26B text model whose quantised matrices take `bits` a weight, scales included."""
     d, total = LARGE.hidden_size, 2 * 2 * LARGE.hidden_size * LARGE.vocab_size // 2
@@ -59,21 +67,21 @@ def test_what_does_not_fit_is_refused_with_the_context_that_would() -> None:
     width = LARGE.vocab_size
     room = weights(4.5) + memory.of_step(width) + memory.of_recorded(width, 2) + 2 * GIB
     with pytest.raises(WeightsError, match=r"needs 14\.3 GiB .* 3\.2 .* 6\.1 for 261,888 .* 19\.5 are free on cuda"):
-        memory.fit("it", weights(4.5), KEPT, LARGE.vocab_size, 261_888, 2, "cuda", 4, room, 1024)
+        memory.fit("it", weights(4.5), KEPT, on_cuda, 261_888, 2, "cuda", 4, room, 1024)
     with pytest.raises(WeightsError) as error:
-        memory.fit("it", weights(4.5), KEPT, LARGE.vocab_size, 261_888, 2, "cuda", 4, room, 1024)
+        memory.fit("it", weights(4.5), KEPT, on_cuda, 261_888, 2, "cuda", 4, room, 1024)
     said = re.search(r"CAESURA_CONTEXT=(\d+)", str(error.value))
     assert said
     proposed = int(said[1])
-    assert memory.fit("it", weights(4.5), KEPT, LARGE.vocab_size, proposed, 2, "cuda", 4, room, 1024) == 1
+    assert memory.fit("it", weights(4.5), KEPT, on_cuda, proposed, 2, "cuda", 4, room, 1024) == 1
     more = proposed + 1024
     with pytest.raises(WeightsError):
-        memory.fit("it", weights(4.5), KEPT, LARGE.vocab_size, more, 2, "cuda", 4, room, 1024)
+        memory.fit("it", weights(4.5), KEPT, on_cuda, more, 2, "cuda", 4, room, 1024)
 
 
 def test_where_no_context_fits_fewer_bits_are_proposed() -> None:
     with pytest.raises(WeightsError, match=r"one of fewer bits"):
-        memory.fit("it", weights(16), KEPT, LARGE.vocab_size, 8192, 2, "cuda", 4, 32 * GIB, 1024)
+        memory.fit("it", weights(16), KEPT, on_cuda, 8192, 2, "cuda", 4, 32 * GIB, 1024)
 
 
 class Held(TorchDispatchMode):
@@ -123,16 +131,16 @@ def test_a_model_of_short_contexts_is_told_of_one_that_fits() -> None:
     width = LARGE.vocab_size
     room = memory.of_step(width) + memory.of_context(KEPT, 600, 2)
     with pytest.raises(WeightsError, match="512 tokens fit: set CAESURA_CONTEXT=512"):
-        memory.fit("it", 0, KEPT, width, 768, 2, "cpu", 4, room, 512)
+        memory.fit("it", 0, KEPT, on_cpu, 768, 2, "cpu", 4, room, 512)
 
 
 def test_recorded_steps_have_room_on_a_gpu_alone() -> None:
     width, one = LARGE.vocab_size, memory.of_context(KEPT, 8192, 2)
     room = memory.of_step(width) + one
-    assert memory.fit("it", 0, KEPT, width, 8192, 2, "cpu", 4, room, 1024) == 1
+    assert memory.fit("it", 0, KEPT, on_cpu, 8192, 2, "cpu", 4, room, 1024) == 1
     with pytest.raises(WeightsError):
-        memory.fit("it", 0, KEPT, width, 8192, 2, "cuda", 4, room + memory.of_recorded(width, 2) - 1, 1024)
-    assert memory.fit("it", 0, KEPT, width, 8192, 2, "cuda", 4, room + memory.of_recorded(width, 2), 1024) == 1
+        memory.fit("it", 0, KEPT, on_cuda, 8192, 2, "cuda", 4, room + memory.of_recorded(width, 2) - 1, 1024)
+    assert memory.fit("it", 0, KEPT, on_cuda, 8192, 2, "cuda", 4, room + memory.of_recorded(width, 2), 1024) == 1
 
 
 @pytest.fixture(scope="module")

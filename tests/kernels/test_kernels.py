@@ -12,7 +12,8 @@ from caesura.engine import models
 from caesura.engine.methods.uniform import renoise
 from caesura.engine.models import Run
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
-from caesura.engine.weights.convert import Precision, convert
+from caesura.engine.weights.convert import convert
+from caesura.engine.weights.forms import Quantise
 from caesura.kernels import attention, experts, head, matmul, norms, rotary
 
 from .. import gemma
@@ -26,7 +27,7 @@ ROOMY, TIGHT = 232_448, 101_376  # bytes of shared memory a program may have: Ho
 @pytest.mark.slow
 @pytest.mark.parametrize("form", [None, "nvfp4"])
 def test_a_step_through_the_kernels_is_a_step_without_them(
-    form: Precision | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    form: Quantise | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = gemma.published(tmp_path / "tiny")
     if form is not None:

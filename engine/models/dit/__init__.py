@@ -322,5 +322,5 @@ def tokenizer_of(folder: Path, shape: Config) -> Tokenizer:
 def fitting(name: str, shape: Config, context: int, device: str, dtype: torch.dtype) -> int:
     """How many contexts can be kept. Raises DoesNotFit."""
     size = dtype.itemsize * (shape.layers * shape.of_layer + 2 * shape.vocabulary * shape.hidden)
-    room = memory.free(device)
-    return memory.fit(name, size, kept(shape), shape.vocabulary, context, dtype.itemsize, device, CONTEXTS, room, LEAST)
+    room, step = memory.free(device), memory.of_step(shape.vocabulary)
+    return memory.fit(name, size, kept(shape), lambda _: step, context, dtype.itemsize, device, CONTEXTS, room, LEAST)

@@ -3,7 +3,7 @@ context, so every step computes all rows. Each family has a file with the traits
 the trunk is `BlockLlama`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import LoadChoice
 from caesura.engine.models._families import named
 from caesura.engine.models._llama_files import HUB, Names, Published, built, chosen
-from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.models.block_llama import BlockLlama, Config
 from caesura.engine.noise import Absorbing
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.tokens.tokenizer import load as load_tokenizer
@@ -82,9 +82,9 @@ def published(
         least=LEAST,
         tokens=mask + 1,  # some tokenizers lack the mask token
         names=traits.names,
+        steps=steps,
     )
     model.noise, model.shift, model.lengths = Absorbing(mask), traits.shift, "race"
-    model.rows = rows(model)
     model.ends = ends(config, tokens, tokenizer)
     find = tokenizer.find
     model.start = [first] if traits.opens and (first := find(tokens.get("bos_token", ""))) is not None else []
@@ -108,10 +108,11 @@ def ends(config: Mapping[str, Any], tokens: Mapping[str, str], tokenizer: Tokeni
     return frozenset(token for token in known if type(token) is int and 0 <= token < tokenizer.size)
 
 
-def rows(model: BlockLlama) -> int:
-    """Most rows of a step, all canvases together; a race over lengths runs as many canvases as fit."""
-    if model.device != "cpu":
-        return ROWS
-    mixture = model.config.mixture
-    products = model.config.num_layers * model.config.size(0 if mixture is None else mixture.top)
-    return min(ROWS, max(model.max_context + MAX_ROWS, WORK // products))
+def steps(shape: Config, context: int, device: str) -> Sequence[int]:
+    """The rows that a step can have, all canvases together, most first; a race over lengths runs as many canvases as
+    fit. One canvas always has room."""
+    least = context + MAX_ROWS
+    if device != "cpu":
+        return [*(rows for rows in (ROWS, ROWS // 2) if rows > least), least]
+    products = shape.num_layers * shape.size(0 if shape.mixture is None else shape.mixture.top)
+    return [min(ROWS, max(least, WORK // products))]

@@ -5,6 +5,7 @@ Checkpoints trained block by block (bd3lm) have the same type, and their files d
 from functools import partial
 
 from caesura.engine.models import full
+from caesura.engine.models._llama_files import ROUNDED as ROUNDED
 from caesura.engine.models._llama_files import canonical as canonical
 
 load = partial(full.load, full.Traits(shift=0, opens=False, closes=False))

@@ -5,6 +5,7 @@ started from. DreamOn loads too, but no slot is expanded or deleted.
 from functools import partial
 
 from caesura.engine.models import full
+from caesura.engine.models._llama_files import ROUNDED as ROUNDED
 from caesura.engine.models._llama_files import canonical as canonical
 
 load = partial(full.load, full.Traits(shift=1, opens=True, closes=True))

@@ -5,6 +5,7 @@ renormalises the weights of the experts, and an expert bias would be part of the
 from functools import partial
 
 from caesura.engine.models import full
+from caesura.engine.models._llama_files import ROUNDED as ROUNDED
 from caesura.engine.models._llama_files import canonical as canonical
 
 KEYS = {  # key of the hub's Llama and Qwen3-MoE configs -> key of LLaDA-MoE's config

@@ -1,0 +1,129 @@
+"""What a model of Llama's kind takes of memory, counted from its sizes and the forms of its matrices before anything is
+read: weights, keys and values, and a step.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import torch
+
+from caesura.engine import memory
+from caesura.engine.cache import Kept
+from caesura.engine.canvas.canvas import MAX_ROWS
+from caesura.engine.models.block_llama import FEEDING, MATRICES, SEEING, Config, attended
+from caesura.engine.weights import forms
+from caesura.kernels import cpu, int8
+
+CONTEXTS = 14  # kept at most
+ASKED = 1024  # rows whose logits a step asks for at most: all slots of all lengths that are tried together
+
+
+class Keeping(NamedTuple):
+    """How matrices are kept: on which device, in which float where they are not quantised, or in which form. Where
+    anything is quantised, embedding and head have 8 bits."""
+
+    device: str
+    dtype: torch.dtype | None  # None for a CPU's forms
+    quantise: str = ""  # a form for what is stored as floats
+
+    @property
+    def exact(self) -> bool:
+        """Floats, whatever is stored."""
+        return self.dtype == torch.float32
+
+    def of(self, stored: str, quantise: str | None = None) -> str:
+        """The form in memory of a matrix that is stored in one."""
+        form = self.quantise if quantise is None else quantise
+        if self.exact:
+            return "f32"
+        if self.dtype is not None:
+            return stored if stored in forms.ON_GPU else form or "bf16"
+        if cpu.chosen() != "torch":
+            return stored if stored in forms.ON_CPU else form or "q8"
+        return "int8" if int8.available() else "bf16"
+
+    def head(self, stored: str) -> str:
+        return self.of(stored, "fp8" if self.quantise and self.dtype is not None else "")
+
+    @property
+    def embedding(self) -> str:
+        if self.exact:
+            return "f32"
+        return "q8" if self.dtype is None or self.quantise else "bf16"
+
+
+def of_weights(
+    shape: Config, keeping: Keeping, stored: Callable[[str], str], *, tied: bool, sparse: Collection[int] = ()
+) -> int:
+    """Bytes of the weights; `stored` is the form of a tensor in the file, by our name, and `sparse` layers have
+    experts."""
+    table = shape.vocab_size, shape.hidden_size
+    head = keeping.head(stored("embed" if tied else "head"))
+    size = forms.nbytes(keeping.embedding, *table)
+    size += 0 if tied and head == keeping.embedding in ("f32", "bf16") else forms.nbytes(head, *table)
+    for layer in range(shape.num_layers):
+        size += sum(
+            count * forms.nbytes(keeping.of(stored(f"layers.{layer}.{matrix}")), *shape.shape(kind, inner))
+            for matrix, kind, inner, count in matrices(shape, experts=layer in sparse)
+        )
+    return size
+
+
+def matrices(shape: Config, *, experts: bool) -> Iterator[tuple[str, str, int, int]]:
+    """The matrices of a layer: name, kind, inner columns, and how many there are of its shape."""
+    mixture = shape.mixture
+    yield from ((kind, kind, 0, 1) for kind in (SEEING if experts else MATRICES))
+    if experts and mixture is not None:
+        yield from ((f"experts.0.{kind}", kind, mixture.width, mixture.count) for kind in FEEDING)
+        yield from ((f"shared.{kind}", kind, mixture.shared, 1) for kind in FEEDING if mixture.shared)
+
+
+def of_step(shape: Config, rows: int, canvas: int, columns: int, keeping: Keeping) -> int:
+    """Bytes of a step of so many rows, in canvases of `canvas` rows that see `columns`: the most that a layer holds at
+    once, or the logits after the last. On a GPU these are copied to the CPU, where all else is made of them."""
+    itemsize = 4 if keeping.exact else 2  # of keys, values and scores
+    heads, groups = shape.num_heads, shape.num_kv_heads
+    scores = heads * canvas * columns * 2 * itemsize  # and what the softmax makes of them
+    mlp = rows * 4 * (4 if shape.gated else 3) * shape.intermediate_size  # gate and up, the gated, their product
+    if shape.mixture is not None:  # pairs of a row and its expert: kernels keep two rows of each, torch seven
+        taken, width = rows * shape.mixture.top, shape.mixture.width
+        kernels, torchs = 2 * (shape.hidden_size + width), 4 * (3 * shape.hidden_size + 4 * width)
+        mlp = max(mlp, taken * (torchs if keeping.device == "cpu" or keeping.exact else kernels))
+    heads_of = (
+        rows * 4 * 3 * (heads + groups) * shape.head_dim
+    )  # queries, keys and values, turned too, and what is seen
+    masks = (heads // groups) * rows * columns * itemsize
+    logits = memory.of_step(shape.vocab_size) if keeping.device == "cpu" else ASKED * shape.vocab_size * (4 + 2)
+    stream = rows * 4 * 5 * shape.hidden_size  # before and after its norms, and what is added to it
+    return max(max(mlp, scores) + heads_of + masks + stream, logits)
+
+
+def fitting(
+    name: str,
+    shape: Config,
+    weights: int,
+    context: int,
+    steps: Sequence[int],
+    keeping: Keeping,
+    least: int,
+    *,
+    whole: bool,
+) -> tuple[int, int]:
+    """How many contexts can be kept, and how many rows a step can have: the first of `steps`, which fall. `whole`: a
+    step has a canvas of all of the text. Raises DoesNotFit."""
+    layers = [Kept(shape.num_kv_heads, shape.head_dim)] * shape.num_layers
+    itemsize, room = (keeping.dtype or attended()).itemsize, memory.free(keeping.device)
+
+    def fit(rows: int) -> int:
+        def step(tokens: int) -> int:
+            seen, slots = tokens + MAX_ROWS, memory.of_context(layers, MAX_ROWS, itemsize) if whole else 0
+            step = max(MAX_ROWS, rows - context + tokens)
+            return slots + of_step(shape, step, seen if whole else MAX_ROWS, seen, keeping)
+
+        return memory.fit(name, weights, layers, step, context, itemsize, keeping.device, CONTEXTS, room, least)
+
+    for rows in steps[:-1]:
+        with suppress(memory.DoesNotFit):
+            return fit(rows), rows
+    return fit(steps[-1]), steps[-1]

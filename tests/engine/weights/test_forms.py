@@ -1,0 +1,260 @@
+"""Models of Llama's kind in 8 and 4 bits: converted or quantised when they are loaded, they compute with the rounded
+weights, and take the memory that is counted."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from caesura import cli
+from caesura.engine import memory, models
+from caesura.engine.models import Model, ModelError, _llama_files
+from caesura.engine.models._experts import Experts
+from caesura.engine.models._llama_layer import Sparse
+from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.weights import audit, forms
+from caesura.engine.weights.checkpoint import headers
+from caesura.engine.weights.convert import convert
+from caesura.engine.weights.forms import OF, Quantise
+from caesura.engine.weights.stored import WeightsError
+from caesura.kernels import cpu
+from caesura.kernels.int8 import PackedStack
+from caesura.wire import Hole
+
+from ... import masked
+from ...tiny import alone, infill
+
+IDS = torch.randint(0, 400, (60,), generator=torch.Generator().manual_seed(1)).tolist()
+FAMILIES = ("llada", "dream", "open_dcoder", "rnd1")  # names of its own; biases; embedding and head in one; experts
+ON_CPU: tuple[Quantise, ...] = ("int8", "int4")
+ON_GPU: tuple[Quantise, ...] = ("fp8", "nvfp4")
+in_c = pytest.mark.skipif(cpu.chosen() == "torch", reason="the C library is not built")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
+    """By family and form; none for the original. Read only."""
+    place, found = tmp_path_factory.mktemp("forms"), dict[tuple[str, str], Path]()
+    for family in FAMILIES:
+        found[family, ""] = source = masked.published(place / family, family, calm(family))
+        for form in (*ON_CPU, *ON_GPU):
+            found[family, form] = place / f"{family}-{form}"
+            convert(source, found[family, form], form, lambda done, total: None)
+    return found
+
+
+def calm(family: str) -> Any:
+    """Weights whose rounding does not grow from layer to layer, as that of trained ones does not."""
+    model = masked.oracle(family)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            parameter.data *= 0.4
+    return model
+
+
+def exact(folder: Path) -> Tensor:
+    return models.logits(models.load(str(folder), "cpu", exact=True), IDS)
+
+
+def off(found: Tensor, right: Tensor) -> float:
+    """By how much most rows differ: in one that takes another expert all is different."""
+    return float(((found - right).norm(dim=1) / right.norm(dim=1)).median())
+
+
+def rounded(source: Path, folder: Path, form: Quantise) -> Path:
+    """The checkpoint with each matrix replaced, in floats, by what the form makes of it."""
+    shutil.copytree(source, folder)
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    for name, tensor in tensors.items():
+        if "mlp.gate." in name or not forms.fits(OF[form], tensor.shape[-1]):
+            continue  # a router, or narrow experts
+        table = any(part in name for part in ("embed_tokens", "lm_head", "wte", "transformer.ff_out"))
+        if tensor.ndim == 2 and not (table and form in ON_GPU):
+            made = "q8" if table else OF[form]
+            tensors[name] = forms.dense(made, forms.quantised(made, tensor))
+    save_file(tensors, path)
+    return folder
+
+
+@pytest.mark.parametrize("form", [*ON_CPU, *ON_GPU])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_converted_model_computes_with_the_rounded_weights(
+    folders: dict[tuple[str, str], Path], family: str, form: Quantise, tmp_path: Path
+) -> None:
+    expected = exact(rounded(folders[family, ""], tmp_path / "rounded", form))
+    assert (exact(folders[family, form]) - expected).abs().max() < 1e-5 * expected.abs().max()
+    original = exact(folders[family, ""])
+    assert 0.001 < off(expected, original) < {"int8": 0.04, "fp8": 0.15}.get(form, 0.5)
+
+
+@in_c
+@pytest.mark.parametrize("form", ON_CPU)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_on_a_cpu_matrices_stay_in_the_bits_of_the_file(
+    folders: dict[tuple[str, str], Path], family: str, form: Quantise
+) -> None:
+    """So a 7B model in 4 bits fits the memory of a laptop; what a step rounds are its activations."""
+    model, right = models.load(str(folders[family, form]), "cpu"), exact(folders[family, form])
+    found = models.logits(model, IDS)
+    assert off(found, right) < 0.05
+    assert kept(model) == {cpu.FORMS[OF[form]]}
+    loaded = models.load(str(folders[family, ""]), "cpu", quantise=form)
+    assert torch.equal(models.logits(loaded, IDS), found), "quantised when it is loaded, it is the same"
+
+
+def kept(model: Model) -> set[int]:
+    """The forms of the matrices of its layers, as the library numbers them."""
+    return {one.held.form for packed in packed_in(model) for one in packed.matrices}
+
+
+def packed_in(model: Model) -> list[Any]:
+    """The matrices of the layers, in which experts are narrow: their second one is not as wide as a group."""
+    assert isinstance(model, BlockLlama)
+    found = list[Any]()
+    for layer, _ in model._layers:
+        found += [layer.attention.qkv.packed, layer.attention.out.packed]
+        if isinstance(layer, Sparse):
+            assert isinstance(layer.experts, Experts)
+            assert isinstance(layer.experts.gate_up, PackedStack)
+            found += layer.experts.gate_up._matrices
+        else:
+            found += [layer.mlp.gate_up.packed, layer.mlp.down.packed]
+    return found
+
+
+@in_c
+@pytest.mark.parametrize("form", ["", *ON_CPU])
+def test_what_is_counted_is_what_the_weights_take(
+    folders: dict[tuple[str, str], Path], form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted, fit = list[int](), memory.fit
+    monkeypatch.setattr(
+        memory, "fit", lambda name, weights, *rest: counted.append(weights) or fit(name, weights, *rest)
+    )
+    model = models.load(str(folders["dream", form]), "cpu")
+    assert isinstance(model, BlockLlama)
+    held = sum(one.tiles.nbytes for packed in (*packed_in(model), model._head) for one in packed.matrices)
+    held += sum(part.nbytes for part in model._embed)
+    assert 0.95 * held < counted[0] < 1.05 * held
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_llama_files, "FLOAT", {"cpu": torch.bfloat16})
+
+
+@pytest.mark.parametrize("form", ON_GPU)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_a_gpu_computes_in_a_form_is_near_the_rounded_weights(
+    folders: dict[tuple[str, str], Path], family: str, form: Quantise, as_on_a_gpu: None
+) -> None:
+    """By the references of its kernels, in bfloat16, with an embedding in 8 bits and the head in FP8."""
+    right = exact(folders[family, form])
+    ready, loaded = (
+        models.load(str(folders[family, form]), "cpu"),
+        models.load(str(folders[family, ""]), "cpu", quantise=form),
+    )
+    for model, bound in ((ready, 0.05), (loaded, {"fp8": 0.05, "nvfp4": 0.3}[form])):  # with other factors
+        assert isinstance(model, BlockLlama)
+        attention = [layer.attention for layer, _ in model._layers]
+        assert {type(of.out.packed).__name__ for of in attention} == {f"{form.title()}Linear"}
+        assert off(models.logits(model, IDS), right) < bound
+
+
+def test_a_converted_model_fills_and_is_listed_by_the_command(
+    folders: dict[tuple[str, str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = shutil.copytree(folders["dream", ""], tmp_path / "dream")
+    assert cli.main(["models", "convert", str(source), "--to", "int4"]) == 0
+    assert "caesura int4" in capsys.readouterr().out
+    assert cli.main(["models", "verify", f"{source}-int4"]) == 0
+    assert "rows of the canary as recorded" in capsys.readouterr().out
+    found, before = audit.summary(Path(f"{source}-int4")), audit.summary(source)
+    assert found["parameters"] == before["parameters"]
+    assert found["bytes"] < before["bytes"] / 4
+    assert alone(models.load(f"{source}-int4", "cpu"), infill("j", "x = ", "\n", Hole(4))).holes[0].text is not None
+
+
+def test_a_model_without_a_canvas_is_converted_too(folders: dict[tuple[str, str], Path], tmp_path: Path) -> None:
+    source = shutil.copytree(folders["open_dcoder", ""], tmp_path / "qwen")
+    (source / "tokenizer_config.json").unlink()  # no mask token: an autoregressive model
+    convert(source, tmp_path / "out", "int4", lambda done, total: None)
+    assert not (tmp_path / "out" / audit.CANARY).exists()
+    model = models.load(str(tmp_path / "out"), "cpu")
+    assert model.noise is None
+    assert len(models.logits(model, IDS)) == len(IDS)
+
+
+def test_a_form_for_the_other_device_is_refused(folders: dict[tuple[str, str], Path], as_on_a_gpu: None) -> None:
+    with pytest.raises(ModelError, match=r"cannot be computed in int4 on cpu; choose fp8 or nvfp4"):
+        models.load(str(folders["dream", ""]), "cpu", quantise="int4")
+    with pytest.raises(ModelError, match=r"cannot be kept as 'int3'; choose int8, int4, fp8, nvfp4"):
+        models.load(str(folders["dream", ""]), "cpu", quantise="int3")
+
+
+def test_a_form_that_nobody_knows_is_refused(folders: dict[tuple[str, str], Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(folders["dream", ""], tmp_path / "dream")
+    config = json.loads((folder / "config.json").read_text())
+    for said in ({"quant_method": "gptq"}, {"format": "pack-quantized"}, "fp8", None):
+        (folder / "config.json").write_text(json.dumps(config | {"quantization_config": said}))
+        with pytest.raises(ModelError, match="is quantised in a format that is not supported"):
+            models.load(str(folder), "cpu")
+
+
+def broken(folder: Path, target: Path, name: str, tensor: Tensor | None) -> Path:
+    """A copy in which a tensor is another, or missing."""
+    shutil.copytree(folder, target)
+    (path,) = target.glob("*.safetensors")
+    tensors = load_file(path)
+    assert tensors.pop(name, None) is not None
+    index = target / "model.safetensors.index.json"
+    places = json.loads(index.read_text())
+    del places["weight_map"][name]
+    if tensor is not None:
+        tensors[name] = tensor
+        places["weight_map"][name] = path.name
+    index.write_text(json.dumps(places))
+    save_file(tensors, path)
+    return target
+
+
+MATRIX = "model.layers.1.self_attn.o_proj.weight"
+DAMAGE = {
+    "no scale": ("int4", f"{MATRIX}.scale", None, "has no tensor .*o_proj.weight.scale"),
+    "another scale": ("int4", f"{MATRIX}.scale", torch.zeros(3, 2, dtype=torch.uint8), "is damaged"),
+    "another form": ("int8", f"{MATRIX}.q8", torch.zeros(64, 32, dtype=torch.int8), r"has shape \[64, 32\]"),
+    "no number": ("fp8", f"{MATRIX}_scale", torch.full((64, 1), torch.nan), "has a scale that is none"),
+    "few scales": ("fp8", f"{MATRIX}_scale", torch.ones(3, 1), "has no scale for each of its rows"),
+    "no factor": ("nvfp4", f"{MATRIX}_global_scale", torch.zeros(1), "has no scale for each of its rows"),
+}
+
+
+@pytest.mark.parametrize(("form", "name", "tensor", "sentence"), DAMAGE.values(), ids=DAMAGE)
+def test_damage_is_told_in_a_sentence(
+    folders: dict[tuple[str, str], Path], tmp_path: Path, form: str, name: str, tensor: Tensor | None, sentence: str
+) -> None:
+    folder = broken(folders["dream", form], tmp_path / "broken", name, tensor)
+    with pytest.raises(ModelError, match=sentence):
+        models.load(str(folder), "cpu")
+
+
+def test_a_form_in_memory_is_no_longer_than_a_form_in_a_file(folders: dict[tuple[str, str], Path]) -> None:
+    for form in (*ON_CPU, *ON_GPU):
+        found = forms.matrices(headers(folders["llada", form]))
+        body = {made for name, (made, _) in found.items() if ".blocks." in name and "norm" not in name}
+        assert body == {OF[form]}
+        for made, entries in found.values():
+            if made:
+                rows, columns = forms.stored_shape(made, entries)
+                assert abs(sum(entry.nbytes for entry in entries) - forms.nbytes(made, rows, columns)) <= 4 * rows
+
+
+def test_a_converted_model_is_not_converted_again(folders: dict[tuple[str, str], Path], tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match="is quantised already"):
+        convert(folders["dream", "int4"], tmp_path / "out", "int8", lambda done, total: None)
