@@ -98,6 +98,9 @@ class Numbers(Pieces):
         super().__init__(size)
         self.pieces = [b" %06d" % number for number in range(size)]
 
+    def bytes(self, ids: Sequence[int]) -> bytes:
+        return b"".join(self.pieces[number] for number in ids)
+
     def pretokens(self, text: str) -> list[int]:
         return [match.start() for match in re.finditer(r" ?\d+|\s+", text)]
 

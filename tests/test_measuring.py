@@ -230,7 +230,26 @@ def test_code_models_are_measured_as_they_are_served(tmp_path: Path) -> None:
             assert line["copied_mb"] == pytest.approx(line["rows"] * 512 * 4 / 1e6, rel=1e-4), "float32"
         else:
             assert line["ms_a_pass"] == pytest.approx(line["p50_ms"] / line["passes"], rel=1e-4)
-            assert line["passes"] >= (24 if line["sampler"] == "left_to_right" else 2), "a pass for each token"
+            assert line["passes"] >= 2, "random weights may end a hole early"
+
+
+@pytest.mark.slow
+def test_diffusion_models_are_measured_as_they_are_served(beside: None, tmp_path: Path) -> None:
+    document = json.loads(script("masked", DEVICE="cpu", CAESURA_WORK=tmp_path, OUT=tmp_path).splitlines()[-1])
+    assert json.loads((tmp_path / "masked.json").read_text()) == document
+    lines = document["lines"]
+    assert not [line for line in lines if "failed" in line]
+    assert {(line["measure"], line["shape"]) for line in lines} == {
+        (f"masked {kind}", shape) for kind in ("step", "race", "job") for shape in import_module("masked").SHAPES
+    }
+    for line in lines:
+        assert 0 < line["p50_ms"] <= line["p95_ms"]
+        if line["measure"] == "masked job":
+            assert line["ms_a_step"] == pytest.approx(line["p50_ms"] / line["steps"], rel=1e-4)
+        else:
+            assert line["of_floor"] == pytest.approx(line["floor_ms"] / line["p50_ms"], rel=1e-4)
+    step, race = (next(line for line in lines if line["measure"] == f"masked {kind}") for kind in ("step", "race"))
+    assert race["rows"] > 5 * step["rows"]
 
 
 @pytest.mark.parametrize("shape", ["0.5B", "7B"])
@@ -308,7 +327,9 @@ def test_what_another_machine_measured_is_measured_here(
 
 # The queue
 
-ENTRIES = ["test", "gemma fp8", "causal", "gemma bf16", "gemma nvfp4", "kernels", "gemma transformers", "bench"]
+ENTRIES = [
+    *("test", "gemma fp8", "causal", "masked", "gemma bf16", "gemma nvfp4", "kernels", "gemma transformers", "bench")
+]
 
 
 class Machine:
@@ -324,7 +345,7 @@ class Machine:
             target.write_bytes((ROOT / "gpu" / name).read_bytes())
             target.chmod(0o755)
         self.says(
-            "test gemma causal kernels bench",
+            "test gemma causal masked kernels bench",
             'mkdir -p "$CAESURA_WORK/measured"; echo {} >>"$CAESURA_WORK/measured/a.jsonl"',
         )
 
@@ -359,7 +380,7 @@ def machine(tmp_path: Path) -> Machine:
 def test_without_a_gpu_the_scripts_say_so(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    for name in ("queue", "test", "gemma", "causal", "compile", "kernels", "bench", "train", "shallow"):
+    for name in ("queue", "test", "gemma", "causal", "masked", "compile", "kernels", "bench", "train", "shallow"):
         assert script(name, CAESURA_WORK=tmp_path).endswith(f"{SKIPPED}\n")
 
 
