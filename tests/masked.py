@@ -58,12 +58,13 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 KEYS = {"llada": llada.KEYS, "llada_moe": llada_moe.KEYS}
 BLOCKS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "sdar": ("qwen3", {"head_dim": 32}, {"model_type": "sdar", "block_size": 4, "mask_token_id": 3}),
+    "sdar_moe": ("qwen3_moe", EXPERTS | {"norm_topk_prob": True}, {"model_type": "sdar_moe", "mask_token_id": 3}),
     "stable_diffcoder": ("llama", {}, {"model_type": "llama", "architectures": ["StableDiffcoderForCausalLM"]}),
     "fast_dllm": ("qwen2", {"tie_word_embeddings": True}, {"model_type": "Fast_dLLM_Qwen", "bd_size": 32}),
     "dream_reasoner": ("qwen2", {}, {"model_type": "Dream", "block_size": 32, "mask_token_id": 403}),
 }
 ALL = FAMILIES | BLOCKS
-SIZE = {"sdar": 4, "stable_diffcoder": 4, "fast_dllm": 32, "dream_reasoner": 32}
+SIZE = {"sdar": 4, "sdar_moe": 4, "stable_diffcoder": 4, "fast_dllm": 32, "dream_reasoner": 32}
 SHIFT = {"dream": 1, "open_dcoder": 1, "coda": 1, "rnd1": 1, "fast_dllm": 1}
 LLADA = {
     "model.embed_tokens": "model.transformer.wte",

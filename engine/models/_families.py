@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 DRAFTER = "is a drafter of another model and cannot be used by itself"
-EXPERTS = "is a mixture of experts of a kind that is not supported yet"
+INDEL = "chooses experts by the block and inserts and deletes tokens, as LLaDA2.2 does, which is not supported yet"
+IMAGES = "reads and draws images, which is not supported"
 BLOCKS = "is denoised block by block, which is not supported yet"
 RANDOM = "was trained on random tokens as noise, in a way that is not supported yet"
 CONTINUOUS = "denoises embeddings, not tokens, which is not supported"
@@ -53,8 +54,10 @@ FAMILIES = (
     Family("llama", "blocks.stable_diffcoder", architecture="StableDiffcoderForCausalLM"),
     Family("qwen2", "full.open_dcoder", masked=True),
     *(Family(trunk, "causal") for trunk in ("llama", "qwen2", "qwen3", "qwen3_moe", "starcoder2")),
-    *(Family(kind, refused=EXPERTS) for kind in ("llada2_moe", "sdar_moe")),
-    Family("sdar", "blocks.sdar"),
+    *(Family("llada2_moe", refused=INDEL, keys=(key,)) for key in ("expert_capacity", "delete_token_id")),
+    Family("llada2_moe", refused=IMAGES, keys=("image_token_offset",)),
+    *(Family(kind, "blocks.llada2") for kind in ("llada2_moe", "llada21_moe")),
+    *(Family(kind, "blocks.sdar") for kind in ("sdar", "sdar_moe")),
     Family("fast_dllm_qwen", "blocks.fast_dllm"),
     *(Family(kind, refused=BLOCKS) for kind in ("nemotron_labs_diffusion", "bd3lm")),
     Family("mdlm", "dit.mdlm", keys=("hidden_dim",)),

@@ -1,6 +1,6 @@
-"""SDAR 1.7B to 8B (Cheng et al. 2025) and TraDo (Wang et al. 2025): Qwen3's layers without a shift, in blocks of 4
-unless config.json or the name (`-b32`) says otherwise. Our `threshold` accepts from .9 on; their
-`low_confidence_dynamic` accepts above .85. Our `top_k` is their `low_confidence_static`.
+"""SDAR 1.7B to 8B and 30B-A3B (Cheng et al. 2025) and TraDo (Wang et al. 2025): the layers of Qwen3, or those of
+Qwen3-MoE, without a shift, in blocks of 4 unless config.json or the name (`-b32`) says otherwise. Our `threshold`
+accepts from .9 on; their `low_confidence_dynamic` accepts above .85. Our `top_k` is their `low_confidence_static`.
 """
 
 from functools import partial

@@ -7,24 +7,29 @@ from typing import Any
 import pytest
 import torch
 
+from caesura import wire
 from caesura.engine import memory, models
 from caesura.engine.models import ModelError, Run, _llama_files
 from caesura.engine.models._experts import Mixture
 from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.scheduler import Scheduler
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import cpu
 
 from ... import masked, sparse
+from ...tiny import CODE, infill, run
+from ..test_scheduler import keeps_the_contract
 
 IDS = torch.randint(0, 400, (70,), generator=torch.Generator().manual_seed(1)).tolist()
-KINDS = ["llada_moe", "rnd1", "all of LLaDA-MoE"]
+KINDS = ["llada_moe", "rnd1", "all of LLaDA-MoE", "llada2"]
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("experts")
     found = {family: masked.published(place / family, family) for family in ("llada_moe", "rnd1")}
-    return found | {"all of LLaDA-MoE": sparse.published(place / "all", sparse.LLADA_MOE)}
+    found["all of LLaDA-MoE"] = sparse.published(place / "all", sparse.LLADA_MOE)
+    return found | {"llada2": sparse.published(place / "llada2", sparse.LLADA2)}
 
 
 def test_a_shared_expert_a_bias_in_the_weights_and_a_dense_layer_are_computed(folders: dict[str, Path]) -> None:
@@ -32,6 +37,16 @@ def test_a_shared_expert_a_bias_in_the_weights_and_a_dense_layer_are_computed(fo
     model = models.load(str(folders["all of LLaDA-MoE"]), "cpu", exact=True)
     found = models.logits(model, IDS)
     assert (found - right[:, : model.width]).abs().max() < 1e-5 * right.abs().max()
+
+
+def test_llada2_chooses_in_groups_and_turns_half_of_a_head_and_sees_blocks(folders: dict[str, Path]) -> None:
+    model = models.load(str(folders["llada2"]), "cpu", exact=True)
+    block = torch.arange(len(IDS)) // model.block_size
+    right = sparse.reference(sparse.tensors(), sparse.LLADA2, IDS, block[:, None] >= block)[:, : model.width]
+    assert (model.block_size, model.shift) == (32, 0)
+    for context in (0, 32, 64):
+        found = models.logits(model, IDS, context)
+        assert (found - right[context:]).abs().max() < 1e-5 * right.abs().max()
 
 
 @pytest.mark.parametrize("variant", [next(iter(cpu.variants()), "torch"), "torch"])
@@ -59,6 +74,14 @@ def test_in_bfloat16_as_on_a_gpu_and_in_8_bits_it_is_nearly_the_same(
     for found, bound in ((coarse, 0.08), (half, 0.03)):
         assert float(((found - right).norm(dim=1) / right.norm(dim=1)).median()) < bound
     assert not torch.equal(half, right)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_fills_a_gap(folders: dict[str, Path], kind: str) -> None:
+    model = models.load(str(folders[kind]), "cpu")
+    job = infill("j", CODE[:200] + "\nx = ", "\ny = 1\n", wire.Hole(6), wire.Text(", "), wire.Hole(6, "span"))
+    answer = keeps_the_contract(run(Scheduler(model), [job])["j"], 2)
+    assert (answer.stop, answer.tokens.lookup) == ("complete", 0)
 
 
 def test_a_row_chooses_within_its_best_groups_by_biased_scores_and_is_weighted_by_the_others() -> None:

@@ -18,6 +18,8 @@ KNOWN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "SEDD": ({"graph": {"type": "absorb"}, "noise": {}, "tokens": 50257, "ngpus": 8}, {}, "dit.sedd"),
     "Dream-Reasoner": ({"model_type": "Dream", "block_size": 32}, {}, "blocks.dream_reasoner"),
     "SDAR": ({"model_type": "sdar"}, {}, "blocks.sdar"),
+    "SDAR-MoE": ({"model_type": "sdar_moe"}, {}, "blocks.sdar"),
+    "LLaDA2.1": ({"model_type": "llada2_moe", "n_group": 8}, {}, "blocks.llada2"),
     "Fast-dLLM v2": ({"model_type": "Fast_dLLM_Qwen"}, {}, "blocks.fast_dllm"),
     "Stable-DiffCoder": (
         {"model_type": "llama", "architectures": ["StableDiffcoderForCausalLM"]},
@@ -30,6 +32,8 @@ KNOWN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "Qwen3": ({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}, {}, "causal"),
 }
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "LLaDA2.2": ({"model_type": "llada2_moe", "expert_capacity": 48}, "experts by the block and inserts and deletes"),
+    "LLaDA2-Uni": ({"model_type": "llada2_moe", "image_token_offset": 157184}, "images"),
     "Nemotron": ({"model_type": "nemotron_labs_diffusion"}, "block by block"),
     "DFlash": ({"model_type": "qwen3", "dflash_config": {}}, "is a drafter"),
     "DFlash by its class": ({"model_type": "qwen3", "architectures": ["DFlashDraftModel"]}, "is a drafter"),
