@@ -32,6 +32,26 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "vocab_size": MASK + 1,
         },
     ),
+    "bd3lm": (
+        "backbone.",
+        {
+            "model_type": "bd3lm",
+            "architectures": ["BD3LM"],
+            "attn_backend": "sdpa",
+            "block_size": 4,
+            "cond_dim": COND,
+            "cross_attn": True,
+            "hidden_dim": HIDDEN,
+            "model_length": LENGTH,
+            "n_blocks": BLOCKS,
+            "n_heads": HEADS,
+            "sampling_eps_max": 0.999,
+            "sampling_eps_min": 0.001,
+            "time_conditioning": False,
+            "var_min": True,
+            "vocab_size": MASK + 1,
+        },
+    ),
     "sedd": (
         "",
         {
@@ -88,9 +108,9 @@ def tensors() -> dict[str, Tensor]:
     return found
 
 
-def oracle(w: Mapping[str, Tensor], ids: list[int], sigma: float) -> Tensor:
+def oracle(w: Mapping[str, Tensor], ids: list[int], sigma: float, size: int = 0) -> Tensor:
     """The output layer [rows, vocabulary] of the equations of Peebles and Xie 2023 with rotary positions, where every
-    row sees every other. Float64."""
+    row sees every other, or its block and those before it. Float64."""
     w = {name: tensor.double() for name, tensor in w.items()}
 
     def dense(name: str, x: Tensor) -> Tensor:
@@ -116,6 +136,9 @@ def oracle(w: Mapping[str, Tensor], ids: list[int], sigma: float) -> Tensor:
         shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = dense(f"{at}adaLN_modulation", c).chunk(6)
         qkv = dense(f"{at}attn_qkv", normed(f"{at}norm1", x, shift, scale)).view(len(ids), 3, HEADS, -1)
         scores = torch.einsum("rhw,chw->hrc", turned(qkv[:, 0]), turned(qkv[:, 1])) / math.sqrt(HIDDEN // HEADS)
+        if size:
+            number = torch.arange(len(ids)) // size
+            scores = scores.masked_fill(number[:, None] < number, -torch.inf)
         seen = torch.einsum("hrc,chw->rhw", scores.softmax(-1), qkv[:, 2]).flatten(1)
         x = x + gate * dense(f"{at}attn_out", seen)
         inner = gelu(dense(f"{at}mlp.0", normed(f"{at}norm2", x, mlp_shift, mlp_scale)), approximate="tanh")
@@ -129,6 +152,8 @@ def published(folder: Path, family: str, **changes: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     prefix, config = FAMILIES[family]
     stored = {prefix + name: tensor for name, tensor in tensors().items()}
+    if family == "bd3lm":
+        stored |= {name: torch.tensor(config[name]) for name in ("sampling_eps_min", "sampling_eps_max")}
     stored[f"{prefix}rotary_emb.inv_freq"] = torch.zeros(HIDDEN // HEADS // 2)
     save_file(stored, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config | changes))

@@ -121,7 +121,7 @@ class Weights:
 class Dit:
     """See `caesura.engine.models.Model`. Each canvas has a forward of its own: its rows are enough for a product, and a
     batch changes no result. A `timed` model is told the noise level: the share of rows that are masked, which in
-    training was 1 - exp(-sigma)."""
+    training was 1 - exp(-sigma). In a model of blocks a row sees its block and those before it."""
 
     drafter = None
     kernels = ""
@@ -174,7 +174,8 @@ class Dit:
         return f"<Dit {self.name} {self.config.layers}x{self.config.hidden}>"
 
     def cache(self) -> Cache:
-        return Cache(kept(self.config), self.device, self._weights.embed.dtype, entries=self._contexts)
+        dtype = self._weights.embed.dtype
+        return Cache(kept(self.config), self.device, dtype, entries=self._contexts, block=self.block_size)
 
     def prefill(self, ids: Sequence[int], kv: KV) -> None:
         if ids:
@@ -183,6 +184,8 @@ class Dit:
             kv.length += len(ids)
 
     def denoise(self, runs: Sequence[Run]) -> Tensor:
+        for run in runs:
+            self.prefill(run.fresh, run.kv)
         nothing = torch.empty(0, self.width, device=self.device)
         return torch.cat([nothing, *map(self._logits, runs)])
 
@@ -202,7 +205,6 @@ class Dit:
     @torch.inference_mode()
     def _logits(self, run: Run) -> Tensor:
         """[rows wanted, width]; no row becomes a mask."""
-        self.prefill(run.fresh, run.kv)
         rows, level = self._through(run)
         wanted = rows if run.wanted is None else rows[torch.tensor(run.wanted, dtype=torch.int64, device=self.device)]
         shift, scale = self._weights.modulation(level).chunk(2)
@@ -218,12 +220,19 @@ class Dit:
         kv, level = run.kv, self._level(self.sigma(run))
         kv.reserve(len(run.ids))
         x = self._weights.embed[torch.tensor(run.ids, device=self.device)].float()
-        rotations = rotary(self._lengths, torch.tensor(run.positions, device=self.device))
-        seen = None if run.mask is None else pad(run.mask.to(self.device), (kv.length, 0), value=True)
+        rotations, seen = rotary(self._lengths, torch.tensor(run.positions, device=self.device)), self._seen(run)
         for number, layer in enumerate(self._weights.layers):
             columns = kv.get(number, 0, kv.length + len(run.ids))
             x = through(layer, x, level, rotations, columns, seen, self.config.heads)
         return x, level
+
+    def _seen(self, run: Run) -> Tensor | None:
+        """The columns that each row sees, bool [n, context and n]; None for all."""
+        mask = run.mask
+        if mask is None and self.visibility == "blocks":
+            blocks = torch.tensor(run.positions) // self.block_size
+            mask = blocks[:, None] >= blocks
+        return None if mask is None else pad(mask.to(self.device), (run.kv.length, 0), value=True)
 
     def _level(self, sigma: float) -> Tensor:
         """What modulates the layers, [cond]."""

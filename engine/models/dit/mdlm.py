@@ -21,9 +21,13 @@ def canonical(name: str) -> str | None:
     return None if name == BUFFER else name.removeprefix("backbone.")
 
 
+def shape(config: dict[str, Any]) -> dit.Config:
+    """Raises WeightsError."""
+    return dit.Config.read({own: config.get(theirs) for own, theirs in SIZES.items()})
+
+
 def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> dit.Dit:
     """Load a checkpoint. Raises WeightsError or TokenizerError."""
-    shape = dit.Config.read({own: config.get(theirs) for own, theirs in SIZES.items()})
-    model = dit.load(folder, shape, choice, canonical, timed=bool(config.get("time_conditioning")))
+    model = dit.load(folder, shape(config), choice, canonical, timed=bool(config.get("time_conditioning")))
     model.start = model.finish = sorted(model.ends)  # every sequence of its training lay between two
     return model

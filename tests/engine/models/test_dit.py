@@ -53,6 +53,15 @@ def test_mdlm_computes_its_equations(folders: dict[str, Path]) -> None:
     agrees(models.logits(model, NOISY), dits.oracle(dits.tensors(), NOISY, 0.0))
 
 
+@pytest.mark.parametrize("block", [4, 16])
+def test_bd3lm_computes_its_equations_in_blocks_cached_or_not(tmp_path: Path, block: int) -> None:
+    model = models.load(str(dits.published(tmp_path, "bd3lm", block_size=block)), "cpu", exact=True)
+    ids = [*IDS[:48], *NOISY[48:]]
+    theirs = dits.oracle(dits.tensors(), ids, 0.0, block)
+    for context in (0, 16, 48):
+        agrees(models.logits(model, ids, context), theirs[context:])
+
+
 @pytest.mark.parametrize("scaled", [True, False])
 def test_sedd_computes_its_equations(tmp_path: Path, scaled: bool) -> None:
     """Score ratios as published, times exp(sigma) - 1."""
@@ -81,7 +90,7 @@ def test_canvases_of_a_batch_do_not_see_each_other(model: Model) -> None:
 def test_rows_near_the_slots_have_the_same_logits_while_the_others_are_frozen(folders: dict[str, Path]) -> None:
     slots = [40, 41, 42]
     ids = [dits.MASK if row in slots else token for row, token in enumerate(IDS)]
-    for family in dits.FAMILIES:
+    for family in ("mdlm", "sedd"):
         model = models.load(str(folders[family]), "cpu", exact=True)
         run, flanks = Run(model.cache().lease([]), ids, range(60), wanted=slots), Flanks(8, model.shift)
         whole, narrow = (model.denoise([flanks.narrowed(run)]) for _ in range(2))
@@ -126,6 +135,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "another size": ("mdlm", {"cond_dim": 16}, "has the shape"),
     "fewer blocks": ("mdlm", {"n_blocks": 1}, "tensors without a place"),
     "too short": ("mdlm", {"model_length": 512}, "sees 512 tokens at once; 576 are needed"),
+    "blocks of one": ("bd3lm", {"block_size": 1}, "has blocks of 1 rows; only 2 to 128"),
+    "no modulation": ("bd3lm", {"adaln": False}, "has adaln False; only True is supported"),
     "a uniform graph": ("sedd", {"graph": {"type": "uniform"}}, "trained on the graph uniform; only absorb"),
     "no sizes": ("sedd", {"model": None}, "config.json of .* is damaged"),
     "another vocabulary": ("mdlm", {"vocab_size": 50258}, "has 400 tokens, and the model 50,257 besides its mask"),
@@ -167,4 +178,4 @@ def test_a_checkpoint_is_shown_and_checked(folders: dict[str, Path]) -> None:
         found = audit.summary(folder)
         assert found["model_type"] == family
         assert (found["layers"], found["parameters"]) == (dits.BLOCKS, sum(t.numel() for t in dits.tensors().values()))
-        assert [name.rpartition("rotary_emb.")[2] for name in found["skipped"]] == ["inv_freq"]
+        assert any(name.endswith("rotary_emb.inv_freq") for name in found["skipped"])

@@ -15,6 +15,7 @@ KNOWN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "coder": ({"model_type": "block_llama"}, {}, "block_llama"),
     "DiffusionGemma": ({"model_type": "diffusion_gemma"}, {}, "diffusion_gemma"),
     "MDLM": ({"model_type": "mdlm", "hidden_dim": 768}, {}, "dit.mdlm"),
+    "BD3-LM": ({"model_type": "bd3lm", "block_size": 4}, {}, "dit.bd3lm"),
     "SEDD": ({"graph": {"type": "absorb"}, "noise": {}, "tokens": 50257, "ngpus": 8}, {}, "dit.sedd"),
     "Dream-Reasoner": ({"model_type": "Dream", "block_size": 32}, {}, "blocks.dream_reasoner"),
     "SDAR": ({"model_type": "sdar"}, {}, "blocks.sdar"),
