@@ -38,7 +38,7 @@ MEMORY = 8 << 30  # bytes of addresses of a process; torch alone maps most of it
 SAMPLED = 100  # frames from one look at the memory to the next
 MANY = 20  # escapes that are listed
 AGES = 500  # inputs that a server hears before another takes its place: it takes as long to make as thirty of them
-GUIDES = ("framing", "transport", "protocol", "document")
+GUIDES = ("lsp.framing", "lsp.transport", "lsp.protocol", "text.document")
 # MiB that a process may grow by, some twice what it does: libFuzzer keeps what it has found; frames leave nothing
 # behind, 20 are 20 bytes for each of a million; a model's files are mapped, torch has its pools, and the tokenizers
 # library keeps 0.12 MiB of each tokenizer that was used, of which a worker has one and this part a thousand.
@@ -150,9 +150,9 @@ def framing(seconds: int, seed: int) -> None:
     import atheris
 
     with atheris.instrument_imports(include=[f"caesura.server.{name}" for name in GUIDES]):
-        from caesura.server import transport
         from caesura.server.app import App
-        from caesura.server.framing import Framer, MessageTooLarge
+        from caesura.server.lsp import transport
+        from caesura.server.lsp.framing import Framer, MessageTooLarge
     from pygls.io_ import StdoutWriter
 
     hooks = transport.converter()

@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from caesura.client.shared import Engine
 from caesura.models import DEFAULT
-from caesura.server.engine import Engine
+from caesura.server.context.project import Surroundings
+from caesura.server.ghost.canvas import Proposal
+from caesura.server.ghost.typing import Typing
 from caesura.server.options import Options
-from caesura.server.stats import Stats
-from caesura.server.surroundings import Surroundings
-from caesura.server.trace import Trace
-from caesura.server.typing import Typing
-from caesura.server.warm import Proposal
-from caesura.server.workspace import Workspace
+from caesura.server.records.stats import Stats
+from caesura.server.records.trace import Trace
+from caesura.server.text.workspace import Workspace
 
 from latency import HERE, conditions, own_engine, save, table  # isort: skip  (beside this script)
 

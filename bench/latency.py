@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from caesura import models
+from caesura.client.shared import Engine
 from caesura.engine.tokens.tokenizer import Tokenizer
-from caesura.server.engine import Engine
 
 from llama import CHARACTERS, THREADS, Line, Peer  # isort: skip  (beside this script)
 

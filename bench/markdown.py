@@ -22,9 +22,9 @@ from urllib.parse import unquote
 from latency import HERE, Report, conditions, save, table
 
 from caesura.models import DEFAULT
-from caesura.server import markdown_edits
-from caesura.server.markdown_text import Entry, lines_of, read
-from caesura.server.offers import NoOffer, Offer
+from caesura.server.structured.markdown import edits
+from caesura.server.structured.markdown.blocks import Entry, lines_of, read
+from caesura.server.structured.offer import NoOffer, Offer
 from caesura.wire import Pattern
 
 sys.path.insert(0, str(HERE.parent))
@@ -168,13 +168,13 @@ def _offers(text: str, spent: list[float]) -> Iterator[Offer | NoOffer]:
     for start, end in sorted(spans):
         began = time.perf_counter()
         try:
-            offers: list[Offer] = markdown_edits.offers(text, start, end)
+            offers: list[Offer] = edits.offers(text, start, end)
         except NoOffer as refusal:
             yield refusal
             continue
         finally:
             spent.append(1e3 * (time.perf_counter() - began))
-        if start == end and (begun := markdown_edits.completion(text, start)):
+        if start == end and (begun := edits.completion(text, start)):
             offers = [*offers, begun]
         for offer in offers:
             if (offer.title, offer.start, offer.end) not in seen:

@@ -4,7 +4,7 @@
 
 `--data` holds LANGUAGE.inputs.jsonl of a CrossCodeEval sample (Ding et al. 2023, Apache-2.0): ten-line pieces of other
 files are the snapshots. `--package` is a Python package: places in its files behind a name from another file of it,
-whose snapshots are what `server/files.py` reads. The wanted text is the rest of the line.
+whose snapshots are what `server/context/files.py` reads. The wanted text is the rest of the line.
 """
 
 import argparse
@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from caesura import models, wire
-from caesura.server.engine import Engine, job_id
-from caesura.server.files import Files
-from caesura.server.neighbours import Snapshot, Target, choose
+from caesura.client.shared import Engine, job_id
+from caesura.server.context.files import Files
+from caesura.server.context.neighbours import Snapshot, Target, choose
 
 from infilling.scores import interval, similarity  # isort: skip  (beside this)
 from latency import HERE, START_S, Report, conditions, own_engine, save, spread, table  # isort: skip

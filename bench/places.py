@@ -12,8 +12,8 @@ from typing import Literal
 
 from caesura import wire
 from caesura.schemas import Schema, SchemaError
-from caesura.server.json_edits import offers
-from caesura.server.offers import NoOffer, Offer
+from caesura.server.structured.json.edits import offers
+from caesura.server.structured.offer import NoOffer, Offer
 
 from documents import Document  # isort: skip  (beside this script)
 

@@ -16,8 +16,8 @@ import msgspec
 from caesura import wire
 from caesura.engine.methods.verify.lookup import lookup
 from caesura.engine.models import Model
-from caesura.server.json_edits import offers
-from caesura.server.offers import NoOffer
+from caesura.server.structured.json.edits import offers
+from caesura.server.structured.offer import NoOffer
 
 from documents import Document  # isort: skip  (beside this script)
 from inside import answers, scheduler, watched  # isort: skip

@@ -30,9 +30,9 @@ from latency import CAESURA, conditions, own_engine, save, spread, table
 from typist import NOTICE_S, SHORTEST, STRETCHES, Gain, Stretch, Typist, stretches
 
 from caesura import models
-from caesura.server import trace
-from caesura.server.engine import Engine
+from caesura.client.shared import Engine
 from caesura.server.languages import grammar, language
+from caesura.server.records import trace
 
 HERE = Path(__file__).resolve().parent
 LSP = [*CAESURA, "lsp"]

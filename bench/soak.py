@@ -25,7 +25,7 @@ from kills import own_folder
 from latency import HERE, Report, conditions, save, table
 
 sys.path.insert(0, str(HERE.parent))
-from caesura.server.engine import Engine
+from caesura.client.shared import Engine
 from tests.kills import FAKE, KEY_S, Typist, editor, orphans
 
 PROCESSES = ("server", "supervisor", "worker")

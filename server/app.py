@@ -13,25 +13,25 @@ from typing import Any
 from lsprotocol import types
 
 from caesura import __version__, logs, wire
+from caesura.client.paired import agreement
+from caesura.client.shared import Engine
 from caesura.pairing import Remote
-from caesura.server import client, loopback
-from caesura.server.actions import Actions
-from caesura.server.canvases import Selected
-from caesura.server.cells import SYNC, Cells
-from caesura.server.document import Position
-from caesura.server.engine import Engine
+from caesura.server.context.project import Surroundings
+from caesura.server.ghost.canvas import Proposal
+from caesura.server.ghost.canvases import Selected
+from caesura.server.ghost.typing import Kept, Typing
+from caesura.server.lsp import client, loopback
+from caesura.server.lsp.actions import Actions
+from caesura.server.lsp.cells import SYNC, Cells
+from caesura.server.lsp.popup import ACCEPTED, Popup
+from caesura.server.lsp.status import Status
+from caesura.server.lsp.streaming import Stream
+from caesura.server.lsp.transport import Server
 from caesura.server.options import Options, parse
-from caesura.server.popup import ACCEPTED, Popup
-from caesura.server.remote import agreement
-from caesura.server.stats import Stats
-from caesura.server.status import Status
-from caesura.server.streaming import Stream
-from caesura.server.surroundings import Surroundings
-from caesura.server.trace import Session, Trace
-from caesura.server.transport import Server
-from caesura.server.typing import Kept, Typing
-from caesura.server.warm import Proposal
-from caesura.server.workspace import Open, Workspace
+from caesura.server.records.stats import Stats
+from caesura.server.records.trace import Session, Trace
+from caesura.server.text.document import Position
+from caesura.server.text.workspace import Open, Workspace
 
 CLOSE_S = 1.0
 STREAM, CURSOR = "caesura/inlineCompletionStream", "caesura/cursor"  # see docs/protocol.md

@@ -9,7 +9,7 @@ from markdown_it.token import Token
 
 from caesura.regex import matching
 from caesura.regular import Dfa
-from caesura.server.offers import Offer
+from caesura.server.structured.offer import Offer
 from caesura.wire import Pattern
 
 READER = MarkdownIt("commonmark").enable("table")

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from caesura.server.engine import Engine
+from caesura.client.shared import Engine
 
 from . import points
 from .fake_engine import said

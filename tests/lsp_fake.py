@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
+from caesura.client.shared import Engine
 from caesura.server.app import App
-from caesura.server.engine import Engine
 
 FAKE = Path(__file__).with_name("fake_engine.py")
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from caesura import wire
+from caesura.client.shared import Condition, EngineFailed, EngineUnavailable
 from caesura.server.app import App
-from caesura.server.engine import Condition, EngineFailed, EngineUnavailable
 
 
 class FakeEngine:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from caesura.server.context import Context, context
+from caesura.server.context.context import Context, context
 from caesura.server.languages import language as row
-from caesura.server.trees import SyntaxTree
+from caesura.server.text.trees import SyntaxTree
 
 
 def marked(source: str, language: str = "python", *, parse: bool = False, **more: Any) -> Context:

@@ -25,7 +25,7 @@ MODULES = {  # and the tests that have to notice
         "supervisor/test_processes.py",
         "supervisor/test_remote.py",
     ],
-    "caesura/server/privacy.py": ["test_privacy.py", "test_files.py"],
+    "caesura/server/context/secrets.py": ["test_privacy.py", "test_files.py"],
 }
 MUTMUT = [sys.executable, "-m", "mutmut"]
 SETTINGS = """

@@ -16,7 +16,7 @@ import zmq
 import zmq.asyncio
 
 from caesura import rendezvous, wire
-from caesura.server.engine import Engine, EngineError, job_id
+from caesura.client.shared import Engine, EngineError, job_id
 
 from .mutants import Frames
 from .test_wire import CLIENT

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from lsprotocol import types
 
-from caesura.server import framing, transport
+from caesura.server.lsp import framing, transport
 
 from .faults.cases import RULES, URI, Case, cases, hello, opened, say
 from .faults.play import Client, Line, Peer, in_memory, play, stdio, tcp

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from caesura import cli, models, paths, rendezvous, speeds
+from caesura.client.shared import Engine, EngineUnavailable
 from caesura.engine.tokens.tokenizer_file import QWEN
 from caesura.engine.weights import audit
 from caesura.engine.weights.stored import WeightsError
-from caesura.server.engine import Engine, EngineUnavailable
 from caesura.server.options import Options, parse
 
 from .engine.weights import test_gguf

@@ -24,10 +24,10 @@ import msgspec
 import pytest
 
 from caesura import cli, models, paths, rendezvous, speeds, wire
+from caesura.client.shared import Engine
 from caesura.commands import CommandFailed, asking, doctor, fill
 from caesura.commands.source import Source
-from caesura.server import stats, trace
-from caesura.server.engine import Engine
+from caesura.server.records import stats, trace
 
 SURE = "caesura: sure (0.90).\n"
 FAKE = Path(__file__).with_name("fake_engine.py")
@@ -101,7 +101,7 @@ def call(capfd: pytest.CaptureFixture[str], *arguments: object) -> Ran:
 @pytest.fixture
 def other_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Models other than the default one get a fake engine of their own."""
-    monkeypatch.setattr("caesura.server.launch.command", lambda model, device: [sys.executable, str(FAKE), model])
+    monkeypatch.setattr("caesura.client.launch.command", lambda model, device: [sys.executable, str(FAKE), model])
     for name in ("empty", "slow"):
         (paths.models() / name).mkdir(exist_ok=True)
     yield

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caesura import wire
-from caesura.server.context import Budget, context, hole
-from caesura.server.document import Document
+from caesura.server.context.context import Budget, context, hole
 from caesura.server.languages import language as row
-from caesura.server.trees import SyntaxTree
+from caesura.server.text.document import Document
+from caesura.server.text.trees import SyntaxTree
 
 from .marked import marked
 

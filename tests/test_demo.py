@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 
 from caesura import wire
+from caesura.client.shared import EngineUnavailable
 from caesura.demo import web
 from caesura.demo.app import MAX_PAGES, App, Document, examples, files
 from caesura.demo.fills import MAX_TEXT
 from caesura.demo.web import Guard, listening
-from caesura.server.engine import EngineUnavailable
 
 ROOT = Path(__file__).parents[1]
 LSP = (sys.executable, str(ROOT / "tests" / "lsp_server.py"))

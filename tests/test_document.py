@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caesura.server.document import Document, Edit, Encoding, InvertedRange
+from caesura.server.text.document import Document, Edit, Encoding, InvertedRange
 
 CODECS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
 PIECES = [
@@ -217,7 +217,7 @@ def test_a_long_session_does_not_diverge(places: Callable, encoding: Encoding, r
 def test_a_text_that_is_counted_in_many_blocks_is_the_same(
     block: int, count: int, random: Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("caesura.server.document.BLOCK", block)
+    monkeypatch.setattr("caesura.server.text.document.BLOCK", block)
     assert edit_at_random(hostile, "utf-16", count, random) > count / 4
     text, longest = "", 0
     document = Document("file:///a", "plaintext", 1, text)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from caesura.server.files import MAX_BYTES, MOST, Files, Texts
+from caesura.server.context.files import MAX_BYTES, MOST, Files, Texts
 
 
 def lay(folder: Path, files: dict[str, str]) -> None:

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caesura import wire
-from caesura.server import repair
-from caesura.server.document import Document
-from caesura.server.engine import EngineBusy, EngineError
-from caesura.server.fill import Fills
-from caesura.server.gaps import NoFill
+from caesura.client.shared import EngineBusy, EngineError
+from caesura.server.context.secrets import FILLER
+from caesura.server.fills.fills import Fills
+from caesura.server.fills.gaps import NoFill
+from caesura.server.fills.result import Events, Progress, Result
 from caesura.server.options import Options
-from caesura.server.privacy import FILLER
-from caesura.server.results import Events, Progress, Result
+from caesura.server.text import repair
+from caesura.server.text.document import Document
 
 URI = "file:///project/a.py"
 Texts = Sequence[str]  # of all holes of a job

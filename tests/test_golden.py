@@ -11,12 +11,12 @@ import tree_sitter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caesura.server.completion import finish
-from caesura.server.context import context
-from caesura.server.document import Document
+from caesura.server.context.context import context
+from caesura.server.ghost.finish import finish
+from caesura.server.ghost.syntax import Gate
 from caesura.server.languages import grammar, language
-from caesura.server.syntax import Gate
-from caesura.server.trees import SyntaxTree
+from caesura.server.text.document import Document
+from caesura.server.text.trees import SyntaxTree
 
 FILES = sorted((Path(__file__).parent / "data" / "golden").glob("*.toml"))
 CASES = [

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from caesura import rendezvous
+from caesura.client import launch
+from caesura.client.shared import Engine
 from caesura.demo import session
 from caesura.engine.supervisor import process as child
-from caesura.server import launch
-from caesura.server.engine import Engine
 
 from .supervisor.test_processes import READY_S, answer, job, running, runtime, until
 from .test_lsp import Client

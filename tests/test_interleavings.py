@@ -26,17 +26,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from caesura import wire
-from caesura.server.canvases import Selected
-from caesura.server.completion import finish
-from caesura.server.context import Context
-from caesura.server.cursor import RESTING
-from caesura.server.engine import EngineFailed, EngineUnavailable
+from caesura.client.shared import EngineFailed, EngineUnavailable
+from caesura.server.context.context import Context
+from caesura.server.ghost.canvas import Proposal
+from caesura.server.ghost.canvases import Selected
+from caesura.server.ghost.cursor import RESTING
+from caesura.server.ghost.finish import finish
+from caesura.server.ghost.typing import Kept, Typing
+from caesura.server.lsp.streaming import Stream
 from caesura.server.options import Options
-from caesura.server.streaming import Stream
-from caesura.server.trace import Request
-from caesura.server.typing import Kept, Typing
-from caesura.server.warm import Proposal
-from caesura.server.workspace import Change, Open, Workspace
+from caesura.server.records.trace import Request
+from caesura.server.text.workspace import Change, Open, Workspace
 
 from .test_typing import Alone, FakeEngine
 

@@ -15,10 +15,10 @@ from caesura.engine.grammar import json as free
 from caesura.engine.grammar import schema as restricted
 from caesura.engine.grammar.automaton import Automaton
 from caesura.schemas import Schema
-from caesura.server.json_completion import MAX_BEFORE, completion
-from caesura.server.json_edits import MAX_TEXT, offers
-from caesura.server.json_text import read
-from caesura.server.offers import NoOffer, Offer
+from caesura.server.structured.json.completion import MAX_BEFORE, completion
+from caesura.server.structured.json.edits import MAX_TEXT, offers
+from caesura.server.structured.json.text import read
+from caesura.server.structured.offer import NoOffer, Offer
 
 PERSON = Schema.read(
     json.dumps(

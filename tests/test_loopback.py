@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from caesura.server import loopback
+from caesura.server.lsp import loopback
 
 TOKEN = "a" * 64
 SOON_S = 20.0

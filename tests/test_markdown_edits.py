@@ -7,9 +7,9 @@ import pytest
 
 from caesura.regex import matching
 from caesura.regular import Dfa
-from caesura.server.markdown_edits import completion, offers
-from caesura.server.markdown_patterns import Inline, body
-from caesura.server.offers import NoOffer, Offer
+from caesura.server.structured.markdown.edits import completion, offers
+from caesura.server.structured.markdown.patterns import Inline, body
+from caesura.server.structured.offer import NoOffer, Offer
 from caesura.wire import Hole, Pattern
 from tests.commonmark import edited, fills, links, marks, problem, walker
 

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from caesura.server.markdown_text import cells, lines_of, read
+from caesura.server.structured.markdown.blocks import cells, lines_of, read
 from tests.commonmark import blocks
 
 PIECES = (

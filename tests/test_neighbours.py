@@ -3,10 +3,10 @@
 import pytest
 
 from caesura import wire
-from caesura.server import neighbours
-from caesura.server.document import Document
-from caesura.server.neighbours import MAX_TEXT, Budget, History, RecentEdit, Snapshot, Target, choose
-from caesura.server.privacy import FILLER
+from caesura.server.context import neighbours
+from caesura.server.context.neighbours import MAX_TEXT, Budget, History, RecentEdit, Snapshot, Target, choose
+from caesura.server.context.secrets import FILLER
+from caesura.server.text.document import Document
 
 MODELS = '''"""Models."""
 

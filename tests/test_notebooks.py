@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from lsprotocol import converters, types
 
-from caesura.server import notebooks
-from caesura.server.cells import SYNC, Cells
-from caesura.server.workspace import Workspace
+from caesura.server.lsp.cells import SYNC, Cells
+from caesura.server.text import notebooks
+from caesura.server.text.workspace import Workspace
 
 BOOK = "file:///project/book.ipynb"
 CONVERTER = converters.get_converter()

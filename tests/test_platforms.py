@@ -14,10 +14,10 @@ import psutil  # before a test says that this is another platform: it looks too
 import pytest
 
 from caesura import doors, locks, paths, rendezvous
+from caesura.client.shared import EngineFailed
 from caesura.engine import memory, worker
 from caesura.engine.supervisor import supervisor
 from caesura.rendezvous import Holder
-from caesura.server.engine import EngineFailed
 
 from .supervisor.test_processes import alive, answer, client, in_flight, job, running, runtime, until  # noqa: F401 (a fixture)
 

@@ -8,9 +8,9 @@ import pytest
 import pytest_asyncio
 from lsprotocol.types import CompletionItem
 
-from caesura.server.document import Document
-from caesura.server.popup import LABEL, WORD, fenced, item
-from caesura.server.warm import Proposal
+from caesura.server.ghost.canvas import Proposal
+from caesura.server.lsp.popup import LABEL, WORD, fenced, item
+from caesura.server.text.document import Document
 
 from .test_lsp import LATER, URI, Client, server
 

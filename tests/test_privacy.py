@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caesura.server.privacy import FILLER, Ignore, concealed, masked, reveals, visible
+from caesura.server.context.secrets import FILLER, Ignore, concealed, masked, reveals, visible
 
 ROOT = Path(__file__).parents[1]
 RANDOM = "q7Zr2Kx9Vb4Nw8Ty3Lm6Hs1Pd5Gf0JcAeRuQiWo7Yt"  # drawn once for these tests; opens nothing

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from caesura.regex import matching
-from caesura.server.offers import NoOffer, Offer
-from caesura.server.scalar_edits import offers
+from caesura.server.structured.offer import NoOffer, Offer
+from caesura.server.structured.scalars import offers
 from caesura.wire import Pattern
 from tests.commonmark import edited, fills, walker
 

@@ -9,7 +9,7 @@ import pytest
 
 from caesura.schemas import SchemaError
 from caesura.server.options import Options, SchemaFor, parse
-from caesura.server.schema_files import Found, SchemaFiles
+from caesura.server.structured.schema_files import Found, SchemaFiles
 
 NAMED = {"type": "object", "title": "by its own word"}
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from caesura import logs, rendezvous
-from caesura.server.engine import Engine
+from caesura.client.shared import Engine
 
 from .supervisor.test_processes import FAKE, running, status_when
 from .test_lsp import Client

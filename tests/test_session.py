@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from caesura import rendezvous
-from caesura.server import stats, trace
+from caesura.server.records import stats, trace
 
 from .test_lsp import Client, server
 
@@ -21,7 +21,7 @@ FAKE = Path(__file__).with_name("fake_engine.py")
 SERVER = f"""
 import sys
 from caesura.server.app import App
-from caesura.server.engine import Engine
+from caesura.client.shared import Engine
 command = [sys.executable, {str(FAKE)!r}, "fake"]
 app = App(lambda options, client, remote: Engine(client=client, model="fake", command=command, remote=remote))
 sys.exit(app.server.serve())

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from caesura.server import stats
-from caesura.server.stats import Counts, Stats
+from caesura.server.records import stats
+from caesura.server.records.stats import Counts, Stats
 
 DAY = date(2026, 3, 2)
 
@@ -77,7 +77,7 @@ def test_several_servers_add_to_one_file(path: Path) -> None:
 import asyncio
 from datetime import date
 from pathlib import Path
-from caesura.server.stats import Stats
+from caesura.server.records.stats import Stats
 async def main():
     for _ in range(20):
         found = Stats(lambda: Path({str(path)!r}), lambda: date(2026, 3, 2))

@@ -13,10 +13,10 @@ import pytest
 from lsprotocol import converters, types
 
 from caesura import rendezvous, wire
-from caesura.server import client, status
-from caesura.server.engine import Condition, Engine, EngineError, job_id
-from caesura.server.status import Status
-from caesura.server.trace import Job
+from caesura.client.shared import Condition, Engine, EngineError, job_id
+from caesura.server.lsp import client, status
+from caesura.server.lsp.status import Status
+from caesura.server.records.trace import Job
 
 FAKE = Path(__file__).with_name("fake_engine.py")
 CONVERTER = converters.get_converter()

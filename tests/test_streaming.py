@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from caesura.server.streaming import Stream
-from caesura.server.warm import Draft
+from caesura.server.ghost.canvas import Draft
+from caesura.server.lsp.streaming import Stream
 
 FIRST = Draft("raise Error", confidence=0.5)
 

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caesura import wire
-from caesura.server.gaps import NoFill
-from caesura.server.offers import NoOffer, Offer
+from caesura.server.context.secrets import FILLER
+from caesura.server.fills.gaps import NoFill
+from caesura.server.fills.result import Newest, Progress
 from caesura.server.options import Options
-from caesura.server.privacy import FILLER
-from caesura.server.results import Newest, Progress
-from caesura.server.structured import Find, Structured
+from caesura.server.structured.offer import NoOffer, Offer
+from caesura.server.structured.run import Find, Structured
 
 from .test_fill import FakeEngine, apply, at, document, result
 

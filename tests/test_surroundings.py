@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from caesura.server import outline, surroundings
-from caesura.server.context import Budget, Context, context
+from caesura.server.context import outline
+from caesura.server.context import project as module
+from caesura.server.context.context import Budget, Context, context
+from caesura.server.context.project import Surroundings
 from caesura.server.options import Options
-from caesura.server.surroundings import Surroundings
-from caesura.server.workspace import Open, Workspace
+from caesura.server.text.workspace import Open, Workspace
 
 SHAPES = """class Square:
     def __init__(self, side):
@@ -95,7 +96,7 @@ async def test_a_project_hides_files_by_its_own_rules(tmp_path: Path) -> None:
 
 
 async def test_new_rules_of_a_project_count_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surroundings, "LOOK_S", 0.0)
+    monkeypatch.setattr(module, "LOOK_S", 0.0)
     project = Project(tmp_path)
     main = project.open("main.py", "x = ")
     assert not project.around.hidden(main)
@@ -104,7 +105,7 @@ async def test_new_rules_of_a_project_count_at_once(tmp_path: Path, monkeypatch:
 
 
 async def test_new_rules_that_hide_all_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surroundings, "LOOK_S", 0.0)
+    monkeypatch.setattr(module, "LOOK_S", 0.0)
     project, told = Project(tmp_path), list[str]()
     project.around.on_problems = lambda: told.extend(project.around.problems)
     (tmp_path / ".caesuraignore").write_text("a\n" * 1001)
@@ -170,7 +171,7 @@ async def test_what_is_kept_of_many_files_is_bounded_and_the_newest_are_still_sh
 
 
 async def test_imports_that_were_dropped_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surroundings, "IMPORTED", 2 * len(SHAPES))
+    monkeypatch.setattr(module, "IMPORTED", 2 * len(SHAPES))
     (tmp_path / "shapes.py").write_text(SHAPES)
     project = Project(tmp_path)
     tabs = [project.open(f"tab{number}.py", "from shapes import Square\n\nbox = Square(") for number in range(3)]
@@ -184,7 +185,7 @@ async def test_imports_that_were_dropped_are_read_again(tmp_path: Path, monkeypa
 async def test_the_schema_of_an_open_document_is_known_and_followed_when_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(surroundings, "LOOK_S", 0.0)
+    monkeypatch.setattr(module, "LOOK_S", 0.0)
     (tmp_path / "s.json").write_text('{"title": "old"}')
     project = Project(tmp_path)
     opened = project.open("a.json", '{"$schema": "./s.json", ', "json")

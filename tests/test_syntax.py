@@ -2,12 +2,12 @@
 
 import pytest
 
-from caesura.server import syntax
-from caesura.server.context import context
-from caesura.server.document import Document
+from caesura.server.context.context import context
+from caesura.server.ghost import syntax
+from caesura.server.ghost.syntax import Gate
 from caesura.server.languages import language
-from caesura.server.syntax import Gate
-from caesura.server.trees import SyntaxTree
+from caesura.server.text.document import Document
+from caesura.server.text.trees import SyntaxTree
 
 
 def gate(source: str, name: str = "python", *, parse: bool = True) -> Gate:

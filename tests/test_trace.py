@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from caesura.server import records, trace
-from caesura.server.trace import Job, Request, Session, Trace
+from caesura.server.records import store, trace
+from caesura.server.records.trace import Job, Request, Session, Trace
 
 SESSION = Session("Neovim 0.12", "0.1.0", "utf-8", ("inlineCompletion",), "small", "cpu")
 
@@ -92,17 +92,17 @@ async def test_a_trace_that_cannot_be_written_does_not_grow(tmp_path: Path) -> N
 
 
 async def test_a_full_file_becomes_the_older_one_and_both_are_read(path: Path) -> None:
-    filler = b'{"type":"other"}\n' * (records.MAX_LINES // 17 + 1)
+    filler = b'{"type":"other"}\n' * (store.MAX_LINES // 17 + 1)
     found = tracing(path)
     found.session(SESSION)
     await found.close()
-    records.append(path, filler)
+    store.append(path, filler)
     assert not path.exists()
     later = tracing(path)
     later.session(Session("VS Code"))
     await later.close()
     assert [past.session.client for past in trace.read(path)] == ["Neovim 0.12", "VS Code"]
-    records.append(path, filler)
+    store.append(path, filler)
     assert [past.session.client for past in trace.read(path)] == ["VS Code"]
     assert sorted(file.name for file in path.parent.iterdir()) == ["trace.jsonl.1", "trace.jsonl.lock"]
 
@@ -110,13 +110,13 @@ async def test_a_full_file_becomes_the_older_one_and_both_are_read(path: Path) -
 def test_several_servers_write_whole_lines(path: Path) -> None:
     code = f"""
 from pathlib import Path
-from caesura.server import records
+from caesura.server.records import store
 for _ in range(200):
-    records.append(Path({str(path)!r}), b'{{"a": "' + b"x" * 3000 + b'"}}\\n')
+    store.append(Path({str(path)!r}), b'{{"a": "' + b"x" * 3000 + b'"}}\\n')
 """
     servers = [subprocess.Popen([sys.executable, "-P", "-c", code]) for _ in range(3)]
     assert [server.wait(60) for server in servers] == [0, 0, 0]
-    lines = [line for file in (records.older(path), path) if file.exists() for line in file.read_bytes().splitlines()]
+    lines = [line for file in (store.older(path), path) if file.exists() for line in file.read_bytes().splitlines()]
     assert {len(json.loads(line)["a"]) for line in lines} == {3000}
     assert len(lines) > 300  # 600 at most: what is older than the older file is gone
 

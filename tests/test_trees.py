@@ -7,10 +7,11 @@ import tree_sitter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caesura.server import languages, trees
-from caesura.server.document import Document
+from caesura.server import languages
 from caesura.server.languages import grammar, language
-from caesura.server.trees import SyntaxTree
+from caesura.server.text import trees
+from caesura.server.text.document import Document
+from caesura.server.text.trees import SyntaxTree
 
 WHEELS = [row.id for row in languages.LANGUAGES.values() if row.wheel]
 BUNDLED = [row.id for row in languages.LANGUAGES.values() if not row.wheel]

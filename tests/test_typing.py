@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from caesura import wire
+from caesura.client.shared import EngineBusy, EngineError, EngineFailed, EngineUnavailable
 from caesura.schemas import Schema
-from caesura.server import typing
-from caesura.server.canvases import Selected
-from caesura.server.context import Budget, Context
-from caesura.server.engine import EngineBusy, EngineError, EngineFailed, EngineUnavailable
+from caesura.server.context.context import Budget, Context
+from caesura.server.ghost import typing
+from caesura.server.ghost.backoff import Restraint
+from caesura.server.ghost.canvas import Draft, Proposal
+from caesura.server.ghost.canvases import Selected
+from caesura.server.ghost.typing import Kept, Typing
 from caesura.server.options import Options
-from caesura.server.restraint import Restraint
-from caesura.server.trace import Request
-from caesura.server.typing import Kept, Typing
-from caesura.server.warm import Draft, Proposal
-from caesura.server.workspace import Change, Open, Workspace
+from caesura.server.records.trace import Request
+from caesura.server.text.workspace import Change, Open, Workspace
 
 
 class FakeEngine:
@@ -671,7 +671,7 @@ async def test_an_editor_may_tell_what_it_took() -> None:
 
 
 async def test_refused_suggestions_make_the_next_ones_rarer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caesura.server.shown.SEEN_S", 0.0)
+    monkeypatch.setattr("caesura.server.ghost.shown.SEEN_S", 0.0)
     editor = Editor("x =|", mode="balanced")
     for _ in range(5):
         await editor.type(" ")

@@ -1,8 +1,8 @@
 """The rows: who completes the cases. Ours go through the command `caesura eval`, peers through scripts of `peers/`.
 `verify:NAME` is our row `verify` with the model NAME, so that one run compares models.
 
-A peer of llama.cpp sees what our engine sees of a text (`server/context.py`), generates as many tokens as ours may, and
-what it says is fitted into the text by the server's own rules, as ours is.
+A peer of llama.cpp sees what our engine sees of a text (`server/context/context.py`), generates as many tokens as ours
+may, and what it says is fitted into the text by the server's own rules, as ours is.
 """
 
 import json

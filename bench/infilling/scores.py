@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from caesura.server import repair
+from caesura.server.text import repair
 
 from infilling.cases import Case  # isort: skip  (beside this)
 from infilling.sandbox import passes  # isort: skip

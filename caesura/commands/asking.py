@@ -11,19 +11,19 @@ from pathlib import Path
 import msgspec
 
 from caesura import models, wire
+from caesura.client.shared import Engine
 from caesura.commands.certainty import Filled
 from caesura.schemas import Schema
-from caesura.server import edits
-from caesura.server.completion import finish
-from caesura.server.context import Context, Kind, context, hole
-from caesura.server.engine import Engine
+from caesura.server.context.context import Context, Kind, context, hole
+from caesura.server.ghost.canvas import joined
+from caesura.server.ghost.finish import finish
+from caesura.server.ghost.syntax import Gate
 from caesura.server.languages import language
-from caesura.server.offers import Offer
 from caesura.server.options import Options
-from caesura.server.schema_files import SchemaFiles
-from caesura.server.syntax import Gate
-from caesura.server.trees import SyntaxTree
-from caesura.server.warm import joined
+from caesura.server.structured import edits
+from caesura.server.structured.offer import Offer
+from caesura.server.structured.schema_files import SchemaFiles
+from caesura.server.text.trees import SyntaxTree
 
 START_S = 300.0  # a large model on a slow disk
 PATIENCE_S = 2.0  # then we say what we are waiting for

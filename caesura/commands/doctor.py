@@ -17,11 +17,11 @@ import msgspec
 import zmq
 
 from caesura import models, paths, rendezvous, speeds, wire
+from caesura.client.shared import EngineError, job_id
 from caesura.commands import CommandFailed, explain
 from caesura.commands.asking import ask, print_json, shared
-from caesura.server import trace
-from caesura.server.engine import EngineError, job_id
 from caesura.server.languages import LANGUAGES, grammar
+from caesura.server.records import trace
 
 PACKAGES = ("torch", "safetensors", "tokenizers", "numpy", "pyzmq", "msgspec", "pygls", "tree-sitter")
 SUPPORTED = ((3, 11), (3, 14))

@@ -12,18 +12,18 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from caesura import wire
+from caesura.client.shared import Engine
 from caesura.commands import CommandFailed
 from caesura.commands.asking import print_json, report, schema_files, shared
 from caesura.commands.certainty import Filled, filled, kept, remarks, withheld
 from caesura.commands.source import Source
-from caesura.server.document import Document
-from caesura.server.engine import Engine
-from caesura.server.gaps import NoFill, Span
+from caesura.server.fills.gaps import NoFill, Span
+from caesura.server.fills.result import Level, Newest, Result
 from caesura.server.languages import language
-from caesura.server.offers import NoOffer, Offer
 from caesura.server.options import Options
-from caesura.server.results import Level, Newest, Result
-from caesura.server.structured import Find, Structured, choose, finder
+from caesura.server.structured.offer import NoOffer, Offer
+from caesura.server.structured.run import Find, Structured, choose, finder
+from caesura.server.text.document import Document
 
 
 def edit(options: argparse.Namespace) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import msgspec
 
 from caesura import pairing, rendezvous, wire
+from caesura.client.shared import Engine, EngineError
 from caesura.commands.asking import print_json
-from caesura.server.engine import Engine, EngineError
 
 STOP_S = 5.0
 # How our own clients that are no editors begin their names.

@@ -14,9 +14,9 @@ from typing import IO, Literal, TypeVar
 import msgspec
 
 from caesura import models, wire
+from caesura.client.shared import Engine, EngineFailed, job_id
 from caesura.commands import CommandFailed
 from caesura.commands.asking import ask, at_cursor, shared
-from caesura.server.engine import Engine, EngineFailed, job_id
 from caesura.server.languages import language
 from caesura.server.options import Options
 

@@ -8,17 +8,19 @@ from contextlib import suppress
 from pathlib import Path
 
 from caesura import wire
+from caesura.client.shared import job_id
 from caesura.commands import CommandFailed
 from caesura.commands.asking import Gap, ask, at_cursor, gap, nothing, print_json, report, schema_files, shared
 from caesura.commands.certainty import Filled, filled, kept, least, remarks, withheld
 from caesura.commands.source import Source
 from caesura.schemas import SchemaError
-from caesura.server import edits, gaps, repair
-from caesura.server.context import Context, context, hole
-from caesura.server.engine import job_id
-from caesura.server.fill import Group, finished, laid_out
+from caesura.server.context.context import Context, context, hole
+from caesura.server.fills import gaps
+from caesura.server.fills.fills import Group, finished, laid_out
 from caesura.server.languages import language
 from caesura.server.options import Options
+from caesura.server.structured import edits
+from caesura.server.text import repair
 
 Show = Callable[[wire.Locked | wire.Done], None]
 

@@ -4,7 +4,7 @@ import argparse
 
 from caesura.commands import CommandFailed
 from caesura.server import app
-from caesura.server.loopback import NoClient
+from caesura.server.lsp.loopback import NoClient
 
 
 def run(options: argparse.Namespace) -> None:

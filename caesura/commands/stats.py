@@ -9,8 +9,8 @@ import msgspec
 
 from caesura.commands import CommandFailed
 from caesura.commands.asking import print_json
-from caesura.server import stats
-from caesura.server.stats import Counts
+from caesura.server.records import stats
+from caesura.server.records.stats import Counts
 
 PERIODS = (7, 30)  # days, today included
 HEAD = ("language", "shown", "whole", "in parts", "rejected", "characters taken")

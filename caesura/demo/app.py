@@ -17,10 +17,10 @@ from types import MappingProxyType
 
 import msgspec
 
+from caesura.client.shared import Engine
 from caesura.demo import fills
 from caesura.demo.session import COMMAND, NotPassed, Session
 from caesura.demo.web import Refused, Request, Response, Stream, listening
-from caesura.server.engine import Engine
 from caesura.server.languages import language
 
 PAGE = Path(__file__).parent / "page"

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Meta
 
 from caesura import wire
+from caesura.client.shared import Engine, EngineError, job_id
 from caesura.commands.asking import START_S, Gap, gap
-from caesura.server.engine import Engine, EngineError, job_id
 from caesura.server.languages import language
 
 MAX_TEXT = 1 << 18  # code points of a document

@@ -7,9 +7,9 @@ import zlib
 from collections.abc import AsyncGenerator
 
 from caesura import wire
-from caesura.server import loopback
+from caesura.client.shared import Condition
 from caesura.server.app import App
-from caesura.server.engine import Condition
+from caesura.server.lsp import loopback
 
 SLOW, SLOW_S = "SLOW", 0.1  # a text with this word takes a while
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from caesura import rendezvous
-from caesura.server.engine import Engine
+from caesura.client.shared import Engine
 
 EDITORS = Path(os.environ.get("CAESURA_EDITORS") or Path(__file__).parents[2] / ".editors")
 ENGINE_S = 300.0

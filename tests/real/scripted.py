@@ -9,8 +9,8 @@ import sys
 from collections.abc import AsyncGenerator
 
 from caesura import paths, wire
+from caesura.client.shared import Condition
 from caesura.server.app import App
-from caesura.server.engine import Condition
 
 LINE = "total = alpha + beta"
 LINES = ("first = 1", "    second = 2", "    third = 3")  # as many as a block may have

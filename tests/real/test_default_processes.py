@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from caesura import wire
-from caesura.server.engine import Engine, EngineFailed, job_id
+from caesura.client.shared import Engine, EngineFailed, job_id
 
 from ..test_lsp import Client
 

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from caesura import models, rendezvous
-from caesura.server.shown import SEEN_S
+from caesura.server.ghost.shown import SEEN_S
 
 from .neovim import PLUGIN, Frame, Neovim, neovim
 

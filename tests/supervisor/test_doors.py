@@ -13,10 +13,10 @@ import zmq
 import zmq.asyncio
 
 from caesura import doors, rendezvous
+from caesura.client.connection import Connection, Unanswered
+from caesura.client.shared import Engine
 from caesura.engine.supervisor import admission, link
 from caesura.engine.supervisor.admission import Gate
-from caesura.server.connection import Connection, Unanswered
-from caesura.server.engine import Engine
 
 from .test_processes import READY_S, answer, client, job, one, running, runtime, status_when, until  # noqa: F401 (fixtures)
 

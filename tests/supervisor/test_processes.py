@@ -21,6 +21,9 @@ import zmq
 import zmq.asyncio
 
 from caesura import paths, rendezvous, wire
+from caesura.client import shared
+from caesura.client.connection import Connection, Unanswered
+from caesura.client.shared import Engine, EngineBusy, EngineFailed, EngineUnavailable
 from caesura.doors import Door
 from caesura.engine.supervisor import link
 from caesura.engine.supervisor.clients import CannotListen, Front
@@ -28,9 +31,6 @@ from caesura.engine.supervisor.clock import Clock
 from caesura.engine.supervisor.process import Child
 from caesura.engine.weights.stored import write_manifest
 from caesura.rendezvous import Place
-from caesura.server import engine
-from caesura.server.connection import Connection, Unanswered
-from caesura.server.engine import Engine, EngineBusy, EngineFailed, EngineUnavailable
 
 from .. import points
 
@@ -77,7 +77,7 @@ class running:  # noqa: N801 (reads as a verb: `async with running(client())`)
 
 def job(prefix: str = "", *, document: str = "d", deadline_ms: float = 20_000, holes: int = 1) -> wire.Infill:
     return wire.Infill(
-        job=engine.job_id(),
+        job=shared.job_id(),
         document=document,
         prefix=prefix,
         suffix="",
@@ -124,7 +124,7 @@ def alive(pid: int) -> bool:
 
 async def in_flight(found: Engine, prefix: str = "endless") -> asyncio.Task[str]:
     """A job that the worker is working on."""
-    task = asyncio.create_task(answer(found, job(prefix, document=engine.job_id())))
+    task = asyncio.create_task(answer(found, job(prefix, document=shared.job_id())))
     await status_when(found, lambda status: status.live > 0)
     return task
 
@@ -622,7 +622,7 @@ def test_beside_a_worker_that_cannot_be_killed_there_is_no_other_and_nobody_wait
     try:
         began = time.monotonic()
         assert worker.death(400.1, live=True) == "took too long to load its model"
-        assert time.monotonic() - began < engine.HELLO_S
+        assert time.monotonic() - began < shared.HELLO_S
         worker.start_if_due(401.0)
         assert (worker.state, worker.pid) == ("loading", None)
         worker.start_if_due(412.0)
@@ -762,7 +762,7 @@ async def test_an_engine_that_always_crashes_is_given_up() -> None:
 
 
 async def test_a_command_that_cannot_start_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caesura.server.launch.BACKOFF_S", (0.001, 0.01))
+    monkeypatch.setattr("caesura.client.launch.BACKOFF_S", (0.001, 0.01))
     async with running(Engine(client="test", command=[sys.executable, "-c", "raise SystemExit(1)"])) as found:
         with pytest.raises(EngineUnavailable, match="did not start in 5 tries"):
             await found.ready(READY_S)

@@ -24,13 +24,13 @@ import zmq.asyncio
 from zmq.utils import z85
 
 from caesura import cli, pairing, paths, rendezvous, wire
+from caesura.client import launch, paired
+from caesura.client.shared import HELLO_S, Engine, EngineFailed, EngineUnavailable
 from caesura.doors import Keys, new_keys
 from caesura.engine.supervisor import admission, link
 from caesura.engine.supervisor.admission import Gate
 from caesura.engine.supervisor.clients import CannotListen, Front
 from caesura.engine.supervisor.ledger import ELSEWHERE, MAX_PEERS
-from caesura.server import launch, remote
-from caesura.server.engine import HELLO_S, Engine, EngineFailed, EngineUnavailable
 
 from .. import points
 from ..test_lsp import Client
@@ -41,7 +41,7 @@ NOBODY = 65_534
 SERVER = f"""
 import sys
 from caesura.server.app import App
-from caesura.server.engine import Engine
+from caesura.client.shared import Engine
 command = [sys.executable, {str(FAKE)!r}, "records"]
 app = App(lambda options, client, remote: Engine(client=client, model="records", command=command, remote=remote))
 sys.exit(app.server.serve())
@@ -669,7 +669,7 @@ def test_only_folders_that_were_named_use_another_machine(laptop: Machine, tmp_p
     (named / "out").symlink_to(other)
     (tmp_path / "in").symlink_to(named)
     assert laptop.run("pair", "with", "desk:7411", "ab" * 32) == 0
-    assert remote.agreement([str(named)]) is None
+    assert paired.agreement([str(named)]) is None
     assert laptop.run("pair", "use", str(named)) == 0
     for folders, used in (
         ([named], True),
@@ -685,9 +685,9 @@ def test_only_folders_that_were_named_use_another_machine(laptop: Machine, tmp_p
         ([named / ".." / "other"], False),
         ([Path("named")], False),
     ):
-        assert (remote.agreement([str(folder) for folder in folders]) is not None) is used, folders
+        assert (paired.agreement([str(folder) for folder in folders]) is not None) is used, folders
     assert laptop.run("pair", "forget", str(named)) == 0
-    assert remote.agreement([str(named)]) is None
+    assert paired.agreement([str(named)]) is None
 
 
 class Editor:
@@ -887,7 +887,7 @@ async def test_an_engine_that_is_not_there_is_told_and_answers_at_once(desk: Des
 
 
 async def test_another_version_is_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "__version__", "0.9.9")
+    monkeypatch.setattr(paired, "__version__", "0.9.9")
     async with running(client()) as found:
         with pytest.raises(EngineUnavailable, match="install one on both"):
             await found.ready(READY_S)

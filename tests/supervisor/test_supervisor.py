@@ -15,14 +15,14 @@ import pytest
 import zmq
 
 from caesura import rendezvous, wire
+from caesura.client import launch
+from caesura.client.launch import MAX_LOG
 from caesura.engine.supervisor import link, supervisor
 from caesura.engine.supervisor.admission import Gate
 from caesura.engine.supervisor.clients import MAX_BACKLOG, MAX_SLOW_S, Front
 from caesura.engine.supervisor.process import Child
 from caesura.engine.supervisor.supervisor import Settings, Supervisor
 from caesura.rendezvous import Holder, Place, started
-from caesura.server import launch
-from caesura.server.launch import MAX_LOG
 
 from .test_processes import READY_S, job, runtime  # noqa: F401 (a fixture)
 

@@ -1,0 +1,72 @@
+"""An engine on another machine: which documents may be sent there, and how it is reached.
+
+The user has named the folders on the command line (`caesura pair use`). There is no other way: a setting may come with
+a project.
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import zmq
+import zmq.asyncio
+
+from caesura import __version__, doors, pairing, paths
+from caesura.client.connection import Connection, Unanswered
+from caesura.client.launch import GaveUp
+from caesura.doors import Door
+from caesura.pairing import Remote
+
+REACH_S = 2.0  # to connect and be welcomed, over a slow network
+
+log = logging.getLogger(__name__)
+
+
+class Agreement:
+    """What the user lets `remote` have. It ends when the user takes it back, whatever is running then."""
+
+    def __init__(self, remote: Remote, paired: pairing.Watched) -> None:
+        self.remote = remote
+        self._paired = paired
+
+    def __repr__(self) -> str:
+        return f"<Agreement with {self.remote.name} on {len(self.remote.folders)} folders>"
+
+    def covers(self, path: Path) -> bool:
+        """Whether the file at `path`, links followed, may be sent; of none that is not on this machine's disk."""
+        own = self.remote.name, self.remote.address, self.remote.key
+        now = (one for one in self._paired.pairs.engines if (one.name, one.address, one.key) == own)
+        return any(one.covers(path) for one in now)
+
+
+def agreement(folders: Sequence[str]) -> Agreement | None:
+    """The one that holds for all folders of a workspace; None where this machine's engine is to be used."""
+    paired = pairing.Watched()
+    remote = paired.pairs.remote(folders)
+    return Agreement(remote, paired) if remote else None
+
+
+async def reach(context: zmq.asyncio.Context, remote: Remote, client: str) -> Connection:
+    """Raises launch.GaveUp with the next step to take."""
+    try:
+        keys = pairing.keys()
+        door = Door(f"tcp://{remote.address}", bytes.fromhex(remote.key), keys)
+        connection = await Connection.open(context, door, client, REACH_S)
+    except Unanswered as error:
+        raise GaveUp(_why(remote, error, keys)) from None
+    except (zmq.ZMQError, pairing.Damaged, paths.UnsafeFolder) as error:
+        raise GaveUp(f"The engine {remote.name} cannot be used: {error}") from error
+    theirs = connection.welcome.build.partition("+")[0]
+    if theirs != __version__:
+        connection.close()
+        raise GaveUp(f"The engine {remote.name} is Caesura {theirs}, this is {__version__}; install one on both.")
+    return connection
+
+
+def _why(remote: Remote, error: Unanswered, keys: doors.Keys) -> str:
+    where = f"{remote.name} ({remote.address})"
+    if error.refused:
+        return f"The engine {where} does not know this machine; run there: caesura pair allow {keys.public.hex()}"
+    if error.strange:
+        return f"What answers at {where} is not the engine that was paired; compare its key with `caesura pair` there."
+    return f"The engine {where} does not answer; see that `caesura engine --listen {remote.address}` runs there."

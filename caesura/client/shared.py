@@ -1,0 +1,347 @@
+"""The client of the shared engine: connect or start it, ask, and hear the answers. No torch, no pygls.
+
+One task reads the connection and hands each event to the job that waits for it. A connection that breaks is replaced;
+its jobs fail at once, and asking again is the caller's decision.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import zmq.asyncio
+
+from caesura import doors, models, paths, rendezvous, wire
+from caesura.client import launch
+from caesura.client.connection import Connection, Lost
+from caesura.client.paired import reach
+from caesura.doors import Door
+from caesura.pairing import Remote
+from caesura.server.records.trace import Job
+
+HELLO_S = 1.0
+GRACE_S = 5.0  # how much later than its deadline an answer may come before the engine counts as lost
+RETRY_S = 0.02
+PAUSE_S = 10.0  # after giving up, so that each keystroke does not start processes in vain
+
+Event = wire.Locked | wire.Done | wire.Failed | wire.Busy
+State = Literal["connecting", "loading", "ready", "unavailable"]
+
+
+class EngineError(Exception):
+    """A job has no answer; the message is a sentence for a person."""
+
+
+class EngineFailed(EngineError):
+    """The engine refused the job or lost it; `code` as in wire.Failed."""
+
+    def __init__(self, code: str, message: str = "") -> None:
+        super().__init__(message or f"The engine gave no answer ({code}).")
+        self.code = code
+
+
+class EngineUnavailable(EngineError):
+    """There is no engine that could answer."""
+
+
+class EngineBusy(EngineError):
+    """The engine's queue is full."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """How the engine is. `message` says why it is unavailable; `busy`: a job of ours is under way."""
+
+    state: State
+    model: str = ""
+    device: str = ""
+    message: str = ""
+    busy: bool = False
+
+
+def job_id() -> str:
+    return secrets.token_hex(16)
+
+
+class Engine:
+    """`command` replaces the command line that starts the engine; `place` looks for an engine of another kind; `remote`
+    is the one to use in the place of any on this machine, with the model that runs there.
+
+    `on_change` is called whenever `condition` may have changed, `on_job` when a job is over.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: str,
+        model: str = models.DEFAULT,
+        device: str = "auto",
+        spawn: bool = True,
+        command: Sequence[str] | None = None,
+        place: rendezvous.Place | None = None,
+        remote: Remote | None = None,
+    ) -> None:
+        self._client = client
+        self._model = model
+        self._device = device
+        self._command = command
+        self._spawn = spawn
+        self._place = place
+        self._remote = remote
+        self._context = zmq.asyncio.Context()
+        self._task: asyncio.Task[None] | None = None
+        self._connection: Connection | None = None
+        self._welcome: wire.Welcome | None = None
+        self._trouble = ""  # why there is no engine; empty while there is hope
+        self._changed = asyncio.Event()  # replaced at every change of the above
+        self._asked = asyncio.Event()
+        self._jobs: dict[str, _Mailbox] = {}
+        self._status: asyncio.Future[wire.Status] | None = None
+        self.on_change: Callable[[], None] = lambda: None
+        self.on_job: Callable[[Job], None] = lambda job: None
+
+    def __repr__(self) -> str:
+        return f"<Engine {self.state} {self._model} {len(self._jobs)} jobs {self._trouble!r}>"
+
+    @property
+    def state(self) -> State:
+        if self._trouble:
+            return "unavailable"
+        if self._connection is None or self._welcome is None:
+            return "connecting"
+        return "ready" if self._welcome.state == "ready" else "loading"
+
+    @property
+    def condition(self) -> Condition:
+        model, device = (self._welcome.model, self._welcome.device) if self._welcome else ("", "")
+        device = f"{device} of {self._remote.name}" if device and self._remote else device
+        return Condition(self.state, model, device, self._trouble, bool(self._jobs))
+
+    async def start(self) -> None:
+        """Connect in the background, starting the engine if need be."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def ready(self, timeout_s: float) -> wire.Welcome:
+        """Wait until the model is loaded."""
+        self._asked.set()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.state != "ready":
+                    await self._change()
+        except TimeoutError:
+            raise EngineUnavailable(f"The engine was not ready in {timeout_s:g} seconds.") from None
+        assert self._welcome is not None
+        return self._welcome
+
+    async def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]:
+        """The events of a job, the last a Done. Raises EngineFailed, EngineBusy or EngineUnavailable.
+
+        Leaving early cancels the job (at once inside `contextlib.aclosing`). A reader that lags sees the newest event.
+        """
+        deadline = time.monotonic() + job.deadline_ms / 1000
+        connection = await self._connected(deadline)
+        left_ms = max(0.0, (deadline - time.monotonic()) * 1000)
+        frame = _checked(msgspec.structs.replace(job, deadline_ms=left_ms))
+        mailbox = self._jobs[job.job] = _Mailbox()
+        began = time.monotonic()
+        self.on_change()
+        try:
+            if not connection.send(frame):
+                raise EngineBusy("The engine does not read its messages.")
+            while True:
+                event = await mailbox.get(deadline + GRACE_S)
+                match event:
+                    case wire.Locked():
+                        yield event
+                    case wire.Done():
+                        yield event
+                        return
+                    case wire.Busy():
+                        raise EngineBusy("The engine has too much to do.")
+                    case wire.Failed(_, "unavailable", message):
+                        raise EngineUnavailable(message)
+                    case wire.Failed(_, code, message):
+                        raise EngineFailed(code, message)
+        finally:
+            del self._jobs[job.job]
+            if not mailbox.final:
+                connection.send(wire.encode(wire.Cancel(job.job)))
+            self.on_job(_record(job, mailbox, (time.monotonic() - began) * 1000))
+            self.on_change()
+
+    async def status(self) -> wire.Status:
+        connection = await self._connected(time.monotonic() + HELLO_S * launch.HELLOS)
+        if self._status is None:
+            self._status = asyncio.get_running_loop().create_future()
+            connection.send(wire.encode(wire.Query()))
+        try:
+            async with asyncio.timeout(HELLO_S):
+                return await asyncio.shield(self._status)
+        except TimeoutError:
+            self._status = None
+            raise EngineUnavailable("The engine did not answer.") from None
+
+    async def stop(self) -> None:
+        """Ask the engine, which others may be using too, to finish and exit; wait until it has."""
+        connection = await self._connected(time.monotonic() + HELLO_S * launch.HELLOS)
+        connection.send(wire.encode(wire.Stop()))
+        while self._connection is connection:
+            await self._changed.wait()
+
+    async def close(self) -> None:
+        self.on_change = lambda: None  # an end that we wanted is no news
+        if self._task:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self._set(None, "This client was closed.")
+        self._context.destroy(linger=100)
+
+    # The task that keeps a connection
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                connection = await self._connect()
+            except (launch.GaveUp, rendezvous.NoPlace, models.NoModel, paths.UnsafeFolder, OSError) as error:
+                self._set(None, str(error))
+                await asyncio.sleep(PAUSE_S)
+            else:
+                await self._converse(connection)
+            if self._trouble:
+                self._asked.clear()
+                await self._asked.wait()
+                self._set(None, "")
+
+    async def _connect(self) -> Connection:
+        if self._remote:
+            return await reach(self._context, self._remote, self._client)
+        # Now, not when this client began: `default` may stand for another model by then.
+        model = self._model if self._place else models.resolve(self._model)
+        place = self._place or rendezvous.place(model, self._device)
+        command = self._command or launch.command(model, self._device)
+        launcher = launch.Launcher(place, command if self._spawn else None)
+        while True:
+            holder = await launcher.find()
+            try:
+                async with asyncio.timeout(HELLO_S):
+                    door = await _opened(place.socket)
+                return await Connection.open(self._context, door, self._client, HELLO_S)
+            except TimeoutError:
+                await launcher.unanswered(holder)
+
+    async def _converse(self, connection: Connection) -> None:
+        self._hear(connection.welcome)
+        self._set(connection, self._trouble)
+        try:
+            async for message in connection.messages():
+                self._hear(message)
+        except Lost:
+            pass
+        finally:
+            connection.close()
+            for job, mailbox in self._jobs.items():
+                mailbox.put(wire.Failed(job, "engine_lost", "The engine's process has ended."))
+            # An engine that said why it ends is not started again before somebody asks for it.
+            self._set(None, self._trouble)
+
+    def _hear(self, message: wire.EngineMessage) -> None:
+        match message:
+            case wire.Welcome():
+                self._welcome = message
+                self._set(self._connection, message.message if message.state == "failed" else "")
+            case wire.Status():
+                if self._status and not self._status.done():
+                    self._status.set_result(message)
+                self._status = None
+            case wire.Locked() | wire.Done() | wire.Failed() | wire.Busy():
+                if mailbox := self._jobs.get(message.job):
+                    mailbox.put(message)
+
+    def _set(self, connection: Connection | None, trouble: str) -> None:
+        self._connection, self._trouble = connection, trouble
+        self._changed.set()
+        self._changed = asyncio.Event()
+        self.on_change()
+
+    async def _change(self) -> None:
+        """Wait for news. Raises EngineUnavailable when there is no hope of good ones."""
+        if self._trouble:
+            raise EngineUnavailable(self._trouble)
+        await self._changed.wait()
+
+    async def _connected(self, deadline: float) -> Connection:
+        """The connection. An engine whose model cannot be used has one too: it answers each job for itself."""
+        self._asked.set()
+        try:
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                while self._connection is None:
+                    await self._change()
+        except TimeoutError:
+            raise EngineUnavailable("The engine is still starting.") from None
+        return self._connection
+
+
+async def _opened(path: Path) -> Door:
+    """The engine's door, as soon as there is one."""
+    while True:
+        with suppress(FileNotFoundError, msgspec.DecodeError):
+            return doors.at(path)
+        await asyncio.sleep(RETRY_S)
+
+
+class _Mailbox:
+    """The newest event of a job: each one replaces the one before, so one place is enough."""
+
+    def __init__(self) -> None:
+        self.final = False
+        self.newest: Event | None = None
+        self.steps = 0
+        self._arrived = asyncio.Event()
+
+    def put(self, event: Event) -> None:
+        if not self.final:
+            self.final = not isinstance(event, wire.Locked)
+            self.newest = event
+            self.steps = event.step if isinstance(event, wire.Locked) else self.steps
+            self._arrived.set()
+
+    async def get(self, deadline: float) -> Event:
+        try:
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                await self._arrived.wait()
+        except TimeoutError:
+            raise EngineFailed("engine_lost", "The engine did not answer in time.") from None
+        assert self.newest is not None
+        self._arrived.clear()
+        return self.newest
+
+
+def _record(job: wire.Infill, mailbox: _Mailbox, total_ms: float) -> Job:
+    end, steps, ms = "cancelled", mailbox.steps, {"total": total_ms}
+    match mailbox.newest:
+        case wire.Done(steps=steps, timings=timings):
+            stages = msgspec.structs.asdict(timings)
+            end, ms = "done", {name.removesuffix("_ms"): stages[name] for name in stages if stages[name]} | ms
+        case wire.Failed(code=code):
+            end = code
+        case wire.Busy():
+            end = "busy"
+    return Job(job.job, end, job.priority, steps, ms)
+
+
+def _checked(job: wire.Infill) -> bytes:
+    """The frame of a job. What the engine would refuse is refused here, with its reason."""
+    try:
+        frame = wire.encode(job)
+        wire.decode_client(frame)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise EngineFailed("invalid", f"This job breaks the engine's limits: {error}.") from error
+    if len(frame) > wire.MAX_FRAME:
+        raise EngineFailed("invalid", "This job is larger than the engine takes.")
+    return frame

@@ -1,0 +1,310 @@
+"""The few files that a document imports, read for its neighbours: off the event loop, only in the workspace's folders,
+never what is ignored or lies elsewhere behind a link, and bounded in count, size and time.
+"""
+
+import asyncio
+import os
+import re
+import stat
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from sys import getsizeof
+
+from caesura import paths
+from caesura.client.paired import Agreement
+from caesura.recent import Recent
+from caesura.server.context.neighbours import Snapshot
+from caesura.server.context.outline import family, index
+from caesura.server.context.secrets import RULES, Ignore
+from caesura.server.languages import UNKNOWN, language
+from caesura.server.text.workspace import path_of
+
+MOST = 24  # files of one document
+MAX_BYTES = 200_000  # of a file; one that is longer is not read
+MAX_RULES = 65_536  # bytes of a folder's own rules
+TIME_S = 0.25  # for one document; what has been read by then is the answer
+CACHED = 4 << 20  # bytes of files kept as text
+IMPORTS = 40_000  # code points at the start of a document where imports are looked for
+
+Key = tuple[int, int, int]  # a file's inode, time of change in ns and size
+
+
+@dataclass(frozen=True)
+class Import:
+    """What a document asks for: paths to try, without an ending where the language leaves it out, and its names."""
+
+    paths: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
+    relative: bool = False  # to the document, not to a folder
+
+
+class Texts:
+    """Regular files of at most `largest` bytes as text; those read last are kept until they change, in `room` bytes."""
+
+    def __init__(self, room: int, largest: int) -> None:
+        self._largest = largest
+        self._kept = Recent[Path, tuple[Key, str]](room, lambda _, kept: getsizeof(kept[1]))
+
+    def __repr__(self) -> str:
+        return f"<Texts of {len(self)} files>"
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def read(self, real: Path) -> str | None:
+        """The text of a file whose path has no links; None where it is too large or no file. Raises OSError, and
+        ValueError for what is not UTF-8."""
+        with open(real, "rb", opener=paths.unfollowed) as file:
+            about = os.fstat(file.fileno())
+            key = about.st_ino, about.st_mtime_ns, about.st_size
+            if not stat.S_ISREG(about.st_mode) or about.st_size > self._largest:
+                return None
+            if (kept := self._kept.get(real)) and kept[0] == key:
+                return kept[1]
+            text = file.read(self._largest).decode()
+        self._kept.put(real, (key, text))
+        return text
+
+
+class Files:
+    """The files of the workspace's `folders` (absolute paths); `patterns` are the user's ignore globs. Where the
+    workspace is not `trusted`, only its ignore rules are read, and no pattern reveals what is hidden, since an editor
+    may have it from the workspace. Rules are read once: make another when they are `outdated`. With an `agreement` all
+    files are hidden but those that it covers."""
+
+    def __init__(
+        self,
+        folders: Sequence[str] = (),
+        patterns: Sequence[str] = (),
+        *,
+        trusted: bool = True,
+        agreement: Agreement | None = None,
+    ) -> None:
+        if not trusted:
+            patterns = [pattern for pattern in patterns if not pattern.startswith("!")]
+        self._trusted = trusted
+        self._agreement = agreement
+        self._outside = Ignore(patterns)
+        self._inside: dict[Path, Ignore] = {}  # by folder: as the editor names it, and as it is without links
+        self._read_rules = {Path(folder): _rules(Path(folder)) for folder in folders if Path(folder).is_absolute()}
+        for folder, rules in self._read_rules.items():
+            self._inside[folder] = self._inside[folder.resolve()] = Ignore(patterns, rules, file=str(folder / RULES))
+        self._texts = Texts(CACHED, MAX_BYTES)
+        self._reading = asyncio.Lock()  # one thread at a time, however long a slow disk keeps it
+
+    def __repr__(self) -> str:
+        return f"<Files of {len(self._inside)} folders, {len(self._texts)} kept>"
+
+    @property
+    def problems(self) -> list[str]:
+        """A sentence for each ignore pattern that could not be read."""
+        ignores = (self._outside, *self._inside.values())
+        return list(dict.fromkeys([*(problem for ignore in ignores for problem in ignore.problems), *self._left_out]))
+
+    @property
+    def _left_out(self) -> Iterator[str]:
+        """Folders that came to the workspace when its engine was chosen already."""
+        for folder in self._read_rules if self._agreement else ():
+            if self._agreement and not self._agreement.covers(folder):
+                name = self._agreement.remote.name
+                yield f"{folder} gets no completions: it was not named for the engine {name}. Restart the editor."
+
+    @property
+    def outdated(self) -> bool:
+        """Whether a folder's own rules are not those that were read."""
+        return any(_rules(folder) != rules for folder, rules in self._read_rules.items())
+
+    def hides(self, uri: str) -> bool:
+        """Whether a document gets no proposals and is nobody's neighbour. Reads no file. What a link leads to counts
+        too where text would leave this machine."""
+        path = Path(path_of(uri) or uri.partition(":")[2].partition("?")[0].partition("#")[0])
+        return self._hides(path) or (self._agreement is not None and self._hides(Path(os.path.realpath(path))))
+
+    def withholds(self, real: Path) -> bool:
+        """Whether what a file says, whoever named it, must not leave this machine, where the engine is on another."""
+        return self._agreement is not None and self._hides(real)
+
+    async def imported(self, uri: str, text: str, language: str) -> tuple[Snapshot, ...]:
+        """The files that a document imports, in the order of its imports. Documents wait for each other."""
+        path = path_of(uri)
+        if not self._trusted or not path or self._folder(Path(path)) is None:
+            return ()
+        async with self._reading:
+            return tuple(await asyncio.to_thread(self._snapshots, Path(path), text[:IMPORTS], language))
+
+    # On a thread
+
+    def _snapshots(self, document: Path, text: str, language: str) -> Collection[Snapshot]:
+        end = time.monotonic() + TIME_S
+        found: dict[Path, Snapshot] = {}
+        for wanted in imports(text, language, document.name):
+            if len(found) == MOST or time.monotonic() > end:
+                break
+            path = self._path(wanted, document, language)
+            if path is not None and (snapshot := self._snapshot(path, wanted.aliases)):
+                known = found.get(path)
+                found[path] = replace(known, aliases=known.aliases + wanted.aliases) if known else snapshot
+        for snapshot in found.values():
+            if time.monotonic() < end:
+                index(snapshot.text, snapshot.language)  # kept for the event loop
+        return found.values()
+
+    def _path(self, wanted: Import, document: Path, language: str) -> Path | None:
+        """The first file that an import may mean."""
+        endings = _ENDINGS.get(family(language), ("",))
+        folder = self._folder(document)
+        roots = [document.parent] if wanted.relative or folder is None else _roots(document, folder)
+        tries = (os.path.normpath(root / path) for path in wanted.paths for root in roots)
+        paths = (Path(f"{path}{ending}") for path in tries for ending in endings)
+        return next((path for path in paths if path != document and _is_file(path)), None)
+
+    def _snapshot(self, path: Path, aliases: tuple[str, ...]) -> Snapshot | None:
+        folder = self._folder(path)
+        row = language("", path.name)
+        if folder is None or row is UNKNOWN or self._hides(path):
+            return None
+        text = self._read(path)
+        if text is None:
+            return None
+        return Snapshot(path.relative_to(folder).as_posix(), row.id, text, imported=True, aliases=aliases)
+
+    def _read(self, path: Path) -> str | None:
+        """The text of a file that really lies in one of the folders; None for any other, or one that is not text."""
+        try:
+            real = path.resolve(strict=True)
+            if self._folder(real) is None or self._hides(real):
+                return None
+            return self._texts.read(real)
+        except (OSError, ValueError, RuntimeError):  # gone, no UTF-8, a loop of links
+            return None
+
+    def _hides(self, path: Path) -> bool:
+        if self._agreement and not self._agreement.covers(path):
+            return True
+        folder = self._folder(path)
+        if folder is None:
+            return self._outside.hides(path.as_posix())
+        return self._inside[folder].hides(path.relative_to(folder).as_posix())
+
+    def _folder(self, path: Path) -> Path | None:
+        """The innermost of the folders that the path names; links are followed when a file is read, not here."""
+        inside = [folder for folder in self._inside if path.is_relative_to(folder) and ".." not in path.parts]
+        return max(inside, key=lambda folder: len(folder.parts), default=None)
+
+
+def _rules(folder: Path) -> list[str] | None:
+    """The lines of a folder's own rules; None where there are some that cannot be read."""
+    path = folder / RULES
+    try:
+        if not path.is_file():
+            return []
+        return path.read_text("utf-8").splitlines() if path.stat().st_size < MAX_RULES else None
+    except (OSError, ValueError):
+        return None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _roots(document: Path, folder: Path) -> list[Path]:
+    """Where absolute imports begin: the folder, its `src` and the like, and every folder down to the document."""
+    above = [parent for parent in document.parents if parent.is_relative_to(folder)]
+    return list(dict.fromkeys([folder, folder / "src", folder / "lib", folder / "include", *above]))
+
+
+# What a text imports
+
+_ENDINGS = {
+    "python": (".py", "/__init__.py", ".pyi"),
+    "ecma": ("", ".ts", ".tsx", ".d.ts", ".js", ".jsx", ".mjs", "/index.ts", "/index.tsx", "/index.js", ".mts", ".cts"),
+    "rust": (".rs", "/mod.rs"),
+}
+_PYTHON = re.compile(
+    r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(\([^)]{0,2000}\)|[^\n#;]+)|import[ \t]+([^\n#;]+))",
+    re.MULTILINE,
+)
+_ECMA = re.compile(
+    r"(?:^|[;\s])(?:import|export)\b([^'\"`;()=]{0,1000}?)(?:\bfrom\b)?\s*['\"]([^'\"\n]{1,300})['\"]"
+    r"|\b(?:const|let|var)[ \t]+([\w$]+)[ \t]*=[ \t]*require\([ \t]*['\"]([^'\"\n]{1,300})['\"]"
+)
+_C = re.compile(r"^[ \t]*#[ \t]*(?:include|import)[ \t]*\"([^\"\n]{1,300})\"", re.MULTILINE)
+_RUST = re.compile(
+    r"^[ \t]*(?:pub(?:\([^)\n]*\))?[ \t]+)?(?:mod[ \t]+(\w+)[ \t]*;|use[ \t]+((?:crate|super|self)(?:::\w+)+))",
+    re.MULTILINE,
+)
+
+
+def imports(text: str, language: str, name: str) -> Iterator[Import]:
+    """The imports of a text that may be files of the workspace; `name` is its file's name."""
+    match family(language):
+        case "python":
+            yield from _python(text)
+        case "ecma":
+            yield from _ecma(text)
+        case "c":
+            header = PurePosixPath(name).stem
+            for found in _C.finditer(text):
+                yield Import((found[1],), relative=True)
+                yield Import((found[1],))
+            if not name.endswith((".h", ".hh", ".hpp")):
+                yield Import((f"{header}.h", f"{header}.hpp", f"{header}.hh"), relative=True)
+        case "rust":
+            yield from _rust(text, PurePosixPath(name).stem)
+
+
+def _python(text: str) -> Iterator[Import]:
+    for dots, module, names, modules in _PYTHON.findall(text):
+        for module_name, alias in _renamed(modules):
+            yield Import((module_name.replace(".", "/"),), (alias,))
+        if not names:
+            continue
+        base = "../" * (len(dots) - 1) + module.replace(".", "/")
+        for member, alias in _renamed(names.strip("()")):  # a module of the package, where there is one
+            yield Import((f"{base}/{member}" if base else member,), (alias,), relative=bool(dots))
+        if module:
+            yield Import((base,), relative=bool(dots))
+
+
+def _renamed(names: str) -> Iterator[tuple[str, str]]:
+    """`a.b as c, d` is (a.b, c) and (d, d)."""
+    for part in names.split(","):
+        words = part.split("#")[0].split()
+        if words and re.fullmatch(r"[\w.]+", words[0]):
+            yield words[0], words[2] if len(words) == 3 and words[1] == "as" else words[0].rpartition(".")[2]
+
+
+def _ecma(text: str) -> Iterator[Import]:
+    for names, path, variable, required in _ECMA.findall(text):
+        path = path or required
+        stem = re.sub(r"\.[cm]?jsx?$", "", path)  # `./a.js` may be `./a.ts` before it is compiled
+        paths = (path, stem) if stem != path else (path,)
+        whole = re.search(r"\*[ \t]*as[ \t]+([\w$]+)|^[ \t]*([\w$]+)[ \t]*(?:,|$)", names.strip())
+        aliases = tuple(filter(None, (*(whole.groups() if whole else ()), variable)))
+        if path.startswith("."):
+            yield Import(paths, aliases, relative=True)
+        elif path.startswith(("@/", "~/")):  # where bundlers commonly put a project's own sources
+            yield Import(tuple(each[2:] for each in paths), aliases)
+        elif "/" in path and not path.startswith("@"):
+            yield Import(paths, aliases)
+
+
+def _rust(text: str, stem: str) -> Iterator[Import]:
+    inner = "" if stem in ("mod", "lib", "main") else f"{stem}/"
+    for module, path in _RUST.findall(text):
+        if module:
+            yield Import((f"{inner}{module}",), (module,), relative=True)
+            continue
+        root, *parts = path.split("::")
+        paths = tuple("/".join(parts[:size]) for size in range(len(parts), 0, -1))
+        if root == "super":
+            up = "../" if stem == "mod" else ""
+            paths = tuple(up + each for each in paths)
+        elif root == "self":
+            paths = tuple(inner + each for each in paths)
+        yield Import(paths, (parts[-1],), relative=root != "crate")

@@ -1,0 +1,1 @@
+"""Gaps that the user asks to fill, and what came of them."""

@@ -1,0 +1,1 @@
+"""Ghost text: a document's warm canvas, and what of it is shown."""

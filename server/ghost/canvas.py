@@ -1,0 +1,396 @@
+"""One warm canvas: a job for a place in a document, what it has said so far, and what of that fits the text typed
+since. State only: typing.py starts, keeps and stops canvases.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+
+from caesura import wire
+from caesura.server.context.context import CLOSERS, Context
+from caesura.server.context.secrets import reveals, visible
+from caesura.server.ghost.finish import finish
+from caesura.server.ghost.worth import ALL, Bar, best_start, counts_words, ends_line, likely
+from caesura.server.structured.offer import Offer
+from caesura.server.text.document import Edit
+from caesura.server.text.lexer import PARTNER
+
+QUOTES = "\"'`"
+LEAST_PART = 8  # code points of a line that are worth showing before all of it is locked
+
+Gate = Callable[[int, int, str], str]
+"""(start, end, text) -> as much of `text` as leaves the syntax sound in the place of `start:end` of the document."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """`insert` replaces `back` code points before the cursor and `eat` after it; an empty one means nothing to propose.
+    `others` are further texts for the same range, best first."""
+
+    insert: str
+    eat: int = 0
+    back: int = 0
+    others: tuple[str, ...] = ()
+    confidence: float = 0.0
+    id: str = ""  # once the editor was given it
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A canvas on its way: `text` is the best guess for the cursor; its first `locked` code points will not change,
+    though an answer may end before them, where it is surer or sound. The first `ready` are what the plain request
+    would be answered with by now."""
+
+    text: str
+    eat: int = 0
+    locked: int = 0
+    confidence: float = 0.0
+    ready: int = 0
+
+
+class Typed:
+    """What stands at `origin` that was typed since something was computed for that place. `closing` are the brackets
+    and quotes that stood there then; what was computed may replace them."""
+
+    def __init__(self, origin: int, text: str = "", closing: str = "") -> None:
+        self.origin = origin
+        self.text = text + closing
+        self.closing = closing
+
+    @property
+    def written(self) -> str:
+        """Without what closes."""
+        return self.text.removesuffix(self.closing)
+
+    def follow(self, edit: Edit) -> bool:
+        """Take an edit of this text into account; False when it is of other text."""
+        start, end = edit.start - self.origin, edit.end - self.origin
+        if not 0 <= start <= end <= len(self.text):
+            return False
+        behind = self.text[end:]
+        self.text = self.text[:start] + edit.text + behind
+        self.closing = min(self.closing, behind, key=len)  # typed over, as far as it is gone
+        return True
+
+    def move(self, edit: Edit) -> bool:
+        """Take an edit wholly before or behind this text into account; False when it cuts into it."""
+        if edit.end <= self.origin:
+            self.origin += len(edit.text) - (edit.end - edit.start)
+            return True
+        return edit.start >= self.origin + len(self.text)
+
+    def left(self, insert: str, cursor: int) -> Proposal | None:
+        """What of `insert` is left to insert at `cursor`; None where the typed text disagrees with it.
+
+        Typed text after the cursor was put there by the editor: a bracket it closed by itself."""
+        size = cursor - self.origin
+        before, after = self.text[: max(0, size)], self.text[max(0, size) :]
+        if not 0 <= size <= len(self.text) or not insert.startswith(before):
+            return None
+        rest = insert[len(before) :]
+        if not after:
+            return Proposal(rest)
+        whole = insert if after == self.closing else rest
+        closed = _closed(whole, after) if CLOSERS.issuperset(after) else 0
+        if after != self.closing and closed < len(after):
+            return None
+        body = len(rest) - closed
+        ends = rest.endswith(after[:closed]) and not _closed(whole[: len(whole) - closed], after)
+        return Proposal(rest[:body]) if ends else Proposal(rest, eat=closed)
+
+    def agrees(self, insert: str) -> bool:
+        """True if this is what one types who wants `insert`, a bracket that the editor closes included."""
+        end = self.origin + len(self.text)
+        cursors = {end, end - 1, self.origin + len(self.written)}
+        return any(self.left(insert, cursor) is not None for cursor in cursors)
+
+
+class WarmCanvas:
+    """One job and the newest state of its hole.
+
+    `lead` is what the proposal begins with and the engine saw as fixed: a part that was accepted, the item that a
+    popup has selected, or, for a speculative canvas, the whole proposal of the canvas before it. `bar` is what a
+    suggestion must reach. With an `offer`, its segments are filled, and what is shown is all of it, or a part that the
+    offer lets stand alone.
+    """
+
+    def __init__(
+        self, typed: Typed, place: Context, *, lead: str = "", bar: Bar = ALL, speculative: bool = False
+    ) -> None:
+        self.typed = typed
+        self.context = place
+        self.lead = lead
+        self.bar = bar
+        self.speculative = speculative
+        self.offer: Offer | None = None
+        self.fills: tuple[wire.Fill, ...] = ()  # the answer so far; when it is done, with its alternatives
+        self.answer: wire.Done | None = None
+        self.over = False  # no more events will come
+        self.job = ""
+        self.seed = 0
+        self.faint = 0.0  # text that is less likely was not followed
+        self.steps = 0
+        self.context_ms = 0.0  # what it took to cut the context
+        self.stale = False  # the text around has changed since
+        self.broken = False  # the syntax gate cut the best fill
+        self.mended = False  # another end was denoised for it
+        self.shown = ""  # what the editor was given of it last, from the origin on
+        self.replaces = False  # the lead takes the place of what is typed, which may be something else
+        self.task: asyncio.Task[None] | None = None
+        self._fitted = lru_cache(maxsize=16)(partial(finish, context=place))
+        self._sound: dict[str, str] = {}  # by the whole text from the origin on: what the gate left of it
+
+    def __repr__(self) -> str:
+        state = "done" if self.answer else "over" if self.over else "live"
+        return f"<WarmCanvas {self.context.kind} at {self.typed.origin} typed {len(self.typed.text)} {state}>"
+
+    @property
+    def lost(self) -> bool:
+        """True if its job ended without an answer."""
+        return self.over and self.answer is None and self.task is not None
+
+    def hear(self, event: wire.Locked | wire.Done) -> None:
+        self.fills = (self._fill(event.holes),)
+        self.steps = event.steps if isinstance(event, wire.Done) else event.step
+        if isinstance(event, wire.Done):
+            self.fills += tuple(map(self._fill, event.alternatives))
+            self.answer = event
+            self.over = True
+
+    def follow(self, edit: Edit) -> bool:
+        """Take an edit of the document into account; False when nothing here holds any more."""
+        if self.typed.follow(edit):
+            return True
+        self.stale = True
+        return self.typed.move(edit)
+
+    def agrees(self, cursor: int) -> bool:
+        """True if this canvas still answers for `cursor`: nothing was typed, or just what it proposes. Before it says
+        anything, it may: what it reads is needed for the next key too, and its first draft comes a pass later."""
+        if not self.fills:
+            written = self.typed.written
+            fits = written.startswith(self.lead) or self.lead.startswith(written)
+            return fits and not self.over and cursor == self.typed.origin + len(written)
+        rest = self.typed.left(self.lead + self._finish(self.fills[0].text), cursor)
+        return rest is not None and bool(rest.insert or not self.over or not self.typed.written)
+
+    def ready(self, cursor: int, *, part: bool = False, whole: bool = False) -> bool:
+        """True if there is something to show, or nothing to wait for. `part`: locked words will do."""
+        kept = self.typed.left(self.shown, cursor) if self.shown and not whole else None
+        return (
+            self.over
+            or bool(kept and kept.insert)
+            or any(p.insert for p in self._proposals(cursor, part=part, whole=whole))
+        )
+
+    def propose(self, cursor: int, gate: Gate, *, part: bool = False, whole: bool = False) -> Proposal:
+        """The best fill that leaves the syntax sound, up to its last locked boundary; else what is sound of the best.
+        What goes on from what is shown comes before what is better: a ghost never jumps.
+
+        `part` allows locked words that are no whole line. `whole` gives the lead too, in the place of what is typed.
+        """
+        found = [p for p in self._proposals(cursor, part=part and not self.over, whole=whole) if p.insert]
+        sound = [p for p in found if self._gated(p, cursor, gate) == p.insert]
+        if found:
+            self.broken = not sound
+            sound = sound or [replace(found[0], insert=self._gated(found[0], cursor, gate))]
+        kept = self.typed.left(self.shown, cursor) if self.shown and not whole else None
+        if kept and kept.insert:
+            confidence = max((fill.confidence for fill in self.fills[:1]), default=0.0)
+            on = [p for p in sound if p.insert.startswith(kept.insert)] or [replace(kept, confidence=confidence)]
+            sound = on + [p for p in sound if p not in on]
+        if not sound:
+            return Proposal("")
+        best, *rest = sound
+        others = dict.fromkeys(
+            p.insert for p in rest if (p.eat, p.back) == (best.eat, best.back) and not best.insert.startswith(p.insert)
+        )
+        return replace(best, others=tuple(others))
+
+    def draft(self, cursor: int, gate: Gate) -> Draft:
+        """What a streaming editor may draw at the cursor: as much of the best guess as is sound."""
+        if not self.fills:
+            return Draft("")
+        fill, nothing = self.fills[0], Proposal("")
+        whole = self.typed.left(self.lead + self._finish(fill.text), cursor) or nothing
+        locked = self.typed.left(self.lead + self._finish(_locked_run(fill)), cursor) or nothing
+        if reveals(whole.insert, self.context.prefix, self.context.suffix):
+            return Draft("")
+        text = self._gated(whole, cursor, gate) if whole.insert else ""
+        return Draft(text, whole.eat, _common(text, locked.insert), fill.confidence)
+
+    def give(self, proposal: Proposal, cursor: int) -> None:
+        """The editor shows `proposal` at `cursor` from now on."""
+        size = cursor - self.typed.origin
+        behind = "" if proposal.eat else self.typed.text[size:]
+        self.shown = self.typed.text[:size] + proposal.insert + behind
+
+    def rest(self) -> tuple[str] | None:
+        """What a job that follows this one may start from."""
+        text = self.fills[0].text[max(0, len(self.typed.written) - len(self.lead)) :] if self.fills else ""
+        return (text,) if text else None
+
+    def stop(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+    def _fill(self, holes: Sequence[wire.Fill]) -> wire.Fill:
+        if self.offer is None or len(self.offer.segments) == 1:
+            return holes[0]
+        return joined(self.offer, holes)
+
+    def _finish(self, text: str) -> str:
+        if self.offer is None:
+            return self._fitted(text)
+        return text if text == visible(text, self.context.prefix, self.context.suffix) else ""
+
+    def _proposals(self, cursor: int, *, part: bool, whole: bool) -> Iterator[Proposal]:
+        for fill in self.fills:
+            text = _settled(fill, done=self.answer is not None)
+            shortest = 1
+            if self.offer is not None and text != fill.text:
+                continue
+            if text is None and part:
+                text, shortest = _whole_words(fill), LEAST_PART
+            if text is None:
+                continue
+            start = self._start(fill, text, cursor)
+            insert = self._finish(start)
+            if not insert or reveals(insert, self.context.prefix, self.context.suffix):
+                continue
+            found = self._whole(insert, cursor) if whole else self.typed.left(self.lead + insert, cursor)
+            if found and len(found.insert.strip()) >= shortest and (whole or self._passes(found, cursor, fill, start)):
+                yield replace(found, confidence=fill.confidence)
+
+    def _start(self, fill: wire.Fill, text: str, cursor: int) -> str:
+        """As much of `text` as is worth showing at `cursor`. What has been typed of it is certain."""
+        if not fill.probabilities:
+            return text if fill.confidence >= self.bar.chance else ""
+        size = cursor - self.typed.origin
+        given = size - len(self.lead)
+        known = [(min(end, len(text)), 1.0 if end <= given else p) for end, p in _tokens(fill, text)]
+        if self.offer is not None:
+            end = likely(known, self.bar.chance)
+            return text if end == known[-1][0] else self.offer.part(text, end)
+        return best_start(
+            text,
+            known,
+            self.bar,
+            context=self.context,
+            typed=max(0, given),
+            lead=self.lead[max(0, size) :],
+            whole=self._ends_line(fill, text),
+        )
+
+    def _ends_line(self, fill: wire.Fill, start: str) -> bool:
+        """True if a line ends after this start of a fill."""
+        return ends_line(fill.text, len(start), whole=self.answer is not None and self.context.kind != "span")
+
+    def _passes(self, found: Proposal, cursor: int, fill: wire.Fill, start: str) -> bool:
+        """True if what is left to insert is long enough: less of it may be left than of the fill."""
+        before = self.context.prefix.removesuffix(self.lead)[-1:] + self.typed.text[: cursor - self.typed.origin]
+        ends, words = self._ends_line(fill, start), counts_words(self.context)
+        return self.bar.passes(before, found.insert, ends_line=ends, words=words)
+
+    def _whole(self, insert: str, cursor: int) -> Proposal:
+        return Proposal(self.lead + insert, back=max(0, cursor - self.typed.origin))
+
+    def _gated(self, proposal: Proposal, cursor: int, gate: Gate) -> str:
+        """What the gate leaves of a proposal; asked once for what amounts to the same text of the document."""
+        typed = "" if proposal.back else self.typed.text[: cursor - self.typed.origin]
+        whole = typed + proposal.insert
+        if whole not in self._sound or not self._sound[whole].startswith(typed):
+            self._sound[whole] = typed + gate(cursor - proposal.back, cursor + proposal.eat, proposal.insert)
+        return self._sound[whole][len(typed) :]
+
+
+def joined(offer: Offer, holes: Sequence[wire.Fill]) -> wire.Fill:
+    """What an offer makes of its fills, as one fill. It counts as locked when all of it is."""
+    text = offer.text([fill.text for fill in holes])
+    waiting = sum(bool(fill.open) or _locked_run(fill) != fill.text for fill in holes)
+    locked = () if waiting else ((0, len(text)),)
+    return wire.Fill(text, locked, min(fill.confidence for fill in holes), waiting, _chances(offer, holes, len(text)))
+
+
+def _chances(offer: Offer, holes: Sequence[wire.Fill], size: int) -> tuple[tuple[int, float], ...]:
+    """The probabilities of fills, by where their tokens end in the text of an offer, of `size` code points. Fixed text
+    is certain; a text that is more than segments put together has only the chance of the whole."""
+    found, at, left = list[tuple[int, float]](), 0, iter(holes)
+    for segment in offer.segments:
+        fill = wire.Fill(segment.text) if isinstance(segment, wire.Text) else next(left)
+        found += [(at + end, chance) for end, chance in fill.probabilities]
+        at += len(fill.text)
+    if not found or not size:
+        return ()
+    if offer.assemble is not None:
+        return ((size, math.prod(chance for _, chance in found)),)
+    return (*found, (size, 1.0))
+
+
+def _settled(fill: wire.Fill, *, done: bool) -> str | None:
+    """The text up to the last locked boundary: all of a whole fill, else the whole lines that are locked."""
+    run = _locked_run(fill)
+    if done or (run == fill.text and not fill.open):
+        return fill.text
+    lines, line_break, _ = run.rpartition("\n")
+    return lines if line_break else None
+
+
+def _whole_words(fill: wire.Fill) -> str:
+    """The locked text from the left, without a word whose end is not locked."""
+    run = _locked_run(fill)
+    following = fill.text[len(run) : len(run) + 1]
+    if following and not _is_word(following):
+        return run
+    end = len(run)
+    while end and _is_word(run[end - 1]):
+        end -= 1
+    return run[:end]
+
+
+def _locked_run(fill: wire.Fill) -> str:
+    end = 0
+    for first, last in fill.locked:
+        if first > end:
+            break
+        end = max(end, last)
+    return fill.text[:end]
+
+
+def _closed(text: str, closing: str) -> int:
+    """How many of `closing`, the brackets and quotes that `text` begins in, it closes."""
+    closed, depth, quote, at = 0, 0, "", 0
+    while at < len(text) and closed < len(closing):
+        character, inside = text[at], quote or closing[closed]
+        if inside in QUOTES:
+            at += character == "\\"
+            if character == inside:
+                closed, quote = closed + (not quote), ""
+        elif character in QUOTES:
+            quote = character if character in text[at + 1 :] else ""
+        elif character == inside and not depth:
+            closed += 1
+        else:
+            depth += (character in PARTNER.values()) - (character in PARTNER)
+        at += 1
+    return closed
+
+
+def _tokens(fill: wire.Fill, text: str) -> Iterator[tuple[int, float]]:
+    """The tokens of a fill that make `text`, its start; the last one may go on."""
+    begin = 0
+    for end, probability in fill.probabilities:
+        if begin < len(text):
+            yield end, probability
+        begin = end
+
+
+def _common(one: str, other: str) -> int:
+    """The length of what two texts begin with alike."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _is_word(character: str) -> bool:
+    return character.isalnum() or character == "_"

@@ -1,0 +1,97 @@
+"""The depth of a fill's lines: from the cursor's column on, in the file's tabs or spaces and steps. Pure."""
+
+import re
+from collections import Counter
+from functools import lru_cache
+
+from caesura.server.context.context import Context, indent_of, line_before, opener_above, opens_block
+from caesura.server.languages import Language, language
+
+
+def indented(text: str, context: Context, row: Language, before: str) -> str:
+    """`text` as it goes on behind `before`, the part of the hole's line that stands before it."""
+    return _reindented(_joined(text, context, row, before), context, row, before)
+
+
+def _joined(text: str, context: Context, row: Language, before: str) -> str:
+    """The first line goes on at the cursor's column."""
+    if before.strip():
+        return text.lstrip(" \t") if before[-1] in " \t" else text
+    return text.lstrip(" \t") if before and _deep_enough(context, row) else text
+
+
+def _deep_enough(context: Context, row: Language) -> bool:
+    """Whether the cursor, in a blank line, already stands at the depth that the line above asks for."""
+    above = context.prefix.rstrip()
+    opener = line_before(above, len(above))
+    return len(context.indent) >= len(indent_of(opener)) + opens_block(opener, row)
+
+
+def _reindented(text: str, context: Context, row: Language, before: str) -> str:
+    """Tabs or spaces and steps as the file has them, in every line that the fill begins itself; the body of an empty
+    block stands at least one step deeper than its opener."""
+    lines = text.split("\n")
+    count = len(lines) - 1 if before else len(lines)
+    lines, own = lines[: len(lines) - count], lines[len(lines) - count :]
+    unit, certain = _indent_unit(context)
+    if unit == "\t":
+        old = " " * (4 if all(len(indent_of(line)) % 4 == 0 for line in own if line.startswith(" ")) else 2)
+    else:
+        old = "\t"
+    own = [indent_of(line).replace(old, unit) + line.lstrip(" \t") for line in own]
+    if context.kind == "block":
+        own = _stepped(own, len(context.indent), len(unit)) if certain and unit != "\t" else own
+        if not before.strip():
+            own = _deepened(lines, own, context, row, before, unit)
+    return "\n".join([*lines, *own])
+
+
+def _indent_unit(context: Context) -> tuple[str, bool]:
+    """One step of indentation in this file, and whether it was seen behind openers rather than guessed."""
+    above = context.prefix[: context.prefix.rfind("\n") + 1]  # of the hole's line only what stays while it is typed
+    return _usual_step(above + context.indent + context.suffix, context.language)
+
+
+@lru_cache(maxsize=8)
+def _usual_step(text: str, name: str) -> tuple[str, bool]:
+    row, steps = language(name), Counter[str]()
+    tabs, spaces, last = 0, [], ""
+    for line in re.split("[\r\n]+", text):
+        indent = indent_of(line)
+        tabs += indent.startswith("\t")
+        spaces += [len(indent)] if indent.startswith("  ") else []
+        if line.strip():
+            if opens_block(last, row) and len(indent) > len(indent_of(last)) and indent.startswith(indent_of(last)):
+                steps[indent[len(indent_of(last)) :]] += 1
+            last = line
+    if tabs > len(spaces):
+        return "\t", True
+    [(step, _)] = steps.most_common(1) or [("", 0)]
+    return (step, True) if step.startswith("  ") else (" " * min(spaces, default=4), False)
+
+
+def _stepped(own: list[str], base: int, unit: int) -> list[str]:
+    """With steps of `unit` where the fill's own steps behind `base` are others."""
+    depths = {len(indent_of(line)) - base for line in own if line.strip()}
+    step = min((depth for depth in depths if depth > 0), default=unit)
+    if step == unit or step not in (2, 4, 8) or any(depth < 0 or depth % step for depth in depths):
+        return own
+    return [
+        " " * (base + (len(indent_of(line)) - base) // step * unit) + line.lstrip() if line.strip() else line
+        for line in own
+    ]
+
+
+def _deepened(first: list[str], own: list[str], context: Context, row: Language, before: str, unit: str) -> list[str]:
+    """The lines moved right, and the first one changed in place, to where the body of the opener above begins."""
+    opener = opener_above(context.prefix, row)
+    if not opens_block(opener, row):
+        return own
+    depth, least = len(before) + len(indent_of((first or own)[0])), len(indent_of(opener)) + len(unit)
+    if depth > len(indent_of(opener)):
+        return own
+    missing = least - depth
+    if first:
+        first[0] = unit[0] * missing + first[0]
+        missing = least - min((len(indent_of(line)) for line in own if line.strip()), default=least)
+    return [unit[0] * missing + line if line.strip() else line for line in own]

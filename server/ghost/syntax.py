@@ -1,0 +1,178 @@
+"""The syntax gate: whether a text is still as sound with an insertion as without it, and how much of one is. Pure."""
+
+from bisect import bisect_right
+from functools import cache
+
+import tree_sitter
+
+from caesura.server.context.context import NEAR, Context, line_after, line_before
+from caesura.server.ghost.finish import INSIDE, ends
+from caesura.server.languages import Language, grammar, language
+from caesura.server.text.lexer import PARTNER, Scan
+
+MAX_WINDOW = 200_000  # bytes around the hole that are parsed; in a larger window every insertion is taken as sound
+SMALL_WINDOW = 20_000  # bytes that are parsed sooner than a whole tree is brought up to date
+MAX_TRIALS = 12  # shorter insertions that are parsed before we give up
+_CLOSER = {opening: closing for closing, opening in PARTNER.items()}
+
+
+class Gate:
+    """Judges insertions at the hole `start:end` (code points) of `text`. Nothing is parsed until the first of them.
+
+    Only the outermost statements beside the hole are parsed: `tree`, which may be missing or behind, says where they
+    begin and end. An error is an ERROR or MISSING node outside of any other. A text that is broken already, as one is
+    while somebody types, may stay as broken as it is."""
+
+    def __init__(self, text: str, start: int, end: int, context: Context, tree: tree_sitter.Tree | None) -> None:
+        self._row = language(context.language)
+        self._text, self._start, self._end, self._context = text, start, end, context
+        self._tree = tree.copy() if tree else None  # the document's own goes on with its edits
+        self._hole = text[start:end]
+        self._window: Window | None = None
+
+    def __repr__(self) -> str:
+        return f"<Gate {self._row.id} {self._start}:{self._end} {self._window}>"
+
+    def sound(self, insert: str) -> bool:
+        """Whether the text has no more errors with `insert` in the hole."""
+        window = self._opened()
+        return window is None or self._no_worse(window, insert, self._errors_with(window, insert))
+
+    def shortened(self, insert: str) -> str:
+        """As much of `insert` as is sound; empty where nothing of it is. What mends a broken text comes first."""
+        window = self._opened()
+        if window is None or not insert:
+            return insert
+        errors = self._errors_with(window, insert)
+        best = insert if self._no_worse(window, insert, errors) else ""
+        for shorter in self._shorter(insert)[: MAX_TRIALS if window.small else MAX_TRIALS // 4] if errors else ():
+            left = self._errors_with(window, shorter)
+            if not left:
+                return shorter
+            if not best and self._no_worse(window, shorter, left):
+                best = shorter
+        return best
+
+    def _no_worse(self, window: "Window", insert: str, errors: int) -> bool:
+        """Among errors, their number says too little: brackets and strings must have their ends as before."""
+        if not errors:
+            return True
+        if errors > window.errors:
+            return False
+        return insert.rstrip()[-1:] in _CLOSER or self._unpaired(insert) <= self._unpaired(self._hole)
+
+    def _unpaired(self, insert: str) -> int:
+        """Brackets and strings near the hole without their other end."""
+        scan = Scan(self._row).feed(self._text[max(0, self._start - NEAR) : self._start]).feed(insert)
+        return scan.feed_suffix(self._text[self._end : self._end + NEAR], cut=self._start > NEAR).total
+
+    def _shorter(self, insert: str) -> list[str]:
+        """The starts of `insert` that may be sound, the best first. A line end for a bracket behind the hole stays."""
+        body = insert.rstrip()
+        tail = insert[len(body) :]
+        tail = tail if "\n" in tail or "\r" in tail else ""
+        rated = sorted((grade, -at) for at, grade in ends(body, self._context) if grade < INSIDE and at < len(body))
+        return [body[:-at] + tail for _, at in rated]
+
+    def _opened(self) -> "Window | None":
+        """The parsed window; None where insertions cannot be judged."""
+        known = grammar(self._row)
+        if known is None:
+            return None
+        if self._window is None:
+            self._window = Window(self._row, self._text.encode(), *self._bytes(), self._tree)
+        return self._window if self._window.judges else None
+
+    def _bytes(self) -> tuple[int, int]:
+        start = len(self._text[: self._start].encode())
+        return start, start + len(self._hole.encode())
+
+    def _errors_with(self, window: "Window", insert: str) -> int:
+        """The errors with `insert`, whose line may end in brackets that it opens: the user closes them next."""
+        errors = window.errors_with(insert)
+        if not errors or insert.rstrip()[-1:] not in _CLOSER or line_after(self._text, self._end).strip():
+            return errors
+        line = line_before(self._text, self._start) + insert
+        opened = Scan(self._row).feed(line).open
+        return min(errors, window.errors_with(insert + "\n" + "".join(_CLOSER[b.mark] for b in reversed(opened))))
+
+
+class Window:
+    """The bytes `first:last` of a source around the hole `start:end`, parsed."""
+
+    def __init__(self, row: Language, source: bytes, start: int, end: int, tree: tree_sitter.Tree | None) -> None:
+        first, last = _statements(source, start, end, tree)
+        self.small = last - first <= SMALL_WINDOW
+        if self.small or len(source) > MAX_WINDOW:
+            tree = None
+        elif tree:
+            first, last = 0, len(source)
+        self.judges = last - first <= MAX_WINDOW
+        self._source, self._start, self._end = source[first:last] if self.judges else b"", start - first, end - first
+        self._parser = _parser(row)
+        self._parsed = self._parser.parse(self._source, tree) if tree else self._parser.parse(self._source)
+        self.errors = _errors(self._parsed.root_node)
+
+    def __repr__(self) -> str:
+        return f"<Window {len(self._source)} bytes, {self.errors} errors>"
+
+    def errors_with(self, insert: str) -> int:
+        """The number of errors with `insert` in the hole."""
+        new = insert.encode()
+        head = self._source[: self._start]
+        tree = self._parsed.copy()
+        tree.edit(
+            self._start,
+            self._end,
+            self._start + len(new),
+            _point(head),
+            _point(self._source[: self._end]),
+            _point(head + new),
+        )
+        return _errors(self._parser.parse(head + new + self._source[self._end :], tree).root_node)
+
+
+def _statements(source: bytes, start: int, end: int, tree: tree_sitter.Tree | None) -> tuple[int, int]:
+    """Whole lines from the settled outermost statement before the hole to the one after it; everything where the tree
+    is missing or has no statements."""
+    root = tree.root_node if tree else None
+    if root is None or root.is_error or not root.child_count:
+        return 0, len(source)
+    statements = root.children  # by the list: tree-sitter 0.26 crashes on some siblings, and on a byte behind the last
+    above = bisect_right(statements, source.rfind(b"\n", 0, start) + 1, key=lambda statement: statement.end_byte) - 1
+    below = bisect_right(statements, end, key=lambda statement: statement.end_byte) + 1
+    while above >= 0 and _unsettled(statements[above]):
+        above -= 1
+    while below < len(statements) and _unsettled(statements[below]):
+        below += 1
+    first = min(start, statements[above].start_byte) if above >= 0 else 0
+    line_end = source.find(b"\n", max(end, statements[below].end_byte)) if below < len(statements) else -1
+    return source.rfind(b"\n", 0, first) + 1, line_end + 1 if line_end >= 0 else len(source)
+
+
+def _unsettled(statement: tree_sitter.Node) -> bool:
+    """Whether it may end elsewhere once it is parsed again, or is only a comment in something longer."""
+    return statement.has_changes or statement.is_error or statement.is_extra
+
+
+def _errors(root: tree_sitter.Node) -> int:
+    """ERROR and MISSING nodes, those inside of an ERROR apart: their number says nothing."""
+    found, waiting = 0, [root] if root.has_error else []
+    while waiting:
+        node = waiting.pop()
+        if node.is_error or node.is_missing:
+            found += 1
+        else:
+            waiting += [child for child in node.children if child.has_error]
+    return found
+
+
+def _point(source: bytes) -> tuple[int, int]:
+    return source.count(b"\n"), len(source) - source.rfind(b"\n") - 1
+
+
+@cache
+def _parser(row: Language) -> tree_sitter.Parser:
+    known = grammar(row)
+    assert known is not None, "asked for by a caller who has looked"
+    return tree_sitter.Parser(known)

@@ -1,0 +1,124 @@
+"""How much of a fill to show: the start that is expected to save the most keys. Pure.
+
+A suggestion that is right saves the keys of its text less the one that takes it; a wrong one costs the time to read it.
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from caesura.server.context.context import Context
+from caesura.server.ghost.finish import INSIDE, STATEMENT, ends
+
+TAB_KEYS = 1  # that taking a suggestion costs
+READING_KEYS = 2  # that reading a wrong one costs
+
+_LINE_BREAK = re.compile(r"(?:\r\n|\r|\n)[ \t]*")  # Enter, and the indentation that the editor adds
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a suggestion must reach to be shown: `chance` is the least probability that all of it is right, and `keys`
+    the least it saves beyond the word at the cursor. With `keys` 0 nothing is too short."""
+
+    chance: float = 0.0
+    keys: int = 0
+
+    def lower(self, other: "Bar") -> "Bar":
+        return Bar(min(self.chance, other.chance), min(self.keys, other.keys))
+
+    def passes(self, before: str, insert: str, *, ends_line: bool, words: bool) -> bool:
+        """True if `insert` after the text `before` is long enough. What ends a line may be shorter, but must save a
+        key. In prose, finishing the word at the cursor counts too."""
+        if not self.keys:
+            return True
+        beyond = keys(insert if words else insert[_rest_of_word(before, insert) :])
+        return beyond >= self.keys or (ends_line and keys(insert) > TAB_KEYS)
+
+
+ALL = Bar()
+
+
+def counts_words(context: Context) -> bool:
+    """True if finishing a word is worth a suggestion: in Markdown, plain text and comments."""
+    return context.scope == "comment" or context.language in ("markdown", "plaintext")
+
+
+def keys(text: str) -> int:
+    """The keys that type `text`: a line break and its indentation are one."""
+    return len(_LINE_BREAK.sub("\n", text))
+
+
+def worth(saved: int, chance: float) -> float:
+    """The keys that a suggestion is expected to save."""
+    return chance * (saved - TAB_KEYS) - (1 - chance) * READING_KEYS
+
+
+def best_start(
+    text: str,
+    probabilities: Sequence[tuple[int, float]],
+    bar: Bar,
+    *,
+    context: Context,
+    typed: int = 0,
+    lead: str = "",
+    whole: bool = True,
+) -> str:
+    """The start of the fill `text` to show, up to a place where text may end; empty where none reaches the bar.
+
+    `probabilities` are those of `wire.Fill`; without any, all of `text` is taken. Their product is the chance that all
+    of a start is right, since each is the chance of a token given those before it. The first `typed` code points stand
+    in the document already; `lead`, the end of the context's prefix, does not, and is shown too. `whole`: nothing
+    follows `text`, so that it ends a line. An end inside of brackets or a string that the text itself opens is taken
+    only where there is no other."""
+    if not probabilities:
+        return text
+    before, left = context.prefix.removesuffix(lead) + text[:typed], text[typed:]
+    words = counts_words(context)
+    best, value = "", (False, 0.0 if bar.keys else -math.inf)
+    for end, grade, chance in _starts(text, probabilities, context):
+        insert = lead + left[: end - typed]
+        passes = bar.passes(before, insert, ends_line=ends_line(text, end, whole=whole), words=words)
+        if end <= typed or chance < bar.chance or not passes:
+            continue
+        found = (grade < INSIDE, worth(keys(insert), chance))
+        if found[1] > 0 or not bar.keys:
+            best, value = max((best, value), (text[:end], found), key=lambda pair: pair[1])
+    return best
+
+
+def ends_line(text: str, end: int, *, whole: bool) -> bool:
+    """True if a line ends after `text[:end]`; `whole`: also after all of `text`."""
+    return text[end : end + 1] in ("\r", "\n") or (whole and end == len(text))
+
+
+def likely(probabilities: Sequence[tuple[int, float]], chance: float) -> int:
+    """Where the longest start of a fill ends that is right with this `chance`; see `best_start`."""
+    found = 0
+    for end, probability in itertools.accumulate(probabilities, lambda one, two: (two[0], one[1] * two[1])):
+        if probability < chance:
+            break
+        found = end
+    return found
+
+
+def _starts(
+    text: str, probabilities: Sequence[tuple[int, float]], context: Context
+) -> Iterator[tuple[int, int, float]]:
+    """The ends of the starts of `text`, each with its grade and the chance of what stands before it."""
+    graded = dict(ends(text, context)) | {len(text): STATEMENT}
+    tokens, end, chance = iter(probabilities), 0, 1.0
+    for at in sorted(graded):
+        while end < at and (token := next(tokens, None)):
+            end, chance = token[0], chance * token[1]
+        if end >= at:
+            yield at, graded[at], chance
+
+
+def _rest_of_word(before: str, insert: str) -> int:
+    """The length of what `insert` adds to the word that `before` ends in."""
+    found = _WORD.match(insert) if _WORD.fullmatch(before[-1:]) else None
+    return found.end() if found else 0

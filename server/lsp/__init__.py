@@ -1,0 +1,1 @@
+"""The language server protocol: the only folder that imports pygls and lsprotocol."""

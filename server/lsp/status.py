@@ -1,0 +1,119 @@
+"""How the engine is, told to the editor: a progress while its model loads, a status where the editor knows it (as
+Copilot's plugins do), and a trouble in the log, once. Never a dialog.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+
+from lsprotocol import types
+
+from caesura.client.shared import Condition, Engine
+from caesura.server.lsp.protocol import describe
+from caesura.server.lsp.transport import Server
+
+PATIENCE_S = 0.5  # a model that loads faster needs no progress
+TITLE = "Caesura"
+LOADING = {"connecting": "starting the engine", "loading": "loading the model"}
+
+log = logging.getLogger(__name__)
+
+
+class Status:
+    """`wanted`: the editor knows our notifications; `progress`: it draws those of the server. `changed` belongs to
+    `Engine.on_change`."""
+
+    def __init__(self, server: Server, engine: Engine, *, wanted: bool, progress: bool) -> None:
+        self._server = server
+        self._engine = engine
+        self._wanted = wanted
+        self._draws_progress = progress
+        self._enabled = True
+        self._told: dict[str, Mapping[str, object]] = {}
+        self._trouble = ""
+        self._due = False
+        self._loads = 0
+        self._loading: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Status {self._engine.condition} told {self._told}>"
+
+    def changed(self) -> None:
+        """The engine's condition may have changed. What changes within a turn of the loop is told as one."""
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    def enable(self, enabled: bool) -> None:
+        """Whether completions are on, by the user's settings."""
+        self._enabled = enabled
+        self.changed()
+
+    def _tell(self) -> None:
+        self._due = False
+        condition = self._engine.condition
+        self._news.set()
+        self._news = asyncio.Event()
+        if self._wanted:
+            self._notify("didChangeStatus", _copilot(condition, self._enabled))
+            self._notify("caesura/status", _ours(condition, self._enabled))
+        self._report(condition)
+        if condition.state in LOADING and self._draws_progress and (self._loading is None or self._loading.done()):
+            self._loading = asyncio.create_task(self._show_progress())
+
+    def _notify(self, method: str, value: Mapping[str, object]) -> None:
+        if self._told.get(method) != value:
+            self._told[method] = value
+            self._server.protocol.notify(method, value)
+
+    def _report(self, condition: Condition) -> None:
+        """A trouble goes to the log once, until the engine was well again."""
+        if condition.state == "ready":
+            self._trouble = ""
+        elif condition.message and condition.message != self._trouble:
+            self._trouble = condition.message
+            message = f"{TITLE} gives no completions: {condition.message}"
+            self._server.window_log_message(types.LogMessageParams(types.MessageType.Error, message))
+
+    async def _show_progress(self) -> None:
+        """From half a second after the loading began until it has ended, well or not."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                return await self._settled()
+        self._loads += 1
+        token = f"caesura-load-{self._loads}"
+        try:
+            await self._server.window_work_done_progress_create_async(types.WorkDoneProgressCreateParams(token))
+        except Exception as error:  # whatever the client answers: it wants no progress
+            log.info("no progress: %s", describe(error))
+            return await self._settled()
+        if (state := self._engine.condition.state) in LOADING:
+            self._progress(token, types.WorkDoneProgressBegin(TITLE, message=LOADING[state]))
+            await self._settled()
+            found = self._engine.condition
+            end = f"{found.model} on {found.device}" if found.state == "ready" else "no engine"
+            self._progress(token, types.WorkDoneProgressEnd(message=end))
+
+    async def _settled(self) -> None:
+        while self._engine.condition.state in LOADING:
+            await self._news.wait()
+
+    def _progress(self, token: str, value: types.WorkDoneProgressBegin | types.WorkDoneProgressEnd) -> None:
+        self._server.progress(types.ProgressParams(token, value))
+
+
+def _copilot(condition: Condition, enabled: bool) -> dict[str, object]:
+    if not enabled:
+        return {"busy": False, "message": "Completions are off.", "kind": "Inactive"}
+    if condition.state == "unavailable":
+        return {"busy": False, "message": condition.message, "kind": "Error"}
+    loading = LOADING.get(condition.state, "")
+    return {"busy": bool(loading) or condition.busy, "message": loading.capitalize(), "kind": "Normal"}
+
+
+def _ours(condition: Condition, enabled: bool) -> dict[str, object]:
+    """`state` is the engine's, or `off`; `busy` is left to the other one, as it changes at every key."""
+    state = condition.state if enabled else "off"
+    return {"state": state, "model": condition.model, "device": condition.device, "message": condition.message}

@@ -1,0 +1,188 @@
+"""A language server between two streams: who reads and writes, how much waits, and how all of it ends."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from lsprotocol import types
+from pygls.lsp.server import LanguageServer
+
+from caesura.server.lsp.framing import Framer, MessageTooLarge
+from caesura.server.lsp.protocol import Rules, converter, describe
+
+CHUNK = 1 << 16  # bytes of one read
+BACKLOG = 2048  # messages that were read and not handled; then the editor waits
+HELD = 64 << 20  # bytes of them, and of the one that is being read; a larger one is held alone
+PARENT_POLL_S = 2.0
+STUCK_S = 5.0  # for a loop that nobody reads from any more, and that shall end
+
+Read = Callable[[], bytes]  # waits for bytes; none at the end
+Write = Callable[[bytes], None]  # OSError or ValueError where nobody reads any more
+
+log = logging.getLogger(__name__)
+
+
+def from_stdin() -> bytes:
+    """Of the descriptor itself: a lock on sys.stdin would abort the interpreter's exit."""
+    return os.read(sys.stdin.fileno(), CHUNK)
+
+
+def to_stdout(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+class Room:
+    """For what was read and not handled. The reader waits until there is some, and so does the editor; a message for
+    which there is none is read once all others are handled."""
+
+    def __init__(self) -> None:
+        self._messages = self._bytes = 0
+        self._changed = threading.Condition()
+
+    def __repr__(self) -> str:
+        return f"<Room with {self._messages} messages, {self._bytes} bytes>"
+
+    def to_read(self, begun: int) -> None:
+        """Wait for that of one more read, behind `begun` bytes of a message that is not whole."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._messages or self._bytes + begun + CHUNK <= HELD)
+
+    def take(self, size: int) -> None:
+        """Wait for that of one more message, and take it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._messages < BACKLOG)
+            self._messages, self._bytes = self._messages + 1, self._bytes + size
+
+    def give(self, size: int) -> None:
+        """A message has been handled."""
+        with self._changed:
+            self._messages, self._bytes = self._messages - 1, self._bytes - size
+            self._changed.notify()
+
+
+class Server(LanguageServer):
+    """A language server on any pair of streams. A handler of a request runs when the request arrives; what it returns
+    may be awaitable, and then the client can cancel it. A handler that fails is logged and answered with null."""
+
+    protocol: Rules
+
+    def __init__(
+        self, name: str, version: str, experimental: dict[str, Any], notebooks: types.NotebookDocumentSyncOptions
+    ) -> None:
+        logging.getLogger("pygls").setLevel(logging.CRITICAL)  # it logs payloads, which are the user's text
+        super().__init__(
+            name, version, notebook_document_sync=notebooks, protocol_cls=Rules, converter_factory=converter
+        )
+        self.experimental = experimental
+        self.on_malformed: Callable[[str, Any], None] = lambda method, params: None
+        self.on_exit: Callable[[], Awaitable[None]] = _nothing
+        self._write: Write = to_stdout
+        self._stopped: asyncio.Future[int] | None = None
+        self._ended = threading.Event()
+        self._room = Room()
+
+    def on(self, method: str, handler: Callable[..., Any], options: Any = None) -> None:
+        """Handle `method`; without `options`, pygls does not advertise some of them."""
+        self.protocol.fm.features[method] = handler
+        if options is not None:
+            self.protocol.fm.feature_options[method] = options
+
+    def serve(self, read: Read = from_stdin, write: Write = to_stdout) -> int:
+        """Serve until the editor says exit or goes away; the exit code of the process."""
+        try:
+            return asyncio.run(self._serve(read, write))
+        finally:
+            self._ended.set()
+
+    def send(self, data: bytes) -> None:
+        """Nothing is said before an editor is there, nor after the end."""
+        if self._stopped is None or self._stopped.done():
+            return
+        try:
+            self._write(data)
+        except (OSError, ValueError):  # the editor has gone, or we closed the pipe
+            self.stop(1)
+
+    def stop(self, code: int) -> None:
+        if self._stopped is not None and not self._stopped.done():
+            self._stopped.set_result(code)
+
+    def watch(self, parent: int | None) -> None:
+        """Stop when the process `parent` ends, for editors that die with our pipe held open by someone else."""
+        if parent and parent > 0 and parent != os.getpid() and os.name == "posix" and _alive(parent):
+            arguments = parent, asyncio.get_running_loop()
+            threading.Thread(target=self._watch, args=arguments, daemon=True, name="parent").start()
+
+    def report_server_error(self, error: Exception, source: Any) -> None:
+        """To the log, never to the screen."""
+        log.error("%s: %s", getattr(source, "__name__", source), describe(error))
+
+    async def _serve(self, read: Read, write: Write) -> int:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: log.error("In the loop: %s", describe(context.get("exception"))))
+        self._stopped, self._write = loop.create_future(), write
+        threading.Thread(target=self._read, args=(read, loop), daemon=True, name="reader").start()
+        code = await self._stopped
+        await self.on_exit()
+        return code
+
+    def _read(self, read: Read, loop: asyncio.AbstractEventLoop) -> None:
+        """The reader thread: it reads on while the loop is busy, but not without a bound."""
+        framer = Framer()
+        with contextlib.suppress(MessageTooLarge, OSError):
+            while data := read():
+                for body in framer.feed(data):
+                    self._room.take(len(body))
+                    if not _soon(loop, self._take, body):
+                        return
+                self._room.to_read(framer.held)
+        self._end(loop)
+
+    def _take(self, body: bytes) -> None:
+        try:
+            if self._stopped is not None and not self._stopped.done():
+                self.protocol.receive(body)
+        finally:
+            # Behind what that has begun: an answer that is ready is written before more is read, or awaits its reader.
+            asyncio.get_running_loop().call_soon(self._room.give, len(body))
+
+    def _watch(self, parent: int, loop: asyncio.AbstractEventLoop) -> None:
+        while _alive(parent):
+            time.sleep(PARENT_POLL_S)
+        self._end(loop)
+
+    def _end(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From another thread. A loop that waits for a reader who has gone cannot end itself."""
+        _soon(loop, self.stop, 1)
+        if not self._ended.wait(STUCK_S):
+            os._exit(1)
+
+
+def _soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> bool:
+    """False where the loop has ended before us."""
+    try:
+        loop.call_soon_threadsafe(call, *arguments)
+    except RuntimeError:
+        return False
+    return True
+
+
+async def _nothing() -> None:
+    """Until the application has something to do at exit."""
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True

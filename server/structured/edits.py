@@ -1,0 +1,91 @@
+"""Which structured edits there are at a place of a text, by language. Pure. A language's module is imported when it is
+first asked for: `caesura lsp` must start at once.
+"""
+
+import re
+
+import tree_sitter
+
+from caesura.schemas import Schema
+from caesura.server.context.context import line_before
+from caesura.server.structured.offer import NoOffer, Offer
+
+MOST_BEFORE = 50_000  # code points of JSON before a cursor that are read for a completion: about 30 ms
+MOST_TEXT = 40_000  # code points of Markdown, and
+MOST_LINES = 1_500  # lines: 10 ms as a rule, 250 where every line begins a block
+
+# A line up to the cursor that may have begun an item or a heading without a text, or a row.
+_BEGUN = re.compile(r"[ \t>]*+(?:(?:[-*+]|\d{1,9}[.)])[ \t]*+(?:\[[ xX]?\]?[ \t]*+)?|#{1,6}[ \t]*+|.*\|.*)")
+
+_TARGET = re.compile(r"\]\([^)]*\Z")
+
+_CODE = frozenset({"fenced_code_block", "indented_code_block", "minus_metadata", "plus_metadata"})
+
+JSON = frozenset({"json", "jsonc", "jsonl"})
+SCALARS = frozenset({"yaml", "toml"})
+LANGUAGES = JSON | SCALARS | {"markdown"}
+
+
+def offers(text: str, start: int, end: int, *, language: str, schema: Schema | None = None) -> list[Offer]:
+    """The edits of a selection, or at a cursor where `start` and `end` are equal; best first. Raises NoOffer."""
+    if language in JSON:
+        from caesura.server.structured.json import edits as json_edits
+
+        return json_edits.offers(text, start, end, language=language, schema=schema)
+    if language == "markdown":
+        from caesura.server.structured.markdown import edits as markdown_edits
+
+        return markdown_edits.offers(text, start, end)
+    if language in SCALARS:
+        from caesura.server.structured import scalars
+
+        return scalars.offers(text, start, end, language=language)
+    raise NoOffer("There are structured edits in JSON, Markdown, YAML and TOML only.")
+
+
+def completion(text: str, offset: int, *, language: str, schema: Schema | None = None) -> Offer | None:
+    """What may be typed next at a cursor, where its grammar is known and found between two keystrokes. It takes the
+    place of blanks at most."""
+    found = _completion(text, offset, language, schema) if _written(text) else None
+    return found if found and not text[offset : found.end].strip() else None
+
+
+def is_prose(line: str) -> bool:
+    """True if a cursor in Markdown stands in running text, by the `line` before it: not in a code span, a table, a
+    heading or a link's target, and not where an item begins. Blocks of code are for `in_code` to tell."""
+    begun = _BEGUN.fullmatch(line) or line.lstrip(" \t>").startswith("#")
+    return not (begun or line.count("`") % 2 or _TARGET.search(line))
+
+
+def in_code(text: str, offset: int, tree: tree_sitter.Tree | None) -> bool:
+    """True if a cursor in Markdown stands in a block of code or in front matter; False without a tree. The character
+    before the cursor decides, or in an empty line the line itself."""
+    if tree is None:
+        return False
+    at = len(text[:offset].encode()) - bool(line_before(text, offset))
+    node = tree.root_node.descendant_for_byte_range(at, at)
+    while node is not None and not (node.type in _CODE and node.start_byte <= at < node.end_byte):
+        node = node.parent
+    return node is not None
+
+
+def _completion(text: str, offset: int, language: str, schema: Schema | None) -> Offer | None:
+    if language in JSON and offset <= MOST_BEFORE:
+        from caesura.server.structured.json import completion as json_completion
+
+        return json_completion.completion(text, offset, language=language, schema=schema)
+    if language == "markdown" and len(text) <= MOST_TEXT and text.count("\n") < MOST_LINES:
+        from caesura.server.structured.markdown import edits as markdown_edits
+
+        begin = text.rfind("\n", 0, offset) + 1
+        return markdown_edits.completion(text, offset) if _BEGUN.fullmatch(text, begin, offset) else None
+    return None
+
+
+def _written(text: str) -> bool:
+    """True if it can be encoded: an editor may send half a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""JSON: completions and edits that always parse."""

@@ -1,0 +1,111 @@
+"""Whether a JSON document is still valid after an edit: it parses, no key of what was edited stands twice, and its
+schema has no fault in it that was not there before. Pure."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+from caesura.schemas import Schema
+from caesura.server.structured.json.text import Broken, Document, decoded, place, read
+
+MAX_FAULTS = 1000  # of a schema that are compared
+MAX_PATH = 200  # code points
+
+Path = Sequence[str | int]
+
+
+class Checks:
+    """The checks of a document's edits. With `lines` each line is a document, and only those edited are looked at."""
+
+    def __init__(self, text: str, *, relaxed: bool = False, lines: bool = False, schema: Schema | None = None) -> None:
+        self.text, self.relaxed, self.lines = text, relaxed, lines
+        self.validator = None if schema is None else schema.validator()
+
+    def __repr__(self) -> str:
+        return f"<Checks of {len(self.text)} code points, {'with' if self.validator else 'without'} a schema>"
+
+    def of(self, start: int, end: int, path: Path | None, before: Document) -> Callable[[str], str | None]:
+        """For an edit of start:end. `path` leads to the value that is replaced, None where none is; `before` is what
+        could be read of the document: what its schema finds there, but for that value, is not the edit's fault."""
+
+        def check(new: str) -> str | None:
+            stop = len(new) - (len(self.text) - end)
+            olds = self._own_lines(start, end) if self.lines else [before]
+            for first, text in self._documents(new, start, stop):
+                try:
+                    document = read(text, relaxed=self.relaxed)
+                except Broken as fault:
+                    return f"The document would be broken at {place(new, first + fault.offset)}: {fault.what}."
+                problem = _repeats(document, max(0, start - first), stop - first, olds)
+                if problem := problem or self._faults(document, olds, path):
+                    return problem
+            return None
+
+        return check
+
+    def _documents(self, text: str, start: int, end: int) -> Iterator[tuple[int, str]]:
+        """What has to be read: where it begins, and its text."""
+        if not self.lines:
+            yield 0, text
+            return
+        first = text.rfind("\n", 0, start) + 1
+        last = text.find("\n", end)
+        for line in text[first : len(text) if last < 0 else last].split("\n"):
+            if line.strip(" \t\r"):
+                yield first, line
+            first += len(line) + 1
+
+    def _own_lines(self, start: int, end: int) -> list[Document]:
+        """What is edited, as far as it can be read."""
+        found = []
+        for _, line in self._documents(self.text, start, end):
+            with suppress(Broken):
+                found.append(read(line, relaxed=False))
+        return found
+
+    def _faults(self, new: Document, olds: Sequence[Document], path: Path | None) -> str | None:
+        if self.validator is None:
+            return None
+        try:
+            found = list(islice(self.validator.iter_errors(new.value()), MAX_FAULTS))
+            if not found:
+                return None
+            known = Counter[tuple[Any, ...]]()
+            for old in olds:
+                for error in islice(self.validator.iter_errors(old.value()), MAX_FAULTS):
+                    known[tuple(error.absolute_schema_path)] += not _inside(error.absolute_path, path)
+        except (RecursionError, ValueError):
+            return "The document is nested too deeply, or has too large a number, to be checked against its schema."
+        except (AttributeError, TypeError):  # `referencing` takes a property named `id` for an identifier
+            return "The document could not be checked against its schema; leave the schema out, or edit by hand."
+        for error in found:
+            rule = tuple(error.absolute_schema_path)
+            known[rule] -= 1
+            if known[rule] < 0:
+                where = "/".join(map(str, error.absolute_path)) or "the document"
+                return f"The schema does not allow this at {where[:MAX_PATH]}, by its keyword `{error.validator}`."
+        return None
+
+
+def _inside(path: Path, other: Path | None) -> bool:
+    return other is not None and list(path)[: len(other)] == list(other)
+
+
+def _repeats(document: Document, start: int, end: int, olds: Sequence[Document]) -> str | None:
+    """Of the objects that an edit is in or has written; one that did so before is as it was."""
+    around = document.innermost(start, end)
+    written = range(bisect_left(document.starts, start), bisect_left(document.starts, end))
+    for value in ([around] if around >= 0 else []) + [one for one in written if document.kinds[one] == "object"]:
+        if span := document.repeated(value):
+            if value == around and any(_repeated(old, document.path(around)) for old in olds):
+                continue
+            return f'The key "{decoded(document.text[slice(*span)])[:40]}" would stand twice in its object.'
+    return None
+
+
+def _repeated(old: Document, path: Path) -> bool:
+    """Whether the object at a path had a key twice."""
+    return any(old.repeated(value) and old.path(value) == path for value in range(len(old.kinds)))

@@ -1,0 +1,200 @@
+"""JSON objects whose keys are written and whose values are open: like their siblings, or as a schema requires.
+
+Siblings are the other elements of an array, or the values of the same key in the siblings of its object. What they have
+in common is also a schema: the types seen, and few values that repeat. Pure."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from heapq import nsmallest
+from itertools import islice
+from typing import Any
+
+from caesura import wire
+from caesura.schemas import Field
+from caesura.server.context.secrets import masked
+from caesura.server.structured.json.holes import sound
+from caesura.server.structured.json.places import covered
+from caesura.server.structured.json.text import Document, Style, decoded, indent_at, style
+
+MOST_SIBLINGS = 32  # that are looked at, the nearest
+MOST_HOLES = wire.MAX_HOLES
+LEVELS = 4  # containers upwards in which siblings of an object are looked for, and down to which they are compared
+DISTINCT = 8  # values that can be all there are, each seen twice on average
+MAX_VALUE = 64  # code points of such a value
+
+Segment = wire.Text | wire.Hole
+Segments = list[Segment]
+Leaf = Callable[
+    [tuple[str, ...], Sequence[int], Style], Segment
+]  # keys that lead to it, siblings' values, its object's
+
+
+def siblings(document: Document, container: int, key: str | None, at: int, besides: int = -1) -> list[int]:
+    """The values that a value in a container is like, nearest to the offset first: of an element (`key` is None) the
+    other elements, else the values of `key` in the container's siblings, else the other values of a map of objects."""
+    found = _siblings(document, container, key, at, besides, LEVELS)
+    if not found and key is not None:
+        others = _nearest(document, (one for one in document.children(container) if one != besides), at)
+        if len(others) > 1 and common(document, others):
+            found = others
+    return found
+
+
+def _siblings(document: Document, container: int, key: str | None, at: int, besides: int, levels: int) -> list[int]:
+    kind, parent = document.kinds[container], document.parents[container]
+    found = []
+    if key is None:
+        found = [child for child in document.children(container) if child != besides]
+    if not found and parent >= 0 and levels:
+        alike = _siblings(document, parent, document.key(container), at, container, levels - 1)
+        for other in (one for one in alike if document.kinds[one] == kind):
+            found += [child for child in document.children(other) if document.key(child) == key]
+    return _nearest(document, found, at)
+
+
+def _nearest(document: Document, values: Iterable[int], at: int) -> list[int]:
+    return nsmallest(MOST_SIBLINGS, values, key=lambda value: _distance(document, value, at))
+
+
+def _distance(document: Document, value: int, at: int) -> int:
+    return max(document.starts[value] - at, at - document.ends[value], 0)
+
+
+def common(document: Document, values: Sequence[int]) -> list[str]:
+    """The keys that all have, in the order of the first; none where the values are no objects, or differ too much."""
+    if not values or any(document.kinds[value] != "object" for value in values):
+        return []
+    keys = [[str(document.key(child)) for child in document.children(value)] for value in values]
+    shared = [key for key in keys[0] if all(key in other for other in map(set, keys))]
+    return shared if 2 * len(shared) * len(keys) >= sum(map(len, keys)) else []
+
+
+# What siblings say of a value
+
+
+def schema_of(document: Document, values: Sequence[int], levels: int = LEVELS) -> dict[str, Any]:
+    """A schema for another value like these."""
+    types = sorted({_type(document, value) for value in values})
+    if "integer" in types and "number" in types:
+        types.remove("integer")
+    schema: dict[str, Any] = {"type": types[0] if len(types) == 1 else types} if types else {}
+    if not levels or len(types) != 1:
+        return schema
+    if types == ["string"]:
+        texts = [document.source(value) for value in values]
+        some = dict.fromkeys(texts)
+        if len(some) <= DISTINCT and 2 * len(some) <= len(texts) and max(map(len, some)) <= MAX_VALUE:
+            told = all(sound(decoded(text)) for text in some) and all(
+                shown(document, value) == document.source(value) for value in values
+            )
+            schema |= {"enum": list(map(decoded, some))} if told else {}
+    elif types == ["array"]:
+        items = [child for value in values for child in islice(document.children(value), MOST_SIBLINGS)]
+        schema |= {"items": schema_of(document, items[:MOST_SIBLINGS], levels - 1)} if items else {}
+    elif types == ["object"] and (keys := common(document, values)):
+        members = {key: [_member(document, value, key) for value in values] for key in keys}
+        properties = {key: schema_of(document, those, levels - 1) for key, those in members.items()}
+        schema |= {"properties": properties, "required": keys, "additionalProperties": False}
+    return schema
+
+
+def shown(document: Document, value: int) -> str:
+    """The text of a value as the engine may see it: its key says whether it is a secret."""
+    key = f"{json.dumps(document.key(value))}: "
+    return masked(key + document.source(value))[len(key) :]
+
+
+def _type(document: Document, value: int) -> str:
+    kind, source = document.kinds[value], document.source(value)
+    if kind == "number":
+        return "number" if any(mark in source for mark in ".eE") else "integer"
+    if kind == "literal":
+        return "null" if source == "null" else "boolean"
+    return kind
+
+
+def _member(document: Document, value: int, key: str) -> int:
+    return next(child for child in document.children(value) if document.key(child) == key)
+
+
+# Segments
+
+
+def like(document: Document, values: Sequence[int], at: int, indent: str, leaf: Leaf) -> Segments | None:
+    """An object with the keys that all values have, laid out as the last one before `at`; `indent` is the white space
+    of its line. None where they have too little in common, or too much for one job."""
+    if not common(document, values):
+        return None
+    before = [value for value in values if document.ends[value] <= at]
+    model = max(before) if before else values[0]
+    text = document.source(model)
+    if ("\n" in text or "\r" in text) and indent_at(document.text, document.starts[model]) != indent:
+        return None
+    pieces = _like(document, values, model, (), leaf)
+    return pieces if holes(pieces) <= MOST_HOLES else None
+
+
+def _like(document: Document, values: Sequence[int], model: int, path: tuple[str, ...], leaf: Leaf) -> Segments:
+    layout, keys = style(document, model), set(common(document, values))
+    line = "" if layout.item is None else layout.newline
+    opening, closing = (layout.pad, layout.pad) if layout.item is None else (line + layout.item, line + layout.base)
+    between = layout.comma if layout.item is None else "," + opening
+    done, pieces = document.item_start(model + 1), Segments()
+    first = _text(document, document.starts[model], done, "{" + opening)
+    for child in document.children(model):
+        start, end = document.keys[child] or (done, done)
+        if (key := document.key(child)) in keys and key is not None:
+            pieces.append(wire.Text(_text(document, done, start, between) if pieces else first))
+            name = document.text[start:end]
+            pieces.append(wire.Text(_text(document, start, document.starts[child], name + layout.colon)))
+            those = [_member(document, value, key) for value in values]
+            if document.kinds[child] == "object" and common(document, those) and len(path) < LEVELS:
+                pieces += _like(document, those, child, (*path, key), leaf)
+            else:
+                pieces.append(leaf((*path, key), those, layout))
+        done = document.ends[child]
+    return [*pieces, wire.Text(_text(document, done, document.ends[model], closing + "}"))]
+
+
+def _text(document: Document, start: int, end: int, usual: str) -> str:
+    """What stands in a span, but for comments: the usual then."""
+    return usual if "\0" in covered(document, start, end) else document.text[start:end]
+
+
+def required(fields: Sequence[Field], layout: Style, level: int, leaf: Callable[[Field, int], Segment]) -> Segments:
+    """The members that a schema requires, without the braces. `level` is that of the line of their object; `leaf` is
+    given the level of the value."""
+    below = "" if layout.indent is None else layout.newline + layout.indent * (level + 1)
+    pieces = Segments()
+    for field in fields:
+        lead = "" if not pieces else layout.comma if layout.indent is None else "," + below
+        pieces.append(wire.Text(lead + json.dumps(field.key, ensure_ascii=False) + layout.colon))
+        if field.fields:
+            pieces += [wire.Text(bracket(layout, level + 1, "{"))]
+            pieces += [*required(field.fields, layout, level + 1, leaf), wire.Text(bracket(layout, level + 1, "}"))]
+        else:
+            pieces.append(leaf(field, level + 1))
+    return pieces
+
+
+def bracket(layout: Style, level: int, mark: str) -> str:
+    """The brace of an object that is not empty, with the white space on its inner side."""
+    if layout.indent is None:
+        return "{" + layout.pad if mark == "{" else layout.pad + "}"
+    inside = layout.newline + layout.indent * (level + (mark == "{"))
+    return "{" + inside if mark == "{" else inside + "}"
+
+
+def joined(pieces: Iterable[Segment]) -> tuple[Segment, ...]:
+    """The same, with texts that follow one another as one; None is empty."""
+    found: Segments = []
+    for piece in pieces:
+        if isinstance(piece, wire.Text) and found and isinstance(found[-1], wire.Text):
+            found[-1] = wire.Text(found[-1].text + piece.text)
+        elif piece != wire.Text(""):
+            found.append(piece)
+    return tuple(found)
+
+
+def holes(pieces: Iterable[Segment]) -> int:
+    return sum(isinstance(piece, wire.Hole) for piece in pieces)

@@ -1,0 +1,1 @@
+"""Markdown: edits that keep the blocks around them."""

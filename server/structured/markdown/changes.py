@@ -1,0 +1,76 @@
+"""How an edit may change a Markdown document's structure, and offers that keep to it.
+
+The check of an offer reads the new document and compares; an offer is made only when a plain word in every hole passes.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from caesura import wire
+from caesura.server.structured.markdown.blocks import Block, Document, Entry, read
+from caesura.server.structured.offer import NoOffer, Offer
+
+SAMPLE = "x"  # what stands in a hole for a trial
+BROKEN = "The edit would change the structure of the text around it."
+
+Piece = str | wire.Hole
+
+
+@dataclass(frozen=True)
+class Change:
+    """How an edit may change the structure of `document`: new lines come after line `below`, and blocks in `grown` hold
+    them; `inserted` are new; `details` are those of blocks that change. `inside` looks at the edit itself."""
+
+    document: Document
+    below: int
+    grown: frozenset[Block] = frozenset()
+    inserted: tuple[Entry, ...] = ()
+    details: Mapping[Block, tuple[object, ...]] = field(default_factory=dict)
+    inside: Callable[[Document], str | None] = lambda new: None
+
+    def check(self, text: str) -> str | None:
+        new = read(text)
+        more = len(new.lines) - len(self.document.lines)
+        expected = list(self.inserted)
+        for depth, block in self.document.blocks:
+            first, last = (line + more * (line > self.below) for line in (block.first, block.last))
+            last += more * (block in self.grown and block.last <= self.below)
+            expected.append(Entry(depth, block.kind, self.details.get(block, block.detail), first, last))
+        expected.sort(key=lambda entry: (entry.first, entry.depth))
+        return BROKEN if new.shape() != expected else self.inside(new)
+
+
+def tried(
+    title: str,
+    text: str,
+    change: Change,
+    span: tuple[int, int],
+    pieces: Iterable[Piece],
+    *,
+    samples: Sequence[str] | None = None,
+    assemble: Callable[[Sequence[str]], str] | None = None,
+    level: Literal["valid", "parses"] = "valid",
+) -> Offer:
+    """The offer, after a trial with plain words. Raises NoOffer where these alone would change the structure."""
+    segments = list[wire.Text | wire.Hole]()
+    for piece in pieces:
+        if isinstance(piece, str) and segments and isinstance(last := segments[-1], wire.Text):
+            segments[-1] = wire.Text(last.text + piece)
+        elif piece:
+            segments.append(wire.Text(piece) if isinstance(piece, str) else piece)
+    start, end = span
+    offer = Offer(title, start, end, tuple(segments), assemble=assemble, check=change.check, level=level)
+    words = samples or [SAMPLE] * len(offer.holes)
+    if change.check(text[:start] + offer.text(words) + text[end:]) is not None:
+        raise NoOffer("What follows would become part of the edit; put a blank line below this one first.")
+    return offer
+
+
+def hole_of(pattern: str, tokens: int, kind: Literal["line", "block", "span"] = "line") -> wire.Hole:
+    return wire.Hole(tokens, kind, wire.Pattern(pattern))
+
+
+def newline_of(document: Document, line: int) -> str:
+    """How the line ends, or where it is the last, how the others do."""
+    return document.lines[line].ending or document.lines[0].ending or "\n"

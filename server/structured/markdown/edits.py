@@ -1,0 +1,265 @@
+"""Structured edits of Markdown: which make sense at a place, and those of lists, headings, fences and front matter.
+
+Tables and links have files of their own. Front matter is YAML.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+from caesura.server.languages import LANGUAGES, grammar, language
+from caesura.server.structured import scalars
+from caesura.server.structured.markdown.blocks import Block, Document, Entry, read
+from caesura.server.structured.markdown.changes import BROKEN, SAMPLE, Change, Piece, hole_of, newline_of, tried
+from caesura.server.structured.markdown.links import in_link, inline_of
+from caesura.server.structured.markdown.patterns import besides, body, either
+from caesura.server.structured.markdown.tables import Table
+from caesura.server.structured.offer import NoOffer, Offer, words
+from caesura.server.text import repair
+
+MAX_TEXT = 300_000  # code points: reading takes up to a second for a million, and every offer is tried once
+_LINE_TOKENS, _BODY_TOKENS = 40, 128
+
+_TASK = re.compile(r"\[[ xX]\](?:[ \t]+|$)")
+_OTHER = "There is no table, list, empty heading or empty fence here; plain text is filled by completion."
+
+
+def offers(text: str, start: int, end: int) -> list[Offer]:
+    """The edits that make sense at a cursor or a selection, best first. Raises NoOffer."""
+    if len(text) > MAX_TEXT:
+        raise NoOffer(f"The document is longer than {MAX_TEXT:,} characters; split it to edit it by structure.")
+    document = read(text)
+    line = document.line_of(start)
+    block = document.block_at(line)
+    if block.kind == "front":
+        return _in_front(document, block, start, end)
+    if block.kind in ("code", "html"):
+        raise NoOffer("The cursor is in code or HTML, which has no structured edits; use completion there.")
+    if block.kind == "fence":
+        return [_in_fence(document, block, line, start, end)]
+    if found := in_link(document, block, start, end):
+        return [found]
+    table = Table(document, block) if block.kind == "table" else None
+    if start < end:
+        if table is None:
+            raise NoOffer("Select whole cells of a table or a link's target; other text is filled as a selection.")
+        return [table.selected(start, end)]
+    if begun := _begun(document, start):
+        return [begun]
+    if table:
+        return _first_of(
+            lambda: table.empty_cells(line),
+            lambda: table.row_below(line),
+            lambda: table.column_after(line, start),
+        )
+    item = _item_at(document, line)
+    if item is None:
+        raise NoOffer(_OTHER)
+    return [_add_item(document, item)]
+
+
+def completion(text: str, offset: int) -> Offer | None:
+    """What a line that has begun a table's row, a list item or a heading may go on with: the first hole begins at the
+    cursor. None where ordinary completion does it."""
+    if len(text) > MAX_TEXT:
+        return None
+    document = read(text)
+    line = document.line_of(offset)
+    block = document.block_at(line)
+    try:
+        if block.kind == "table":
+            return Table(document, block, line).rest_of_row(offset)
+        return _begun(document, offset) if block.kind not in ("front", "code", "html", "fence") else None
+    except NoOffer:
+        return None
+
+
+def _first_of(*makers: Callable[[], Offer | None]) -> list[Offer]:
+    """What can be offered; raises the first NoOffer where nothing can."""
+    found, refusals = list[Offer](), list[NoOffer]()
+    for make in makers:
+        try:
+            offer = make()
+        except NoOffer as refusal:
+            refusals.append(refusal)
+        else:
+            found += [offer] if offer else []
+    if not found:
+        raise refusals[0]
+    return found
+
+
+# List items and headings
+
+
+def _item_at(document: Document, line: int) -> Block | None:
+    """The innermost item that the line lies in; of a blank line between two items, the one above."""
+    block = document.block_at(line)
+    if block.kind == "list":
+        return [item for item in block.children if item.first <= line][-1]
+    return next((outer for outer in block.ancestors() if outer.kind == "item"), None)
+
+
+def _add_item(document: Document, item: Block) -> Offer:
+    siblings = item.parent
+    assert siblings is not None, "an item lies in a list"
+    line = document.lines[item.first]
+    at = item.starts[item.first]
+    prefix = re.sub(r"[^>\s]", " ", line.text[:at])  # where the list lies in a quote or an item
+    rest = line.text[at + len(item.marker) :]
+    text = rest.lstrip(" \t")
+    blanks = rest[: len(rest) - len(text)] if text and len(rest) - len(text) <= 4 else " "
+    task = "[ ] " if _TASK.match(text) else ""
+    newline = newline_of(document, item.last)
+    apart = not siblings.detail[2]
+    gap = newline + (prefix.rstrip() + newline if apart else "")
+    below = item.last + 1 + apart
+    depth = sum(1 for _ in siblings.ancestors())
+    change = Change(
+        document,
+        item.last,
+        frozenset(siblings.ancestors()),
+        (Entry(depth, "item", (), below, below), Entry(depth + 1, "paragraph", (), below, below)),
+    )
+    near = sorted(siblings.children, key=lambda one: abs(one.first - item.first))
+    texts = (document.content(one.children[0]) for one in near if one.children)
+    known = (_TASK.sub("", text) for text in texts if "\n" not in text)
+    hole = hole_of(besides(known, inline_of(document, item.last).item), _LINE_TOKENS)
+    start = document.lines[item.last].end
+    behind, end = _renumbered(document, item, start)
+    pieces: list[Piece] = [gap, prefix, _next_marker(item), blanks, task, hole, behind]
+    return tried("Add an item below", document.text, change, (start, end), pieces)
+
+
+def _renumbered(document: Document, item: Block, start: int) -> tuple[str, int]:
+    """The text from `start` to the last marker of the items behind, with the next number in each, and its end. Nothing
+    where they do not go on from the item's, or a longer number would move what is in an item."""
+    assert item.parent is not None, "an item lies in a list"
+    behind = [sibling for sibling in item.parent.children if sibling.first > item.first]
+    goes_on = all(_next_marker(one) == after.marker != one.marker for one, after in pairwise((item, *behind)))
+    if not behind or not goes_on:
+        return "", start
+    text, parts, at = document.text, list[str](), start
+    for one in behind:
+        marker = document.lines[one.first].start + one.starts[one.first]
+        parts += text[at:marker], _next_marker(one)
+        at = marker + len(one.marker)
+        if len(_next_marker(one)) != len(one.marker):
+            return "", start
+    return "".join(parts), at
+
+
+def _next_marker(item: Block) -> str:
+    """The same bullet, or the next number; the same number where all of several items have it."""
+    digits, kind = item.marker[:-1], item.marker[-1]
+    assert item.parent is not None, "an item lies in a list"
+    markers = [sibling.marker for sibling in item.parent.children]
+    if not digits or (len(markers) > 1 and len(set(markers)) == 1):
+        return item.marker
+    return str(min(int(digits) + 1, 999_999_999)).zfill(len(digits)) + kind
+
+
+def _begun(document: Document, offset: int) -> Offer | None:
+    """The text of an item or a heading that has none yet. What stands there may still be read as something else (`- `
+    under a line makes it a heading), so the structure to keep is the one with a word in place."""
+    number = document.line_of(offset)
+    line = document.lines[number]
+    head = line.text[: offset - line.start]
+    if line.end > offset and document.text[offset : line.end].strip(" \t"):
+        return None
+    glue = "" if head[-1:] in (" ", "\t") else " "
+    ready = read(document.text[:offset] + glue + SAMPLE + document.text[line.end :])
+    block = ready.block_at(number)
+    text = ready.content(block)
+    inline = inline_of(document, number)
+    if block.kind == "heading" and len(block.detail) == 1 and text == SAMPLE:
+        title, pattern = "Fill the heading", inline.heading
+    elif (
+        block.kind == "paragraph"
+        and re.fullmatch(rf"(?:\[[ xX]\][ \t]+)?{SAMPLE}", text)
+        and block.parent is not None
+        and block.parent.kind == "item"
+        and block.parent.first == block.first
+    ):
+        title, pattern = "Fill the item", inline.item
+    else:
+        return None
+    pieces: list[Piece] = [glue, hole_of(pattern, _LINE_TOKENS)]
+    return replace(tried(title, document.text, Change(ready, number), (offset, line.end), pieces), part=words)
+
+
+# Fences
+
+
+def _in_fence(document: Document, fence: Block, line: int, start: int, end: int) -> Offer:
+    opening = document.lines[fence.first]
+    at = fence.starts[fence.first] + len(fence.marker)
+    info = opening.text[at:].strip()
+    empty = not any(
+        document.lines[n].text[fence.starts[n] :].strip()
+        for n in range(fence.first + 1, fence.last + (not fence.closed))
+    )
+    if line == fence.first and not info and start == end:
+        names = [name for row in LANGUAGES.values() for name in (row.id, *row.aliases) if "." not in name]
+        change = Change(document, document.root.last)
+        span = opening.start + at, opening.end
+        hole = hole_of(either(names), 8, "span")
+        return tried("Fill the language of the code", document.text, change, span, [hole], samples=names[:1])
+    if not empty:
+        raise NoOffer("The cursor is in code, which has no structured edits; use completion or fill a selection there.")
+    return _fill_fence(document, fence, info.split()[0].lower() if info else "")
+
+
+def _fill_fence(document: Document, fence: Block, name: str) -> Offer:
+    opening = document.lines[fence.first]
+    newline = newline_of(document, fence.first)
+    prefix = re.sub(r"[^>\s]", " ", opening.text[: fence.starts[fence.first]])
+    if fence.closed:
+        ready, end = document, document.lines[fence.last].start - len(document.lines[fence.last - 1].ending)
+        close = ""
+    else:
+        if document.text[opening.end :].strip():
+            raise NoOffer("The fence is not closed, so all that follows is code; close it first.")
+        end, close = opening.end, f"{newline}{prefix}{fence.marker}"
+        ready = read(document.text[:end] + close + document.text[end:])
+    known = language(name, f"code.{name}")
+
+    def inside(new: Document) -> str | None:
+        block = new.block_at(fence.first)
+        numbers = range(block.first + 1, block.last)
+        code = "\n".join(new.lines[n].text[block.starts[n] :] for n in numbers)
+        tree = repair.parsed(code + "\n", known.id)
+        broken = tree is not None and repair.faults(tree).nodes > 0
+        return f"The code in the fence does not parse as {known.id}." if broken else None
+
+    def whole(new: Document) -> str | None:
+        return None if ready.blocks and new.block_at(fence.first).closed else BROKEN
+
+    hole = hole_of(body(fence.marker, prefix, newline), _BODY_TOKENS, "block")
+    change = Change(ready, fence.first, inside=whole)
+    span = opening.end, end
+    trial = tried("Fill the code", document.text, change, span, [newline, prefix, hole, close])
+    return replace(trial, check=replace(change, inside=inside).check, level="parses" if grammar(known) else "valid")
+
+
+# Front matter
+
+
+def _in_front(document: Document, front: Block, start: int, end: int) -> list[Offer]:
+    base, close = document.lines[1].start, document.lines[front.last].start
+    if not base <= start <= end < close:
+        raise NoOffer("The marks around the front matter stay as they are; put the cursor after a key.")
+    return [_moved(document, offer, base) for offer in scalars.offers(
+        document.text[base:close], start - base, end - base, language="yaml")]  # fmt: skip
+
+
+def _moved(document: Document, offer: Offer, base: int) -> Offer:
+    """An offer for the front matter as one for the document."""
+
+    def inside(new: Document) -> str | None:
+        front = new.root.children[0]
+        return offer.check(new.text[base : new.lines[front.last].start])
+
+    change = Change(document, document.line_of(base + offer.start), inside=inside)
+    return replace(offer, start=base + offer.start, end=base + offer.end, check=change.check)

@@ -1,0 +1,82 @@
+"""What a Markdown document links to, and the edits of its links: no target is made up."""
+
+import re
+from collections.abc import Iterator
+
+from caesura.server.structured.markdown.blocks import Block, Document
+from caesura.server.structured.markdown.changes import Change, hole_of, tried
+from caesura.server.structured.markdown.patterns import Inline, either, few
+from caesura.server.structured.offer import NoOffer, Offer
+
+_TEXT_TOKENS, _TARGET_TOKENS = 24, 32
+_LINK = re.compile(
+    r"(!?)\[(?:[^\[\]\\\n]|\\.)*\]\([ \t]*(<[^<>\n]+>|[^\s()<>]+(?:\([^\s()]*\)[^\s()]*)*)|<(https?://[^\s<>]+)>|"
+    r"(https?://[^\s<>()|\"]+)"
+)
+_SEARCHED = 20_000  # code points of one block: code spans that do not close are looked for over and over
+_TICKS = re.compile(r"(?<!\\)(`+)(?!`)(.*?)(?<!`)\1(?!`)", re.DOTALL)
+
+
+def inline_of(document: Document, line: int) -> Inline:
+    """The patterns of inline text in the document, for a hole in the line."""
+    near = sorted(targets(document), key=lambda found: abs(found[0] - line))
+    labels = [str(block.detail[0]) for _, block in document.blocks if block.kind == "definition"]
+    return Inline([target for _, target, image in near if not image], labels)
+
+
+def targets(document: Document) -> Iterator[tuple[int, str, bool]]:
+    """Where the document links to: (line, target, whether it is an image), anchors of its headings included."""
+    slugs = dict[str, int]()
+    for _, block in document.blocks:
+        if block.kind == "definition":
+            yield block.first, str(block.detail[1]), False
+        if block.kind not in ("paragraph", "heading", "table"):
+            continue
+        text = document.content(block)[:_SEARCHED]
+        if block.kind == "heading" and (slug := _slug(text)):
+            count = slugs[slug] = slugs.get(slug, -1) + 1
+            yield block.first, f"#{slug}-{count}" if count else f"#{slug}", False
+        if "](" in text or "://" in text:
+            numbers = list(block.starts)
+            text = _TICKS.sub(lambda code: "\n" * code[0].count("\n"), text)
+            for match in _LINK.finditer(text):
+                target = match[2] or match[3] or match[4].rstrip(".,;:!?'*_~")
+                yield numbers[text.count("\n", 0, match.start())], target, match[1] == "!"
+
+
+def _slug(heading: str) -> str:
+    """The anchor that a heading gets on code hosts."""
+    text = re.sub(r"!?\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])", r"\1", re.sub(r"[ \t]#+$", "", heading))
+    return re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
+
+
+def in_link(document: Document, block: Block, start: int, end: int) -> Offer | None:
+    """The target of `[text]()`, or the text of `[](target)`, where the cursor stands in the empty pair or the selection
+    is all of it."""
+    if block.kind not in ("paragraph", "heading", "table"):
+        return None
+    number = document.line_of(start)
+    line = document.lines[number]
+    head, selected, tail = line.text[: start - line.start], document.text[start:end], document.text[end : line.end]
+    change = Change(document, document.root.last)
+    opening = document.lines[block.first].start
+    if "\n" in selected or _is_code(document.text[opening : line.end], start - opening):
+        return None
+    if match := re.search(r"(!?)\[(?:[^\[\]\\]|\\.)*\]\($", head):
+        if not tail.startswith(")") or re.search(r"[\s()]", selected):
+            return None
+        near = sorted(targets(document), key=lambda found: abs(found[0] - number))
+        fit = [target for _, target, image in near if image == bool(match[1]) and target != selected]
+        names = few(target for target in fit if block.kind != "table" or "|" not in target)
+        if not names:
+            raise NoOffer("The document has no other link, anchor or definition that the target could be taken from.")
+        hole = hole_of(either(names), _TARGET_TOKENS, "span")
+        return tried("Fill the link's target", document.text, change, (start, end), [hole], samples=names[:1])
+    if head.endswith("[") and re.match(r"\]\([^()\s]+\)", tail) and not re.search(r"[\[\]]", selected):
+        hole = hole_of(Inline().link_text, _TEXT_TOKENS, "span")
+        return tried("Fill the link's text", document.text, change, (start, end), [hole])
+    return None
+
+
+def _is_code(text: str, at: int) -> bool:
+    return any(match.start() < at < match.end() for match in _TICKS.finditer(text))

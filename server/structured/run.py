@@ -1,0 +1,249 @@
+"""Structured edits that a person asks for: offers of the languages, run through the engine, and what is sure of the
+outcome. Edits come out, each checked in the whole document it makes; nothing is applied here.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from time import monotonic
+
+from caesura import wire
+from caesura.client.shared import job_id
+from caesura.schemas import SchemaError
+from caesura.server.context.context import Budget, context
+from caesura.server.context.secrets import concealed, masked, masked_schema, reveals, visible
+from caesura.server.fills.gaps import NoFill, Span
+from caesura.server.fills.result import Events, Level, Newest, Progress, Result, Surround
+from caesura.server.ghost.canvases import Infiller
+from caesura.server.options import Options
+from caesura.server.structured import edits
+from caesura.server.structured.offer import NoOffer, Offer
+from caesura.server.structured.schema_files import Found, SchemaFiles
+from caesura.server.text.document import Document
+
+DEADLINE_S = 10.0  # of all tries of a place
+TRIES = 2  # jobs, each with a new seed, before we say that nothing passes the check
+CANDIDATES = 4  # asked for with each job
+MOST_PLACES = 64  # of one edit
+MOST_NEIGHBOURS = 32  # that a job may have
+
+TOLD: dict[Level, str] = {  # the best first
+    "valid": "valid form, guessed values",
+    "checked": "checked against the schema",
+    "parses": "parses",
+}
+
+Edit = tuple[int, int, str]  # a span of the text and what takes its place
+Find = Callable[[str, int, int], tuple[Sequence[Offer], str]]
+"""The offers at a place of a text, best first, and a sentence on their schema or nothing. Raises NoOffer. Runs on a
+thread."""
+
+
+@dataclass(frozen=True)
+class _Filled:
+    """What an offer's span becomes, and what is sure of it."""
+
+    text: str
+    level: Level
+
+
+class Structured:
+    """All documents. There is no result when the document has changed since, or when something newer has begun there:
+    `newest` is that of the fills. `surround` adds to a context what lies around its document. All tries of a place take
+    `deadline_s` at most; what is there then is closed as its grammar asks."""
+
+    def __init__(
+        self,
+        engine: Infiller,
+        options: Callable[[], Options],
+        surround: Surround,
+        newest: Newest,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        self._engine = engine
+        self._options = options
+        self._surround = surround
+        self._newest = newest
+        self._deadline_s = deadline_s
+
+    def __repr__(self) -> str:
+        return f"<Structured {self._newest}>"
+
+    def edit(self, document: Document, spans: Sequence[Span], find: Find, chosen: int | str = 0) -> Events:
+        """Edit each place by the offer that is chosen there, by title or number: events, the last a Result; raises
+        NoFill or EngineError. Leaving early cancels the job. The text is read at the call. Each place sees the edits
+        before it, so that what they bring is not brought again."""
+        spans = sorted(set(spans))
+        if len(spans) > MOST_PLACES:
+            raise NoFill(f"There are {len(spans)} places, and {MOST_PLACES} can be edited together; select fewer.")
+        return self._edit(document, document.text, spans, find, chosen, self._newest.begin(document))
+
+    async def _edit(
+        self,
+        document: Document,
+        text: str,
+        spans: Sequence[Span],
+        find: Find,
+        chosen: int | str,
+        check: Callable[[], None],
+    ) -> Events:
+        done: list[Edit] = []
+        levels: list[Level] = []
+        holes, note = 0, ""
+        for number, span in enumerate(spans):
+            check()
+            now, to_come = applied(text, done), len(spans) - number - 1
+            offer, note = await asyncio.to_thread(choose, find, now, *_moved(span, done), chosen)
+            async with aclosing(self._fill(document, now, offer, check)) as events:
+                async for event in events:
+                    if isinstance(event, _Filled):
+                        done.append((*_original(offer, done), event.text))
+                        levels.append(event.level)
+                    else:
+                        yield Progress(holes + event, holes + len(offer.holes) + to_come)
+            holes += len(offer.holes)
+        check()
+        yield Result(
+            id=job_id(),
+            version=document.version,
+            edits=tuple(done),
+            unfilled=(),
+            holes=holes,
+            level=max(levels, key=list(TOLD).index),
+            note=note,
+        )
+
+    async def _fill(
+        self, document: Document, text: str, offer: Offer, check: Callable[[], None]
+    ) -> AsyncGenerator[int | _Filled, None]:
+        """The holes that are filled so far; last, the first candidate that passes the check. Raises NoFill."""
+        tried = {text[offer.start : offer.end]}
+        problem, late = "", monotonic() + self._deadline_s
+        for seed in range(TRIES):
+            if (left := late - monotonic()) <= 0:
+                break
+            job = self._job(document, text, offer, seed, 1000 * left)
+            async with aclosing(self._engine.infill(job)) as events:
+                async for event in events:
+                    check()
+                    yield sum(not fill.open for fill in event.holes)
+            assert isinstance(event, wire.Done)  # or infill raises
+            for candidate in _candidates(text, offer, event):
+                if candidate.text in tried:
+                    continue
+                tried.add(candidate.text)
+                new = applied(text, [(offer.start, offer.end, candidate.text)])
+                found = await asyncio.to_thread(offer.check, new)
+                if found is None:
+                    yield candidate
+                    return
+                problem = found
+            check()
+        if problem:
+            raise NoFill(f"No proposal passed the check, so the text stays as it is: {problem}")
+        raise NoFill("The model proposes nothing else here; the text stays as it is.")
+
+    def _job(self, document: Document, text: str, offer: Offer, seed: int, deadline_ms: float) -> wire.Infill:
+        """Secrets are covered in all that the engine sees."""
+        budget = Budget(self._options().context_before, self._options().context_after)
+        place = context(text, offer.start, offer.end, language=document.language, budget=budget, kind="span")
+        place, neighbours = self._surround(document, place, budget)
+        evidence = tuple(wire.Neighbour(near.name, masked(near.text)) for near in offer.evidence)
+        prefix, segments, suffix = concealed(place.prefix, offer.segments, place.suffix)
+        return wire.Infill(
+            job=job_id(),
+            document=job_id(),
+            kind="edit",
+            priority="invoked",
+            deadline_ms=deadline_ms,
+            prefix=prefix,
+            suffix=suffix,
+            language=place.language,
+            neighbours=(evidence + neighbours)[:MOST_NEIGHBOURS],
+            segments=segments,
+            candidates=CANDIDATES,
+            seed=seed,
+            schemas=tuple(map(masked_schema, offer.schemas)),
+        )
+
+
+def finder(uri: str, language: str, schemas: SchemaFiles, schema: str | None = None) -> Find:
+    """What offers a document has, by the schema in the file `schema`, else by its own."""
+
+    def find(text: str, start: int, end: int) -> tuple[Sequence[Offer], str]:
+        if schema and language not in edits.JSON:
+            raise NoOffer("A schema is for JSON only.")
+        try:
+            found = schemas.find(uri, text, schema) if language in edits.JSON else Found()
+        except SchemaError as error:
+            raise NoOffer(str(error)) from error
+        try:
+            offers = edits.offers(text, start, end, language=language, schema=found.schema)
+        except NoOffer:
+            if end - start != 1:  # an editor whose cursor is a block sends what it stands on as a selection
+                raise
+            offers = edits.offers(text, start, start, language=language, schema=found.schema)
+        return offers, found.note
+
+    return find
+
+
+def applied(text: str, edits: Sequence[Edit]) -> str:
+    """The text with ascending edits in it."""
+    parts, at = list[str](), 0
+    for start, end, new in edits:
+        parts += text[at:start], new
+        at = end
+    return "".join([*parts, text[at:]])
+
+
+def _moved(span: Span, edits: Sequence[Edit]) -> Span:
+    """Where a span lies behind the edits before it. Raises NoFill where one has replaced what it holds."""
+    if edits and span[0] < edits[-1][1]:
+        raise NoFill("Two of the places belong to one edit; ask for them one after the other.")
+    grown = sum(len(new) - (end - start) for start, end, new in edits)
+    return span[0] + grown, span[1] + grown
+
+
+def _original(offer: Offer, edits: Sequence[Edit]) -> Span:
+    """Where the span of an offer lay before the edits. Raises NoFill where they overlap."""
+    grown = sum(len(new) - (end - start) for start, end, new in edits)
+    start, end = offer.start - grown, offer.end - grown
+    if edits and start < edits[-1][1]:
+        raise NoFill("Two of the places belong to one edit; ask for them one after the other.")
+    return start, end
+
+
+def choose(find: Find, text: str, start: int, end: int, chosen: int | str) -> tuple[Offer, str]:
+    """The offer with that title or number at a place, and what there is to say of its schema. Raises NoFill."""
+    try:
+        offers, note = find(text, start, end)
+    except NoOffer as error:
+        raise NoFill(str(error)) from error
+    if isinstance(chosen, int):
+        found = list(offers[chosen : chosen + 1])
+    else:
+        found = [offer for offer in offers if offer.title == chosen]
+    if not found:
+        titles = "; ".join(offer.title for offer in offers)
+        raise NoFill(f"There is no such edit here, only: {titles}." if titles else "Nothing can be edited here.")
+    return found[0], note
+
+
+def _candidates(text: str, offer: Offer, done: wire.Done) -> Iterator[_Filled]:
+    """What the span of the offer may become, best first. No filler of a covered secret gets into the text, and no
+    character that nobody sees and the file does not use."""
+    known = "".join(offer.schemas)
+    for fills in (done.holes, *done.alternatives):
+        given = [fill.text for fill in fills]
+        shown = [visible(each, text, known) for each in given]
+        if not any(reveals(each, text, known) for each in shown):
+            yield _Filled(offer.text(shown), _level(offer, sure=done.level == "valid" and shown == given))
+
+
+def _level(offer: Offer, *, sure: bool) -> Level:
+    """`sure`: the engine says that the grammar holds, and nothing was changed since."""
+    if offer.level == "parses" or not (sure or offer.schemas):
+        return "parses"
+    return offer.level if sure else "checked"

@@ -1,0 +1,1 @@
+"""Open documents: text, syntax trees, tokens, notebooks."""

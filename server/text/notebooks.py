@@ -1,0 +1,67 @@
+"""Notebooks: which cells stand above and below a cell, so that they are part of its context. Pure."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from caesura.server.text.document import Document
+
+MARKDOWN = "markdown"
+MOST = 65_536  # code points of cells to one side, the nearest ones first
+
+Read = Callable[[str], Document | None]
+
+
+@dataclass
+class Notebooks:
+    """The order of the cells (document URIs) of every open notebook."""
+
+    _cells: dict[str, list[str]] = field(default_factory=dict)
+
+    def open(self, notebook: str, cells: Iterable[str]) -> None:
+        self._cells[notebook] = list(cells)
+
+    def splice(self, notebook: str, start: int, deleted: int, cells: Iterable[str]) -> None:
+        """Replace `deleted` cells from index `start`."""
+        self._cells.get(notebook, [])[start : start + deleted] = cells
+
+    def close(self, notebook: str) -> None:
+        self._cells.pop(notebook, None)
+
+    def cells(self, notebook: str) -> Sequence[str]:
+        return self._cells.get(notebook, ())
+
+    def around(self, cell: Document, read: Read, comment: str | None) -> tuple[str, str]:
+        """What stands before and after the text of `cell`: the cells of its language, an empty line between two; both
+        empty outside a notebook. `read` gives a cell's document, `comment` begins a comment in the cell's language.
+
+        Markdown above code comes as comments: it often says what the next cell is to do. Below, it is left out, as it
+        speaks of what comes later. Cells in other languages are left out."""
+        for cells in self._cells.values():
+            if cell.uri in cells:
+                at = cells.index(cell.uri)
+                above = _nearest(_texts(cell, reversed(cells[:at]), read, comment))
+                below = _nearest(_texts(cell, cells[at + 1 :], read, None))
+                return "".join(f"{text}\n\n" for text in reversed(above)), "".join(f"\n\n{text}" for text in below)
+        return "", ""
+
+
+def _texts(cell: Document, others: Iterable[str], read: Read, comment: str | None) -> Iterator[str]:
+    for uri in others:
+        other = read(uri)
+        text = other.text.strip("\r\n").rstrip() if other else ""
+        if other is None or not text:
+            continue
+        if other.language == cell.language:
+            yield text
+        elif other.language == MARKDOWN and comment:
+            yield "\n".join(f"{comment} {line}".rstrip() for line in text.splitlines())
+
+
+def _nearest(texts: Iterable[str]) -> list[str]:
+    found, size = list[str](), 0
+    for text in texts:
+        found.append(text)
+        size += len(text)
+        if size >= MOST:
+            break
+    return found
