@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from caesura import models, wire
-from caesura.client.shared import Engine, job_id
+from caesura.client.backend import job_id
+from caesura.client.shared import Engine
 from caesura.server.context.files import Files
 from caesura.server.context.neighbours import Snapshot, Target, choose
 

@@ -30,8 +30,8 @@ from caesura.engine import scheduler
 from caesura.engine.canvas import prompts, vocabulary
 from caesura.engine.methods.verify import search
 from caesura.engine.models import Model
+from caesura.server.answers.finish import finish
 from caesura.server.context.neighbours import choose
-from caesura.server.ghost.finish import finish
 from caesura.server.options import Options
 
 import neighbours  # isort: skip  (beside this script)

@@ -30,6 +30,7 @@ from latency import CAESURA, conditions, own_engine, save, spread, table
 from typist import NOTICE_S, SHORTEST, STRETCHES, Gain, Stretch, Typist, stretches
 
 from caesura import models
+from caesura.client.backend import FinishedJob
 from caesura.client.shared import Engine
 from caesura.server.languages import grammar, language
 from caesura.server.records import trace
@@ -160,7 +161,7 @@ class Tally:
 
     played: list[tuple[Stretch, Editor]] = field(default_factory=list)
     gains: list[Gain] = field(default_factory=list)
-    jobs: list[trace.Job] = field(default_factory=list)
+    jobs: list[FinishedJob] = field(default_factory=list)
     requests: list[trace.Request] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
 

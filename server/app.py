@@ -13,9 +13,9 @@ from typing import Any
 from lsprotocol import types
 
 from caesura import __version__, logs, wire
-from caesura.client.paired import agreement
+from caesura.client.backend import Backend
 from caesura.client.shared import Engine
-from caesura.pairing import Remote
+from caesura.pairing import Remote, agreement
 from caesura.server.context.project import Surroundings
 from caesura.server.ghost.canvas import Proposal
 from caesura.server.ghost.canvases import Selected
@@ -44,7 +44,7 @@ class App:
     """The language server. `make_engine` gets the options, a name for the client, and the engine on another machine
     that the user has named for this workspace, if any."""
 
-    def __init__(self, make_engine: Callable[[Options, str, Remote | None], Engine]) -> None:
+    def __init__(self, make_engine: Callable[[Options, str, Remote | None], Backend]) -> None:
         self.server = Server("caesura", __version__, {"caesura": {"stream": STREAM, "cursor": CURSOR}}, SYNC)
         self.server.on_malformed = self.malformed
         self.server.on_exit = self.exit

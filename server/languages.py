@@ -120,6 +120,7 @@ LANGUAGES = {language.id: language for language in _TABLE}
 _ALIASES = {alias: language for language in _TABLE for alias in language.aliases}
 _EXTENSIONS = {extension: language for language in _TABLE for extension in language.extensions}
 UNKNOWN = Language("plaintext", quotes="")
+JSON = frozenset({"json", "jsonc", "jsonl"})
 _COMMENTED = re.compile(  # JSON files in which comments are usual; editors call some of them plain JSON
     r"(?:^|[\\/])(?:[jt]sconfig[\w.-]*|devcontainer|\.eslintrc|\.vscode[\\/][\w-]+)\.json$"
 )

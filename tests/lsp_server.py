@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from caesura import wire
-from caesura.client.shared import Condition, EngineFailed, EngineUnavailable
+from caesura.client.backend import Condition, EngineFailed, EngineUnavailable
 from caesura.server.app import App
 
 

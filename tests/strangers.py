@@ -16,7 +16,8 @@ import zmq
 import zmq.asyncio
 
 from caesura import rendezvous, wire
-from caesura.client.shared import Engine, EngineError, job_id
+from caesura.client.backend import EngineError, job_id
+from caesura.client.shared import Engine
 
 from .mutants import Frames
 from .test_wire import CLIENT

@@ -73,6 +73,8 @@ HEAVY = ("torch", "safetensors", "tokenizers", "numpy", "triton")
         (("caesura.engine",), ("caesura.server", "caesura.commands", "pygls", "lsprotocol", "tree_sitter"), ()),
         (("caesura.kernels",), ("caesura.engine", "caesura.server", "caesura.wire", "caesura.commands"), ()),
         (("caesura",), ("pygls", "lsprotocol"), HANDLERS),
+        # Whatever answers a job, the server's parts see the same Protocol.
+        (("caesura.server",), tuple(f"caesura.client.{name}" for name in ("shared", "paired", "launch")), HANDLERS[1:]),
         (("caesura",), ("huggingface_hub", "httpx2"), ("caesura.hub",)),
         (("caesura",), ("pickle", "marshal", "shelve", "dill", "cloudpickle"), ()),
         (("caesura",), ("server", "engine", "kernels", "tests", "training"), ()),
@@ -115,6 +117,34 @@ def test_a_part_of_the_engine_imports_what_it_may(name: str) -> None:
     assert found - {name} <= PARTS[name]
 
 
+# Inside the server and the client: the same.
+
+SHARED = {"answers", "structured", "context", "text", "languages", "options", "client", "wire", "schemas"}
+ROOMS: dict[str, set[str]] = {
+    "caesura.client": {"wire", "doors", "rendezvous", "pairing", "models", "paths", "__version__"},
+    "caesura.server.options": {"wire", "models"},
+    "caesura.server.languages": set(),
+    "caesura.server.text": {"languages"},
+    "caesura.server.context": {"text", "languages", "options", "wire", "schemas", "recent", "pairing", "paths"},
+    "caesura.server.structured": {"context", "text", "languages", "wire", "schemas"},
+    "caesura.server.answers": {"context", "text", "languages"},
+    "caesura.server.records": {"client", "paths", "locks"},
+    "caesura.server.ghost": {*SHARED, "records"},
+    "caesura.server.fills": SHARED,
+    "caesura.server.lsp": {"ghost", "fills", "structured", "context", "text", "options", "client", "wire"},
+}
+
+
+def room(module: str) -> str:
+    return module.removeprefix("caesura.").removeprefix("server.").partition(".")[0]
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_a_part_of_the_server_imports_what_it_may(name: str) -> None:
+    used = {other for module in MODULES if inside(module, name) for other in imported(module)}
+    assert {room(other) for other in used if other.startswith("caesura.")} - {room(name), "server"} <= ROOMS[name]
+
+
 TWICE = {  # names that mean the same twice
     **dict.fromkeys(("Config", "Shape", "Weights"), "what a family reads of its own files"),
     **dict.fromkeys(("Layers", "Norm", "Span"), "layers in C and the same in PyTorch"),
@@ -134,7 +164,7 @@ def test_a_public_type_of_engine_kernels_and_wire_has_a_name_of_its_own() -> Non
     assert {name for name, times in found.items() if times > 1} == set(TWICE)
 
 
-@pytest.mark.parametrize("folder", ["engine", "kernels", "tests/engine", "tests/kernels", "tests/supervisor"])
+@pytest.mark.parametrize("folder", ["engine", "kernels", "server", "tests/engine", "tests/kernels", "tests/supervisor"])
 def test_no_folder_has_more_files_than_one_can_survey(folder: str) -> None:
     for place in (ROOT / folder, *(path for path in (ROOT / folder).rglob("*") if path.is_dir())):
         sources = [path for path in place.iterdir() if path.suffix in (".py", ".c", ".h")]
@@ -153,7 +183,8 @@ PURE = [
     ),
     *(f"caesura.server.context.{name}" for name in ("context", "neighbours", "outline", "secrets")),
     *(f"caesura.server.text.{name}" for name in ("lexer", "notebooks")),
-    *(f"caesura.server.ghost.{name}" for name in ("finish", "indentation", "syntax", "backoff")),
+    *(f"caesura.server.answers.{name}" for name in ("finish", "indentation", "syntax", "worth")),
+    "caesura.server.ghost.backoff",
     *(f"caesura.server.{name}" for name in ("fills.gaps", "lsp.orders", "lsp.streaming")),
     *(f"caesura.server.structured.{name}" for name in ("offer", "edits", "scalars")),
     *(

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from caesura import cli, models, paths, rendezvous, speeds
-from caesura.client.shared import Engine, EngineUnavailable
+from caesura.client.backend import EngineUnavailable
+from caesura.client.shared import Engine
 from caesura.engine.tokens.tokenizer_file import QWEN
 from caesura.engine.weights import audit
 from caesura.engine.weights.stored import WeightsError

@@ -24,6 +24,7 @@ import msgspec
 import pytest
 
 from caesura import cli, models, paths, rendezvous, speeds, wire
+from caesura.client.backend import FinishedJob
 from caesura.client.shared import Engine
 from caesura.commands import CommandFailed, asking, doctor, fill
 from caesura.commands.source import Source
@@ -723,7 +724,7 @@ def test_doctor_says_what_to_do_about_what_is_slow_or_failed(
     monkeypatch.setattr(doctor, "START_S", 0)
     session = trace.Session("VS Code", problems=("Unknown setting 'debounce' was ignored.",))
     slow = trace.Request("python", "line", "cold", {"wait": 900.0})
-    asyncio.run(_recorded(session, [slow] * doctor.ENOUGH, [trace.Job("j", "engine_lost", "automatic")]))
+    asyncio.run(_recorded(session, [slow] * doctor.ENOUGH, [FinishedJob("j", "engine_lost", "automatic")]))
     ran = run("doctor", "--json", "--model", model)
     assert ran.code == 1
     bad = {check["name"]: check["next"] for check in json.loads(ran.out)["checks"] if not check["ok"]}
@@ -773,7 +774,7 @@ def test_doctor_says_that_an_editor_has_never_asked(run: Run, model: Path) -> No
     assert "     Turn inline completion on in your editor" in ran.out
 
 
-async def _recorded(session: trace.Session, requests: list[trace.Request], jobs: list[trace.Job]) -> None:
+async def _recorded(session: trace.Session, requests: list[trace.Request], jobs: list[FinishedJob]) -> None:
     found = trace.Trace()
     found.session(session)
     for request in requests:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from caesura.server.answers.finish import finish
 from caesura.server.context.context import context
-from caesura.server.ghost.finish import finish
 
 from .marked import marked
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from caesura import wire
-from caesura.client.shared import EngineUnavailable
+from caesura.client.backend import EngineUnavailable
 from caesura.demo import web
 from caesura.demo.app import MAX_PAGES, App, Document, examples, files
 from caesura.demo.fills import MAX_TEXT

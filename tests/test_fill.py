@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caesura import wire
-from caesura.client.shared import EngineBusy, EngineError
+from caesura.client.backend import EngineBusy, EngineError
 from caesura.server.context.secrets import FILLER
 from caesura.server.fills.fills import Fills
 from caesura.server.fills.gaps import NoFill

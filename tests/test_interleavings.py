@@ -26,12 +26,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from caesura import wire
-from caesura.client.shared import EngineFailed, EngineUnavailable
+from caesura.client.backend import EngineFailed, EngineUnavailable
+from caesura.server.answers.finish import finish
 from caesura.server.context.context import Context
 from caesura.server.ghost.canvas import Proposal
 from caesura.server.ghost.canvases import Selected
 from caesura.server.ghost.cursor import RESTING
-from caesura.server.ghost.finish import finish
 from caesura.server.ghost.typing import Kept, Typing
 from caesura.server.lsp.streaming import Stream
 from caesura.server.options import Options

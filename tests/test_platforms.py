@@ -14,7 +14,7 @@ import psutil  # before a test says that this is another platform: it looks too
 import pytest
 
 from caesura import doors, locks, paths, rendezvous
-from caesura.client.shared import EngineFailed
+from caesura.client.backend import EngineFailed
 from caesura.engine import memory, worker
 from caesura.engine.supervisor import supervisor
 from caesura.rendezvous import Holder

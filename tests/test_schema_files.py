@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from caesura.schemas import SchemaError
+from caesura.server.context.schema_files import Found, SchemaFiles
 from caesura.server.options import Options, SchemaFor, parse
-from caesura.server.structured.schema_files import Found, SchemaFiles
 
 NAMED = {"type": "object", "title": "by its own word"}
 

@@ -13,10 +13,10 @@ import pytest
 from lsprotocol import converters, types
 
 from caesura import rendezvous, wire
-from caesura.client.shared import Condition, Engine, EngineError, job_id
+from caesura.client.backend import Condition, EngineError, FinishedJob, job_id
+from caesura.client.shared import Engine
 from caesura.server.lsp import client, status
 from caesura.server.lsp.status import Status
-from caesura.server.records.trace import Job
 
 FAKE = Path(__file__).with_name("fake_engine.py")
 CONVERTER = converters.get_converter()
@@ -227,7 +227,7 @@ async def run(engine: Engine, request: wire.Infill, events: int = 1000) -> None:
 
 async def test_an_engine_tells_of_its_start_its_jobs_and_its_end(engine: Engine) -> None:
     seen: list[Condition] = []
-    jobs: list[Job] = []
+    jobs: list[FinishedJob] = []
     engine.on_change = lambda: seen.append(engine.condition)
     engine.on_job = jobs.append
     await engine.start()

@@ -12,9 +12,9 @@ from caesura import wire
 from caesura.server.context.secrets import FILLER
 from caesura.server.fills.gaps import NoFill
 from caesura.server.fills.result import Newest, Progress
+from caesura.server.fills.structured import Find, Structured
 from caesura.server.options import Options
 from caesura.server.structured.offer import NoOffer, Offer
-from caesura.server.structured.run import Find, Structured
 
 from .test_fill import FakeEngine, apply, at, document, result
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from caesura.server.answers import syntax
+from caesura.server.answers.syntax import Gate
 from caesura.server.context.context import context
-from caesura.server.ghost import syntax
-from caesura.server.ghost.syntax import Gate
 from caesura.server.languages import language
 from caesura.server.text.document import Document
 from caesura.server.text.trees import SyntaxTree

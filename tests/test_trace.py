@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from caesura.client.backend import FinishedJob
 from caesura.server.records import store, trace
-from caesura.server.records.trace import Job, Request, Session, Trace
+from caesura.server.records.trace import Request, Session, Trace
 
 SESSION = Session("Neovim 0.12", "0.1.0", "utf-8", ("inlineCompletion",), "small", "cpu")
 
@@ -34,11 +35,11 @@ async def test_what_is_recorded_is_read_back(path: Path) -> None:
     found.session(Session("Neovim 0.12"))
     found.session(SESSION)
     found.record(request(12.5, denoise=8.0))
-    found.job(Job("j1", "done", "automatic", 3, {"denoise": 8.0, "total": 9.25}))
+    found.job(FinishedJob("j1", "done", "automatic", 3, {"denoise": 8.0, "total": 9.25}))
     await found.close()
     [past] = trace.read(path)
     assert past == trace.Past(1001.0, SESSION, [request(12.5, denoise=8.0)], past.jobs)
-    assert past.jobs == [Job("j1", "done", "automatic", 3, {"denoise": 8.0, "total": 9.25})]
+    assert past.jobs == [FinishedJob("j1", "done", "automatic", 3, {"denoise": 8.0, "total": 9.25})]
 
 
 async def test_a_line_is_an_object_with_its_session_and_time(path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from caesura import wire
-from caesura.client.shared import EngineBusy, EngineError, EngineFailed, EngineUnavailable
+from caesura.client.backend import EngineBusy, EngineError, EngineFailed, EngineUnavailable
 from caesura.schemas import Schema
 from caesura.server.context.context import Budget, Context
 from caesura.server.ghost import typing

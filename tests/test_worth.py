@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caesura.server.ghost.worth import Bar, best_start, keys
+from caesura.server.answers.worth import Bar, best_start, keys
 from tests.marked import marked
 
 

@@ -5,8 +5,6 @@ a project.
 """
 
 import logging
-from collections.abc import Sequence
-from pathlib import Path
 
 import zmq
 import zmq.asyncio
@@ -20,30 +18,6 @@ from caesura.pairing import Remote
 REACH_S = 2.0  # to connect and be welcomed, over a slow network
 
 log = logging.getLogger(__name__)
-
-
-class Agreement:
-    """What the user lets `remote` have. It ends when the user takes it back, whatever is running then."""
-
-    def __init__(self, remote: Remote, paired: pairing.Watched) -> None:
-        self.remote = remote
-        self._paired = paired
-
-    def __repr__(self) -> str:
-        return f"<Agreement with {self.remote.name} on {len(self.remote.folders)} folders>"
-
-    def covers(self, path: Path) -> bool:
-        """Whether the file at `path`, links followed, may be sent; of none that is not on this machine's disk."""
-        own = self.remote.name, self.remote.address, self.remote.key
-        now = (one for one in self._paired.pairs.engines if (one.name, one.address, one.key) == own)
-        return any(one.covers(path) for one in now)
-
-
-def agreement(folders: Sequence[str]) -> Agreement | None:
-    """The one that holds for all folders of a workspace; None where this machine's engine is to be used."""
-    paired = pairing.Watched()
-    remote = paired.pairs.remote(folders)
-    return Agreement(remote, paired) if remote else None
 
 
 async def reach(context: zmq.asyncio.Context, remote: Remote, client: str) -> Connection:

@@ -5,24 +5,21 @@ its jobs fail at once, and asking again is the caller's decision.
 """
 
 import asyncio
-import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import zmq.asyncio
 
 from caesura import doors, models, paths, rendezvous, wire
 from caesura.client import launch
+from caesura.client.backend import Condition, EngineBusy, EngineFailed, EngineUnavailable, FinishedJob, State
 from caesura.client.connection import Connection, Lost
 from caesura.client.paired import reach
 from caesura.doors import Door
 from caesura.pairing import Remote
-from caesura.server.records.trace import Job
 
 HELLO_S = 1.0
 GRACE_S = 5.0  # how much later than its deadline an answer may come before the engine counts as lost
@@ -30,42 +27,6 @@ RETRY_S = 0.02
 PAUSE_S = 10.0  # after giving up, so that each keystroke does not start processes in vain
 
 Event = wire.Locked | wire.Done | wire.Failed | wire.Busy
-State = Literal["connecting", "loading", "ready", "unavailable"]
-
-
-class EngineError(Exception):
-    """A job has no answer; the message is a sentence for a person."""
-
-
-class EngineFailed(EngineError):
-    """The engine refused the job or lost it; `code` as in wire.Failed."""
-
-    def __init__(self, code: str, message: str = "") -> None:
-        super().__init__(message or f"The engine gave no answer ({code}).")
-        self.code = code
-
-
-class EngineUnavailable(EngineError):
-    """There is no engine that could answer."""
-
-
-class EngineBusy(EngineError):
-    """The engine's queue is full."""
-
-
-@dataclass(frozen=True)
-class Condition:
-    """How the engine is. `message` says why it is unavailable; `busy`: a job of ours is under way."""
-
-    state: State
-    model: str = ""
-    device: str = ""
-    message: str = ""
-    busy: bool = False
-
-
-def job_id() -> str:
-    return secrets.token_hex(16)
 
 
 class Engine:
@@ -103,7 +64,7 @@ class Engine:
         self._jobs: dict[str, _Mailbox] = {}
         self._status: asyncio.Future[wire.Status] | None = None
         self.on_change: Callable[[], None] = lambda: None
-        self.on_job: Callable[[Job], None] = lambda job: None
+        self.on_job: Callable[[FinishedJob], None] = lambda job: None
 
     def __repr__(self) -> str:
         return f"<Engine {self.state} {self._model} {len(self._jobs)} jobs {self._trouble!r}>"
@@ -322,7 +283,7 @@ class _Mailbox:
         return self.newest
 
 
-def _record(job: wire.Infill, mailbox: _Mailbox, total_ms: float) -> Job:
+def _record(job: wire.Infill, mailbox: _Mailbox, total_ms: float) -> FinishedJob:
     end, steps, ms = "cancelled", mailbox.steps, {"total": total_ms}
     match mailbox.newest:
         case wire.Done(steps=steps, timings=timings):
@@ -332,7 +293,7 @@ def _record(job: wire.Infill, mailbox: _Mailbox, total_ms: float) -> Job:
             end = code
         case wire.Busy():
             end = "busy"
-    return Job(job.job, end, job.priority, steps, ms)
+    return FinishedJob(job.job, end, job.priority, steps, ms)
 
 
 def _checked(job: wire.Infill) -> bytes:

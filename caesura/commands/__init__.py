@@ -12,7 +12,7 @@ class Unsure(CommandFailed):
 def explain(error: Exception) -> str | None:
     """The sentence of a failure that a user can act on; None for a fault of our own, which deserves its traceback."""
     from caesura import models, pairing, paths, rendezvous
-    from caesura.client.shared import EngineError, EngineFailed
+    from caesura.client.backend import EngineError, EngineFailed
 
     if isinstance(error, EngineFailed) and error.code == "expired":
         return f"{error} Allow more time with --deadline-ms."

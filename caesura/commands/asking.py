@@ -14,15 +14,15 @@ from caesura import models, wire
 from caesura.client.shared import Engine
 from caesura.commands.certainty import Filled
 from caesura.schemas import Schema
+from caesura.server.answers.finish import finish
+from caesura.server.answers.syntax import Gate
 from caesura.server.context.context import Context, Kind, context, hole
+from caesura.server.context.schema_files import SchemaFiles
 from caesura.server.ghost.canvas import joined
-from caesura.server.ghost.finish import finish
-from caesura.server.ghost.syntax import Gate
 from caesura.server.languages import language
 from caesura.server.options import Options
 from caesura.server.structured import edits
 from caesura.server.structured.offer import Offer
-from caesura.server.structured.schema_files import SchemaFiles
 from caesura.server.text.trees import SyntaxTree
 
 START_S = 300.0  # a large model on a slow disk

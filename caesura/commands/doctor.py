@@ -17,7 +17,7 @@ import msgspec
 import zmq
 
 from caesura import models, paths, rendezvous, speeds, wire
-from caesura.client.shared import EngineError, job_id
+from caesura.client.backend import EngineError, job_id
 from caesura.commands import CommandFailed, explain
 from caesura.commands.asking import ask, print_json, shared
 from caesura.server.languages import LANGUAGES, grammar

@@ -19,10 +19,10 @@ from caesura.commands.certainty import Filled, filled, kept, remarks, withheld
 from caesura.commands.source import Source
 from caesura.server.fills.gaps import NoFill, Span
 from caesura.server.fills.result import Level, Newest, Result
+from caesura.server.fills.structured import Find, Structured, choose, finder
 from caesura.server.languages import language
 from caesura.server.options import Options
 from caesura.server.structured.offer import NoOffer, Offer
-from caesura.server.structured.run import Find, Structured, choose, finder
 from caesura.server.text.document import Document
 
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import msgspec
 
 from caesura import pairing, rendezvous, wire
-from caesura.client.shared import Engine, EngineError
+from caesura.client.backend import EngineError
+from caesura.client.shared import Engine
 from caesura.commands.asking import print_json
 
 STOP_S = 5.0

@@ -14,7 +14,8 @@ from typing import IO, Literal, TypeVar
 import msgspec
 
 from caesura import models, wire
-from caesura.client.shared import Engine, EngineFailed, job_id
+from caesura.client.backend import EngineFailed, job_id
+from caesura.client.shared import Engine
 from caesura.commands import CommandFailed
 from caesura.commands.asking import ask, at_cursor, shared
 from caesura.server.languages import language

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from caesura import wire
-from caesura.client.shared import job_id
+from caesura.client.backend import job_id
 from caesura.commands import CommandFailed
 from caesura.commands.asking import Gap, ask, at_cursor, gap, nothing, print_json, report, schema_files, shared
 from caesura.commands.certainty import Filled, filled, kept, least, remarks, withheld
@@ -17,9 +17,8 @@ from caesura.schemas import SchemaError
 from caesura.server.context.context import Context, context, hole
 from caesura.server.fills import gaps
 from caesura.server.fills.fills import Group, finished, laid_out
-from caesura.server.languages import language
+from caesura.server.languages import JSON, language
 from caesura.server.options import Options
-from caesura.server.structured import edits
 from caesura.server.text import repair
 
 Show = Callable[[wire.Locked | wire.Done], None]
@@ -56,7 +55,7 @@ def fill(options: argparse.Namespace) -> None:
 
 def _at_cursor(file: str, text: str, at: int, name: str) -> Gap:
     path, schema = Path(file).absolute(), None
-    if name in edits.JSON:
+    if name in JSON:
         with suppress(SchemaError):  # `caesura edit` says what is wrong with a schema
             schema = schema_files(path).find(path.as_uri(), text).schema
     return at_cursor(text, at, name, schema=schema)

@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Meta
 
 from caesura import wire
-from caesura.client.shared import Engine, EngineError, job_id
+from caesura.client.backend import EngineError, job_id
+from caesura.client.shared import Engine
 from caesura.commands.asking import START_S, Gap, gap
 from caesura.server.languages import language
 

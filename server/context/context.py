@@ -13,7 +13,7 @@ import tree_sitter
 from caesura import wire
 from caesura.server.languages import Language
 from caesura.server.languages import language as language_row
-from caesura.server.text.lexer import Scan
+from caesura.server.text.lexer import Scan, indent_of
 
 Kind = Literal["line", "block", "span"]
 Scope = Literal["code", "arguments", "string", "comment"]
@@ -111,10 +111,6 @@ def after_closing(text: str, offset: int, row: Language) -> int:
     after = line_after(text, offset)
     closing = CLOSERS.issuperset(after) and not _between_braces(line_before(text, offset), after, row)
     return offset + len(after) if closing else offset
-
-
-def indent_of(line: str) -> str:
-    return line[: len(line) - len(line.lstrip(" \t"))]
 
 
 @lru_cache(maxsize=1024)  # one body's lines are asked for many times

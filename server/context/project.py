@@ -1,6 +1,6 @@
 """What lies around a document: the notebook's other cells, related files of the workspace, and what is kept hidden.
 
-The pure parts are in notebooks.py, neighbours.py and privacy.py; here they meet the files and the clock.
+The pure parts are in notebooks.py, neighbours.py and secrets.py; here they meet the files and the clock.
 """
 
 import asyncio
@@ -10,17 +10,16 @@ from dataclasses import replace
 from sys import getsizeof
 
 from caesura import wire
-from caesura.client.paired import Agreement
+from caesura.pairing import Agreement
 from caesura.recent import Recent
 from caesura.schemas import Schema, SchemaError
 from caesura.server.context.context import Budget, Context, window_after, window_before
 from caesura.server.context.files import Files
 from caesura.server.context.neighbours import History, Snapshot, Target, choose
 from caesura.server.context.outline import index
-from caesura.server.languages import UNKNOWN
+from caesura.server.context.schema_files import SchemaFiles
+from caesura.server.languages import JSON, UNKNOWN
 from caesura.server.options import Options
-from caesura.server.structured import edits
-from caesura.server.structured.schema_files import SchemaFiles
 from caesura.server.text.document import Document, Edit
 from caesura.server.text.workspace import Open, Workspace
 
@@ -145,7 +144,7 @@ class Surroundings:
     def schema(self, opened: Open) -> Schema | None:
         """The schema of a document as it was found last; it is looked for meanwhile."""
         document, now = opened.document, time.monotonic()
-        wanted = self._options().structured and document.language in edits.JSON
+        wanted = self._options().structured and document.language in JSON
         if wanted and now > self._due_s.get(document.uri, 0.0):
             self._due_s[document.uri] = now + LOOK_S
             task = asyncio.create_task(self._look(document))

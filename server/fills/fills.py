@@ -9,13 +9,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 from caesura import wire
-from caesura.client.shared import job_id
+from caesura.client.backend import Infiller, job_id
+from caesura.server.answers.finish import finish
 from caesura.server.context.context import Budget, Context, context, hole
 from caesura.server.context.secrets import concealed, masked
 from caesura.server.fills.gaps import MARKER, Candidate, Gap, NoFill, Place, Session, Span, Task, markers, trimmed
 from caesura.server.fills.result import DEADLINE_MS, Events, Newest, Progress, Result, Surround, or_else
-from caesura.server.ghost.canvases import Infiller
-from caesura.server.ghost.finish import finish
 from caesura.server.options import Options
 from caesura.server.text import repair
 from caesura.server.text.document import Document

@@ -8,8 +8,7 @@ from functools import cached_property
 import tree_sitter
 
 from caesura.server.context.secrets import reveals
-from caesura.server.languages import language
-from caesura.server.structured.edits import JSON
+from caesura.server.languages import JSON, language
 from caesura.server.text import repair
 
 MARKER = "<FILL>"

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from caesura import wire
+from caesura.server.answers.finish import finish
+from caesura.server.answers.worth import ALL, Bar, best_start, counts_words, ends_line, likely
 from caesura.server.context.context import CLOSERS, Context
 from caesura.server.context.secrets import reveals, visible
-from caesura.server.ghost.finish import finish
-from caesura.server.ghost.worth import ALL, Bar, best_start, counts_words, ends_line, likely
 from caesura.server.structured.offer import Offer
 from caesura.server.text.document import Edit
 from caesura.server.text.lexer import PARTNER

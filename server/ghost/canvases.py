@@ -5,7 +5,7 @@ computing ahead. The engine, and what lies around a document, are passed in.
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -13,8 +13,11 @@ from time import perf_counter
 from typing import Literal, Protocol
 
 from caesura import wire
-from caesura.client.shared import EngineBusy, EngineError, EngineUnavailable, job_id
+from caesura.client.backend import EngineBusy, EngineError, EngineUnavailable, Infiller, job_id
 from caesura.schemas import Schema
+from caesura.server.answers import syntax
+from caesura.server.answers.finish import line_break
+from caesura.server.answers.worth import ALL, Bar
 from caesura.server.context import secrets
 from caesura.server.context.context import (
     Budget,
@@ -22,22 +25,19 @@ from caesura.server.context.context import (
     after_closing,
     context,
     hole,
-    indent_of,
     line_after,
     line_before,
     opens_block,
 )
-from caesura.server.ghost import syntax
+from caesura.server.context.schema_files import SchemaFiles
 from caesura.server.ghost.canvas import Gate, Proposal, Typed, WarmCanvas
 from caesura.server.ghost.cursor import Cursor
-from caesura.server.ghost.finish import line_break
-from caesura.server.ghost.worth import ALL, Bar
 from caesura.server.languages import Language
 from caesura.server.options import MODES, Options
 from caesura.server.records.trace import Answer
 from caesura.server.structured import edits
 from caesura.server.structured.offer import Offer
-from caesura.server.structured.schema_files import SchemaFiles
+from caesura.server.text.lexer import indent_of
 from caesura.server.text.workspace import Open
 
 FAINT = 25  # explore text up to this many times below the display threshold; typing confirms its start
@@ -50,14 +50,8 @@ _WORD = re.compile(rf"\w{{{LEAST_WORD}}}\Z")
 log = logging.getLogger(__name__)
 
 
-class Infiller(Protocol):
-    """What we need of engine.Engine."""
-
-    def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]: ...
-
-
 class Around(Protocol):
-    """What we need to know of what lies around a document; see surroundings.py."""
+    """What we need to know of what lies around a document; see context/project.py."""
 
     @property
     def generation(self) -> int: ...

@@ -15,14 +15,14 @@ from time import perf_counter
 from typing import Literal, Protocol
 
 from caesura import wire
-from caesura.client.shared import job_id
+from caesura.client.backend import Infiller, job_id
+from caesura.server.answers.worth import Bar
 from caesura.server.context.context import Context
 from caesura.server.ghost.backoff import Restraint
 from caesura.server.ghost.canvas import Draft, Proposal, Typed, WarmCanvas
-from caesura.server.ghost.canvases import Around, Canvases, Infiller, Selected
+from caesura.server.ghost.canvases import Around, Canvases, Selected
 from caesura.server.ghost.cursor import Cursor
 from caesura.server.ghost.shown import TAKEN, Outcome, Shown, Tally
-from caesura.server.ghost.worth import Bar
 from caesura.server.languages import Language
 from caesura.server.options import MODES, Options
 from caesura.server.records.trace import Answer, Request

@@ -13,17 +13,17 @@ import msgspec
 from lsprotocol import types
 
 from caesura import wire
-from caesura.client.shared import EngineError, job_id
+from caesura.client.backend import EngineError, Infiller, job_id
 from caesura.server.context.context import Budget, Context
 from caesura.server.fills.fills import MAX_SELECTION, Fills
 from caesura.server.fills.gaps import STALE, NoFill, Span, markers, trimmed
 from caesura.server.fills.result import Events, Progress, Result
-from caesura.server.ghost.canvases import Around, Infiller
+from caesura.server.fills.structured import TOLD, Find, Structured, finder
+from caesura.server.ghost.canvases import Around
 from caesura.server.lsp.orders import Order, Position, Range
 from caesura.server.options import Options
 from caesura.server.structured import edits
 from caesura.server.structured.offer import NoOffer
-from caesura.server.structured.run import TOLD, Find, Structured, finder
 from caesura.server.text import repair
 from caesura.server.text.document import Document
 from caesura.server.text.workspace import Open, Workspace

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from lsprotocol import types
 
-from caesura.client.shared import Condition, Engine
+from caesura.client.backend import Backend, Condition
 from caesura.server.lsp.protocol import describe
 from caesura.server.lsp.transport import Server
 
@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 
 class Status:
     """`wanted`: the editor knows our notifications; `progress`: it draws those of the server. `changed` belongs to
-    `Engine.on_change`."""
+    `Backend.on_change`."""
 
-    def __init__(self, server: Server, engine: Engine, *, wanted: bool, progress: bool) -> None:
+    def __init__(self, server: Server, engine: Backend, *, wanted: bool, progress: bool) -> None:
         self._server = server
         self._engine = engine
         self._wanted = wanted

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from caesura import paths
+from caesura.client.backend import FinishedJob
 from caesura.server.records import store
 
 DELAY_S = 5.0
@@ -40,19 +41,6 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Job:
-    """One job that is over. `end` is `done`, `cancelled` by us, `busy`, or the code of wire.Failed. `ms`: `total` is
-    from sending it to its end; the stages are the engine's, which tells them of a finished job only. `steps` are those
-    that we heard of. It was shown if a Request with `shown` above 0 names it."""
-
-    job: str
-    end: str
-    priority: str
-    steps: int = 0
-    ms: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Session:
     """One run of the server. `problems` are sentences about its settings."""
 
@@ -72,7 +60,7 @@ class Past:
     at: float
     session: Session
     requests: list[Request] = field(default_factory=list)
-    jobs: list[Job] = field(default_factory=list)
+    jobs: list[FinishedJob] = field(default_factory=list)
 
 
 class Trace:
@@ -110,14 +98,14 @@ class Trace:
     def record(self, request: Request) -> None:
         self._add("request", request)
 
-    def job(self, job: Job) -> None:
+    def job(self, job: FinishedJob) -> None:
         self._add("job", job)
 
     async def close(self) -> None:
         """Write what is left."""
         await self._writer.close()
 
-    def _add(self, kind: str, about: Request | Job | Session) -> None:
+    def _add(self, kind: str, about: Request | FinishedJob | Session) -> None:
         if self._enabled:
             about_it = {key: _short(value) for key, value in vars(about).items()}
             self._pending.append({"type": kind, "session": self._id, "at": round(self._clock(), 3), **about_it})
@@ -151,7 +139,7 @@ def read(path: Path) -> list[Past]:
                 case "request":
                     past.requests.append(msgspec.json.decode(line, type=Request))
                 case "job":
-                    past.jobs.append(msgspec.json.decode(line, type=Job))
+                    past.jobs.append(msgspec.json.decode(line, type=FinishedJob))
         except msgspec.DecodeError:
             continue
     return list(sessions.values())

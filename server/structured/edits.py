@@ -8,6 +8,7 @@ import tree_sitter
 
 from caesura.schemas import Schema
 from caesura.server.context.context import line_before
+from caesura.server.languages import JSON
 from caesura.server.structured.offer import NoOffer, Offer
 
 MOST_BEFORE = 50_000  # code points of JSON before a cursor that are read for a completion: about 30 ms
@@ -21,7 +22,6 @@ _TARGET = re.compile(r"\]\([^)]*\Z")
 
 _CODE = frozenset({"fenced_code_block", "indented_code_block", "minus_metadata", "plus_metadata"})
 
-JSON = frozenset({"json", "jsonc", "jsonl"})
 SCALARS = frozenset({"yaml", "toml"})
 LANGUAGES = JSON | SCALARS | {"markdown"}
 

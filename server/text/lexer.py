@@ -154,3 +154,7 @@ def _marks(row: Language) -> re.Pattern[str]:
     if row.quotes and "'" not in row.quotes:
         parts.append(r"'(?:[^'\\\n]|\\[^'\n]{1,8}|\\')'")  # a character
     return re.compile("|".join([*parts, r"[()\[\]{}\"'`\n]"]), re.DOTALL)
+
+
+def indent_of(line: str) -> str:
+    return line[: len(line) - len(line.lstrip(" \t"))]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import tree_sitter
 
-from caesura.server.context.context import indent_of
 from caesura.server.languages import grammar, language
+from caesura.server.text.lexer import indent_of
 from caesura.server.text.trees import SyntaxTree
 
 MAX_REGION = 600  # code points that a repair may replace: about a hole's tokens

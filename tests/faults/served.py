@@ -7,7 +7,7 @@ import zlib
 from collections.abc import AsyncGenerator
 
 from caesura import wire
-from caesura.client.shared import Condition
+from caesura.client.backend import Condition
 from caesura.server.app import App
 from caesura.server.lsp import loopback
 

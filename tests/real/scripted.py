@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncGenerator
 
 from caesura import paths, wire
-from caesura.client.shared import Condition
+from caesura.client.backend import Condition
 from caesura.server.app import App
 
 LINE = "total = alpha + beta"

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from caesura import wire
-from caesura.client.shared import Engine, EngineFailed, job_id
+from caesura.client.backend import EngineFailed, job_id
+from caesura.client.shared import Engine
 
 from ..test_lsp import Client
 

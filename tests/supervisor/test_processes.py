@@ -22,8 +22,9 @@ import zmq.asyncio
 
 from caesura import paths, rendezvous, wire
 from caesura.client import shared
+from caesura.client.backend import EngineBusy, EngineFailed, EngineUnavailable, job_id
 from caesura.client.connection import Connection, Unanswered
-from caesura.client.shared import Engine, EngineBusy, EngineFailed, EngineUnavailable
+from caesura.client.shared import Engine
 from caesura.doors import Door
 from caesura.engine.supervisor import link
 from caesura.engine.supervisor.clients import CannotListen, Front
@@ -77,7 +78,7 @@ class running:  # noqa: N801 (reads as a verb: `async with running(client())`)
 
 def job(prefix: str = "", *, document: str = "d", deadline_ms: float = 20_000, holes: int = 1) -> wire.Infill:
     return wire.Infill(
-        job=shared.job_id(),
+        job=job_id(),
         document=document,
         prefix=prefix,
         suffix="",
@@ -124,7 +125,7 @@ def alive(pid: int) -> bool:
 
 async def in_flight(found: Engine, prefix: str = "endless") -> asyncio.Task[str]:
     """A job that the worker is working on."""
-    task = asyncio.create_task(answer(found, job(prefix, document=shared.job_id())))
+    task = asyncio.create_task(answer(found, job(prefix, document=job_id())))
     await status_when(found, lambda status: status.live > 0)
     return task
 

@@ -25,7 +25,8 @@ from zmq.utils import z85
 
 from caesura import cli, pairing, paths, rendezvous, wire
 from caesura.client import launch, paired
-from caesura.client.shared import HELLO_S, Engine, EngineFailed, EngineUnavailable
+from caesura.client.backend import EngineFailed, EngineUnavailable
+from caesura.client.shared import HELLO_S, Engine
 from caesura.doors import Keys, new_keys
 from caesura.engine.supervisor import admission, link
 from caesura.engine.supervisor.admission import Gate
@@ -669,7 +670,7 @@ def test_only_folders_that_were_named_use_another_machine(laptop: Machine, tmp_p
     (named / "out").symlink_to(other)
     (tmp_path / "in").symlink_to(named)
     assert laptop.run("pair", "with", "desk:7411", "ab" * 32) == 0
-    assert paired.agreement([str(named)]) is None
+    assert pairing.agreement([str(named)]) is None
     assert laptop.run("pair", "use", str(named)) == 0
     for folders, used in (
         ([named], True),
@@ -685,9 +686,9 @@ def test_only_folders_that_were_named_use_another_machine(laptop: Machine, tmp_p
         ([named / ".." / "other"], False),
         ([Path("named")], False),
     ):
-        assert (paired.agreement([str(folder) for folder in folders]) is not None) is used, folders
+        assert (pairing.agreement([str(folder) for folder in folders]) is not None) is used, folders
     assert laptop.run("pair", "forget", str(named)) == 0
-    assert paired.agreement([str(named)]) is None
+    assert pairing.agreement([str(named)]) is None
 
 
 class Editor:

@@ -23,7 +23,7 @@ from caesura.engine.models import Run
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.tokens.tokenizer_file import QWEN
-from caesura.server.ghost.worth import likely
+from caesura.server.answers.worth import likely
 
 from ...tiny import Scripted, train_tokenizer
 

@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from caesura.server.context.context import NEAR, Context, indent_of, line_after, line_before, opens_block
+from caesura.server.answers.indentation import indented
+from caesura.server.context.context import NEAR, Context, line_after, line_before, opens_block
 from caesura.server.context.secrets import visible
-from caesura.server.ghost.indentation import indented
 from caesura.server.languages import UNKNOWN, Language, language
-from caesura.server.text.lexer import PARTNER, Scan
+from caesura.server.text.lexer import PARTNER, Scan, indent_of
 
 _SENTINEL = re.compile(  # what models mark their prompts with
     r"<[|\uff5c][^|\uff5c<>\n]{1,40}[|\uff5c]>|</s>|<(?:fim_\w+|endoftext|file_sep|repo_?name|SUF|MID|EOT)>|\[MASK\]"

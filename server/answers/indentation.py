@@ -4,8 +4,9 @@ import re
 from collections import Counter
 from functools import lru_cache
 
-from caesura.server.context.context import Context, indent_of, line_before, opener_above, opens_block
+from caesura.server.context.context import Context, line_before, opener_above, opens_block
 from caesura.server.languages import Language, language
+from caesura.server.text.lexer import indent_of
 
 
 def indented(text: str, context: Context, row: Language, before: str) -> str:

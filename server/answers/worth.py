@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from caesura.server.answers.finish import INSIDE, STATEMENT, ends
 from caesura.server.context.context import Context
-from caesura.server.ghost.finish import INSIDE, STATEMENT, ends
 
 TAB_KEYS = 1  # that taking a suggestion costs
 READING_KEYS = 2  # that reading a wrong one costs

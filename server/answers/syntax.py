@@ -5,8 +5,8 @@ from functools import cache
 
 import tree_sitter
 
+from caesura.server.answers.finish import INSIDE, ends
 from caesura.server.context.context import NEAR, Context, line_after, line_before
-from caesura.server.ghost.finish import INSIDE, ends
 from caesura.server.languages import Language, grammar, language
 from caesura.server.text.lexer import PARTNER, Scan
 

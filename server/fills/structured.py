@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from time import monotonic
 
 from caesura import wire
-from caesura.client.shared import job_id
+from caesura.client.backend import Infiller, job_id
 from caesura.schemas import SchemaError
 from caesura.server.context.context import Budget, context
+from caesura.server.context.schema_files import Found, SchemaFiles
 from caesura.server.context.secrets import concealed, masked, masked_schema, reveals, visible
 from caesura.server.fills.gaps import NoFill, Span
 from caesura.server.fills.result import Events, Level, Newest, Progress, Result, Surround
-from caesura.server.ghost.canvases import Infiller
+from caesura.server.languages import JSON
 from caesura.server.options import Options
 from caesura.server.structured import edits
 from caesura.server.structured.offer import NoOffer, Offer
-from caesura.server.structured.schema_files import Found, SchemaFiles
 from caesura.server.text.document import Document
 
 DEADLINE_S = 10.0  # of all tries of a place
@@ -172,10 +172,10 @@ def finder(uri: str, language: str, schemas: SchemaFiles, schema: str | None = N
     """What offers a document has, by the schema in the file `schema`, else by its own."""
 
     def find(text: str, start: int, end: int) -> tuple[Sequence[Offer], str]:
-        if schema and language not in edits.JSON:
+        if schema and language not in JSON:
             raise NoOffer("A schema is for JSON only.")
         try:
-            found = schemas.find(uri, text, schema) if language in edits.JSON else Found()
+            found = schemas.find(uri, text, schema) if language in JSON else Found()
         except SchemaError as error:
             raise NoOffer(str(error)) from error
         try:

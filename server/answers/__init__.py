@@ -1,0 +1,1 @@
+"""How an answer of the engine is fitted into its place: its end, its indentation, its syntax, its worth."""
