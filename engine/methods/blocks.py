@@ -40,7 +40,7 @@ class Window(NamedTuple):
 
 
 @dataclass(eq=False)
-class Chain(Runner):
+class BlockChain(Runner):
     """A canvas whose first row is at position `origin`, where a block begins. Its first `kept` rows are context. The
     current forward has `windows`; this and later ones need the rows `since` a block. The block that is denoised had
     `share` open slots when it `began`."""
@@ -132,7 +132,7 @@ def begin(model: Model, job: Infill, layout: Layout, kv: KV, fresh: Sequence[int
     works, origin = list[Runner](), len(layout.context)
     for one in canvases:
         generator = torch.Generator().manual_seed(job.seed % 2**63)
-        works.append(Chain(one, kv, accepts, of, generator, origin=origin))
+        works.append(BlockChain(one, kv, accepts, of, generator, origin=origin))
     works[0].fresh = fresh
     return Race(works, job.candidates, advance, of)
 
@@ -141,10 +141,10 @@ def advance(model: Model, races: Sequence[Race]) -> None:
     """One step of all their canvases; those that can no longer win are given up."""
     _race.advance(step, model, races)
     for race in races:
-        race.works = list(left(cast(Sequence[Chain], race.works), race.wanted))
+        race.works = list(left(cast(Sequence[BlockChain], race.works), race.wanted))
 
 
-def step(model: Model, works: Sequence[Chain]) -> None:
+def step(model: Model, works: Sequence[BlockChain]) -> None:
     """One forward, then a decision for each canvas."""
     assert isinstance(model.noise, Absorbing)
     for w in works:
@@ -158,7 +158,7 @@ def step(model: Model, works: Sequence[Chain]) -> None:
         w.close()
 
 
-def keep(works: Sequence[Chain]) -> None:
+def keep(works: Sequence[BlockChain]) -> None:
     """Complete blocks become context if all canvases of a KV have them, which they have but after a draft."""
     kept, start = works[0].kept, min(w.since for w in works)
     blocks = [w.canvas.ids([-1] * len(w.canvas.slots))[kept:start] for w in works]
@@ -203,7 +203,7 @@ def whole(canvas: Canvas, numbers: Sequence[int], logits: Tensor) -> Tensor:
     return allowed[numbers]
 
 
-def left(works: Sequence[Chain], wanted: int) -> list[Chain]:
+def left(works: Sequence[BlockChain], wanted: int) -> list[BlockChain]:
     """The best complete canvases, as many as are wanted, and those that may still become better."""
     complete = [w for w in works if w.finished][:wanted]
     worst = complete[-1].score if len(complete) == wanted else -math.inf
