@@ -16,7 +16,7 @@ from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas, HoleState, Slot
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import blocks
-from caesura.engine.methods.blocks import Chain
+from caesura.engine.methods.blocks import BlockChain
 from caesura.engine.models import Model, ModelError, Run
 from caesura.engine.samplers import load
 from caesura.engine.scheduler import Scheduler
@@ -99,9 +99,9 @@ def test_every_job_keeps_the_contract(model: Model, prefix: str, suffix: str) ->
 def test_what_is_fixed_is_in_every_forward_and_later_blocks_are_in_none(
     model: Model, monkeypatch: pytest.MonkeyPatch, segments: tuple[wire.Text | wire.Hole, ...]
 ) -> None:
-    size, shift, inner, hidden = model.block_size, model.shift, Chain.runs, list[int]()
+    size, shift, inner, hidden = model.block_size, model.shift, BlockChain.runs, list[int]()
 
-    def watched(chain: Chain, mask: int) -> list[Run]:
+    def watched(chain: BlockChain, mask: int) -> list[Run]:
         runs, canvas = inner(chain, mask), chain.canvas
         rows = [*canvas.tail, *canvas.layout, *canvas.head]
         for one in runs:
@@ -116,7 +116,7 @@ def test_what_is_fixed_is_in_every_forward_and_later_blocks_are_in_none(
                     hidden.append(place)
         return runs
 
-    monkeypatch.setattr(Chain, "runs", watched)
+    monkeypatch.setattr(BlockChain, "runs", watched)
     assert alone(model, infill("j", BEFORE, AFTER, *segments)).stop == "complete"
     assert hidden, "pins were hidden to judge a length"
 
@@ -205,7 +205,7 @@ def test_a_canvas_without_a_suffix_is_filled_as_the_reference_loop_does(
     cut = (prompt - model.shift) // model.block_size * model.block_size
     canvas = Canvas(IDS[cut:prompt], [Slot(0) for _ in range(slots)], [], [HoleState(False, slots)], vocabulary)
     kv: KV = model.cache().lease([])
-    chain = Chain(canvas, kv, load(sampler), 99, torch.Generator(), fresh=IDS[:cut], origin=cut)
+    chain = BlockChain(canvas, kv, load(sampler), 99, torch.Generator(), fresh=IDS[:cut], origin=cut)
     ours = list[dict[int, int]]()
     while not chain.finished:
         open = {number for number, slot in enumerate(canvas.slots) if slot.token is None}
