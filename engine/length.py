@@ -1,6 +1,7 @@
-"""The length of a hole on a canvas. A trained null token shows where it ends, and a canvas that does not end doubles.
-Without a null token, a canvas is tried at several lengths as rows of the same forwards, and the text that fits best
-wins. The search of `verify` needs no length: it ends a hole where the suffix is likely (methods/verify/search.py).
+"""The length of a hole on a canvas. A trained null token shows where it ends, and a canvas that does not end doubles,
+unless a trained expand token makes two slots of one (canvas/canvas.py). Without a null token, a canvas is tried at
+several lengths as rows of the same forwards, and the text that fits best wins. The search of `verify` needs no length:
+it ends a hole where the suffix is likely (methods/verify/search.py).
 """
 
 from collections.abc import Sequence

@@ -14,7 +14,7 @@ from caesura.engine.models.full import llada, llada_moe
 
 from .tiny import train_tokenizer
 
-BOS, EOS, MASK, BARRED = "<|bos|>", "<|endoftext|>", "<|mask|>", "|<MASK>|"
+BOS, EOS, MASK, BARRED, EXPAND = "<|bos|>", "<|endoftext|>", "<|mask|>", "|<MASK>|", "<|expand|>"
 SIZES: dict[str, Any] = {
     "vocab_size": 416,  # padded: the tokenizer has fewer
     "hidden_size": 64,
@@ -34,11 +34,13 @@ EXPERTS: dict[str, Any] = {
     "mlp_only_layers": [1],
     "head_dim": 16,
 }
+DREAM = {"model_type": "Dream", "architectures": ["DreamModel"], "mask_token_id": 3}
 ALONE = {"num_key_value_heads": SIZES["num_attention_heads"]}
 # By family: the type of the trunk in Transformers, what its sizes differ in, what config.json says besides.
 FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "llada": ("llama", ALONE, {"model_type": "llada", "architectures": ["LLaDAModelLM"], "mask_token_id": 3}),
-    "dream": ("qwen2", {}, {"model_type": "Dream", "architectures": ["DreamModel"], "mask_token_id": 3}),
+    "dream": ("qwen2", {}, DREAM),
+    "dreamon": ("qwen2", {}, DREAM),
     "open_dcoder": ("qwen2", {"tie_word_embeddings": True}, {"model_type": "qwen2"}),
     "a2d_llama": ("llama", {}, {"model_type": "a2d-llama"}),
     "a2d_qwen2": ("qwen2", {}, {"model_type": "a2d-qwen2"}),
@@ -65,7 +67,7 @@ BLOCKS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 ALL = FAMILIES | BLOCKS
 SIZE = {"sdar": 4, "sdar_moe": 4, "stable_diffcoder": 4, "fast_dllm": 32, "dream_reasoner": 32}
-SHIFT = {"dream": 1, "open_dcoder": 1, "coda": 1, "rnd1": 1, "fast_dllm": 1}
+SHIFT = {"dream": 1, "dreamon": 1, "open_dcoder": 1, "coda": 1, "rnd1": 1, "fast_dllm": 1}
 LLADA = {
     "model.embed_tokens": "model.transformer.wte",
     "model.norm": "model.transformer.ln_f",
@@ -81,15 +83,25 @@ LLADA = {
 }
 
 
-def oracle(family: str) -> Any:
+def oracle(family: str, seed: int = 0) -> Any:
     """The native model, every parameter random."""
     trunk, sizes, _ = ALL[family]
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = transformers.AutoConfig.for_model(trunk, **SIZES | sizes, attn_implementation="eager")
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     for name, parameter in model.named_parameters():
         scale = 0.1 if parameter.ndim == 1 else 0.2
         parameter.data = torch.randn_like(parameter) * scale + ("norm.weight" in name)
+    return model
+
+
+def stretching(seed: int = 0) -> Any:
+    """A random DreamOn that often expands and deletes slots: few other tokens are likely."""
+    model = oracle("dreamon", seed)
+    likely = torch.full((SIZES["vocab_size"], 1), 0.02)
+    likely[range(40, 48)] = 1.0  # some letters
+    likely[[0, 4]] = 1.5  # eos and expand
+    model.lm_head.weight.data *= likely
     return model
 
 
@@ -120,7 +132,8 @@ def published(folder: Path, family: str, model: Any = None) -> Path:
     config |= {own: config.pop(hub) for hub, own in KEYS.get(family, {}).items() if hub in config}
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
-    train_tokenizer(folder / "tokenizer.json", more=[BOS, BARRED if family == "fast_dllm" else MASK])
+    more = {"fast_dllm": [BARRED], "dreamon": [MASK, EXPAND]}.get(family, [MASK])
+    train_tokenizer(folder / "tokenizer.json", more=[BOS, *more])
     tokens = {"bos_token": BOS, "eos_token": EOS, "mask_token": {"content": MASK}}
     if family == "fast_dllm":
         del tokens["mask_token"]

@@ -56,13 +56,15 @@ class HoleState:
 
 @dataclass
 class Canvas:
-    """Rows in order: `tail` ids, `layout` (slots, and the ids of fixed rows), `head` ids."""
+    """Rows in order: `tail` ids, `layout` (slots, and the ids of fixed rows), `head` ids. `expanded` counts the slots
+    that became two."""
 
     tail: list[int]
     layout: list[Slot | int]
     head: list[int]
     holes: list[HoleState]
     vocabulary: Vocabulary
+    expanded: int = 0
     slots: list[Slot] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -215,7 +217,7 @@ class Canvas:
         biases = list[Tensor]()
         for number, hole in enumerate(self.holes):
             slots, forced = self.of_hole(number), hole.forced
-            of_hole = [self.vocabulary.allowed(b"", hole.one_line)] * len(slots)
+            of_hole = [self.vocabulary.allowed(b"", hole.one_line, self.room(number) > 0)] * len(slots)
             if hole.last:  # locked text must not be cut off
                 free = max((at + 1 for at, slot in enumerate(slots) if slot.locked), default=0)
                 of_hole[free:] = [self.vocabulary.may_end] * (len(slots) - free)
@@ -271,6 +273,35 @@ class Canvas:
         rest = [row for row in self.layout[first:] if isinstance(row, int) or row.hole != number]
         self.layout = [*self.layout[:first], *(Slot(number) for _ in range(wanted)), *rest]
         self._index()
+
+    def expands(self, number: int) -> bool:
+        """True if the model lengthens a hole by its expand token. A grammar knows whole fills only, so it bans it."""
+        return self.vocabulary.expand_id is not None and self.holes[number].grammar is None
+
+    def begun(self, number: int) -> bool:
+        """True if text of a hole may lock. Where slots expand, the first text must be decided: a locked span at the
+        start says that nothing comes before it, and an open slot there shows nothing while it expands."""
+        if not self.expands(number):
+            return True
+        decided = itertools.takewhile(lambda token: token is not None, (s.token for s in self.of_hole(number)))
+        size = sum(len(self.piece(token)) for token in decided if token is not None)
+        return size > len(self.holes[number].forced)
+
+    def room(self, number: int) -> int:
+        """How many slots of a hole may become two now: the hole, the canvas and the expansions so far bound them."""
+        if not self.expands(number):
+            return 0
+        of_hole = self.holes[number].max_tokens - len(self.of_hole(number))
+        left = sum(hole.max_tokens for hole in self.holes) - self.expanded
+        return max(0, min(of_hole, left, MAX_ROWS - len(self.layout)))
+
+    def expand(self) -> None:
+        """Put two open slots where one holds the expand token; only one if the hole has no room."""
+        for slot in [s for s in self.slots if s.token is not None and s.token == self.vocabulary.expand_id]:
+            at, more = self.layout.index(slot), min(1, self.room(slot.hole))
+            self.layout[at : at + 1] = [Slot(slot.hole) for _ in range(1 + more)]
+            self.expanded += more
+            self._index()
 
     def shrink(self) -> None:
         """Delete the rows of accepted nulls, so that the remaining tokens are contiguous, as in training."""

@@ -28,6 +28,7 @@ class Vocabulary:
     def __init__(self, model: Model) -> None:
         self.pieces, self._encode = model.tokenizer.pieces, model.tokenizer.encode
         self.null_id, self.ends, self.size = model.null_id, model.ends, model.width
+        self.expand_id = model.expand_id
         self._sorted = sorted((piece, number) for number, piece in enumerate(self.pieces) if piece)
         self._numbers = dict(self._sorted)
         self._crossings = lru_cache(maxsize=SUFFIXES)(self._crossing)
@@ -109,11 +110,13 @@ class Vocabulary:
         """The bias for a hole with nothing after it: as `allowed`, and the text may end."""
         return self._but(sorted(self.ends), self._any)
 
-    def _allowed(self, pending: bytes, of_line: bool) -> Tensor:
+    def _allowed(self, pending: bytes, of_line: bool, expands: bool = False) -> Tensor:
         """Bias [size] for a slot that still has to produce `pending` first; `of_line` forbids line breaks after it. If
-        `pending` ends with indentation, the token does not deepen it."""
+        `pending` ends with indentation, the token does not deepen it. With nothing pending a slot that `expands` may
+        become two."""
         if not pending:
-            return self._any_of_line if of_line else self._any
+            free = self._any_of_line if of_line else self._any
+            return self._but([self.expand_id], free) if expands and self.expand_id is not None else free
         fits = [n for k in range(1, len(pending)) if (n := self._numbers.get(pending[:k])) is not None]
         indented = pending.endswith((b" ", b"\t"))
         for piece, number in itertools.islice(self._sorted, bisect.bisect_left(self._sorted, (pending, -1)), None):

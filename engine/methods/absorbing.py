@@ -1,5 +1,5 @@
-"""A canvas of absorbing noise: an accepted slot stays, the rest is masked again. A null token ends a hole; a
-model without one fills it at several lengths.
+"""A canvas of absorbing noise: an accepted slot stays, the rest is masked again. A null token ends a hole, an expand
+token makes it longer; a model without them fills it at several lengths.
 """
 
 import math
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from caesura.engine import length
 from caesura.engine.cache import KV
-from caesura.engine.canvas.canvas import Canvas, Slot
+from caesura.engine.canvas.canvas import MAX_ROWS, Canvas, Slot
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import Begin, _forward, _race, shown
@@ -27,6 +27,7 @@ from caesura.wire import Fill, Infill, Tokens
 STEPS = 48  # most steps of a canvas
 TRIAL = 1  # steps of every length
 UNLIKELY = 1e-9  # the least probability that is counted
+FEW = 4  # open slots of a hole at the start, next to its healed start and its draft, if the model expands slots
 SEAM = 4  # rows after each hole whose likelihood shows how well its length fits
 
 
@@ -83,7 +84,7 @@ def prepare(model: Model, vocabulary: Vocabulary) -> Begin:
 
 def start(model: Model, canvas: Canvas, kv: KV, sampler: Sampler, generator: torch.Generator) -> Denoising:
     flanks = Flanks(model.radius, model.shift) if model.radius else None
-    return Denoising(canvas, kv, sampler, STEPS, generator, flanks=flanks)
+    return Denoising(canvas, kv, sampler, most_steps(canvas), generator, flanks=flanks)
 
 
 def begin(
@@ -98,13 +99,35 @@ def begin(
     start: Callable[[Model, Canvas, KV, Sampler, torch.Generator], Denoising] = start,
 ) -> Denoising | Race:
     accepts, generator = load(sampler or model.sampler), torch.Generator().manual_seed(job.seed % 2**63)
-    canvases = [layout.canvas] if model.lengths == "null" else _race.canvases(model, job, layout.canvas)
+    if model.lengths == "race":
+        canvases = _race.canvases(model, job, layout.canvas)
+    else:
+        canvases = [layout.canvas if model.lengths == "null" else few(model, job, layout.canvas)]
     first, *others = (start(model, one, kv, accepts, generator) for one in canvases)
     first.fresh = fresh
-    if model.lengths == "null":
-        lay_drafts(model, job, layout.canvas)
+    if model.lengths != "race":
+        lay_drafts(model, job, first.canvas)
         return first
     return Race([first, *others], job.candidates, advance, TRIAL)
+
+
+def few(model: Model, job: Infill, canvas: Canvas) -> Canvas:
+    """The canvas with FEW slots after the healed start and the draft of each hole, unless the hole has a grammar."""
+    texts = [*(job.draft or ()), *[""] * len(canvas.holes)]
+    slots = [
+        len(model.tokenizer.encode(hole.forced.decode() + text)) + FEW
+        if canvas.expands(number)
+        else len(canvas.of_hole(number))
+        for number, (hole, text) in enumerate(zip(canvas.holes, texts, strict=False))
+    ]
+    found = canvas.resized(slots)
+    return found if len(found.layout) <= MAX_ROWS else canvas
+
+
+def most_steps(canvas: Canvas) -> int:
+    """Steps that suffice if each accepts one slot: an expansion takes a step and adds a slot."""
+    growing = sum(hole.max_tokens for number, hole in enumerate(canvas.holes) if canvas.expands(number))
+    return max(STEPS, len(canvas.slots) + 2 * growing) if growing else STEPS
 
 
 def lay_drafts(model: Model, job: Infill, canvas: Canvas) -> None:
@@ -117,7 +140,7 @@ def lay_drafts(model: Model, job: Infill, canvas: Canvas) -> None:
 
 
 def decide(model: Model, w: Denoising, logits: Tensor) -> None:
-    """Accept, broadcast nulls, grow, lock."""
+    """Accept, broadcast nulls, expand, grow, lock."""
     slots = len(w.canvas.slots)
     scores = look(model, w.canvas, logits[:slots], first=w.step == 0)
     if w.judged:
@@ -195,13 +218,15 @@ def absorb(w: Denoising, scores: Scores, null: int | None) -> None:
     if w.flanks is not None and len(new) == len(canvas.open()) and w.flanks.doubt([slot.prob for slot in new]):
         return
     accept(canvas, new, null)
+    begun = [canvas.begun(number) for number in range(len(canvas.holes))]
     for slot in canvas.slots:
-        slot.locked = slot.token is not None and not w.judged
+        slot.locked = slot.token is not None and not w.judged and begun[slot.hole]
     w.finished = not canvas.open()
 
 
 def accept(canvas: Canvas, slots: Sequence[Slot], null: int | None) -> None:
-    """Decide slots as they are drafted. A null also decides those right of it that are likely null; then both go."""
+    """Decide slots as they are drafted. A null also decides those right of it that are likely null; then both go, and
+    slots with the expand token become two."""
     for slot in slots:
         slot.token = slot.draft
     for hole in range(len(canvas.holes)) if null is not None else ():
@@ -212,6 +237,7 @@ def accept(canvas: Canvas, slots: Sequence[Slot], null: int | None) -> None:
         for i in length.broadcast([s.token is None for s in of_hole], ended, [s.p_null for s in of_hole]):
             of_hole[i].token = null
     canvas.shrink()
+    canvas.expand()
 
 
 def healed_first(canvas: Canvas, slots: Sequence[Slot], accepted: list[bool]) -> list[bool]:
@@ -223,8 +249,12 @@ def healed_first(canvas: Canvas, slots: Sequence[Slot], accepted: list[bool]) ->
 
 
 def lengthen(canvas: Canvas) -> bool:
-    """Double the holes whose last slot is not null. True if one grew."""
-    sized = [(number, canvas.of_hole(number), hole.max_tokens) for number, hole in enumerate(canvas.holes)]
+    """Double the holes whose last slot is not null, unless they expand. True if one grew."""
+    sized = [
+        (number, canvas.of_hole(number), hole.max_tokens)
+        for number, hole in enumerate(canvas.holes)
+        if not canvas.expands(number)
+    ]
     short = [number for number, slots, most in sized if length.too_short(slots[-1].p_null, len(slots), most)]
     for number in short:
         canvas.grow(number)

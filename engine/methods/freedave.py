@@ -78,7 +78,7 @@ def begin(
 
 
 def start(model: Model, canvas: Canvas, kv: KV, sampler: Sampler, generator: torch.Generator) -> Guessing:
-    of = sum(hole.max_tokens for hole in canvas.holes) + SPARE
+    of = max(sum(hole.max_tokens for hole in canvas.holes) + SPARE, absorbing.most_steps(canvas))
     return Guessing(canvas, kv, sampler, of, generator, most=model.rows)
 
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from caesura.engine import memory
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.canvas.prompts import TURNS
-from caesura.engine.models import Drafter, Fixed, LoadChoice, Run, Visibility
+from caesura.engine.models import Drafter, Fixed, Lengths, LoadChoice, Run, Visibility
 from caesura.engine.models._diffusion_gemma_files import (
     ROUNDED,
     Config,
@@ -78,13 +78,14 @@ class DiffusionGemma:
     shift = tail = 0
     separator: Sequence[int] = ()
     null_id: int | None = None
+    expand_id: int | None = None
     drafter: Drafter | None = None
     start: Sequence[int] = ()  # the chat prompt of prompts.py brings its own
     finish: Sequence[int] = ()
     method, sampler = "uniform", "entropy_bound"
     visibility: Visibility = "context"
     block_size = 1
-    lengths: Literal["null", "race"] = "race"
+    lengths: Lengths = "race"
     rows, radius = MAX_ROWS, 0
 
     def __init__(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch.nn.functional import gelu, layer_norm, linear, pad, scaled_dot_produc
 from caesura.engine import memory
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
-from caesura.engine.models import LoadChoice, Run, Visibility
+from caesura.engine.models import Lengths, LoadChoice, Run, Visibility
 from caesura.engine.models._llama_files import chosen
 from caesura.engine.models._llama_layer import rotate
 from caesura.engine.models.block_llama import rotary
@@ -128,8 +128,8 @@ class Dit:
     shift = 0
     visibility: Visibility = "full"
     block_size = 1
-    lengths: Literal["null", "race"] = "race"
-    null_id = None
+    lengths: Lengths = "race"
+    null_id = expand_id = None
     separator: Sequence[int] = ()
     method = Absorbing.method
     sampler = "threshold"

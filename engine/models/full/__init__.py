@@ -29,14 +29,16 @@ ENDS = ("eos_token", "pad_token")
 @dataclass(frozen=True)
 class Traits:
     """How a family was trained, and how its files spell it. `shift` is as in `Model`. A text that `opens` starts with
-    the tokenizer's bos token; one that `closes` ends with its eos token. `names` are the tensor names. `keys` map a
-    key of the hub's Llama config to the family's own. `flags` are settings of config.json with the only supported
+    the tokenizer's bos token; one that `closes` ends with its eos token. If the tokenizer has the token `expand`, slots
+    expand where the model predicts it and go where it predicts the eos token. `names` are the tensor names. `keys` map
+    a key of the hub's Llama config to the family's own. `flags` are settings of config.json with the only supported
     value. `given` are settings that the family's code fixes, whatever config.json says. `mask` is the mask token and
     `block_size` the rows of a block if the files name none."""
 
     shift: int
     opens: bool
     closes: bool
+    expand: str = ""
     names: Names = HUB
     keys: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, object] = field(default_factory=dict)
@@ -89,6 +91,9 @@ def published(
     find = tokenizer.find
     model.start = [first] if traits.opens and (first := find(tokens.get("bos_token", ""))) is not None else []
     model.finish = [last] if traits.closes and (last := find(tokens.get("eos_token", ""))) is not None else []
+    if model.finish and (expand := find(traits.expand)) is not None:
+        model.lengths, model.expand_id = "expand", expand
+        model.null_id, model.ends = model.finish[0], frozenset()
     return model
 
 

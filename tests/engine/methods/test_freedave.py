@@ -33,10 +33,10 @@ PLACES = {  # prefix, suffix, segments
 
 @pytest.fixture(scope="module")
 def loaded(tiny: BlockLlama, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
-    """A model with a null token, and two whose lengths compete, of either shift."""
-    place = tmp_path_factory.mktemp("freedave")
-    families = ("llada", "dream")
-    return {"tiny": tiny, **{f: models.load(str(masked.published(place / f, f)), radius=0) for f in families}}
+    """A model with a null token, two whose lengths compete, of either shift, and one that expands slots."""
+    place, nets = tmp_path_factory.mktemp("freedave"), {"llada": None, "dream": None, "dreamon": masked.stretching()}
+    folders = {family: masked.published(place / family, family, net) for family, net in nets.items()}
+    return {"tiny": tiny, **{family: models.load(str(folder), radius=0) for family, folder in folders.items()}}
 
 
 def both(model: Model, job: wire.Infill, monkeypatch: pytest.MonkeyPatch) -> tuple[wire.Done, wire.Done]:
@@ -49,7 +49,7 @@ def both(model: Model, job: wire.Infill, monkeypatch: pytest.MonkeyPatch) -> tup
     )
 
 
-@pytest.mark.parametrize("name", ["tiny", "llada", "dream"])
+@pytest.mark.parametrize("name", ["tiny", "llada", "dream", "dreamon"])
 @pytest.mark.parametrize("place", PLACES)
 def test_its_answer_is_that_of_one_token_a_step(
     loaded: dict[str, Model], name: str, place: str, monkeypatch: pytest.MonkeyPatch

@@ -20,9 +20,10 @@ TWO = (wire.Hole(6), wire.Text(", "), wire.Hole(6, "span"))
 
 @pytest.fixture(scope="module")
 def loaded(tiny: BlockLlama, tmp_path_factory: pytest.TempPathFactory) -> list[Model]:
-    """A model of each noise and visibility."""
+    """A model of each noise, visibility and way to find a length."""
     place = tmp_path_factory.mktemp("models")
     folders = [gemma.published(place / "gemma")]
+    folders += [masked.published(place / "dreamon", "dreamon", masked.stretching())]
     folders += [masked.published(place / family, family) for family in ("dream", "sdar", "fast_dllm")]
     return [tiny, *(models.load(str(folder)) for folder in folders)]
 
