@@ -10,6 +10,7 @@ from torch import Tensor
 
 from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas
+from caesura.engine.methods._flanks import Flanks, narrowed
 from caesura.engine.models import Drafter, Model, Run, Verifier
 
 if TYPE_CHECKING:
@@ -41,12 +42,11 @@ class Asking(Protocol):
     @property
     def drafts(self) -> bool: ...
     @property
+    def flanks(self) -> Flanks | None: ...
+    @property
     def hidden(self) -> Sequence[int]: ...
     @property
     def search(self) -> "Search | None": ...
-
-    def narrowed(self, run: Run) -> Run:
-        """The rows of its canvas that this forward computes."""
 
     def decide(self, model: Model, logits: Tensor) -> None:
         """Take over the logits of the canvas, [slots and hidden rows, width]."""
@@ -68,7 +68,7 @@ def advance(model: Model, fillings: Sequence[Asking]) -> None:
 
 def forward(model: Model, work: Sequence[Asking], searching: Sequence[Asking] = ()) -> tuple[Tensor, ...]:
     """Returns the logits of each canvas, [slots and hidden rows, width]; searches receive theirs."""
-    canvases = runs(model, work)
+    canvases = narrowed(model, runs(model, work), [(w.flanks, w.canvas) for w in work])
     rows = [len(run.wanted or ()) for run in canvases]
     if not searching:
         parts: tuple[Tensor, ...] = on_host(model.denoise(canvases)).split(rows)
@@ -123,6 +123,6 @@ def runs(model: Model, work: Sequence[Asking]) -> list[Run]:
         for row, token in zip(hidden, noise[len(slots) :], strict=True):
             ids[row] = token
         at = len(w.kv.ids) + fresh.get(id(w.kv), 0)
-        found.append(w.narrowed(Run(w.kv, ids, range(at, at + len(ids)), None, slots + hidden, w.fresh)))
+        found.append(Run(w.kv, ids, range(at, at + len(ids)), None, slots + hidden, w.fresh))
         w.fresh = ()
     return found

@@ -117,23 +117,33 @@ def advance(step: Callable[[Model, Sequence[Any]], None], model: Model, races: S
         race.choose()
 
 
-def canvases(model: Model, job: Infill, canvas: Canvas) -> list[Canvas]:
-    """The canvases of a job's race. Raises Impossible if none fits."""
+def every_row(canvas: Canvas) -> int:
+    return canvas.rows
+
+
+def canvases(model: Model, job: Infill, canvas: Canvas, rows: Callable[[Canvas], int] = every_row) -> list[Canvas]:
+    """The canvases of a job's race; a step computes so many `rows` of each. Raises Impossible if none fits."""
     encode = model.tokenizer.encode
     forced = [encode(hole.forced.decode()) for hole in canvas.holes]
     texts = zip(canvas.holes, job.draft or (), strict=False)
     drafts = [encode(hole.forced.decode() + text) if text else [] for hole, text in texts]
-    return starters(canvas, [len(tokens) for tokens in forced], drafts, model.rows)
+    return starters(canvas, [len(tokens) for tokens in forced], drafts, model.rows, rows)
 
 
-def starters(canvas: Canvas, forced: Sequence[int], drafts: Sequence[Sequence[int]], rows: int) -> list[Canvas]:
+def starters(
+    canvas: Canvas,
+    forced: Sequence[int],
+    drafts: Sequence[Sequence[int]],
+    most: int,
+    rows: Callable[[Canvas], int] = every_row,
+) -> list[Canvas]:
     """A canvas for each length, the same in all holes, and one for the drafts of each hole; together at most that many
-    rows. `forced` is how many tokens each hole's healed start takes as written; the model may need fewer. Raises
+    `rows`. `forced` is how many tokens each hole's healed start takes as written; the model may need fewer. Raises
     Impossible if no canvas fits.
     """
     holes = range(len(canvas.holes))
-    most, one_line = max(hole.max_tokens for hole in canvas.holes), all(hole.one_line for hole in canvas.holes)
-    lengths = [[n] * len(canvas.holes) for n in length.tried(most, one_line=one_line)]
+    longest, one_line = max(hole.max_tokens for hole in canvas.holes), all(hole.one_line for hole in canvas.holes)
+    lengths = [[n] * len(canvas.holes) for n in length.tried(longest, one_line=one_line)]
     if max(forced) > SPELLED:
         lengths += [[slots[i] + forced[i] for i in holes] for slots in lengths]
     made = distinct([fitted(canvas, slots) for slots in lengths])
@@ -143,10 +153,10 @@ def starters(canvas: Canvas, forced: Sequence[int], drafts: Sequence[Sequence[in
             for slot, token in zip(warm.of_hole(number), tokens, strict=False):
                 slot.shown = token
         made = [warm, *made]
-    fitting = [one for one in made if one.rows <= rows]
+    fitting = [one for one in made if one.rows <= most]
     if not fitting:
-        raise Impossible(f"The holes take {min(one.rows for one in made)} tokens together, and {rows} fit.")
-    while len(fitting) > 1 and sum(one.rows for one in fitting) > rows:
+        raise Impossible(f"The holes take {min(one.rows for one in made)} tokens together, and {most} fit.")
+    while len(fitting) > 1 and sum(map(rows, fitting)) > most:
         fitting = [*fitting[:1], *fitting[2::2]] if len(fitting) > 2 else fitting[:1]
     return fitting
 

@@ -4,7 +4,7 @@ token makes it longer; a model without them fills it at several lengths.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -17,11 +17,11 @@ from caesura.engine.canvas.canvas import MAX_ROWS, Canvas, Slot
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import Begin, _forward, _race, shown
-from caesura.engine.methods._flanks import Flanks
-from caesura.engine.methods._race import Race, Runner
-from caesura.engine.models import Model, Run
+from caesura.engine.methods._flanks import Flanks, frozen
+from caesura.engine.methods._race import Race, Runner, every_row
+from caesura.engine.models import Model
 from caesura.engine.noise import Absorbing
-from caesura.engine.samplers import Sampler, Scores, load, statistics
+from caesura.engine.samplers import Scores, load, statistics
 from caesura.wire import Fill, Infill, Tokens
 
 STEPS = 48  # most steps of a canvas
@@ -34,8 +34,7 @@ SEAM = 4  # rows after each hole whose likelihood shows how well its length fits
 @dataclass(eq=False)
 class Denoising(Runner):
     """A canvas of absorbing noise; `seams` are the log-probabilities of the fixed rows after its holes, from the first
-    forward of a race, which hides them. Only the last canvas of a race has frozen `flanks`: the others share its
-    KV."""
+    forward of a race, which hides them. Canvases of a race share their frozen `flanks`, if they have any."""
 
     flanks: Flanks | None = None
     seams: Tensor = field(default_factory=lambda: torch.zeros(0))
@@ -50,11 +49,12 @@ class Denoising(Runner):
         return [row for row, _ in self.canvas.seams(SEAM)] if trial else []
 
     @property
+    def rows(self) -> int:
+        return self.canvas.rows if self.flanks is None else self.flanks.rows(self.canvas)
+
+    @property
     def approximate(self) -> bool:
         return self.flanks is not None and self.flanks.approximate
-
-    def narrowed(self, run: Run) -> Run:
-        return run if self.flanks is None or self.judged else self.flanks.narrowed(run)
 
     def decide(self, model: Model, logits: Tensor) -> None:
         decide(model, self, logits)
@@ -82,11 +82,6 @@ def prepare(model: Model, vocabulary: Vocabulary) -> Begin:
     return partial(begin, model, partial(_race.advance, _forward.advance))
 
 
-def start(model: Model, canvas: Canvas, kv: KV, sampler: Sampler, generator: torch.Generator) -> Denoising:
-    flanks = Flanks(model.radius, model.shift) if model.radius else None
-    return Denoising(canvas, kv, sampler, most_steps(canvas), generator, flanks=flanks)
-
-
 def begin(
     model: Model,
     advance: Callable[[Model, Sequence[Any]], None],
@@ -95,20 +90,33 @@ def begin(
     kv: KV,
     fresh: Sequence[int],
     sampler: str | None = None,
-    *,
-    start: Callable[[Model, Canvas, KV, Sampler, torch.Generator], Denoising] = start,
 ) -> Denoising | Race:
-    accepts, generator = load(sampler or model.sampler), torch.Generator().manual_seed(job.seed % 2**63)
-    if model.lengths == "race":
-        canvases = _race.canvases(model, job, layout.canvas)
-    else:
-        canvases = [layout.canvas if model.lengths == "null" else few(model, job, layout.canvas)]
-    first, *others = (start(model, one, kv, accepts, generator) for one in canvases)
-    first.fresh = fresh
+    canvas, accepts = opening(model, job, layout.canvas), load(sampler or model.sampler)
+    flanks = frozen(model, canvas)
+    first = Denoising(canvas, kv, accepts, most_steps(canvas), seeded(job), fresh, flanks=flanks)
+    return fill(model, advance, job, first)
+
+
+def seeded(job: Infill) -> torch.Generator:
+    return torch.Generator().manual_seed(job.seed % 2**63)
+
+
+def fill(
+    model: Model, advance: Callable[[Model, Sequence[Any]], None], job: Infill, first: Denoising
+) -> Denoising | Race:
+    """The canvas, or a race of canvases like it; `advance` is a step of races."""
     if model.lengths != "race":
         lay_drafts(model, job, first.canvas)
         return first
-    return Race([first, *others], job.candidates, advance, TRIAL)
+    canvases = _race.canvases(model, job, first.canvas, first.flanks.rows if first.flanks is not None else every_row)
+    works: list[Runner] = [replace(first, canvas=one, fresh=()) for one in canvases]
+    works[0].fresh = first.fresh
+    return Race(works, job.candidates, advance, TRIAL)
+
+
+def opening(model: Model, job: Infill, canvas: Canvas) -> Canvas:
+    """The canvas of the first step."""
+    return few(model, job, canvas) if model.lengths == "expand" else canvas
 
 
 def few(model: Model, job: Infill, canvas: Canvas) -> Canvas:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from caesura.engine.cache import KV
@@ -19,7 +18,7 @@ from caesura.engine.methods._race import Race
 from caesura.engine.methods.absorbing import Denoising
 from caesura.engine.methods.absorbing import refusal as refusal
 from caesura.engine.models import Model
-from caesura.engine.samplers import Sampler
+from caesura.engine.samplers import load
 from caesura.wire import Infill
 
 WIDTH = 4  # most canvases of a forward: the present one, and guesses of the next steps
@@ -74,12 +73,10 @@ def begin(
     fresh: Sequence[int],
     sampler: str | None = None,
 ) -> Denoising | Race:
-    return absorbing.begin(model, race, job, layout, kv, fresh, sampler or ONE, start=start)
-
-
-def start(model: Model, canvas: Canvas, kv: KV, sampler: Sampler, generator: torch.Generator) -> Guessing:
+    canvas, accepts = absorbing.opening(model, job, layout.canvas), load(sampler or ONE)
     of = max(sum(hole.max_tokens for hole in canvas.holes) + SPARE, absorbing.most_steps(canvas))
-    return Guessing(canvas, kv, sampler, of, generator, most=model.rows)
+    first = Guessing(canvas, kv, accepts, of, absorbing.seeded(job), fresh, most=model.rows)
+    return absorbing.fill(model, race, job, first)
 
 
 def guesses(w: Guessing, null: int | None) -> Iterator[Guessing]:

@@ -18,7 +18,7 @@ from caesura.engine.methods import Begin, _forward, absorbing, settled
 from caesura.engine.methods.verify.lookup import Repeats, identifiers, lookup
 from caesura.engine.methods.verify.search import WIDTH, Search, passes
 from caesura.engine.methods.verify.tree import Origin, TokenNode
-from caesura.engine.models import Model, Run
+from caesura.engine.models import Model
 from caesura.engine.noise import Uniform
 from caesura.wire import Fill, Hole, Infill, Text, Tokens
 
@@ -50,6 +50,7 @@ class Verifying:
 
     advance = staticmethod(_forward.advance)
     hidden = ()
+    flanks = None
     approximate = False
 
     def __post_init__(self) -> None:
@@ -62,9 +63,6 @@ class Verifying:
     @property
     def rows(self) -> int:
         return self.canvas.rows
-
-    def narrowed(self, run: Run) -> Run:
-        return run
 
     def decide(self, model: Model, logits: Tensor) -> None:
         """Propose the canvas's draft; the next pass scores it."""

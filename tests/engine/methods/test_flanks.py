@@ -1,6 +1,7 @@
 """Frozen flanks: in a long text a step computes the rows near the slots, and the others again where a rule says so."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -9,9 +10,10 @@ import torch
 from torch import Tensor
 
 from caesura import wire
-from caesura.engine import models, worker
+from caesura.engine import length, models, worker
 from caesura.engine.cache import KV
-from caesura.engine.methods._flanks import DOUBT, EVERY, Flanks
+from caesura.engine.canvas.canvas import Canvas, HoleState, Slot
+from caesura.engine.methods._flanks import DOUBT, EVERY, Flanks, frozen, narrowed
 from caesura.engine.models import Model, Run
 from caesura.engine.scheduler import Scheduler
 
@@ -23,7 +25,6 @@ IDS = torch.randint(5, 400, (90,), generator=torch.Generator().manual_seed(1)).t
 SLOTS = [40, 41, 42, 43]
 NEAR, MASK = 8, 3
 JOB = infill("j", CODE[:600] + "\nx = ", "\n" + CODE[600:1200], wire.Hole(12, "line"))
-DRAFTED = msgspec.structs.replace(JOB, draft=("total + self._count(left)",))
 
 
 @pytest.fixture(scope="module")
@@ -38,42 +39,59 @@ def folder(request: pytest.FixtureRequest, folders: dict[str, Path]) -> str:
     return str(folders[request.param])
 
 
-def run(kv: KV, *accepted: int, slots: Sequence[int] = SLOTS) -> Run:
-    """A forward over IDS, whose slots are masked but for those that were accepted."""
-    ids = [MASK if row in slots and row not in accepted else token for row, token in enumerate(IDS)]
-    return Run(kv, ids, range(len(ids)), wanted=slots)
+def laid(slots: Sequence[int] = SLOTS, rows: int = len(IDS)) -> Canvas:
+    layout: list[Slot | int] = [Slot(0) if row in slots else token for row, token in enumerate(IDS[:rows])]
+    return Canvas([], layout, [], [HoleState(one_line=True, max_tokens=9)], None)  # type: ignore[arg-type]
 
 
-def computed(flanks: Flanks, asked: Run) -> int:
-    """Rows that a forward computes."""
-    return len(flanks.narrowed(asked).ids)
+def run(kv: KV, canvas: Canvas, *accepted: int) -> Run:
+    """A forward of a canvas, whose slots are masked but for those that were accepted."""
+    ids = [MASK if row in canvas.slot_rows() and row not in accepted else token for row, token in enumerate(IDS)]
+    return Run(kv, ids[: canvas.rows], range(canvas.rows), wanted=canvas.slot_rows())
+
+
+class Counting:
+    """A model, and the rows of its forwards."""
+
+    def __init__(self, model: Model | None = None) -> None:
+        self.model, self.rows = model, list[int]()
+
+    def denoise(self, runs: Sequence[Run]) -> Tensor:
+        self.rows += [len(run.ids) for run in runs]
+        return torch.zeros(0) if self.model is None else self.model.denoise(runs)
+
+    def step(self, flanks: Flanks, *runs: tuple[Run, Canvas]) -> Tensor:
+        """The logits of canvases that share flanks."""
+        return self.denoise(narrowed(self, [one for one, _ in runs], [(flanks, one) for _, one in runs]))  # type: ignore[arg-type]
 
 
 # What it computes
 
 
-@pytest.mark.parametrize(
-    "slots", [SLOTS, [0, 1], [88, 89], [5, 6, 70, 71]], ids=["middle", "start", "end", "two holes"]
-)
+@pytest.mark.parametrize("slots", [SLOTS, [0, 1], [88, 89], [5, 6, 70, 71]], ids=["mid", "start", "end", "two holes"])
 def test_while_nothing_changes_near_rows_have_the_logits_of_a_whole_forward(folder: str, slots: list[int]) -> None:
     model = models.load(folder, "cpu", exact=True)
-    kv, other, flanks = model.cache().lease([]), model.cache().lease([]), Flanks(NEAR, model.shift)
-    right = model.denoise([run(other, slots=slots)])
-    for rows in (len(IDS), len(flanks._near(run(kv, slots=slots)))):
-        asked = flanks.narrowed(run(kv, slots=slots))
-        assert len(asked.ids) == rows
-        torch.testing.assert_close(model.denoise([asked]), right, atol=1e-5 * float(right.abs().max()), rtol=0)
+    kv, other, canvas = model.cache().lease([]), model.cache().lease([]), laid(slots)
+    flanks, counting = Flanks(NEAR, model.shift), Counting(model)
+    right = model.denoise([run(other, canvas)])
+    for _ in range(2):
+        found = counting.step(flanks, (run(kv, canvas), canvas))
+        torch.testing.assert_close(found, right, atol=1e-5 * float(right.abs().max()), rtol=0)
+    near = flanks.rows(canvas)
+    assert near < 45
+    assert counting.rows == [len(IDS), near, near]
 
 
 def test_what_is_accepted_is_seen_at_once_and_the_flanks_follow_at_the_next_whole_forward(folder: str) -> None:
-    model = models.load(folder, "cpu", exact=True)
+    model, canvas = models.load(folder, "cpu", exact=True), laid()
     kv, other, flanks = model.cache().lease([]), model.cache().lease([]), Flanks(NEAR, model.shift)
-    before = model.denoise([flanks.narrowed(run(kv))])
-    found, right = model.denoise([flanks.narrowed(run(kv, 40))]), model.denoise([run(other, 40)])
+    before = Counting(model).step(flanks, (run(kv, canvas), canvas))
+    found, right = Counting(model).step(flanks, (run(kv, canvas, 40), canvas)), model.denoise([run(other, canvas, 40)])
     assert (found - right).norm() < 0.5 * (before - right).norm(), "near rows do see the new token"
     assert not torch.allclose(found, right, atol=1e-5), "this is an approximation"
-    again = model.denoise([flanks.narrowed(run(kv, 40, 41))])
-    torch.testing.assert_close(again, model.denoise([run(other, 40, 41)]), atol=1e-5 * float(again.abs().max()), rtol=0)
+    found = Counting(model).step(flanks, (run(kv, canvas, 40, 41), canvas))
+    right = model.denoise([run(other, canvas, 40, 41)])
+    torch.testing.assert_close(found, right, atol=1e-5 * float(right.abs().max()), rtol=0)
 
 
 def test_a_radius_that_covers_the_text_changes_no_bit(folder: str) -> None:
@@ -85,47 +103,61 @@ def test_a_radius_that_covers_the_text_changes_no_bit(folder: str) -> None:
 # When it computes all rows
 
 
-def test_every_eighth_forward_computes_all_rows() -> None:
-    flanks, kv = Flanks(NEAR, 0), KV([])
-    rows = [computed(flanks, run(kv)) for _ in range(2 * EVERY)]
-    assert [at for at, count in enumerate(rows) if count == len(IDS)] == [0, EVERY]
-    assert flanks.approximate
+def test_every_eighth_step_computes_all_rows_first() -> None:
+    flanks, kv, canvas, counting = Flanks(NEAR, 0), KV([]), laid(), Counting()
+    for step in range(2 * EVERY):
+        counting.step(flanks, (run(kv, canvas), canvas))
+        assert counting.rows.count(len(IDS)) == 1 + step // EVERY
+        assert flanks.approximate == (step > 0)
 
 
 def test_once_half_of_the_hole_has_changed_all_rows_are_computed() -> None:
-    flanks, kv = Flanks(NEAR, 0), KV([])
-    rows = [computed(flanks, run(kv, *SLOTS[:accepted])) for accepted in range(5)]
-    assert [count == len(IDS) for count in rows] == [True, False, True, False, True]
+    flanks, kv, canvas, counting = Flanks(NEAR, 0), KV([]), laid(), Counting()
+    for accepted, whole in enumerate((1, 1, 2, 2, 3)):
+        counting.step(flanks, (run(kv, canvas, *SLOTS[:accepted]), canvas))
+        assert counting.rows.count(len(IDS)) == whole
 
 
 @pytest.mark.parametrize("change", ["far token", "length", "place"])
 def test_no_edit_keeps_the_flanks(change: str) -> None:
-    flanks, kv = Flanks(NEAR, 0), KV([])
-    flanks.narrowed(run(kv))
-    ids = list(run(kv).ids)
-    edited = {
-        "far token": Run(kv, [7, *ids[1:]], range(90), wanted=SLOTS),
-        "length": Run(kv, [*ids, 7], range(91), wanted=SLOTS),
-        "place": Run(kv, ids, range(90), wanted=[row + 1 for row in SLOTS]),
-    }[change]
-    assert computed(flanks, edited) == len(edited.ids)
+    flanks, kv, canvas, counting = Flanks(NEAR, 0), KV([]), laid(), Counting()
+    counting.step(flanks, (run(kv, canvas), canvas))
+    other = {"far token": canvas, "length": laid(rows=89), "place": laid([row + 1 for row in SLOTS])}[change]
+    edited = run(kv, other)
+    if change == "far token":
+        edited = replace(edited, ids=[7, *edited.ids[1:]])
+    counting.step(flanks, (edited, other))
+    assert counting.rows[2] == other.rows
+
+
+def test_lengths_that_compete_share_the_flanks_of_one_and_the_last_has_its_own() -> None:
+    flanks, kv, counting = Flanks(NEAR, 0), KV([]), Counting()
+    lengths = [Canvas([], [*IDS[:40], *(Slot(0) for _ in range(n)), *IDS[50:]], [], [], None) for n in (1, 2, 3)]  # type: ignore[arg-type]
+    asked = [(Run(kv, one.ids([MASK] * 3), range(one.rows), wanted=one.slot_rows()), one) for one in lengths]
+    counting.step(flanks, *asked)
+    near = [flanks.rows(one) for one in lengths]
+    assert counting.rows == [lengths[1].rows, *near]
+    counting.step(flanks, *asked[:2])
+    assert counting.rows[4:] == near[:2]
+    counting.step(flanks, asked[2])
+    assert counting.rows[6:] == [lengths[2].rows, near[2]]
 
 
 def test_a_doubtful_last_accept_waits_once_for_a_forward_of_all_rows() -> None:
-    flanks, kv = Flanks(NEAR, 0), KV([])
-    flanks.narrowed(run(kv))
+    flanks, kv, canvas, counting = Flanks(NEAR, 0), KV([]), laid(), Counting()
+    counting.step(flanks, (run(kv, canvas), canvas))
     assert not flanks.doubt([DOUBT / 2]), "all rows have just been computed"
-    flanks.narrowed(run(kv))
+    counting.step(flanks, (run(kv, canvas), canvas))
     assert not flanks.doubt([DOUBT, 0.9])
     assert flanks.doubt([DOUBT / 2, 0.9])
-    assert computed(flanks, run(kv)) == len(IDS)
+    counting.step(flanks, (run(kv, canvas), canvas))
+    assert counting.rows.count(len(IDS)) == 2
     assert not flanks.doubt([DOUBT / 2])
 
 
-def test_a_short_text_has_no_flanks() -> None:
-    flanks = Flanks(22, 0)  # 4 slots and 44 rows are more than half of 90
-    assert flanks.narrowed(asked := run(KV([]))) is asked
-    assert not flanks.approximate
+def test_a_short_text_has_no_flanks(folder: str) -> None:
+    for radius, least in ((20, False), (22, True)):  # 4 slots and 44 rows are more than half of 90
+        assert (frozen(models.load(folder, "cpu", radius=radius), laid()) is None) == least
 
 
 # How it fills
@@ -154,47 +186,52 @@ def forwards(
 
 @pytest.fixture
 def model(folder: str, monkeypatch: pytest.MonkeyPatch) -> Model:
-    """It has rows for one canvas in a step, so that a draft tells the length."""
-    found = models.load(folder, "cpu", radius=NEAR)
-    monkeypatch.setattr(found, "rows", found.max_context + 32)
-    return found
+    """It tries one length only."""
+    monkeypatch.setattr(length, "LINE", ())
+    return models.load(folder, "cpu", radius=NEAR)
 
 
 def test_a_fill_ends_is_called_approximate_and_leaves_the_text_as_it_is(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer, found = forwards(model, monkeypatch, DRAFTED)
+    answer, found = forwards(model, monkeypatch)
     assert answer.stop == "complete"
     assert answer.approximate
     assert wire.decode_engine(wire.encode(answer)) == answer
     text = dict[int, int]()
-    for frozen, (one,) in found[1:]:  # the first one shows the draft
-        assert frozen + len(one.ids) == len(found[0][1][0].ids), "all rows are seen"
+    for before, (one,) in found:
+        assert before + len(one.ids) == len(found[0][1][0].ids), "all rows are seen"
         fixed = {place: token for place, token in zip(one.positions, one.ids, strict=True) if token != MASK}
         assert all(text.setdefault(place, token) == token for place, token in fixed.items())
-    assert sum(frozen > 0 for frozen, _ in found) >= len(found) // 2
+    assert [len(one.ids) < 60 for _, (one,) in found] == [before > 0 for before, _ in found]
+    assert sum(before > 0 for before, _ in found) > len(found) // 2
 
 
 def test_a_typed_key_starts_from_a_forward_of_all_rows(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    typed = msgspec.structs.replace(DRAFTED, job="k", prefix=DRAFTED.prefix + "n")
+    typed = msgspec.structs.replace(JOB, job="k", prefix=JOB.prefix + "n")
     right, _ = forwards(model, monkeypatch, typed)
     found, scheduler = watched(model, monkeypatch), Scheduler(model)
-    scheduler.take(b"p", DRAFTED, 0.0)
+    scheduler.take(b"p", JOB, 0.0)
     while not (found and found[-1][0]):
         scheduler.step(Clock())
     del found[:]
     events = run_jobs(scheduler, [typed], peer=b"p")["k"]
-    frozen, (first, *_) = found[0]
-    assert frozen == 0
+    before, (first, *_) = found[0]
+    assert before == 0
     assert len(first.ids) > model.max_context // 2
     assert done(events).holes == right.holes
 
 
-def test_lengths_that_compete_compute_all_rows(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, found = forwards(models.load(folder, "cpu", radius=NEAR), monkeypatch)
-    racing = [(frozen, runs) for frozen, runs in found if len(runs) > 1]
-    assert racing
-    assert all(frozen == 0 and min(len(one.ids) for one in runs) > 200 for frozen, runs in racing)
+def test_a_race_has_all_lengths_in_a_long_text(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = list[list[int]]()
+    for radius in (NEAR, 0):
+        model = models.load(folder, "cpu", radius=radius)
+        monkeypatch.setattr(model, "rows", model.max_context + 200)
+        answer, found = forwards(model, monkeypatch)
+        assert answer.stop == "complete"
+        counts.append([len(runs) for _, runs in found])
+    assert counts[0][:3] == [1, 10, 4], "the text, then every length, then a third"
+    assert counts[1][0] == 1, "whole canvases do not fit"
 
 
 # What a user may choose
