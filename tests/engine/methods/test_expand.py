@@ -1,8 +1,10 @@
 """Slots that expand and go (DreamOn): a hole finds its length while it is denoised."""
 
+import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import groupby, pairwise, product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ from caesura.engine.tokens.tokenizer import Tokenizer
 from ... import masked
 from ...tiny import Scripted, alone, infill, run, train_tokenizer
 from ..test_scheduler import JOBS, keeps_the_contract
+from ..tokens.test_parts import in_parts
 
 BUDGET = 9
 TEXT = "a0b1c2d3e4f5g6h7i8j9"  # a token each, and each token once
@@ -93,6 +96,22 @@ def test_slots_expand_and_go_as_in_the_published_loop(
         assert ours == theirs
         changes |= {len(new) - len(old) for old, new in pairwise(theirs)}
     assert {1, 0, -1} <= changes, "slots expand, are filled and go"
+
+
+def test_the_expand_token_is_known_by_its_name_in_the_files_of_the_hub(
+    tmp_path: Path, pairs: list[tuple[Any, Model]]
+) -> None:
+    net, model = pairs[0]
+    whole = masked.published(tmp_path / "whole", "dreamon", net)
+    parts = in_parts(tmp_path / "parts", whole / "tokenizer.json")
+    said = json.loads((whole / "tokenizer_config.json").read_text()) | {"tokenizer_class": "DreamTokenizer"}
+    (parts / "tokenizer_config.json").write_text(json.dumps(said))
+    for name in ("config.json", "model.safetensors"):
+        (parts / name).symlink_to(whole / name)
+    for found in (model, models.load(str(parts), "cpu")):
+        assert (found.lengths, found.expand_id, found.null_id) == ("expand", 4, 0)
+    without = models.load(str(masked.published(tmp_path / "dream", "dream", net)), "cpu")
+    assert (without.lengths, without.expand_id, without.null_id) == ("race", None, None)
 
 
 # How a hole finds its length
