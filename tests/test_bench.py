@@ -18,6 +18,7 @@ import pytest
 from torch import Tensor
 
 from caesura import models, wire
+from caesura.engine import samplers
 from caesura.engine.canvas.healing import heal
 from caesura.engine.methods import absorbing, verify
 from caesura.engine.methods.verify.lookup import agreeing
@@ -796,6 +797,18 @@ def test_the_steps_of_a_canvas_are_bounded(
     assert found.texts == [tiny.tokenizer.decode(model.answer).rstrip()]
     assert found.forwards == forwards
     assert (absorbing.STEPS, absorbing.decide, verify.canvas_drafts) == before
+
+
+def test_samplers_are_compared_with_one_token_per_forward(beside: None, tiny: BlockLlama) -> None:
+    script = importlib.import_module("samplers")
+    model = Scripted(tiny.tokenizer, tiny.tokenizer.encode("(left, right)"))
+    case = {"prefix": "x = f", "answer": "(left, right)", "suffix": "\n"}
+    rows = {name: figures for name, *figures in script.measured(model, [case], 2)}
+    assert set(rows) == {"one token", *samplers.names()}
+    assert rows["one token"][:1] == ["1.00"]
+    assert rows["top_k"][:1] == ["2.00"]
+    assert rows["threshold"][:1] == ["6.00"]
+    assert {tuple(figures[2:]) for figures in rows.values()} == {("100.0%", "100.0%")}
 
 
 def test_only_the_ways_with_drafts_take_tokens_of_the_canvas(canvas: ModuleType, tiny: BlockLlama) -> None:

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from caesura.engine import samplers
+
 ROOT = Path(__file__).parents[1]
 PEERS = (ROOT / "docs" / "peers.md").read_text("utf-8")
 
 
-def rows(title: str) -> list[list[str]]:
+def rows(title: str, text: str = PEERS, level: str = "##") -> list[list[str]]:
     """The cells of a section's table, without its head."""
-    section = PEERS.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    section = text.partition(f"\n{level} {title}\n")[2].partition(f"\n{level} ")[0]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
@@ -37,3 +39,8 @@ def test_every_feature_has_a_cell_for_each_peer() -> None:
     for row in rows("Table"):
         assert len(row) == 15, row[0]
         assert all(re.fullmatch(r"[YPN?-]( \*m\*)?", cell) for cell in row[1:]), row[0]
+
+
+def test_every_sampler_is_in_the_list() -> None:
+    table = rows("Samplers", (ROOT / "docs" / "configuration.md").read_text("utf-8"), "###")
+    assert sorted(re.findall(r"`(\w+)`", " ".join(row[0] for row in table))) == list(samplers.names())

@@ -23,7 +23,8 @@ WORTH_A_ROW = 0.05  # joint probability of a drafted chain, below which its next
 @dataclass(eq=False)
 class Slot:
     """One position of a hole. `token` is decided (None while open); `draft` is the best guess with its probability;
-    `shown` is a warm start's token, shown to the first forward instead of noise."""
+    `shown` is a warm start's token, shown to the first forward instead of noise; `dropped` are the tokens that a
+    sampler took back."""
 
     hole: int
     token: int | None = None
@@ -32,6 +33,13 @@ class Slot:
     prob: float = 0.0
     p_null: float = 0.0
     locked: bool = False
+    dropped: frozenset[int] = frozenset()
+
+    def take_back(self) -> None:
+        """Open the slot again; its token is still the best guess."""
+        assert self.token is not None
+        self.dropped |= {self.token}
+        self.draft, self.token = self.token, None
 
     def held(self, noise: int) -> int:
         """The row's token: the decided one, else the shown one, else `noise`."""
@@ -190,6 +198,18 @@ class Canvas:
         """The leftmost open slot of each hole whose forced text is not complete."""
         pending = map(self.pending, range(len(self.holes)))
         return {slot.hole: slot for slot, forced in pending if slot and forced}
+
+    def revisable(self) -> list[bool]:
+        """True for each accepted slot whose token a sampler may take back: its hole has no grammar, it is not part of
+        a healed start, and it was not taken back before."""
+        found = list[bool]()
+        for number, hole in enumerate(self.holes):
+            forced = hole.forced
+            for slot in self.of_hole(number):
+                free = slot.token is not None and slot.token not in slot.dropped
+                found.append(free and not forced and hole.grammar is None)
+                forced = forced[len(self.piece(slot.token)) :] if slot.token is not None else forced
+        return found
 
     def piece(self, token: int) -> bytes:
         return self.vocabulary.pieces[token] if token < len(self.vocabulary.pieces) else b""

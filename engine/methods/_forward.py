@@ -2,7 +2,7 @@
 log-probabilities."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
@@ -12,6 +12,7 @@ from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.methods._flanks import Flanks, narrowed
 from caesura.engine.models import Drafter, Model, Run, Verifier
+from caesura.engine.noise import Absorbing
 
 if TYPE_CHECKING:
     from caesura.engine.methods.verify.search import Search
@@ -28,7 +29,8 @@ class Pass:
 
 class Asking(Protocol):
     """A filling with rows in a forward: those of its canvas if it `drafts`, of its `search`, or both. The first forward
-    also reads `fresh` context. `hidden` rows of the canvas hold noise, and their logits follow those of the slots."""
+    also reads `fresh` context. `hidden` rows of the canvas hold noise, and their logits follow those of the slots; last
+    are those of a shadow of each row of `shadowed`."""
 
     fresh: Sequence[int]
     finite: bool
@@ -46,10 +48,12 @@ class Asking(Protocol):
     @property
     def hidden(self) -> Sequence[int]: ...
     @property
+    def shadowed(self) -> Sequence[int]: ...
+    @property
     def search(self) -> "Search | None": ...
 
     def decide(self, model: Model, logits: Tensor) -> None:
-        """Take over the logits of the canvas, [slots and hidden rows, width]."""
+        """Take over the logits of the canvas, [slots, hidden rows and shadows, width]."""
 
     def close(self) -> None:
         """End the step."""
@@ -67,7 +71,7 @@ def advance(model: Model, fillings: Sequence[Asking]) -> None:
 
 
 def forward(model: Model, work: Sequence[Asking], searching: Sequence[Asking] = ()) -> tuple[Tensor, ...]:
-    """Returns the logits of each canvas, [slots and hidden rows, width]; searches receive theirs."""
+    """Returns the logits of each canvas, [slots, hidden rows and shadows, width]; searches receive theirs."""
     canvases = narrowed(model, runs(model, work), [(w.flanks, w.canvas) for w in work])
     rows = [len(run.wanted or ()) for run in canvases]
     if not searching:
@@ -123,6 +127,23 @@ def runs(model: Model, work: Sequence[Asking]) -> list[Run]:
         for row, token in zip(hidden, noise[len(slots) :], strict=True):
             ids[row] = token
         at = len(w.kv.ids) + fresh.get(id(w.kv), 0)
-        found.append(Run(w.kv, ids, range(at, at + len(ids)), None, slots + hidden, w.fresh))
+        run = Run(w.kv, ids, range(at, at + len(ids)), None, slots + hidden, w.fresh)
+        found.append(with_shadows(model, run, w.shadowed) if w.shadowed else run)
         w.fresh = ()
     return found
+
+
+def with_shadows(model: Model, run: Run, rows: Sequence[int]) -> Run:
+    """A run with a shadow of each of some rows: it has the place of that row, or of the one that predicts it, and sees
+    all shadows and all rows but that one; no row sees a shadow (Hong et al. 2025, WINO)."""
+    assert isinstance(model.noise, Absorbing)
+    assert run.wanted is not None
+    count, more, shift = len(run.ids), len(rows), model.shift
+    seen = torch.ones(count + more, count + more, dtype=torch.bool)
+    seen[:count, count:] = seen[range(count, count + more), rows] = False
+    ids = [run.ids[row - 1] if shift else model.noise.mask_id for row in rows]
+    positions = [run.positions[row - shift] for row in rows]
+    wanted = range(count + shift, count + shift + more)
+    return replace(
+        run, ids=[*run.ids, *ids], positions=[*run.positions, *positions], mask=seen, wanted=[*run.wanted, *wanted]
+    )

@@ -5,7 +5,7 @@ the text that fits best wins. Pure: canvases in, those that go on out.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -14,21 +14,24 @@ from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.methods import shown
 from caesura.engine.models import Model
-from caesura.engine.samplers import Sampler
 from caesura.wire import Fill, Impossible, Infill, Tokens
 
 UNKNOWN = 8  # slots of a hole without a draft, next to one with a draft
 SPELLED = 2  # tokens of a healed start, above which they are added to the lengths
 
 
+S = TypeVar("S")
+
+
 @dataclass(eq=False)
-class Runner:
-    """A canvas in progress, of at most `of` steps. The first forward also reads `fresh` context. While it is `judged`
-    it competes with other lengths: nothing locks, and `score` is how well its length fits."""
+class Runner(Generic[S]):
+    """A canvas in progress, of at most `of` steps, with a sampler that suits its noise. The first forward also reads
+    `fresh` context. While it is `judged` it competes with other lengths: nothing locks, and `score` is how well its
+    length fits."""
 
     canvas: Canvas
     kv: KV
-    sampler: Sampler
+    sampler: S
     of: int
     generator: torch.Generator
     fresh: Sequence[int] = ()
@@ -59,7 +62,7 @@ class Race:
     """A job's canvases, one for each length, best first. All of them take `trial` steps; then as many stay as the job
     wants answers."""
 
-    works: list[Runner]
+    works: list[Runner[Any]]
     wanted: int
     advance: Callable[[Model, Sequence[Any]], None]
     trial: int
@@ -181,7 +184,7 @@ def distinct(canvases: Sequence[Canvas]) -> list[Canvas]:
     return list({tuple(len(one.of_hole(n)) for n in range(len(one.holes))): one for one in canvases}.values())
 
 
-def choose(works: Sequence[Runner], keep: int, *, cut: bool) -> list[Runner]:
+def choose(works: Sequence[Runner[Any]], keep: int, *, cut: bool) -> list[Runner[Any]]:
     """The canvases that go on, best first: all, or after a `cut` a third of them, at least `keep`."""
     ordered = sorted(works, key=lambda work: work.score, reverse=True)
     if not cut or len(ordered) <= keep:

@@ -1,9 +1,10 @@
-"""A canvas of absorbing noise: an accepted slot stays, the rest is masked again. A null token ends a hole, an expand
-token makes it longer; a model without them fills it at several lengths.
+"""A canvas of absorbing noise: an accepted slot stays, unless its sampler takes it back; the rest is masked again. A
+null token ends a hole, an expand token makes it longer; a model without them fills it at several lengths.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -21,7 +22,8 @@ from caesura.engine.methods._flanks import Flanks, frozen
 from caesura.engine.methods._race import Race, Runner, every_row
 from caesura.engine.models import Model
 from caesura.engine.noise import Absorbing
-from caesura.engine.samplers import Scores, load, statistics
+from caesura.engine.samplers import CanvasSampler, Decision, Reading, Scores, statistics
+from caesura.engine.samplers import begin as begin_sampler
 from caesura.wire import Fill, Infill, Tokens
 
 STEPS = 48  # most steps of a canvas
@@ -32,7 +34,7 @@ SEAM = 4  # rows after each hole whose likelihood shows how well its length fits
 
 
 @dataclass(eq=False)
-class Denoising(Runner):
+class Denoising(Runner[CanvasSampler]):
     """A canvas of absorbing noise; `seams` are the log-probabilities of the fixed rows after its holes, from the first
     forward of a race, which hides them. Canvases of a race share their frozen `flanks`, if they have any."""
 
@@ -49,8 +51,12 @@ class Denoising(Runner):
         return [row for row, _ in self.canvas.seams(SEAM)] if trial else []
 
     @property
+    def shadowed(self) -> list[int]:
+        return self.canvas.slot_rows() if self.sampler.checks and any(self.canvas.revisable()) else []
+
+    @property
     def rows(self) -> int:
-        return self.canvas.rows if self.flanks is None else self.flanks.rows(self.canvas)
+        return self.flanks.rows(self.canvas) if self.flanks is not None else self.canvas.rows + len(self.shadowed)
 
     @property
     def approximate(self) -> bool:
@@ -91,8 +97,8 @@ def begin(
     fresh: Sequence[int],
     sampler: str | None = None,
 ) -> Denoising | Race:
-    canvas, accepts = opening(model, job, layout.canvas), load(sampler or model.sampler)
-    flanks = frozen(model, canvas)
+    canvas, accepts = opening(model, job, layout.canvas), begin_sampler(sampler or model.sampler)
+    flanks = None if accepts.checks else frozen(model, canvas)
     first = Denoising(canvas, kv, accepts, most_steps(canvas), seeded(job), fresh, flanks=flanks)
     return fill(model, advance, job, first)
 
@@ -109,7 +115,9 @@ def fill(
         lay_drafts(model, job, first.canvas)
         return first
     canvases = _race.canvases(model, job, first.canvas, first.flanks.rows if first.flanks is not None else every_row)
-    works: list[Runner] = [replace(first, canvas=one, fresh=()) for one in canvases]
+    works: list[Runner[Any]] = [
+        replace(first, canvas=one, fresh=(), sampler=deepcopy(first.sampler)) for one in canvases
+    ]
     works[0].fresh = first.fresh
     return Race(works, job.candidates, advance, TRIAL)
 
@@ -148,17 +156,19 @@ def lay_drafts(model: Model, job: Infill, canvas: Canvas) -> None:
 
 
 def decide(model: Model, w: Denoising, logits: Tensor) -> None:
-    """Accept, broadcast nulls, expand, grow, lock."""
-    slots = len(w.canvas.slots)
-    scores = look(model, w.canvas, logits[:slots], first=w.step == 0)
+    """Accept, take back, broadcast nulls, expand, grow, lock."""
+    slots, hidden, shadows = logits.split([len(w.canvas.slots), len(w.hidden), len(w.shadowed)])
+    scores, allowed = look(model, w.canvas, slots, first=w.step == 0)
     if w.judged:
-        judge(w, logits[slots:])
+        judge(w, hidden)
     if w.judged and w.step < TRIAL:
         pass  # this step only found how well the length fits
     elif model.null_id is not None and len(w.canvas.open()) == len(w.canvas.slots) and lengthen(w.canvas):
         pass  # this step only found that the canvas is too short
     else:
-        absorb(w, scores, model.null_id)
+        held = w.canvas.revisable() if w.sampler.revises else [False] * len(w.canvas.slots)
+        seen = read(w.canvas.slots, held, scores, allowed, w.step, w.of)
+        absorb(w, seen._replace(check=check(w.canvas, seen.token, shadows)), model.null_id)
 
 
 def judge(w: Denoising, hidden: Tensor) -> None:
@@ -180,14 +190,15 @@ def fit(canvas: Canvas, seams: Tensor) -> float:
     return length.score(best.clamp_min(UNLIKELY).log(), seams) if canvas.whole() else -math.inf
 
 
-def look(model: Model, canvas: Canvas, logits: Tensor, *, first: bool) -> Scores:
-    """Write a forward's statistics into the slots. After the first one accept what the warm start had right."""
+def look(model: Model, canvas: Canvas, logits: Tensor, *, first: bool) -> tuple[Scores, Tensor]:
+    """Write a forward's statistics into the slots; returns them, and the logits with -inf for banned tokens. After the
+    first forward accept what the warm start had right."""
     allowed = canvas.constrain(logits)
     scores = statistics(allowed)
     observe(canvas.slots, scores, beside(allowed, scores, model.null_id) if model.null_id is not None else None)
     if first:
         keep_warm(canvas, canvas.slots)
-    return scores
+    return scores, allowed
 
 
 def beside(logits: Tensor, scores: Scores, token: int) -> Tensor:
@@ -216,20 +227,49 @@ def observe(slots: Sequence[Slot], scores: Scores, p_null: Tensor | None) -> Non
             slot.draft, slot.prob, slot.p_null = token, prob, null
 
 
-def absorb(w: Denoising, scores: Scores, null: int | None) -> None:
-    """Accepted slots keep their token and lock; the rest is masked again."""
-    canvas = w.canvas
-    still = torch.tensor([[s.token is None for s in canvas.slots]])
-    accepted = w.sampler(scores, still, w.step, w.of)[0].tolist()
-    first = healed_first(canvas, canvas.slots, accepted)
+def read(slots: Sequence[Slot], held: Sequence[bool], scores: Scores, allowed: Tensor, step: int, of: int) -> Reading:
+    """What a sampler is told of a forward."""
+    token = torch.tensor([-1 if slot.token is None else slot.token for slot in slots])
+    flat = Scores(*(values[0] for values in scores))
+    return Reading(slots, flat, allowed, token < 0, torch.tensor(held), token, None, step, of)
+
+
+def check(canvas: Canvas, token: Tensor, shadows: Tensor) -> Tensor | None:
+    """The probability of each token by its slot's shadow [slots], if there are shadows."""
+    if not len(shadows):
+        return None
+    biased = shadows + torch.stack(canvas.biases(lambda *_: None))
+    return biased.softmax(-1).gather(1, token.clamp_min(0)[:, None])[:, 0]
+
+
+def absorb(w: Denoising, seen: Reading, null: int | None) -> None:
+    """Accepted slots keep their token, and lock unless it may be taken back; the rest is masked again."""
+    canvas, decision = w.canvas, w.sampler(seen)
+    first = healed_first(canvas, canvas.slots, decision.accept.tolist())
     new = [s for s, yes in zip(canvas.slots, first, strict=True) if yes and s.token is None]
     if w.flanks is not None and len(new) == len(canvas.open()) and w.flanks.doubt([slot.prob for slot in new]):
         return
+    changed = revise(canvas.slots, seen, decision) or bool(new)
     accept(canvas, new, null)
-    begun = [canvas.begun(number) for number in range(len(canvas.holes))]
-    for slot in canvas.slots:
-        slot.locked = slot.token is not None and not w.judged and begun[slot.hole]
-    w.finished = not canvas.open()
+    revisable, begun = canvas.revisable(), [canvas.begun(number) for number in range(len(canvas.holes))]
+    w.finished = not canvas.open() and not (changed and decision.again and any(revisable))
+    for slot, free in zip(canvas.slots, revisable, strict=True):
+        may_change = w.sampler.revises and free and not w.finished
+        slot.locked = slot.token is not None and not w.judged and begun[slot.hole] and not may_change
+
+
+def revise(slots: Sequence[Slot], seen: Reading, decision: Decision) -> bool:
+    """Mask or replace held tokens. A token that a slot lost does not come back in exchange for another, nor is it taken
+    back again, so a canvas cannot go round in circles. True if any slot changed."""
+    before = [slot.token for slot in slots]
+    replaced, (best, prob, *_) = (decision.accept & seen.held).tolist(), (part.tolist() for part in seen.scores)
+    for number, slot in enumerate(slots):
+        if decision.mask[number]:
+            slot.take_back()
+        elif replaced[number] and best[number] not in slot.dropped:
+            slot.take_back()
+            slot.token, slot.prob = best[number], prob[number]
+    return before != [slot.token for slot in slots]
 
 
 def accept(canvas: Canvas, slots: Sequence[Slot], null: int | None) -> None:
@@ -263,7 +303,7 @@ def lengthen(canvas: Canvas) -> bool:
         for number, hole in enumerate(canvas.holes)
         if not canvas.expands(number)
     ]
-    short = [number for number, slots, most in sized if length.too_short(slots[-1].p_null, len(slots), most)]
+    short = [number for number, slots, most in sized if slots and length.too_short(slots[-1].p_null, len(slots), most)]
     for number in short:
         canvas.grow(number)
     canvas.draft_shortest()

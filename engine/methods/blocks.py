@@ -1,5 +1,6 @@
 """A canvas of absorbing noise as a chain of blocks, for models of blocks. A step denoises the first block that has an
-open slot; it computes no row of later blocks. A complete block becomes context. With a shift, the last row of a block
+open slot; it computes no row of later blocks. A sampler begins anew in each block. A complete block becomes context.
+With a shift, the last row of a block
 predicts the first slot of the next block; that takes a step of its own, when the block is complete (Fast-dLLM v2).
 
 Several lengths are filled next to each other. A complete canvas gets a score from its tokens and from the suffix after
@@ -7,27 +8,39 @@ its holes, which one more forward hides. A canvas that can no longer win is give
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from caesura.engine.cache import KV
-from caesura.engine.canvas.canvas import Canvas
+from caesura.engine.canvas.canvas import Canvas, Slot
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import Begin, _race
 from caesura.engine.methods._forward import on_host
 from caesura.engine.methods._race import Race, Runner
-from caesura.engine.methods.absorbing import SEAM, UNLIKELY, fit, healed_first, keep_warm, observe, seams
+from caesura.engine.methods.absorbing import (
+    SEAM,
+    UNLIKELY,
+    fit,
+    healed_first,
+    keep_warm,
+    observe,
+    read,
+    revise,
+    seams,
+)
 from caesura.engine.models import Model, Run
 from caesura.engine.noise import Absorbing
-from caesura.engine.samplers import Scores, load, statistics
-from caesura.wire import Infill
+from caesura.engine.samplers import CanvasSampler, Decision, Scores, statistics
+from caesura.engine.samplers import begin as begin_sampler
+from caesura.wire import Impossible, Infill
 
+LOOKS = 16  # most forwards of a complete block, with a sampler that takes tokens back
 SLACK = 0.1  # nats a token; a canvas that cannot be better than the best one by more is given up
 
 
@@ -38,12 +51,17 @@ class Window(NamedTuple):
     end: int
     asked: list[int]
 
+    @property
+    def place(self) -> tuple[int, bool]:
+        """The block, and whether its rows are asked in it; with a shift, the first one is asked in the block before."""
+        return self.start, self.asked[0] < self.end
+
 
 @dataclass(eq=False)
-class BlockChain(Runner):
+class BlockChain(Runner[CanvasSampler]):
     """A canvas whose first row is at position `origin`, where a block begins. Its first `kept` rows are context. The
     current forward has `windows`; this and later ones need the rows `since` a block. The block that is denoised had
-    `share` open slots when it `began`."""
+    `share` open slots when it `began`, with a new sampler from `renew`. A complete block may be looked at `again`."""
 
     origin: int = 0
     kept: int = 0
@@ -51,17 +69,30 @@ class BlockChain(Runner):
     windows: list[Window] = field(default_factory=list)
     began: int = 0
     share: int = 0
+    again: bool = False
+    renew: Callable[[], CanvasSampler] = field(kw_only=True)
+
+    @property
+    def denoising(self) -> bool:
+        return self.again or bool(self.canvas.open())
 
     def ask(self, shift: int, size: int) -> None:
         """Choose what the next forward predicts: open slots of one block, or at the end the hidden pins."""
-        pairs = zip(self.canvas.slot_rows(), self.canvas.slots, strict=True)
-        rows = [row for row, slot in pairs if slot.token is None]
         pins = [row for row, _ in self.canvas.seams(SEAM)] if self.judged else []
         hidden = windows(pins, shift, size)
-        before, self.windows = self.windows, windows(rows, shift, size)[:1] or hidden
+        before, self.windows = self.windows, self._block(shift, size) or hidden
         self.since = min(window.start for window in (*self.windows, *hidden))
         if not before or before[0].start != self.windows[0].start:
-            self.began, self.share = self.step, len(self.windows[0].asked)
+            self.began, self.share, self.sampler = self.step, len(self.windows[0].asked), self.renew()
+
+    def _block(self, shift: int, size: int) -> list[Window]:
+        """The block to denoise: its open slots, and those whose token the sampler may take back."""
+        held = self.canvas.revisable() if self.sampler.revises else [False] * len(self.canvas.slots)
+        slots = list(zip(self.canvas.slot_rows(), self.canvas.slots, held, strict=True))
+        still = windows([row for row, slot, _ in slots if slot.token is None], shift, size)
+        every = windows([row for row, slot, free in slots if free or slot.token is None], shift, size)
+        now = self.windows[:1] if self.again else still[:1]
+        return [window for window in every if now and window.place == now[0].place]
 
     def runs(self, mask: int) -> list[Run]:
         fresh, self.fresh = self.fresh, ()
@@ -69,7 +100,7 @@ class BlockChain(Runner):
 
     def _run(self, window: Window, mask: int, fresh: Sequence[int]) -> Run:
         ids = self.canvas.ids([mask] * len(self.canvas.slots))
-        if not self.canvas.open():
+        if not self.denoising:
             for row in window.asked:
                 ids[row] = mask
         ids = ids[self.kept : window.end]
@@ -78,7 +109,7 @@ class BlockChain(Runner):
 
     def hear(self, logits: Sequence[Tensor]) -> None:
         """Take over the logits of each window, [asked rows, width]."""
-        if self.canvas.open():
+        if self.denoising:
             self._accept(logits[0])
         else:
             self._end(seams(self.canvas, torch.cat(list(logits))))
@@ -87,16 +118,32 @@ class BlockChain(Runner):
         canvas, rows = self.canvas, self.canvas.slot_rows()
         numbers = [rows.index(row) for row in self.windows[0].asked]
         slots = [canvas.slots[number] for number in numbers]
-        scores = look(canvas, numbers, logits)
+        scores, allowed = look(canvas, numbers, logits)
         keep_warm(canvas, slots)
-        still = torch.tensor([[slot.token is None for slot in slots]])
-        accepted = self.sampler(scores, still, self.step - self.began, self.share)[0].tolist()
-        for slot, yes in zip(slots, healed_first(canvas, slots, accepted), strict=True):
-            if yes and slot.token is None:
-                slot.token = slot.draft
-            slot.locked = slot.token is not None and not self.judged
-        if not canvas.open() and not (self.judged and canvas.seams(SEAM)):
+        decision, changed = self._decide(numbers, slots, scores, allowed)
+        free = [yes and self.sampler.revises for yes in canvas.revisable()]
+        complete = all(slot.token is not None for slot in slots)
+        self.again = complete and changed and decision.again and any(free[number] for number in numbers)
+        for number, slot in zip(numbers, slots, strict=True):
+            may_change = free[number] and (self.again or not complete)
+            slot.locked = slot.token is not None and not self.judged and not may_change
+        if not self.denoising and not (self.judged and canvas.seams(SEAM)):
             self._end(torch.zeros(0))
+
+    def _decide(
+        self, numbers: Sequence[int], slots: Sequence[Slot], scores: Scores, allowed: Tensor
+    ) -> tuple[Decision, bool]:
+        """Ask the sampler; returns its decision, and if a slot changed."""
+        free = self.canvas.revisable()
+        held = [free[number] and self.sampler.revises for number in numbers]
+        seen = read(slots, held, scores, allowed, self.step - self.began, self.share)
+        decision = self.sampler(seen)
+        first = healed_first(self.canvas, slots, decision.accept.tolist())
+        new = [slot for slot, yes in zip(slots, first, strict=True) if yes and slot.token is None]
+        changed = revise(slots, seen, decision) or bool(new)
+        for slot in new:
+            slot.token = slot.draft
+        return decision, changed
 
     def _end(self, seams: Tensor) -> None:
         self.score, self.finished = fit(self.canvas, seams), True
@@ -127,12 +174,15 @@ def prepare(model: Model, vocabulary: Vocabulary) -> Begin:
 
 
 def begin(model: Model, job: Infill, layout: Layout, kv: KV, fresh: Sequence[int], sampler: str | None = None) -> Race:
-    canvases, accepts = _race.canvases(model, job, layout.canvas), load(sampler or model.sampler)
-    of = max(len(one.slots) for one in canvases) + 2  # each step accepts a slot; one more judges
-    works, origin = list[Runner](), len(layout.context)
+    canvases, renew = _race.canvases(model, job, layout.canvas), partial(begin_sampler, sampler or model.sampler)
+    if renew().checks:
+        raise Impossible(f"The sampler {sampler or model.sampler} needs all rows at once; name another one for blocks.")
+    most, looks = max(len(one.slots) for one in canvases), LOOKS if renew().revises else 0
+    of = most + 2 + looks * (most // model.block_size + 2)  # each step accepts a slot; one more judges
+    works, origin = list[Runner[Any]](), len(layout.context)
     for one in canvases:
         generator = torch.Generator().manual_seed(job.seed % 2**63)
-        works.append(BlockChain(one, kv, accepts, of, generator, origin=origin))
+        works.append(BlockChain(one, kv, renew(), of, generator, origin=origin, renew=renew))
     works[0].fresh = fresh
     return Race(works, job.candidates, advance, of)
 
@@ -178,8 +228,9 @@ def forward(model: Model, runs: Sequence[Run]) -> list[Tensor]:
     return [told[key] for key in keys]
 
 
-def look(canvas: Canvas, numbers: Sequence[int], logits: Tensor) -> Scores:
-    """Write what a forward says into the slots of these numbers."""
+def look(canvas: Canvas, numbers: Sequence[int], logits: Tensor) -> tuple[Scores, Tensor]:
+    """Write what a forward says into the slots of these numbers; returns it, and the logits with -inf for banned
+    tokens."""
     if canvas.ruled:
         allowed = whole(canvas, numbers, logits)
     else:
@@ -188,7 +239,7 @@ def look(canvas: Canvas, numbers: Sequence[int], logits: Tensor) -> Scores:
         allowed = logits + torch.stack([biases[number] for number in numbers])
     scores = statistics(allowed)
     observe([canvas.slots[number] for number in numbers], scores, None)
-    return scores
+    return scores, allowed
 
 
 def whole(canvas: Canvas, numbers: Sequence[int], logits: Tensor) -> Tensor:

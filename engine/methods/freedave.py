@@ -18,8 +18,8 @@ from caesura.engine.methods._race import Race
 from caesura.engine.methods.absorbing import Denoising
 from caesura.engine.methods.absorbing import refusal as refusal
 from caesura.engine.models import Model
-from caesura.engine.samplers import load
-from caesura.wire import Infill
+from caesura.engine.samplers import begin as begin_sampler
+from caesura.wire import Impossible, Infill
 
 WIDTH = 4  # most canvases of a forward: the present one, and guesses of the next steps
 ONE = "top_k"  # accepts one slot a step if there are as many steps as slots
@@ -73,7 +73,9 @@ def begin(
     fresh: Sequence[int],
     sampler: str | None = None,
 ) -> Denoising | Race:
-    canvas, accepts = absorbing.opening(model, job, layout.canvas), load(sampler or ONE)
+    canvas, accepts = absorbing.opening(model, job, layout.canvas), begin_sampler(sampler or ONE)
+    if accepts.checks:
+        raise Impossible("The method freedave has no rows that check tokens; name another sampler, or absorbing.")
     of = max(sum(hole.max_tokens for hole in canvas.holes) + SPARE, absorbing.most_steps(canvas))
     first = Guessing(canvas, kv, accepts, of, absorbing.seeded(job), fresh, most=model.rows)
     return absorbing.fill(model, race, job, first)

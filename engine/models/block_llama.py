@@ -387,9 +387,9 @@ class BlockLlama:
         of_trees = {id(run.kv): len(run.ids) for run in trees}
         for run in canvases:  # canvases of one KV overwrite each other: nothing of them is kept
             count, hidden = len(run.ids), of_trees.get(id(run.kv), 0)
-            mask = self._seen(run.positions) if self.visibility == "blocks" else None
-            if hidden:
-                mask = (torch.arange(hidden + count) >= hidden).expand(count, -1)
+            mask = self._seen(run.positions) if self.visibility == "blocks" else run.mask
+            if hidden:  # rows of the tree, which no canvas sees
+                mask = pad(torch.ones(count, count, dtype=torch.bool) if mask is None else mask, (hidden, 0))
             asked = range(count) if run.wanted is None else run.wanted
             wanted = [max(0, row - self.shift) for row in asked]
             drawn.add(Part(run.kv, ends[id(run.kv)] + hidden, run.ids, run.positions, mask, wanted))

@@ -1,23 +1,31 @@
-"""One file per sampler: scores of the slots in, accepted positions out. A file in this folder is registered.
+"""One file per sampler: what a forward says of the slots in, what becomes of them out. A file in this folder is
+registered by its name, unless that begins with `_`.
+
+A file has one of two functions. `select` reads the scores alone and serves either noise. `begin` makes a
+`CanvasSampler` for one canvas of absorbing noise: it may keep state, read whole distributions and take accepted tokens
+back.
 
 Contract (tests/engine/test_samplers.py runs every file): a sampler accepts at least one open slot of each canvas that
-has one, never a slot that is not open, and is deterministic.
+has one, changes only slots that are open or held, is deterministic, and stops asking for forwards.
 """
 
 import importlib
 import re
+from collections.abc import Hashable, Sequence
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from caesura.wire import Impossible
 
 
 class Scores(NamedTuple):
-    """Per-slot statistics of one forward, all [canvases, slots]: best token, its probability, its lead over the
-    second, and the entropy of the distribution in nats."""
+    """Statistics of one forward, all [canvases, slots], or [slots] of one canvas: best token, its probability, its lead
+    over the second, and the entropy of the distribution in nats."""
 
     token: Tensor
     prob: Tensor
@@ -36,20 +44,94 @@ def statistics(logits: Tensor) -> Scores:
 
 
 class Sampler(Protocol):
+    """The function `select` of a file."""
+
     def __call__(self, scores: Scores, open: Tensor, step: int, of: int) -> Tensor:
         """Accepted slots, bool [canvases, slots], at step `step` (from 0) of at most `of`; `open` is bool likewise."""
 
 
+class Reading(NamedTuple):
+    """A forward of one canvas. Per slot [slots]: `scores`; `open` slots may be accepted; `held` ones have been, hold
+    `token` (-1 in open slots), and may still be taken back; `check` is the probability of that token by a row that does
+    not see it, for a sampler that `checks`. `logits` are [slots, width]: a banned token has -inf. `slots` tell the
+    slots apart, since some come and go. It is step `step` (from 0) of at most `of`."""
+
+    slots: Sequence[Hashable]
+    scores: Scores
+    logits: Tensor
+    open: Tensor
+    held: Tensor
+    token: Tensor
+    check: Tensor | None
+    step: int
+    of: int
+
+
+class Decision(NamedTuple):
+    """Bool [slots]. A slot of `accept` takes its best token: an open one is accepted, the token of a held one replaced.
+    A held slot of `mask` is open again. If anything changed, `again` asks for another forward even with no slot
+    open."""
+
+    accept: Tensor
+    mask: Tensor
+    again: bool = False
+
+
+class CanvasSampler(Protocol):
+    """A sampler for one canvas of absorbing noise, with its state. One that `revises` may take accepted tokens back, so
+    they do not lock; one that `checks` is told how likely they are (`Reading.check`)."""
+
+    revises: bool
+    checks: bool
+
+    def __call__(self, seen: Reading) -> Decision: ...
+
+
+class Selecting:
+    """A `select` function as a sampler for one canvas."""
+
+    revises = checks = False
+
+    def __init__(self, select: Sampler) -> None:
+        self.select = select
+
+    def __call__(self, seen: Reading) -> Decision:
+        scores = Scores(*(values[None] for values in seen.scores))
+        accept = self.select(scores, seen.open[None], seen.step, seen.of)[0]
+        return Decision(accept, torch.zeros_like(accept))
+
+
+def begin(name: str) -> CanvasSampler:
+    """A sampler for one canvas of absorbing noise, by name. Raises Impossible for an unknown one."""
+    module = _module(name)
+    sampler: CanvasSampler = module.begin() if hasattr(module, "begin") else Selecting(module.select)
+    return sampler
+
+
 def load(name: str) -> Sampler:
-    """Load a sampler by its name. Raises Impossible for an unknown one."""
+    """The function of a sampler that has one. Raises Impossible for an unknown one, and for one with state."""
+    module = _module(name)
+    if not hasattr(module, "select"):
+        raise Impossible(f"The sampler {name!r} is for canvases of absorbing noise, which this model does not have.")
+    sampler: Sampler = module.select
+    return sampler
+
+
+def _module(name: str) -> ModuleType:
     if name not in names():
         raise Impossible(f"There is no sampler named {name!r}; there are {', '.join(names())}.")
-    sampler: Sampler = importlib.import_module(f"caesura.engine.samplers.{name}").select
-    return sampler
+    return importlib.import_module(f"caesura.engine.samplers.{name}")
 
 
 @cache
 def names() -> tuple[str, ...]:
     folder = Path(__file__).parent
-    found = (p.stem for p in folder.glob("*.py") if re.fullmatch(r"[a-z0-9_]+", p.stem) and p.stem != "__init__")
-    return tuple(sorted(found))
+    return tuple(sorted(p.stem for p in folder.glob("*.py") if re.fullmatch(r"[a-z0-9][a-z0-9_]*", p.stem)))
+
+
+def surest(score: Tensor, among: Tensor, count: Tensor | int) -> Tensor:
+    """Bool [..., slots]: the `count` slots with the highest score `among` some, the leftmost of equal ones. `count` is
+    a number, or [canvases, 1]."""
+    order = score.masked_fill(~among, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+    ranks = torch.arange(order.shape[-1], device=order.device).expand_as(order)
+    return among & (torch.empty_like(order).scatter_(-1, order, ranks) < count)

@@ -1,4 +1,7 @@
-"""Accept every slot whose best token exceeds a threshold, and always the most confident one (Fast-dLLM)."""
+"""Accept every slot whose best token exceeds a threshold, and always the most confident one (Wu et al. 2025,
+Fast-dLLM).
+
+Compared with NVlabs/Fast-dLLM llada/generate.py (temperature 0, one block): the same tokens after every forward."""
 
 from torch import Tensor
 from torch.nn.functional import one_hot

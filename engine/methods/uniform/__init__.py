@@ -49,7 +49,7 @@ def begin(
 ) -> Race:
     assert isinstance(model.noise, Uniform)
     schedule = model.noise.schedule
-    works = list[Runner]()
+    works = list[Runner[Any]]()
     for one in _race.canvases(model, job, layout.canvas):
         of = min(schedule.steps, max(LEAST_STEPS, -(-len(one.slots) // 2)))
         generator = torch.Generator(model.device).manual_seed(job.seed % 2**63)

@@ -17,12 +17,13 @@ from caesura.engine.methods._race import Runner
 from caesura.engine.methods.uniform import renoise
 from caesura.engine.models import Model, Renoiser, Run
 from caesura.engine.noise import Schedule, Uniform
+from caesura.engine.samplers import Sampler
 
 BUDGET = 0.3  # nats of entropy over all slots, below which a canvas at rest is done
 
 
 @dataclass(eq=False)
-class Renoising(Runner):
+class Renoising(Runner[Sampler]):
     """A canvas of uniform noise; `state` is its slots between two forwards."""
 
     state: renoise.CanvasState | None = None

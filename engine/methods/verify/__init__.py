@@ -49,7 +49,7 @@ class Verifying:
     search: Search = field(init=False)
 
     advance = staticmethod(_forward.advance)
-    hidden = ()
+    hidden = shadowed = ()
     flanks = None
     approximate = False
 

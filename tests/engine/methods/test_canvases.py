@@ -9,15 +9,17 @@ from caesura.engine.methods.uniform import canvases as uniform
 from caesura.engine.models import Model
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.noise import Uniform
-from caesura.engine.samplers import load, names, statistics
-from caesura.wire import Hole, Text
+from caesura.engine.samplers import begin, load, names, statistics
+from caesura.engine.scheduler import Scheduler
+from caesura.wire import Failed, Hole, Pattern, Text
 
-from ...tiny import Scripted, laid_out
+from ...tiny import Scripted, infill, laid_out, run
 from ..canvas.test_canvas import cursors
 
 Canvases = absorbing.Denoising | uniform.Renoising
 
 samplers = pytest.mark.parametrize("name", names())
+of_uniform = pytest.mark.parametrize("name", ["entropy_bound", "factor", "threshold", "top_k"])
 
 
 def denoising(
@@ -34,8 +36,10 @@ def denoising(
     kv = model.cache().lease(layout.context)
     if layout.context:
         model.prefill(layout.context, kv)
-    kind = uniform.Renoising if isinstance(model.noise, Uniform) else absorbing.Denoising
-    return kind(layout.canvas, kv, load(name), of, torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    if isinstance(model.noise, Uniform):
+        return uniform.Renoising(layout.canvas, kv, load(name), of, generator)
+    return absorbing.Denoising(layout.canvas, kv, begin(name), of, generator)
 
 
 def step(model: Model, *work: Canvases) -> None:
@@ -58,17 +62,16 @@ def written(canvas: Canvas, hole: int = 0) -> bytes:
     return b"".join(canvas.piece(s.token) for s in canvas.of_hole(hole) if s.token is not None)
 
 
-@samplers
+@pytest.mark.parametrize("name", ["threshold", "p2", "wino", "joint_edit"])
 @cursors
 def test_what_is_forced_is_reproduced(tiny: BlockLlama, name: str, prefix: str, suffix: str) -> None:
-    for seed in range(2):
-        w = denoising(tiny, name, prefix, suffix, Hole(56), slots=56, of=60, seed=seed)
-        forced = w.canvas.holes[0].forced
-        finish(tiny, w)
-        assert written(w.canvas).startswith(forced)
-        fill = w.canvas.fills()[0]
-        assert fill.text == written(w.canvas)[len(forced) :].decode("utf-8", errors="ignore")
-        assert fill.open == 0
+    w = denoising(tiny, name, prefix, suffix, Hole(56), slots=56, of=60)
+    forced = w.canvas.holes[0].forced
+    finish(tiny, w)
+    assert written(w.canvas).startswith(forced)
+    fill = w.canvas.fills()[0]
+    assert fill.text == written(w.canvas)[len(forced) :].decode("utf-8", errors="ignore")
+    assert fill.open == 0
 
 
 @samplers
@@ -81,7 +84,7 @@ def test_several_holes_reproduce_what_each_is_forced_to(tiny: BlockLlama, name: 
         assert written(w.canvas, number).startswith(start)
 
 
-@samplers
+@of_uniform
 def test_a_uniform_model_reproduces_what_is_forced(tiny: BlockLlama, name: str) -> None:
     model = Scripted(tiny.tokenizer, tiny.tokenizer.encode("x(left)"), Uniform(tiny.tokenizer.size))
     w = denoising(model, name, "    retu", "\n", slots=6)
@@ -102,7 +105,7 @@ def test_the_models_answer_is_found_and_ends_where_it_says(tiny: BlockLlama, nam
     assert len(w.canvas.slots) == len(answer), "null slots are gone"
 
 
-@samplers
+@of_uniform
 def test_a_uniform_model_settles_on_its_answer(tiny: BlockLlama, name: str) -> None:
     answer = tiny.tokenizer.encode("(left)")
     model = Scripted(tiny.tokenizer, answer, Uniform(tiny.tokenizer.size))
@@ -173,3 +176,67 @@ def test_the_probability_of_null_is_that_of_the_distribution() -> None:
     found = absorbing.beside(logits, statistics(logits), 39)
     assert torch.allclose(found, logits.softmax(-1)[:, 39])
     assert found[2] == 0
+
+
+# Samplers that take tokens back
+
+
+def test_a_token_that_may_be_taken_back_is_not_locked_and_is_taken_back_once(tiny: BlockLlama) -> None:
+    right, wrong = tiny.tokenizer.encode("(left)"), tiny.tokenizer.encode("[right]")
+    assert len(right) == len(wrong)
+    model = Scripted(tiny.tokenizer, wrong)
+    w = denoising(model, "joint_edit", "x = 1\n", "\n", slots=len(wrong) + 1)
+    w.canvas.holes[0].forced = b""
+    step(model, w)
+    assert [slot.token for slot in w.canvas.slots] == wrong
+    assert not any(slot.locked for slot in w.canvas.slots)
+    assert not w.finished
+    model.answer = right
+    step(model, w)
+    assert w.canvas.fills()[0].text == "(left)"
+    model.answer = wrong
+    step(model, w)
+    assert w.canvas.fills()[0].text == "(left)"
+    assert all(slot.locked for slot in w.canvas.slots)
+    assert w.finished
+
+
+def test_what_a_healed_start_or_a_grammar_needs_is_not_taken_back(tiny: BlockLlama) -> None:
+    digits = Hole(8, grammar=Pattern("[0-9]{3}"))
+    w = denoising(tiny, "wino", "    retu", "\n", Hole(8), Text("; "), digits, Text("; "), Hole(4), slots=8)
+    w.canvas.holes[0].forced, w.canvas.holes[2].forced = b"retu", b""
+    healed, ruled, free = w.canvas.of_hole(0), w.canvas.of_hole(1), w.canvas.of_hole(2)
+    for slot, token in zip(healed, tiny.tokenizer.encode("return left"), strict=False):
+        slot.token = token
+    for slot in (*ruled, free[0], free[1]):
+        slot.token = tiny.tokenizer.encode("1")[0]
+    free[1].take_back()
+    free[1].token = free[1].draft
+    may = dict(zip(w.canvas.slots, w.canvas.revisable(), strict=True))
+    spelled = len(tiny.tokenizer.encode("return"))
+    assert not any(may[slot] for slot in (*healed[:spelled], *ruled, *free[1:]))
+    assert may[healed[spelled]]
+    assert may[free[0]]
+
+
+def test_shadows_add_rows_that_the_others_do_not_see(tiny: BlockLlama) -> None:
+    w = denoising(tiny, "wino", "x = f(", ")\n", slots=6)
+    w.canvas.holes[0].forced = b""
+    (bare,) = _forward.forward(tiny, [w])
+    rows = w.rows
+    w.canvas.slots[2].token = 60
+    (with_token,) = _forward.forward(tiny, [w])
+    assert w.rows == rows + 6
+    w.sampler = begin("p2")
+    (without,) = _forward.forward(tiny, [w])
+    assert with_token.shape == (12, tiny.width)
+    torch.testing.assert_close(with_token[:6], without, atol=1e-4, rtol=1e-4)
+    assert bare.shape == without.shape
+
+
+def test_a_sampler_of_absorbing_noise_is_refused_by_another_canvas(tiny: BlockLlama) -> None:
+    model = Scripted(tiny.tokenizer, [], Uniform(tiny.tokenizer.size))
+    (said,) = run(Scheduler(model), [infill("j", "x = ", "\n", sampler="klass")])["j"]
+    assert isinstance(said, Failed)
+    assert said.code == "invalid"
+    assert "'klass' is for canvases of absorbing noise" in said.message

@@ -20,7 +20,7 @@ from caesura.engine.methods import _forward
 from caesura.engine.methods.absorbing import FEW, Denoising
 from caesura.engine.models import Model, Run
 from caesura.engine.noise import Absorbing
-from caesura.engine.samplers import entropy_bound
+from caesura.engine.samplers import Selecting, entropy_bound
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.tokens.tokenizer import Tokenizer
 
@@ -87,7 +87,7 @@ def test_slots_expand_and_go_as_in_the_published_loop(
         theirs = list(published(net, [*before, *[3] * 4, *after], model, far))
         layout: list[Slot | int] = [Slot(0) for _ in range(4)]
         canvas = Canvas(before, layout, after, [HoleState(False, BUDGET)], Vocabulary(model))
-        one = partial(entropy_bound.select, bound=0.0)
+        one = Selecting(partial(entropy_bound.select, bound=0.0))
         work = Denoising(canvas, model.cache().lease([]), one, 64, torch.Generator())
         ours = [canvas.ids([3] * 4)]
         while not work.finished:

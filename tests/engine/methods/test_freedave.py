@@ -10,9 +10,10 @@ from caesura.engine.methods.freedave import WIDTH
 from caesura.engine.models import Model
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.samplers import names
+from caesura.engine.scheduler import Scheduler
 
 from ... import masked
-from ...tiny import CODE, Scripted, alone, infill
+from ...tiny import CODE, Scripted, alone, infill, run
 
 TWO = (wire.Hole(6), wire.Text(", "), wire.Hole(6, "span"))
 PATTERN = wire.Hole(16, grammar=wire.Pattern("[a-z]+(, [a-z]+)*"))
@@ -61,7 +62,8 @@ def test_its_answer_is_that_of_one_token_a_step(
         assert found.steps <= right.steps
 
 
-@pytest.mark.parametrize("sampler", names())
+# WINO needs other rows; what P2 takes back depends on the number of steps, which the two methods bound differently.
+@pytest.mark.parametrize("sampler", sorted({*names()} - {"p2", "wino"}))
 def test_with_a_sampler_its_answer_is_that_of_the_sampler(
     loaded: dict[str, Model], sampler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +73,12 @@ def test_with_a_sampler_its_answer_is_that_of_the_sampler(
         right, found = both(model, job, monkeypatch)
         assert found.holes == right.holes
         assert found.steps <= right.steps
+
+
+def test_a_sampler_that_adds_rows_is_refused(tiny: BlockLlama) -> None:
+    (said,) = run(Scheduler(tiny), [infill("j", "x = ", "\n", sampler="wino", method="freedave")])["j"]
+    assert isinstance(said, wire.Failed)
+    assert said.message.startswith("The method freedave has no rows")
 
 
 @pytest.mark.parametrize(("rows", "width"), [(512, WIDTH), (70, 2), (40, 1)])

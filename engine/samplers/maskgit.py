@@ -1,0 +1,12 @@
+"""Accept the most confident slots, as many as Dream's schedule says (Chang et al. 2022, MaskGIT; Dream's
+`maskgit_plus`).
+
+Compared with Dream's generation_utils.py, as ZHZisZZ/dllm has it (temperature 0): the same tokens after every forward
+that changes any."""
+
+from caesura.engine.samplers import CanvasSampler
+from caesura.engine.samplers._scheduled import Scheduled, by_time
+
+
+def begin() -> CanvasSampler:
+    return Scheduled(lambda scores: scores.prob, by_time)
