@@ -64,9 +64,10 @@ BLOCKS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "stable_diffcoder": ("llama", {}, {"model_type": "llama", "architectures": ["StableDiffcoderForCausalLM"]}),
     "fast_dllm": ("qwen2", {"tie_word_embeddings": True}, {"model_type": "Fast_dLLM_Qwen", "bd_size": 32}),
     "dream_reasoner": ("qwen2", {}, {"model_type": "Dream", "block_size": 32, "mask_token_id": 403}),
+    "a2d_bd3lm": ("qwen3", {"head_dim": 16}, {"model_type": "a2d-qwen3"}),
 }
 ALL = FAMILIES | BLOCKS
-SIZE = {"sdar": 4, "sdar_moe": 4, "stable_diffcoder": 4, "fast_dllm": 32, "dream_reasoner": 32}
+SIZE = {"sdar": 4, "sdar_moe": 4, "stable_diffcoder": 4, "fast_dllm": 32, "dream_reasoner": 32, "a2d_bd3lm": 32}
 SHIFT = {"dream": 1, "dreamon": 1, "open_dcoder": 1, "coda": 1, "rnd1": 1, "fast_dllm": 1}
 LLADA = {
     "model.embed_tokens": "model.transformer.wte",

@@ -18,22 +18,25 @@ CAUSAL = "denoises under a causal mask, which is not supported yet"
 @dataclass(frozen=True)
 class Family:
     """A row of the table. It fits a config.json that has the `model_type`, the `architecture` if the row names one,
-    every key of `keys` and, if `masked`, a tokenizer with a mask token. `module`, in this folder, loads the checkpoint;
-    without one it is refused with the words of `refused`."""
+    every key of `keys` and, if `masked`, a tokenizer with a mask token; the folder's name contains `name`, for families
+    that no file tells apart. `module`, in this folder, loads the checkpoint; without one it is refused with the words
+    of `refused`."""
 
     model_type: str  # lower case, with underscores; empty where config.json names none
     module: str = ""
     architecture: str = ""
     keys: tuple[str, ...] = ()
     masked: bool = False
+    name: str = ""  # lower case
     refused: str = ""
 
-    def fits(self, config: Mapping[str, Any], masked: bool) -> bool:
+    def fits(self, folder: Path, config: Mapping[str, Any]) -> bool:
         return (
             self.model_type == lowered(config.get("model_type"))
             and self.architecture in ("", first(config.get("architectures")))
             and all(key in config for key in self.keys)
-            and (masked or not self.masked)
+            and self.name in folder.name.lower()
+            and (not self.masked or bool(named(folder).get("mask_token")))
         )
 
 
@@ -47,6 +50,7 @@ FAMILIES = (
     Family("dream", "full.dream"),
     Family("lladamoe", "full.llada_moe"),
     Family("rnd1", "full.rnd1"),
+    *(Family(f"a2d_{trunk}", "blocks.a2d", name="bd3lm") for trunk in ("llama", "qwen2", "qwen3")),
     *(Family(f"a2d_{trunk}", "full.a2d") for trunk in ("llama", "qwen2", "qwen3")),
     Family("coda", "full.coda"),
     Family("qwen3", refused=DRAFTER, architecture="DFlashDraftModel"),
@@ -57,6 +61,7 @@ FAMILIES = (
     *(Family("llada2_moe", refused=INDEL, keys=(key,)) for key in ("expert_capacity", "delete_token_id")),
     Family("llada2_moe", refused=IMAGES, keys=("image_token_offset",)),
     *(Family(kind, "blocks.llada2") for kind in ("llada2_moe", "llada21_moe")),
+    Family("sdar", refused=CAUSAL, name="i-dlm"),
     *(Family(kind, "blocks.sdar") for kind in ("sdar", "sdar_moe")),
     Family("fast_dllm_qwen", "blocks.fast_dllm"),
     Family("nemotron_labs_diffusion", refused=BLOCKS),
@@ -75,8 +80,7 @@ class UnknownFamily(Exception):
 
 def module_of(folder: Path, config: Mapping[str, Any]) -> str:
     """The name of the module, in this folder, that loads a checkpoint. Raises UnknownFamily."""
-    masked = bool(named(folder).get("mask_token"))
-    found = next((family for family in FAMILIES if family.fits(config, masked)), None)
+    found = next((family for family in FAMILIES if family.fits(folder, config)), None)
     if found is None and not config.get("model_type"):
         raise UnknownFamily(f"The config.json of {folder.name} names no model_type, so its family is unknown.")
     if found is None:

@@ -3,6 +3,7 @@
 from functools import partial
 
 from caesura.engine.models import blocks
+from caesura.engine.models._llama_files import ROUNDED as ROUNDED
 from caesura.engine.models._llama_files import canonical as canonical
 from caesura.engine.models.full import Traits
 

@@ -6,6 +6,7 @@ above .9 in 8 slots at a time.
 from functools import partial
 
 from caesura.engine.models import blocks
+from caesura.engine.models._llama_files import ROUNDED as ROUNDED
 from caesura.engine.models._llama_files import canonical as canonical
 from caesura.engine.models.full import Traits
 

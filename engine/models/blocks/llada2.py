@@ -6,6 +6,7 @@ from .9 on; the loop of 2.0 accepts above .95, and that of 2.1 also edits what i
 from functools import partial
 
 from caesura.engine.models import blocks
+from caesura.engine.models._llama_files import ROUNDED as ROUNDED
 from caesura.engine.models._llama_files import canonical as canonical
 from caesura.engine.models.full import Traits
 

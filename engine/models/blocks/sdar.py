@@ -6,6 +6,7 @@ accepts from .9 on; their `low_confidence_dynamic` accepts above .85. Our `top_k
 from functools import partial
 
 from caesura.engine.models import blocks
+from caesura.engine.models._llama_files import ROUNDED as ROUNDED
 from caesura.engine.models._llama_files import canonical as canonical
 from caesura.engine.models.full import Traits
 

@@ -5,6 +5,7 @@ Our `threshold` accepts from .9 on; their loop accepts from .95 on and, without 
 from functools import partial
 
 from caesura.engine.models import blocks
+from caesura.engine.models._llama_files import ROUNDED as ROUNDED
 from caesura.engine.models._llama_files import canonical as canonical
 from caesura.engine.models.full import Traits
 

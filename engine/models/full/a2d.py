@@ -1,5 +1,5 @@
 """Tiny-A2D (dllm): Llama, Qwen2 and Qwen3 converted from autoregressive to diffusion models, without a shift.
-Checkpoints trained block by block (bd3lm) have the same type, and their files do not say so.
+Checkpoints trained block by block have the same type; their names contain bd3lm (blocks/a2d.py).
 """
 
 from functools import partial

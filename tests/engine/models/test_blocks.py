@@ -62,9 +62,7 @@ def test_logits_are_those_of_transformers_and_of_whole_blocks_in_the_context(
         assert (ours - theirs[context:]).abs().max() < 1e-5 * theirs.abs().max()
 
 
-def test_two_threads_share_a_context_in_whole_blocks(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_threads_share_a_context_in_whole_blocks(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     model = models.load(str(folders["fast_dllm"]), "cpu", exact=True)
     alone = models.logits(model, IDS, 64)
     with ThreadPoolExecutor(1) as second:

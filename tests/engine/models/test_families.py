@@ -8,7 +8,7 @@ import pytest
 
 from caesura.engine import models
 from caesura.engine.models import ModelError
-from caesura.engine.models._families import FAMILIES, module_of
+from caesura.engine.models._families import FAMILIES, UnknownFamily, module_of
 
 MASK = {"mask_token": {"content": "[MASK]", "special": True}}
 KNOWN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -53,6 +53,13 @@ def test_a_folder_is_of_the_family_that_its_files_tell(
 ) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokens))
     assert module_of(tmp_path, config) == module
+
+
+def test_a_name_tells_families_apart_that_no_file_does(tmp_path: Path) -> None:
+    for name, module in (("Qwen3-0.6B-diffusion-bd3lm-v0.1", "blocks.a2d"), ("Qwen3-0.6B-diffusion-mdlm", "full.a2d")):
+        assert module_of(tmp_path / name, {"model_type": "a2d-qwen3"}) == module
+    with pytest.raises(UnknownFamily, match="under a causal mask"):
+        module_of(tmp_path / "I-DLM-8B", {"model_type": "sdar"})
 
 
 @pytest.mark.parametrize(("config", "sentence"), REFUSED.values(), ids=REFUSED)
