@@ -4,7 +4,8 @@ With a shift, the last row of a block
 predicts the first slot of the next block; that takes a step of its own, when the block is complete (Fast-dLLM v2).
 
 Several lengths are filled next to each other. A complete canvas gets a score from its tokens and from the suffix after
-its holes, which one more forward hides. A canvas that can no longer win is given up.
+its holes, which one more forward hides. A canvas that can no longer win is given up. Text locks when all that are left
+begin with it.
 """
 
 import math
@@ -192,6 +193,7 @@ def advance(model: Model, races: Sequence[Race]) -> None:
     _race.advance(step, model, races)
     for race in races:
         race.works = list(left(cast(Sequence[BlockChain], race.works), race.wanted))
+        lock([work.canvas for work in race.works])
 
 
 def step(model: Model, works: Sequence[BlockChain]) -> None:
@@ -259,3 +261,14 @@ def left(works: Sequence[BlockChain], wanted: int) -> list[BlockChain]:
     complete = [w for w in works if w.finished][:wanted]
     worst = complete[-1].score if len(complete) == wanted else -math.inf
     return [*complete, *(w for w in works if not w.finished and w.bound > worst + SLACK)]
+
+
+def lock(canvases: Sequence[Canvas]) -> None:
+    """Lock the start of each hole as far as all canvases have accepted the same."""
+    for number in range(len(canvases[0].holes)):
+        for slots in zip(*(canvas.of_hole(number) for canvas in canvases), strict=False):
+            tokens = {slot.token for slot in slots}
+            if len(tokens) > 1 or None in tokens:
+                break
+            for slot in slots:
+                slot.locked = True

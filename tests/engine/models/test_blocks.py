@@ -156,6 +156,16 @@ def test_the_same_job_has_the_same_answer_however_its_context_came_into_the_cach
     assert scheduler.cache.reused > 0.5 * scheduler.cache.asked
 
 
+def test_text_locks_as_soon_as_all_lengths_agree_on_it(surer: dict[str, tuple[Any, Model]]) -> None:
+    _, model = surer["sdar"]
+    events = run(Scheduler(model), [infill("j", BEFORE, AFTER, wire.Hole(24, "line"))])["j"]
+    answer = keeps_the_contract(events)
+    early = [e for e in events[:-1] if isinstance(e, wire.Locked) and e.holes[0].locked]
+    assert early
+    assert early[0].step < answer.steps / 2
+    assert answer.holes[0].text.startswith(early[-1].holes[0].text[: early[-1].holes[0].locked[0][1]])
+
+
 def test_a_draft_is_one_more_length_and_is_kept_where_the_model_agrees(model: Model) -> None:
     once = alone(model, infill("j", BEFORE, AFTER, wire.Hole(6)))
     again = alone(model, infill("j", BEFORE, AFTER, wire.Hole(6), draft=(once.holes[0].text,)))
