@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from caesura.engine.models._llama_layer import AdaptedMatrix, Norm, Shape, fed, normalized
+from caesura.engine.weights.checkpoint import AGAIN
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels.experts import Stack, experts
 from caesura.kernels.linear import Dense, Linear
@@ -40,17 +41,14 @@ class Mixture:
 
     def check(self, name: str) -> None:
         """Raises WeightsError for sizes that contradict each other."""
-        sizes = self.count, self.top, self.width, self.groups, self.best_groups
+        damaged, sizes = f"The config of {name} is damaged", (self.count, self.top, self.width, self.groups)
         if min(sizes) < 1 or self.shared < 0 or max(*sizes, self.shared) > MOST or not 0 < self.scale < MOST:
-            raise WeightsError(f"The config of {name} is damaged: it has an impossible number or size of experts.")
-        if (
-            self.best_groups > self.groups
-            or self.count % self.groups
-            or self.count < 2 * self.groups * (self.groups > 1)
-        ):
-            raise WeightsError(f"The config of {name} is damaged: its experts do not form {self.groups} equal groups.")
-        if self.top > self.count // self.groups * self.best_groups:
-            raise WeightsError(f"The config of {name} is damaged: a row takes {self.top} experts of fewer.")
+            raise WeightsError(f"{damaged}: it has an impossible number or size of experts; {AGAIN}.")
+        of_group, rest = divmod(self.count, self.groups)
+        if rest or (self.groups > 1 and of_group < 2) or not 1 <= self.best_groups <= self.groups:
+            raise WeightsError(f"{damaged}: its experts do not form {self.groups} equal groups; {AGAIN}.")
+        if self.top > of_group * self.best_groups:
+            raise WeightsError(f"{damaged}: a row takes {self.top} of {of_group * self.best_groups} experts; {AGAIN}.")
 
     def choose(self, logits: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         """The weights and the numbers of the chosen experts [rows, top], from float32 router logits [rows, count]."""

@@ -99,14 +99,14 @@ def test_a_row_chooses_within_its_best_groups_by_biased_scores_and_is_weighted_b
 
 
 IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
-    "more experts than there are": ({"num_experts_per_tok": 17}, "takes 17 experts of fewer"),
+    "more experts than there are": ({"num_experts_per_tok": 17}, "takes 17 of 8 experts"),
     "none": ({"num_experts_per_tok": 0}, "impossible number or size"),
     "no number": ({"num_experts_per_tok": "all"}, "is damaged"),
     "no scale": ({"routed_scaling_factor": float("nan")}, "impossible number or size"),
     "unequal groups": ({"n_group": 3, "topk_group": 1}, "equal groups"),
     "groups of one": ({"n_group": 16, "topk_group": 1}, "equal groups"),
     "more groups than there are": ({"n_group": 2, "topk_group": 3}, "equal groups"),
-    "too few in the groups": ({"n_group": 8, "topk_group": 1}, "takes 4 experts of fewer"),
+    "too few in the groups": ({"n_group": 8, "topk_group": 1}, "takes 4 of 2 experts"),
     "other scores": ({"score_function": "tanh"}, "only softmax and sigmoid"),
     "far too many": ({"num_experts": 1 << 40}, "impossible number or size"),
     "no width": ({"moe_intermediate_size": None}, "is damaged"),

@@ -1,6 +1,7 @@
 """What a model of Llama's kind takes is counted before it is read: in each form, with all rows of a step."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor
 from caesura.engine import memory, models
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import ModelError, Run, full
+from caesura.engine.models._experts import Mixture
 from caesura.engine.models._llama_memory import Keeping, fitting, of_step, of_weights
 from caesura.engine.models.block_llama import BlockLlama, Config
 from caesura.engine.weights.stored import WeightsError
@@ -26,13 +28,23 @@ SHAPES: dict[str, tuple[tuple[int, ...], bool]] = {
     "Dream-7B, Dream-Coder, DiffuCoder, DreamOn": ((152_064, 3584, 28, 28, 4, 18_944, 128), False),
     "Open-dCoder-0.5B": ((151_936, 896, 24, 14, 2, 4864, 64), True),
     "CoDA-1.7B": ((151_936, 2048, 28, 16, 8, 6144, 128), True),
+    "LLaDA-MoE-7B-A1B": ((157_184, 2048, 16, 16, 16, 8192, 128), False),
+    "LLaDA2.0-mini, LLaDA2.1-mini, DMax (16B-A1.4B)": ((157_184, 2048, 20, 16, 4, 5120, 128), False),
+    "RND1, SDAR-30B-A3B": ((151_936, 2048, 48, 32, 4, 6144, 128), False),
+}
+# The experts of all layers but the first so many.
+MIXTURES = {
+    "LLaDA-MoE-7B-A1B": (Mixture(64, 8, 1024), 0),
+    "LLaDA2.0-mini, LLaDA2.1-mini, DMax (16B-A1.4B)": (Mixture(256, 8, 512, 512), 1),
+    "RND1, SDAR-30B-A3B": (Mixture(128, 8, 768), 0),
 }
 GPU, CPU = Keeping("cuda", torch.bfloat16), Keeping("cpu", None)
 
 
 def sizes(name: str, **change: int) -> Config:
     fields = dict(zip(FIELDS, SHAPES[name][0], strict=True)) | change
-    return Config.read({**fields, "rope_theta": 1e6, "rms_norm_eps": 1e-6})
+    mixture, _ = MIXTURES.get(name, (None, 0))
+    return replace(Config.read({**fields, "rope_theta": 1e6, "rms_norm_eps": 1e-6}), mixture=mixture)
 
 
 def unquantised(name: str) -> str:
@@ -40,7 +52,10 @@ def unquantised(name: str) -> str:
 
 
 def weights(name: str, keeping: Keeping) -> int:
-    return of_weights(sizes(name), keeping, unquantised, tied=SHAPES[name][1])
+    config, sparse = sizes(name), range(0)
+    if name in MIXTURES:
+        sparse = range(MIXTURES[name][1], config.num_layers)
+    return of_weights(config, keeping, unquantised, tied=SHAPES[name][1], sparse=sparse)
 
 
 def test_the_table_of_the_docs_is_what_is_counted() -> None:
