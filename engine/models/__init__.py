@@ -196,11 +196,19 @@ def load(
     path, choice = folder_of(name), LoadChoice(device, context, exact, radius, quantise)
     try:
         if path.is_file():
-            return cast(Model, importlib.import_module(f"{__name__}.causal").load_gguf(path, choice))
+            return load_file(path, choice)
         config = read_config(path)
         return cast(Model, family(path, config).load(path, config, choice))
     except (WeightsError, TokenizerError, NoVariant) as error:
         raise ModelError(sentence(error)) from error
+
+
+def load_file(path: Path, choice: LoadChoice) -> Model:
+    """A model in a GGUF file, and the other parts of a split one. Raises ModelError, WeightsError or TokenizerError."""
+    from caesura.engine.weights.gguf_file import GGUF  # its library takes a tenth of a second
+
+    file = GGUF(path, choice.device)
+    return cast(Model, family(path, file.config).load_gguf(file, choice))
 
 
 def logits(model: Model, ids: Sequence[int], context: int = 0) -> Tensor:

@@ -36,7 +36,7 @@ class Family:
             and self.architecture in ("", first(config.get("architectures")))
             and all(key in config for key in self.keys)
             and self.name in folder.name.lower()
-            and (not self.masked or bool(named(folder).get("mask_token")))
+            and (not self.masked or masks(folder, config))
         )
 
 
@@ -79,7 +79,8 @@ class UnknownFamily(Exception):
 
 
 def module_of(folder: Path, config: Mapping[str, Any]) -> str:
-    """The name of the module, in this folder, that loads a checkpoint. Raises UnknownFamily."""
+    """The name of the module, in this folder, that loads a checkpoint: a folder, or a GGUF file whose metadata are
+    spelled as a config.json. Raises UnknownFamily."""
     found = next((family for family in FAMILIES if family.fits(folder, config)), None)
     if found is None and not config.get("model_type"):
         raise UnknownFamily(f"The config.json of {folder.name} names no model_type, so its family is unknown.")
@@ -88,6 +89,11 @@ def module_of(folder: Path, config: Mapping[str, Any]) -> str:
     if not found.module:
         raise UnknownFamily(f"The model {folder.name} {found.refused}.")
     return found.module
+
+
+def masks(folder: Path, config: Mapping[str, Any]) -> bool:
+    """True if the metadata of a GGUF file, or the tokenizer of a folder, name a mask token."""
+    return config.get("mask_token_id") is not None if folder.is_file() else bool(named(folder).get("mask_token"))
 
 
 def named(folder: Path) -> dict[str, str]:

@@ -4,7 +4,7 @@ or a GGUF file. They have no canvas: drafts are repetitions in the buffer, and t
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -16,6 +16,9 @@ from caesura.engine.models._llama_files import canonical as canonical
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.models import title
+
+if TYPE_CHECKING:
+    from caesura.engine.weights.gguf_file import GGUF
 
 CONTEXT = 768  # default tokens of context
 LEAST = 512  # fewest tokens of context that a user may ask for
@@ -34,14 +37,11 @@ def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> BlockLlama
     return of(folder.name, config, Tokenizer(folder / "tokenizer.json"), tensors, choice)
 
 
-def load_gguf(path: Path, choice: LoadChoice) -> BlockLlama:
-    """Load a GGUF file, with the other parts of a split one. Raises WeightsError or TokenizerError."""
-    from caesura.engine.weights.gguf_file import GGUF
-
-    file = GGUF(path, choice.device)
+def load_gguf(file: "GGUF", choice: LoadChoice) -> BlockLlama:
+    """Load a GGUF file. Raises WeightsError or TokenizerError."""
     tokenizer = file.tokenizer()
     ends = [tokenizer.find(name) for role, name in file.roles.items() if role in ("eos", "eot", "eom")]
-    return of(title(path), {**file.config, "eos_token_id": ends}, tokenizer, file.tensors, choice)
+    return of(title(file.path), {**file.config, "eos_token_id": ends}, tokenizer, file.tensors, choice)
 
 
 def of(

@@ -45,6 +45,8 @@ def convert(source: Path, target: Path, form: Quantise, progress: Callable[[int,
     WeightsError or ModelError."""
     if target.exists():
         raise WeightsError(f"{target} exists already; choose another folder with --out.")
+    if source.is_file():
+        raise WeightsError(f"{source} loads as it is; `caesura engine --quantise {form}` keeps its weights so.")
     config = read_config(source)
     family = audit.family(source)
     rounded: Rounded | None = getattr(family, "ROUNDED", None)

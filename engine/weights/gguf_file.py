@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gguf
 import msgspec
@@ -19,22 +19,33 @@ from gguf import TokenType
 from torch import Tensor
 
 from caesura.engine.tokens.tokenizer import Tokenizer, TokenizerError
-from caesura.engine.tokens.tokenizer_file import LLAMA3, QWEN, File
-from caesura.engine.weights import gguf_reader
+from caesura.engine.tokens.tokenizer_file import LING, LLAMA3, QWEN, File
+from caesura.engine.weights import gguf_forms, gguf_reader
+from caesura.engine.weights.forms import CodedParts
 from caesura.engine.weights.stored import WeightsError, one_line
 
 MAX_SIZE = 1 << 24  # largest number in a configuration
+MAX_EXPERTS = 1 << 12  # of a layer
 CHUNK = 1 << 18  # values restored at once, which a cache holds
 
 _ATTENTION = {f"attn_{part}": f"self_attn.{part}_proj" for part in "qkv"} | {"attn_output": "self_attn.o_proj"}
 _NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
 _GATED = {**_NORMS, **_ATTENTION, **{f"ffn_{part}": f"mlp.{part}_proj" for part in ("gate", "up", "down")}}
+_HEADS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+EXPERTS = {f"ffn_{part}_exps": f"mlp.experts.{{}}.{part}_proj" for part in ("gate", "up", "down")}  # [experts, N, K]
+_MIXED = {**_NORMS, **_ATTENTION, **_HEADS, "ffn_gate_inp": "mlp.gate", **EXPERTS}
 LAYERS = {  # by architecture, the names of a layer's tensors in GGUF and on the hub
     "llama": _GATED,
     "qwen2": _GATED,
-    "qwen3": {**_GATED, "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"},
+    "qwen3": {**_GATED, **_HEADS},
     "starcoder2": {**_NORMS, **_ATTENTION, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
+    "llada": _GATED,
+    "dream": _GATED,
+    "llada-moe": _MIXED,
+    "rnd1": _MIXED,
 }
+TYPES = {"llada-moe": "llada"}  # the hub's model_type, where it is another word
+INTERLEAVED = ("llama", "llada")  # architectures whose converter interleaves the halves of rotated heads
 OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 FACTORS = "rope_freqs.weight"  # factors that slow Llama 3's rotations
 NAME = re.compile(r"(?:blk\.(\d{1,4})\.)?([a-z_]+)\.(weight|bias)")
@@ -56,9 +67,18 @@ PRETOKENIZERS = {  # by tokenizer.ggml.pre, in the words of tokenizer.json
     "qwen2": _split(QWEN),
     "deepseek-r1-qwen": _split(QWEN),
     "llama-bpe": _split(LLAMA3),
+    **dict.fromkeys(("llada-moe", "bailingmoe", "bailingmoe2"), _split(LING)),
 }
 CONTROL = (TokenType.CONTROL, TokenType.UNKNOWN)
-ROLES = ("bos", "eos", "eot", "eom", *(f"fim_{part}" for part in ("pre", "suf", "mid", "pad", "rep", "sep")))
+ROLES = (
+    "bos",
+    "eos",
+    "eot",
+    "eom",
+    "mask",
+    "padding",
+    *(f"fim_{part}" for part in ("pre", "suf", "mid", "pad", "rep", "sep")),
+)
 
 
 class GGUF:
@@ -78,11 +98,13 @@ class GGUF:
             raise WeightsError(f"{path} has the same tensor in two parts; download it again.")
         factors = stored.pop(FACTORS, None)
         self._layers = self._size("block_count")
-        names = {self._hub(name): tensor for name, tensor in stored.items()}
+        names = dict[str, Mapped]()
+        for name, tensor in stored.items():
+            names |= self._hub(name, tensor)
         self._complete(names)
         self.config = self._config(names, factors)
         heads = {"q_proj": self.config["num_attention_heads"], "k_proj": self.config["num_key_value_heads"]}
-        interleaved = heads if self._architecture == "llama" else {}
+        interleaved = heads if self._architecture in INTERLEAVED else {}
         self.tensors: Mapping[str, Tensor] = Tensors(path, names, interleaved, device)
 
     def __repr__(self) -> str:
@@ -144,8 +166,8 @@ class GGUF:
             raise WeightsError(f"{self.path} gives no usable {key} ({_shown(value)}); download it again.")
         return value
 
-    def _hub(self, name: str) -> str:
-        """The hub's name of a tensor."""
+    def _hub(self, name: str, tensor: gguf.ReaderTensor) -> "dict[str, Mapped]":
+        """A tensor by the hub's name; a stack of experts, each by its own."""
         match = NAME.fullmatch(name)
         layer, part, kind = match.groups() if match else (None, "", "")
         known = (OUTSIDE if layer is None else LAYERS[self._architecture]).get(part)
@@ -154,17 +176,23 @@ class GGUF:
                 f"{self.path} has a tensor {_shown(name)}, which has no place in a model of {self._architecture}; it is"
                 " of a kind that cannot be read yet."
             )
-        return f"{known}.{kind}" if layer is None else f"model.layers.{int(layer)}.{known}.{kind}"
+        name = f"{known}.{kind}" if layer is None else f"model.layers.{int(layer)}.{known}.{kind}"
+        shape = tuple(reversed(tensor.shape.tolist()))
+        if part not in EXPERTS:
+            return {name: Mapped(tensor.data, shape, tensor.tensor_type)}
+        if len(shape) != 3 or shape[0] > MAX_EXPERTS:
+            raise WeightsError(f"{self.path}: {name} is no stack of experts; download the file again.")
+        return {name.format(i): Mapped(one, shape[1:], tensor.tensor_type) for i, one in enumerate(tensor.data)}
 
-    def _complete(self, names: Mapping[str, gguf.ReaderTensor]) -> None:
+    def _complete(self, names: "Mapping[str, Mapped]") -> None:
         """Raises WeightsError unless every matrix and norm is there with a type that can be restored."""
         needed = [f"{part}.weight" for part in ("model.embed_tokens", "model.norm")]
-        of_layer = LAYERS[self._architecture].values()
+        of_layer = [part.format(0) for part in LAYERS[self._architecture].values()]
         needed += [f"model.layers.{layer}.{part}.weight" for layer in range(self._layers) for part in of_layer]
         missing = next((name for name in needed if name not in names), None)
         if missing is not None:
             raise WeightsError(f"{self.path} has no tensor {missing}; download it again.")
-        for kind in {tensor.tensor_type: None for tensor in names.values()}:
+        for kind in {tensor.kind: None for tensor in names.values()}:
             try:
                 gguf.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
             except Exception as error:
@@ -180,22 +208,30 @@ class GGUF:
         head = self._size("attention.key_length", hidden // heads)
         if self._size("rope.dimension_count", head) != head:
             raise WeightsError(f"{self.path} rotates only a part of each head, which cannot be run.")
-        if self._value(f"{architecture}.expert_count", 0):
+        mixed = LAYERS[architecture] is _MIXED
+        if self._value(f"{architecture}.expert_count", 0) and not mixed:
             raise WeightsError(f"{self.path} is a mixture of experts, which cannot be run; use a dense model.")
         epsilon = self._real(f"attention.layer_norm_{'' if starcoder else 'rms_'}epsilon")
         config = {
-            "model_type": architecture,
+            "model_type": TYPES.get(architecture, architecture),
             "hidden_size": hidden,
             "num_hidden_layers": self._layers,
             "num_attention_heads": heads,
             "num_key_value_heads": self._size("attention.head_count_kv", heads),
             "head_dim": head,
-            "intermediate_size": self._size("feed_forward_length"),
+            "intermediate_size": self._size("feed_forward_length", 1 if mixed else None),
             "norm_epsilon" if starcoder else "rms_norm_eps": epsilon,
             "rope_theta": self._real("rope.freq_base", 10000.0),
             "max_position_embeddings": self._size("context_length"),
             "tie_word_embeddings": "lm_head.weight" not in names,
         }
+        if mixed:
+            config["num_experts"] = self._size("expert_count")
+            config["num_experts_per_tok"] = self._size("expert_used_count")
+            config["moe_intermediate_size"] = self._size("expert_feed_forward_length")
+        mask, shift = self._value("tokenizer.ggml.mask_token_id"), self._value("diffusion.shift_logits")
+        config |= {} if mask is None else {"mask_token_id": mask}
+        config |= {} if shift is None else {"shift_logits": bool(shift)}
         scaling = self._scaling() if factors is None else self._llama3(factors, config)
         return {**config, "rope_scaling": scaling} if scaling else config
 
@@ -282,26 +318,52 @@ def _shown(value: object) -> str:
     return repr(value)[:60]
 
 
+class Mapped(NamedTuple):
+    """A tensor as it lies in the file."""
+
+    data: np.ndarray
+    shape: tuple[int, ...]
+    kind: gguf.GGMLQuantizationType
+
+
 class Tensors(Mapping[str, Tensor]):
     """Tensors by name, each mapped from its file and restored to float32 on access. `heads` are the heads in the rows
     of the projections whose halves llama.cpp interleaves."""
 
-    def __init__(
-        self, path: Path, stored: Mapping[str, gguf.ReaderTensor], heads: Mapping[str, int], device: str
-    ) -> None:
+    def __init__(self, path: Path, stored: Mapping[str, Mapped], heads: Mapping[str, int], device: str) -> None:
         self._path, self._stored, self._heads, self._device = path, stored, heads, device
 
     def __getitem__(self, name: str) -> Tensor:
         """Raises WeightsError if the stored parts do not fit together."""
         stored = self._stored[name]
         if self._device == "meta":
-            return torch.empty(*reversed(stored.shape.tolist()), device="meta")
+            return torch.empty(stored.shape, device="meta")
         try:
-            tensor = restored(stored)
-            heads = self._heads.get(name.split(".")[-2])
-            return tensor if heads is None else unpermuted(tensor, heads)
+            return self._ordered(name, restored(stored))
         except Exception as error:
-            raise WeightsError(f"{self._path}: {name} is damaged ({one_line(error)}); download it again.") from error
+            raise self._damaged(name, error) from error
+
+    def form(self, name: str) -> str:
+        """See `forms.Coded`."""
+        stored = self._stored[name]
+        return gguf_forms.FORMS.get(stored.kind, "") if len(stored.shape) == 2 else ""
+
+    def parts(self, name: str) -> tuple[str, CodedParts]:
+        """See `forms.Coded`. Raises WeightsError."""
+        form, stored = self.form(name), self._stored[name]
+        if not form or self._device == "meta":
+            return "", ()
+        try:
+            return form, tuple(self._ordered(name, part) for part in gguf_forms.coded(stored.data, stored.kind))
+        except Exception as error:
+            raise self._damaged(name, error) from error
+
+    def _ordered(self, name: str, rows: Tensor) -> Tensor:
+        heads = self._heads.get(name.split(".")[-2])
+        return rows if heads is None else unpermuted(rows, heads)
+
+    def _damaged(self, name: str, error: Exception) -> WeightsError:
+        return WeightsError(f"{self._path}: {name} is damaged ({one_line(error)}); download it again.")
 
     def __contains__(self, name: object) -> bool:
         return name in self._stored  # without reading the tensor
@@ -313,16 +375,16 @@ class Tensors(Mapping[str, Tensor]):
         return len(self._stored)
 
 
-def restored(stored: gguf.ReaderTensor) -> Tensor:
+def restored(stored: Mapped) -> Tensor:
     """Restore to float32, some rows at a time as one long row: the library's own 16 rows a call are twice as slow and
     take twice the memory of the whole. Raises ValueError."""
-    shape = tuple(reversed(stored.shape.tolist()))
+    shape = stored.shape
     out = np.empty(shape, np.float32)
     source, target = stored.data.reshape(-1, stored.data.shape[-1]), out.reshape(-1, shape[-1])
     rows = max(1, CHUNK // shape[-1])
     for at in range(0, len(target), rows):
         with np.errstate(all="ignore"):
-            values = gguf.dequantize(source[at : at + rows].reshape(1, -1), stored.tensor_type)
+            values = gguf.dequantize(source[at : at + rows].reshape(1, -1), stored.kind)
         if not np.isfinite(values).all():
             raise ValueError("a weight is infinite or no number")
         target[at : at + rows] = values.reshape(-1, shape[-1])
@@ -330,5 +392,5 @@ def restored(stored: gguf.ReaderTensor) -> Tensor:
 
 
 def unpermuted(tensor: Tensor, heads: int) -> Tensor:
-    """Rows of rotated heads as the hub orders them: the first half of each, then the second."""
+    """Mapped of rotated heads as the hub orders them: the first half of each, then the second."""
     return tensor.view(heads, -1, 2, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape)

@@ -6,7 +6,9 @@ the trunk is `BlockLlama`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import LoadChoice
@@ -17,12 +19,17 @@ from caesura.engine.noise import Absorbing
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.tokens.tokenizer import load as load_tokenizer
 from caesura.engine.weights.stored import WeightsError
+from caesura.models import title
+
+if TYPE_CHECKING:
+    from caesura.engine.weights.gguf_file import GGUF
 
 CONTEXT = {"cpu": 256, "cuda": 2048}  # default tokens around a hole, by device
 LEAST = 64  # fewest tokens around a hole that a user may ask for
 ROWS = 8192  # most rows of a step on a GPU, all canvases together
 WORK = 1 << 39  # multiplications of a step on a CPU: one or two seconds of one core
 RADIUS = 64  # default rows next to a slot that every step computes
+GGUF_ROLES = {"padding": "pad"}  # words of GGUF that are others on the hub
 ENDS = ("eos_token", "pad_token")
 
 
@@ -58,7 +65,21 @@ class Traits:
 
 def load(traits: Traits, folder: Path, config: dict[str, Any], choice: LoadChoice) -> BlockLlama:
     """Load a published checkpoint. Raises WeightsError or TokenizerError."""
-    model = published(traits, folder, config, choice, CONTEXT)
+    return seen_by_all(published(traits, folder, config, choice, CONTEXT), choice)
+
+
+def load_gguf(traits: Traits, file: "GGUF", choice: LoadChoice) -> BlockLlama:
+    """Load a GGUF file, in which names are the hub's. It says whether logits are shifted, or else the family does.
+    Raises WeightsError or TokenizerError."""
+    plain = replace(traits, names=HUB, shift=int(file.config.get("shift_logits", traits.shift)))
+    tokens = {f"{GGUF_ROLES.get(role, role)}_token": token for role, token in file.roles.items()}
+    config, choice = {**file.config, **traits.given}, replace(choice, device=chosen(choice.device))
+    name = title(file.path)
+    return seen_by_all(trunk(plain, name, config, tokens, file.tokenizer(), file.tensors, choice, CONTEXT), choice)
+
+
+def seen_by_all(model: BlockLlama, choice: LoadChoice) -> BlockLlama:
+    """All rows of a canvas see each other, and there is nothing else."""
     model.visibility, model.method, model.prompt = "full", Absorbing.method, "inline"
     model.tail = model.head = model.max_context
     model.radius = 0 if choice.exact else RADIUS if choice.radius is None else choice.radius
@@ -70,17 +91,31 @@ def published(
 ) -> BlockLlama:
     """The trunk of a checkpoint with absorbing noise, one layer at a time, and `usual` tokens of text by device. Raises
     WeightsError or TokenizerError."""
-    config = traits.spelled(folder.name, config)
-    tokens, tokenizer, device = named(folder), load_tokenizer(folder), chosen(choice.device)
-    mask = mask_of(folder, config, {"mask_token": traits.mask} | tokens, tokenizer)
+    config, device = traits.spelled(folder.name, config), chosen(choice.device)
+    tensors, choice = Published(folder, device), replace(choice, device=device)
+    return trunk(traits, folder.name, config, named(folder), load_tokenizer(folder), tensors, choice, usual)
+
+
+def trunk(
+    traits: Traits,
+    name: str,
+    config: dict[str, Any],
+    tokens: Mapping[str, str],
+    tokenizer: Tokenizer,
+    tensors: Mapping[str, Tensor],
+    choice: LoadChoice,
+    usual: Mapping[str, int],
+) -> BlockLlama:
+    """The trunk of tensors, from a config with the keys of the hub's Llama; `tokens` are the special ones by role."""
+    mask = mask_of(name, config, {"mask_token": traits.mask, **tokens}, tokenizer)
     tokenizer.reserve(mask)
     model = built(
-        folder.name,
+        name,
         config,
         tokenizer,
-        Published(folder, device),
-        replace(choice, device=device),
-        usual=usual.get(device, usual["cuda"]),
+        tensors,
+        choice,
+        usual=usual.get(choice.device, usual["cuda"]),
         least=LEAST,
         tokens=mask + 1,  # some tokenizers lack the mask token
         names=traits.names,
@@ -97,12 +132,12 @@ def published(
     return model
 
 
-def mask_of(folder: Path, config: Mapping[str, Any], tokens: Mapping[str, str], tokenizer: Tokenizer) -> int:
+def mask_of(name: str, config: Mapping[str, Any], tokens: Mapping[str, str], tokenizer: Tokenizer) -> int:
     """The id of the mask token, from config.json, else from the tokenizer. Raises WeightsError."""
     said = config.get("mask_token_id")
     found = said if said is not None else tokenizer.find(tokens.get("mask_token", ""))
     if type(found) is not int or not 0 <= found < 1 << 20:
-        raise WeightsError(f"{folder.name} names no valid mask token; add mask_token_id to its config.json.")
+        raise WeightsError(f"{name} names no valid mask token; add mask_token_id to its config.json or its metadata.")
     return found
 
 

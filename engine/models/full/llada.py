@@ -45,4 +45,5 @@ FLAGS = {  # the only supported values; every published checkpoint has them
 }
 
 
-load = partial(full.load, full.Traits(shift=0, opens=True, closes=True, names=NAMES, keys=KEYS, flags=FLAGS))
+TRAITS = full.Traits(shift=0, opens=True, closes=True, names=NAMES, keys=KEYS, flags=FLAGS)
+load, load_gguf = partial(full.load, TRAITS), partial(full.load_gguf, TRAITS)

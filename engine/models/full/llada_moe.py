@@ -15,4 +15,5 @@ KEYS = {  # key of the hub's Llama and Qwen3-MoE configs -> key of LLaDA-MoE's c
 FLAGS = {"clip_qkv": None}
 GIVEN = {"norm_topk_prob": False, "routed_scaling_factor": 1, "bias_weighs": True}
 
-load = partial(full.load, full.Traits(shift=0, opens=False, closes=True, keys=KEYS, flags=FLAGS, given=GIVEN))
+TRAITS = full.Traits(shift=0, opens=False, closes=True, keys=KEYS, flags=FLAGS, given=GIVEN)
+load, load_gguf = partial(full.load, TRAITS), partial(full.load_gguf, TRAITS)

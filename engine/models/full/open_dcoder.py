@@ -8,4 +8,5 @@ from caesura.engine.models import full
 from caesura.engine.models._llama_files import ROUNDED as ROUNDED
 from caesura.engine.models._llama_files import canonical as canonical
 
-load = partial(full.load, full.Traits(shift=1, opens=False, closes=False))
+TRAITS = full.Traits(shift=1, opens=False, closes=False)
+load, load_gguf = partial(full.load, TRAITS), partial(full.load_gguf, TRAITS)

@@ -12,7 +12,7 @@ from gguf.constants import GGMLQuantizationType
 from torch import Tensor
 
 from caesura import wire
-from caesura.engine.models import LoadChoice, ModelError, Run, causal, load, logits
+from caesura.engine.models import ModelError, Run, load, logits
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.tokens.tokenizer_file import QWEN
@@ -127,7 +127,7 @@ def test_a_gguf_file_computes_what_transformers_makes_of_its_weights(tmp_path: P
     reference.tie_weights()
     with torch.inference_mode():
         theirs = reference.eval()(torch.tensor([ids])).logits[0, 20:, :401]
-    ours = judged(causal.load_gguf(path, LoadChoice("cpu", exact=True)), ids[:20], ids[20:])
+    ours = judged(load(str(path), "cpu", exact=True), ids[:20], ids[20:])
     torch.testing.assert_close(ours, theirs, atol=1e-4 * float(theirs.std()), rtol=1e-4)  # weights as large as one
     quantised = load(str(path), "cpu")
     assert isinstance(quantised, BlockLlama)

@@ -164,6 +164,12 @@ def test_a_form_that_its_layers_cannot_be_computed_in_is_refused(source: Path, t
         convert(source, tmp_path / "out", "int4", lambda done, total: None)
 
 
+def test_a_file_needs_no_conversion(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    with pytest.raises(WeightsError, match=r"m.gguf loads as it is; `caesura engine --quantise fp8` keeps"):
+        convert(tmp_path / "m.gguf", tmp_path / "out", "fp8", lambda done, total: None)
+
+
 def test_a_quantised_model_is_not_quantised_again(converted: dict[Quantise, Path], tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="is quantised already"):
         convert(converted["fp8"], tmp_path / "out", "nvfp4", lambda done, total: None)

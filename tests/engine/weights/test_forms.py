@@ -26,7 +26,7 @@ from caesura.kernels import cpu
 from caesura.kernels.int8 import PackedStack
 from caesura.wire import Hole
 
-from ... import masked
+from ... import masked, sparse
 from ...tiny import alone, infill
 
 IDS = torch.randint(0, 400, (60,), generator=torch.Generator().manual_seed(1)).tolist()
@@ -179,6 +179,24 @@ def test_a_converted_model_fills_and_is_listed_by_the_command(
     assert found["parameters"] == before["parameters"]
     assert found["bytes"] < before["bytes"] / 4
     assert alone(models.load(f"{source}-int4", "cpu"), infill("j", "x = ", "\n", Hole(4))).holes[0].text is not None
+
+
+def test_experts_shared_ones_and_fused_matrices_are_quantised_and_routers_are_not(tmp_path: Path) -> None:
+    """Of LLaDA2, which at 16B fits 16 GB so."""
+    source = sparse.published(tmp_path / "llada2", sparse.LLADA2)
+    convert(source, tmp_path / "out", "int4", lambda done, total: None)
+    found = forms.matrices(headers(tmp_path / "out"))
+    plain = {name for name, (form, entries) in found.items() if not form and len(entries[0].shape) > 1}
+    assert plain == {name for name in found if name.endswith("mlp.gate.weight")}
+    assert {form for form, _ in found.values()} == {"", "q8", "k4"}
+    assert {name for name, (form, _) in found.items() if form == "q8"} == {
+        "lm_head.weight",
+        "model.word_embeddings.weight",
+    }
+    model = models.load(str(tmp_path / "out"), "cpu")
+    assert off(models.logits(model, IDS), exact(tmp_path / "out")) < 0.1
+    if cpu.chosen() != "torch":
+        assert kept(model) == {cpu.FORMS["k4"]}
 
 
 def test_a_model_without_a_canvas_is_converted_too(folders: dict[tuple[str, str], Path], tmp_path: Path) -> None:
