@@ -3,6 +3,7 @@
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,18 @@ import torch
 from torch import Tensor
 
 from caesura import wire
-from caesura.engine import models
-from caesura.engine.cache import KV
+from caesura.engine import models, samplers
 from caesura.engine.canvas.canvas import Canvas, HoleState, Slot
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import blocks
 from caesura.engine.methods.blocks import BlockChain
 from caesura.engine.models import Model, ModelError, Run, block_llama
-from caesura.engine.samplers import load
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.weights import audit
 
 from ... import masked
 from ...tiny import CODE, alone, done, infill, laid_out, run
+from ..methods.test_loops import changed, until_again
 from ..test_scheduler import JOBS, keeps_the_contract
 
 IDS = torch.randint(0, 400, (90,), generator=torch.Generator().manual_seed(1)).tolist()
@@ -221,13 +221,10 @@ def test_a_canvas_without_a_suffix_is_filled_as_the_reference_loop_does(
     surer: dict[str, tuple[Any, Model]], family: str, prompt: int, sampler: str, threshold: float
 ) -> None:
     oracle, model = surer[family]
-    vocabulary, slots = Vocabulary(model), 40
-    theirs = reference(oracle, IDS[:prompt], slots, model, vocabulary.allowed(b"", False), threshold=threshold)
-    cut = (prompt - model.shift) // model.block_size * model.block_size
-    canvas = Canvas(IDS[cut:prompt], [Slot(0) for _ in range(slots)], [], [HoleState(False, slots)], vocabulary)
-    kv: KV = model.cache().lease([])
-    chain = BlockChain(canvas, kv, load(sampler), 99, torch.Generator(), fresh=IDS[:cut], origin=cut)
-    ours = list[dict[int, int]]()
+    bans, slots = Vocabulary(model).allowed(b"", False), 40
+    theirs = reference(oracle, IDS[:prompt], slots, model, bans, threshold=threshold)
+    chain = chain_of(model, prompt, slots, sampler)
+    canvas, kv, ours = chain.canvas, chain.kv, list[dict[int, int]]()
     while not chain.finished:
         open = {number for number, slot in enumerate(canvas.slots) if slot.token is None}
         blocks.step(model, [chain])
@@ -238,6 +235,71 @@ def test_a_canvas_without_a_suffix_is_filled_as_the_reference_loop_does(
     assert len(kv.ids) >= prompt + slots - 2 * model.block_size, "blocks became context"
     if sampler == "threshold":
         assert len(ours) < slots, "some steps accept several"
+
+
+def joint(oracle: Any, prompt: list[int], slots: int, model: Model, bans: Tensor) -> list[list[int]]:
+    """What the slots hold after every forward: LLaDA2.1's loop (ZHZisZZ/dllm dllm/pipelines/llada21/sampler.py)."""
+    mask, size = model.noise.mask_id, model.block_size  # type: ignore[union-attr]
+    x, states = torch.tensor(prompt + [mask] * slots), list[list[int]]()
+    for start in range(len(prompt) // size * size, len(x), size):
+        block, looks = torch.arange(max(start, len(prompt)), min(start + size, len(x))), 0
+        while True:
+            open = x[block] == mask
+            looks += not open.any()
+            if looks > 16:
+                break
+            seen = masked.seen_in_blocks(oracle, x[: int(block[-1]) + 1].tolist(), size)
+            prob, best = (seen[block, : model.width] + bans).softmax(-1).max(-1)
+            take = open & ((prob > 0.95) | (prob == prob[open].max())) if open.any() else open
+            edit = ~open & (prob > 0.9) & (best != x[block])
+            x[block[take | edit]] = best[take | edit]
+            states.append(x[len(prompt) :].tolist())
+            if not open.any() and not edit.any():
+                break
+    return states
+
+
+@pytest.mark.parametrize("family", ["sdar", "dream_reasoner"])
+@pytest.mark.parametrize("prompt", [36, 37, 38, 50, 64])
+def test_tokens_of_a_block_are_replaced_as_in_the_published_loop(
+    surer: dict[str, tuple[Any, Model]], family: str, prompt: int
+) -> None:
+    oracle, model = surer[family]
+    assert model.noise is not None
+    assert model.noise.absorbing
+    slots, mask, bans = 12, model.noise.mask_id, Vocabulary(model).allowed(b"", False)
+    theirs = changed(joint(oracle, IDS[:prompt], slots, model, bans), mask)
+    found, chain = list[list[int]](), chain_of(model, prompt, slots, "joint_edit")
+    while not chain.finished:
+        blocks.step(model, [chain])
+        found.append([mask if slot.token is None else slot.token for slot in chain.canvas.slots])
+    same = until_again(theirs, mask)
+    assert changed(found, mask)[: len(same)] == same
+    assert len(same) > 2
+    assert mask not in found[-1]
+    assert all(slot.locked for slot in chain.canvas.slots)
+
+
+def chain_of(model: Model, prompt: int, slots: int, sampler: str) -> BlockChain:
+    """A canvas of so many slots after the first of `IDS`, with no suffix."""
+    cut = (prompt - model.shift) // model.block_size * model.block_size
+    layout, hole = [Slot(0) for _ in range(slots)], HoleState(False, slots)
+    canvas, renew = Canvas(IDS[cut:prompt], [*layout], [], [hole], Vocabulary(model)), partial(samplers.begin, sampler)
+    kv = model.cache().lease([])
+    return BlockChain(canvas, kv, renew(), 99, torch.Generator(), fresh=IDS[:cut], origin=cut, renew=renew)
+
+
+@pytest.mark.parametrize("sampler", ["entropy", "klass", "p2"])
+def test_a_block_is_filled_by_samplers_with_state(model: Model, sampler: str) -> None:
+    answer = alone(model, infill("j", BEFORE, AFTER, *TWO, sampler=sampler))
+    assert answer.stop == "complete"
+    assert all(fill.text for fill in answer.holes)
+
+
+def test_a_sampler_that_needs_all_rows_is_refused(model: Model) -> None:
+    (said,) = run(Scheduler(model), [infill("j", BEFORE, AFTER, sampler="wino")])["j"]
+    assert isinstance(said, wire.Failed)
+    assert "wino needs all rows at once" in said.message
 
 
 @pytest.fixture(scope="module")
