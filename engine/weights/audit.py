@@ -50,6 +50,11 @@ def family(folder: Path) -> ModuleType:
     return cast(ModuleType, models.family(folder, config))
 
 
+def model_type(config: dict[str, Any], kind: ModuleType) -> str:
+    """The type that config.json names, or else the name of the family's module."""
+    return str(config.get("model_type") or kind.__name__.rpartition(".")[2])
+
+
 def summary(folder: Path) -> Summary:
     """Read the headers and config.json, or those of a GGUF file, but no weights. Raises WeightsError or ModelError."""
     if folder.is_file():
@@ -60,7 +65,7 @@ def summary(folder: Path) -> Summary:
     layers = {match.group(1) for e in kept if (match := re.search(r"\b(?:layers|blocks)\.(\d+)\.", e.name))}
     config = read_config(folder)
     return Summary(
-        model_type=str(config.get("model_type", "")) or kind.__name__.rpartition(".")[2],
+        model_type=model_type(config, kind),
         format=_format(config, {entry.dtype for entry in kept}),
         layers=len(layers),
         parameters=sum(_numbers(form, parts) for form, parts in forms.matrices(kept).values()),

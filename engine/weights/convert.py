@@ -51,7 +51,7 @@ def convert(source: Path, target: Path, form: Quantise, progress: Callable[[int,
     family = audit.family(source)
     rounded: Rounded | None = getattr(family, "ROUNDED", None)
     if rounded is None or (OF[form] in forms.ON_CPU and not rounded.tables):
-        kind = str(config["model_type"])[:40]
+        kind = audit.model_type(config, family)[:40]
         raise WeightsError(f"{source} holds a model of type {kind!r}, which cannot be converted to {form}.")
     entries = [entry for entry in headers(source) if family.canonical(entry.name) is not None]
     if "quantization_config" in config or any(entry.dtype not in FLOATS for entry in entries):

@@ -318,12 +318,12 @@ def load(
 def tokenizer_of(folder: Path, shape: Config) -> Tokenizer:
     """GPT-2's, which these repositories do not have. Raises WeightsError or TokenizerError."""
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json")):
-        raise WeightsError(f"{folder.name} has no tokenizer; put vocab.json and merges.txt of GPT-2 into the folder.")
+        raise WeightsError(f"{folder.name} has no tokenizer; put GPT-2's vocab.json and merges.txt into {folder}.")
     tokenizer = load_tokenizer(folder, usual="GPT2Tokenizer")
     if tokenizer.size != shape.vocabulary - 1:
         raise WeightsError(
             f"The tokenizer of {folder.name} has {tokenizer.size:,} tokens, and the model {shape.vocabulary - 1:,} "
-            "besides its mask; put vocab.json and merges.txt of GPT-2 into the folder."
+            f"besides its mask; put GPT-2's vocab.json and merges.txt into {folder}."
         )
     return tokenizer
 

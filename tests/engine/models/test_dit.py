@@ -17,6 +17,8 @@ from caesura.engine.methods._flanks import Flanks
 from caesura.engine.models import Model, ModelError, Run
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.weights import audit
+from caesura.engine.weights.convert import convert
+from caesura.engine.weights.stored import WeightsError
 
 from ... import dits
 from ...tiny import CODE, alone, infill, run
@@ -161,7 +163,7 @@ def test_a_folder_without_a_tokenizer_says_which_one_it_needs(folders: dict[str,
     for file in folders["mdlm"].iterdir():
         if file.name not in ("vocab.json", "merges.txt"):
             (tmp_path / file.name).symlink_to(file)
-    with pytest.raises(ModelError, match=r"put vocab.json and merges.txt of GPT-2 into the folder\.$"):
+    with pytest.raises(ModelError, match=r"has no tokenizer; put GPT-2's vocab\.json and merges\.txt into /"):
         models.load(str(tmp_path), "meta")
 
 
@@ -172,6 +174,13 @@ def test_weights_in_a_pickle_are_refused(folders: dict[str, Path], tmp_path: Pat
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(ModelError, match=r"are a pickle, which could run code; save them as safetensors\.$"):
         models.load(str(tmp_path), "meta")
+
+
+def test_a_model_without_a_type_is_named_by_its_family_where_it_cannot_be_converted(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(WeightsError, match="a model of type 'sedd', which cannot be converted"):
+        convert(folders["sedd"], tmp_path / "converted", "fp8", lambda done, total: None)
 
 
 def test_a_checkpoint_is_shown_and_checked(folders: dict[str, Path]) -> None:
