@@ -13,6 +13,7 @@ class Absorbing:
 
     mask_id: int
     method: str = "absorbing"
+    ratios: bool = False  # its model was trained on score ratios (SEDD); see samplers.Reading
     absorbing = True
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:

@@ -167,8 +167,9 @@ def decide(model: Model, w: Denoising, logits: Tensor) -> None:
         pass  # this step only found that the canvas is too short
     else:
         held = w.canvas.revisable() if w.sampler.revises else [False] * len(w.canvas.slots)
-        seen = read(w.canvas.slots, held, scores, allowed, w.step, w.of)
-        absorb(w, seen._replace(check=check(w.canvas, seen.token, shadows)), model.null_id)
+        seen = read(w.canvas.slots, held, scores, allowed, w.step, w.of, w.generator)
+        ratios = isinstance(model.noise, Absorbing) and model.noise.ratios
+        absorb(w, seen._replace(check=check(w.canvas, seen.token, shadows), ratios=ratios), model.null_id)
 
 
 def judge(w: Denoising, hidden: Tensor) -> None:
@@ -227,11 +228,19 @@ def observe(slots: Sequence[Slot], scores: Scores, p_null: Tensor | None) -> Non
             slot.draft, slot.prob, slot.p_null = token, prob, null
 
 
-def read(slots: Sequence[Slot], held: Sequence[bool], scores: Scores, allowed: Tensor, step: int, of: int) -> Reading:
+def read(
+    slots: Sequence[Slot],
+    held: Sequence[bool],
+    scores: Scores,
+    allowed: Tensor,
+    step: int,
+    of: int,
+    generator: torch.Generator,
+) -> Reading:
     """What a sampler is told of a forward."""
     token = torch.tensor([-1 if slot.token is None else slot.token for slot in slots])
     flat = Scores(*(values[0] for values in scores))
-    return Reading(slots, flat, allowed, token < 0, torch.tensor(held), token, None, step, of)
+    return Reading(slots, flat, allowed, token < 0, torch.tensor(held), token, None, step, of, generator)
 
 
 def check(canvas: Canvas, token: Tensor, shadows: Tensor) -> Tensor | None:
@@ -245,6 +254,7 @@ def check(canvas: Canvas, token: Tensor, shadows: Tensor) -> Tensor | None:
 def absorb(w: Denoising, seen: Reading, null: int | None) -> None:
     """Accepted slots keep their token, and lock unless it may be taken back; the rest is masked again."""
     canvas, decision = w.canvas, w.sampler(seen)
+    draft_drawn(canvas, canvas.slots, seen, decision)
     first = healed_first(canvas, canvas.slots, decision.accept.tolist())
     new = [s for s, yes in zip(canvas.slots, first, strict=True) if yes and s.token is None]
     if w.flanks is not None and len(new) == len(canvas.open()) and w.flanks.doubt([slot.prob for slot in new]):
@@ -256,6 +266,15 @@ def absorb(w: Denoising, seen: Reading, null: int | None) -> None:
     for slot, free in zip(canvas.slots, revisable, strict=True):
         may_change = w.sampler.revises and free and not w.finished
         slot.locked = slot.token is not None and not w.judged and begun[slot.hole] and not may_change
+
+
+def draft_drawn(canvas: Canvas, slots: Sequence[Slot], seen: Reading, decision: Decision) -> None:
+    """Drawn tokens become the drafts of their slots, but not in a hole with a grammar, whose best tokens are a whole
+    fill."""
+    drawn = [] if decision.drawn is None else decision.drawn.tolist()
+    for slot, token, row in zip(slots, drawn, seen.logits, strict=False):
+        if token >= 0 and slot.token is None and canvas.holes[slot.hole].grammar is None:
+            slot.draft, slot.prob = token, float(row.softmax(-1)[token])
 
 
 def revise(slots: Sequence[Slot], seen: Reading, decision: Decision) -> bool:

@@ -27,6 +27,7 @@ from caesura.engine.methods._race import Race, Runner
 from caesura.engine.methods.absorbing import (
     SEAM,
     UNLIKELY,
+    draft_drawn,
     fit,
     healed_first,
     keep_warm,
@@ -137,8 +138,9 @@ class BlockChain(Runner[CanvasSampler]):
         """Ask the sampler; returns its decision, and if a slot changed."""
         free = self.canvas.revisable()
         held = [free[number] and self.sampler.revises for number in numbers]
-        seen = read(slots, held, scores, allowed, self.step - self.began, self.share)
+        seen = read(slots, held, scores, allowed, self.step - self.began, self.share, self.generator)
         decision = self.sampler(seen)
+        draft_drawn(self.canvas, slots, seen, decision)
         first = healed_first(self.canvas, slots, decision.accept.tolist())
         new = [slot for slot, yes in zip(slots, first, strict=True) if yes and slot.token is None]
         changed = revise(slots, seen, decision) or bool(new)

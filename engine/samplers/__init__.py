@@ -54,7 +54,9 @@ class Reading(NamedTuple):
     """A forward of one canvas. Per slot [slots]: `scores`; `open` slots may be accepted; `held` ones have been, hold
     `token` (-1 in open slots), and may still be taken back; `check` is the probability of that token by a row that does
     not see it, for a sampler that `checks`. `logits` are [slots, width]: a banned token has -inf. `slots` tell the
-    slots apart, since some come and go. It is step `step` (from 0) of at most `of`."""
+    slots apart, since some come and go. It is step `step` (from 0) of at most `of`. Draws use the
+    `generator`, which the job's seed starts. With score `ratios` the model estimates exp(logits) one by one: they are
+    probabilities that need not add up to 1."""
 
     slots: Sequence[Hashable]
     scores: Scores
@@ -65,16 +67,19 @@ class Reading(NamedTuple):
     check: Tensor | None
     step: int
     of: int
+    generator: torch.Generator
+    ratios: bool = False
 
 
 class Decision(NamedTuple):
     """Bool [slots]. A slot of `accept` takes its best token: an open one is accepted, the token of a held one replaced.
     A held slot of `mask` is open again. If anything changed, `again` asks for another forward even with no slot
-    open."""
+    open. Where `drawn` is not -1, an open slot takes that token instead of its best one, but not under a grammar."""
 
     accept: Tensor
     mask: Tensor
     again: bool = False
+    drawn: Tensor | None = None
 
 
 class CanvasSampler(Protocol):
@@ -120,13 +125,20 @@ def load(name: str) -> Sampler:
 def _module(name: str) -> ModuleType:
     if name not in names():
         raise Impossible(f"There is no sampler named {name!r}; there are {', '.join(names())}.")
-    return importlib.import_module(f"caesura.engine.samplers.{name}")
+    return importlib.import_module(f"caesura.engine.samplers.{_modules()[name]}")
+
+
+@cache
+def _modules() -> dict[str, str]:
+    """The module of each sampler, in this folder or one of its own."""
+    folder = Path(__file__).parent
+    paths = (path.relative_to(folder).with_suffix("") for path in folder.rglob("*.py"))
+    return {path.name: ".".join(path.parts) for path in paths if re.fullmatch(r"[a-z0-9][a-z0-9_]*", path.name)}
 
 
 @cache
 def names() -> tuple[str, ...]:
-    folder = Path(__file__).parent
-    return tuple(sorted(p.stem for p in folder.glob("*.py") if re.fullmatch(r"[a-z0-9][a-z0-9_]*", p.stem)))
+    return tuple(sorted(_modules()))
 
 
 def surest(score: Tensor, among: Tensor, count: Tensor | int) -> Tensor:

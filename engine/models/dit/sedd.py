@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from caesura.engine.models import LoadChoice, dit
+from caesura.engine.noise import Absorbing
 from caesura.engine.weights.stored import WeightsError
 
 SIZES = {  # the trunk's word -> that of the part `model` of config.json
@@ -46,4 +47,6 @@ def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> dit.Dit:
         raise WeightsError(f"The weights of {name} are a pickle, which could run code; save them as safetensors.")
     sizes = {own: said.get(theirs) for own, theirs in SIZES.items()} | {"vocabulary": config["tokens"] + 1}
     output = partial(probabilities, scaled=bool(said.get("scale_by_sigma")))
-    return dit.load(folder, dit.Config.read(sizes), choice, canonical, timed=True, output=output)
+    model = dit.load(folder, dit.Config.read(sizes), choice, canonical, timed=True, output=output)
+    model.noise = Absorbing(model.width - 1, ratios=True)
+    return model

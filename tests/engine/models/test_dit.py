@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from caesura.engine import models
 from caesura.engine.canvas.layout import lay
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods._flanks import Flanks
+from caesura.engine.methods.absorbing import SEAM
 from caesura.engine.models import Model, ModelError, Run
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.weights import audit
@@ -21,7 +23,7 @@ from caesura.engine.weights.convert import convert
 from caesura.engine.weights.stored import WeightsError
 
 from ... import dits
-from ...tiny import CODE, alone, infill, run
+from ...tiny import CODE, alone, done, infill, run
 from ..test_scheduler import JOBS, keeps_the_contract
 
 IDS = torch.randint(0, dits.MASK, (60,), generator=torch.Generator().manual_seed(1)).tolist()
@@ -129,6 +131,36 @@ def test_a_batch_gives_each_job_what_it_gets_alone(model: Model) -> None:
         found, once = together[job.job][-1], alone(model, job)
         assert isinstance(found, wire.Done)
         assert (found.holes, found.steps) == (once.holes, once.steps)
+
+
+@pytest.mark.parametrize("sampler", ["threshold", "ancestral", "first_hitting"])
+def test_fixed_text_stays_in_every_forward(
+    folders: dict[str, Path], sampler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = models.load(str(folders["sedd"]), "cpu", radius=0)
+    job = infill("j", BEFORE, AFTER, wire.Hole(8), sampler=sampler)
+    fixed, denoise, seen = lay(model, Vocabulary(model), job, 4).canvas, model.denoise, list[list[int]]()
+
+    def watched(runs: Sequence[Run]) -> Tensor:
+        seen.extend(list(run.ids) for run in runs)
+        return denoise(runs)
+
+    monkeypatch.setattr(model, "denoise", watched)
+    answer, after = alone(model, job), len(fixed.head)
+    assert len(seen) > answer.steps
+    for ids in seen:
+        assert ids[: len(fixed.tail)] == fixed.tail
+        assert [token for token in ids[-after:] if token != dits.MASK] in (fixed.head, fixed.head[SEAM:])
+
+
+@pytest.mark.parametrize("sampler", ["ancestral", "first_hitting"])
+def test_a_seed_decides_what_is_drawn_alone_or_in_a_batch(folders: dict[str, Path], sampler: str) -> None:
+    for family in dits.FAMILIES:
+        model, hole = models.load(str(folders[family]), "cpu"), wire.Hole(12, "block")
+        jobs = [infill(str(seed), BEFORE, AFTER, hole, sampler=sampler, seed=seed) for seed in range(3)]
+        together = [done(events).holes for events in run(Scheduler(model), jobs).values()]
+        assert together == [alone(model, job).holes for job in jobs]
+        assert len({hole.text for (hole,) in together}) > 1
 
 
 # What is refused
