@@ -27,7 +27,7 @@ from caesura.models import NoModel, locate
 # The rows that a canvas row sees. context: a context and the canvas; blocks: a context, its own block and those before
 # it; full: the canvas, on which the whole text lies, without a context.
 Visibility = Literal["context", "blocks", "full"]
-Lengths = Literal["null", "race", "expand"]
+LengthRule = Literal["null", "race", "expand"]
 SENTENCE = 500  # characters of an error; names read from a file can be of any length and contain line breaks
 
 
@@ -89,7 +89,9 @@ class Model(Protocol):
     start: Sequence[int]  # tokens that begin every text, if the family was trained with them
     finish: Sequence[int]  # tokens that end every text, likewise; only for full visibility
     separator: Sequence[int]  # between suffix and prefix, if the family was trained with one
-    lengths: Lengths  # how a hole gets its length: the null token fills its end, lengths compete, or slots expand and
+    lengths: (
+        LengthRule  # how a hole gets its length: the null token fills its end, lengths compete, or slots expand and
+    )
     # go while the hole is denoised
     null_id: int | None  # the trained "nothing here" token, if there is one
     expand_id: int | None  # the trained "more than one token here", if `lengths` is "expand"

@@ -26,7 +26,7 @@ from torch.nn.functional import pad
 from caesura.engine import methods, samplers
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
-from caesura.engine.models import Drafter, Lengths, LoadChoice, Model, Run, Visibility, _llama_layer, _native
+from caesura.engine.models import Drafter, LengthRule, LoadChoice, Model, Run, Visibility, _llama_layer, _native
 from caesura.engine.models._experts import Experts, Mixture
 from caesura.engine.models._llama_layer import AdaptedMatrix, Attention, Mlp, Norm, Shape, Sparse, Weights
 from caesura.engine.noise import Absorbing, Noise
@@ -256,7 +256,7 @@ class BlockLlama:
     shift: int = 1
     visibility: Visibility = "context"
     block_size: int = 1
-    lengths: Lengths = "null"
+    lengths: LengthRule = "null"
     expand_id: int | None = None
     rows: int = MAX_ROWS
     radius: int = 0

@@ -20,7 +20,7 @@ from caesura.engine import memory
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.canvas.prompts import TURNS
-from caesura.engine.models import Drafter, Fixed, Lengths, LoadChoice, Run, Visibility
+from caesura.engine.models import Drafter, Fixed, LengthRule, LoadChoice, Run, Visibility
 from caesura.engine.models._diffusion_gemma_files import (
     ROUNDED,
     Config,
@@ -85,7 +85,7 @@ class DiffusionGemma:
     method, sampler = "uniform", "entropy_bound"
     visibility: Visibility = "context"
     block_size = 1
-    lengths: Lengths = "race"
+    lengths: LengthRule = "race"
     rows, radius = MAX_ROWS, 0
 
     def __init__(

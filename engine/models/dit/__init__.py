@@ -15,7 +15,7 @@ from torch.nn.functional import gelu, layer_norm, linear, pad, scaled_dot_produc
 from caesura.engine import memory
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
-from caesura.engine.models import Lengths, LoadChoice, Run, Visibility
+from caesura.engine.models import LengthRule, LoadChoice, Run, Visibility
 from caesura.engine.models._llama_files import chosen
 from caesura.engine.models._llama_layer import rotate
 from caesura.engine.models.block_llama import rotary
@@ -128,7 +128,7 @@ class Dit:
     shift = 0
     visibility: Visibility = "full"
     block_size = 1
-    lengths: Lengths = "race"
+    lengths: LengthRule = "race"
     null_id = expand_id = None
     separator: Sequence[int] = ()
     method = Absorbing.method
