@@ -111,9 +111,11 @@ def sizes(shape: str, *, tiny: bool) -> Config:
 
 
 def model(shape: str, device: str, *, tiny: bool) -> BlockLlama:
-    config = sizes(shape, tiny=tiny)
-    base, words = Drawn(config, device, tied=shape != UNTIED), Numbers(config.vocab_size)
-    made = BlockLlama(shape, config, words, base, None, device, torch.bfloat16)  # type: ignore[arg-type]
+    """In bfloat16, or of a shape like `7B-nvfp4` in that form."""
+    size, _, form = shape.partition("-")
+    config = sizes(size, tiny=tiny)
+    base, words = Drawn(config, device, tied=size != UNTIED), Numbers(config.vocab_size)
+    made = BlockLlama(shape, config, words, base, None, device, torch.bfloat16, quantise=form)  # type: ignore[arg-type]
     made.separator = [0]
     return made
 

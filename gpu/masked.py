@@ -1,5 +1,5 @@
-"""Diffusion models of absorbing noise in published shapes with random weights in bfloat16, as the engine serves them:
-Dream 7B, whose rows all see each other (engine/models/full). Of each shape:
+"""Diffusion models of absorbing noise in published shapes with random weights in bfloat16, NVFP4 and FP8, as the engine
+serves them: Dream 7B, whose rows all see each other (engine/models/full). Of each shape:
 
 step: a forward over a text of so many rows, with the logits of a hole and of the rows behind it on the CPU, where the
     sampler reads them; `of_floor` is the share that its bytes and FLOP take.
@@ -35,7 +35,7 @@ from caesura.engine.scheduler import Scheduler
 from causal import HOLE, beside, model, work  # isort: skip  (beside this script)
 from measuring import Book, Line, Name, clock, table  # isort: skip
 
-SHAPES = ("7B",)  # of gpu/causal
+SHAPES = ("7B", "7B-nvfp4", "7B-fp8")  # of gpu/causal; weights in bfloat16, or in a form
 SAMPLERS = ("threshold", "entropy_bound")
 
 

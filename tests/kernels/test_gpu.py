@@ -18,6 +18,8 @@ from caesura.engine.models import Run
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import entropy_bound
+from caesura.engine.weights.convert import convert
+from caesura.engine.weights.forms import Quantise
 from caesura.wire import Hole, Json
 
 from .. import gemma, qwen
@@ -109,6 +111,17 @@ def test_a_code_model_in_bfloat16_says_what_the_cpu_says(tmp_path: Path, monkeyp
         m.forward([Run(m.cache().lease(rows), rows, range(20, 40), mask, fresh=rows)])[0].softmax(-1).cpu()
         for m in (here, there)
     )
+    assert (one - other).abs().sum(-1).max() < 0.05
+
+
+@pytest.mark.parametrize("form", ["fp8", "nvfp4"])
+def test_a_model_in_a_form_says_what_its_rounded_weights_say(form: Quantise, tmp_path: Path) -> None:
+    """Converted; in bfloat16 beside the embedding in 8 bits."""
+    folder = qwen.published(tmp_path / "floats")
+    convert(folder, tmp_path / form, form, lambda done, total: None)
+    here, there = (models.load(str(tmp_path / form), device, exact=device == "cpu") for device in ("cpu", "cuda"))
+    ids = list(range(20, 60))
+    one, other = (models.logits(model, ids).softmax(-1).cpu() for model in (here, there))
     assert (one - other).abs().sum(-1).max() < 0.05
 
 

@@ -15,14 +15,14 @@ from caesura import cli
 from caesura.engine import memory, models
 from caesura.engine.models import Model, ModelError, _llama_files
 from caesura.engine.models._experts import Experts
-from caesura.engine.models._llama_layer import Sparse
+from caesura.engine.models._llama_layer import Sparse, Weights
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.weights import audit, forms
 from caesura.engine.weights.checkpoint import headers
 from caesura.engine.weights.convert import convert
 from caesura.engine.weights.forms import OF, Quantise
 from caesura.engine.weights.stored import WeightsError
-from caesura.kernels import cpu
+from caesura.kernels import cpu, matmul
 from caesura.kernels.int8 import PackedStack
 from caesura.wire import Hole
 
@@ -165,6 +165,21 @@ def test_what_a_gpu_computes_in_a_form_is_near_the_rounded_weights(
         attention = [layer.attention for layer, _ in model._layers]
         assert {type(of.out.packed).__name__ for of in attention} == {f"{form.title()}Linear"}
         assert off(models.logits(model, IDS), right) < bound
+
+
+@pytest.mark.parametrize("form", ON_GPU)
+def test_the_kernels_of_a_gpu_multiply_by_the_matrices_of_a_model(
+    folders: dict[tuple[str, str], Path], form: Quantise, as_on_a_gpu: None
+) -> None:
+    """In Triton's interpreter, which knows no bfloat16."""
+    pytest.importorskip("triton")
+    model = models.load(str(folders["dream", form]), "cpu")
+    assert isinstance(model, BlockLlama)
+    layer = model._layers[0][0]
+    assert isinstance(layer, Weights)
+    for matrix in (layer.attention.qkv.packed, layer.mlp.down.packed):
+        x = torch.randn(5, matrix.shape[1], generator=torch.Generator().manual_seed(2))
+        torch.testing.assert_close(matmul.launch(x, matrix), x @ matrix.dense(torch.float32).T, atol=1e-5, rtol=1e-4)
 
 
 def test_a_converted_model_fills_and_is_listed_by_the_command(
