@@ -67,7 +67,8 @@ def test_a_pulled_model_is_used_by_name(hub: Hub, run: Run) -> None:
     assert (code, out) == (0, "tiny: use it with `--model tiny`, or by that name in the setting `model`.\n")
     assert re.fullmatch(
         r"org/tiny at c0ffeec0ffee\n  download  0\.\d MB of 0\.\d MB\n"
-        r"  memory    0\.\d MB of weights as stored \(GPU\), 0\.1 MB in 8 bits \(CPU\), and its context\n"
+        r"  memory    0\.\d MB of weights as stored \(GPU\), 0\.1 MB in 8 bits \(CPU\), 0\.\d MB in 4 bits and a "
+        r"little more \(convert --to int4\), and its context\n"
         r"  licence   apache-2.0\n",
         err,
     )

@@ -66,7 +66,8 @@ def _show(model: hub.Repository) -> None:
     """Print size, memory and licence. Raises CommandFailed where the disk is too small."""
     memory = f"{_size(model.weights)} of weights as stored (GPU)"
     if 0 < model.parameters < model.weights / 1.5:  # of 16 bits or more
-        memory += f", {_size(model.parameters)} in 8 bits (CPU)"
+        eight, four = (_size(int(model.parameters * bits / 8)) for bits in (8.5, 4.5))
+        memory += f", {eight} in 8 bits (CPU), {four} in 4 bits and a little more (convert --to int4)"
     rows = {
         "download": f"{_size(model.missing)} of {_size(sum(file.size for file in model.files))}",
         "memory": f"{memory}, and its context",

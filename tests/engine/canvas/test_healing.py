@@ -8,20 +8,26 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from caesura.engine.canvas.healing import HEALED, heal
+from caesura.engine.tokens import tokenizer
 from caesura.engine.tokens.tokenizer import Tokenizer
-from caesura.engine.tokens.tokenizer_file import LLAMA3, QWEN
+from caesura.engine.tokens.tokenizer_file import LING, LLAMA3, QWEN
 from caesura.models import PACKAGES, locate
 
-from ... import tiny
+from ... import gemma, tiny
+from ..tokens.test_parts import in_parts
 
-KINDS = ("small", "coder", "llama-3")
+KINDS = ("small", "coder", "llama-3", "in parts", "ling")
 
 
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
     paths = {name: locate(name) / "tokenizer.json" for name in PACKAGES}
-    paths["llama-3"] = tiny.train_tokenizer(tmp_path_factory.mktemp("healing") / "tokenizer.json", LLAMA3)
-    return {name: Tokenizer(path) for name, path in paths.items()}
+    place = tmp_path_factory.mktemp("healing")
+    paths["llama-3"] = tiny.train_tokenizer(place / "llama.json", LLAMA3)
+    paths["ling"] = tiny.train_tokenizer(place / "ling.json", LING)
+    paths["gemma"] = gemma.tokenizer(place / "gemma.json")
+    parts = tokenizer.load(in_parts(place / "parts", tiny.train_tokenizer(place / "qwen.json", QWEN)))
+    return {name: Tokenizer(path) for name, path in paths.items()} | {"in parts": parts}
 
 
 # What pre-tokenizers tell apart: letters, contractions, signs, numbers, blanks, line breaks, marks.
@@ -47,12 +53,24 @@ long = st.tuples(st.lists(st.sampled_from(ATOMS), min_size=30, max_size=60).map(
 def test_what_is_kept_has_the_same_tokens_whatever_follows(
     tokenizers: dict[str, Tokenizer], kind: str, prefix: str, following: str
 ) -> None:
-    tokenizer = tokenizers[kind]
-    stable, forced = heal(tokenizer, prefix)
+    of = tokenizers[kind]
+    stable, forced = heal(of, prefix)
     assert stable + forced == prefix
     assert len(forced) <= HEALED
     if len(forced) < HEALED:  # else nothing in reach is safe
-        assert tokenizer.encode(stable) + tokenizer.encode(forced + following) == tokenizer.encode(prefix + following)
+        assert of.encode(stable) + of.encode(forced + following) == of.encode(prefix + following)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "gemma"])
+def test_code_that_is_cut_anywhere_keeps_its_tokens(tokenizers: dict[str, Tokenizer], kind: str) -> None:
+    """Of Gemma's too, which has no pre-tokens: no run of letters in it is long."""
+    text = tiny.CODE[:400]
+    whole = tokenizers[kind].encode(text)
+    for cut in range(0, len(text), 3):
+        stable, forced = heal(tokenizers[kind], text[:cut])
+        assert stable + forced == text[:cut]
+        kept = tokenizers[kind].encode(stable)
+        assert whole[: len(kept)] == kept
 
 
 @pytest.mark.parametrize(
@@ -74,7 +92,7 @@ def test_what_is_kept_has_the_same_tokens_whatever_follows(
 def test_no_more_is_forced_than_the_pre_tokens_ask(
     tokenizers: dict[str, Tokenizer], prefix: str, forced: dict[str, str]
 ) -> None:
-    assert {kind: heal(tokenizers[kind], prefix)[1] for kind in KINDS} == forced
+    assert {kind: heal(tokenizers[kind], prefix)[1] for kind in forced} == forced
 
 
 def test_a_folder_may_hold_the_file_of_qwen(tmp_path: Path) -> None:
