@@ -1,9 +1,10 @@
-"""Diffusion models of absorbing noise in published shapes with random weights in bfloat16, NVFP4 and FP8, as the engine
-serves them: Dream 7B, whose rows all see each other (engine/models/full). Of each shape:
+"""Diffusion models of absorbing noise in published shapes with random weights, as the engine serves them: Dream 7B in
+bfloat16, NVFP4 and FP8, whose rows all see each other (engine/models/full), and LLaDA2.0-mini, 16B-A1.4B, in blocks of
+32 (engine/models/blocks). Of each shape:
 
-step: a forward over a text of so many rows, with the logits of a hole and of the rows behind it on the CPU, where the
-    sampler reads them; `of_floor` is the share that its bytes and FLOP take.
-race: the same for all lengths of a hole at once, as in the first forward of a job.
+step: a forward over a text of so many rows, or over a block behind it, with the logits of a hole and of the rows behind
+    it on the CPU, where the sampler reads them; `of_floor` is the share that its bytes and FLOP take.
+race: the same for all lengths of a hole at once, as in the first forward of a job where all rows see each other.
 job: a key in a text of so many tokens and a hole of 24, through the scheduler to the answer.
 
 Random weights are sure of nothing, so a canvas takes a step for each slot, where real text takes a few. What counts is
@@ -15,7 +16,9 @@ import gc
 import random
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,15 +30,36 @@ from caesura.engine import length
 from caesura.engine.methods._forward import on_host
 from caesura.engine.methods.absorbing import SEAM
 from caesura.engine.models import Run
-from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.models._experts import Experts, Mixture
+from caesura.engine.models._llama_layer import Mlp
+from caesura.engine.models.block_llama import FEEDING, BlockLlama, Config
 from caesura.engine.models.full import ROWS
 from caesura.engine.noise import Absorbing
 from caesura.engine.scheduler import Scheduler
 
-from causal import HOLE, beside, model, work  # isort: skip  (beside this script)
+import causal  # isort: skip  (beside this script)
+from causal import HOLE, Drawn, Numbers, beside  # isort: skip
+from roofline import Work  # isort: skip  (bench/, on the path by gpu/env)
 from measuring import Book, Line, Name, clock, table  # isort: skip
 
-SHAPES = ("7B", "7B-nvfp4", "7B-fp8")  # of gpu/causal; weights in bfloat16, or in a form
+DENSE, MIXED = ("7B", "7B-nvfp4", "7B-fp8"), "16B-A1.4B"  # the former are of gpu/causal: in bfloat16, or in a form
+SHAPES = (*DENSE, MIXED)
+BLOCK = 32
+EXPERTS = Mixture(256, 8, 512, shared=512, sigmoid=True, renormalised=True, scale=2.5, groups=8, best_groups=4)
+SIZES: dict[str, Any] = {
+    "hidden_size": 2048,
+    "intermediate_size": 5120,  # of the first layer, which has no experts
+    "num_layers": 20,
+    "num_heads": 16,
+    "num_kv_heads": 4,
+    "head_dim": 128,
+    "vocab_size": 157_184,
+    "rope_theta": 6e5,
+    "rms_norm_eps": 1e-6,
+    "rotary": 0.5,
+}
+TINY_EXPERTS = replace(EXPERTS, count=16, top=2, width=32, shared=32)
+TINY_SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_layers": 2, "num_heads": 4, "head_dim": 16}
 SAMPLERS = ("threshold", "entropy_bound")
 
 
@@ -46,17 +70,71 @@ class Plan(NamedTuple):
     repeats: int = 20
 
 
-TINY = Plan(texts=(48,), repeats=1)
+TINY = Plan(texts=(64,), repeats=1)
+
+
+class Mixed(Drawn):
+    """The tensors of a shape with experts in all layers but the first."""
+
+    def __init__(self, config: Config, experts: Mixture, device: str) -> None:
+        super().__init__(config, device, tied=False)
+        inner, d = {"": experts.width, "shared.": experts.shared}, config.hidden_size
+        for layer in range(config.num_layers):
+            at = f"layers.{layer}."
+            del self._shapes[f"{at}qkv_bias"]
+            self._shapes |= {f"{at}{part}_norm": (config.head_dim,) for part in "qk"}
+            for matrix in FEEDING if layer else ():
+                del self._shapes[at + matrix]
+                self._shapes[f"{at}shared.{matrix}"] = config.shape(matrix, inner["shared."])
+                for expert in range(experts.count):
+                    self._shapes[f"{at}experts.{expert}.{matrix}"] = config.shape(matrix, inner[""])
+            if layer:
+                self._shapes |= {f"{at}router": (experts.count, d), f"{at}router_bias": (experts.count,)}
+
+
+def sizes(*, tiny: bool) -> Config:
+    """Of LLaDA2.0-mini."""
+    small = {**TINY_SIZES, "num_kv_heads": 2, "vocab_size": 512} if tiny else {}
+    return replace(Config.read({**SIZES, **small}), mixture=TINY_EXPERTS if tiny else EXPERTS)
 
 
 def served(shape: str, device: str, *, tiny: bool) -> BlockLlama:
-    """As `full.load` makes it."""
-    made = model(shape, device, tiny=tiny)
-    made.noise, made.shift = Absorbing(made.config.vocab_size - 1), 1
-    made.visibility, made.lengths = "full", "race"
-    made.method, made.prompt = made.noise.method, "inline"
-    made.rows = ROWS
+    """As `full.load` or `blocks.load` makes it."""
+    if shape in DENSE:
+        made = causal.model(shape, device, tiny=tiny)
+        made.noise, made.shift = Absorbing(made.config.vocab_size - 1), 1
+        made.visibility, made.prompt = "full", "inline"
+    else:
+        config = sizes(tiny=tiny)
+        assert config.mixture is not None
+        base, words = Mixed(config, config.mixture, device), Numbers(config.vocab_size)
+        made = BlockLlama(shape, config, words, base, None, device, torch.bfloat16)  # type: ignore[arg-type]
+        made.noise, made.separator = Absorbing(config.vocab_size - 1, "blocks"), [0]
+        made.visibility, made.block_size, made.tail, made.head = "blocks", BLOCK, 0, BLOCK - 1
+    made.method, made.lengths, made.rows = made.noise.method, "race", ROWS
     return made
+
+
+def work(model: BlockLlama, rows: int, context: int, asked: int) -> dict[str, Work]:
+    """What a forward over rows behind a context moves and computes, by part: each matrix read once, of the experts
+    those that so many rows touch at uniform routing; the head computes the rows `asked`."""
+    c, layers = model.config, [weights for weights, _ in model._layers]
+    experts = [fed for _, fed in layers if isinstance(fed, Experts)]
+    matrices = [matrix.packed for seen, _ in layers for matrix in (seen.qkv, seen.out)]
+    matrices += [matrix.packed for _, fed in layers if isinstance(fed, Mlp) for matrix in (fed.gate_up, fed.down)]
+    matrices += [matrix.packed for fed in experts for matrix in fed.shared or ()]
+    stacks = [stack for fed in experts for stack in (fed.gate_up, fed.down)]
+    routed = c.mixture.top / c.mixture.count if c.mixture is not None else 0.0
+    seen = c.num_layers * (context + rows)
+    return {
+        "matrices": Work(sum(m.nbytes for m in matrices), 2 * rows * sum(prod(m.shape) for m in matrices)),
+        "experts": Work(
+            (1 - (1 - routed) ** rows) * sum(stack.nbytes for stack in stacks),
+            2 * rows * routed * sum(prod(stack.shape) for stack in stacks),
+        ),
+        "head": Work(model._head.nbytes, 2 * asked * prod(model._head.shape)),
+        "attention": Work(4 * seen * c.num_kv_heads * c.head_dim, 4 * rows * seen * c.num_heads * c.head_dim),
+    }
 
 
 class Served:
@@ -64,7 +142,9 @@ class Served:
 
     def __init__(self, shape: str, device: str, plan: Plan, *, tiny: bool) -> None:
         self._model, self._device, self._plan = served(shape, device, tiny=tiny), device, plan
-        self._model.max_context = self._model.tail = self._model.head = 2 * max(plan.texts)
+        self._model.max_context = 2 * max(plan.texts)
+        if shape in DENSE:
+            self._model.tail = self._model.head = self._model.max_context
         self._random = random.Random(0)
 
     def __repr__(self) -> str:
@@ -73,24 +153,24 @@ class Served:
     def _ids(self, count: int) -> list[int]:
         return self._random.choices(range(self._model.config.vocab_size), k=count)
 
-    def _runs(self, sizes: Sequence[int], wanted: int) -> list[Run]:
+    def _forward(self, sizes: Sequence[int], wanted: int, context: int = 0) -> Line:
+        """Canvases of so many rows behind a context of their own, and the logits of some rows of each."""
         kv = self._model.cache().lease([])
-        return [Run(kv, self._ids(rows), range(rows), wanted=range(1, wanted + 1)) for rows in sizes]
-
-    def _forward(self, sizes: Sequence[int], wanted: int) -> Line:
-        runs = self._runs(sizes, wanted)
+        self._model.prefill(self._ids(context), kv)
+        asked = range(self._model.shift, self._model.shift + wanted)
+        runs = [Run(kv, self._ids(rows), range(context, context + rows), wanted=asked) for rows in sizes]
 
         def judged() -> Tensor:
             return on_host(self._model.denoise(runs))
 
-        line = clock(judged, self._device, self._plan.repeats)
-        rows = sum(sizes)
-        parts = work(self._model, rows, 0)
-        parts["head"] = parts["head"]._replace(flops=parts["head"].flops * wanted * len(sizes) / rows)
+        line, rows = clock(judged, self._device, self._plan.repeats), sum(sizes)
+        parts = work(self._model, rows, context, wanted * len(sizes))
         return {**line, "rows": rows, "copied_mb": judged().nbytes / 1e6, **beside([parts], line["p50_ms"])}
 
     def step(self, text: int) -> Line:
-        return self._forward([text], HOLE + SEAM)
+        if self._model.visibility == "full":
+            return self._forward([text], HOLE + SEAM)
+        return self._forward([BLOCK], HOLE + SEAM, text)
 
     def race(self, text: int) -> Line:
         lengths = length.tried(HOLE, one_line=True)
@@ -128,7 +208,7 @@ class Served:
 def measure(book: Book, plan: Plan, shape: str, device: str, *, tiny: bool) -> None:
     kinds = {
         "step": [{"text": text} for text in plan.texts],
-        "race": [{"text": text} for text in plan.texts],
+        "race": [{"text": text} for text in plan.texts if shape in DENSE],
         "job": [{"text": text, "sampler": sampler} for text in plan.texts for sampler in SAMPLERS],
     }
     names: list[tuple[Name, str, dict[str, Any]]] = [

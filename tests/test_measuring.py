@@ -234,13 +234,14 @@ def test_code_models_are_measured_as_they_are_served(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_diffusion_models_are_measured_as_they_are_served(beside: None, tmp_path: Path) -> None:
+def test_diffusion_models_are_measured_as_they_are_served(tmp_path: Path) -> None:
     document = json.loads(script("masked", DEVICE="cpu", CAESURA_WORK=tmp_path, OUT=tmp_path).splitlines()[-1])
     assert json.loads((tmp_path / "masked.json").read_text()) == document
     lines = document["lines"]
     assert not [line for line in lines if "failed" in line]
     assert {(line["measure"], line["shape"]) for line in lines} == {
-        (f"masked {kind}", shape) for kind in ("step", "race", "job") for shape in import_module("masked").SHAPES
+        *((f"masked {kind}", shape) for kind in ("step", "job") for shape in ("7B", "16B-A1.4B")),
+        ("masked race", "7B"),
     }
     for line in lines:
         assert 0 < line["p50_ms"] <= line["p95_ms"]
@@ -274,6 +275,30 @@ def test_the_shapes_of_code_models_are_the_published_ones(beside: None) -> None:
         config = causal.sizes(shape, tiny=False)
         drawn = causal.Drawn(config, "meta", tied=shape != causal.UNTIED)
         assert sum(drawn[name].numel() for name in drawn) == pytest.approx(published, rel=0.001)
+
+
+def test_the_shape_of_the_mixture_is_the_published_one(beside: None) -> None:
+    """16 billion parameters, of which a row takes 1.4 billion."""
+    masked = import_module("masked")
+    config = masked.sizes(tiny=False)
+    shapes = masked.Mixed(config, config.mixture, "meta")._shapes
+    counts = {name: torch.Size(shape).numel() for name, shape in shapes.items()}
+    experts = sum(count for name, count in counts.items() if "experts" in name)
+    assert sum(counts.values()) == pytest.approx(16e9, rel=0.03)
+    active = sum(counts.values()) - experts * (1 - config.mixture.top / config.mixture.count)
+    assert active == pytest.approx(1.4e9, rel=0.1)
+
+
+def test_the_bytes_counted_of_a_mixture_are_those_of_its_tensors(beside: None) -> None:
+    """A thousand rows touch every expert."""
+    masked = import_module("masked")
+    config = masked.sizes(tiny=True)
+    shapes = masked.Mixed(config, config.mixture, "meta")._shapes
+    matrices = {name: shape for name, shape in shapes.items() if len(shape) > 1 and "router" not in name}
+    parts = masked.work(masked.served(masked.MIXED, "cpu", tiny=True), 1000, 40, 5)
+    counted = sum(parts[part].bytes for part in ("matrices", "experts", "head"))
+    expected = sum(torch.Size(shape).numel() for name, shape in matrices.items() if name != "embed")
+    assert counted == pytest.approx(2 * expected), "bfloat16"
 
 
 @pytest.mark.parametrize(("device", "waits"), [("cuda", 1), ("cuda:0", 1), ("cpu", 0)])
