@@ -72,6 +72,7 @@ class BlockChain(Runner[CanvasSampler]):
     began: int = 0
     share: int = 0
     again: bool = False
+    unsettled: set[Slot] = field(default_factory=set)  # accepted slots whose token may be taken back
     renew: Callable[[], CanvasSampler] = field(kw_only=True)
 
     @property
@@ -126,9 +127,10 @@ class BlockChain(Runner[CanvasSampler]):
         free = [yes and self.sampler.revises for yes in canvas.revisable()]
         complete = all(slot.token is not None for slot in slots)
         self.again = complete and changed and decision.again and any(free[number] for number in numbers)
-        for number, slot in zip(numbers, slots, strict=True):
-            may_change = free[number] and (self.again or not complete)
-            slot.locked = slot.token is not None and not self.judged and not may_change
+        same_block = list(zip(numbers, slots, strict=True)) if self.again or not complete else []
+        self.unsettled = {slot for number, slot in same_block if free[number]}
+        for slot in slots:
+            slot.locked = slot.token is not None and not self.judged and slot not in self.unsettled
         if not self.denoising and not (self.judged and canvas.seams(SEAM)):
             self._end(torch.zeros(0))
 
@@ -195,7 +197,7 @@ def advance(model: Model, races: Sequence[Race]) -> None:
     _race.advance(step, model, races)
     for race in races:
         race.works = list(left(cast(Sequence[BlockChain], race.works), race.wanted))
-        lock([work.canvas for work in race.works])
+        lock(cast(Sequence[BlockChain], race.works))
 
 
 def step(model: Model, works: Sequence[BlockChain]) -> None:
@@ -265,12 +267,13 @@ def left(works: Sequence[BlockChain], wanted: int) -> list[BlockChain]:
     return [*complete, *(w for w in works if not w.finished and w.bound > worst + SLACK)]
 
 
-def lock(canvases: Sequence[Canvas]) -> None:
-    """Lock the start of each hole as far as all canvases have accepted the same."""
-    for number in range(len(canvases[0].holes)):
-        for slots in zip(*(canvas.of_hole(number) for canvas in canvases), strict=False):
+def lock(works: Sequence[BlockChain]) -> None:
+    """Lock the start of each hole as far as all canvases have accepted the same for good."""
+    unsettled = set[Slot]().union(*(w.unsettled for w in works))
+    for number in range(len(works[0].canvas.holes)):
+        for slots in zip(*(w.canvas.of_hole(number) for w in works), strict=False):
             tokens = {slot.token for slot in slots}
-            if len(tokens) > 1 or None in tokens:
+            if len(tokens) > 1 or None in tokens or not unsettled.isdisjoint(slots):
                 break
             for slot in slots:
                 slot.locked = True
