@@ -8,7 +8,6 @@ import torch
 
 from caesura.engine.cache import GROWTH, PART, SLACK, Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
-from caesura.engine.methods.uniform.graphs import BUCKETS
 from caesura.engine.weights.stored import WeightsError
 
 GIB = 1 << 30
@@ -25,17 +24,6 @@ def of_context(layers: Sequence[Kept], tokens: int, itemsize: int) -> int:
 def of_step(width: int) -> int:
     """Bytes of a step's logits [rows, width], in float32."""
     return MAX_ROWS * width * 4 * COPIES
-
-
-def of_recorded(width: int, itemsize: int) -> int:
-    """Bytes that all recorded steps together keep on a GPU (graphs.py): the head's scores [rows, width] for the largest
-    canvas, and as much again for the rest."""
-    return 2 * BUCKETS[-1] * width * itemsize
-
-
-def of_renoising(width: int, itemsize: int, device: str) -> int:
-    """Bytes of a step of uniform noise, with those that recorded ones keep."""
-    return of_step(width) + (of_recorded(width, itemsize) if device.startswith("cuda") else 0)
 
 
 def free(device: str) -> int | None:

@@ -95,7 +95,7 @@ def test_only_the_commands_that_run_the_engine_or_look_into_a_checkpoint_import_
 PARTS: dict[str, frozenset[str] | set[str]] = {
     **dict.fromkeys(("supervisor", "tokens", "samplers", "grammar", "noise", "length", "faults", "cache"), frozenset()),
     "weights": {"tokens", "models", "noise", "memory"},
-    "memory": {"weights", "cache", "canvas", "methods"},  # how many rows one step has
+    "memory": {"weights", "cache", "canvas"},  # how many rows one step has
     "models": {"weights", "tokens", "cache", "noise", "memory", "samplers", "canvas", "methods"},
     "canvas": {"tokens", "grammar", "models", "noise"},
     "methods": {"canvas", "grammar", "models", "cache", "noise", "length", "samplers", "faults"},

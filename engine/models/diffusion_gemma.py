@@ -20,6 +20,7 @@ from caesura.engine import memory
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.canvas.prompts import TURNS
+from caesura.engine.methods.uniform.graphs import of_recorded
 from caesura.engine.models import Drafter, Fixed, LengthRule, LoadChoice, Run, Visibility
 from caesura.engine.models._diffusion_gemma_files import (
     ROUNDED,
@@ -329,7 +330,8 @@ def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> DiffusionG
     if device != "meta":
         itemsize = 4 if checkpoint.dtype("embed_tokens.weight") == "F32" else 2
         size, room = sum(path.stat().st_size for path in folder.glob("*.safetensors")), memory.free(device)
-        step = memory.of_renoising(shape.vocab_size, itemsize, device)
+        step = memory.of_step(shape.vocab_size)
+        step += of_recorded(shape.vocab_size, itemsize) if device.startswith("cuda") else 0
         contexts = memory.fit(
             folder.name, size, kept(shape), lambda _: step, context, itemsize, device, CONTEXTS, room, LEAST
         )

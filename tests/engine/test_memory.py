@@ -31,11 +31,11 @@ GIB = memory.GIB
 
 
 def on_cpu(tokens: int) -> int:
-    return memory.of_renoising(LARGE.vocab_size, 2, "cpu")
+    return memory.of_step(LARGE.vocab_size)
 
 
 def on_cuda(tokens: int) -> int:
-    return memory.of_renoising(LARGE.vocab_size, 2, "cuda")
+    return memory.of_step(LARGE.vocab_size) + graphs.of_recorded(LARGE.vocab_size, 2)
 
 
 def weights(bits: float) -> int:
@@ -60,12 +60,12 @@ def test_the_table_of_the_docs_is_what_is_counted() -> None:
         expected = [weights(bits), *(memory.of_context(KEPT, n, 2) for n in contexts)]
         assert row[1:] == [f"{n / GIB:.1f}" for n in expected]
     assert f"and {memory.of_step(LARGE.vocab_size) / GIB:.1f} for a\nstep's logits" in text
-    assert f"on a GPU {memory.of_recorded(LARGE.vocab_size, 2) / GIB:.2f} more, which recorded steps keep" in text
+    assert f"on a GPU {graphs.of_recorded(LARGE.vocab_size, 2) / GIB:.2f} more, which recorded steps keep" in text
 
 
 def test_what_does_not_fit_is_refused_with_the_context_that_would() -> None:
     width = LARGE.vocab_size
-    room = weights(4.5) + memory.of_step(width) + memory.of_recorded(width, 2) + 2 * GIB
+    room = weights(4.5) + memory.of_step(width) + graphs.of_recorded(width, 2) + 2 * GIB
     with pytest.raises(WeightsError, match=r"needs 14\.3 GiB .* 3\.2 .* 6\.1 for 261,888 .* 19\.5 are free on cuda"):
         memory.fit("it", weights(4.5), KEPT, on_cuda, 261_888, 2, "cuda", 4, room, 1024)
     with pytest.raises(WeightsError) as error:
@@ -124,7 +124,7 @@ def test_what_recorded_steps_keep_is_enough_and_not_much_more(monkeypatch: pytes
             head.draw_all(of, asked, seen, torch.zeros(rows), open)
         kept = sum(graphs.BUCKETS) * hidden * 2 * CONTEXTS  # what recordings hold of their own, nearly all of it
     assert held.now < held.most / 4, "what was let go is not counted"
-    assert held.most + kept < memory.of_recorded(width, 2) < 1.5 * (held.most + kept)
+    assert held.most + kept < graphs.of_recorded(width, 2) < 1.5 * (held.most + kept)
 
 
 def test_a_model_of_short_contexts_is_told_of_one_that_fits() -> None:
@@ -139,8 +139,8 @@ def test_recorded_steps_have_room_on_a_gpu_alone() -> None:
     room = memory.of_step(width) + one
     assert memory.fit("it", 0, KEPT, on_cpu, 8192, 2, "cpu", 4, room, 1024) == 1
     with pytest.raises(WeightsError):
-        memory.fit("it", 0, KEPT, on_cuda, 8192, 2, "cuda", 4, room + memory.of_recorded(width, 2) - 1, 1024)
-    assert memory.fit("it", 0, KEPT, on_cuda, 8192, 2, "cuda", 4, room + memory.of_recorded(width, 2), 1024) == 1
+        memory.fit("it", 0, KEPT, on_cuda, 8192, 2, "cuda", 4, room + graphs.of_recorded(width, 2) - 1, 1024)
+    assert memory.fit("it", 0, KEPT, on_cuda, 8192, 2, "cuda", 4, room + graphs.of_recorded(width, 2), 1024) == 1
 
 
 @pytest.fixture(scope="module")

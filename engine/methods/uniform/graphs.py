@@ -40,6 +40,12 @@ BUCKETS = (16, 32, 64, 128, 256)  # rows
 ANYTHING, ANY, ANY_OF_LINE, MAY_END = range(4)  # biases, by number
 
 
+def of_recorded(width: int, itemsize: int) -> int:
+    """Bytes that all recorded steps together keep on a GPU: the head's scores [rows, width] for the largest canvas, and
+    as much again for the rest."""
+    return 2 * BUCKETS[-1] * width * itemsize
+
+
 @dataclass(frozen=True)
 class Common:
     """Shared by all recordings of a model. The sampler must not depend on the step; `bans` are float32 [4, V]."""
