@@ -270,9 +270,13 @@ def test_tokens_of_a_block_are_replaced_as_in_the_published_loop(
     slots, mask, bans = 12, model.noise.mask_id, Vocabulary(model).allowed(b"", False)
     theirs = changed(joint(oracle, IDS[:prompt], slots, model, bans), mask)
     found, chain = list[list[int]](), chain_of(model, prompt, slots, "joint_edit")
+    locked = dict[Slot, int | None]()
     while not chain.finished:
         blocks.step(model, [chain])
+        blocks.lock([chain])
         found.append([mask if slot.token is None else slot.token for slot in chain.canvas.slots])
+        assert all(slot.locked and slot.token == token for slot, token in locked.items())
+        locked = {slot: slot.token for slot in chain.canvas.slots if slot.locked}
     same = until_again(theirs, mask)
     assert changed(found, mask)[: len(same)] == same
     assert len(same) > 2
@@ -289,11 +293,13 @@ def chain_of(model: Model, prompt: int, slots: int, sampler: str) -> BlockChain:
     return BlockChain(canvas, kv, renew(), 99, torch.Generator(), fresh=IDS[:cut], origin=cut, renew=renew)
 
 
-@pytest.mark.parametrize("sampler", ["entropy", "klass", "p2"])
-def test_a_block_is_filled_by_samplers_with_state(model: Model, sampler: str) -> None:
-    answer = alone(model, infill("j", BEFORE, AFTER, *TWO, sampler=sampler))
-    assert answer.stop == "complete"
-    assert all(fill.text for fill in answer.holes)
+@pytest.mark.parametrize("sampler", ["entropy", "klass", "p2", "joint_edit"])
+def test_samplers_with_state_keep_the_contract(surer: dict[str, tuple[Any, Model]], model: Model, sampler: str) -> None:
+    for one in (model, surer["sdar"][1]):
+        events = run(Scheduler(one), [infill("j", BEFORE, AFTER, *TWO, sampler=sampler)])["j"]
+        answer = keeps_the_contract(events, 2)
+        assert answer.stop == "complete"
+        assert all(fill.text for fill in answer.holes)
 
 
 def test_a_sampler_that_needs_all_rows_is_refused(model: Model) -> None:
