@@ -40,7 +40,7 @@ def test_on_a_cpu_one_step_shows_how_slow_the_machine_is(
 ) -> None:
     clock = itertools.count()
     monkeypatch.setattr(worker.time, "monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr(models, "load", lambda *_: tiny)
+    monkeypatch.setattr(models, "load", lambda *_, **choices: tiny)
     loaded = worker._load(str(tiny_folder), "cpu")
     assert loaded.device == f"cpu:{tiny.kernels}"
     assert 1 <= loaded.step_s < 10  # looks at the clock
@@ -82,7 +82,7 @@ def test_what_the_machine_cannot_do_is_said_in_a_sentence(
         def __init__(self, *arguments: object) -> None:
             Graphs.rehearse(None)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(models, "load", lambda *_: tiny)
+    monkeypatch.setattr(models, "load", lambda *_, **choices: tiny)
     monkeypatch.setattr(Graphs, "rehearse", lambda self: None)
     monkeypatch.setattr(scheduler, "Scheduler", OnGpu)
     monkeypatch.setattr(tiny, "device", "cuda")
