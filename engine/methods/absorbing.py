@@ -29,7 +29,8 @@ from caesura.wire import Fill, Infill, Tokens
 STEPS = 48  # most steps of a canvas
 TRIAL = 1  # steps of every length
 UNLIKELY = 1e-9  # the least probability that is counted
-FEW = 4  # open slots of a hole at the start, next to its healed start and its draft, if the model expands slots
+FEW = 8  # open slots of a hole at the start, beside its healed start and its draft, if slots expand: of 4, 8, 12 and 16
+# a trained mini filled records best from 8 (docs/log.md)
 SEAM = 4  # rows after each hole whose likelihood shows how well its length fits
 
 
@@ -141,9 +142,9 @@ def few(model: Model, job: Infill, canvas: Canvas) -> Canvas:
 
 
 def most_steps(canvas: Canvas) -> int:
-    """Steps that suffice if each accepts one slot: an expansion takes a step and adds a slot."""
+    """Steps that suffice. Each accepts a slot or, with frozen flanks, waits once to do so; an expansion adds a slot."""
     growing = sum(hole.max_tokens for number, hole in enumerate(canvas.holes) if canvas.expands(number))
-    return max(STEPS, len(canvas.slots) + 2 * growing) if growing else STEPS
+    return max(STEPS, 2 * (len(canvas.slots) + 2 * growing)) if growing else STEPS
 
 
 def lay_drafts(model: Model, job: Infill, canvas: Canvas) -> None:
