@@ -1,5 +1,6 @@
-"""`caesura fill` in real processes, on trained minis, one for each visibility: in their files every line stands twice,
-so the text of a hole, and its length, is told by the rest of the file. They are made by training/mini_masked.py.
+"""`caesura fill` in real processes, on trained minis, one for each visibility: context, full and blocks. In their files
+every line stands twice, so the text of a hole, and its length, is told by the rest of the file. They are made by
+training/mini.py and training/mini_masked.py.
 """
 
 import re
@@ -15,20 +16,21 @@ import pytest
 from caesura import rendezvous
 
 DATA = Path(__file__).parent / "data"
-MINIS = ("mini_dream",)
 START_S = 120.0  # reached only where something is wrong
 
-# Files, with the text of the hole in angle brackets: of one, two or three tokens, in either of the two lines.
-WORDS = "winter storm cloud rain\n"
-FILES = [
-    '{"title": "bridge", "role": "fire engine"}\n{"role": "fire engine", "title": "<bridge>"}\n',
-    '{"note": "cold dark street", "tag": "sea"}\n{"tag": "sea", "note": "<cold dark street>"}\n',
-    '{"user": "<green bird>", "date": "warm summer"}\n'
-    + WORDS
-    + '{"date": "warm summer", "user": "green bird"}\n'
-    + WORDS,
-    '<black wolf> lake\nblack wolf lake\n{"title": "street", "tag": "sea"}\n{"tag": "sea", "title": "street"}\n',
+# Files, with the text of the hole in angle brackets: one, two or three tokens.
+RECORDS = [
+    '{"tag": "circle", "user": "new"}\n{"user": "<new>", "tag": "circle"}\n',
+    '{"name": "land side", "type": "large deep", "tag": "ground dog"}\n'
+    '{"tag": "<ground dog>", "name": "land side", "type": "large deep"}\n',
+    '{"size": "place long cloud", "title": "wall"}\n{"title": "wall", "size": "<place long cloud>"}\n',
 ]
+WORDS = "winter storm cloud rain\n"
+FIRST = [  # the hole comes before the line that tells it
+    '<black wolf> lake\nblack wolf lake\n{"title": "street", "tag": "sea"}\n{"tag": "sea", "title": "street"}\n',
+    f'{WORDS}{{"size": "<green circle>", "date": "snow"}}\n{{"date": "snow", "size": "green circle"}}\n{WORDS}',
+]
+MINIS = {"mini": RECORDS, "mini_dream": RECORDS + FIRST, "mini_sdar": RECORDS + FIRST[1:]}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,7 +49,7 @@ def runtime() -> Iterator[None]:
 
 @pytest.mark.parametrize("model", MINIS)
 def test_a_gap_gets_its_text_at_its_length_and_no_other_byte_changes(model: str, tmp_path: Path) -> None:
-    for marked in FILES:
+    for marked in MINIS[model]:
         before, text, after = re.split("[<>]", marked)
         file = tmp_path / "file.txt"
         file.write_bytes((before + after).encode())

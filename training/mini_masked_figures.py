@@ -17,7 +17,7 @@ from torch import Tensor
 
 from caesura import wire
 from caesura.engine import length, models
-from caesura.engine.methods import absorbing
+from caesura.engine.methods import absorbing, blocks
 from caesura.engine.models import Model
 from caesura.engine.scheduler import Scheduler
 
@@ -89,7 +89,8 @@ def race_table(model: Model, count: int) -> None:
             def score(hole: Tensor, pins: Tensor, weight: float = weight) -> float:
                 return float(hole.mean()) + (weight * float(pins.mean()) if len(pins) else 0.0)
 
-            absorbing.SEAM, length.score = hidden, score
+            absorbing.SEAM = blocks.SEAM = hidden
+            length.score = score
             values, lengths, _ = found(model, count)
             print(f"| {hidden} | {weight} | {lengths:.1%} | {values:.1%} |", flush=True)
 
