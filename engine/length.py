@@ -30,7 +30,7 @@ def tried(most: int, *, one_line: bool) -> list[int]:
     return [n for n in (LINE if one_line else BLOCK) if n < most] + [most]
 
 
-def score(hole: Tensor, pins: Tensor) -> float:
-    """How well a canvas fits, in nats a token: the mean log-probability of its holes' best tokens, plus that of its
-    pins. An unlikely pin shows that the hole before it has the wrong length."""
-    return float(hole.mean()) + (float(pins.mean()) if len(pins) else 0.0)
+def score(hole: Tensor, pins: Tensor, weight: float = 1.0) -> float:
+    """How well a canvas fits, in nats a token: the mean log-probability of its holes' best tokens, plus `weight` times
+    that of its pins. An unlikely pin shows that the hole before it has the wrong length."""
+    return float(hole.mean()) + (weight * float(pins.mean()) if len(pins) else 0.0)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from caesura import wire
 from caesura.engine import length, models
@@ -24,7 +23,7 @@ from caesura.engine.scheduler import Scheduler
 from mini_files import Files  # isort: skip  (beside this script)
 
 ROOM = 90  # tokens of a file
-HIDDEN, WEIGHTS = (0, 1, 4, 8), (0.0, 0.5, 1.0, 2.0)
+HIDDEN, WEIGHTS = (0, 1, 4, 8), (0.0, 0.125, 0.25, 0.5, 1.0, 2.0)
 
 
 class Gap(NamedTuple):
@@ -82,15 +81,12 @@ def found(model: Model, count: int, sampler: str | None = None) -> Found:
 
 
 def race_table(model: Model, count: int) -> None:
+    score = length.score
     print("| rows hidden | weight of the text behind | lengths | values |\n|---|---|---|---|", flush=True)
     for hidden in HIDDEN:
         for weight in WEIGHTS if hidden else (0.0,):
-
-            def score(hole: Tensor, pins: Tensor, weight: float = weight) -> float:
-                return float(hole.mean()) + (weight * float(pins.mean()) if len(pins) else 0.0)
-
             absorbing.SEAM = blocks.SEAM = hidden
-            length.score = score
+            length.score = lambda hole, pins, _, weight=weight: score(hole, pins, weight)
             values, lengths, _ = found(model, count)
             print(f"| {hidden} | {weight} | {lengths:.1%} | {values:.1%} |", flush=True)
 

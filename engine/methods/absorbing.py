@@ -186,10 +186,10 @@ def seams(canvas: Canvas, hidden: Tensor) -> Tensor:
     return hidden.log_softmax(-1).gather(1, ids[:, None])[:, 0]
 
 
-def fit(canvas: Canvas, seams: Tensor) -> float:
-    """How well the length of a canvas fits, by its best tokens and the fixed rows after its holes."""
+def fit(canvas: Canvas, seams: Tensor, weight: float = 1.0) -> float:
+    """How well the length of a canvas fits, by its best tokens and, with `weight`, the fixed rows after its holes."""
     best = torch.tensor([slot.prob for slot in canvas.slots])
-    return length.score(best.clamp_min(UNLIKELY).log(), seams) if canvas.whole() else -math.inf
+    return length.score(best.clamp_min(UNLIKELY).log(), seams, weight) if canvas.whole() else -math.inf
 
 
 def look(model: Model, canvas: Canvas, logits: Tensor, *, first: bool) -> tuple[Scores, Tensor]:

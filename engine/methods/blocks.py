@@ -44,6 +44,7 @@ from caesura.wire import Impossible, Infill
 
 LOOKS = 16  # most forwards of a complete block, with a sampler that takes tokens back
 SLACK = 0.1  # nats a token; a canvas that cannot be better than the best one by more is given up
+WEIGHT = 0.125  # of the suffix in the score of a canvas; measured on the trained mini (docs/models.md)
 
 
 class Window(NamedTuple):
@@ -151,7 +152,7 @@ class BlockChain(Runner[CanvasSampler]):
         return decision, changed
 
     def _end(self, seams: Tensor) -> None:
-        self.score, self.finished = fit(self.canvas, seams), True
+        self.score, self.finished = fit(self.canvas, seams, WEIGHT), True
         self.finite = not math.isnan(self.score)
 
     @property

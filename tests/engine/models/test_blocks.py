@@ -162,7 +162,7 @@ def test_text_locks_as_soon_as_all_lengths_agree_on_it(surer: dict[str, tuple[An
     answer = keeps_the_contract(events)
     early = [e for e in events[:-1] if isinstance(e, wire.Locked) and e.holes[0].locked]
     assert early
-    assert early[0].step < answer.steps / 2
+    assert early[0].step < 0.7 * answer.steps
     assert answer.holes[0].text.startswith(early[-1].holes[0].text[: early[-1].holes[0].locked[0][1]])
 
 
