@@ -29,7 +29,8 @@ from caesura import wire
 from caesura.engine.cache import KV
 from caesura.engine.methods._forward import on_host
 from caesura.engine.models import Run
-from caesura.engine.models.block_llama import MATRICES, BlockLlama, Config
+from caesura.engine.models._llama_config import MATRICES, Config
+from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
 
 from roofline import Work, bound_ms  # isort: skip  (bench/, on the path by gpu/env)

@@ -31,8 +31,9 @@ from caesura.engine.methods._forward import on_host
 from caesura.engine.methods.absorbing import SEAM
 from caesura.engine.models import Run
 from caesura.engine.models._experts import Experts, Mixture
+from caesura.engine.models._llama_config import FEEDING, Config
 from caesura.engine.models._llama_layer import Mlp
-from caesura.engine.models.block_llama import FEEDING, BlockLlama, Config
+from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.models.full import ROWS
 from caesura.engine.noise import Absorbing
 from caesura.engine.scheduler import Scheduler

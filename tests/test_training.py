@@ -20,7 +20,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from caesura.engine import models
 from caesura.engine.canvas.healing import heal
 from caesura.engine.models import Run
-from caesura.engine.models.block_llama import Config
+from caesura.engine.models._llama_config import Config
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights import canary
 from caesura.engine.weights import stored as weights

@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy, linear, rms_norm, scaled_dot_prod
 from torch.utils.data import Dataset
 
 from caesura.engine.models._light import BLOCK, FIRST, LAYERS, copied, proportions, shapes, sized, taps
+from caesura.engine.models._llama_config import MATRICES, Config, rotary, wavelengths
 from caesura.engine.models._llama_layer import rotate
-from caesura.engine.models.block_llama import MATRICES, Config, rotary, wavelengths
 from caesura.engine.tokens.tokenizer import Tokenizer
 
 from batches import Batch  # isort: skip  (beside this script)

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, one_hot, rms_norm, scaled_dot_product_attention, silu
 
+from caesura.engine.models._llama_config import MATRICES, Config, rotary, wavelengths
 from caesura.engine.models._llama_layer import rotate
-from caesura.engine.models.block_llama import MATRICES, SPECIALS, Config, rotary, wavelengths
+from caesura.engine.models._llama_weights import SPECIALS
 
 RANK = 32
 TAUGHT = 0.5  # share of a teacher's expectation in what is learnt

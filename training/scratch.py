@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from caesura.engine.models.block_llama import MATRICES, SPECIALS, Config
+from caesura.engine.models._llama_config import MATRICES, Config
+from caesura.engine.models._llama_weights import SPECIALS
 from caesura.engine.weights import stored
 
 SMALL = {"num_layers": 8, "intermediate_size": 704, "hidden_size": 256, "num_heads": 4, "num_kv_heads": 4}

@@ -25,7 +25,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from caesura.engine.models.block_llama import SPECIALS, Config, base_of
+from caesura.engine.models._llama_config import Config
+from caesura.engine.models._llama_weights import SPECIALS, base_of
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights import stored
 

@@ -21,8 +21,10 @@ from torch.nn.functional import rms_norm, silu
 
 from caesura.engine.cache import Kept
 from caesura.engine.models import Drafter, Run
+from caesura.engine.models._llama_config import Config, rotary
 from caesura.engine.models._llama_layer import Norm, normalized, rotate
-from caesura.engine.models.block_llama import BlockLlama, Config, Layers, Part, expect, packed, rotary
+from caesura.engine.models._llama_weights import expect, packed
+from caesura.engine.models.block_llama import BlockLlama, Layers, Part
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import int8

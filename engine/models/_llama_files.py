@@ -14,8 +14,9 @@ from torch import Tensor
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import LoadChoice
 from caesura.engine.models._experts import Mixture
+from caesura.engine.models._llama_config import FEEDING, Config, wavelengths
 from caesura.engine.models._llama_memory import CONTEXTS, Keeping, fitting, of_weights
-from caesura.engine.models.block_llama import FEEDING, BlockLlama, Config, wavelengths
+from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights import forms
 from caesura.engine.weights.checkpoint import AGAIN, FLOATS, headers, stored

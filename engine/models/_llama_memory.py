@@ -11,7 +11,8 @@ import torch
 from caesura.engine import memory
 from caesura.engine.cache import Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
-from caesura.engine.models.block_llama import FEEDING, MATRICES, SEEING, Config, attended
+from caesura.engine.models._llama_config import FEEDING, MATRICES, SEEING, Config
+from caesura.engine.models.block_llama import attended
 from caesura.engine.weights import forms
 from caesura.kernels import cpu, int8
 

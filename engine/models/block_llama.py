@@ -9,12 +9,9 @@ gap; it is merged at load. A model without an adapter has no canvas and can only
 `load` reads our own stored form. causal.py and full/ build the same class from published checkpoints.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from threading import Semaphore
 from typing import Any, NamedTuple, cast
@@ -27,103 +24,34 @@ from caesura.engine import methods, samplers
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import Drafter, LengthRule, LoadChoice, Model, Run, Visibility, _llama_layer, _native
-from caesura.engine.models._experts import Experts, Mixture
-from caesura.engine.models._llama_layer import AdaptedMatrix, Attention, Mlp, Norm, Shape, Sparse, Weights
+from caesura.engine.models._llama_config import Config, rotary, wavelengths
+from caesura.engine.models._llama_layer import Sparse, Weights
+from caesura.engine.models._llama_weights import (
+    SPECIALS,
+    Source,
+    base_of,
+    by_library,
+    by_torch,
+    codes,
+    expect,
+    in_form,
+    joined,
+    moved,
+    norms,
+    packed,
+)
 from caesura.engine.noise import Absorbing, Noise
 from caesura.engine.tokens.tokenizer import Tokenizer
-from caesura.engine.weights import ahead, forms
+from caesura.engine.weights import ahead
 from caesura.engine.weights import stored as weights
-from caesura.kernels import cpu, int8, linear
+from caesura.kernels import cpu, int8
 from caesura.kernels.cpu import layers as native
-from caesura.kernels.experts import Stack
-from caesura.kernels.linear import Linear
 
-SEEING, FEEDING = ("qkv", "out"), ("gate_up", "down")  # the matrices of attention and of the MLP
-MATRICES = (*SEEING, *FEEDING)
 # Rows; up to this many, torch uses one thread. Layers in plain Python need more rows before a second thread pays off.
 WORTH_TWO = 64 if _llama_layer.layer is _llama_layer.written else 16
 PACKERS = 2  # threads that pack matrices while a model loads
-SPECIALS = ("mask", "null")  # rows of the adapter's embedding; their ids follow the base's vocabulary
 
 Layers = _llama_layer.Layers | native.Layers  # the layers of one path
-Source = tuple[Mapping[str, Tensor], str, tuple[int, ...]]  # tensors, the name of a matrix in them, its shape [N, K]
-Form = Callable[..., int8.Packed]  # stacks sources by rows and packs them for the product
-
-
-@dataclass(frozen=True)
-class Config:
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    intermediate_size: int
-    rope_theta: float
-    rms_norm_eps: float
-    head_dim: int
-    gated: bool  # the MLP computes SiLU(gate) * up, else GELU(up)
-    rotary: float  # fraction of a head, its first columns, that has rotary positions
-    tail: int  # rows of the prefix that open a canvas, as in training
-    head: int  # rows of the suffix that close a canvas, as in training
-    mixture: Mixture | None = None  # of the layers that have experts instead of an MLP
-
-    @classmethod
-    def read(cls, config: dict[str, Any]) -> "Config":
-        """The sizes in config.json. Defaults: heads divide the hidden size, the MLP has a gate, and a canvas has 4 rows
-        before its slots and 12 after them. Raises WeightsError for a field that is missing, that is not a possible size
-        or that does not divide another."""
-        try:
-            width = int(config["hidden_size"]) // max(1, int(config["num_heads"]))
-            usual = {"head_dim": width, "gated": True, "rotary": 1.0, "tail": 4, "head": 12}
-            asked = {name: value for name, value in config.items() if value is not None}
-            kinds = {name: kind for name, kind in cls.__annotations__.items() if name != "mixture"}
-            shape = cls(**{name: kind((usual | asked)[name]) for name, kind in kinds.items()})
-        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-            raise weights.WeightsError(f"config.json is damaged: {error}") from error
-        if not all(0 < size <= 2**31 for name, size in vars(shape).items() if name not in ("gated", "mixture")):
-            raise weights.WeightsError("config.json is damaged: every size must be above 0 and at most 2**31.")
-        if "head_dim" not in asked and shape.hidden_size % shape.num_heads:
-            raise weights.WeightsError("config.json is damaged: the heads do not divide the hidden size.")
-        if shape.head_dim % 2 or shape.num_heads % shape.num_kv_heads:
-            raise weights.WeightsError(
-                "config.json is damaged: head_dim must be even, and the key heads must divide the heads."
-            )
-        if shape.rotary > 1 or shape.turning < 2 or shape.turning % 2:
-            raise weights.WeightsError(
-                "config.json is damaged: the columns of a head with rotary positions must be an even part of it."
-            )
-        return shape
-
-    @property
-    def layer(self) -> Shape:
-        return Shape(self.num_heads, self.num_kv_heads, self.head_dim, self.rms_norm_eps, self.gated)
-
-    @property
-    def turning(self) -> int:
-        """The columns of a head that have rotary positions."""
-        return int(self.head_dim * self.rotary)
-
-    def shape(self, matrix: str, inner: int = 0) -> tuple[int, int]:
-        """[N, K] of a layer's matrix; `inner` columns of the MLP, or those of the dense one."""
-        d, inner, heads = self.hidden_size, inner or self.intermediate_size, self.num_heads * self.head_dim
-        return {
-            "qkv": (heads + 2 * self.num_kv_heads * self.head_dim, d),
-            "out": (d, heads),
-            "gate_up": (2 * inner if self.gated else inner, d),
-            "down": (d, inner),
-        }[matrix]
-
-    def size(self, experts: int = 0) -> int:
-        """The number of weights in a layer's matrices. With `experts`, count that many of them, the router and the
-        shared expert instead of the MLP."""
-        mixture, sizes = self.mixture, [self.shape(matrix) for matrix in SEEING]
-        if mixture is None or not experts:
-            sizes += [self.shape(matrix) for matrix in FEEDING]
-        else:
-            for inner in (mixture.width,) * experts + (mixture.shared,) * (mixture.shared > 0):
-                sizes += [self.shape(matrix, inner) for matrix in FEEDING]
-            sizes.append((mixture.count, self.hidden_size))
-        return sum(math.prod(size) for size in sizes)
 
 
 class Part(NamedTuple):
@@ -187,63 +115,6 @@ class Lane:
             native.Span(start, start + len(part.ids), part.at, part.kv.buffers[at:], part.mask)
             for start, part in self.parts
         ]
-
-
-def wavelengths(config: Config) -> Tensor:
-    """The rotary wavelength of each pair of head columns, float32 [turning / 2]: angle = position / wavelength."""
-    half = torch.arange(0, config.turning, 2, dtype=torch.float32) / config.turning
-    return torch.tensor(config.rope_theta) ** half
-
-
-def rotary(lengths: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin [..., 1, columns that turn] for integer positions [...]."""
-    angles = positions.float()[..., None] / lengths
-    angles = torch.cat((angles, angles), -1)[..., None, :]
-    return angles.cos(), angles.sin()
-
-
-class Merged(Mapping[str, Tensor]):
-    """The base with a low-rank update: a matrix W becomes W + B A (Hu et al. 2021, LoRA; B includes the scale). Tensors
-    that the update holds in full (norms) replace those of the base."""
-
-    def __init__(self, base: Mapping[str, Tensor], update: Mapping[str, Tensor]) -> None:
-        self._base, self._update = base, update
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name in self._update:
-            return self._update[name]
-        weight = self._base[name]
-        if f"{name}.a" not in self._update:
-            return weight
-        rank = self._update[f"{name}.a"].shape[0]
-        down = expect(self._update, f"{name}.a", (rank, weight.shape[1]))
-        return weight + expect(self._update, f"{name}.b", (weight.shape[0], rank)) @ down
-
-    def _changed(self, name: str) -> bool:
-        return name in self._update or f"{name}.a" in self._update
-
-    def form(self, name: str) -> str:
-        """See `forms.Coded`."""
-        return "" if self._changed(name) else forms.named(self._base, name)
-
-    def parts(self, name: str) -> tuple[str, forms.CodedParts]:
-        """See `forms.Coded`."""
-        return ("", ()) if self._changed(name) else forms.of(self._base, name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._base  # without making the tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._base)
-
-    def __len__(self) -> int:
-        return len(self._base)
-
-
-def base_of(folder: Path) -> Mapping[str, Tensor]:
-    """The base of a model folder, which both paths use, with the update of `context.safetensors` if there is one."""
-    base, update = weights.Stored(*weights.bases(folder)), folder / "context.safetensors"
-    return Merged(base, weights.Stored(update)) if update.is_file() else base
 
 
 class BlockLlama:
@@ -488,160 +359,6 @@ def _append(kv: KV, ids: Sequence[int]) -> None:
 def attended() -> torch.dtype:
     """The dtype of keys and values: bfloat16, half the memory, where that is fast; else float32."""
     return torch.bfloat16 if cpu.chosen() != "torch" or torch.cpu._is_avx512_bf16_supported() else torch.float32
-
-
-def packed(
-    config: Config, base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], form: Form, number: int
-) -> tuple[Weights | Sparse, Weights | Sparse]:
-    """The weights of layer `number` for the context path and for the canvas path; it has experts if there is a router
-    for it. Raises WeightsError that names the tensor."""
-    name = f"layers.{number}"
-    qkv, out = (matrix(base, adapter, f"{name}.{m}", config.shape(m), form) for m in SEEING)
-    device, of_heads = qkv.up.device, None
-    if f"{name}.q_norm" in base:
-        (query, _), (key, _) = (norms(base, {}, f"{name}.{part}_norm", config.head_dim) for part in "qk")
-        of_heads = moved(query, device), moved(key, device)
-    first, second = (norms(base, adapter, f"{name}.{part}_norm", config.hidden_size) for part in ("attn", "mlp"))
-    seeing = [Attention(moved(norm, device), qkv, of_heads, out) for norm in first]
-    after = [moved(norm, device) for norm in second]
-    layers: list[Weights | Sparse]
-    if config.mixture is not None and f"{name}.router" in base:
-        experts = mixed(config, config.mixture, base, form, name, after[0])
-        layers = [Sparse(seen, replace(experts, norm=norm)) for seen, norm in zip(seeing, after, strict=True)]
-    else:
-        gate_up, down = (matrix(base, adapter, f"{name}.{m}", config.shape(m), form) for m in FEEDING)
-        layers = [Weights(seen, Mlp(norm, gate_up, down)) for seen, norm in zip(seeing, after, strict=True)]
-    context, canvas = layers
-    return context, canvas
-
-
-def mixed(config: Config, mixture: Mixture, base: Mapping[str, Tensor], form: Form, name: str, norm: Norm) -> Experts:
-    """The experts of a layer. Each is read and packed before the next one, so that few floats are in memory."""
-    device, shared = norm.weight.device, None
-    router = expect(base, f"{name}.router", (mixture.count, config.hidden_size)).to(device)
-    bias = expect(base, f"{name}.router_bias", (mixture.count,)).to(device) if f"{name}.router_bias" in base else None
-    shape = {m: config.shape(m, mixture.width) for m in FEEDING}
-    gate_up, down = (
-        stacked(form, [(base, f"{name}.experts.{expert}.{m}", shape[m]) for expert in range(mixture.count)])
-        for m in FEEDING
-    )
-    if mixture.shared:
-        first, last = (matrix(base, {}, f"{name}.shared.{m}", config.shape(m, mixture.shared), form) for m in FEEDING)
-        shared = first, last
-    exact = router.double() if device.type == "cpu" else router
-    return Experts(mixture, config.layer, norm, exact, bias, gate_up, down, shared)
-
-
-def stacked(form: Form, sources: Sequence[Source]) -> Stack:
-    """Matrices of one shape, one for each expert, packed."""
-    first, others = form(sources[0]), map(form, sources[1:])
-    if isinstance(first, Tensor):
-        return linear.stack(([linear.Dense(held)] for held in chain([first], others)), len(sources), str(first.device))
-    if isinstance(first, Linear):
-        return linear.stack(([held] for held in chain([first], others)), len(sources), str(where(first)))
-    return int8.PackedStack([first, *others])
-
-
-def matrix(
-    base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], name: str, size: tuple[int, int], form: Form
-) -> AdaptedMatrix:
-    """A matrix [N, K] for both paths; the canvas path computes what `Merged` would."""
-    sources, up = list[Source]([(base, name, size)]), torch.zeros(0, size[0])
-    bias = expect(base, f"{name}_bias", size[:1]) if f"{name}_bias" in base else None
-    if f"{name}.a" in adapter:
-        rank = adapter[f"{name}.a"].shape[0]
-        sources.append((adapter, f"{name}.a", (rank, size[1])))
-        up = expect(adapter, f"{name}.b", (size[0], rank)).T
-    held = form(*sources)
-    device = where(held) or up.device
-    return AdaptedMatrix(held, up.to(device), size[0], None if bias is None else bias.to(device))
-
-
-def where(matrix: object) -> torch.device | None:
-    """The device of a packed matrix; None if it is packed for a CPU."""
-    if isinstance(matrix, Linear):
-        return matrix.tensors[0].device
-    return matrix.device if isinstance(matrix, Tensor) else None
-
-
-def as_stored(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> tuple[str, forms.CodedParts]:
-    """The form and the parts of a matrix as stored; no parts if it is a float or must be computed first."""
-    form, parts = forms.of(tensors, name)
-    if form and forms.shape(form, parts) != shape:
-        raise misshapen(name, forms.shape(form, parts), shape)
-    return form, parts
-
-
-def in_form(sources: Sequence[Source], quantise: str, device: str) -> Linear | None:
-    """A matrix for a GPU's kernels, as it is stored or quantised now; None for floats."""
-    if len(sources) > 1:
-        return None
-    form, parts = as_stored(*sources[0])
-    if form not in forms.ON_GPU:
-        weight = expect(*sources[0])
-        form = quantise if quantise and forms.fits(quantise, weight.shape[1]) else ""
-        parts = forms.quantised(form, weight.to(device)) if form else ()
-    return forms.linear(form, parts).to(device) if form else None
-
-
-def joined(sources: Sequence[Source]) -> Tensor:
-    """Matrices stacked by rows, in float32."""
-    return torch.cat([expect(*source) for source in sources]) if len(sources) > 1 else expect(*sources[0])
-
-
-def by_torch(*sources: Source) -> int8.Packed:
-    """Pack sources in int8 for torch's kernels."""
-    return int8.pack(joined(sources))
-
-
-def by_library(*sources: Source, form: str = "q8") -> cpu.Packed:
-    """Pack sources for our own kernels, each in its stored form; floats get the `form`."""
-    return cpu.Packed(*(tiled(*source, form) for source in sources))
-
-
-def tiled(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...], made: str = "q8") -> cpu.Matrix:
-    """A matrix for our own kernels: in 4 or 8 bits as stored; floats are quantised to the form `made`, or to 8 bits if
-    their columns do not fill its groups."""
-    form, parts = as_stored(tensors, name, shape)
-    if form not in forms.ON_CPU:
-        weight = expect(tensors, name, shape)
-        form = made if forms.fits(made, shape[1]) else "q8"
-        parts = forms.quantised(form, pad(weight, (0, -shape[1] % weights.GROUP)))
-    try:
-        return cpu.Matrix(form, *parts)
-    except ValueError as error:
-        raise weights.damaged(name, error) from error
-
-
-def codes(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """A matrix in 8 bits. If stored like that, only the rows that are read take memory; otherwise it is quantised."""
-    form, parts = as_stored(tensors, name, shape)
-    return parts if form == "q8" else forms.quantised("q8", expect(tensors, name, shape))
-
-
-def norms(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], name: str, size: int) -> tuple[Norm, Norm]:
-    """The norm of the context path and that of the canvas path."""
-    bias = expect(base, f"{name}_bias", (size,)) if f"{name}_bias" in base else None
-    own = expect(adapter if name in adapter else base, name, (size,))
-    return Norm(expect(base, name, (size,)), bias), Norm(own, bias)
-
-
-def moved(norm: Norm, device: str | torch.device) -> Norm:
-    return Norm(norm.weight.to(device), None if norm.bias is None else norm.bias.to(device))
-
-
-def expect(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
-    """The tensor. Raises WeightsError if it is missing or has another shape."""
-    if name not in tensors:
-        raise weights.WeightsError(f"The weights lack the tensor {name}; install the model again.")
-    tensor = tensors[name]
-    if tuple(tensor.shape) != shape:
-        raise misshapen(name, tuple(tensor.shape), shape)
-    return tensor
-
-
-def misshapen(name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> weights.WeightsError:
-    return weights.WeightsError(f"The tensor {name} has shape {list(found)}, not {list(wanted)}.")
 
 
 def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> BlockLlama:

@@ -16,9 +16,9 @@ from caesura.engine import memory
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import LengthRule, LoadChoice, Run, Visibility
+from caesura.engine.models._llama_config import rotary
 from caesura.engine.models._llama_files import chosen
 from caesura.engine.models._llama_layer import rotate
-from caesura.engine.models.block_llama import rotary
 from caesura.engine.noise import Absorbing, Noise
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.tokens.tokenizer import load as load_tokenizer

@@ -13,8 +13,9 @@ from torch import Tensor
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import LoadChoice
 from caesura.engine.models._families import named
+from caesura.engine.models._llama_config import Config
 from caesura.engine.models._llama_files import HUB, Names, Published, built, chosen
-from caesura.engine.models.block_llama import BlockLlama, Config
+from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.noise import Absorbing
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.tokens.tokenizer import load as load_tokenizer

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy, linear
 from caesura.engine.methods.verify import search
 from caesura.engine.models import Run, load
 from caesura.engine.models._light import LightLlama, copied, taps
-from caesura.engine.models.block_llama import Config
+from caesura.engine.models._llama_config import Config
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.weights import stored
 

@@ -12,8 +12,9 @@ from caesura.engine import memory, models
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import ModelError, Run, full
 from caesura.engine.models._experts import Mixture
+from caesura.engine.models._llama_config import Config
 from caesura.engine.models._llama_memory import Keeping, fitting, of_step, of_weights
-from caesura.engine.models.block_llama import BlockLlama, Config
+from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.weights.stored import WeightsError
 
 from ... import masked

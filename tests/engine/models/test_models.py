@@ -18,9 +18,11 @@ from torch import Tensor
 
 from caesura.engine import models
 from caesura.engine.cache import KV
-from caesura.engine.models import ModelError, Run, block_llama
+from caesura.engine.models import ModelError, Run, _llama_weights, block_llama
+from caesura.engine.models._llama_config import MATRICES, Config
 from caesura.engine.models._llama_layer import times
-from caesura.engine.models.block_llama import MATRICES, SPECIALS, BlockLlama, Config, matrix
+from caesura.engine.models._llama_weights import SPECIALS, matrix
+from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.weights import stored
 from caesura.kernels import cpu
 
@@ -223,8 +225,8 @@ def test_with_a_zero_adapter_a_canvas_of_one_slot_is_the_next_token_model(tiny: 
 # Files that are not what they should be
 
 
-@pytest.mark.parametrize("form", [block_llama.by_torch, pytest.param(block_llama.by_library, marks=built)])
-def test_one_packed_matrix_serves_both_paths(form: block_llama.Form) -> None:
+@pytest.mark.parametrize("form", [_llama_weights.by_torch, pytest.param(_llama_weights.by_library, marks=built)])
+def test_one_packed_matrix_serves_both_paths(form: _llama_weights.Form) -> None:
     draw = torch.Generator().manual_seed(0)
     weight, down, up, x = (torch.randn(*size, generator=draw) for size in ((96, 64), (8, 64), (96, 8), (5, 64)))
     held = matrix({"m": weight}, {"m.a": down, "m.b": up}, "m", (96, 64), form)
