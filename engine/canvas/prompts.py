@@ -6,14 +6,15 @@ blank line. Its `name` is that line, as the client wrote it: only the client kno
 
 `small` was trained on `suffix_first`. Code models read it as two files of one repository, and fill gaps as well with it
 as with `fim`, which uses their own gap tokens, suffix first (docs/log.md). No format for infilling is published for
-DiffusionGemma: the wording of the other formats is a guess, and which of them is best has not been measured on its
-weights.
+chat models: the wording of the other formats is a guess, and which is best has not been measured on their weights.
 """
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+from caesura.engine.canvas.turns import turns_of
 from caesura.engine.models import Model
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.wire import Impossible, Neighbour
@@ -21,7 +22,6 @@ from caesura.wire import Impossible, Neighbour
 SUFFIX = 3  # the suffix gets at most 1/SUFFIX of the model's context,
 NEIGHBOURS = 4  # and the neighbours at most 1/NEIGHBOURS of the rest
 WORDY = 8  # assumed most code points of a token: text too long for its room by this measure is cut before tokenising
-TURNS = ("<bos>", "<|turn>", "<turn|>", "<|channel>", "<channel|>")
 RULE = "\n\n----------\n\n"
 SEPARATORS = ("<|file_sep|>", "<file_sep>")  # between two files of one repository, as code models were trained
 # Before the prefix, before the suffix, before the middle: Qwen; StarCoder and its kin.
@@ -34,6 +34,7 @@ TASK = (
     "Write the text that stands before the cursor, and go on to where the text behind the cursor begins."
     " Answer with text of the file alone."
 )
+WHOLE = "Write a whole file. Answer with text of the file alone."
 FENCE, LABEL = "```", re.compile(r"[\w+#.-]{1,32}")
 
 
@@ -65,7 +66,7 @@ def prompt(
     found = FORMATS.get(name)
     if found is None:
         raise Impossible(f"There is no prompt format named {name!r}; there are {', '.join(FORMATS)}.")
-    if (found is inline) != (model.visibility == "full"):
+    if not (found in (inline, chat, chat_fence) if model.visibility == "full" else found is not inline):
         usual = f"The model {model.name} is shown a gap as {model.prompt}"
         raise Impossible(f"{usual}; the prompt format {name} is for models that see it another way.")
     return found(model, prefix, suffix, neighbours, language)
@@ -75,8 +76,13 @@ def inline(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbou
     """`[neighbours][prefix]` the hole `[suffix]`, between the tokens that a text begins and ends with: for models whose
     rows all see each other. A suffix that is cut does not end."""
     after, beside, before = share(model, prefix, suffix, neighbours, len(model.start) + len(model.finish))
-    whole = model.tokenizer.bytes(after) == suffix.encode()
-    return Prompt([], [*model.start, *beside, *before], after, [*model.finish] if whole else [])
+    closing = [*model.finish] if whole(model, after, suffix) else []
+    return Prompt([], [*model.start, *beside, *before], after, closing)
+
+
+def whole(model: Model, after: list[int], suffix: str) -> bool:
+    """True if the shown tokens of a suffix go to its end."""
+    return model.tokenizer.bytes(after) == suffix.encode()
 
 
 def suffix_first(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
@@ -115,32 +121,37 @@ def plain(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour
 
 
 def chat(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
-    """A user's turn with suffix, neighbours and task, and the prefix as the beginning of the model's answer."""
-    return turns(model, prefix, suffix, neighbours, "", "")
+    """A user's turn with suffix, neighbours and task, and the prefix as the beginning of the model's answer. With full
+    visibility the answer is the file: prefix, hole, suffix and the end of the turn."""
+    return asked(model, prefix, suffix, neighbours, "", "")
 
 
 def chat_fence(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], language: str) -> Prompt:
     """`chat` with suffix and answer in fenced code, as chat models answer. The model has to cope with the editor's name
     of the language, and with text that has fences of its own."""
     label = language if LABEL.fullmatch(language) else ""
-    return turns(model, prefix, suffix, neighbours, f"{FENCE}{label}\n", f"\n{FENCE}")
+    return asked(model, prefix, suffix, neighbours, f"{FENCE}{label}\n", f"\n{FENCE}")
 
 
-def turns(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], opened: str, closed: str) -> Prompt:
-    """Gemma 4's turns, without a system turn. The prompt has an empty thought: a thought on the canvas is said to be
-    worse (vLLM's notes on pinned canvases)."""
-    encode, ids = model.tokenizer.encode, [model.tokenizer.find(token) for token in TURNS]
-    known = [i for i in ids if i is not None]
-    if len(known) < len(ids):
-        raise Impossible(f"The model {model.name} has no token {TURNS[ids.index(None)]}; try the prompt format plain.")
-    start, turn, end, channel, answer = known
-    first = [start, turn, *encode(f"user\n{FOLLOWS}{opened}")]
-    middle, related = encode(f"{closed}\n\n"), encode(BESIDE)
-    task = [*encode(TASK), end, *encode("\n"), turn, *encode("model\n")]
-    last = [*task, channel, *encode("thought\n"), answer, *encode(opened)]
-    own = len(first) + len(middle) + len(related) + len(last)
+def asked(model: Model, prefix: str, suffix: str, neighbours: Sequence[Neighbour], opened: str, closed: str) -> Prompt:
+    """The prompt in the turns of the model's template; code begins with `opened` and ends with `closed`."""
+    found, full = turns_of(model.tokenizer), model.visibility == "full"
+    if found is None:
+        raise Impossible(f"The model {model.name} has no tokens for the turns of a chat; try {model.prompt}.")
+    begun, behind, task = f"{found.before}{FOLLOWS}{opened}", f"{closed}\n\n", TASK
+    if full:
+        begun, behind, task = found.before, closed + found.end, WHOLE
+    encode = partial(found.encode, model.tokenizer)
+    first, ended, related, last = map(encode, (begun, behind, BESIDE, f"{task}{found.behind}{opened}"))
+    own, limit = len(first) + len(ended) + len(related) + len(last), model.max_context
+    if own + limit // SUFFIX > limit:
+        few = f"The context of {model.name} has {limit} tokens, too few for the {own} that a chat takes by itself"
+        raise Impossible(f"{few}; try {model.prompt}.")
     after, beside, before = share(model, prefix, suffix, neighbours, own)
-    return Prompt([*first, *after, *middle, *(related + beside if beside else []), *last], before, after)
+    shown = related + beside if beside else []
+    if full:
+        return Prompt([], [*first, *shown, *last, *before], after, ended if whole(model, after, suffix) else [])
+    return Prompt([*first, *after, *ended, *shown, *last], before, after)
 
 
 FORMATS: dict[str, Format] = {f.__name__: f for f in (suffix_first, fim, plain, chat, chat_fence, inline)}

@@ -19,7 +19,7 @@ from torch.nn.functional import embedding, gelu
 from caesura.engine import memory
 from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
-from caesura.engine.canvas.prompts import TURNS
+from caesura.engine.canvas.turns import turns_of
 from caesura.engine.methods.uniform.graphs import of_recorded
 from caesura.engine.models import Drafter, Fixed, LengthRule, LoadChoice, Run, Visibility
 from caesura.engine.models._diffusion_gemma_files import (
@@ -81,7 +81,7 @@ class DiffusionGemma:
     null_id: int | None = None
     expand_id: int | None = None
     drafter: Drafter | None = None
-    start: Sequence[int] = ()  # the chat prompt of prompts.py brings its own
+    start: Sequence[int] = ()  # the turns of a chat bring their own
     finish: Sequence[int] = ()
     method, sampler = "uniform", "entropy_bound"
     visibility: Visibility = "context"
@@ -340,6 +340,6 @@ def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> DiffusionG
         log.info("Skipped %d tensors of %s that text does not need", len(checkpoint.skipped), folder.name)
     schedule, model.ends = generation(config, folder / "generation_config.json", tokenizer.size)
     model.noise = Uniform(shape.vocab_size, schedule, shape.canvas_length)
-    if any(tokenizer.find(token) is None for token in TURNS):
+    if turns_of(tokenizer) is None:
         model.prompt = "plain"
     return model

@@ -17,7 +17,7 @@ from caesura.engine.tokens.tokenizer_file import MAX_FILE, VOCAB, File
 
 SPACE = "▁"  # SentencePiece's stand-in
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
-_CONTROL = re.compile(r"<\|.+>|<.+\|>")  # a token that marks turns and the like, also where its file does not say so
+_CONTROL = re.compile(r"<\|.+>|<.+\|>|<\[.+\]>|</?role>")  # marks turns and the like, whether or not its file says so
 _PROBE = "a  b \t\r\n\n\0 É e\u0301 \u212b ﬁ 中🐍\u200d \u2581 '" + "".join(  # what normalizers fold, and all letters
     map(chr, (*range(32, 0x800), *range(0x800, 0xD800, 0x800)))
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from caesura.engine.canvas.canvas import MAX_ROWS
+from caesura.engine.canvas.turns import turns_of
 from caesura.engine.models import LoadChoice
 from caesura.engine.models._families import named
 from caesura.engine.models._llama_config import Config
@@ -143,9 +144,10 @@ def mask_of(name: str, config: Mapping[str, Any], tokens: Mapping[str, str], tok
 
 
 def ends(config: Mapping[str, Any], tokens: Mapping[str, str], tokenizer: Tokenizer) -> frozenset[int]:
-    """The tokens that end a text."""
-    said = config.get("eos_token_id")
+    """The tokens that end a text, or an answer in a chat."""
+    said, chat = config.get("eos_token_id"), turns_of(tokenizer)
     known = [*(said if isinstance(said, list) else [said]), *(tokenizer.find(tokens.get(part, "")) for part in ENDS)]
+    known += [tokenizer.find(chat.end)] if chat else []
     return frozenset(token for token in known if type(token) is int and 0 <= token < tokenizer.size)
 
 

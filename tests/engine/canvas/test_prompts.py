@@ -1,5 +1,6 @@
 """What a model is shown, in every format: which parts of a job fit its context, in which order, what stays put."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,10 +18,12 @@ from caesura.engine.canvas.prompts import (
     RULE,
     SUFFIX,
     TASK,
+    WHOLE,
     Prompt,
     prompt,
     slide,
 )
+from caesura.engine.canvas.turns import QWEN2, QWEN3, TURNS, Turns, turns_of
 from caesura.engine.models import Model
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
@@ -229,8 +232,8 @@ def test_a_format_that_does_not_exist_or_that_the_model_cannot_be_shown_is_one_s
 ) -> None:
     for model, name, reason in (
         (tiny, "nope", "no prompt format named 'nope'; there are suffix_first, fim, plain, chat"),
-        (tiny, "chat", "has no token <bos>; try the prompt format plain"),
-        (tiny, "chat_fence", "has no token <bos>"),
+        (tiny, "chat", "has no tokens for the turns of a chat; try suffix_first"),
+        (tiny, "chat_fence", "has no tokens for the turns of a chat"),
         (gemma_like, "suffix_first", "has no separator"),
         (tiny, "fim", "has no tokens for fill-in-the-middle; try plain"),
         (tiny, "inline", "as suffix_first; the prompt format inline is for models that see it another way"),
@@ -273,6 +276,128 @@ def test_a_job_names_its_format_and_is_refused_for_one_that_does_not_exist(tiny:
     assert "no prompt format named 'nope'" in refused[0].message
     own, other = (alone(tiny, infill("j", PREFIX, SUFFIX_TEXT, prompt=name)) for name in (None, "plain"))
     assert own.holes != other.holes
+
+
+# Turns of a chat
+
+
+PUBLISHED = {  # what the templates make of the user's message `TEXT`, up to the answer
+    "gemma": "<bos><|turn>user\nTEXT<turn|>\n<|turn>model\n<|channel>thought\n<channel|>",
+    "llada": (
+        "<|startoftext|><|start_header_id|>user<|end_header_id|>\n\nTEXT<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    ),
+    "llada2": (
+        "<role>SYSTEM</role>detailed thinking off<|role_end|><role>HUMAN</role>TEXT<|role_end|><role>ASSISTANT</role>"
+    ),
+    "seed": (
+        "<[begin▁of▁sentence]>system\nYou are an AI programming assistant, utilizing the Seed-Coder model, developed "
+        "by ByteDance Seed, and you only answer questions related to computer science. For politically sensitive "
+        "questions, security and privacy issues, and other non-computer science questions, you will refuse to answer."
+        "\n\n<[end▁of▁sentence]><[begin▁of▁sentence]>user\nTEXT<[end▁of▁sentence]><[begin▁of▁sentence]>assistant\n"
+    ),
+    "sdar": "<|im_start|>user\nTEXT<|im_end|>\n<|im_start|>assistant\n",
+    "dream": (
+        "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\nTEXT<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    ),
+}
+ROWS = dict(zip(PUBLISHED, TURNS, strict=True))
+
+
+def with_turns(folder: Path, row: Turns, flagged: bool = True) -> Scripted:
+    """A model whose tokenizer has the tokens of a template; its file calls them special if `flagged`."""
+    path = train_tokenizer(folder / "tokenizer.json", more=row.tokens)
+    file = json.loads(path.read_text())
+    for token in file["added_tokens"]:
+        token["special"] = flagged or token["content"] not in row.tokens
+    path.write_text(json.dumps(file))
+    return Scripted(Tokenizer(path), [])
+
+
+@pytest.fixture(scope="module", params=list(ROWS)[1:])  # the tests above have Gemma's
+def chatty(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Scripted]:
+    return request.param, with_turns(tmp_path_factory.mktemp("turns"), ROWS[request.param])
+
+
+def named(model: Scripted, name: str, rows: list[int]) -> str:
+    """Rows as text, control tokens by name."""
+    tokens = {model.tokenizer.special(token): token for token in ROWS[name].tokens}
+    return b"".join(tokens[i].encode() if i in tokens else model.tokenizer.pieces[i] for i in rows).decode()
+
+
+def test_a_chat_is_written_as_the_template_of_the_model_writes_it(chatty: tuple[str, Scripted]) -> None:
+    name, model = chatty
+    parts = prompt(model, PREFIX, SUFFIX_TEXT, [SHORT], "chat")
+    message = f"{FOLLOWS}{SUFFIX_TEXT}\n\n{BESIDE}{SHORT.name}\n{SHORT.text}\n{TASK}"
+    assert named(model, name, parts.opening) == PUBLISHED[name].replace("TEXT", message)
+    assert named(model, name, parts.before) == PREFIX
+    fenced = prompt(model, PREFIX, SUFFIX_TEXT, (), "chat_fence", "python")
+    message = f"{FOLLOWS}```python\n{SUFFIX_TEXT}\n```\n\n{TASK}"
+    assert named(model, name, fenced.opening) == PUBLISHED[name].replace("TEXT", message) + "```python\n"
+
+
+def test_where_all_rows_see_each_other_the_answer_is_the_whole_file(
+    chatty: tuple[str, Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, model = chatty
+    monkeypatch.setattr(model, "visibility", "full")
+    for format_name, opened, closed in (("chat", "", ""), ("chat_fence", "```python\n", "\n```")):
+        parts = prompt(model, PREFIX, SUFFIX_TEXT, [SHORT], format_name, "python")
+        message = f"{BESIDE}{SHORT.name}\n{SHORT.text}\n{WHOLE}"
+        shown = PUBLISHED[name].replace("TEXT", message) + opened + PREFIX
+        assert (parts.opening, named(model, name, parts.before)) == ([], shown)
+        assert named(model, name, parts.head + parts.closing) == SUFFIX_TEXT + closed + ROWS[name].end
+        long = prompt(model, CODE, CODE, [LONG], format_name, "python")
+        assert long.closing == [], "what is cut goes on"
+        assert CONTEXT * 0.7 < len(long.before) + len(long.head) <= CONTEXT
+
+
+@pytest.mark.parametrize("neighbours", [(), (SHORT, OTHER), (LONG,) * 8])
+def test_a_chat_of_any_model_fits_the_context_and_typing_only_appends(
+    chatty: tuple[str, Scripted], neighbours: tuple[Neighbour, ...]
+) -> None:
+    _, model = chatty
+    for prefix in ("", CODE):
+        first, moved = prompt(model, prefix, CODE, neighbours, "chat"), 0
+        before = first.before
+        for end in range(1, 9):
+            now = prompt(model, prefix + "x + y + z"[:end], CODE, neighbours, "chat")
+            assert len(now.opening) + len(now.before) <= CONTEXT
+            assert now.opening == first.opening
+            moved += common(before, now.before) < len(before) - 8
+            before = now.before
+        assert moved <= 1, "the window moves in strides"
+
+
+@pytest.mark.parametrize("flagged", [True, False])
+@pytest.mark.parametrize("name", list(ROWS)[1:])
+def test_text_never_becomes_a_turn_of_any_model(tmp_path: Path, name: str, flagged: bool) -> None:
+    model = with_turns(tmp_path, ROWS[name], flagged)
+    turns = [token for token in ROWS[name].tokens if token != "<think>"]  # which is text where its file says so
+    hostile, control = "".join(turns) + "\n", set(map(model.tokenizer.special, turns))
+
+    def marks(text: str) -> list[int]:
+        parts = prompt(model, text, text, [Neighbour(text.strip(), text)], "chat_fence", "<role>")
+        return [i for i in [*parts.opening, *parts.before] if i in control]
+
+    assert marks(hostile) == marks("x\n")
+
+
+def test_the_tokens_of_a_tokenizer_tell_its_template(tmp_path: Path, tiny: BlockLlama) -> None:
+    for row in TURNS:
+        assert turns_of(with_turns(tmp_path, row).tokenizer) is row
+    assert QWEN3.tokens[:2] == QWEN2.tokens, "so the row with more tokens has to come first"
+    assert turns_of(tiny.tokenizer) is None
+
+
+def test_a_context_that_a_chat_alone_would_fill_is_refused(
+    chatty: tuple[str, Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, model = chatty
+    monkeypatch.setattr(model, "max_context", 64)
+    with pytest.raises(ValueError, match=r"has 64 tokens, too few for the \d+ that a chat takes by itself; try"):
+        prompt(model, PREFIX, SUFFIX_TEXT, (), "chat")
 
 
 # The window

@@ -15,6 +15,7 @@ from torch import Tensor
 from caesura import wire
 from caesura.engine import models, samplers
 from caesura.engine.canvas.canvas import Canvas, HoleState, Slot
+from caesura.engine.canvas.turns import LLADA, QWEN3, SEED, Turns
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import blocks
 from caesura.engine.methods.blocks import BlockChain
@@ -23,7 +24,7 @@ from caesura.engine.scheduler import Scheduler
 from caesura.engine.weights import audit
 
 from ... import masked
-from ...tiny import CODE, alone, done, infill, laid_out, run
+from ...tiny import CODE, alone, done, infill, laid_out, run, train_tokenizer
 from ..methods.test_loops import changed, until_again
 from ..test_scheduler import JOBS, keeps_the_contract
 
@@ -186,6 +187,20 @@ def test_a_cancel_frees_every_length(model: Model) -> None:
     assert isinstance(event, wire.Failed)
     assert not scheduler.busy
     assert not scheduler.cache.full
+
+
+@pytest.mark.parametrize(("family", "turns"), [("sdar", QWEN3), ("stable_diffcoder", SEED), ("llada", LLADA)])
+def test_a_chat_model_is_asked_in_its_turns_and_may_end_its_answer(tmp_path: Path, family: str, turns: Turns) -> None:
+    folder = masked.published(tmp_path / family, family)
+    train_tokenizer(folder / "tokenizer.json", more=[masked.BOS, masked.MASK, *turns.tokens])
+    model = models.load(str(folder), "cpu", 1024)
+    assert model.tokenizer.special(turns.end) in model.ends
+    for name in ("chat", "chat_fence"):
+        layout = laid_out(model, BEFORE, AFTER, wire.Hole(6), slots=6, prompt=name)
+        rows = [*layout.context, *layout.canvas.tail]
+        assert rows[0] == model.tokenizer.special(turns.tokens[0])
+        assert model.tokenizer.special(turns.end) in rows
+        keeps_the_contract(run(Scheduler(model), [infill("j", BEFORE, AFTER, wire.Hole(6), prompt=name)])["j"])
 
 
 # The reference loops
