@@ -50,6 +50,12 @@ class Runner(Generic[S]):
     def approximate(self) -> bool:
         return False
 
+    def release(self) -> None:
+        """The race is decided, so text may lock: all of it in a canvas that is finished already."""
+        self.judged = False
+        for slot in self.canvas.slots if self.finished else ():
+            slot.locked = slot.token is not None
+
     def close(self) -> None:
         """End a step."""
         self.finite = self.finite and self.canvas.finite
@@ -59,8 +65,8 @@ class Runner(Generic[S]):
 
 @dataclass(eq=False)
 class Race:
-    """A job's canvases, one for each length, best first. All of them take `trial` steps; then as many stay as the job
-    wants answers."""
+    """A job's canvases, one for each length, best first. All of them take `trial` steps. Then a third of the `rivals`
+    stay rivals after each step, until one leads. Others go on as further answers, as many as are `wanted`."""
 
     works: list[Runner[Any]]
     wanted: int
@@ -68,11 +74,12 @@ class Race:
     trial: int
     steps: int = 0
     of: int = field(init=False)
+    rivals: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.of = max(work.of for work in self.works)
+        self.of, self.rivals = max(work.of for work in self.works), len(self.works)
         for work in self.works:
-            work.judged = len(self.works) > 1
+            work.judged = self.rivals > 1
 
     @property
     def finished(self) -> bool:
@@ -91,9 +98,18 @@ class Race:
         return sum(work.rows for work in self.works if not work.finished)
 
     def choose(self) -> None:
+        """After a step: order the rivals, and keep the best."""
         self.steps += 1
-        if len(self.works) > 1 and self.finite:
-            self.works = choose(self.works, self.wanted, cut=self.steps >= self.trial)
+        if self.rivals == 1 or not self.finite:
+            return
+        rivals = sorted(self.works[: self.rivals], key=lambda work: work.score, reverse=True)
+        self.works = [*rivals, *self.works[self.rivals :]]
+        if self.steps >= self.trial:
+            self.rivals = math.ceil(self.rivals / 3)
+            self.works = self.works[: max(self.wanted, self.rivals)]
+        if self.rivals == 1:
+            for work in self.works:
+                work.release()
 
     def spent(self, steps: int) -> bool:
         return steps >= self.works[0].of
@@ -182,14 +198,3 @@ def fitted(canvas: Canvas, slots: Sequence[int]) -> Canvas:
 def distinct(canvases: Sequence[Canvas]) -> list[Canvas]:
     """Drop canvases of equal lengths, which budgets cause."""
     return list({tuple(len(one.of_hole(n)) for n in range(len(one.holes))): one for one in canvases}.values())
-
-
-def choose(works: Sequence[Runner[Any]], keep: int, *, cut: bool) -> list[Runner[Any]]:
-    """The canvases that go on, best first: all, or after a `cut` a third of them, at least `keep`."""
-    ordered = sorted(works, key=lambda work: work.score, reverse=True)
-    if not cut or len(ordered) <= keep:
-        return ordered
-    left = ordered[: max(keep, math.ceil(len(ordered) / 3))]
-    if len(left) == 1:
-        left[0].judged = False
-    return left

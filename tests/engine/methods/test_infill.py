@@ -397,30 +397,30 @@ def test_a_draft_is_shown_to_the_first_forward_and_its_conditioning(model: Diffu
     assert not state.conditioning[len(tokens) :].any()
 
 
-def works(scores: list[float]) -> list[uniform.Renoising]:
-    """Canvases of a race, of which nothing but the score matters here."""
+def raced(scores: list[float], wanted: int) -> tuple[Race, list[int]]:
+    """A race of canvases, of which nothing but the score matters here, and how many were left after each step."""
     made = [uniform.Renoising(None, None, entropy_bound.select, 8, torch.Generator()) for _ in scores]  # type: ignore[arg-type]
     for work, score in zip(made, scores, strict=True):
-        work.score, work.judged = score, True
-    return made
+        work.score = score
+    run, counts = Race([*made], wanted, lambda *_: None, TRIAL), list[int]()
+    for _ in range(5):
+        run.choose()
+        counts.append(len(run.works))
+    return run, counts
 
 
 def test_a_third_of_the_lengths_goes_on_and_the_best_is_first() -> None:
-    left, counts = works([float(-abs(i - 5)) for i in range(12)]), []
-    best = left[5]
-    for step in range(1, 6):
-        left = race.choose(left, 1, cut=step >= TRIAL)
-        counts.append(len(left))
-        assert left[0] is best
+    run, counts = raced([float(-abs(i - 5)) for i in range(12)], wanted=1)
     assert counts == [12, 4, 2, 1, 1]
-    assert not best.judged, "it may lock text now"
+    assert run.works[0].score == 0.0
+    assert not run.works[0].judged, "it may lock text now"
 
 
-def test_as_many_lengths_stay_as_answers_are_wanted() -> None:
-    left = works([float(-i) for i in range(12)])
-    for step in range(1, 6):
-        left = race.choose(left, 3, cut=step >= TRIAL)
-    assert [work.score for work in left] == [0.0, -1.0, -2.0]
+def test_as_many_lengths_stay_as_answers_are_wanted_and_text_locks_no_later() -> None:
+    run, counts = raced([float(-i) for i in range(12)], wanted=3)
+    assert counts == [12, 4, 3, 3, 3]
+    assert [work.score for work in run.works] == [0.0, -1.0, -2.0]
+    assert not any(work.judged for work in run.works)
 
 
 @pytest.mark.parametrize(("most", "one_line"), itertools.product((1, 2, 7, 32, 256), (True, False)))

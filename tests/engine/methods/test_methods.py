@@ -47,10 +47,6 @@ def jobs(method: str) -> Iterator[wire.Infill]:
             yield infill(f"{name} {number}", prefix, suffix, *segments, method=method, candidates=2)
 
 
-def test_there_is_a_method_for_each_file_and_folder() -> None:
-    assert methods.names() == ("absorbing", "blocks", "freedave", "left_to_right", "uniform", "verify")
-
-
 def test_a_method_that_a_model_lacks_is_refused_in_a_sentence(method: str, loaded: list[Model]) -> None:
     refusals = [methods.refusal(method, model) for model in loaded]
     assert "" in refusals
@@ -58,6 +54,19 @@ def test_a_method_that_a_model_lacks_is_refused_in_a_sentence(method: str, loade
     for model, sentence in zip(loaded, refusals, strict=True):
         (said,) = run(Scheduler(model), [infill("j", "x = ", "\n", wire.Hole(4), method=method)])["j"][-1:]
         assert not sentence or said == wire.Failed("j", "invalid", sentence)
+
+
+@pytest.mark.parametrize("method", ["absorbing", "freedave"])
+def test_text_locks_before_the_answer_also_where_further_answers_are_wanted(method: str, loaded: list[Model]) -> None:
+    model = next(model for model in loaded if model.lengths == "race" and not methods.refusal(method, model))
+
+    def events(candidates: int) -> list[wire.EngineMessage]:
+        job = infill("j", *PLACES[0], wire.Hole(16), method=method, candidates=candidates)
+        return run(Scheduler(model), [job])["j"]
+
+    several = events(3)
+    assert any(fill.locked for event in several if isinstance(event, wire.Locked) for fill in event.holes)
+    assert done(several).holes == done(events(1)).holes
 
 
 def test_every_job_ends_within_its_steps_and_what_is_locked_stays(method: str, served: list[Model]) -> None:
