@@ -74,7 +74,11 @@ HEAVY = ("torch", "safetensors", "tokenizers", "numpy", "triton")
         (("caesura.kernels",), ("caesura.engine", "caesura.server", "caesura.wire", "caesura.commands"), ()),
         (("caesura",), ("pygls", "lsprotocol"), HANDLERS),
         # Whatever answers a job, the server's parts see the same Protocol.
-        (("caesura.server",), tuple(f"caesura.client.{name}" for name in ("shared", "paired", "launch")), HANDLERS[1:]),
+        (
+            ("caesura.server",),
+            tuple(f"caesura.client.{name}" for name in ("shared", "paired", "launch", "connection")),
+            HANDLERS[1:],
+        ),
         (("caesura",), ("huggingface_hub", "httpx2"), ("caesura.hub",)),
         (("caesura",), ("pickle", "marshal", "shelve", "dill", "cloudpickle"), ()),
         (("caesura",), ("server", "engine", "kernels", "tests", "training"), ()),

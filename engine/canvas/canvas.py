@@ -15,7 +15,7 @@ from caesura.engine.grammar.solve import GrammarState
 from caesura.wire import Fill
 
 NOTHING = b"\xff"  # in no UTF-8 text: the place of an open slot that shows nothing
-MAX_ROWS = 512  # rows of one canvas, and of all canvases of a step together
+MAX_ROWS = 512  # rows of one canvas next to its text, and of all canvases of a step unless a model takes more
 NEAR = 1e-3  # nats below a whole fill's token within which others are banned too: cooling could make them equal
 WORTH_A_ROW = 0.05  # joint probability of a drafted chain, below which its next token is not worth a row
 
@@ -129,7 +129,7 @@ class Canvas:
         return [(len(self.tail) + i, row) for i, row in enumerate(fixed) if isinstance(row, int)]
 
     def seams(self, count: int) -> list[tuple[int, int]]:
-        """The same, for the first `count` fixed rows after each hole only."""
+        """Row and id of the first `count` fixed tokens after each hole."""
         found, left = list[tuple[int, int]](), 0
         for at, row in enumerate([*self.layout, *self.head], len(self.tail)):
             if isinstance(row, Slot):

@@ -12,8 +12,8 @@ from caesura.engine.models import Model, Run
 EVERY = 8  # steps for each forward of all rows
 CHANGED = 0.5  # share of the slots; after so many changes there is another
 DOUBT = 0.5  # probability below which the last accept of a canvas waits for another
-WORTH = 2  # a job has flanks if its canvas has so many times the rows near the slots, or more
-LEAST = 8  # least radius: the rows that the first step of a race hides are near
+WORTH = 2  # least ratio of all rows to those near the slots
+LEAST = 8  # smallest radius: it covers the rows that are hidden in the first step of a race
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Vicinity:
 @dataclass(eq=False)
 class Flanks:
     """The far rows of a job's canvases. They are the first rows of its KV, with their own positions: attention does not
-    depend on the order of rows. Canvases of other lengths see them too, at the positions of the one that was `last`
-    computed with all rows, `age` steps ago."""
+    depend on the order of rows. `last` is the canvas of the last forward of all rows, `age` steps ago;
+    canvases of other lengths use its far rows at its positions."""
 
     radius: int  # rows next to a slot that are near
     shift: int  # as in `Model`

@@ -29,8 +29,8 @@ class Pass:
 
 class Asking(Protocol):
     """A filling with rows in a forward: those of its canvas if it `drafts`, of its `search`, or both. The first forward
-    also reads `fresh` context. `hidden` rows of the canvas hold noise, and their logits follow those of the slots; last
-    are those of a shadow of each row of `shadowed`."""
+    also reads `fresh` context. `hidden` rows of the canvas are masked. Logits are those of the slots, then of the
+    hidden rows, then of one shadow for each row of `shadowed`."""
 
     fresh: Sequence[int]
     finite: bool
@@ -141,8 +141,8 @@ def with_shadows(model: Model, run: Run, rows: Sequence[int]) -> Run:
     count, more, shift = len(run.ids), len(rows), model.shift
     seen = torch.ones(count + more, count + more, dtype=torch.bool)
     seen[:count, count:] = seen[range(count, count + more), rows] = False
-    ids = [run.ids[row - 1] if shift else model.noise.mask_id for row in rows]
-    positions = [run.positions[row - shift] for row in rows]
+    ids = [run.ids[max(0, row - 1)] if shift else model.noise.mask_id for row in rows]
+    positions = [run.positions[max(0, row - shift)] for row in rows]
     wanted = range(count + shift, count + shift + more)
     return replace(
         run, ids=[*run.ids, *ids], positions=[*run.positions, *positions], mask=seen, wanted=[*run.wanted, *wanted]

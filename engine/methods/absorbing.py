@@ -29,8 +29,7 @@ from caesura.wire import Fill, Infill, Tokens
 STEPS = 48  # most steps of a canvas
 TRIAL = 1  # steps of every length
 UNLIKELY = 1e-9  # the least probability that is counted
-FEW = 8  # open slots of a hole at the start, beside its healed start and its draft, if slots expand: of 4, 8, 12 and 16
-# a trained mini filled records best from 8 (docs/log.md)
+FEW = 8  # open slots at the start if slots expand, beyond healed start and draft; best of 4, 8, 12, 16 on a mini
 SEAM = 4  # rows after each hole whose likelihood shows how well its length fits
 
 
@@ -142,7 +141,8 @@ def few(model: Model, job: Infill, canvas: Canvas) -> Canvas:
 
 
 def most_steps(canvas: Canvas) -> int:
-    """Steps that suffice. Each accepts a slot or, with frozen flanks, waits once to do so; an expansion adds a slot."""
+    """Most steps of a canvas. Where slots expand they suffice for one accept a step: an expansion takes a step and adds
+    a slot, and frozen flanks may delay an accept by one."""
     growing = sum(hole.max_tokens for number, hole in enumerate(canvas.holes) if canvas.expands(number))
     return max(STEPS, 2 * (len(canvas.slots) + 2 * growing)) if growing else STEPS
 
@@ -279,8 +279,8 @@ def draft_drawn(canvas: Canvas, slots: Sequence[Slot], seen: Reading, decision: 
 
 
 def revise(slots: Sequence[Slot], seen: Reading, decision: Decision) -> bool:
-    """Mask or replace held tokens. A token that a slot lost does not come back in exchange for another, nor is it taken
-    back again, so a canvas cannot go round in circles. True if any slot changed."""
+    """Mask or replace held tokens. A slot never takes a lost token back in exchange for another and never loses the
+    same token twice, so the canvas ends. True if any slot changed."""
     before = [slot.token for slot in slots]
     replaced, (best, prob, *_) = (decision.accept & seen.held).tolist(), (part.tolist() for part in seen.scores)
     for number, slot in enumerate(slots):

@@ -1,7 +1,7 @@
 """A canvas of absorbing noise as a chain of blocks, for models of blocks. A step denoises the first block that has an
-open slot; it computes no row of later blocks. A sampler begins anew in each block. A complete block becomes context.
-With a shift, the last row of a block
-predicts the first slot of the next block; that takes a step of its own, when the block is complete (Fast-dLLM v2).
+open slot; it computes no row of later blocks. Each block has a new sampler. A complete block becomes context. With a
+shift, the last row of a block predicts the first slot of the next block, in a step of its own once the block is
+complete (Fast-dLLM v2).
 
 Several lengths are filled next to each other. A complete canvas gets a score from its tokens and from the suffix after
 its holes, which one more forward hides. A canvas that can no longer win is given up. Text locks when all that are left
@@ -62,9 +62,9 @@ class Window(NamedTuple):
 
 @dataclass(eq=False)
 class BlockChain(Runner[CanvasSampler]):
-    """A canvas whose first row is at position `origin`, where a block begins. Its first `kept` rows are context. The
-    current forward has `windows`; this and later ones need the rows `since` a block. The block that is denoised had
-    `share` open slots when it `began`, with a new sampler from `renew`. A complete block may be looked at `again`."""
+    """A canvas whose first row is at position `origin`, where a block begins. Its first `kept` rows are context;
+    `since` is the first row that this or a later forward needs. The current forward has `windows`. The current block
+    had `share` open slots at step `began`, when `renew` made its sampler. A complete block may be looked at `again`."""
 
     origin: int = 0
     kept: int = 0
@@ -216,7 +216,7 @@ def step(model: Model, works: Sequence[BlockChain]) -> None:
 
 
 def keep(works: Sequence[BlockChain]) -> None:
-    """Complete blocks become context if all canvases of a KV have them, which they have but after a draft."""
+    """Make complete blocks context once all canvases of a KV agree on them. They differ only after a draft."""
     kept, start = works[0].kept, min(w.since for w in works)
     blocks = [w.canvas.ids([-1] * len(w.canvas.slots))[kept:start] for w in works]
     if start > kept and all(ids == blocks[0] for ids in blocks):
@@ -250,8 +250,8 @@ def look(canvas: Canvas, numbers: Sequence[int], logits: Tensor) -> tuple[Scores
 
 
 def whole(canvas: Canvas, numbers: Sequence[int], logits: Tensor) -> Tensor:
-    """The same rows constrained by grammars. The fill of a grammar has all slots of its hole: of those of later blocks
-    the model has said nothing yet."""
+    """The same rows constrained by grammars. A grammar needs logits for all slots of its hole; slots of later blocks
+    have none yet and get zeros."""
     known = logits.new_zeros(len(canvas.slots), logits.shape[1])
     known[numbers] = logits
     allowed = canvas.constrain(known)

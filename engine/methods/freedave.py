@@ -1,5 +1,6 @@
 """A canvas that computes guesses of its next steps in the same forward (Wu and Zhang 2025, FreeDave: lossless). The
-answer is that of `absorbing` with the same sampler, in fewer forwards; by default a step accepts one token.
+answer is that of `absorbing` with the same sampler and as many steps, in fewer forwards; by default a step accepts one
+token.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -52,6 +53,10 @@ class Guessing(Denoising):
     @property
     def rows(self) -> int:
         return self.width * self.canvas.rows
+
+    def spent(self, steps: int) -> bool:
+        """By its own steps: a forward takes several."""
+        return self.step >= self.of
 
     def take(self, model: Model, known: dict[Hashable, Tensor]) -> None:
         """Take steps as long as the logits of the canvas are `known`."""

@@ -89,10 +89,8 @@ class Model(Protocol):
     start: Sequence[int]  # tokens that begin every text, if the family was trained with them
     finish: Sequence[int]  # tokens that end every text, likewise; only for full visibility
     separator: Sequence[int]  # between suffix and prefix, if the family was trained with one
-    lengths: (
-        LengthRule  # how a hole gets its length: the null token fills its end, lengths compete, or slots expand and
-    )
-    # go while the hole is denoised
+    # How a hole gets its length: a null token ends it, several lengths race, or slots expand and go.
+    lengths: LengthRule
     null_id: int | None  # the trained "nothing here" token, if there is one
     expand_id: int | None  # the trained "more than one token here", if `lengths` is "expand"
     ends: frozenset[int]  # tokens that end a text

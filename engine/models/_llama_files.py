@@ -21,6 +21,7 @@ from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights import forms
 from caesura.engine.weights.checkpoint import AGAIN, FLOATS, headers, stored
 from caesura.engine.weights.stored import WeightsError, damaged
+from caesura.kernels import cpu
 
 ACTIVATIONS = {"starcoder2": "gelu_pytorch_tanh"}  # by model_type; all others use gated SiLU
 FLOAT = {"cuda": torch.bfloat16, "meta": torch.float32}  # dtype of matrices, by device; a CPU uses int8
@@ -273,6 +274,8 @@ def keeping_of(name: str, device: str, choice: LoadChoice, stored: str) -> Keepi
     if choice.quantise is None:
         return Keeping(device, dtype, stored if dtype is not None and stored in able else "")
     form = forms.OF[choice.quantise]
+    if form == "k4" and device == "cpu" and cpu.chosen() == "torch":
+        raise WeightsError(f"{name} needs the C kernels for int4 on a CPU; install the program with a C compiler.")
     if form not in able:
         words = " or ".join(word for word, its in forms.OF.items() if its in able)
         raise WeightsError(f"{name} cannot be computed in {choice.quantise} on {device}; choose {words}.")

@@ -82,7 +82,7 @@ def matrices(shape: Config, *, experts: bool) -> Iterator[tuple[str, str, int, i
 
 def of_step(shape: Config, rows: int, canvas: int, columns: int, keeping: Keeping) -> int:
     """Bytes of a step of so many rows, in canvases of `canvas` rows that see `columns`: the most that a layer holds at
-    once, or the logits after the last. On a GPU these are copied to the CPU, where all else is made of them."""
+    once, or the logits after the last. On a GPU the logits are copied to the CPU, where grammars and samplers work."""
     itemsize = 4 if keeping.exact else 2  # of keys, values and scores
     heads, groups = shape.num_heads, shape.num_kv_heads
     scores = heads * canvas * columns * 2 * itemsize  # and what the softmax makes of them

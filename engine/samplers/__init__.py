@@ -55,8 +55,8 @@ class Reading(NamedTuple):
     `token` (-1 in open slots), and may still be taken back; `check` is the probability of that token by a row that does
     not see it, for a sampler that `checks`. `logits` are [slots, width]: a banned token has -inf. `slots` tell the
     slots apart, since some come and go. It is step `step` (from 0) of at most `of`. Draws use the
-    `generator`, which the job's seed starts. With score `ratios` the model estimates exp(logits) one by one: they are
-    probabilities that need not add up to 1."""
+    `generator`, which the job's seed starts. With `ratios`, exp(logits) are estimated one by one and need not sum to
+    1."""
 
     slots: Sequence[Hashable]
     scores: Scores

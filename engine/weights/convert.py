@@ -165,7 +165,7 @@ def _room(folder: Path, needed: int) -> None:
 
 
 def _said(form: Quantise, dense: list[str]) -> dict[str, Any]:
-    """`quantization_config`: our own word for it, or in those of compressed-tensors."""
+    """`quantization_config` in our own format or in that of compressed-tensors."""
     if form not in LAYOUTS:
         return {"quant_method": OWN, "format": form}
     name, weights = LAYOUTS[form]

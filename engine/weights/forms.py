@@ -29,9 +29,10 @@ PARTS: dict[str, tuple[str, ...]] = {
     "fp8": ("", "_scale"),
     "nvfp4": ("_packed", "_scale", "_global_scale"),
 }
-BITS = {"q8": 8.5, "q4": 5.0, "k4": 4.5, "fp8": 8.0, "nvfp4": 4.5, "int8": 8.0, "bf16": 16.0, "f32": 32.0}  # a weight,
-A_ROW = {"k4": 4, "fp8": 4, "nvfp4": 4, "int8": 12}  # and bytes a row besides
-CODES = {"q4": 2, "k4": 2, "nvfp4": 2}  # in a byte, where there are several
+# Bits per weight, further bytes per row, and codes per byte where it is not one.
+BITS = {"q8": 8.5, "q4": 5.0, "k4": 4.5, "fp8": 8.0, "nvfp4": 4.5, "int8": 8.0, "bf16": 16.0, "f32": 32.0}
+A_ROW = {"k4": 4, "fp8": 4, "nvfp4": 4, "int8": 12}
+CODES = {"q4": 2, "k4": 2, "nvfp4": 2}
 CHUNK = 1 << 21  # values quantised at once
 CodedParts = tuple[Tensor, ...]
 
@@ -58,7 +59,7 @@ class Coded(Protocol):
 
 
 def readable(config: Mapping[str, Any]) -> bool:
-    """Whether the forms of a checkpoint, by its config.json, can be read."""
+    """True if the forms that config.json names can be read."""
     if "quantization_config" not in config:
         return True
     said = config["quantization_config"]
@@ -105,7 +106,7 @@ QUANTISERS: dict[str, Callable[[Tensor], CodedParts]] = {
 
 
 def fits(form: str, columns: int) -> bool:
-    """Whether a matrix of so many columns can have this form: its groups are whole."""
+    """True if a matrix of so many columns can have this form: its groups must be whole."""
     return form == "fp8" or columns % (nvfp4.GROUP if form == "nvfp4" else stored.GROUP) == 0
 
 
@@ -116,7 +117,7 @@ def quantised(form: str, weight: Tensor) -> CodedParts:
 
 
 def matrices(entries: Sequence[Entry]) -> dict[str, tuple[str, tuple[Entry, ...]]]:
-    """What a file holds: tensors by name, with the form and the parts of each; no form for floats. Raises
+    """The tensors of a file by name, with the form and the parts of each; no form for floats. Raises
     WeightsError."""
     left = {entry.name: entry for entry in entries}
     found = dict[str, tuple[str, tuple[Entry, ...]]]()
@@ -149,7 +150,7 @@ def read(form: str, entries: Sequence[Entry]) -> CodedParts:
     numbers = [part.float() for part in scales]
     if not all(part.isfinite().all() and (part >= 0).all() for part in numbers):
         raise WeightsError(
-            f"{entries[0].path}: {entries[0].name} has a scale that is none (NaN, infinite or negative); {AGAIN}."
+            f"{entries[0].path}: {entries[0].name} has an invalid scale (NaN, infinite or negative); {AGAIN}."
         )
     last = 1 / numbers[-1] if form == "nvfp4" else numbers[-1]  # which compressed-tensors divides by
     if last.numel() not in (1, len(codes)) or not last.isfinite().all():

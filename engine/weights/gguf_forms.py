@@ -45,7 +45,7 @@ def _q8_0(blocks: GgufBlocks) -> tuple[np.ndarray, ...]:
 
 def _q4_0(blocks: GgufBlocks) -> tuple[np.ndarray, ...]:
     scale = _half(blocks, 0)
-    with np.errstate(over="ignore"):  # told as what is no number
+    with np.errstate(over="ignore"):  # `coded` reports an overflow
         return _halves(blocks[..., 2:]), scale, scale * np.float16(-8)
 
 

@@ -1,6 +1,6 @@
 """What a structured edit is: one span of a document replaced by fixed text and holes, each hole with its grammar.
 
-The languages make offers (`json_edits`, `markdown_edits`, `scalar_edits`); `structured` runs them. Pure.
+The languages make offers (`json/`, `markdown/`, `scalars.py`); `fills/structured.py` runs them. Pure.
 """
 
 import re

@@ -159,7 +159,7 @@ class Dit:
         self.max_context = self.tail = self.head = context
         self.radius = radius
         work = WORK // (config.layers * config.of_layer)
-        self.rows = ROWS if device != "cpu" else min(ROWS, max(context + MAX_ROWS, work))
+        self.rows = ROWS if device != "cpu" else max(context + MAX_ROWS, min(ROWS, work))
         end = tokenizer.special(ENDOFTEXT)
         tokenizer.reserve(end)  # vocab.json alone does not call it special
         self.ends = frozenset({end})

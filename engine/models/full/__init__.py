@@ -81,7 +81,7 @@ def load_gguf(traits: Traits, file: "GGUF", choice: LoadChoice) -> BlockLlama:
 
 
 def seen_by_all(model: BlockLlama, choice: LoadChoice) -> BlockLlama:
-    """All rows of a canvas see each other, and there is nothing else."""
+    """Set what full visibility means: no context, all text on the canvas."""
     model.visibility, model.method, model.prompt = "full", Absorbing.method, "inline"
     model.tail = model.head = model.max_context
     model.radius = 0 if choice.exact else RADIUS if choice.radius is None else choice.radius
@@ -158,4 +158,4 @@ def steps(shape: Config, context: int, device: str) -> Sequence[int]:
     if device != "cpu":
         return [*(rows for rows in (ROWS, ROWS // 2) if rows > least), least]
     products = shape.num_layers * shape.size(0 if shape.mixture is None else shape.mixture.top)
-    return [min(ROWS, max(least, WORK // products))]
+    return [max(least, min(ROWS, WORK // products))]

@@ -144,6 +144,8 @@ def test_a_draft_is_one_more_length_and_is_kept_where_the_model_agrees(model: Mo
     once = alone(model, infill("j", BEFORE, AFTER, wire.Hole(6)))
     again = alone(model, infill("j", BEFORE, AFTER, wire.Hole(6), draft=(once.holes[0].text,)))
     assert again.stop == "complete"
+    assert again.holes[0].text == once.holes[0].text
+    assert again.steps <= once.steps
 
 
 def test_no_special_token_is_written_and_none_is_read_out_of_a_text(folders: dict[str, Path], tmp_path: Path) -> None:
