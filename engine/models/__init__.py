@@ -205,9 +205,9 @@ def load(
 
 def load_file(path: Path, choice: LoadChoice) -> Model:
     """A model in a GGUF file, and the other parts of a split one. Raises ModelError, WeightsError or TokenizerError."""
-    from caesura.engine.weights.gguf_file import GGUF  # its library takes a tenth of a second
+    from caesura.engine.weights.gguf_file import opened  # its library takes a tenth of a second
 
-    file = GGUF(path, choice.device)
+    file = opened(path, choice.device)
     return cast(Model, family(path, file.config).load_gguf(file, choice))
 
 

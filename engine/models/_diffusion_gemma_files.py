@@ -4,16 +4,15 @@ generation_config.json. Everything is checked; nothing is computed.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from caesura.engine.noise import Schedule
-from caesura.engine.weights.checkpoint import Checkpoint
 from caesura.engine.weights.forms import Rounded
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels.linear import Linear
@@ -190,7 +189,24 @@ def canonical(stored: str) -> str | None:
     return re.sub(r"\.moe\.(experts\.)?", ".experts.", name)
 
 
-def read(c: Config, checkpoint: Checkpoint) -> Weights:
+class TensorSource(Protocol):
+    """Tensors by our names; see `Checkpoint`, which is one."""
+
+    def tensor(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor: ...
+    def optional(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor | None: ...
+    def linear(self, stem: str, shape: tuple[int, int], dtype: torch.dtype | None = None) -> Linear: ...
+    def experts(
+        self,
+        stem: str,
+        joined: str,
+        parts: Sequence[str],
+        shape: tuple[int, int, int],
+        dtype: torch.dtype | None = None,
+    ) -> Linear: ...
+    def finish(self) -> None: ...
+
+
+def read(c: Config, checkpoint: TensorSource) -> Weights:
     """Read every tensor of the text model exactly once. Raises WeightsError for a tensor that is missing, unknown or of
     the wrong shape."""
     d = c.hidden_size
@@ -257,12 +273,19 @@ def read(c: Config, checkpoint: Checkpoint) -> Weights:
     return weights
 
 
-def generation(config: Mapping[str, Any], path: Path, tokens: int) -> tuple[Schedule, frozenset[int]]:
-    """The schedule and the tokens that end a text, padding included. generation_config.json wins over config.json.
-    Raises WeightsError if a token is not below `tokens`, or if the schedule is damaged."""
+def said_of_generation(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """config.json and generation_config.json, which wins. Raises WeightsError."""
     try:
         stored = json.loads(path.read_text()) if path.is_file() else {}
-        stored = {**config, **{name: value for name, value in stored.items() if value is not None}}
+        return {**config, **{name: value for name, value in stored.items() if value is not None}}
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise WeightsError(f"{path} is damaged ({error}); download the model again.") from error
+
+
+def generation(stored: Mapping[str, Any], path: Path, tokens: int) -> tuple[Schedule, frozenset[int]]:
+    """The schedule and the tokens that end a text, padding included, from the settings that `path` has `stored`. Raises
+    WeightsError if a token is not below `tokens`, or if the schedule is damaged."""
+    try:
         bound = stored.get("sampler_config", {}).get("entropy_bound")
         fields = {
             "steps": stored.get("max_denoising_steps"),
@@ -276,7 +299,7 @@ def generation(config: Mapping[str, Any], path: Path, tokens: int) -> tuple[Sche
         schedule = Schedule(**{name: kinds[name](value) for name, value in fields.items() if value is not None})
         stops, pad = stored.get("eos_token_id", 1), stored.get("pad_token_id") or 0
         ends = frozenset(int(token) for token in (*(stops if isinstance(stops, list) else [stops]), pad))
-    except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
         raise WeightsError(f"{path} is damaged ({error}); download the model again.") from error
     if not all(0 <= token < tokens for token in ends):
         raise WeightsError(f"{path} names an end token that does not exist; download the model again.")

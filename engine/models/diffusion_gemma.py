@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,10 +31,13 @@ from caesura.engine.models._diffusion_gemma_files import (
     canonical,
     generation,
     read,
+    said_of_generation,
 )
+from caesura.engine.models._llama_files import chosen
 from caesura.engine.noise import Noise, Uniform
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights.checkpoint import Checkpoint
+from caesura.engine.weights.forms import ON_GPU
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import head
 from caesura.kernels.attention import attention
@@ -42,8 +45,12 @@ from caesura.kernels.experts import experts
 from caesura.kernels.linear import Linear
 from caesura.kernels.norms import add_attention, add_experts, rms, route
 from caesura.kernels.rotary import rotary, turned
+from caesura.models import title
 
-__all__ = ["PINS", "ROUNDED", "Config", "DiffusionGemma", "canonical", "kept", "load"]
+if TYPE_CHECKING:
+    from caesura.engine.weights.gguf_file import GGUF
+
+__all__ = ["PINS", "ROUNDED", "Config", "DiffusionGemma", "canonical", "kept", "load", "load_gguf"]
 
 log = logging.getLogger("caesura.engine")
 
@@ -52,6 +59,8 @@ LEAST = 1024  # fewest tokens of context that a user may ask for
 PINS = 12  # rows of the suffix that close a canvas
 CHUNK = 512  # context rows of a step on a GPU, about 10 ms; a CPU takes an eighth of them
 EVERYTHING = 1 << 62  # columns in the window of a full-attention layer: no limit
+ENDS = ("<turn|>", "<|tool_response>")  # as its generation_config.json has them, of which a GGUF file names one
+ENDING = ("eos", "eot", "eom")  # roles of such tokens in a GGUF file
 CONTEXTS = 4  # most contexts kept in memory, so that a document finds its own again
 
 
@@ -309,37 +318,72 @@ def kept(config: Config) -> list[Kept]:
 
 def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> DiffusionGemma:
     """Load a published checkpoint, one layer at a time. Raises WeightsError or TokenizerError."""
-    shape, device, context = Config.read(config), choice.device, choice.context
+    shape, device = Config.read(config), chosen(choice.device)
     if choice.quantise is not None:
         raise WeightsError(f"{folder.name} is quantised by `caesura models convert`, not when it is loaded.")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise WeightsError("There is no CUDA device that this torch can use; try `--device cpu`.")
-    most = shape.max_position_embeddings - shape.canvas_length
-    if most < LEAST:
-        raise WeightsError(f"{folder.name} has room for {most:,} tokens of context; {LEAST:,} are needed.")
-    if context is not None and not LEAST <= context <= most:
-        raise WeightsError(f"{folder.name} takes {LEAST:,} to {most:,} tokens of context, not {context:,}.")
-    context = context or min(CONTEXT, most)
+    context = _context(folder.name, shape, choice.context)
     tokenizer = Tokenizer(folder / "tokenizer.json")
     if tokenizer.size > shape.vocab_size:
         raise WeightsError(f"tokenizer.json has {tokenizer.size} tokens, but config.json says {shape.vocab_size}.")
     checkpoint = Checkpoint(folder, canonical, device)
-    contexts = CONTEXTS
-    if device != "meta":
-        itemsize = 4 if checkpoint.dtype("embed_tokens.weight") == "F32" else 2
-        size, room = sum(path.stat().st_size for path in folder.glob("*.safetensors")), memory.free(device)
-        step = memory.of_step(shape.vocab_size)
-        step += of_recorded(shape.vocab_size, itemsize) if device.startswith("cuda") else 0
-        contexts = memory.fit(
-            folder.name, size, kept(shape), lambda _: step, context, itemsize, device, CONTEXTS, room, LEAST
-        )
+    itemsize = 4 if checkpoint.dtype("embed_tokens.weight") == "F32" else 2
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    contexts = _contexts(folder.name, shape, size, context, itemsize, device)
     model = DiffusionGemma(folder.name, shape, read(shape, checkpoint), tokenizer, context, contexts)
     if checkpoint.skipped:
         log.info("Skipped %d tensors of %s that text does not need", len(checkpoint.skipped), folder.name)
-    schedule, model.ends = generation(config, folder / "generation_config.json", tokenizer.size)
+    path = folder / "generation_config.json"
+    return _ready(model, said_of_generation(config, path), path)
+
+
+def load_gguf(file: "GGUF", choice: LoadChoice) -> DiffusionGemma:
+    """Load a GGUF file. Its weights are kept in bfloat16, or in the form that the user chose. Raises WeightsError or
+    TokenizerError."""
+    from caesura.engine.weights.gguf_gemma import Restored  # its library takes a tenth of a second
+
+    name, shape, device = title(file.path), Config.read(file.config), chosen(choice.device)
+    if choice.quantise not in (None, *ON_GPU):
+        raise WeightsError(f"{name} cannot be computed in {choice.quantise}; choose {' or '.join(ON_GPU)}.")
+    context, tokenizer = _context(name, shape, choice.context), file.tokenizer()
+    if tokenizer.size > shape.vocab_size:
+        raise WeightsError(f"{name} has {tokenizer.size} tokens, but weights for {shape.vocab_size} of them.")
+    tensors = Restored(file, ROUNDED, choice.quantise, device, exact=choice.exact)
+    contexts = _contexts(name, shape, tensors.nbytes, context, tensors.dtype.itemsize, device)
+    model = DiffusionGemma(name, shape, read(shape, tensors), tokenizer, context, contexts)
+    roles = file.roles
+    ends = (tokenizer.find(token) for token in {*ENDS, *(roles[role] for role in ENDING if role in roles)})
+    said = {
+        "eos_token_id": [end for end in ends if end is not None],
+        "pad_token_id": tokenizer.find(roles.get("padding", "")),
+    }
+    return _ready(model, {**file.config, **said}, file.path)
+
+
+def _context(name: str, shape: Config, wanted: int | None) -> int:
+    """The tokens of context. Raises WeightsError if the model has no room for those wanted."""
+    most = shape.max_position_embeddings - shape.canvas_length
+    if most < LEAST:
+        raise WeightsError(f"{name} has room for {most:,} tokens of context; {LEAST:,} are needed.")
+    if wanted is not None and not LEAST <= wanted <= most:
+        raise WeightsError(f"{name} takes {LEAST:,} to {most:,} tokens of context, not {wanted:,}.")
+    return wanted or min(CONTEXT, most)
+
+
+def _contexts(name: str, shape: Config, size: int, context: int, itemsize: int, device: str) -> int:
+    """How many contexts fit next to weights of `size` bytes. Raises DoesNotFit."""
+    if device == "meta":
+        return CONTEXTS
+    step = memory.of_step(shape.vocab_size)
+    step += of_recorded(shape.vocab_size, itemsize) if device.startswith("cuda") else 0
+    room = memory.free(device)
+    return memory.fit(name, size, kept(shape), lambda _: step, context, itemsize, device, CONTEXTS, room, LEAST)
+
+
+def _ready(model: DiffusionGemma, said: Mapping[str, Any], path: Path) -> DiffusionGemma:
+    """The model with its schedule, its ends and its prompt, by what `path` has `said`. Raises WeightsError."""
+    shape = model.config
+    schedule, model.ends = generation(said, path, model.tokenizer.size)
     model.noise = Uniform(shape.vocab_size, schedule, shape.canvas_length)
-    if turns_of(tokenizer) is None:
+    if turns_of(model.tokenizer) is None:
         model.prompt = "plain"
     return model

@@ -82,13 +82,13 @@ def _numbers(form: str, parts: Sequence[Entry]) -> int:
 
 
 def _of_gguf(path: Path) -> Summary:
-    from caesura.engine.weights.gguf_file import GGUF
+    from caesura.engine.weights.gguf_file import opened
 
-    file = GGUF(path, "meta")
+    file = opened(path, "meta")
     return Summary(
         model_type=file.config["model_type"],
         format=file.format,
-        layers=file.config["num_hidden_layers"],
+        layers=file.layers,
         parameters=sum(tensor.numel() for tensor in file.tensors.values()),
         bytes=sum(part.stat().st_size for part in parts(path)),
         skipped=[],

@@ -6,7 +6,7 @@ Import this only to read such a file: the library that it imports takes a tenth 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,6 +45,7 @@ LAYERS = {  # by architecture, the names of a layer's tensors in GGUF and on the
     "rnd1": _MIXED,
 }
 TYPES = {"llada-moe": "llada"}  # the hub's model_type, where it is another word
+GEMMA = "diffusion-gemma"  # the architecture of gguf_gemma.py
 INTERLEAVED = ("llama", "llada")  # architectures whose converter interleaves the halves of rotated heads
 OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 FACTORS = "rope_freqs.weight"  # factors that slow Llama 3's rotations
@@ -88,24 +89,23 @@ class GGUF:
     restored on access, or on "meta" without values. Files stay mapped as long as this object lives.
     """
 
-    def __init__(self, path: Path, device: str = "cpu") -> None:
+    architectures: Sequence[str] = tuple(LAYERS)
+
+    def __init__(self, path: Path, device: str = "cpu", parts: Sequence[gguf_reader.Reader] = ()) -> None:
         self.path = path
-        self._parts = gguf_reader.parts(path)
-        self._fields = self._parts[0].fields
+        self._parts = parts or gguf_reader.parts(path)
         self._architecture = self._supported()
         stored = {tensor.name: tensor for part in self._parts for tensor in part.tensors}
         if len(stored) != sum(len(part.tensors) for part in self._parts):
             raise WeightsError(f"{path} has the same tensor in two parts; download it again.")
         factors = stored.pop(FACTORS, None)
-        self._layers = self._size("block_count")
+        self.layers = self._size("block_count")
         names = dict[str, Mapped]()
         for name, tensor in stored.items():
             names |= self._hub(name, tensor)
         self._complete(names)
         self.config = self._config(names, factors)
-        heads = {"q_proj": self.config["num_attention_heads"], "k_proj": self.config["num_key_value_heads"]}
-        interleaved = heads if self._architecture in INTERLEAVED else {}
-        self.tensors: Mapping[str, Tensor] = Tensors(path, names, interleaved, device)
+        self.tensors = Tensors(path, names, self._interleaved(), device)
 
     def __repr__(self) -> str:
         return f"<GGUF {self.path.name}: {self._architecture}, {len(self.tensors)} tensors>"
@@ -134,36 +134,28 @@ class GGUF:
             raise WeightsError(f"{self.path} is of a vision or audio model, which cannot be run; use a model of text.")
         if kind != "model":
             raise WeightsError(
-                f"{self.path} holds no model but what GGUF calls {_shown(kind)}; use the model's own file."
+                f"{self.path} holds no model but what GGUF calls {shown(kind)}; use the model's own file."
             )
-        if not isinstance(architecture, str) or architecture not in LAYERS:
+        if not isinstance(architecture, str) or architecture not in self.architectures:
             raise WeightsError(
-                f"{self.path} holds a model of the architecture {_shown(architecture)}; supported are"
-                f" {', '.join(LAYERS)}."
+                f"{self.path} holds a model of the architecture {shown(architecture)}; supported are"
+                f" {', '.join((*LAYERS, GEMMA))}."
             )
         return architecture
 
     def _value(self, key: str, default: Any = None) -> Any:
-        """A value of the metadata. A float is the shortest with the same float32: 1e-06, not 9.99999997e-07."""
-        field = self._fields.get(key)
-        if field is None:
-            return default
-        try:
-            value = field.contents()
-        except Exception as error:
-            raise gguf_reader.damaged(self.path, error) from error
-        return float(str(np.float32(value))) if isinstance(value, float) else value
+        return gguf_reader.value(self.path, self._parts[0], key, default)
 
     def _size(self, key: str, default: int | None = None) -> int:
         value = self._value(f"{self._architecture}.{key}", default)
         if type(value) is not int or not 0 < value <= MAX_SIZE:
-            raise WeightsError(f"{self.path} gives no usable {key} ({_shown(value)}); download it again.")
+            raise WeightsError(f"{self.path} gives no usable {key} ({shown(value)}); download it again.")
         return value
 
     def _real(self, key: str, default: float | None = None) -> float:
         value = self._value(f"{self._architecture}.{key}", default)
         if not isinstance(value, float) or not 0 < value < math.inf:
-            raise WeightsError(f"{self.path} gives no usable {key} ({_shown(value)}); download it again.")
+            raise WeightsError(f"{self.path} gives no usable {key} ({shown(value)}); download it again.")
         return value
 
     def _hub(self, name: str, tensor: gguf.ReaderTensor) -> "dict[str, Mapped]":
@@ -171,14 +163,21 @@ class GGUF:
         match = NAME.fullmatch(name)
         layer, part, kind = match.groups() if match else (None, "", "")
         known = (OUTSIDE if layer is None else LAYERS[self._architecture]).get(part)
-        if known is None or (layer is not None and int(layer) >= self._layers):
-            raise WeightsError(
-                f"{self.path} has a tensor {_shown(name)}, which has no place in a model of {self._architecture}; it is"
-                " of a kind that cannot be read yet."
-            )
+        if known is None or (layer is not None and int(layer) >= self.layers):
+            raise self._without_place(name)
         name = f"{known}.{kind}" if layer is None else f"model.layers.{int(layer)}.{known}.{kind}"
+        return self._mapped(name, tensor, stack=part in EXPERTS)
+
+    def _without_place(self, name: str) -> WeightsError:
+        return WeightsError(
+            f"{self.path} has a tensor {shown(name)}, which has no place in a model of {self._architecture}; it is of a"
+            " kind that cannot be read yet."
+        )
+
+    def _mapped(self, name: str, tensor: gguf.ReaderTensor, *, stack: bool) -> "dict[str, Mapped]":
+        """A tensor by its name; the matrices of a stack by names in which the expert's number replaces {}."""
         shape = tuple(reversed(tensor.shape.tolist()))
-        if part not in EXPERTS:
+        if not stack:
             return {name: Mapped(tensor.data, shape, tensor.tensor_type)}
         if len(shape) != 3 or shape[0] > MAX_EXPERTS:
             raise WeightsError(f"{self.path}: {name} is no stack of experts; download the file again.")
@@ -186,10 +185,7 @@ class GGUF:
 
     def _complete(self, names: "Mapping[str, Mapped]") -> None:
         """Raises WeightsError unless every matrix and norm is there with a type that can be restored."""
-        needed = [f"{part}.weight" for part in ("model.embed_tokens", "model.norm")]
-        of_layer = [part.format(0) for part in LAYERS[self._architecture].values()]
-        needed += [f"model.layers.{layer}.{part}.weight" for layer in range(self._layers) for part in of_layer]
-        missing = next((name for name in needed if name not in names), None)
+        missing = next((name for name in self._needed() if name not in names), None)
         if missing is not None:
             raise WeightsError(f"{self.path} has no tensor {missing}; download it again.")
         for kind in {tensor.kind: None for tensor in names.values()}:
@@ -201,7 +197,17 @@ class GGUF:
                     " quantisation, such as Q4_K_M or Q8_0."
                 ) from error
 
-    def _config(self, names: Mapping[str, Any], factors: Any) -> dict[str, Any]:
+    def _needed(self) -> Iterator[str]:
+        yield from (f"{part}.weight" for part in ("model.embed_tokens", "model.norm"))
+        of_layer = [part.format(0) for part in LAYERS[self._architecture].values()]
+        yield from (f"model.layers.{layer}.{part}.weight" for layer in range(self.layers) for part in of_layer)
+
+    def _interleaved(self) -> dict[str, int]:
+        """The heads in the rows of the projections whose halves llama.cpp interleaves."""
+        heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+        return {name: self.config[key] for name, key in heads.items() if self._architecture in INTERLEAVED}
+
+    def _config(self, names: "Mapping[str, Mapped]", factors: Any) -> dict[str, Any]:
         architecture = self._architecture
         starcoder = architecture == "starcoder2"
         hidden, heads = self._size("embedding_length"), self._size("attention.head_count")
@@ -215,7 +221,7 @@ class GGUF:
         config = {
             "model_type": TYPES.get(architecture, architecture),
             "hidden_size": hidden,
-            "num_hidden_layers": self._layers,
+            "num_hidden_layers": self.layers,
             "num_attention_heads": heads,
             "num_key_value_heads": self._size("attention.head_count_kv", heads),
             "head_dim": head,
@@ -269,11 +275,11 @@ class GGUF:
         name = self.path.name
         if model != "gpt2":
             raise TokenizerError(
-                f"{name} has a vocabulary of the kind {_shown(model)}; only byte-level BPE can be read."
+                f"{name} has a vocabulary of the kind {shown(model)}; only byte-level BPE can be read."
             )
         if not isinstance(before, str) or before not in PRETOKENIZERS:
             raise TokenizerError(
-                f"{name} has the pre-tokenizer {_shown(before)}, which is not known; known are"
+                f"{name} has the pre-tokenizer {shown(before)}, which is not known; known are"
                 f" {', '.join(PRETOKENIZERS)}."
             )
         merges = self._value("tokenizer.ggml.merges", [])
@@ -285,6 +291,9 @@ class GGUF:
             "pre_tokenizer": {"type": "Sequence", "pretokenizers": PRETOKENIZERS[before]},
             "decoder": {"type": "ByteLevel"},
         }
+        return self._checked(raw)
+
+    def _checked(self, raw: dict[str, Any]) -> File:
         try:
             return msgspec.convert(raw, File)
         except msgspec.ValidationError as error:
@@ -302,18 +311,18 @@ class GGUF:
             raise self._bad_vocabulary("two ids have one token")
         control = {i for i in used if kinds[i] in CONTROL} | {vocabulary.get(name, -1) for name in self.roles.values()}
         added = (i for i in used if i in control or kinds[i] == TokenType.USER_DEFINED)
-        return vocabulary, [_added(tokens[i], i, i in control) for i in added]
+        return vocabulary, [added_token(tokens[i], i, special=i in control) for i in added]
 
     def _bad_vocabulary(self, reason: str) -> TokenizerError:
         return TokenizerError(f"The vocabulary of {self.path.name} is damaged ({reason}); download it again.")
 
 
-def _added(token: str, number: int, special: bool) -> dict[str, Any]:
+def added_token(token: str, number: int, *, special: bool) -> dict[str, Any]:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": number, "content": token, "special": special, **flags}
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """A value from a file as part of a sentence."""
     return repr(value)[:60]
 
@@ -342,6 +351,10 @@ class Tensors(Mapping[str, Tensor]):
             return self._ordered(name, restored(stored))
         except Exception as error:
             raise self._damaged(name, error) from error
+
+    def mapped(self, name: str) -> Mapped:
+        """A tensor as it lies in the file."""
+        return self._stored[name]
 
     def form(self, name: str) -> str:
         """See `forms.Coded`."""
@@ -373,6 +386,15 @@ class Tensors(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._stored)
+
+
+def opened(path: Path, device: str = "cpu") -> GGUF:
+    """A model in the words of the hub, by its architecture. Raises WeightsError."""
+    from caesura.engine.weights.gguf_gemma import GemmaGGUF  # which is made of this module
+
+    parts = gguf_reader.parts(path)
+    gemma = gguf_reader.value(path, parts[0], "general.architecture") == GEMMA
+    return (GemmaGGUF if gemma else GGUF)(path, device, parts)
 
 
 def restored(stored: Mapped) -> Tensor:

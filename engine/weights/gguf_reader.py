@@ -97,6 +97,19 @@ def parts(path: Path) -> Sequence[Reader]:
     return parts
 
 
+def value(path: Path, part: Reader, key: str, default: Any = None) -> Any:
+    """A value of the metadata. A float is the shortest with the same float32: 1e-06, not 9.99999997e-07. Raises
+    WeightsError."""
+    field = part.fields.get(key)
+    if field is None:
+        return default
+    try:
+        found = field.contents()
+    except Exception as error:
+        raise damaged(path, error) from error
+    return float(str(np.float32(found))) if isinstance(found, float) else found
+
+
 def _count(part: Reader) -> int:
     field = part.fields.get("split.count")
     value = field.contents() if field is not None else 0
