@@ -30,10 +30,9 @@ import torch
 
 from caesura import models, wire
 from caesura.engine import models as engine_models
-from caesura.engine import scheduler
 from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas
-from caesura.engine.canvas.layout import Layout, lay
+from caesura.engine.canvas.layout import SLOTS, Layout, lay
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import _forward, absorbing, verify
 from caesura.engine.methods.verify.lookup import agreeing, agreement
@@ -134,7 +133,7 @@ class Bench:
 
     def layout(self, job: wire.Infill) -> Layout:
         """The job in tokens, as the scheduler lays it out."""
-        return lay(self.model, self.engine.vocabulary, job, scheduler.SLOTS)
+        return lay(self.model, self.engine.vocabulary, job, SLOTS)
 
     @contextmanager
     def context(self, layout: Layout) -> Iterator[KV]:

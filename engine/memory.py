@@ -1,7 +1,9 @@
 """The memory that a large model needs, computed from its shapes before anything is read, and the context that fits."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import torch
@@ -11,6 +13,7 @@ from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.weights.stored import WeightsError
 
 GIB = 1 << 30
+_TAKEN = ContextVar("taken", default=0)  # bytes; see `taken`
 COPIES = 6  # copies of a step's logits that a grammar needs: raw, constrained, cooled, distributions
 
 
@@ -26,8 +29,23 @@ def of_step(width: int) -> int:
     return MAX_ROWS * width * 4 * COPIES
 
 
+@contextmanager
+def taken(size: int) -> Iterator[None]:
+    """Have `free` count so many bytes as used: by a model that fits and is not read yet."""
+    token = _TAKEN.set(_TAKEN.get() + size)
+    try:
+        yield
+    finally:
+        _TAKEN.reset(token)
+
+
 def free(device: str) -> int | None:
     """Free bytes on a device, or None if unknown."""
+    found = measured(device)
+    return None if found is None else max(0, found - _TAKEN.get())
+
+
+def measured(device: str) -> int | None:
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info(device)[0])
     try:

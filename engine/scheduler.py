@@ -15,7 +15,7 @@ import torch
 from caesura import wire
 from caesura.engine import methods
 from caesura.engine.cache import KV
-from caesura.engine.canvas.layout import Layout, lay
+from caesura.engine.canvas.layout import SLOTS, Layout, lay
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.faults import Faults, short_of_memory
 from caesura.engine.methods import Begin, Filling
@@ -25,7 +25,6 @@ from caesura.engine.samplers import names as samplers
 Event = tuple[bytes, wire.EngineMessage]
 
 LIVE = 8  # jobs that may run together in one step
-SLOTS = 16  # open slots of a hole at the start; a canvas that does not end grows
 LEAST_SLOTS = 1  # the same for a model without a canvas: a place for the hole; a grammar's shortest fill may take more
 
 PRIORITY = {"invoked": 0, "automatic": 1, "speculative": 2}

@@ -113,6 +113,7 @@ class Plain:
     """What a family of uniform noise is asked, for one whose hidden rows are its logits."""
 
     drafter: Drafter | None = None
+    drafting: Model | None = None
     expand_id: int | None = None
 
     def hidden(self, runs: Sequence[Run]) -> Tensor:

@@ -10,6 +10,8 @@ from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.models import Model
 from caesura.wire import MAX_SLOTS, Hole, Impossible, Infill, Json, Pattern, Text
 
+SLOTS = 16  # open slots of a hole at the start; a canvas that does not end grows
+
 
 @dataclass(frozen=True)
 class Layout:

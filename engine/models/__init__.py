@@ -5,7 +5,7 @@ What the families share (canvas, samplers, locks, lengths, cache policy) lives o
 
 import importlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
@@ -152,6 +152,8 @@ class Replayable(Renoiser, Protocol):
 class Verifier(Model, Protocol):
     """A family that can also check a draft left to right."""
 
+    drafting: "Model | None"  # another model, whose canvas drafts for `verify`
+
     def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
         """Logits of trees and canvases in one pass over the weights. Those of a tree, [rows, vocabulary], come from the
         path that reads context and predict the token after each row; those of canvases are as in `denoise`. A tree
@@ -171,13 +173,15 @@ class Drafter(Protocol):
 class LoadChoice:
     """The user's choices: the device, the tokens of context, the `radius` of `Model`, `exact`: float32 and all rows
     where the default has fewer, for comparisons with a reference, and the form in which weights that are stored as
-    floats are kept (`quantise`)."""
+    floats are kept (`quantise`). Before the weights are read, `beside` is called with the bytes that the model needs,
+    and loads another one that is used next to it."""
 
     device: str = "auto"
     context: int | None = None
     exact: bool = False
     radius: int | None = None
     quantise: Quantise | None = None
+    beside: Callable[[int], None] | None = None
 
 
 def load(
@@ -188,12 +192,23 @@ def load(
     exact: bool = False,
     radius: int | None = None,
     quantise: Quantise | None = None,
+    draft: str | None = None,
 ) -> Model:
-    """A model by name or path (`caesura/models.py`), with the choices of `LoadChoice`. Raises ModelError with one
-    sentence for the user."""
+    """A model by name or path (`caesura/models.py`), with the choices of `LoadChoice`, and another one, `draft`, whose
+    canvas drafts for it. Raises ModelError with one sentence for the user."""
     if quantise is not None and quantise not in FORMS:
         raise ModelError(f"Weights cannot be kept as {str(quantise)[:32]!r}; choose {', '.join(FORMS)}.")
-    path, choice = folder_of(name), LoadChoice(device, context, exact, radius, quantise)
+    choice = LoadChoice(device, context, exact, radius, quantise)
+    if draft is None:
+        return read(name, choice)
+    from caesura.engine.models._drafting import pair  # it counts memory, which imports this file
+
+    return pair(name, draft, choice)
+
+
+def read(name: str, choice: LoadChoice) -> Model:
+    """A model by name or path. Raises ModelError."""
+    path = folder_of(name)
     try:
         if path.is_file():
             return load_file(path, choice)

@@ -5,6 +5,7 @@ Families differ in names and flags; here their tensors get the names of our stor
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import LoadChoice
 from caesura.engine.models._experts import Mixture
 from caesura.engine.models._llama_config import FEEDING, Config, wavelengths
-from caesura.engine.models._llama_memory import CONTEXTS, Keeping, fitting, of_weights
+from caesura.engine.models._llama_memory import CONTEXTS, Keeping, fitting, needed, of_weights
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights import forms
@@ -253,7 +254,12 @@ def built(
     contexts, rows = CONTEXTS, possible[0]
     if device != "meta":
         size = of_weights(shape, keeping, base.form, tied=tied, sparse=base.sparse)
-        contexts, rows = fitting(name, shape, size, context, possible, keeping, least, whole=steps is not None)
+        whole = steps is not None
+        count = partial(fitting, name, shape, size, context, possible, keeping, least, whole=whole)
+        contexts, rows = count()
+        if choice.beside is not None:
+            choice.beside(needed(shape, size, context, possible[-1], keeping, whole=whole))
+            contexts, rows = count()
     if not shape.gated and "norm_bias" not in base:
         raise WeightsError(f"{name} lacks the biases of its layer norms; {AGAIN}.")
     stretch = stretched(name, config, shape)

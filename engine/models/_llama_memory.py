@@ -100,6 +100,23 @@ def of_step(shape: Config, rows: int, canvas: int, columns: int, keeping: Keepin
     return max(max(mlp, scores) + heads_of + masks + stream, logits)
 
 
+def kept(shape: Config) -> list[Kept]:
+    return [Kept(shape.num_kv_heads, shape.head_dim)] * shape.num_layers
+
+
+def of_largest(shape: Config, context: int, rows: int, keeping: Keeping, *, whole: bool) -> int:
+    """Bytes of the largest step with so much context, and of the slots of a canvas of all of the text."""
+    itemsize, seen = (keeping.dtype or attended()).itemsize, context + MAX_ROWS
+    slots = memory.of_context(kept(shape), MAX_ROWS, itemsize) if whole else 0
+    return slots + of_step(shape, rows, seen if whole else MAX_ROWS, seen, keeping)
+
+
+def needed(shape: Config, weights: int, context: int, rows: int, keeping: Keeping, *, whole: bool) -> int:
+    """Bytes without which the model cannot fill: weights, a step and one context."""
+    one = memory.of_context(kept(shape), context, (keeping.dtype or attended()).itemsize)
+    return weights + of_largest(shape, context, rows, keeping, whole=whole) + one
+
+
 def fitting(
     name: str,
     shape: Config,
@@ -113,14 +130,12 @@ def fitting(
 ) -> tuple[int, int]:
     """How many contexts can be kept, and how many rows a step can have: the first of `steps`, which fall. `whole`: a
     step has a canvas of all of the text. Raises DoesNotFit."""
-    layers = [Kept(shape.num_kv_heads, shape.head_dim)] * shape.num_layers
-    itemsize, room = (keeping.dtype or attended()).itemsize, memory.free(keeping.device)
+    layers, itemsize = kept(shape), (keeping.dtype or attended()).itemsize
+    room = memory.free(keeping.device)
 
     def fit(rows: int) -> int:
         def step(tokens: int) -> int:
-            seen, slots = tokens + MAX_ROWS, memory.of_context(layers, MAX_ROWS, itemsize) if whole else 0
-            step = max(MAX_ROWS, rows - context + tokens)
-            return slots + of_step(shape, step, seen if whole else MAX_ROWS, seen, keeping)
+            return of_largest(shape, tokens, max(MAX_ROWS, rows - context + tokens), keeping, whole=whole)
 
         return memory.fit(name, weights, layers, step, context, itemsize, keeping.device, CONTEXTS, room, least)
 

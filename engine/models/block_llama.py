@@ -132,6 +132,8 @@ class BlockLlama:
     rows: int = MAX_ROWS
     radius: int = 0
     finish: Sequence[int] = ()
+    drafting: Model | None = None
+    drafting: Model | None = None
     taps: Sequence[int] = ()  # layers whose output a drafter reads (_light.py)
 
     def __init__(

@@ -1,10 +1,12 @@
 """Draft and verify, hole by hole: canvas and lookup propose, one causal pass of the base model scores it all, and
-left-to-right steps go on from there (search.py). Later holes see the fills of earlier ones.
+left-to-right steps go on from there (search.py). Later holes see the fills of earlier ones. The canvas may be another
+model's (drafting.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, cast
 
 import msgspec
 import torch
@@ -15,10 +17,12 @@ from caesura.engine.canvas.canvas import Canvas
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import Begin, _forward, absorbing, settled
+from caesura.engine.methods.verify import drafting
+from caesura.engine.methods.verify.drafting import CanvasDraft, DraftingModel
 from caesura.engine.methods.verify.lookup import Repeats, identifiers, lookup
 from caesura.engine.methods.verify.search import WIDTH, Search, passes
 from caesura.engine.methods.verify.tree import Origin, TokenNode
-from caesura.engine.models import Model
+from caesura.engine.models import Model, Verifier
 from caesura.engine.noise import Uniform
 from caesura.wire import Fill, Hole, Infill, Text, Tokens
 
@@ -27,7 +31,8 @@ from caesura.wire import Fill, Hole, Infill, Text, Tokens
 class Verifying:
     """The holes of a job, searched one after the other: `search` fills number `hole`. `done` are earlier fills, with
     other answers (`others`) and the `sources` of their tokens. A pass scores `width` hypotheses; with 1 nothing is
-    proposed. The canvas `drafts` in the first forward or not at all."""
+    proposed. The canvas `drafts` in the first forward or not at all; or before it another model's does (`drafting`),
+    which wrote `texts`."""
 
     model: Model
     vocabulary: Vocabulary
@@ -38,6 +43,8 @@ class Verifying:
     fresh: Sequence[int]
     generator: torch.Generator
     drafts: bool = False
+    drafting: CanvasDraft | None = None
+    texts: tuple[str, ...] = ()
     hole: int = 0
     done: list[Fill] = field(default_factory=list)
     others: list[list[Fill]] = field(default_factory=list)
@@ -48,7 +55,6 @@ class Verifying:
     of: int = field(init=False)
     search: Search = field(init=False)
 
-    advance = staticmethod(_forward.advance)
     hidden = shadowed = ()
     flanks = None
     approximate = False
@@ -57,17 +63,29 @@ class Verifying:
         self.of = sum(passes(hole, self.width) for hole in self.canvas.holes)
 
     @property
+    def advance(self) -> Callable[[Model, Sequence[Any]], None]:
+        return _forward.advance if self.drafting is None else draft
+
+    @property
     def canvas(self) -> Canvas:
         return self.layout.canvas
 
     @property
     def rows(self) -> int:
-        return self.canvas.rows
+        return self.canvas.rows if self.drafting is None else self.drafting.rows
 
     def decide(self, model: Model, logits: Tensor) -> None:
         """Propose the canvas's draft; the next pass scores it."""
         absorbing.look(model, self.canvas, logits, first=True)
         self.search.propose(self.canvas.guess(0), "canvas")
+
+    def drafted(self) -> None:
+        """After a step of the other model, which is none of the search's: propose its text once it is over."""
+        assert self.drafting is not None
+        self.step, self.of = self.step + 1, self.of + 1
+        if self.drafting.over:
+            self.texts, self.drafting = self.drafting.texts, None
+            self._propose_text()
 
     def close(self) -> None:
         """After a pass: drop unlikely hypotheses, and go on to the next hole if this one is finished."""
@@ -96,6 +114,7 @@ class Verifying:
         encode, has_canvas = self.model.tokenizer.encode, self.model.noise is not None
         if has_canvas:  # empty for the first hole: its draft comes with the first forward
             self.search.propose(self.canvas.guess(self.hole), "canvas")
+        self._propose_text()
         if self.job.draft:  # the rest of an earlier answer
             self.search.propose(encode(forced + self.job.draft[self.hole]), "canvas" if has_canvas else "left_to_right")
         sides = around(self.job, self.hole, self.done)
@@ -103,6 +122,12 @@ class Verifying:
         for text in (*repeated, *identifiers([fill.text for fill in self.done])):
             self.search.propose(encode(forced + text), "lookup")
         return bool(repeated)
+
+    def _propose_text(self) -> None:
+        """Propose the other model's text, if it wrote any here."""
+        if self.texts and self.texts[self.hole]:
+            forced = self.canvas.holes[self.hole].forced.decode()
+            self.search.propose(self.model.tokenizer.encode(forced + self.texts[self.hole]), "canvas")
 
     def _next_hole(self) -> bool:
         """Keep the finished fill and go on with the next hole. False if there is none."""
@@ -151,7 +176,8 @@ def refusal(model: Model) -> str:
 
 
 def prepare(model: Model, vocabulary: Vocabulary) -> Begin:
-    return partial(begin, model, vocabulary)
+    other = cast(Verifier, model).drafting
+    return partial(begin, model, vocabulary, by=drafting.prepare(other) if other is not None else None)
 
 
 def begin(
@@ -164,17 +190,28 @@ def begin(
     sampler: str | None = None,
     *,
     width: int = WIDTH,
+    by: DraftingModel | None = None,
 ) -> Verifying:
+    """Begin to search, with `width` hypotheses a pass, and with drafts `by` another model."""
     absorbing.lay_drafts(model, job, layout.canvas)
     generator = torch.Generator().manual_seed(job.seed % 2**63)
     made = Verifying(model, vocabulary, job, layout, kv, width, fresh, generator)
     repeated = made.search_hole(list(layout.canvas.tail))
-    made.drafts = width > 1 and canvas_drafts(model, layout.canvas, repeated=repeated)
+    drafts = width > 1 and canvas_drafts(by.model if by else model, layout.canvas, repeated=repeated)
+    made.drafting = by.draft(job) if drafts and by else None
+    made.drafts = drafts and not made.drafting and model.noise is not None
     return made
 
 
+def draft(model: Model, searches: Sequence[Verifying]) -> None:
+    """One step of the model that drafts, before the first passes of these searches."""
+    drafting.advance([search.drafting for search in searches if search.drafting is not None])
+    for search in searches:
+        search.drafted()
+
+
 def canvas_drafts(model: Model, canvas: Canvas, *, repeated: bool) -> bool:
-    """True if the canvas has to draft, which costs as much as two passes; a lookup in one line replaces it."""
+    """True if the canvas of a model has to draft, which costs two passes or more; a lookup in one line replaces it."""
     [hole, *others] = canvas.holes
     drafted = repeated and hole.one_line and hole.grammar is None and not others
     return model.noise is not None and not drafted

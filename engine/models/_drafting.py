@@ -1,0 +1,39 @@
+"""Two models that are loaded together: the canvas of one drafts for the other, which verifies
+(methods/verify/drafting.py)."""
+
+from dataclasses import replace
+from typing import cast
+
+from caesura.engine import memory
+from caesura.engine.models import LoadChoice, Model, ModelError, Verifier, read
+from caesura.engine.noise import Uniform
+
+
+def pair(name: str, draft: str, choice: LoadChoice) -> Model:
+    """The model `name`, for which the model `draft` drafts. Both are counted before either is read. Raises
+    ModelError."""
+    found = list[Model]()
+
+    def load(need: int) -> None:
+        with memory.taken(need):
+            found.append(read(draft, choice))
+
+    model = read(name, replace(choice, beside=load))
+    if not found:  # the shipped models are small and are not counted
+        load(0)
+    if problem := refusal(model, found[0]):
+        raise ModelError(problem)
+    cast(Verifier, model).drafting = found[0]
+    return model
+
+
+def refusal(base: Model, drafting: Model) -> str:
+    """One sentence if the second model cannot draft for the first, else an empty string."""
+    if isinstance(base.noise, Uniform) or base.visibility != "context":
+        return f"The model {base.name} cannot verify drafts; take an autoregressive one as --model."
+    if drafting.noise is None:
+        return f"The model {drafting.name} has no canvas and cannot draft; take a diffusion model as --draft."
+    ours, theirs = base.tokenizer.pieces, drafting.tokenizer.pieces
+    if any(piece and piece != other for piece, other in zip(ours, [*theirs, *[b""] * len(ours)], strict=False)):
+        return f"{drafting.name} cannot draft for {base.name}: they have different tokenizers; take models of one kind."
+    return ""

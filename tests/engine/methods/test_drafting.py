@@ -1,0 +1,182 @@
+"""The canvas of one model drafts for another that verifies: the answer is the verifier's, in fewer passes."""
+
+import copy
+import itertools
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+from caesura import wire
+from caesura.engine import memory, models
+from caesura.engine.methods.verify import drafting
+from caesura.engine.models import LoadChoice, Model, ModelError, Run
+from caesura.engine.models.block_llama import BlockLlama
+from caesura.engine.scheduler import Scheduler
+from caesura.engine.tokens.tokenizer import Tokenizer
+
+from ... import masked, qwen
+from ...tiny import CODE, Scripted, alone, done, infill, run
+
+FAMILIES = ("dream", "open_dcoder", "dreamon", "sdar", "fast_dllm")
+LINE = "zyxwvuqjbdfh"  # no token of it comes twice
+SUFFIX = "\n"
+FORCED = "9"  # the healed end of the prefix
+GAP = ("def area(a, b):\n    c[" + FORCED, SUFFIX, wire.Hole(24, "line"))
+BLOCK = ("def area(a, b):\n    ", "\n\nclass Place:\n", wire.Hole(12, "block"))
+TWO = ("def area(a, b):\n    c[" + FORCED, SUFFIX, wire.Hole(6), wire.Text(" = "), wire.Hole(6))
+
+
+class Sure(Scripted):
+    """An autoregressive model that has one text in mind, whatever came before its tokens."""
+
+    def __init__(self, tokenizer: Tokenizer, text: str) -> None:
+        super().__init__(tokenizer, [])
+        self.noise, self.method, self.null_id, self.width = None, "verify", None, tokenizer.size  # type: ignore[assignment]
+        tokens = [*tokenizer.encode(text), *tokenizer.encode(SUFFIX)[:1]]
+        assert len(set(tokens)) == len(tokens)
+        self.first, self.after = tokens[0], dict(itertools.pairwise(tokens))
+        self.passes = 0
+
+    def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
+        logits, of_canvases = super().forward(trees, canvases)
+        rows = [token for run in trees for token in run.ids]
+        for row, token in zip(logits, rows, strict=True):
+            row[self.after.get(token, self.first)] = self.sure
+        self.passes += 1
+        return logits, of_canvases
+
+
+def answered(tokenizer: Tokenizer, by: Model | None) -> tuple[wire.Done, int]:
+    """The answer of a sure model for which another one drafts, and its passes."""
+    base = Sure(tokenizer, LINE)
+    base.drafting = by
+    return alone(base, infill("j", *GAP)), base.passes
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Diffusion models, and for each an autoregressive one with the same tokenizer."""
+    place, found = tmp_path_factory.mktemp("pairs"), dict[str, Path]()
+    for family in FAMILIES:
+        found[family] = masked.published(place / family, family)
+        base = found[f"{family}'s base"] = qwen.published(place / f"base-{family}")
+        shutil.copy(found[family] / "tokenizer.json", base)
+    return found
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def pair(request: pytest.FixtureRequest, folders: dict[str, Path]) -> BlockLlama:
+    name = str(request.param)
+    model = models.load(str(folders[f"{name}'s base"]), "cpu", draft=str(folders[name]))
+    assert isinstance(model, BlockLlama)
+    return model
+
+
+def without(pair: BlockLlama) -> BlockLlama:
+    """The same model alone."""
+    found = copy.copy(pair)
+    found.drafting = None
+    return found
+
+
+def test_a_right_draft_saves_passes_and_a_wrong_one_changes_nothing(tiny: BlockLlama) -> None:
+    encode = tiny.tokenizer.encode
+    plain, passes = answered(tiny.tokenizer, None)
+    assert plain.holes[0].text == LINE
+    for text in (LINE, LINE[:8], LINE + "+ 1", "rubbish", ""):
+        found, fewer = answered(tiny.tokenizer, Scripted(tiny.tokenizer, encode(FORCED + text)))
+        right = len(encode(LINE)) if text.startswith(LINE) else len(encode(text)) if LINE.startswith(text) else 0
+        assert found.holes == plain.holes, text
+        assert found.tokens.canvas >= right
+        assert fewer <= passes - right, "each right token saves a pass"
+
+
+def test_a_wrong_draft_of_a_random_model_changes_no_answer(pair: BlockLlama) -> None:
+    for number, gap in enumerate((BLOCK, TWO)):
+        job = infill(f"j{number}", *gap)
+        found, plain = alone(pair, job), alone(without(pair), job)
+        assert [fill.text for fill in found.holes] == [fill.text for fill in plain.holes]
+        assert found.steps > plain.steps, "it drafted"
+
+
+def test_drafts_in_a_batch_are_those_of_each_job_alone(pair: BlockLlama) -> None:
+    jobs = [infill(f"j{number}", *gap) for number, gap in enumerate((GAP, TWO, BLOCK))]
+    together = run(Scheduler(pair), jobs)
+    for job in jobs:
+        found, single = done(together[job.job]), alone(pair, job)
+        assert (found.holes, found.steps, found.tokens) == (single.holes, single.steps, single.tokens)
+
+
+def test_before_the_first_pass_nothing_of_a_draft_is_an_answer(tiny: BlockLlama) -> None:
+    base = Sure(tiny.tokenizer, LINE)
+    base.drafting = Scripted(tiny.tokenizer, [], sure=0.0)
+    scheduler = Scheduler(base)
+    scheduler.take(b"p", infill("j", *GAP, deadline_ms=1000.0), 0.0)
+    scheduler.step(lambda: 0.0)
+    ((_, event),) = scheduler.expire(2.0)
+    assert isinstance(event, wire.Done)
+    assert (event.stop, event.holes[0].text, base.passes) == ("deadline", "", 0)
+
+
+def test_a_job_that_ends_early_gives_its_context_back(tiny: BlockLlama) -> None:
+    by = drafting.prepare(Scripted(tiny.tokenizer, [], sure=0.0))
+    job = infill("j", *GAP)
+    drafts = [by.draft(job) for _ in range(14)]
+    assert all(drafts)
+    assert by.draft(job) is None, "the search goes on alone"
+    drafts.clear()
+    assert by.draft(job) is not None
+
+
+def test_a_long_context_is_read_in_chunks_and_kept_for_the_next_key(folders: dict[str, Path]) -> None:
+    by = drafting.prepare(models.load(str(folders["sdar"]), "cpu"))
+    by.model.chunk = 32
+    steps = list[int]()
+    for _ in range(2):
+        draft, count = by.draft(infill("j", CODE[:900] + GAP[0], *GAP[1:])), 0
+        assert draft is not None
+        while not draft.over:
+            drafting.advance([draft])
+            count += 1
+        steps.append(count - draft.steps)
+    assert steps[0] > 3
+    assert steps[1] == 0
+
+
+def test_what_does_not_fit_a_draft_is_searched_without_one(folders: dict[str, Path]) -> None:
+    by = drafting.prepare(models.load(str(folders["dream"]), "cpu"))
+    long = wire.Text("x = 1\n" * 2000)
+    assert by.draft(infill("j", "a", "b", wire.Hole(4), long, wire.Hole(4))) is None
+
+
+def test_pairs_that_cannot_be_are_refused_in_a_sentence(folders: dict[str, Path], tmp_path: Path) -> None:
+    base, dream = str(folders["dream's base"]), str(folders["dream"])
+    cases = {
+        (dream, dream): "cannot verify drafts; take an autoregressive one as --model.",
+        (base, base): "has no canvas and cannot draft; take a diffusion model as --draft.",
+        (str(qwen.published(tmp_path / "stranger")), dream): "they have different tokenizers; take models of one kind.",
+        (base, str(tmp_path / "nothing")): "nothing",
+    }
+    for (name, draft), sentence in cases.items():
+        with pytest.raises(ModelError) as error:
+            models.load(name, "cpu", draft=draft)
+        assert sentence in str(error.value)
+
+
+def test_both_models_are_counted_before_either_is_read(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, dream, needs = str(folders["dream's base"]), str(folders["dream"]), list[int]()
+    for name in (base, dream):
+        models.read(name, LoadChoice("cpu", 512, beside=needs.append))
+    together = sum(needs)
+    monkeypatch.setattr(memory, "measured", lambda device: together)
+    assert models.load(base, "cpu", 512, draft=dream)
+    monkeypatch.setattr(memory, "measured", lambda device: together - 1)
+    monkeypatch.setattr("caesura.engine.models._llama_files.stored", lambda entry: pytest.fail("it was read"))
+    with pytest.raises(ModelError, match=r"^dream needs .* GiB"):
+        models.load(base, "cpu", 512, draft=dream)
+    assert memory.free("cpu") == together - 1, "nothing counts as taken after that"
