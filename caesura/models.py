@@ -9,6 +9,7 @@ import functools
 import hashlib
 import importlib.util
 import logging
+import os
 import re
 import sys
 from pathlib import Path
@@ -151,6 +152,11 @@ def resolve(model: str) -> str:
         return str(locate(name))
     except NoModel:
         return name
+
+
+def drafting() -> str:
+    """The model that drafts for another one, as the user names it, or an empty text."""
+    return os.environ.get("CAESURA_DRAFT", "")
 
 
 def names() -> list[str]:

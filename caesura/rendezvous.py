@@ -1,4 +1,5 @@
-"""Where a client and the shared engine meet: a lock, a socket and a log for each (protocol, build, model, device).
+"""Where a client and the shared engine meet: a lock, a socket and a log for each (protocol, build, model, device), and
+for each model that drafts.
 The models `coder` and `small` run on the CPU whatever device is asked for, so each has one place.
 
 The lock decides who is the engine, never the socket: a lock goes with its process, a socket file outlives it.
@@ -101,8 +102,10 @@ def writing(file: Path) -> Iterator[None]:
 def place(model: str, device: str) -> Place:
     """The place of the engine for `model` on `device`. Raises NoPlace, paths.UnsafeFolder or
     models.NoModel."""
-    device = "cpu" if models.named(model) in models.PACKAGES else device
-    parts = (str(wire.PROTOCOL), BUILD, models.identity(model), device)
+    drafting = models.drafting()
+    device = "cpu" if models.named(model) in models.PACKAGES and not drafting else device
+    parts = [str(wire.PROTOCOL), BUILD, models.identity(model), device]
+    parts += [models.identity(drafting)] if drafting else []
     found = Place(paths.runtime() / f"e-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:10]}")
     longest = len(os.fsencode(found.link(1_000_000)))
     if doors.UNIX and longest > _MAX_SOCKET_PATH:

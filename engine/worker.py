@@ -24,6 +24,7 @@ import zmq
 from caesura import doors, logs, wire
 from caesura.engine.supervisor import link
 from caesura.engine.weights import ahead
+from caesura.models import drafting
 
 log = logging.getLogger("caesura.worker")
 
@@ -197,6 +198,7 @@ def _load(name: str, device: str) -> Loaded:
                 _number("CAESURA_CONTEXT", "tokens"),
                 radius=_number("CAESURA_RADIUS", "rows"),
                 quantise=asked,
+                draft=drafting() or None,
             )
         canary.check(model, models.folder_of(name))
         engine = scheduler.Scheduler(model, lambda error: log.error("A job was given up.", exc_info=error))

@@ -1,5 +1,7 @@
 """The commands, one module a subject. Each takes the parsed options; a failure is an exception with one sentence."""
 
+import os
+
 
 class CommandFailed(Exception):
     """The command cannot do what was asked; the message is a sentence for the user."""
@@ -7,6 +9,16 @@ class CommandFailed(Exception):
 
 class Unsure(CommandFailed):
     """All that is proposed is less likely than what was asked for."""
+
+
+def draft(model: str | None) -> None:
+    """Have a model draft in the engine that this command uses. Raises models.NoModel."""
+    from caesura import models
+
+    if model:
+        os.environ["CAESURA_DRAFT"] = models.resolve(model)
+    if drafting := models.drafting():
+        models.locate(drafting)
 
 
 def explain(error: Exception) -> str | None:

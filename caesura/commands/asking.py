@@ -12,6 +12,7 @@ import msgspec
 
 from caesura import models, wire
 from caesura.client.shared import Engine
+from caesura.commands import draft
 from caesura.commands.certainty import Filled
 from caesura.schemas import Schema
 from caesura.server.answers.finish import finish
@@ -102,6 +103,7 @@ def schema_files(file: Path) -> SchemaFiles:
 async def shared(options: argparse.Namespace) -> AsyncIterator[tuple[Engine, wire.Welcome]]:
     """The shared engine with its model loaded, started if none runs. Raises models.NoModel before anything starts."""
     models.locate(options.model)
+    draft(options.draft)
     engine = Engine(client="command line", model=options.model, device=options.device)
     await engine.start()
     try:

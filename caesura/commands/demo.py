@@ -4,13 +4,14 @@ import argparse
 import asyncio
 import os
 
-from caesura.commands import CommandFailed
+from caesura.commands import CommandFailed, draft
 from caesura.commands.source import Source
 from caesura.demo.app import Document, examples, serve
 from caesura.demo.fills import MAX_TEXT
 
 
 def run(options: argparse.Namespace) -> None:
+    draft(options.draft)
     own = []
     if options.file:
         source = Source.read(options.file)

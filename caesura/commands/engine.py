@@ -8,10 +8,11 @@ import os
 from dataclasses import replace
 
 from caesura import logs
-from caesura.commands import CommandFailed
+from caesura.commands import CommandFailed, draft
 
 
 def run(options: argparse.Namespace) -> None:
+    draft(options.draft)
     if options.quantise:
         os.environ["CAESURA_QUANTISE"] = options.quantise  # of the process that loads the model
     if options.foreground or options.listen:

@@ -75,7 +75,8 @@ def run(options: argparse.Namespace) -> None:
 
 def _made_with(options: argparse.Namespace) -> tuple[str, str, str, str, float]:
     named = (options.method or "", options.sampler or "", options.prompt_format or "")
-    return models.resolve(options.model), *named, options.deadline_ms
+    names = [models.resolve(name) for name in (options.model, options.draft) if name]
+    return " with drafts of ".join(names), *named, options.deadline_ms
 
 
 def _done(out: Path, options: argparse.Namespace) -> list[Completion]:

@@ -362,7 +362,9 @@ class Supervisor:
         return wire.Status(
             state=child.state,
             build=BUILD,
-            model=self._model[-256:],
+            model=(f"{self._model} with drafts of {drafting}" if (drafting := models.drafting()) else self._model)[
+                -256:
+            ],
             device=child.device,
             pid=os.getpid(),
             worker_pid=child.pid,
