@@ -202,7 +202,9 @@ def _load(name: str, device: str) -> Loaded:
             )
         canary.check(model, models.folder_of(name))
         engine = scheduler.Scheduler(model, lambda error: log.error("A job was given up.", exc_info=error))
-        step_s = rehearse(engine, compiles=model.device != "cpu", whole=model.visibility == "full")
+        both = [model, getattr(model, "drafting", None) or model]
+        compiles = any(one.device != "cpu" for one in both)
+        step_s = rehearse(engine, compiles=compiles, whole=any(one.visibility == "full" for one in both))
     except models.ModelError as error:
         raise CannotLoad(str(error)) from error
     except CannotLoad:

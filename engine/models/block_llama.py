@@ -133,7 +133,6 @@ class BlockLlama:
     radius: int = 0
     finish: Sequence[int] = ()
     drafting: Model | None = None
-    drafting: Model | None = None
     taps: Sequence[int] = ()  # layers whose output a drafter reads (_light.py)
 
     def __init__(

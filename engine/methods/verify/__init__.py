@@ -32,7 +32,7 @@ class Verifying:
     """The holes of a job, searched one after the other: `search` fills number `hole`. `done` are earlier fills, with
     other answers (`others`) and the `sources` of their tokens. A pass scores `width` hypotheses; with 1 nothing is
     proposed. The canvas `drafts` in the first forward or not at all; or before it another model's does (`drafting`),
-    which wrote `texts`."""
+    whose text is `written`."""
 
     model: Model
     vocabulary: Vocabulary
@@ -44,7 +44,7 @@ class Verifying:
     generator: torch.Generator
     drafts: bool = False
     drafting: CanvasDraft | None = None
-    texts: tuple[str, ...] = ()
+    written: tuple[Fill, ...] = ()
     hole: int = 0
     done: list[Fill] = field(default_factory=list)
     others: list[list[Fill]] = field(default_factory=list)
@@ -83,9 +83,10 @@ class Verifying:
         """After a step of the other model, which is none of the search's: propose its text once it is over."""
         assert self.drafting is not None
         self.step, self.of = self.step + 1, self.of + 1
+        self.written = self.drafting.fills()
         if self.drafting.over:
-            self.texts, self.drafting = self.drafting.texts, None
-            self._propose_text()
+            self.drafting = None
+            self._propose_written()
 
     def close(self) -> None:
         """After a pass: drop unlikely hypotheses, and go on to the next hole if this one is finished."""
@@ -114,7 +115,7 @@ class Verifying:
         encode, has_canvas = self.model.tokenizer.encode, self.model.noise is not None
         if has_canvas:  # empty for the first hole: its draft comes with the first forward
             self.search.propose(self.canvas.guess(self.hole), "canvas")
-        self._propose_text()
+        self._propose_written()
         if self.job.draft:  # the rest of an earlier answer
             self.search.propose(encode(forced + self.job.draft[self.hole]), "canvas" if has_canvas else "left_to_right")
         sides = around(self.job, self.hole, self.done)
@@ -123,11 +124,11 @@ class Verifying:
             self.search.propose(encode(forced + text), "lookup")
         return bool(repeated)
 
-    def _propose_text(self) -> None:
+    def _propose_written(self) -> None:
         """Propose the other model's text, if it wrote any here."""
-        if self.texts and self.texts[self.hole]:
+        if self.written and (text := self.written[self.hole].text):
             forced = self.canvas.holes[self.hole].forced.decode()
-            self.search.propose(self.model.tokenizer.encode(forced + self.texts[self.hole]), "canvas")
+            self.search.propose(self.model.tokenizer.encode(forced + text), "canvas")
 
     def _next_hole(self) -> bool:
         """Keep the finished fill and go on with the next hole. False if there is none."""
@@ -148,7 +149,8 @@ class Verifying:
 
     def fills(self, *, final: bool = False) -> tuple[Fill, ...]:
         """The finished holes, the current one, and drafts of the rest."""
-        drafts, search = self.canvas.fills(), self.search
+        search = self.search
+        drafts = (() if final else self.written) or self.canvas.fills()  # another model's text is no answer
         current = [] if self.hole >= len(drafts) else [shown(search, final=final)]
         if current and not search.passes:
             current = [settled(drafts[self.hole]) if final else drafts[self.hole]]

@@ -14,7 +14,7 @@ from caesura.engine.canvas.layout import SLOTS, Layout, lay
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import Begin, Filling
 from caesura.engine.models import Model
-from caesura.wire import Impossible, Infill
+from caesura.wire import Fill, Impossible, Infill
 
 STEPS = 8  # forwards of the other model; its best guess of what is still open is worth a row of the pass that follows
 
@@ -42,7 +42,7 @@ class DraftingModel:
 
 @dataclass(eq=False)
 class CanvasDraft:
-    """A job's canvas in the model that drafts. When it is `over`, `texts` has what it wrote in each hole."""
+    """A job's canvas in the model that drafts, until it is `over`."""
 
     by: DraftingModel
     job: Infill
@@ -51,7 +51,6 @@ class CanvasDraft:
     filling: Filling | None = None
     steps: int = 0
     over: bool = False
-    texts: tuple[str, ...] = ()
     lost: weakref.finalize = field(init=False)  # type: ignore[type-arg]  # it is generic in stubs only
 
     def __post_init__(self) -> None:
@@ -80,9 +79,14 @@ class CanvasDraft:
         self.steps += 1
         self.over = self.filling.finished or not self.filling.finite or self.steps >= STEPS
         if self.over and self.filling.finite:
-            self.texts = tuple(fill.text for fill in self.filling.fills())
             self.lost.detach()
             self.by.cache.give(self.kv)
+
+    def fills(self) -> tuple[Fill, ...]:
+        """The holes as they are now; none of it is locked, since the base decides. Nothing if there is no text."""
+        if self.filling is None or not self.filling.finite:
+            return ()
+        return tuple(msgspec.structs.replace(fill, locked=()) for fill in self.filling.fills())
 
 
 def prepare(model: Model) -> DraftingModel:

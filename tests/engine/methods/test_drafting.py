@@ -110,12 +110,21 @@ def test_drafts_in_a_batch_are_those_of_each_job_alone(pair: BlockLlama) -> None
         assert (found.holes, found.steps, found.tokens) == (single.holes, single.steps, single.tokens)
 
 
+def test_a_draft_is_shown_and_not_locked_before_the_base_has_read_it(tiny: BlockLlama) -> None:
+    base = Sure(tiny.tokenizer, LINE)
+    base.drafting = Scripted(tiny.tokenizer, tiny.tokenizer.encode(FORCED + LINE))
+    first, *_ = run(Scheduler(base), [infill("j", *GAP)])["j"]
+    assert isinstance(first, wire.Locked)
+    assert (first.holes[0].text, first.holes[0].locked) == (LINE, ())
+
+
 def test_before_the_first_pass_nothing_of_a_draft_is_an_answer(tiny: BlockLlama) -> None:
     base = Sure(tiny.tokenizer, LINE)
-    base.drafting = Scripted(tiny.tokenizer, [], sure=0.0)
+    base.drafting = Scripted(tiny.tokenizer, tiny.tokenizer.encode(FORCED + LINE))
     scheduler = Scheduler(base)
     scheduler.take(b"p", infill("j", *GAP, deadline_ms=1000.0), 0.0)
     scheduler.step(lambda: 0.0)
+    assert scheduler.jobs[0].filling.fills()[0].text == LINE
     ((_, event),) = scheduler.expire(2.0)
     assert isinstance(event, wire.Done)
     assert (event.stop, event.holes[0].text, base.passes) == ("deadline", "", 0)
