@@ -18,7 +18,7 @@ from caesura.engine.scheduler import Scheduler
 from caesura.engine.tokens.tokenizer import Tokenizer
 
 from ... import masked, qwen
-from ...tiny import CODE, Scripted, alone, done, infill, run
+from ...tiny import CODE, Scripted, alone, done, infill, run, train_tokenizer
 
 FAMILIES = ("dream", "open_dcoder", "dreamon", "sdar", "fast_dllm")
 LINE = "zyxwvuqjbdfh"  # no token of it comes twice
@@ -173,6 +173,15 @@ def test_pairs_that_cannot_be_are_refused_in_a_sentence(folders: dict[str, Path]
         with pytest.raises(ModelError) as error:
             models.load(name, "cpu", draft=draft)
         assert sentence in str(error.value)
+
+
+def test_a_base_with_fewer_tokens_and_other_ids_takes_drafts(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = qwen.published(tmp_path / "fewer")
+    train_tokenizer(folder / "tokenizer.json", more=[masked.BOS, masked.MASK, "<|more|>"])
+    base = models.load(str(folder), "cpu", draft=str(folders["dream"]))
+    job = infill("j", *BLOCK)
+    assert isinstance(base, BlockLlama)
+    assert [fill.text for fill in alone(base, job).holes] == [fill.text for fill in alone(without(base), job).holes]
 
 
 def test_both_models_are_counted_before_either_is_read(
