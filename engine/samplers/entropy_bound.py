@@ -1,5 +1,7 @@
 """Accept slots in the order of their entropy while the sum of the entropies before stays under a bound: then the
-error of drawing them independently is bounded too (Ben-Hamu et al. 2025, EB-Sampler; DiffusionGemma's default)."""
+error of drawing them independently is bounded too (Ben-Hamu et al. 2025, EB-Sampler; DiffusionGemma's default).
+
+Compared with DiffusionGemma's in Transformers: the same tokens after every step of a generation."""
 
 import torch
 from torch import Tensor
