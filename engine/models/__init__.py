@@ -173,7 +173,8 @@ class Drafter(Protocol):
 class LoadChoice:
     """The user's choices: the device, the tokens of context, the `radius` of `Model`, `exact`: float32 and all rows
     where the default has fewer, for comparisons with a reference, and the form in which weights that are stored as
-    floats are kept (`quantise`). Before the weights are read, `beside` is called with the bytes that the model needs,
+    floats are kept (`quantise`). `tokens` is the smallest vocabulary, for a drafter whose mask token the tokenizer
+    lacks. Before the weights are read, `beside` is called with the bytes that the model needs,
     and loads another one that is used next to it."""
 
     device: str = "auto"
@@ -181,6 +182,7 @@ class LoadChoice:
     exact: bool = False
     radius: int | None = None
     quantise: Quantise | None = None
+    tokens: int = 0
     beside: Callable[[int], None] | None = None
 
 
@@ -195,7 +197,7 @@ def load(
     draft: str | None = None,
 ) -> Model:
     """A model by name or path (`caesura/models.py`), with the choices of `LoadChoice`, and another one, `draft`, whose
-    canvas drafts for it. Raises ModelError with one sentence for the user."""
+    canvas drafts for it, or a drafter that was trained for it. Raises ModelError with one sentence for the user."""
     if quantise is not None and quantise not in FORMS:
         raise ModelError(f"Weights cannot be kept as {str(quantise)[:32]!r}; choose {', '.join(FORMS)}.")
     choice = LoadChoice(device, context, exact, radius, quantise)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-DRAFTER = "is a drafter of another model and cannot be used by itself"
+DRAFTER = "is a drafter of another model and cannot be used by itself; name that model, and this folder as --draft"
 INDEL = "chooses experts by the block and inserts and deletes tokens, as LLaDA2.2 does, which is not supported yet"
 IMAGES = "reads and draws images, which is not supported"
 BLOCKS = "is denoised block by block, which is not supported yet"
@@ -19,8 +19,8 @@ CAUSAL = "denoises under a causal mask, which is not supported yet"
 class Family:
     """A row of the table. It fits a config.json that has the `model_type`, the `architecture` if the row names one,
     every key of `keys` and, if `masked`, a tokenizer with a mask token; the folder's name contains `name`, for families
-    that no file tells apart. `module`, in this folder, loads the checkpoint; without one it is refused with the words
-    of `refused`."""
+    that no file tells apart. `module`, in this folder, loads the checkpoint; it is refused with the words of `refused`,
+    if there are any. A module next to them pairs a drafter with its model."""
 
     model_type: str  # lower case, with underscores; empty where config.json names none
     module: str = ""
@@ -53,8 +53,8 @@ FAMILIES = (
     *(Family(f"a2d_{trunk}", "blocks.a2d", name="bd3lm") for trunk in ("llama", "qwen2", "qwen3")),
     *(Family(f"a2d_{trunk}", "full.a2d") for trunk in ("llama", "qwen2", "qwen3")),
     Family("coda", "full.coda"),
-    Family("qwen3", refused=DRAFTER, architecture="DFlashDraftModel"),
-    Family("qwen3", refused=DRAFTER, keys=("dflash_config",)),
+    Family("qwen3", "drafters.dflash", refused=DRAFTER, architecture="DFlashDraftModel"),
+    Family("qwen3", "drafters.dflash", refused=DRAFTER, keys=("dflash_config",)),
     Family("llama", "blocks.stable_diffcoder", architecture="StableDiffcoderForCausalLM"),
     Family("qwen2", "full.open_dcoder", masked=True),
     *(Family(trunk, "causal") for trunk in ("llama", "qwen2", "qwen3", "qwen3_moe", "starcoder2")),
@@ -81,14 +81,24 @@ class UnknownFamily(Exception):
 def module_of(folder: Path, config: Mapping[str, Any]) -> str:
     """The name of the module, in this folder, that loads a checkpoint: a folder, or a GGUF file whose metadata are
     spelled as a config.json. Raises UnknownFamily."""
-    found = next((family for family in FAMILIES if family.fits(folder, config)), None)
+    found = family_of(folder, config)
     if found is None and not config.get("model_type"):
         raise UnknownFamily(f"The config.json of {folder.name} names no model_type, so its family is unknown.")
     if found is None:
         raise UnknownFamily(f"Models of type {str(config['model_type'])!r} are not supported yet.")
-    if not found.module:
+    if found.refused:
         raise UnknownFamily(f"The model {folder.name} {found.refused}.")
     return found.module
+
+
+def family_of(folder: Path, config: Mapping[str, Any]) -> Family | None:
+    return next((family for family in FAMILIES if family.fits(folder, config)), None)
+
+
+def drafter_of(folder: Path, config: Mapping[str, Any]) -> str:
+    """The name of the module that pairs a drafter with the model it was trained for; empty for other checkpoints."""
+    found = family_of(folder, config)
+    return found.module if found is not None and found.refused else ""
 
 
 def masks(folder: Path, config: Mapping[str, Any]) -> bool:

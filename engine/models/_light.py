@@ -24,7 +24,7 @@ from caesura.engine.models import Drafter, Run
 from caesura.engine.models._llama_config import Config, rotary
 from caesura.engine.models._llama_layer import Norm, normalized, rotate
 from caesura.engine.models._llama_weights import expect, packed
-from caesura.engine.models.block_llama import BlockLlama, Layers, Part
+from caesura.engine.models.block_llama import BlockLlama, Lane, Layers, Part
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import int8
@@ -96,8 +96,8 @@ class LightLlama(BlockLlama):
         super().__init__(name, config, tokenizer, base, adapter)
         self.taps = taps(config.num_layers)
         drafting = [packed(config, light, {}, self._form, number)[0] for number in range(LAYERS)]
-        self._drafting = self._path(drafting, canvas=False)
-        self._entry = self._path([context for context, _ in self._layers[:FIRST]], canvas=False)
+        self._drafting = self._path(config, drafting, canvas=False)
+        self._entry = self._path(config, [context for context, _ in self._layers[:FIRST]], canvas=False)
         sizes = shapes(config)
         own = {name: expect(light, name, sizes[name]) for name in ("scale", "kv_bias", "place", "norm")}
         self._scale, self._kv_bias, self._place = own["scale"], own["kv_bias"], own["place"]
@@ -119,14 +119,14 @@ class LightLlama(BlockLlama):
             Kept(1, self.config.hidden_size // 2),
         ]  # a state lies half in the keys, half in the values
 
-    def _tap(self, tapped: Sequence[Tensor], spans: Sequence[Span], cos: Tensor, sin: Tensor) -> None:
+    def _tap(self, tapped: Sequence[Tensor], lane: Lane, cos: Tensor, sin: Tensor) -> None:
         shape, half = self._shape, self.config.hidden_size // 2
         seen = torch.cat(list(tapped), -1) * self._scale
         state = sized(seen[:, -2 * half :] + int8.product(seen, self._mix))
         rows = (int8.product(state, self._kv) + self._kv_bias).unflatten(-1, (-1, shape.width))
         keys = rotate(rows[:, : LAYERS * shape.groups], cos, sin)
         both = torch.cat((keys, rows[:, LAYERS * shape.groups :]), 1).unflatten(1, (2, LAYERS, shape.groups))
-        for span in spans:
+        for span in lane.placed(len(self._layers)):
             for number in range(LAYERS):
                 put(span, number, both[:, 0, number], both[:, 1, number])
             put(span, LAYERS, state[:, None, :half], state[:, None, half:])
@@ -143,7 +143,7 @@ class LightLlama(BlockLlama):
         states = torch.stack([state_before(run) for run in runs])[:, None].expand_as(first)
         entering = int8.product(torch.cat((first, states), -1).flatten(0, 1), self._enter)
         x = (first + states * self._proportions + self._place).flatten(0, 1) + entering
-        x = self._through(self._drafting, x, [blocked(run) for run in runs], self.config.num_layers)
+        x = self._through(self._drafting, x, [blocked(run, BLOCK) for run in runs], self.config.num_layers)
         return normalized(x, self._final, self._shape.eps).view(*first.shape)
 
     def _first(self, runs: Sequence[Run]) -> Tensor:
@@ -175,13 +175,13 @@ class LightLlama(BlockLlama):
         return torch.stack(chosen, 1), (torch.stack(scores, 1) - logits.logsumexp(-1)).exp()
 
 
-def blocked(run: Run) -> Part:
-    """The block for a run of one row: every row of the block sees what that row sees, and the rest of the block."""
+def blocked(run: Run, rows: int) -> Part:
+    """The block of `rows` rows for a run of one row: each sees what that row sees, and the rest of the block."""
     assert run.mask is not None
-    seen = run.mask[:, :-1].expand(BLOCK, -1)
-    mask = torch.cat((seen, torch.ones(BLOCK, BLOCK, dtype=torch.bool)), 1)
+    seen = run.mask[:, :-1].expand(rows, -1)
+    mask = torch.cat((seen, torch.ones(rows, rows, dtype=torch.bool)), 1)
     first = run.positions[0]
-    return Part(run.kv, run.kv.length, [*run.ids, *[0] * (BLOCK - 1)], range(first, first + BLOCK), mask)
+    return Part(run.kv, run.kv.length, [*run.ids, *[0] * (rows - 1)], range(first, first + rows), mask)
 
 
 def state_before(run: Run) -> Tensor:

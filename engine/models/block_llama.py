@@ -133,7 +133,7 @@ class BlockLlama:
     radius: int = 0
     finish: Sequence[int] = ()
     drafting: Model | None = None
-    taps: Sequence[int] = ()  # layers whose output a drafter reads (_light.py)
+    taps: Sequence[int] = ()  # layers whose output a drafter reads (_light.py, drafters/)
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class BlockLlama:
             self._lengths *= stretch.to(device)
         self._shape = config.layer
         context, drawn_by = zip(*self._layers, strict=True)
-        self._paths = [self._path(context, canvas=False), self._path(drawn_by, canvas=True)]
+        self._paths = [self._path(config, context, canvas=False), self._path(config, drawn_by, canvas=True)]
         # Our own kernels need no second lane: they split each product among their own threads.
         self._second = ThreadPoolExecutor(1, "lane") if cpu.chosen() == "torch" else None
 
@@ -189,15 +189,15 @@ class BlockLlama:
     def __repr__(self) -> str:
         return f"<BlockLlama {self.name} {self.config.num_layers}x{self.config.hidden_size}>"
 
-    def _path(self, layers: Sequence[Weights | Sparse], *, canvas: bool) -> Layers:
+    def _path(self, config: Config, layers: Sequence[Weights | Sparse], *, canvas: bool) -> Layers:
         """The layers of a path: in C, in TorchScript or in plain Python. C has no experts, and rotary positions only on
         whole heads."""
-        dense, c = [layer for layer in layers if isinstance(layer, Weights)], self.config
-        known = len(dense) == len(layers) and c.turning == c.head_dim
-        if self._dtype is None and known and _native.fits(c.hidden_size, c.intermediate_size, self._shape):
-            return _native.layers(dense, self._shape, canvas)
+        dense, shape = [layer for layer in layers if isinstance(layer, Weights)], config.layer
+        known = len(dense) == len(layers) and config.turning == config.head_dim
+        if self._dtype is None and known and _native.fits(config.hidden_size, config.intermediate_size, shape):
+            return _native.layers(dense, shape, canvas)
         scripted = self._dtype is None and cpu.chosen() == "torch" and int8.available()
-        return _llama_layer.Layers(layers, self._shape, canvas, scripted=scripted)
+        return _llama_layer.Layers(layers, shape, canvas, scripted=scripted)
 
     def _form(self, *sources: Source, quantise: str | None = None) -> int8.Packed:
         """Matrices of equal K, stacked by rows, in the form that `int8.product` takes."""
@@ -340,14 +340,14 @@ class BlockLlama:
         taps = () if lane.canvas else self.taps
         x, tapped = self._paths[lane.canvas].through(x, cos, sin, lane.placed(), lane.wanted, taps, *order)
         if taps:
-            self._tap(tapped, lane.placed(len(self._layers)), cos, sin)
+            self._tap(tapped, lane, cos, sin)
         if not lane.wanted:
             return torch.empty(0, self.width, device=self.device)
         rows = _llama_layer.normalized(x, self._norm[lane.canvas], self._shape.eps)
         return int8.product(rows, self._head)
 
-    def _tap(self, tapped: Sequence[Tensor], spans: Sequence[native.Span], cos: Tensor, sin: Tensor) -> None:
-        """Keep what a drafter needs of context rows; `spans` hold the cache layers that the drafter adds."""
+    def _tap(self, tapped: Sequence[Tensor], lane: Lane, cos: Tensor, sin: Tensor) -> None:
+        """Keep what a drafter needs of the rows of a lane, in the cache layers that it adds after the base's."""
         raise NotImplementedError
 
 

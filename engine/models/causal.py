@@ -48,7 +48,9 @@ def of(
     name: str, config: dict[str, Any], tokenizer: Tokenizer, tensors: Mapping[str, Tensor], choice: LoadChoice
 ) -> BlockLlama:
     """A model of tensors under the hub's names. Raises WeightsError."""
-    return prompted(built(name, config, tokenizer, tensors, choice, usual=CONTEXT, least=LEAST), config)
+    return prompted(
+        built(name, config, tokenizer, tensors, choice, usual=CONTEXT, least=LEAST, tokens=choice.tokens), config
+    )
 
 
 def prompted(model: BlockLlama, config: dict[str, Any]) -> BlockLlama:
