@@ -239,7 +239,9 @@ def _model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", default="default", metavar="NAME|PATH", help="default: coder where it is installed, else small"
     )
-    parser.add_argument("--draft", metavar="NAME|PATH", help="a diffusion model that drafts for the other")
+    parser.add_argument(
+        "--draft", metavar="NAME|PATH", help="a diffusion model or a DFlash checkpoint that drafts for the other"
+    )
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
 
 
