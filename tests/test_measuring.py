@@ -240,8 +240,8 @@ def test_diffusion_models_are_measured_as_they_are_served(tmp_path: Path) -> Non
     lines = document["lines"]
     assert not [line for line in lines if "failed" in line]
     assert {(line["measure"], line["shape"]) for line in lines} == {
-        *((f"masked {kind}", shape) for kind in ("step", "job") for shape in ("7B", "16B-A1.4B")),
-        ("masked race", "7B"),
+        *((f"masked {kind}", f"7B{form}") for kind in ("step", "race", "job") for form in ("", "-nvfp4", "-fp8")),
+        *((f"masked {kind}", "16B-A1.4B") for kind in ("step", "job")),
     }
     for line in lines:
         assert 0 < line["p50_ms"] <= line["p95_ms"]

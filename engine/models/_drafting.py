@@ -2,12 +2,11 @@
 (methods/verify/drafting.py)."""
 
 from dataclasses import replace
-from importlib import import_module
 from typing import cast
 
 from caesura.engine import memory
 from caesura.engine.models import LoadChoice, Model, ModelError, Verifier, folder_of, read, read_config
-from caesura.engine.models._families import drafter_of
+from caesura.engine.models._families import is_drafter
 from caesura.engine.noise import Uniform
 
 
@@ -15,8 +14,10 @@ def pair(name: str, draft: str, choice: LoadChoice) -> Model:
     """The model `name`, for which the model or the drafter `draft` drafts. Both are counted before either is read.
     Raises ModelError."""
     folder = folder_of(draft)
-    if folder.is_dir() and (module := drafter_of(folder, config := read_config(folder))):
-        return cast(Model, import_module(f"caesura.engine.models.{module}").pair(name, folder, config, choice))
+    if folder.is_dir() and is_drafter(folder, config := read_config(folder)):
+        from caesura.engine.models.drafters import dflash  # it stands on BlockLlama
+
+        return dflash.pair(name, folder, config, choice)
     found = list[Model]()
 
     def load(need: int) -> None:

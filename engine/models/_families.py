@@ -95,10 +95,10 @@ def family_of(folder: Path, config: Mapping[str, Any]) -> Family | None:
     return next((family for family in FAMILIES if family.fits(folder, config)), None)
 
 
-def drafter_of(folder: Path, config: Mapping[str, Any]) -> str:
-    """The name of the module that pairs a drafter with the model it was trained for; empty for other checkpoints."""
+def is_drafter(folder: Path, config: Mapping[str, Any]) -> bool:
+    """True for a DFlash checkpoint, which only drafts for the model it was trained for."""
     found = family_of(folder, config)
-    return found.module if found is not None and found.refused else ""
+    return found is not None and found.refused == DRAFTER
 
 
 def masks(folder: Path, config: Mapping[str, Any]) -> bool:
