@@ -1,4 +1,4 @@
-"""Steps of a model whose rows all see each other, with frozen flanks and without, beside Transformers' forward.
+"""Steps of a model whose rows all see each other, with frozen flanks and without, and Transformers' forward.
 
     python bench/flanks.py [--text 512 2048] [--holes 16 64] [--rounds 3] [--json] [--out bench/results/flanks.json]
 
@@ -78,7 +78,7 @@ def least(rounds: int, work: Callable[[], object]) -> float:
 
 
 def steps(model: Model, peer: Any, text: int, hole: int, rounds: int) -> Report:
-    """A hole in the middle of a text of so many tokens besides."""
+    """A hole in the middle of a text. `text` counts the tokens around it."""
     before, rows = text // 2, text + hole
     ids = torch.randint(5, 400, (rows,), generator=torch.Generator().manual_seed(1)).tolist()
     slots = list(range(before, before + hole))

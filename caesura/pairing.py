@@ -160,7 +160,7 @@ def _path() -> Path:
 
 
 class Agreement:
-    """What the user lets `remote` have. It ends when the user takes it back, whatever is running then."""
+    """The folders that the user lets `remote` see. It ends as soon as the user revokes it, even during a job."""
 
     def __init__(self, remote: Remote, paired: Watched) -> None:
         self.remote = remote
@@ -170,7 +170,7 @@ class Agreement:
         return f"<Agreement with {self.remote.name} on {len(self.remote.folders)} folders>"
 
     def covers(self, path: Path) -> bool:
-        """Whether the file at `path`, links followed, may be sent; of none that is not on this machine's disk."""
+        """True if the file at `path`, after following links, may be sent. A file that is not on this disk never may."""
         own = self.remote.name, self.remote.address, self.remote.key
         now = (one for one in self._paired.pairs.engines if (one.name, one.address, one.key) == own)
         return any(one.covers(path) for one in now)

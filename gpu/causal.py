@@ -11,15 +11,12 @@ Random weights make flat logits: a search goes on for as many passes as it may, 
 after a few. What counts is the time of a pass, and how much of it the model is.
 """
 
-import argparse
-import gc
 import random
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -34,7 +31,7 @@ from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
 
 from roofline import Work, bound_ms  # isort: skip  (bench/, on the path by gpu/env)
-from measuring import BANDWIDTH, PEAK, Book, Line, Name, clock, table  # isort: skip  (beside this script)
+from measuring import BANDWIDTH, PEAK, Book, Line, Name, clock, run, table  # isort: skip  (beside this script)
 from stand_in import Pieces  # isort: skip
 
 FIELDS = ("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "vocab_size")
@@ -241,26 +238,5 @@ def show(book: Book) -> None:
         table(title, ("shape", *columns), book.lines(measure=f"causal {kind}"))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shapes", nargs="*", default=list(SHAPES), help=f"of {', '.join(SHAPES)}")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="every size small, for a CPU")
-    parser.add_argument("--seconds", type=float, default=500, help="after which nothing more is begun")
-    parser.add_argument("--book", type=Path, required=True, help="file of lines; what is in it is not measured again")
-    parser.add_argument("--out", type=Path, help="file for all of it as one JSON document")
-    arguments = parser.parse_args()
-    if unknown := set(arguments.shapes) - {*SHAPES}:
-        parser.error(f"there is no {', '.join(sorted(unknown))}")
-    book, plan = Book(arguments.book, arguments.device, arguments.seconds), TINY if arguments.tiny else Plan()
-    for shape in arguments.shapes:
-        measure(book, plan, shape, arguments.device, tiny=arguments.tiny)
-        gc.collect()
-        if arguments.device == "cuda":
-            torch.cuda.empty_cache()
-    show(book)
-    return book.report(arguments.out)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(__doc__, SHAPES, (TINY, Plan()), measure, show))

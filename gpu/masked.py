@@ -2,7 +2,7 @@
 bfloat16, NVFP4 and FP8, whose rows all see each other (engine/models/full), and LLaDA2.0-mini, 16B-A1.4B, in blocks of
 32 (engine/models/blocks). Of each shape:
 
-step: a forward over a text of so many rows, or over a block behind it, with the logits of a hole and of the rows behind
+step: a forward over a text of so many rows, or over a block after it, with the logits of a hole and of the rows after
     it on the CPU, where the sampler reads them; `of_floor` is the share that its bytes and FLOP take.
 race: the same for all lengths of a hole at once, as in the first forward of a job where all rows see each other.
 job: a key in a text of so many tokens and a hole of 24, through the scheduler to the answer.
@@ -11,15 +11,12 @@ Random weights are sure of nothing, so a canvas takes a step for each slot, wher
 the time of a step, and how much of it the model is.
 """
 
-import argparse
-import gc
 import random
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -41,7 +38,7 @@ from caesura.engine.scheduler import Scheduler
 import causal  # isort: skip  (beside this script)
 from causal import HOLE, Drawn, Numbers, beside  # isort: skip
 from roofline import Work  # isort: skip  (bench/, on the path by gpu/env)
-from measuring import Book, Line, Name, clock, table  # isort: skip
+from measuring import Book, Line, Name, clock, run, table  # isort: skip
 
 DENSE, MIXED = ("7B", "7B-nvfp4", "7B-fp8"), "16B-A1.4B"  # the former are of gpu/causal: in bfloat16, or in a form
 SHAPES = (*DENSE, MIXED)
@@ -238,26 +235,5 @@ def show(book: Book) -> None:
         table(title, ("shape", *columns), book.lines(measure=f"masked {kind}"))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shapes", nargs="*", default=list(SHAPES), help=f"of {', '.join(SHAPES)}")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="every size small, for a CPU")
-    parser.add_argument("--seconds", type=float, default=500, help="after which nothing more is begun")
-    parser.add_argument("--book", type=Path, required=True, help="file of lines; what is in it is not measured again")
-    parser.add_argument("--out", type=Path, help="file for all of it as one JSON document")
-    arguments = parser.parse_args()
-    if unknown := set(arguments.shapes) - {*SHAPES}:
-        parser.error(f"there is no {', '.join(sorted(unknown))}")
-    book, plan = Book(arguments.book, arguments.device, arguments.seconds), TINY if arguments.tiny else Plan()
-    for shape in arguments.shapes:
-        measure(book, plan, shape, arguments.device, tiny=arguments.tiny)
-        gc.collect()
-        if arguments.device == "cuda":
-            torch.cuda.empty_cache()
-    show(book)
-    return book.report(arguments.out)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(__doc__, SHAPES, (TINY, Plan()), measure, show))

@@ -1,7 +1,9 @@
-"""How the scripts beside it measure: what the device can do, the clock, and the book in which results lie as soon as
+"""How the scripts next to it measure: what the device can do, the clock, and the book in which results lie as soon as
 they are known.
 """
 
+import argparse
+import gc
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -144,3 +146,32 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"
     return "-" if value is None else str(value)
+
+
+def run(
+    about: str | None,
+    shapes: Sequence[str],
+    plans: tuple[Any, Any],
+    measure: Callable[..., None],
+    show: Callable[[Book], None],
+) -> int:
+    """The command of a script that measures models as the engine serves them, shape by shape; its exit status. `plans`
+    are the tiny one and the whole one."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shapes", nargs="*", default=list(shapes), help=f"of {', '.join(shapes)}")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="every size small, for a CPU")
+    parser.add_argument("--seconds", type=float, default=500, help="after which nothing more is begun")
+    parser.add_argument("--book", type=Path, required=True, help="file of lines; what is in it is not measured again")
+    parser.add_argument("--out", type=Path, help="file for all of it as one JSON document")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.shapes) - {*shapes}:
+        parser.error(f"there is no {', '.join(sorted(unknown))}")
+    book, plan = Book(arguments.book, arguments.device, arguments.seconds), plans[0 if arguments.tiny else 1]
+    for shape in arguments.shapes:
+        measure(book, plan, shape, arguments.device, tiny=arguments.tiny)
+        gc.collect()
+        if arguments.device == "cuda":
+            torch.cuda.empty_cache()
+    show(book)
+    return book.report(arguments.out)

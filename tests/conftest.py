@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from caesura import rendezvous
 
 from .audit import calls
 
@@ -71,3 +76,17 @@ def tiny(tiny_folder: Path) -> BlockLlama:
     model = load(str(tiny_folder))
     assert isinstance(model, BlockLlama)
     return model
+
+
+@pytest.fixture(scope="module")
+def own_engines() -> Iterator[None]:
+    """Engines of a module's own, which end with it."""
+    folder = Path(tempfile.mkdtemp(prefix="caesura-"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CAESURA_RUNTIME", str(folder))
+        patch.setenv("CAESURA_IDLE_EXIT", "60")
+        yield
+        for place in rendezvous.running():
+            if holder := place.holder():
+                rendezvous.kill(holder)
+    shutil.rmtree(folder, ignore_errors=True)  # a killed process may be in the middle of a write

@@ -4,16 +4,11 @@ training/mini.py and training/mini_masked.py.
 """
 
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from caesura import rendezvous
 
 DATA = Path(__file__).parent / "data"
 START_S = 120.0  # reached only where something is wrong
@@ -33,18 +28,7 @@ FIRST = [  # the hole comes before the line that tells it
 MINIS = {"mini": RECORDS, "mini_dream": RECORDS + FIRST, "mini_sdar": RECORDS + FIRST[1:]}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def runtime() -> Iterator[None]:
-    """Engines of their own, which end with the module."""
-    folder = Path(tempfile.mkdtemp(prefix="caesura-"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CAESURA_RUNTIME", str(folder))
-        patch.setenv("CAESURA_IDLE_EXIT", "60")
-        yield
-        for place in rendezvous.running():
-            if holder := place.holder():
-                rendezvous.kill(holder)
-    shutil.rmtree(folder, ignore_errors=True)  # a killed process may be in the middle of a write
+pytestmark = pytest.mark.usefixtures("own_engines")
 
 
 @pytest.mark.parametrize("model", MINIS)

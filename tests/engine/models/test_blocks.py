@@ -157,13 +157,16 @@ def test_the_same_job_has_the_same_answer_however_its_context_came_into_the_cach
     assert scheduler.cache.reused > 0.5 * scheduler.cache.asked
 
 
-def test_text_locks_as_soon_as_all_lengths_agree_on_it(surer: dict[str, tuple[Any, Model]]) -> None:
+def test_text_locks_as_soon_as_all_lengths_agree_on_it(
+    surer: dict[str, tuple[Any, Model]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "WEIGHT", 1.0)  # so that random weights drop most lengths early
     _, model = surer["sdar"]
     events = run(Scheduler(model), [infill("j", BEFORE, AFTER, wire.Hole(24, "line"))])["j"]
     answer = keeps_the_contract(events)
     early = [e for e in events[:-1] if isinstance(e, wire.Locked) and e.holes[0].locked]
     assert early
-    assert early[0].step < 0.7 * answer.steps
+    assert early[0].step < 0.5 * answer.steps
     assert answer.holes[0].text.startswith(early[-1].holes[0].text[: early[-1].holes[0].locked[0][1]])
 
 
