@@ -28,7 +28,7 @@ from unittest.mock import patch
 import msgspec
 import torch
 
-from caesura import models, wire
+from caesura import model_store, wire
 from caesura.engine import models as engine_models
 from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas
@@ -59,7 +59,7 @@ RESAMPLED = 2000  # times, for an interval
 
 
 def loaded(name: str) -> engine_models.Model:
-    model = engine_models.load(models.resolve(name))
+    model = engine_models.load(model_store.resolve(name))
     if model.null_id is None and model.drafter is None:
         raise SystemExit(f"The model {name} has no canvas that its base verifies, and no light drafter.")
     return model
@@ -648,7 +648,9 @@ def parser() -> argparse.ArgumentParser:
     commands = found.add_subparsers(dest="command", required=True)
     for name in COMMANDS:
         add = commands.add_parser(name).add_argument
-        several = {"nargs": "+", "default": [models.DEFAULT]} if name == "curve" else {"default": models.DEFAULT}
+        several = (
+            {"nargs": "+", "default": [model_store.DEFAULT]} if name == "curve" else {"default": model_store.DEFAULT}
+        )
         add("--model", metavar="NAME|PATH", **several)  # type: ignore[arg-type]
         add("--held-out", type=Path, required=True, metavar="FILE", help="what training/heldout.py made")
         if name != "places":

@@ -30,7 +30,7 @@ import torch
 from latency import HERE, Place, Report, conditions, places, save, spread, table
 
 sys.path.insert(0, str(HERE.parent))
-from caesura import models, wire
+from caesura import model_store, wire
 from caesura.engine import models as engine_models
 from caesura.engine import scheduler
 from caesura.engine.cache import KV
@@ -199,7 +199,7 @@ def _ms(found: Sequence[float | None]) -> Report:
 
 def measure(model: str, peers: Sequence[int], seconds: float, seed: int) -> Report:
     report: Report = {"bench": "crowd", **conditions(model), "seconds": seconds, "seed": seed, "rows": []}
-    real = engine_models.load(models.resolve(model))
+    real = engine_models.load(model_store.resolve(model))
     with tempfile.TemporaryDirectory(prefix="caesura-") as folder:
         tiny = engine_models.load(str(gemma.published(Path(folder) / "tiny")), "cpu")
     for count, live in itertools.product(peers, (scheduler.LIVE, 1)):
@@ -249,7 +249,7 @@ def picture(report: Report) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Many editors at one engine.")
-    parser.add_argument("--model", default=models.DEFAULT, metavar="NAME|PATH")
+    parser.add_argument("--model", default=model_store.DEFAULT, metavar="NAME|PATH")
     parser.add_argument("--peers", type=int, nargs="+", default=[1, 4, 16, 64])
     parser.add_argument("--seconds", type=float, default=40)
     parser.add_argument("--seed", type=int, default=7)

@@ -14,7 +14,7 @@ from typing import Any
 
 from latency import conditions, save, spread, table
 
-from caesura.models import DEFAULT
+from caesura.model_store import DEFAULT
 from caesura.server.text.document import Document
 
 SIZES = {"50 KB": 50_000, "1 MB": 1_000_000, "8 MB": 8_000_000}

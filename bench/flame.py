@@ -28,7 +28,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
-from caesura import models, wire
+from caesura import model_store, wire
 from caesura.engine import models as engine_models
 from caesura.engine import scheduler
 
@@ -62,7 +62,7 @@ class Session:
     """One editor at a scheduler."""
 
     def __init__(self, model: str) -> None:
-        self._scheduler = scheduler.Scheduler(engine_models.load(models.resolve(model), "cpu"))
+        self._scheduler = scheduler.Scheduler(engine_models.load(model_store.resolve(model), "cpu"))
         self._jobs = 0
 
     def __repr__(self) -> str:
@@ -179,7 +179,7 @@ def picture(report: Report) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Where the engine's time goes.")
-    parser.add_argument("--model", default=models.DEFAULT, metavar="NAME|PATH")
+    parser.add_argument("--model", default=model_store.DEFAULT, metavar="NAME|PATH")
     parser.add_argument("--places", type=int, default=12)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", action="store_true", help="one JSON line on stdout instead of the table")

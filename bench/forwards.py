@@ -23,7 +23,7 @@ import torch
 from latency import HERE, Place, Report, conditions, places, save, spread, table
 
 sys.path.insert(0, str(HERE.parent))
-from caesura import models, wire
+from caesura import model_store, wire
 from caesura.engine import models as engine_models
 from caesura.engine import scheduler
 from caesura.engine.cache import KV, Cache
@@ -195,7 +195,7 @@ def _fill(engine: scheduler.Scheduler, job: wire.Infill) -> str:
 
 def measure(model: str, number: int, seed: int) -> Report:
     report: Report = {"bench": "forwards", **conditions(model), "places": number, "seed": seed, "ways": {}}
-    real, found = engine_models.load(models.resolve(model)), places(seed)[:number]
+    real, found = engine_models.load(model_store.resolve(model)), places(seed)[:number]
     type_all(real, found[:2], Way())  # the first forwards of a process are slower
     usual = list[str]()
     for name, way in WAYS.items():
@@ -234,7 +234,7 @@ def picture(report: Report) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Forwards per fill.")
-    parser.add_argument("--model", default=models.DEFAULT, metavar="NAME|PATH")
+    parser.add_argument("--model", default=model_store.DEFAULT, metavar="NAME|PATH")
     parser.add_argument("--places", type=int, default=24)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", action="store_true", help="one JSON line on stdout instead of the table")

@@ -12,7 +12,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from caesura import models
+from caesura import model_store
 
 from latency import CAESURA, HERE, Report, conditions, engine_starts, own_engine, save  # isort: skip  (next to this)
 
@@ -25,7 +25,8 @@ def measure(model: str) -> Report:
     with own_engine():
         engine_starts(model, 1)
         about = conditions(model)
-        command = [*CAESURA, "holes", FILE, "--json", "--deadline-ms", DEADLINE_MS, "--model", models.resolve(model)]
+        name = model_store.resolve(model)
+        command = [*CAESURA, "holes", FILE, "--json", "--deadline-ms", DEADLINE_MS, "--model", name]
         said = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, text=True, check=True).stdout
     found = json.loads(said)
     told = {name: found[name] for name in ("holes", "steps", "timings", "stop")}
@@ -34,7 +35,7 @@ def measure(model: str) -> Report:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Six gaps of one file, filled together.")
-    parser.add_argument("--model", default=models.DEFAULT, metavar="NAME|PATH")
+    parser.add_argument("--model", default=model_store.DEFAULT, metavar="NAME|PATH")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "holes.json")
     options = parser.parse_args()
     report = measure(options.model)

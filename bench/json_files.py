@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from caesura import models
+from caesura import model_store
 from caesura.server.options import MODES
 
 from latency import HERE, Editor, Report, conditions, own_engine, save, spread, table  # isort: skip  (beside this script)
@@ -95,7 +95,7 @@ def measure(folder: Path, model: str, seed: int) -> Report:
             "deadlineMs": WAIT_MS,
         }
         about = conditions(model)
-        editor.initialize(model=models.resolve(model), **settings)
+        editor.initialize(model=model_store.resolve(model), **settings)
         editor.tell("initialized", {})
         found = list(places(folder, seed))
         ask(editor, found[0])  # grammars and buffers that are made once
@@ -135,7 +135,7 @@ def picture(report: Report) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="What an editor shows in real JSON files.")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="JSON files, in a folder for each package")
-    parser.add_argument("--model", default=models.DEFAULT, metavar="NAME|PATH")
+    parser.add_argument("--model", default=model_store.DEFAULT, metavar="NAME|PATH")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", action="store_true", help="one JSON line on stdout instead of the table")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "json-files.json")

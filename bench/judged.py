@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from caesura import models
+from caesura import model_store
 
 from infilling.scores import paired  # isort: skip  (beside this script)
 from latency import CAESURA, HERE, own_engine, table  # isort: skip
@@ -223,7 +223,9 @@ def main() -> None:
     one.add_argument("--seed", type=int, default=7)
     one = commands.add_parser("ask")
     one.add_argument("gaps", type=Path, metavar="GAPS.json")
-    one.add_argument("--models", type=lambda text: text.split(","), default=[models.DEFAULT], metavar="NAME|PATH,...")
+    one.add_argument(
+        "--models", type=lambda text: text.split(","), default=[model_store.DEFAULT], metavar="NAME|PATH,..."
+    )
     one.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     one = commands.add_parser("count")
     one.add_argument("folder", type=Path)
@@ -242,7 +244,7 @@ def fill(options: argparse.Namespace) -> None:
         raise SystemExit(f"{options.out} has verdicts already; take another folder.")
     gaps = [Gap(**one) for one in json.loads(options.gaps.read_text("utf-8"))]
     with own_engine():
-        fills = {Path(model).name: ask(gaps, models.resolve(model)) for model in options.models}
+        fills = {Path(model).name: ask(gaps, model_store.resolve(model)) for model in options.models}
     letters = {gap.id: lettered(gap, fills) for gap in gaps}
     verdicts = {gap.id: {letter: verdict(gap, one["text"]) for letter, one in letters[gap.id].items()} for gap in gaps}
     options.out.mkdir(parents=True, exist_ok=True)

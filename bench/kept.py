@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from caesura.client.shared import Engine
-from caesura.models import DEFAULT
+from caesura.model_store import DEFAULT
 from caesura.server.context.project import Surroundings
 from caesura.server.ghost.canvas import Proposal
 from caesura.server.ghost.typing import Typing

@@ -31,7 +31,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from caesura import models
+from caesura import model_store
 from caesura.client.shared import Engine
 from caesura.engine.tokens.tokenizer import Tokenizer
 
@@ -81,11 +81,11 @@ def stop_engine() -> None:
 def conditions(model: str) -> Report:
     """What a number needs next to it. `load` is the machine's, just before the measurement. A model without a manifest
     has none here: its identity is a path, which does not belong in results."""
-    model, found, manifest = models.resolve(model), [], None
-    with contextlib.suppress(models.NoModel):  # some measure no model
-        place = models.locate(model)
-        found = [file.name for file in models.files(place)]
-        manifest = models.identity(model)[:12] if (place / models.MANIFEST).is_file() else None
+    model, found, manifest = model_store.resolve(model), [], None
+    with contextlib.suppress(model_store.NoModel):  # some measure no model
+        place = model_store.locate(model)
+        found = [file.name for file in model_store.files(place)]
+        manifest = model_store.identity(model)[:12] if (place / model_store.MANIFEST).is_file() else None
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
@@ -479,7 +479,7 @@ def typing(model: str, keystrokes: int, seed: int, beside: Beside | None) -> tup
     with Editor() as editor:
         # Eager: the other modes hold back for a while after suggestions that stood there unread, as all here do.
         settings = {"mode": "eager", "minConfidence": 0, "speculate": False, "stats": False}
-        editor.initialize(model=models.resolve(model), deadlineMs=PART_MS, **settings)
+        editor.initialize(model=model_store.resolve(model), deadlineMs=PART_MS, **settings)
         editor.tell("initialized", {})
         type_at(editor, next(rest), Typing(), beside, rest=False)  # grammars and buffers that are made once
         for number, place in enumerate(rest):
@@ -540,7 +540,7 @@ def measure(model: str, keystrokes: int, seed: int, peers: Path | None) -> Repor
 
 
 def _tokenizer(model: str) -> Tokenizer:
-    return Tokenizer(models.locate(model) / "tokenizer.json")
+    return Tokenizer(model_store.locate(model) / "tokenizer.json")
 
 
 def compared(pairs: Sequence[Pair]) -> Report:
@@ -594,7 +594,7 @@ def picture(report: Report) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Latency and memory, seen from the editor.")
-    parser.add_argument("--model", default=models.DEFAULT, metavar="NAME|PATH")
+    parser.add_argument("--model", default=model_store.DEFAULT, metavar="NAME|PATH")
     parser.add_argument("--vs", type=Path, metavar="PEERS", help="ask llama.cpp for the same lines; see README.md")
     parser.add_argument("--keystrokes", type=int, default=60, help="of each kind, at least; default 60")
     parser.add_argument("--seed", type=int, default=7)

@@ -11,11 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from caesura import models
+from caesura import model_store
 
 SCRIPT = Path(__file__).resolve().parent / "peers" / "llamacpp_typing.mjs"
 SMOLLM2, QWEN = "smollm2-135m-q4_0.gguf", "qwen2.5-coder-0.5b-q4_0.gguf"
-WEIGHTS = {models.CODER: QWEN, models.SMALL: SMOLLM2}  # what ours are made of
+WEIGHTS = {model_store.CODER: QWEN, model_store.SMALL: SMOLLM2}  # what ours are made of
 CHARACTERS = 2000  # before the cursor: some 650 tokens, where our model sees 768 of both sides
 THREADS = 2  # as a step of our engine has
 
@@ -34,7 +34,7 @@ class Peer:
     before. Exits where `model` is neither coder nor small."""
 
     def __init__(self, folder: Path, model: str) -> None:
-        weights = WEIGHTS.get(models.named(model))
+        weights = WEIGHTS.get(model_store.named(model))
         if weights is None:
             sys.exit(f"--vs has no weights to compare {model} with; it compares {' and '.join(WEIGHTS)}.")
         command = ["node", str(SCRIPT), str(folder / weights), str(folder), str(THREADS)]

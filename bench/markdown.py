@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 from latency import HERE, Report, conditions, save, table
 
-from caesura.models import DEFAULT
+from caesura.model_store import DEFAULT
 from caesura.server.structured.markdown import edits
 from caesura.server.structured.markdown.blocks import Entry, lines_of, read
 from caesura.server.structured.offer import NoOffer, Offer

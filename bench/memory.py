@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from caesura import models
+from caesura import model_store
 
 from llama import CHARACTERS, Peer  # isort: skip  (beside this)
 from latency import HERE, WAIT_MS, Editor, Place, Report, conditions, engine_starts  # isort: skip
@@ -53,7 +53,7 @@ def moments(model: str, seed: int, peer: Peer | None) -> Iterator[tuple[str, Rep
     where = iter(places(seed))
     with Editor() as editor:
         editor.initialize(
-            model=models.resolve(model), deadlineMs=WAIT_MS, minConfidence=0, speculate=False, stats=False
+            model=model_store.resolve(model), deadlineMs=WAIT_MS, minConfidence=0, speculate=False, stats=False
         )
         editor.tell("initialized", {})
         for count, name in ((1, "one file"), (FILES - 1, "four files"), (JUMPS, "after forty jumps")):
@@ -118,7 +118,7 @@ def curve(model: str, count: int, minutes: float, seed: int) -> tuple[list[Repor
     found, keys = list[Report](), 0
     with Editor() as editor:
         settings = {"mode": "eager", "minConfidence": 0, "stats": False}
-        editor.initialize(root, model=models.resolve(model), **settings)
+        editor.initialize(root, model=model_store.resolve(model), **settings)
         editor.tell("initialized", {})
         began = time.monotonic()
         for number, file in enumerate(sources(count, seed, root), 1):
@@ -169,7 +169,7 @@ def _about(report: Report, table: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Resident memory of the processes.")
-    parser.add_argument("--model", default=models.DEFAULT, metavar="NAME|PATH")
+    parser.add_argument("--model", default=model_store.DEFAULT, metavar="NAME|PATH")
     parser.add_argument("--vs", type=Path, metavar="PEERS", help="llama.cpp beside it; see README.md")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", action="store_true", help="one JSON line on stdout instead of the table")

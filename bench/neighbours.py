@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from caesura import models, wire
+from caesura import model_store, wire
 from caesura.client.backend import job_id
 from caesura.client.shared import Engine
 from caesura.server.context.files import Files
@@ -239,7 +239,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Quality of fills with and without neighbours.")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="holds LANGUAGE.inputs.jsonl")
     parser.add_argument("--package", type=Path, metavar="FOLDER", help="a Python package")
-    parser.add_argument("--model", default=models.DEFAULT, metavar="NAME|PATH")
+    parser.add_argument("--model", default=model_store.DEFAULT, metavar="NAME|PATH")
     parser.add_argument("--n", type=int, default=25, help="cases of each set")
     parser.add_argument("--seed", type=int, default=7, help="which places of the package")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the fills there")
@@ -250,7 +250,7 @@ def main() -> None:
         parser.error("give --data, --package or both")
     if options.n < 1:
         parser.error("--n is at least 1")
-    options.model = models.resolve(options.model)
+    options.model = model_store.resolve(options.model)
     report = measure(options)
     save(report, options.out)
     print(json.dumps(report) if options.json else picture(report))

@@ -23,7 +23,7 @@ from latency import CAESURA, HERE, Report, conditions, own_engine, save, spread,
 from simulator import own_records, warm_up
 from typist import Stretch, stretches
 
-from caesura import models
+from caesura import model_store
 
 sys.path.insert(0, str(HERE.parent))
 from tests.real.neovim import PLUGIN, Frame, Neovim
@@ -166,7 +166,7 @@ def play(program: str, view: dict[str, Any], chosen: Sequence[Stretch], model: s
             file.write_text(stretch.start, "utf-8")
             neovim = Neovim(program, width=110, height=36)
             try:
-                setup = {"cmd": [*CAESURA, "lsp"], "settings": {"model": models.resolve(model)}, **view}
+                setup = {"cmd": [*CAESURA, "lsp"], "settings": {"model": model_store.resolve(model)}, **view}
                 begin(neovim, file, setup)
                 keys = replay(neovim, stretch, pace)
                 text = "\n".join(neovim.lines) + "\n"
@@ -227,7 +227,7 @@ def picture(found: Report) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Typing in a real Neovim, with the real server and engine.")
-    parser.add_argument("--model", default=models.DEFAULT, metavar="NAME|PATH")
+    parser.add_argument("--model", default=model_store.DEFAULT, metavar="NAME|PATH")
     parser.add_argument("--stretches", type=int, metavar="N", help="only the first N")
     parser.add_argument("--speed", type=float, metavar="WPM", help="type them all at this speed, not at their own")
     parser.add_argument("--view", choices=VIEWS, action="append", help="default: all")

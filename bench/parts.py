@@ -23,8 +23,8 @@ from unittest.mock import patch
 
 import torch
 
-from caesura import models, wire
-from caesura.commands.asking import Gap, at_cursor
+from caesura import model_store, wire
+from caesura.commands.common import Gap, at_cursor
 from caesura.engine import models as engine_models
 from caesura.engine import scheduler
 from caesura.engine.canvas import prompts, vocabulary
@@ -240,7 +240,7 @@ def _line(name: str, part: dict[str, Any]) -> list[object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="What each part of a fill is worth.")
     add = parser.add_argument
-    add("--model", default=models.DEFAULT, metavar="NAME|PATH")
+    add("--model", default=model_store.DEFAULT, metavar="NAME|PATH")
     add("--data", type=Path, metavar="FOLDER", help="HumanEval-Infilling's files")
     add("--held-out", type=Path, metavar="FILE", help="what training/heldout.py made")
     add("--crosscode", type=Path, metavar="FOLDER", help="holds LANGUAGE.inputs.jsonl")
@@ -251,7 +251,7 @@ def main() -> None:
     add("--json", action="store_true", help="one JSON line on stdout instead of the table")
     add("--out", type=Path, default=HERE / "results" / "parts.json")
     options = parser.parse_args()
-    options.model = models.resolve(options.model)
+    options.model = model_store.resolve(options.model)
     sources = Sources(options.data, None, options.held_out)
     named = options.groups or [group for group in GROUPS if sources.of(group)]
     if unusable := [group for group in named if group not in GROUPS or not sources.of(group)]:

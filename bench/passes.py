@@ -23,7 +23,7 @@ from latency import HERE, Report, conditions, save, table
 from llama import Peer
 
 sys.path.insert(0, str(HERE.parent))
-from caesura import models
+from caesura import model_store
 from caesura.engine import models as engine_models
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import BlockLlama
@@ -144,7 +144,7 @@ def picture(report: Report) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Milliseconds of a pass over the weights.")
-    parser.add_argument("--model", default=models.DEFAULT, metavar="NAME|PATH")
+    parser.add_argument("--model", default=model_store.DEFAULT, metavar="NAME|PATH")
     parser.add_argument(
         "--kernels", default="amx,avx512,avxvnni,avx2,torch", help="those that the machine has, and torch"
     )
@@ -155,7 +155,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     kernels = [name for name in options.kernels.split(",") if name in (*cpu.variants(), "torch")]
-    report = measure(models.resolve(options.model), kernels, options.vs, options.rounds)
+    report = measure(model_store.resolve(options.model), kernels, options.vs, options.rounds)
     save(report, options.out)
     print(json.dumps(report) if options.json else picture(report))
 

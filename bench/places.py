@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from caesura import wire
-from caesura.schemas import Schema, SchemaError
+from caesura.schema.document import Schema, SchemaError
 from caesura.server.structured.json.edits import offers
 from caesura.server.structured.offer import NoOffer, Offer
 

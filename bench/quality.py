@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from caesura import models
+from caesura import model_store
 
 from infilling.cases import GROUPS, HUMAN_EVAL, SANTA, Case, Sources, read  # isort: skip  (beside this script)
 from infilling.report import comparison, markdown, pairs, picture, summary  # isort: skip
@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
     add("--held-out", type=Path, metavar="FILE", help="what training/heldout.py made")
     add("--base", type=Path, metavar="FOLDER", help="SmolLM2 with its whole vocabulary, for the row smollm2")
     add("--peers", type=Path, metavar="FOLDER", help="weights and node_modules, for the rows of llama.cpp")
-    add("--model", default=models.DEFAULT, metavar="NAME|PATH")
+    add("--model", default=model_store.DEFAULT, metavar="NAME|PATH")
     add("--n", type=int, default=200, help="cases of a group")
     add("--seed", type=int, default=7)
     add("--groups", type=_names, metavar="GROUP,GROUP", help=",".join(GROUPS))
@@ -115,7 +115,7 @@ def _names(text: str) -> list[str]:
 
 def checked(asked: argparse.ArgumentParser, options: argparse.Namespace) -> tuple[Sources, Means]:
     """Groups and rows filled in, what they need, or the end of the program."""
-    options.model = models.resolve(options.model)
+    options.model = model_store.resolve(options.model)
     sources = Sources(options.data, options.santa, options.held_out)
     means = Means(options.model, options.deadline_ms, options.base, options.peers)
     options.groups = options.groups or [group for group in GROUPS if sources.of(group)]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from caesura import models, wire
+from caesura import model_store, wire
 from caesura.engine import models as engine_models
 from caesura.engine import samplers
 from caesura.engine.canvas.layout import lay
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--share", type=float, default=2.0)
     options = parser.parse_args()
-    model = engine_models.load(models.resolve(options.model), "cpu")
+    model = engine_models.load(model_store.resolve(options.model), "cpu")
     cases = [json.loads(line) for line in options.cases.read_text("utf-8").splitlines()[: options.count]]
     head = ("sampler", "tokens per forward", "rows per token", "tokens as by one per forward", "fills as the text")
     print(f"{model.name}, {len(cases)} holes of {sum(len(model.tokenizer.encode(c['answer'])) for c in cases)} tokens")

@@ -20,7 +20,7 @@ from caesura.engine.grammar.automaton import Automaton
 from caesura.engine.grammar.cases import Cases
 from caesura.engine.grammar.keywords import Terms
 from caesura.engine.grammar.schema import language
-from caesura.schemas import Schema, SchemaError
+from caesura.schema.document import Schema, SchemaError
 
 from latency import commit, machine, spread, table  # isort: skip  (beside this)
 

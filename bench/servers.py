@@ -28,7 +28,8 @@ from typing import Any
 
 from latency import CAESURA, conditions, own_engine, save, spread, table
 
-from caesura import models, rendezvous
+from caesura import model_store
+from caesura.ipc import rendezvous
 
 HERE = Path(__file__).resolve().parent
 INSTANT = [sys.executable, "-P", str(HERE / "peers" / "instant.py")]
@@ -210,7 +211,7 @@ def tabby(folder: Path, name: str, debounce: str, keys: int) -> Iterator[Peer]:
 @contextlib.contextmanager
 def caesura(keys: int) -> Iterator[Peer]:
     with instant_engine(), tempfile.TemporaryDirectory(prefix="caesura-home-") as home:
-        settings = {"deadlineMs": 10_000, "model": models.DEFAULT}
+        settings = {"deadlineMs": 10_000, "model": model_store.DEFAULT}
         places = {"XDG_DATA_HOME": home, "XDG_STATE_HOME": home}
         yield Peer(
             "caesura lsp",
@@ -280,7 +281,7 @@ def keys(peer: Peer) -> tuple[list[float], int, float]:
 
 
 def measure(folder: Path | None, count: int) -> Report:
-    report: Report = {"bench": "servers", **conditions(models.DEFAULT), "lines": LINES, "pause_ms": PAUSE_S * 1000}
+    report: Report = {"bench": "servers", **conditions(model_store.DEFAULT), "lines": LINES, "pause_ms": PAUSE_S * 1000}
     kinds: list[Callable[[], contextlib.AbstractContextManager[Peer]]] = [partial(caesura, count)]
     if folder:
         fixed = 'mode = "fixed"\ninterval = 0'

@@ -29,7 +29,7 @@ from emulators import EDITORS, SUPERSEDED, Asked, Draw, Editor, Message
 from latency import CAESURA, conditions, own_engine, save, spread, table
 from typist import NOTICE_S, SHORTEST, STRETCHES, Gain, Stretch, Typist, stretches
 
-from caesura import models
+from caesura import model_store
 from caesura.client.backend import FinishedJob
 from caesura.client.shared import Engine
 from caesura.server.languages import grammar, language
@@ -350,7 +350,7 @@ def measure(chosen: Sequence[Stretch], model: str, settings: Message, speed: flo
         report: Report = {"bench": "typing", **conditions(model), "settings": settings, "speed_wpm": speed}
         report |= {"notice_ms": NOTICE_S * 1000, "least": SHORTEST, "began": time.time()}
         asyncio.run(warm_up(model))
-        tallies = asyncio.run(play(chosen, {"model": models.resolve(model), **settings}, speed))
+        tallies = asyncio.run(play(chosen, {"model": model_store.resolve(model), **settings}, speed))
     report["minutes"] = round((time.time() - report.pop("began")) / 60, 1)
     report["editors"] = {name: tally.report() for name, tally in tallies.items()}
     return report
@@ -389,7 +389,7 @@ def setting(argument: str) -> tuple[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Typing in emulated editors, with the real server and engine.")
-    parser.add_argument("--model", default=models.DEFAULT, metavar="NAME|PATH")
+    parser.add_argument("--model", default=model_store.DEFAULT, metavar="NAME|PATH")
     parser.add_argument("--folder", type=Path, default=STRETCHES, help="of stretches; default: %(default)s")
     parser.add_argument("--stretches", type=int, metavar="N", help="only the first N")
     parser.add_argument("--speed", type=float, metavar="WPM", help="type them all at this speed, not at their own")

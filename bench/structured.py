@@ -27,7 +27,7 @@ from caesura import wire
 from caesura.engine import models
 from caesura.engine.models import Model
 from caesura.engine.tokens.tokenizer import Tokenizer
-from caesura.models import SMALL, locate
+from caesura.model_store import SMALL, locate
 
 import masks  # isort: skip  (beside this script)
 from documents import Document, instances, manifests, suite  # isort: skip

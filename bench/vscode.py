@@ -23,7 +23,7 @@ from latency import HERE, Report, conditions, own_engine, save, spread, table
 from simulator import own_records, warm_up
 from typist import Stretch, stretches
 
-from caesura import models
+from caesura import model_store
 
 sys.path.insert(0, str(HERE.parent))
 from tests.real.browser import chromium
@@ -108,9 +108,9 @@ def look(before: str, written: str, at: float, frames: Sequence[Frame], seen: Se
 def measure(editors: Path, chosen: Sequence[Stretch], streaming: str) -> Report:
     with own_records(), own_engine(), tempfile.TemporaryDirectory(prefix="caesura-vscode-") as name:
         folder, seen, began = Path(name), Seen(), time.time()
-        report: Report = {"bench": "vscode", **conditions(models.DEFAULT), "streaming": streaming}
+        report: Report = {"bench": "vscode", **conditions(model_store.DEFAULT), "streaming": streaming}
         extension = build(folder)
-        asyncio.run(warm_up(models.DEFAULT))
+        asyncio.run(warm_up(model_store.DEFAULT))
         program = folder / "caesura"
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m caesura "$@"\n')
         program.chmod(0o755)

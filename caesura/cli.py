@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("cases", metavar="CASES.jsonl")
     evaluate.add_argument("--out", required=True, metavar="COMPLETIONS.jsonl")
     _generation(evaluate, json=False)
-    evaluate.set_defaults(run="evaluate:run")
+    evaluate.set_defaults(run="eval:run")
 
     demo = add("demo", help="a page that shows the canvas step by step, next to the same gap filled left to right")
     demo.add_argument("file", nargs="?", metavar="FILE", help="a text to fill, besides the examples; never written")
@@ -177,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     settings.set_defaults(run="settings:run")
 
     models = add("models", help="the models on this machine")
-    models.set_defaults(run="catalogue:listing", json=False)
+    models.set_defaults(run="models:listing", json=False)
     _json(models)
     add = models.add_subparsers(
         metavar="list | add PATH | pull ORG/NAME | show NAME | verify NAME | convert PATH"
@@ -207,7 +207,7 @@ def _model_action(parser: argparse.ArgumentParser, function: str, *positional: s
     for name in positional:
         parser.add_argument(name, metavar=name.upper())
     _json(parser, default=argparse.SUPPRESS)  # or it would undo the one of `caesura models --json list`
-    parser.set_defaults(run=f"catalogue:{function}")
+    parser.set_defaults(run=f"models:{function}")
 
 
 def _pair_action(
@@ -306,13 +306,13 @@ def _repository(text: str) -> str:
 
 
 def _address(text: str) -> str:
-    from caesura import pairing
+    from caesura.ipc import pairing
 
     return _said(pairing.address, text)
 
 
 def _own_address(text: str) -> str:
-    from caesura import pairing
+    from caesura.ipc import pairing
 
     return _said(pairing.own_address, text)
 

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from caesura import locks, models
+from caesura import model_store
+from caesura.ipc import locks
 
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # the import reads it
 
@@ -154,7 +155,7 @@ def fetch(model: Repository, file: File, seen: Callable[[int], None]) -> str:
         if new:
             _download(model, file, seen)
         path = Path(hf_hub_download(model.name, file.name, revision=model.commit))
-        digest = file.sha256 if new else models.sha256(path)
+        digest = file.sha256 if new else model_store.sha256(path)
     if file.sha256 and digest != file.sha256:
         raise HubError(f"{path.resolve()} is damaged: delete it, and run the same command again.")
     seen(file.size)
@@ -171,7 +172,7 @@ def _download(model: Repository, file: File, seen: Callable[[int], None]) -> Non
         if (start := growing.tell()) < file.size:
             url = hf_hub_url(model.name, file.name, revision=model.commit)
             http_get(url, growing, resume_size=start, headers=build_hf_headers())
-    if models.sha256(partial) != file.sha256:
+    if model_store.sha256(partial) != file.sha256:
         partial.unlink()
         raise HubError(
             f"{file.name} of {model.name} arrived damaged (its sha256 is wrong); run the same command again."

@@ -21,10 +21,11 @@ from typing import Any, Protocol
 import msgspec
 import zmq
 
-from caesura import doors, logs, wire
+from caesura import logs, wire
 from caesura.engine.supervisor import link
 from caesura.engine.weights import ahead
-from caesura.models import drafting
+from caesura.ipc import endpoints
+from caesura.model_store import drafting
 
 log = logging.getLogger("caesura.worker")
 
@@ -139,7 +140,7 @@ def run(arguments: Sequence[str], load: Callable[[str, str], Loaded]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the supervisor's to answer
 
     socket = link.pair(zmq.Context())
-    doors.connect(socket, doors.at(options.link))
+    endpoints.connect(socket, endpoints.at(options.link))
     try:
         with kept():
             loaded = load(options.model, options.device)

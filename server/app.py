@@ -15,7 +15,7 @@ from lsprotocol import types
 from caesura import __version__, logs, wire
 from caesura.client.backend import Backend
 from caesura.client.shared import Engine
-from caesura.pairing import Remote, agreement
+from caesura.ipc.pairing import Remote, agreement
 from caesura.server.context.project import Surroundings
 from caesura.server.ghost.canvas import Proposal
 from caesura.server.ghost.canvases import Selected

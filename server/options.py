@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from caesura import models, wire
+from caesura import model_store, wire
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
             min_length=1,
             max_length=256,
         ),
-    ] = models.DEFAULT
+    ] = model_store.DEFAULT
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         _about("where another model runs; `coder` and `small` always run on the CPU; read when the server starts"),

@@ -7,8 +7,8 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from caesura.regex import matching
-from caesura.regular import Dfa
+from caesura.automata.dfa import Dfa
+from caesura.automata.regex import matching
 from caesura.server.structured.offer import Offer
 from caesura.wire import Pattern
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from caesura import rendezvous
+from caesura.ipc import rendezvous
 
 from .audit import calls
 

@@ -18,10 +18,11 @@ import msgspec
 import points
 from points import reach
 
-from caesura import doors, logs, wire
+from caesura import logs, wire
 from caesura.engine import worker
 from caesura.engine.supervisor import link, supervisor
 from caesura.engine.supervisor.process import Patience
+from caesura.ipc import endpoints
 
 ANSWER = "answer"
 STEPS = len(ANSWER)
@@ -31,7 +32,7 @@ STEP_S = {"typed": 0.02}  # by model
 if platform := os.environ.get("CAESURA_TEST_PLATFORM"):  # what that has not is not asked for
     import psutil  # noqa: F401 (which would look too)
 
-    sys.platform, doors.UNIX = platform, platform != "win32"
+    sys.platform, endpoints.UNIX = platform, platform != "win32"
 IDLE_EXIT_S = float(os.environ.get("CAESURA_IDLE_EXIT", "30"))
 
 

@@ -15,9 +15,10 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from caesura import rendezvous, wire
+from caesura import wire
 from caesura.client.backend import EngineError, job_id
 from caesura.client.shared import Engine
+from caesura.ipc import rendezvous
 
 from .mutants import Frames
 from .test_wire import CLIENT

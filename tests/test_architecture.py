@@ -60,13 +60,13 @@ HEAVY = ("torch", "safetensors", "tokenizers", "numpy", "triton")
     [
         (("caesura.server",), (*HEAVY, "caesura.engine", "caesura.kernels"), ()),
         (
-            (*(f"caesura.{name}" for name in ("wire", "paths", "pairing", "rendezvous", "models", "schemas")),),
+            (*(f"caesura.{name}" for name in ("wire", "paths", "ipc", "model_store", "automata", "schema")),),
             HEAVY,
             (),
         ),
         (
-            ("caesura.wire", "caesura.schemas"),
-            ("caesura.engine", "caesura.kernels", "caesura.server", "caesura.commands"),
+            ("caesura.wire", "caesura.automata", "caesura.schema"),
+            ("caesura.engine", "caesura.kernels", "caesura.server", "caesura.commands", "caesura.ipc", "zmq"),
             (),
         ),
         (("caesura.cli", "caesura.commands"), (*HEAVY, "caesura.kernels"), ()),
@@ -90,7 +90,7 @@ def test_imports_point_one_way(where: tuple[str, ...], banned: tuple[str, ...], 
 
 def test_only_the_commands_that_run_the_engine_or_look_into_a_checkpoint_import_it() -> None:
     found = offenders(("caesura.cli", "caesura.commands"), ("caesura.engine",))
-    assert {line.split()[0] for line in found} <= {"caesura.commands.engine", "caesura.commands.catalogue"}
+    assert {line.split()[0] for line in found} <= {"caesura.commands.engine", "caesura.commands.models"}
 
 
 # Inside the engine: what each part of it may import of the others. `models` is its Protocol, and families that ask how
@@ -123,16 +123,17 @@ def test_a_part_of_the_engine_imports_what_it_may(name: str) -> None:
 
 # Inside the server and the client: the same.
 
-SHARED = {"answers", "structured", "context", "text", "languages", "options", "client", "wire", "schemas"}
+SHARED = {"answers", "structured", "context", "text", "languages", "options", "client", "wire", "schema"}
 ROOMS: dict[str, set[str]] = {
-    "caesura.client": {"wire", "doors", "rendezvous", "pairing", "models", "paths", "__version__"},
-    "caesura.server.options": {"wire", "models"},
+    "caesura.ipc": {"wire", "paths", "model_store", "__version__"},
+    "caesura.client": {"ipc", "wire", "model_store", "paths", "__version__"},
+    "caesura.server.options": {"wire", "model_store"},
     "caesura.server.languages": set(),
     "caesura.server.text": {"languages"},
-    "caesura.server.context": {"text", "languages", "options", "wire", "schemas", "recent", "pairing", "paths"},
-    "caesura.server.structured": {"context", "text", "languages", "wire", "schemas"},
+    "caesura.server.context": {"text", "languages", "options", "wire", "schema", "recent", "ipc", "paths"},
+    "caesura.server.structured": {"context", "text", "languages", "wire", "schema"},
     "caesura.server.answers": {"context", "text", "languages"},
-    "caesura.server.records": {"client", "paths", "locks"},
+    "caesura.server.records": {"client", "paths", "ipc"},
     "caesura.server.ghost": {*SHARED, "records"},
     "caesura.server.fills": SHARED,
     "caesura.server.lsp": {"ghost", "fills", "structured", "context", "text", "options", "client", "wire"},

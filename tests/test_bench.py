@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from caesura import models, wire
+from caesura import model_store, wire
 from caesura.engine import samplers
 from caesura.engine.canvas.healing import heal
 from caesura.engine.methods import absorbing, verify
@@ -410,7 +410,7 @@ def test_a_peer_is_asked_for_the_text_that_ours_was_asked_for(
 ) -> None:
     """The text before the cursor begins where it did, so that the peer finds it read; it may write as much."""
     place = latency.Place("x.py", "a\n" * 2000 + "name = \n", 2000, 7, "value + 1")
-    with latency.Peer(peers, models.CODER) as peer:
+    with latency.Peer(peers, model_store.CODER) as peer:
         assert "3.2.1" in peer.name
         beside = latency.Beside(peer, tiny.tokenizer)
         pairs = [*beside.key(place, 8, "alue", 20.0, warm=False), *beside.key(place, 9, "lue", 10.0, warm=True)]
@@ -433,12 +433,12 @@ def test_results_name_no_path_of_the_machine(latency: ModuleType, tmp_path: Path
     (tmp_path / "model.gguf").touch()
     for model in (tmp_path, tmp_path / "model.gguf"):
         assert str(tmp_path)[:12] not in json.dumps(latency.conditions(str(model)))
-    assert latency.conditions(models.CODER)["model"]["manifest"]
+    assert latency.conditions(model_store.CODER)["model"]["manifest"]
 
 
 def test_a_peer_that_has_ended_is_a_sentence(latency: ModuleType, peers: Path) -> None:
     (peers / "node").write_text("#!/bin/sh\nexit 1\n")
-    with latency.Peer(peers, models.CODER) as peer, pytest.raises(RuntimeError, match="The peer has ended"):
+    with latency.Peer(peers, model_store.CODER) as peer, pytest.raises(RuntimeError, match="The peer has ended"):
         peer.fill("a", 1, warm=False)
 
 
@@ -621,7 +621,7 @@ def parts(beside: None) -> ModuleType:
 
 
 def test_each_part_can_be_taken_out(parts: ModuleType, tiny: BlockLlama) -> None:
-    from caesura.commands.asking import at_cursor
+    from caesura.commands.common import at_cursor
     from caesura.engine.canvas import prompts, vocabulary
     from caesura.engine.methods.verify import search
 
@@ -643,7 +643,7 @@ def test_each_part_can_be_taken_out(parts: ModuleType, tiny: BlockLlama) -> None
 
 def test_without_the_gate_what_breaks_the_syntax_is_inserted(parts: ModuleType) -> None:
     from caesura import wire
-    from caesura.commands.asking import at_cursor
+    from caesura.commands.common import at_cursor
 
     asked = at_cursor("x = \ny = 1\n", 4, "python", "line")
     done = wire.Done(

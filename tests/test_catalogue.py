@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from caesura import cli, models, paths, rendezvous, speeds
+from caesura import cli, model_store, paths, speeds
 from caesura.client.backend import EngineUnavailable
 from caesura.client.shared import Engine
 from caesura.engine.tokens.tokenizer_file import QWEN
 from caesura.engine.weights import audit
 from caesura.engine.weights.stored import WeightsError
+from caesura.ipc import rendezvous
 from caesura.server.options import Options, parse
 
 from .engine.weights import test_gguf
@@ -29,8 +30,8 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine on which nothing is installed and nothing was measured."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(models, "PACKAGES", {name: f"test_only_{name}" for name in models.PACKAGES})
-    models._say_renamed.cache_clear()
+    monkeypatch.setattr(model_store, "PACKAGES", {name: f"test_only_{name}" for name in model_store.PACKAGES})
+    model_store._say_renamed.cache_clear()
 
 
 @pytest.fixture
@@ -81,18 +82,18 @@ def any_file_loads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 def test_the_default_is_coder_where_it_is_installed_else_small(install: Install) -> None:
     install("small")
-    assert models.resolve("default") == "small"
+    assert model_store.resolve("default") == "small"
     coder = install("coder")
-    assert models.resolve("default") == "coder"
-    assert models.locate("default") == coder
+    assert model_store.resolve("default") == "coder"
+    assert model_store.locate("default") == coder
     (coder / "base.safetensors").unlink()  # as in a clone that has no weights of it
-    assert models.resolve("default") == "small"
-    assert models.names() == ["small"]
+    assert model_store.resolve("default") == "small"
+    assert model_store.names() == ["small"]
 
 
 def test_where_nothing_is_installed_one_sentence_says_what_to_run(run: Run) -> None:
-    with pytest.raises(models.NoModel) as refused:
-        models.resolve("default")
+    with pytest.raises(model_store.NoModel) as refused:
+        model_store.resolve("default")
     assert re.fullmatch(r"No model is installed: run `\S+ -m pip install \S+/models/coder`\.", str(refused.value))
     assert run() == (0, f"{refused.value}\n", "")
     code, out, err = run("show", "small")
@@ -116,8 +117,8 @@ def test_an_old_setting_means_small_and_is_told_once(install: Install, caplog: p
     settings, problems = parse({"model": "embedded"})
     assert problems == []
     with caplog.at_level(logging.WARNING):
-        assert models.resolve(settings.model) == "small"
-        assert models.locate("embedded") == folder
+        assert model_store.resolve(settings.model) == "small"
+        assert model_store.locate("embedded") == folder
         assert rendezvous.place("embedded", "cuda") == rendezvous.place("small", "auto")
     assert [record.getMessage() for record in caplog.records] == [
         "The model `embedded` is called `small` now; change your setting to that, or to `default`."
@@ -129,14 +130,14 @@ def test_a_file_is_named_by_its_path_and_known_by_its_content(tmp_path: Path, mo
     file = tmp_path / "x.gguf"
     file.write_bytes(b"GGUF")
     monkeypatch.chdir(tmp_path)
-    assert models.resolve("x.gguf") == models.resolve(str(file)) == str(file)
-    before = models.identity("x.gguf")
+    assert model_store.resolve("x.gguf") == model_store.resolve(str(file)) == str(file)
+    before = model_store.identity("x.gguf")
     assert before.startswith(str(file))
     file.write_bytes(b"GGUF, longer")
-    assert models.identity(str(file)) != before
+    assert model_store.identity(str(file)) != before
     (tmp_path / "main.py").touch()
-    with pytest.raises(models.NoModel, match=r"^There is no model 'main.py'; `caesura models` lists"):
-        models.locate("main.py")
+    with pytest.raises(model_store.NoModel, match=r"^There is no model 'main.py'; `caesura models` lists"):
+        model_store.locate("main.py")
 
 
 # The list
@@ -145,7 +146,7 @@ def test_a_file_is_named_by_its_path_and_known_by_its_content(tmp_path: Path, mo
 def test_the_list_says_what_a_model_takes_and_how_fast_it_was(install: Install, run: Run) -> None:
     install("small", b"x" * 2_000_000, licence="Apache-2.0", memory_mb=650)
     install("coder", b"y" * 3_000_000, license="MIT")
-    speeds.record(models.identity("coder"), speeds.Speed("2026-11-25", "cpu", 41.2, 300.0, 712.4))
+    speeds.record(model_store.identity("coder"), speeds.Speed("2026-11-25", "cpu", 41.2, 300.0, 712.4))
     out = run()[1]
     assert out == run("list")[1]
     assert [re.split(r"  +", line) for line in out.splitlines()] == [
@@ -161,7 +162,7 @@ def test_the_list_says_what_a_model_takes_and_how_fast_it_was(install: Install, 
 
 def test_a_speed_is_of_the_model_that_was_measured(install: Install, run: Run) -> None:
     folder = install("small")
-    speeds.record(models.identity("small"), speeds.Speed("2026-11-25", "cpu", 41.2, 300.0, 712.4))
+    speeds.record(model_store.identity("small"), speeds.Speed("2026-11-25", "cpu", 41.2, 300.0, 712.4))
     (folder / "manifest.json").write_text((folder / "manifest.json").read_text() + "\n")  # another version
     assert "not measured" in run()[1]
     speeds.file().write_text("{")
@@ -197,8 +198,8 @@ def test_a_folder_is_added_by_name(tiny_folder: Path, run: Run) -> None:
         0,
         "mine: use it with `--model mine`, or by that name in the setting `model`.\n",
     )
-    assert models.names() == ["mine"]
-    assert models.identity("mine") == models.identity(str(tiny_folder))
+    assert model_store.names() == ["mine"]
+    assert model_store.identity("mine") == model_store.identity(str(tiny_folder))
     assert run("verify", "mine")[0] == 0
     assert (paths.models() / "mine").is_symlink()
 
@@ -210,8 +211,8 @@ def test_a_file_is_added_under_its_own_name(tmp_path: Path, any_file_loads: list
     link = paths.models() / "Qwen2.5-Q4_0" / file.name
     assert (code, json.loads(out)) == (0, {"name": "Qwen2.5-Q4_0", "path": str(link)})
     assert any_file_loads == [file]
-    assert models.resolve("Qwen2.5-Q4_0") == str(link)
-    assert models.identity("Qwen2.5-Q4_0") == models.identity(str(file))
+    assert model_store.resolve("Qwen2.5-Q4_0") == str(link)
+    assert model_store.identity("Qwen2.5-Q4_0") == model_store.identity(str(file))
     assert "Qwen2.5-Q4_0  0 MB" in run()[1]
     shown = run("show", "Qwen2.5-Q4_0")[1]
     assert shown.startswith(f"file: {link}\nsize: {link.stat().st_size:,} bytes\n")
@@ -234,7 +235,7 @@ def test_a_file_that_is_gone_hides_no_other_model(
 def test_all_parts_of_a_split_file_are_added(tmp_path: Path, any_file_loads: list[Path], run: Run) -> None:
     first, second = split(tmp_path / "parts")
     assert run("add", second)[0] == 0
-    assert models.locate("big").name == first.name
+    assert model_store.locate("big").name == first.name
     assert {path.name for path in (paths.models() / "big").iterdir()} == {first.name, second.name}
     assert run("add", tmp_path / "parts", "--name", "again")[0] == 0
     assert any_file_loads == [second, first]
@@ -250,8 +251,8 @@ def test_where_there_are_no_links_a_model_is_copied(
     split(tmp_path / "parts")
     assert run("add", tmp_path / "parts" / "big-00001-of-00002.gguf")[0] == 0
     assert run("add", tiny_folder, "--name", "mine")[0] == 0
-    assert models.locate("big").read_bytes() == b"GGUF"
-    assert models.damaged(paths.models() / "mine") == []
+    assert model_store.locate("big").read_bytes() == b"GGUF"
+    assert model_store.damaged(paths.models() / "mine") == []
 
 
 def test_what_cannot_be_loaded_is_not_added(
@@ -270,7 +271,7 @@ def test_what_cannot_be_loaded_is_not_added(
     monkeypatch.setattr(audit, "check", check)
     (tmp_path / "x.gguf").write_bytes(b"GGUF")
     assert run("add", tmp_path / "x.gguf")[2] == "caesura: x.gguf is a vision model, which Caesura cannot run.\n"
-    assert models.names() == []
+    assert model_store.names() == []
 
 
 @pytest.mark.parametrize("damage", ["base.safetensors", "manifest.json", "tokenizer.json"])

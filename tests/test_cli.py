@@ -23,16 +23,17 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from caesura import cli, models, paths, rendezvous, speeds, wire
+from caesura import cli, model_store, paths, speeds, wire
 from caesura.client.backend import FinishedJob
 from caesura.client.shared import Engine
-from caesura.commands import CommandFailed, asking, doctor, fill
-from caesura.commands.source import Source
+from caesura.commands import CommandFailed, common, doctor, fill
+from caesura.commands.file import Source
+from caesura.ipc import rendezvous
 from caesura.server.records import stats, trace
 
 SURE = "caesura: sure (0.90).\n"
 FAKE = Path(__file__).with_name("fake_engine.py")
-DEFAULT = models.resolve(models.DEFAULT)
+DEFAULT = model_store.resolve(model_store.DEFAULT)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -251,7 +252,7 @@ def test_write_keeps_mode_and_link_and_leaves_nothing_behind(run: Run, source: P
 def test_write_refuses_a_file_that_has_changed(run: Run, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def meddle(*arguments: Any) -> wire.Done:
         source.write_text("somebody else's work\n")
-        return await asking.ask(*arguments)
+        return await common.ask(*arguments)
 
     monkeypatch.setattr("caesura.commands.fill.ask", meddle)
     ran = run("fill", source, "--at", "2:12", "--write")
@@ -569,7 +570,8 @@ async def test_status_names_the_editors_and_counts_the_others(run: Run) -> None:
 
 OTHER_BUILD = """
 import json, pathlib, sys, msgspec, zmq
-from caesura import rendezvous, wire
+from caesura import wire
+from caesura.ipc import rendezvous
 place = rendezvous.Place(pathlib.Path(sys.argv[1]))
 socket = zmq.Context().socket(zmq.ROUTER)
 socket.bind(f"ipc://{place.socket}")
@@ -685,7 +687,7 @@ def test_doctor(run: Run, model: Path) -> None:
 @pytest.mark.usefixtures("other_engines")
 def test_doctor_records_how_fast_the_model_was(run: Run, model: Path) -> None:
     run("doctor", "--model", model)
-    speed = speeds.of(models.identity(str(model)))
+    speed = speeds.of(model_store.identity(str(model)))
     assert (speed.device, speed.pass_ms, speed.fill_ms) == ("fake", 2.0, 12.1)
     assert speed.memory_mb > 1
 

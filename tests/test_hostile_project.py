@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from caesura import rendezvous
 from caesura.client import launch
 from caesura.client.shared import Engine
 from caesura.demo import session
 from caesura.engine.supervisor import process as child
+from caesura.ipc import rendezvous
 
 from .supervisor.test_processes import READY_S, answer, job, running, runtime, until
 from .test_lsp import Client

@@ -14,7 +14,7 @@ from caesura import wire
 from caesura.engine.grammar import json as free
 from caesura.engine.grammar import schema as restricted
 from caesura.engine.grammar.automaton import Automaton
-from caesura.schemas import Schema
+from caesura.schema.document import Schema
 from caesura.server.structured.json.completion import MAX_BEFORE, completion
 from caesura.server.structured.json.edits import MAX_TEXT, offers
 from caesura.server.structured.json.text import read

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from caesura.regex import matching
-from caesura.regular import Dfa
+from caesura.automata.dfa import Dfa
+from caesura.automata.regex import matching
 from caesura.server.structured.markdown.edits import completion, offers
 from caesura.server.structured.markdown.patterns import Inline, body
 from caesura.server.structured.offer import NoOffer, Offer

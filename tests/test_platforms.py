@@ -13,11 +13,12 @@ from types import ModuleType
 import psutil  # before a test says that this is another platform: it looks too
 import pytest
 
-from caesura import doors, locks, paths, rendezvous
+from caesura import paths
 from caesura.client.backend import EngineFailed
 from caesura.engine import memory, worker
 from caesura.engine.supervisor import supervisor
-from caesura.rendezvous import Holder
+from caesura.ipc import endpoints, locks, rendezvous
+from caesura.ipc.rendezvous import Holder
 
 from .supervisor.test_processes import alive, answer, client, in_flight, job, running, runtime, until  # noqa: F401 (a fixture)
 
@@ -52,7 +53,7 @@ async def test_the_end_of_a_process_is_noticed_by_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without pidfd and parent-death signal."""
-    monkeypatch.setattr(doors, "UNIX", platform != "win32")
+    monkeypatch.setattr(endpoints, "UNIX", platform != "win32")
     monkeypatch.setenv("CAESURA_TEST_PLATFORM", platform)
     async with running(client()) as one:
         waiting = await in_flight(one)

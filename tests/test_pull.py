@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from caesura import cli, models, paths
+from caesura import cli, model_store, paths
 from caesura.engine.models import load
 from caesura.hub import constants
 
@@ -75,7 +75,7 @@ def test_a_pulled_model_is_used_by_name(hub: Hub, run: Run) -> None:
     assert sorted(hub.got()) == TAKEN  # each once, and nothing else
     assert all(path.startswith((f"/api/models/{NAME}", f"/{NAME}/")) for _, path, _ in hub.requests)  # no telemetry
     folder = paths.models() / "tiny"
-    assert models.manifest(folder) == models.Manifest(
+    assert model_store.manifest(folder) == model_store.Manifest(
         {name: hub.hash(hub.folder / name) for name in TAKEN}, "apache-2.0", repository=NAME, revision=COMMIT
     )
     assert all((folder / name).is_symlink() for name in TAKEN)
@@ -96,7 +96,7 @@ def test_a_second_pull_downloads_nothing_and_mends_the_folder(hub: Hub, run: Run
         "licence": "apache-2.0",
     }
     assert hub.got() == []
-    assert models.damaged(paths.models() / "tiny") == []
+    assert model_store.damaged(paths.models() / "tiny") == []
     assert run("add", str(hub.folder), "--name", "other")[0] == 0
     assert "There is a model 'other' already" in run("pull", NAME, "--name", "other")[2]
 
@@ -105,7 +105,7 @@ def test_a_broken_connection_goes_on_where_it_broke(hub: Hub, run: Run) -> None:
     hub.cut = 50_000
     assert run("pull", NAME)[0] == 0
     assert [range for _, path, range in hub.requests if path.endswith(".safetensors") and range] == ["bytes=50000-"]
-    assert models.damaged(paths.models() / "tiny") == []
+    assert model_store.damaged(paths.models() / "tiny") == []
 
 
 def test_an_interrupted_pull_goes_on_in_the_next(hub: Hub, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_what_other_tools_have_downloaded_is_used_without_a_network(
     shutil.rmtree(paths.models() / "tiny")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert run("pull", NAME, "--yes")[0] == 0
-    assert models.damaged(paths.models() / "tiny") == []
+    assert model_store.damaged(paths.models() / "tiny") == []
 
 
 def _wrong_hash(hub: Hub, _: pytest.MonkeyPatch) -> None:

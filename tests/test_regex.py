@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from caesura.regex import matching
-from caesura.regular import ANY, TooLarge, Unsupported, literals
+from caesura.automata.dfa import ANY, TooLarge, Unsupported, literals
+from caesura.automata.regex import matching
 
 from .walks import walks
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caesura.regex import matching
-from caesura.regular import (
+from caesura.automata.dfa import (
     ANY,
     MAX_STATES,
     Dfa,
@@ -22,6 +21,7 @@ from caesura.regular import (
     literals,
     without,
 )
+from caesura.automata.regex import matching
 
 from .walks import walks
 

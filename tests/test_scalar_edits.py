@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from caesura.regex import matching
+from caesura.automata.regex import matching
 from caesura.server.structured.offer import NoOffer, Offer
 from caesura.server.structured.scalars import offers
 from caesura.wire import Pattern

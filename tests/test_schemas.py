@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from caesura.schemas import MAX_SUBSCHEMAS, Field, Schema, SchemaError
+from caesura.schema.document import MAX_SUBSCHEMAS, Field, Schema, SchemaError
 
 
 def schema(document: object) -> Schema:

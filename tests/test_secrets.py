@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 
-from caesura import logs, rendezvous
+from caesura import logs
 from caesura.client.shared import Engine
+from caesura.ipc import rendezvous
 
 from .supervisor.test_processes import FAKE, running, status_when
 from .test_lsp import Client

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from caesura import rendezvous
+from caesura.ipc import rendezvous
 from caesura.server.records import stats, trace
 
 from .test_lsp import Client, server

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from caesura import models, rendezvous
+from caesura import model_store
+from caesura.ipc import rendezvous
 
 BENCH = Path(__file__).parents[1] / "bench"
 FAKE = Path(__file__).with_name("fake_engine.py")
@@ -434,7 +435,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     folder = Path(tempfile.mkdtemp(prefix="caesura-"))
     for name in ("CAESURA_RUNTIME", "XDG_STATE_HOME", "XDG_DATA_HOME"):
         monkeypatch.setenv(name, str(folder))
-    process = subprocess.Popen([sys.executable, str(FAKE), models.resolve(models.DEFAULT)])
+    process = subprocess.Popen([sys.executable, str(FAKE), model_store.resolve(model_store.DEFAULT)])
     limit = time.monotonic() + 20
     while not rendezvous.running():
         assert time.monotonic() < limit
@@ -451,7 +452,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def test_nothing_stale_and_no_error_is_shown_by_the_real_server(
     simulator: ModuleType, typist: ModuleType, engine: None, kind: str
 ) -> None:
-    await simulator.warm_up(models.DEFAULT)
+    await simulator.warm_up(model_store.DEFAULT)
     keys = [[60, "key", key] for key in "xy = answer"]
     keys[6][0] = 1500  # time to see the ghost behind "xy = a"
     keys += [[60, "key", "\nb"], [60, "back", 1], [400, "key", "answer\n"], [60, "to", 0, 3], [60, "key", "z"]]

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from lsprotocol import converters, types
 
-from caesura import rendezvous, wire
+from caesura import wire
 from caesura.client.backend import Condition, EngineError, FinishedJob, job_id
 from caesura.client.shared import Engine
+from caesura.ipc import rendezvous
 from caesura.server.lsp import client, status
 from caesura.server.lsp.status import Status
 

@@ -8,7 +8,7 @@ import pytest
 
 from caesura import wire
 from caesura.client.backend import EngineBusy, EngineError, EngineFailed, EngineUnavailable
-from caesura.schemas import Schema
+from caesura.schema.document import Schema
 from caesura.server.context.context import Budget, Context
 from caesura.server.ghost import typing
 from caesura.server.ghost.backoff import Restraint

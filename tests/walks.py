@@ -3,7 +3,7 @@
 from functools import lru_cache
 from random import Random
 
-from caesura.regular import Dfa
+from caesura.automata.dfa import Dfa
 
 
 @lru_cache

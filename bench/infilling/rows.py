@@ -14,8 +14,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from caesura import models
-from caesura.commands.asking import gap
+from caesura import model_store
+from caesura.commands.common import gap
 from caesura.engine.canvas.healing import heal
 from caesura.engine.methods.verify.lookup import lookup as occurrences
 from caesura.engine.tokens.tokenizer import Tokenizer
@@ -81,7 +81,7 @@ class Means:
     peers: Path | None = None
 
     def model_of(self, row: str) -> str:
-        return models.resolve(row.partition(":")[2]) if ":" in row else self.model
+        return model_store.resolve(row.partition(":")[2]) if ":" in row else self.model
 
     def missing(self, row: str) -> str:
         """The option that a row lacks, or ""."""

@@ -7,7 +7,7 @@ supervisor and wire, and a worker without a model.
 import sys
 from collections.abc import Callable
 
-from caesura import models, wire
+from caesura import model_store, wire
 from caesura.engine import worker
 from caesura.engine.supervisor import supervisor
 
@@ -53,4 +53,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["worker"]:
         worker.run(sys.argv[2:], lambda model, device: worker.Loaded(Instant(), "cpu", 0.001))
     else:
-        supervisor.serve(models.DEFAULT, "cpu", worker=[sys.executable, "-P", __file__, "worker"])
+        supervisor.serve(model_store.DEFAULT, "cpu", worker=[sys.executable, "-P", __file__, "worker"])

@@ -9,9 +9,10 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
-from caesura import doors, wire
-from caesura.doors import Door
-from caesura.rendezvous import BUILD
+from caesura import wire
+from caesura.ipc import endpoints
+from caesura.ipc.endpoints import Door
+from caesura.ipc.rendezvous import BUILD
 
 PING_S = 1.0
 SILENCE_S = 2.5  # of an engine that answers a ping each second; then it hangs, as a worker does after as long
@@ -55,7 +56,7 @@ class Connection:
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
         monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | _REFUSED | _STRANGE | _CLOSED)
         try:
-            doors.connect(socket, door)
+            endpoints.connect(socket, door)
             async with asyncio.timeout(timeout_s):
                 await socket.send(wire.encode(wire.Hello(wire.PROTOCOL, BUILD, client)))
                 while not isinstance(message := _decode(await socket.recv_multipart()), wire.Welcome):

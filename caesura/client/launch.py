@@ -8,8 +8,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from caesura import paths, rendezvous
-from caesura.rendezvous import Holder, Place
+from caesura import paths
+from caesura.ipc import rendezvous
+from caesura.ipc.rendezvous import Holder, Place
 
 MAX_SPAWNS = 5
 BACKOFF_S = (0.1, 5.0)

@@ -9,11 +9,12 @@ import logging
 import zmq
 import zmq.asyncio
 
-from caesura import __version__, doors, pairing, paths
+from caesura import __version__, paths
 from caesura.client.connection import Connection, Unanswered
 from caesura.client.launch import GaveUp
-from caesura.doors import Door
-from caesura.pairing import Remote
+from caesura.ipc import endpoints, pairing
+from caesura.ipc.endpoints import Door
+from caesura.ipc.pairing import Remote
 
 REACH_S = 2.0  # to connect and be welcomed, over a slow network
 
@@ -37,7 +38,7 @@ async def reach(context: zmq.asyncio.Context, remote: Remote, client: str) -> Co
     return connection
 
 
-def _why(remote: Remote, error: Unanswered, keys: doors.Keys) -> str:
+def _why(remote: Remote, error: Unanswered, keys: endpoints.Keys) -> str:
     where = f"{remote.name} ({remote.address})"
     if error.refused:
         return f"The engine {where} does not know this machine; run there: caesura pair allow {keys.public.hex()}"

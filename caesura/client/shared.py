@@ -13,13 +13,14 @@ from pathlib import Path
 import msgspec
 import zmq.asyncio
 
-from caesura import doors, models, paths, rendezvous, wire
+from caesura import model_store, paths, wire
 from caesura.client import launch
 from caesura.client.backend import Condition, EngineBusy, EngineFailed, EngineUnavailable, FinishedJob, State
 from caesura.client.connection import Connection, Lost
 from caesura.client.paired import reach
-from caesura.doors import Door
-from caesura.pairing import Remote
+from caesura.ipc import endpoints, rendezvous
+from caesura.ipc.endpoints import Door
+from caesura.ipc.pairing import Remote
 
 HELLO_S = 1.0
 GRACE_S = 5.0  # how much later than its deadline an answer may come before the engine counts as lost
@@ -40,7 +41,7 @@ class Engine:
         self,
         *,
         client: str,
-        model: str = models.DEFAULT,
+        model: str = model_store.DEFAULT,
         device: str = "auto",
         spawn: bool = True,
         command: Sequence[str] | None = None,
@@ -169,7 +170,7 @@ class Engine:
         while True:
             try:
                 connection = await self._connect()
-            except (launch.GaveUp, rendezvous.NoPlace, models.NoModel, paths.UnsafeFolder, OSError) as error:
+            except (launch.GaveUp, rendezvous.NoPlace, model_store.NoModel, paths.UnsafeFolder, OSError) as error:
                 self._set(None, str(error))
                 await asyncio.sleep(PAUSE_S)
             else:
@@ -183,7 +184,7 @@ class Engine:
         if self._remote:
             return await reach(self._context, self._remote, self._client)
         # Now, not when this client began: `default` may stand for another model by then.
-        model = self._model if self._place else models.resolve(self._model)
+        model = self._model if self._place else model_store.resolve(self._model)
         place = self._place or rendezvous.place(model, self._device)
         command = self._command or launch.command(model, self._device)
         launcher = launch.Launcher(place, command if self._spawn else None)
@@ -252,7 +253,7 @@ async def _opened(path: Path) -> Door:
     """The engine's door, as soon as there is one."""
     while True:
         with suppress(FileNotFoundError, msgspec.DecodeError):
-            return doors.at(path)
+            return endpoints.at(path)
         await asyncio.sleep(RETRY_S)
 
 

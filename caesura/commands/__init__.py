@@ -12,23 +12,24 @@ class Unsure(CommandFailed):
 
 
 def draft(model: str | None) -> None:
-    """Have a model draft in the engine that this command uses. Raises models.NoModel."""
-    from caesura import models
+    """Have a model draft in the engine that this command uses. Raises model_store.NoModel."""
+    from caesura import model_store
 
     if model:
-        os.environ["CAESURA_DRAFT"] = models.resolve(model)
-    if drafting := models.drafting():
-        models.locate(drafting)
+        os.environ["CAESURA_DRAFT"] = model_store.resolve(model)
+    if drafting := model_store.drafting():
+        model_store.locate(drafting)
 
 
 def explain(error: Exception) -> str | None:
     """The sentence of a failure that a user can act on; None for a fault of our own, which deserves its traceback."""
-    from caesura import models, pairing, paths, rendezvous
+    from caesura import model_store, paths
     from caesura.client.backend import EngineError, EngineFailed
+    from caesura.ipc import pairing, rendezvous
 
     if isinstance(error, EngineFailed) and error.code == "expired":
         return f"{error} Allow more time with --deadline-ms."
-    expected = (CommandFailed, EngineError, models.NoManifest, models.NoModel, paths.UnsafeFolder)
+    expected = (CommandFailed, EngineError, model_store.NoManifest, model_store.NoModel, paths.UnsafeFolder)
     if isinstance(error, (*expected, rendezvous.NoPlace, pairing.Damaged)):
         return str(error)
     if isinstance(error, OSError):

@@ -5,7 +5,7 @@ import asyncio
 import os
 
 from caesura.commands import CommandFailed, draft
-from caesura.commands.source import Source
+from caesura.commands.file import Source
 from caesura.demo.app import Document, examples, serve
 from caesura.demo.fills import MAX_TEXT
 

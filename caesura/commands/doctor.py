@@ -16,10 +16,11 @@ from importlib import metadata
 import msgspec
 import zmq
 
-from caesura import models, paths, rendezvous, speeds, wire
+from caesura import model_store, paths, speeds, wire
 from caesura.client.backend import EngineError, job_id
 from caesura.commands import CommandFailed, explain
-from caesura.commands.asking import ask, print_json, shared
+from caesura.commands.common import ask, print_json, shared
+from caesura.ipc import rendezvous
 from caesura.server.languages import LANGUAGES, grammar
 from caesura.server.records import trace
 
@@ -147,15 +148,15 @@ def _runtime() -> Check:
 
 def _model(name: str) -> Check:
     try:
-        folder = models.locate(name)
+        folder = model_store.locate(name)
         if folder.is_file():
             return Check("model files", True, f"{folder}, which has no checksums")
-        if models.published(folder) and not (folder / models.MANIFEST).is_file():
+        if model_store.published(folder) and not (folder / model_store.MANIFEST).is_file():
             return Check("model files", True, f"{folder}, published without checksums")
-        damaged = models.damaged(folder)
-    except models.NoModel as error:
+        damaged = model_store.damaged(folder)
+    except model_store.NoModel as error:
         return Check("model files", False, f"no model {name!r}", str(error))
-    except models.NoManifest as error:
+    except model_store.NoManifest as error:
         return Check("model files", False, "no manifest", str(error))
     if damaged:
         return Check("model files", False, f"damaged: {', '.join(damaged)}", RESTORE)
@@ -209,7 +210,7 @@ async def _engine(options: argparse.Namespace) -> list[Check]:
             done = await ask(engine, _job(), lambda event: None)
             status = await engine.status()
         _record(options.model, done, status)
-    except (EngineError, models.NoModel, rendezvous.NoPlace, paths.UnsafeFolder, OSError) as error:
+    except (EngineError, model_store.NoModel, rendezvous.NoPlace, paths.UnsafeFolder, OSError) as error:
         return [Check("engine", False, "no answer", explain(error) or str(error))]
     return [
         Check("engine", True, f"{welcome.model} on {welcome.device}, process {status.pid}"),
@@ -235,7 +236,7 @@ def _record(model: str, done: wire.Done, status: wire.Status) -> None:
         fill_ms=round(done.timings.total_ms, 1),
         memory_mb=round(status.memory_mb + (status.worker_memory_mb or 0), 1),
     )
-    speeds.record(models.identity(model), measured)
+    speeds.record(model_store.identity(model), measured)
 
 
 def _fill(done: wire.Done) -> Check:
@@ -264,7 +265,7 @@ def _times(stages: Mapping[str, tuple[float, float]]) -> str:
 
 def _faster(model: str) -> str:
     """What to do about a model that is slow on a machine with nothing else to do."""
-    if models.named(model) != models.SMALL and models.SMALL in models.names():
+    if model_store.named(model) != model_store.SMALL and model_store.SMALL in model_store.names():
         return "Try the smaller model: `caesura doctor --model small`; the setting `model` chooses it."
     return LATE
 

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from caesura import wire
 from caesura.client.shared import Engine
 from caesura.commands import CommandFailed
-from caesura.commands.asking import print_json, report, schema_files, shared
 from caesura.commands.certainty import Filled, filled, kept, remarks, withheld
-from caesura.commands.source import Source
+from caesura.commands.common import print_json, report, schema_files, shared
+from caesura.commands.file import Source
 from caesura.server.fills.gaps import NoFill, Span
 from caesura.server.fills.result import Level, Newest, Result
 from caesura.server.fills.structured import Find, Structured, choose, finder

@@ -35,7 +35,7 @@ def _serve(options: argparse.Namespace) -> None:
 
 
 async def _start(options: argparse.Namespace) -> str:
-    from caesura.commands.asking import shared
+    from caesura.commands.common import shared
 
     async with shared(options) as (found, welcome):
         return f"The engine is ready: {welcome.model} on {welcome.device}, process {(await found.status()).pid}."

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from caesura import pairing, rendezvous, wire
+from caesura import wire
 from caesura.client.backend import EngineError
 from caesura.client.shared import Engine
-from caesura.commands.asking import print_json
+from caesura.commands.common import print_json
+from caesura.ipc import pairing, rendezvous
 
 STOP_S = 5.0
 # How our own clients that are no editors begin their names.

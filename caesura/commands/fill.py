@@ -10,10 +10,10 @@ from pathlib import Path
 from caesura import wire
 from caesura.client.backend import job_id
 from caesura.commands import CommandFailed
-from caesura.commands.asking import Gap, ask, at_cursor, gap, nothing, print_json, report, schema_files, shared
 from caesura.commands.certainty import Filled, filled, kept, least, remarks, withheld
-from caesura.commands.source import Source
-from caesura.schemas import SchemaError
+from caesura.commands.common import Gap, ask, at_cursor, gap, nothing, print_json, report, schema_files, shared
+from caesura.commands.file import Source
+from caesura.schema.document import SchemaError
 from caesura.server.context.context import Context, context, hole
 from caesura.server.fills import gaps
 from caesura.server.fills.fills import Group, finished, laid_out

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from caesura import pairing
 from caesura.commands import CommandFailed
-from caesura.pairing import Client, Pairs, Remote
+from caesura.ipc import pairing
+from caesura.ipc.pairing import Client, Pairs, Remote
 
 
 def show(options: argparse.Namespace) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from caesura import hub, models
+from caesura import hub, model_store
 from caesura.commands import CommandFailed
-from caesura.commands.catalogue import added, called, check, check_family, link, place, taken
+from caesura.commands.models import added, called, check, check_family, link, place, taken
 
 SPARE = 100_000_000  # bytes of a disk that a download leaves free
 FREE = frozenset(  # the hub's identifiers of licences that allow any use
@@ -51,8 +51,8 @@ def pull(options: argparse.Namespace) -> None:
 def _is_of(folder: Path, name: str) -> bool:
     """A folder from the same repository may be replaced: by another commit, or to mend it."""
     try:
-        return models.manifest(folder).repository == name
-    except models.NoManifest:
+        return model_store.manifest(folder).repository == name
+    except model_store.NoManifest:
         return False
 
 
@@ -129,7 +129,7 @@ def _install(model: hub.Repository, hashes: Mapping[str, str], target: Path) -> 
         made.mkdir()
         for name in hashes:
             link(model.folder / name, made / name, shutil.copy)
-        (made / models.MANIFEST).write_text(json.dumps(about, indent=1) + "\n")
+        (made / model_store.MANIFEST).write_text(json.dumps(about, indent=1) + "\n")
         if target.exists():
             os.replace(target, Path(work, "former"))
         os.replace(made, target)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from caesura.commands.asking import print_json
+from caesura.commands.common import print_json
 from caesura.server.options import Options
 
 WIDTH, INDENT = 100, " " * 4  # columns

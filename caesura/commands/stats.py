@@ -8,7 +8,7 @@ from datetime import date, timedelta
 import msgspec
 
 from caesura.commands import CommandFailed
-from caesura.commands.asking import print_json
+from caesura.commands.common import print_json
 from caesura.server.records import stats
 from caesura.server.records.stats import Counts
 

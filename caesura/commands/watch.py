@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from caesura import wire
-from caesura.commands.source import Source
+from caesura.commands.file import Source
 
 AROUND = 6  # lines above and below the gap
 LOCKED, DRAFT, OPEN, REST = "bold green", "yellow", "bright_black", "dim"

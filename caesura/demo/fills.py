@@ -13,7 +13,7 @@ from msgspec import Meta
 from caesura import wire
 from caesura.client.backend import EngineError, job_id
 from caesura.client.shared import Engine
-from caesura.commands.asking import START_S, Gap, gap
+from caesura.commands.common import START_S, Gap, gap
 from caesura.server.languages import language
 
 MAX_TEXT = 1 << 18  # code points of a document

@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
+from caesura.automata.dfa import Dfa, TooLarge
 from caesura.engine.grammar.expressions import Byte, Chain, Choice, Expression, Language, Regular, Repeat, Rule, Shared
-from caesura.regular import Dfa, TooLarge
 
 END = 0  # the node after the last byte of every rule
 NOWHERE = 1  # a node without edges, for a rule that turned out too large

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from caesura.automata.dfa import Dfa, TooLarge
 from caesura.engine.grammar.keywords import (
     ANYTHING,
     INFINITE,
@@ -27,8 +28,7 @@ from caesura.engine.grammar.keywords import (
     unevaluated,
 )
 from caesura.engine.grammar.leaves import Texts, keys, numbers, texts
-from caesura.regular import Dfa, TooLarge
-from caesura.schemas import Schema, Value, exact, matches
+from caesura.schema.document import Schema, Value, exact, matches
 
 MAX_CASES = 64  # cases of one set of terms
 MAX_WORK = 60_000  # pairs of cases combined: a second or two

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from caesura import regex, wire
+from caesura import wire
+from caesura.automata import regex
 from caesura.engine.grammar import json
 from caesura.engine.grammar.automaton import NEVER, Automaton, Configuration
 from caesura.engine.grammar.expressions import Language, Regular
@@ -36,7 +37,7 @@ def _json(spec: wire.Json, schemas: Sequence[str]) -> Language:
     if spec.schema >= len(schemas):
         raise wire.Impossible("The grammar names a schema that the job does not have.")
     from caesura.engine.grammar import schema
-    from caesura.schemas import Schema
+    from caesura.schema.document import Schema
 
     return schema.language(spec, Schema.read(schemas[spec.schema]))
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from caesura.regular import Dfa
+from caesura.automata.dfa import Dfa
 
 
 @dataclass(frozen=True, slots=True)

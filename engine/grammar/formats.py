@@ -6,8 +6,8 @@ that they stay under 253), e-mail addresses without quotes or address literals.
 
 from collections.abc import Iterator, Mapping
 
-from caesura.regex import matching
-from caesura.regular import Dfa
+from caesura.automata.dfa import Dfa
+from caesura.automata.regex import matching
 
 # Dates and times: RFC 3339.
 _LEAP = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"

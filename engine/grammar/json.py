@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from json import loads as decode
 
 from caesura import wire
+from caesura.automata.dfa import ANY, CACHED, Dfa, escaped, lengths, literals, without
 from caesura.engine.grammar.expressions import (
     NEVER,
     Expression,
@@ -26,7 +27,6 @@ from caesura.engine.grammar.expressions import (
 )
 from caesura.engine.grammar.numbers import decimals
 from caesura.recent import remembered
-from caesura.regular import ANY, CACHED, Dfa, escaped, lengths, literals, without
 
 DEPTH = 8  # nested containers that are generated
 ON_A_LINE = 2  # nested containers inside one on a single line, in a file that indents

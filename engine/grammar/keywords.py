@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from caesura.engine.grammar.leaves import Numbers, Texts
-from caesura.schemas import Value, exact, matches
+from caesura.schema.document import Value, exact, matches
 
 ANYTHING = frozenset(("null", "boolean", "number", "string", "object", "array"))
 INFINITE = float("inf")

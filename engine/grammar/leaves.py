@@ -9,11 +9,7 @@ from functools import partial
 from math import ceil, floor
 from typing import NamedTuple
 
-from caesura.engine.grammar.formats import FORMATS
-from caesura.engine.grammar.numbers import decimals, integers
-from caesura.recent import remembered
-from caesura.regex import matching
-from caesura.regular import (
+from caesura.automata.dfa import (
     ANY,
     CACHED,
     MAX_WORK,
@@ -30,6 +26,10 @@ from caesura.regular import (
     weight,
     without,
 )
+from caesura.automata.regex import matching
+from caesura.engine.grammar.formats import FORMATS
+from caesura.engine.grammar.numbers import decimals, integers
+from caesura.recent import remembered
 
 LONGEST = 256  # code points of a string of bounded length
 PARTS = 64  # groups of keys, by the patterns that they match

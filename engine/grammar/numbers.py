@@ -4,9 +4,9 @@ from collections.abc import Iterator, Set
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
+from caesura.automata.dfa import CACHED, Dfa, TooLarge, both, either, explore, weight
+from caesura.automata.regex import matching
 from caesura.recent import remembered
-from caesura.regex import matching
-from caesura.regular import CACHED, Dfa, TooLarge, both, either, explore, weight
 
 LESS, SAME, MORE = -1, 0, 1
 PLACES = 4096  # decimal digits of a bound, on each side of the point

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from caesura import wire
+from caesura.automata.dfa import Dfa, literals, without
 from caesura.engine.grammar import json as free
 from caesura.engine.grammar.cases import Cases
 from caesura.engine.grammar.expressions import (
@@ -28,8 +29,7 @@ from caesura.engine.grammar.expressions import (
 from caesura.engine.grammar.json import Place, Spacing
 from caesura.engine.grammar.keywords import Case, Terms, terms
 from caesura.engine.grammar.leaves import numbers, texts
-from caesura.regular import Dfa, literals, without
-from caesura.schemas import Schema, SchemaError, Value
+from caesura.schema.document import Schema, SchemaError, Value
 
 KEPT = 8  # schemas whose cases are kept
 MAX_COUNT = 64  # items or members; a greater bound on a count is lowered to it if allowed

@@ -22,7 +22,7 @@ from caesura.engine.weights.forms import Quantise
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels.cpu import NoVariant
 from caesura.kernels.head import Rows, Seen
-from caesura.models import NoModel, locate
+from caesura.model_store import NoModel, locate
 
 # The rows that a canvas row sees. context: a context and the canvas; blocks: a context, its own block and those before
 # it; full: the canvas, on which the whole text lies, without a context.
@@ -196,8 +196,9 @@ def load(
     quantise: Quantise | None = None,
     draft: str | None = None,
 ) -> Model:
-    """A model by name or path (`caesura/models.py`), with the choices of `LoadChoice`, and another one, `draft`, whose
-    canvas drafts for it, or a drafter that was trained for it. Raises ModelError with one sentence for the user."""
+    """A model by name or path (`caesura/model_store.py`), with the choices of `LoadChoice`, and another one, `draft`,
+    whose canvas drafts for it, or a drafter that was trained for it. Raises ModelError with one sentence for the user.
+    """
     if quantise is not None and quantise not in FORMS:
         raise ModelError(f"Weights cannot be kept as {str(quantise)[:32]!r}; choose {', '.join(FORMS)}.")
     choice = LoadChoice(device, context, exact, radius, quantise)

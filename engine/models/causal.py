@@ -15,7 +15,7 @@ from caesura.engine.models._llama_files import Published, built
 from caesura.engine.models._llama_files import canonical as canonical
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokens.tokenizer import Tokenizer
-from caesura.models import title
+from caesura.model_store import title
 
 if TYPE_CHECKING:
     from caesura.engine.weights.gguf_file import GGUF

@@ -45,7 +45,7 @@ from caesura.kernels.experts import experts
 from caesura.kernels.linear import Linear
 from caesura.kernels.norms import add_attention, add_experts, rms, route
 from caesura.kernels.rotary import rotary, turned
-from caesura.models import title
+from caesura.model_store import title
 
 if TYPE_CHECKING:
     from caesura.engine.weights.gguf_file import GGUF

@@ -15,8 +15,8 @@ from pathlib import Path
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from caesura import doors
-from caesura.doors import Door, new_keys
+from caesura.ipc import endpoints
+from caesura.ipc.endpoints import Door, new_keys
 
 log = logging.getLogger("caesura.engine")
 
@@ -40,9 +40,9 @@ def guard(socket: zmq.Socket[bytes], domain: str) -> None:
 
 def listen(socket: zmq.Socket[bytes], path: Path) -> None:
     """Bind `socket` at `path` for processes of our own user alone."""
-    guest = None if doors.UNIX else new_keys()
+    guest = None if endpoints.UNIX else new_keys()
     guard(socket, f"{LOCAL} {guest.public.hex()}" if guest else LOCAL)  # a port's domain names the key
-    doors.listen(socket, path, guest)
+    endpoints.listen(socket, path, guest)
 
 
 class Gate:
@@ -77,7 +77,7 @@ class Gate:
         self._named.add(stranger.public.hex())  # keep it out of the log
         monitor = socket.get_monitor_socket(_OVER)
         try:
-            doors.connect(socket, Door(endpoint, server, stranger))
+            endpoints.connect(socket, Door(endpoint, server, stranger))
             deadline = time.monotonic() + TRIAL_S
             while time.monotonic() < deadline:
                 self.answer()

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import msgspec
 import zmq
 
-from caesura import doors, pairing, wire
+from caesura import wire
 from caesura.engine.supervisor import admission
 from caesura.engine.supervisor.admission import REMOTE, TRIAL_S, Gate
+from caesura.ipc import endpoints, pairing
 
 MAX_BACKLOG = 64  # events kept for a client that does not read
 MAX_SLOW_S = 5.0
@@ -71,7 +72,7 @@ class Front:
         """The sockets to poll for input."""
         return [self._gate.socket, *self._doors]
 
-    def listen(self, address: str, keys: doors.Keys) -> None:
+    def listen(self, address: str, keys: endpoints.Keys) -> None:
         """Listen for paired machines at one address. Raises CannotListen, also if a stranger is admitted or if that
         cannot be told."""
         endpoint = f"tcp://{pairing.own_address(address)}"
@@ -80,7 +81,7 @@ class Front:
         door.setsockopt(zmq.IPV6, int(address.startswith("[")))
         door.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
         door.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * HEARTBEAT_MS)
-        doors.prove(door, keys)
+        endpoints.prove(door, keys)
         try:
             door.bind(endpoint)
         except zmq.ZMQError as error:

@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from caesura import paths, rendezvous
+from caesura import paths
+from caesura.ipc import rendezvous
 
 _COUNTER = struct.Struct("=Q")
 

@@ -15,7 +15,7 @@ from typing import Literal
 import zmq
 
 from caesura.engine.supervisor import admission, link
-from caesura.rendezvous import Place
+from caesura.ipc.rendezvous import Place
 
 log = logging.getLogger("caesura.engine")
 

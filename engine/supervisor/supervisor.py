@@ -19,13 +19,14 @@ from typing import Literal
 import msgspec
 import zmq
 
-from caesura import models, pairing, wire
+from caesura import model_store, wire
 from caesura.engine.supervisor import link
 from caesura.engine.supervisor.clients import Front
 from caesura.engine.supervisor.clock import Clock
 from caesura.engine.supervisor.ledger import Ledger
 from caesura.engine.supervisor.process import UNDEAD_S, WORKER, Child, Patience
-from caesura.rendezvous import BUILD, Holder, Place, place
+from caesura.ipc import pairing
+from caesura.ipc.rendezvous import BUILD, Holder, Place, place
 
 log = logging.getLogger("caesura.engine")
 
@@ -69,7 +70,7 @@ def serve(model: str, device: str, *, settings: Settings | None = None, worker: 
     """Be the shared engine until idle or asked to stop. Raises AlreadyRunning, NoPlace, CannotListen,
     pairing.Damaged or paths.UnsafeFolder."""
     os.umask(0o077)
-    model = models.resolve(model)
+    model = model_store.resolve(model)
     here = place(model, device)
     lock = here.acquire()
     if lock is None:
@@ -362,7 +363,7 @@ class Supervisor:
         return wire.Status(
             state=child.state,
             build=BUILD,
-            model=(f"{self._model} with drafts of {drafting}" if (drafting := models.drafting()) else self._model)[
+            model=(f"{self._model} with drafts of {drafting}" if (drafting := model_store.drafting()) else self._model)[
                 -256:
             ],
             device=child.device,

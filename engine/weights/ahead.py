@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from caesura import models
+from caesura import model_store
 from caesura.engine.tokens.tokenizer import Tokenizer
 
 Result = TypeVar("Result")
@@ -16,10 +16,10 @@ _begun = dict[tuple[Callable[[Path], Any], Path], Future[Any]]()
 
 def begin(model: str) -> None:
     """Read the tokenizer of a model that has a manifest, and hash its files. `done` raises their errors."""
-    with suppress(models.NoModel, models.NoManifest):
-        folder = models.locate(model)
+    with suppress(model_store.NoModel, model_store.NoManifest):
+        folder = model_store.locate(model)
         todo: list[tuple[Callable[[Path], Any], Path]] = [(Tokenizer, folder / "tokenizer.json")]
-        todo += [(models.sha256, folder / name) for name in models.manifest(folder).files]
+        todo += [(model_store.sha256, folder / name) for name in model_store.manifest(folder).files]
         pool = ThreadPoolExecutor(1, "ahead")
         for work, path in todo:
             if path.is_file():

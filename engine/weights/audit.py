@@ -1,5 +1,5 @@
 """Checks a published checkpoint: its sizes, its tensors against the family's own loader, and its canary, a tiny input
-with recorded answers. Hashes are in `caesura/models.py`.
+with recorded answers. Hashes are in `caesura/model_store.py`.
 """
 
 import json
@@ -18,7 +18,7 @@ from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights import forms
 from caesura.engine.weights.checkpoint import CACHE_SCALE, SCALE, Entry, headers
 from caesura.engine.weights.stored import Stored, WeightsError
-from caesura.models import MANIFEST, NoManifest, manifest, parts, sha256
+from caesura.model_store import MANIFEST, NoManifest, manifest, parts, sha256
 
 OURS = "block_llama"  # the model_type of our own form, which has a manifest and its canary in it
 CANARY = "canary.json"

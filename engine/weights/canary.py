@@ -12,7 +12,7 @@ from torch import Tensor
 
 from caesura.engine.models import Model, ModelError, Run, Verifier
 from caesura.engine.noise import Absorbing, Uniform
-from caesura.models import MANIFEST
+from caesura.model_store import MANIFEST
 
 TEXT = "def total(numbers):\n    result = 0\n    for number in numbers:\n        result += number\n    return result\n"
 CONTEXT = 12  # tokens of the text that are context

@@ -28,7 +28,7 @@ from caesura.engine.weights.checkpoint import FLOATS, INDEX, Checkpoint, Entry, 
 from caesura.engine.weights.forms import OF, OWN, PARTS, Quantise, Rounded
 from caesura.engine.weights.stored import WeightsError, one_line, write_manifest
 from caesura.kernels import nvfp4
-from caesura.models import MANIFEST
+from caesura.model_store import MANIFEST
 
 SHARD = 1 << 30  # bytes; a shard is in memory while it is written
 BESIDE = ("*.json", "*.jinja", "*.txt", "LICENSE*", "NOTICE*")  # files that come along: tokenizer, template, terms

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from caesura.engine.weights import ahead
-from caesura.models import sha256
+from caesura.model_store import sha256
 
 GROUP = 32
 FORMS = {"q8": ("q8", "scale"), "q4": ("q4", "scale", "min"), "k4": ("k4", "scale", "min", "unit")}

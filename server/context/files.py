@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from sys import getsizeof
 
 from caesura import paths
-from caesura.pairing import Agreement
+from caesura.ipc.pairing import Agreement
 from caesura.recent import Recent
 from caesura.server.context.neighbours import Snapshot
 from caesura.server.context.outline import family, index

@@ -10,9 +10,9 @@ from dataclasses import replace
 from sys import getsizeof
 
 from caesura import wire
-from caesura.pairing import Agreement
+from caesura.ipc.pairing import Agreement
 from caesura.recent import Recent
-from caesura.schemas import Schema, SchemaError
+from caesura.schema.document import Schema, SchemaError
 from caesura.server.context.context import Budget, Context, window_after, window_before
 from caesura.server.context.files import Files
 from caesura.server.context.neighbours import History, Snapshot, Target, choose

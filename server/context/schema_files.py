@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from caesura.schemas import DIALECTS, MAX_BYTES, Schema, SchemaError
+from caesura.schema.document import DIALECTS, MAX_BYTES, Schema, SchemaError
 from caesura.server.context.files import Texts
 from caesura.server.context.globs import Globs, TooMany
 from caesura.server.options import SchemaFor

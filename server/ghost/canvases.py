@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from caesura import wire
 from caesura.client.backend import EngineBusy, EngineError, EngineUnavailable, Infiller, job_id
-from caesura.schemas import Schema
+from caesura.schema.document import Schema
 from caesura.server.answers import syntax
 from caesura.server.answers.finish import line_break
 from caesura.server.answers.worth import ALL, Bar

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from caesura import paths
-from caesura.locks import lock
+from caesura.ipc.locks import lock
 
 MAX_LINES = 1 << 20  # bytes of a file of lines; then it becomes the older one, and what was older is gone
 LOCK_S = 1.0

@@ -6,7 +6,7 @@ import re
 
 import tree_sitter
 
-from caesura.schemas import Schema
+from caesura.schema.document import Schema
 from caesura.server.context.context import line_before
 from caesura.server.languages import JSON
 from caesura.server.structured.offer import NoOffer, Offer

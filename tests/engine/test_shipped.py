@@ -9,7 +9,7 @@ from caesura.engine.models import Model, Run
 from caesura.engine.samplers import names
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.weights import stored
-from caesura.models import CODER, PACKAGES, SMALL, files, locate
+from caesura.model_store import CODER, PACKAGES, SMALL, files, locate
 
 from ..tiny import alone, done, infill, run
 

@@ -9,7 +9,7 @@ import pytest
 
 from caesura.engine import models
 from caesura.kernels import cpu
-from caesura.models import CODER, SMALL
+from caesura.model_store import CODER, SMALL
 
 from ..tiny import alone, infill
 

@@ -187,13 +187,13 @@ def test_files_are_hashed_and_the_tokenizer_is_read_before_torch_is_there(tiny_f
     code = """if True:
         import sys
         from pathlib import Path
-        from caesura import models
+        from caesura import model_store
         from caesura.engine.weights import ahead
         from caesura.engine.tokens.tokenizer import Tokenizer
         folder = Path(sys.argv[1])
         ahead.begin(str(folder))
         begun = set(ahead._begun)
-        files = {(models.sha256, folder / name) for name in models.manifest(folder).files}
+        files = {(model_store.sha256, folder / name) for name in model_store.manifest(folder).files}
         assert begun == files | {(Tokenizer, folder / "tokenizer.json")}
         assert "torch" not in sys.modules
         from caesura.engine.weights import stored

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from caesura import rendezvous
 from caesura.client.shared import Engine
+from caesura.ipc import rendezvous
 
 EDITORS = Path(os.environ.get("CAESURA_EDITORS") or Path(__file__).parents[2] / ".editors")
 ENGINE_S = 300.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from caesura import rendezvous
+from caesura.ipc import rendezvous
 
 from .terminal import ENTER, PEOPLE, SOURCE, TAB, TRIES, VOLUME, Terminal, body, on_path, pasted, terminal
 

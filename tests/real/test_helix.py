@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from caesura import rendezvous
+from caesura.ipc import rendezvous
 
 from .scripted import LINES
 from .terminal import ENTER, ESCAPE, PEOPLE, SOURCE, TAB, TRIES, VOLUME, Terminal, body, on_path, pasted, terminal

@@ -21,7 +21,8 @@ from typing import Any
 
 import pytest
 
-from caesura import models, rendezvous
+from caesura import model_store
+from caesura.ipc import rendezvous
 from caesura.server.ghost.shown import SEEN_S
 
 from .neovim import PLUGIN, Frame, Neovim, neovim
@@ -761,7 +762,7 @@ def test_health(real: Open) -> None:
     area = real()
     area.vim.command("checkhealth caesura")
     text = "\n".join(area.vim.lines)
-    assert f"{models.resolve(models.DEFAULT)} on cpu" in text
+    assert f"{model_store.resolve(model_store.DEFAULT)} on cpu" in text
     assert "ERROR" not in text
     assert "<Tab>: accept" in text
     assert "deprecated" not in area.vim.lua("return vim.fn.execute('messages')")

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from caesura import models, rendezvous
+from caesura import model_store
+from caesura.ipc import rendezvous
 
 from .browser import chromium
 from .scripted import BETWEEN_S, JOBS, LINE, LINES, SLOW_S
@@ -170,7 +171,7 @@ def scripted(window: Code, engine: Path) -> Code:
 def real(window: Code, engine: Path) -> Code:
     """However unsure the model is."""
     window.settings(minConfidence=0)
-    return running(window, engine, "real", models.resolve(models.DEFAULT))
+    return running(window, engine, "real", model_store.resolve(model_store.DEFAULT))
 
 
 @pytest.fixture
@@ -558,7 +559,7 @@ def test_an_engine_that_is_killed_comes_back(real: Code) -> None:
 def test_the_menu_of_the_status(real: Code, pictures: Path) -> None:
     real.open("circles.py", AREAS)
     real.command("Caesura: Show Status")
-    for text in (f"Caesura: ready ({models.resolve(models.DEFAULT)} on cpu", "Turn off for python"):
+    for text in (f"Caesura: ready ({model_store.resolve(model_store.DEFAULT)} on cpu", "Turn off for python"):
         real.page.locator(".quick-input-list").get_by_text(text).wait_for(state="visible")
     time.sleep(0.5)
     real.picture(pictures / "vscode-status.png", WITH_TITLE)

@@ -12,18 +12,18 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from caesura import doors, rendezvous
 from caesura.client.connection import Connection, Unanswered
 from caesura.client.shared import Engine
 from caesura.engine.supervisor import admission, link
 from caesura.engine.supervisor.admission import Gate
+from caesura.ipc import endpoints, rendezvous
 
 from .test_processes import READY_S, answer, client, job, one, running, runtime, status_when, until  # noqa: F401 (fixtures)
 
 
 @pytest.fixture(autouse=True)
 def ports(monkeypatch: pytest.MonkeyPatch, runtime: Path) -> None:  # noqa: F811
-    monkeypatch.setattr(doors, "UNIX", False)
+    monkeypatch.setattr(endpoints, "UNIX", False)
     monkeypatch.setenv("CAESURA_TEST_PLATFORM", "win32")  # to fake_engine.py
 
 
@@ -62,7 +62,7 @@ async def test_an_engine_that_ends_takes_its_port_away(one: Engine) -> None:  # 
     assert not found.socket.exists()
 
 
-async def hello(door: doors.Door, wait_s: float = 0.7) -> bool:
+async def hello(door: endpoints.Door, wait_s: float = 0.7) -> bool:
     """Whether the engine answers."""
     context = zmq.asyncio.Context()
     try:
@@ -76,13 +76,13 @@ async def hello(door: doors.Door, wait_s: float = 0.7) -> bool:
 
 async def test_who_cannot_read_the_file_is_not_let_in(one: Engine) -> None:  # noqa: F811
     assert await answer(one, job()) == "answer"
-    door = doors.at(place().socket)
+    door = endpoints.at(place().socket)
     assert await hello(door, READY_S)
-    assert not await hello(doors.Door(door.endpoint))
-    assert not await hello(dataclasses.replace(door, keys=doors.new_keys()))
-    assert not await hello(dataclasses.replace(door, server=doors.new_keys().public))
+    assert not await hello(endpoints.Door(door.endpoint))
+    assert not await hello(dataclasses.replace(door, keys=endpoints.new_keys()))
+    assert not await hello(dataclasses.replace(door, server=endpoints.new_keys().public))
     (worker,) = place().stem.parent.glob("*.w*")
-    assert not await hello(dataclasses.replace(door, keys=doors.at(worker).keys))
+    assert not await hello(dataclasses.replace(door, keys=endpoints.at(worker).keys))
     assert len((await one.status()).clients) == 1
 
 
@@ -90,13 +90,13 @@ def test_the_first_at_the_door_of_the_worker_is_the_worker(tmp_path: Path) -> No
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     asked, supervisor = Gate(context, lambda key: True), link.pair(context)
     admission.listen(supervisor, tmp_path / "w")
-    door = doors.at(tmp_path / "w")
+    door = endpoints.at(tmp_path / "w")
     assert door.keys
-    comers = [doors.Door(door.endpoint), dataclasses.replace(door, keys=doors.new_keys()), door]
+    comers = [endpoints.Door(door.endpoint), dataclasses.replace(door, keys=endpoints.new_keys()), door]
     ends = [link.pair(context) for _ in comers]
     try:
         for end, comer in zip(ends, comers, strict=True):
-            doors.connect(end, comer)
+            endpoints.connect(end, comer)
             end.send(comer.keys.public if comer.keys else b"nobody", zmq.NOBLOCK)
             deadline = time.monotonic() + (READY_S if comer is door else 0.5)
             while time.monotonic() < deadline and not supervisor.poll(5):

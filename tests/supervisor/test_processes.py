@@ -20,18 +20,19 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from caesura import paths, rendezvous, wire
+from caesura import paths, wire
 from caesura.client import shared
 from caesura.client.backend import EngineBusy, EngineFailed, EngineUnavailable, job_id
 from caesura.client.connection import Connection, Unanswered
 from caesura.client.shared import Engine
-from caesura.doors import Door
 from caesura.engine.supervisor import link
 from caesura.engine.supervisor.clients import CannotListen, Front
 from caesura.engine.supervisor.clock import Clock
 from caesura.engine.supervisor.process import Child
 from caesura.engine.weights.stored import write_manifest
-from caesura.rendezvous import Place
+from caesura.ipc import rendezvous
+from caesura.ipc.endpoints import Door
+from caesura.ipc.rendezvous import Place
 
 from .. import points
 
@@ -300,7 +301,7 @@ async def test_clients_that_come_when_an_idle_engine_ends_all_get_one(
 
 OLDER = f"""
 import runpy, sys
-from caesura import rendezvous
+from caesura.ipc import rendezvous
 rendezvous.BUILD, sys.argv = "0.0+older", [{str(FAKE)!r}, "fake"]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

@@ -23,15 +23,16 @@ import zmq
 import zmq.asyncio
 from zmq.utils import z85
 
-from caesura import cli, pairing, paths, rendezvous, wire
+from caesura import cli, paths, wire
 from caesura.client import launch, paired
 from caesura.client.backend import EngineFailed, EngineUnavailable
 from caesura.client.shared import HELLO_S, Engine
-from caesura.doors import Keys, new_keys
 from caesura.engine.supervisor import admission, link
 from caesura.engine.supervisor.admission import Gate
 from caesura.engine.supervisor.clients import CannotListen, Front
 from caesura.engine.supervisor.ledger import ELSEWHERE, MAX_PEERS
+from caesura.ipc import pairing, rendezvous
+from caesura.ipc.endpoints import Keys, new_keys
 
 from .. import points
 from ..test_lsp import Client

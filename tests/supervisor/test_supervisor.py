@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import zmq
 
-from caesura import rendezvous, wire
+from caesura import wire
 from caesura.client import launch
 from caesura.client.launch import MAX_LOG
 from caesura.engine.supervisor import link, supervisor
@@ -22,7 +22,8 @@ from caesura.engine.supervisor.admission import Gate
 from caesura.engine.supervisor.clients import MAX_BACKLOG, MAX_SLOW_S, Front
 from caesura.engine.supervisor.process import Child
 from caesura.engine.supervisor.supervisor import Settings, Supervisor
-from caesura.rendezvous import Holder, Place, started
+from caesura.ipc import rendezvous
+from caesura.ipc.rendezvous import Holder, Place, started
 
 from .test_processes import READY_S, job, runtime  # noqa: F401 (a fixture)
 

@@ -21,7 +21,7 @@ from caesura.engine.noise import Absorbing
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.tokens.tokenizer import load as load_tokenizer
 from caesura.engine.weights.stored import WeightsError
-from caesura.models import title
+from caesura.model_store import title
 
 if TYPE_CHECKING:
     from caesura.engine.weights.gguf_file import GGUF

@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from caesura.schemas import Schema
+from caesura.schema.document import Schema
 from caesura.server.structured.json.text import Broken, Document, decoded, place, read
 
 MAX_FAULTS = 1000  # of a schema that are compared

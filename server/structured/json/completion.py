@@ -12,7 +12,7 @@ from functools import partial
 from typing import Literal
 
 from caesura import wire
-from caesura.schemas import Schema
+from caesura.schema.document import Schema
 from caesura.server.structured.json.holes import Grammars
 from caesura.server.structured.json.siblings import joined
 from caesura.server.structured.json.text import (

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from typing import Literal
 
 from caesura import wire
-from caesura.schemas import Schema
+from caesura.schema.document import Schema
 from caesura.server.structured.json.checks import Checks
 from caesura.server.structured.json.holes import Grammars
 from caesura.server.structured.json.places import Gap, gap

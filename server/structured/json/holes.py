@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from caesura import wire
-from caesura.schemas import Field, Schema
+from caesura.schema.document import Field, Schema
 from caesura.server.structured.json.text import Style
 from caesura.server.structured.offer import NoOffer
 

@@ -15,7 +15,7 @@ from caesura.engine.canvas.pieces import by_token, spans
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokens.tokenizer import Tokenizer
-from caesura.models import SMALL, locate
+from caesura.model_store import SMALL, locate
 from caesura.wire import Hole, Json, Text
 
 from ...tiny import Scripted, infill, laid_out

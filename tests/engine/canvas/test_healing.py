@@ -11,7 +11,7 @@ from caesura.engine.canvas.healing import HEALED, heal
 from caesura.engine.tokens import tokenizer
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.tokens.tokenizer_file import LING, LLAMA3, QWEN
-from caesura.models import PACKAGES, locate
+from caesura.model_store import PACKAGES, locate
 
 from ... import gemma, tiny
 from ..tokens.test_parts import in_parts

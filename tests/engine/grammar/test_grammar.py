@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caesura import wire
+from caesura.automata.dfa import TooLarge
 from caesura.engine.grammar.automaton import Automaton
 from caesura.engine.grammar.constraint import Grammar, load
 from caesura.engine.grammar.expressions import EMPTY, Language, Rule, chain, choice, literal, many, one_of, repeat
 from caesura.engine.grammar.json import distinct_keys, language
 from caesura.engine.grammar.solve import Gains, Trellis
 from caesura.engine.grammar.tokens import Tree
-from caesura.regular import TooLarge
 
 BYTES = [bytes([b]) for b in range(256)]
 WORDS = [b'"', b'": ', b'", "', b"true", b"false", b"null", b"},", b"[[", b"]]", b", ", b"name", b"\n  ", b'"}']

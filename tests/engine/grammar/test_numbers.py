@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from caesura.automata.dfa import TooLarge
 from caesura.engine.grammar.numbers import decimals, integers
-from caesura.regular import TooLarge
 
 from ...walks import walks
 

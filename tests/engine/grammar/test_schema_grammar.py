@@ -10,11 +10,11 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from caesura import wire
+from caesura.automata.dfa import Dfa
 from caesura.engine.grammar.automaton import Automaton
 from caesura.engine.grammar.expressions import Byte, Chain, Choice, Expression, Language, Regular, Repeat, Rule, Shared
 from caesura.engine.grammar.schema import language
-from caesura.regular import Dfa
-from caesura.schemas import Schema, SchemaError
+from caesura.schema.document import Schema, SchemaError
 
 DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
 

@@ -14,7 +14,7 @@ from caesura.engine.canvas.healing import heal
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokens import tokenizer as tokenizer_module
 from caesura.engine.tokens.tokenizer import MAX_FILE, Tokenizer, TokenizerError
-from caesura.models import SMALL, locate
+from caesura.model_store import SMALL, locate
 
 from ... import gemma
 

@@ -14,7 +14,7 @@ from caesura.engine.models._llama_layer import Shape, Span, attention
 from caesura.engine.weights import canary, stored
 from caesura.kernels import cpu, int8
 from caesura.kernels.cpu import layers
-from caesura.models import CODER, SMALL, locate
+from caesura.model_store import CODER, SMALL, locate
 
 from ... import tiny
 

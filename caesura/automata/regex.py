@@ -8,19 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Literal
 
-from caesura.recent import remembered
-from caesura.regex_syntax import (
-    EVERY,
-    Ahead,
-    Alternatives,
-    Characters,
-    Edge,
-    Repeated,
-    Sequence,
-    Tree,
-    parse,
-)
-from caesura.regular import (
+from caesura.automata.dfa import (
     ANY,
     CACHED,
     MAX_WORK,
@@ -34,6 +22,8 @@ from caesura.regular import (
     weight,
     without,
 )
+from caesura.automata.regex_syntax import EVERY, Ahead, Alternatives, Characters, Edge, Repeated, Sequence, Tree, parse
+from caesura.recent import remembered
 
 When = Literal["always", "start", "inside", "end"]  # an empty edge may be taken; `inside` is anywhere but at the start
 _START: frozenset[When] = frozenset({"always", "start"})

@@ -16,11 +16,11 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote, unquote, urljoin
 
-from caesura import regex_syntax
+from caesura.automata import regex_syntax
+from caesura.automata.dfa import Dfa, TooLarge, Unsupported
+from caesura.automata.regex import matching
+from caesura.automata.regex_syntax import Ahead, Alternatives, Repeated, Tree, parse
 from caesura.recent import Recent, remembered
-from caesura.regex import matching
-from caesura.regex_syntax import Ahead, Alternatives, Repeated, Tree, parse
-from caesura.regular import Dfa, TooLarge, Unsupported
 from caesura.wire import Impossible
 
 MAX_BYTES = 1 << 20

@@ -13,11 +13,11 @@ from typing import IO, Literal, TypeVar
 
 import msgspec
 
-from caesura import models, wire
+from caesura import model_store, wire
 from caesura.client.backend import EngineFailed, job_id
 from caesura.client.shared import Engine
 from caesura.commands import CommandFailed
-from caesura.commands.asking import ask, at_cursor, shared
+from caesura.commands.common import ask, at_cursor, shared
 from caesura.server.languages import language
 from caesura.server.options import Options
 
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _made_with(options: argparse.Namespace) -> tuple[str, str, str, str, float]:
     named = (options.method or "", options.sampler or "", options.prompt_format or "")
-    names = [models.resolve(name) for name in (options.model, options.draft) if name]
+    names = [model_store.resolve(name) for name in (options.model, options.draft) if name]
     return " with drafts of ".join(names), *named, options.deadline_ms
 
 

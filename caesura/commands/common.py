@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from caesura import models, wire
+from caesura import model_store, wire
 from caesura.client.shared import Engine
 from caesura.commands import draft
 from caesura.commands.certainty import Filled
-from caesura.schemas import Schema
+from caesura.schema.document import Schema
 from caesura.server.answers.finish import finish
 from caesura.server.answers.syntax import Gate
 from caesura.server.context.context import Context, Kind, context, hole
@@ -101,8 +101,8 @@ def schema_files(file: Path) -> SchemaFiles:
 
 @asynccontextmanager
 async def shared(options: argparse.Namespace) -> AsyncIterator[tuple[Engine, wire.Welcome]]:
-    """The shared engine with its model loaded, started if none runs. Raises models.NoModel before anything starts."""
-    models.locate(options.model)
+    """The shared engine with its model loaded, started if none runs. Raises NoModel before anything starts."""
+    model_store.locate(options.model)
     draft(options.draft)
     engine = Engine(client="command line", model=options.model, device=options.device)
     await engine.start()

@@ -15,13 +15,14 @@ from pathlib import Path
 
 import msgspec
 
-from caesura import models, paths, speeds
+from caesura import model_store, paths, speeds
 from caesura.commands import CommandFailed
-from caesura.commands.asking import print_json
+from caesura.commands.common import print_json
 
 UNITS = {"size": " bytes", "bytes": " of tensors", "memory_mb": " MiB"}  # after what `show` prints
 HEAD = ("name", "on disk", "memory", "licence", "speed on this machine")
-RESERVED = (models.DEFAULT, models.FORMER, *models.PACKAGES)  # which the user's own models cannot be called
+# The user's own models cannot have these names.
+RESERVED = (model_store.DEFAULT, model_store.FORMER, *model_store.PACKAGES)
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -41,21 +42,21 @@ def listing(options: argparse.Namespace) -> None:
     if options.json:
         print_json({"models": found})
         return
-    if models.default() is None:
-        print(models.none_installed())
+    if model_store.default() is None:
+        print(model_store.none_installed())
     if found:
         print(*_table([_row(one) for one in found]), sep="\n")
 
 
 def _entries() -> Iterator[Entry]:
-    default = models.default()
-    for name in models.names():
-        path, speed = models.locate(name), speeds.of(models.identity(name))
+    default = model_store.default()
+    for name in model_store.names():
+        path, speed = model_store.locate(name), speeds.of(model_store.identity(name))
         about = _manifest(path)
         yield Entry(
             name=name,
             path=str(path),
-            bytes=sum(file.stat().st_size for file in models.files(path)),
+            bytes=sum(file.stat().st_size for file in model_store.files(path)),
             memory_mb=speed.memory_mb if speed else about.memory_mb,
             licence=about.licence or about.license,
             speed=speed,
@@ -63,12 +64,12 @@ def _entries() -> Iterator[Entry]:
         )
 
 
-def _manifest(path: Path) -> models.Manifest:
+def _manifest(path: Path) -> model_store.Manifest:
     """What a model says of itself; one without a manifest says nothing."""
     try:
-        return models.manifest(path)
-    except models.NoManifest:
-        return models.Manifest({})
+        return model_store.manifest(path)
+    except model_store.NoManifest:
+        return model_store.Manifest({})
 
 
 def _row(one: Entry) -> Sequence[str]:
@@ -88,8 +89,8 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def add(options: argparse.Namespace) -> None:
-    path = models.locate(options.path)
-    target = place(options.name or called(models.title(path) if path.is_file() else path.name))
+    path = model_store.locate(options.path)
+    target = place(options.name or called(model_store.title(path) if path.is_file() else path.name))
     if target.exists() or target.is_symlink():
         raise taken(target)
     check(path)
@@ -97,9 +98,9 @@ def add(options: argparse.Namespace) -> None:
         link(path, target, shutil.copytree)
     else:
         target.mkdir()
-        for part in models.parts(path):
+        for part in model_store.parts(path):
             link(part, target / part.name, shutil.copy)
-    added(target, {"path": str(models.locate(target.name))} if options.json else None)
+    added(target, {"path": str(model_store.locate(target.name))} if options.json else None)
 
 
 def check(path: Path) -> None:
@@ -153,13 +154,13 @@ def link(source: Path, target: Path, copy: Callable[[Path, Path], object]) -> No
 
 
 def show(options: argparse.Namespace) -> None:
-    folder = models.locate(options.name)
+    folder = model_store.locate(options.name)
     about = _place(folder)
-    about["size"] = sum(file.stat().st_size for file in models.files(folder))
+    about["size"] = sum(file.stat().st_size for file in model_store.files(folder))
     if _hashed(folder):
-        models.manifest(folder)
-        about |= json.loads((folder / models.MANIFEST).read_bytes())
-    if folder.is_file() or models.published(folder):
+        model_store.manifest(folder)
+        about |= json.loads((folder / model_store.MANIFEST).read_bytes())
+    if folder.is_file() or model_store.published(folder):
         with _sentences():
             from caesura.engine.weights import audit
 
@@ -187,14 +188,14 @@ def _short(value: object) -> str:
 
 
 def verify(options: argparse.Namespace) -> None:
-    folder = models.locate(options.name)
+    folder = model_store.locate(options.name)
     about = _place(folder)
     found, damaged = ["no manifest: hashes not checked"], list[str]()
     if _hashed(folder):
-        files, damaged = len(models.manifest(folder).files), models.damaged(folder)
+        files, damaged = len(model_store.manifest(folder).files), model_store.damaged(folder)
         about |= {"files": files, "damaged": damaged}
         found = [f"{files} files, all whole"]
-    if not damaged and (folder.is_file() or models.published(folder) or options.record):
+    if not damaged and (folder.is_file() or model_store.published(folder) or options.record):
         rows = _computed(folder, options.record)
         about |= {"tensors": "whole", "canary": rows}
         found += ["every tensor in place", "no canary" if rows is None else f"{rows} rows of the canary as recorded"]
@@ -218,7 +219,7 @@ def _computed(folder: Path, record: bool) -> int | None:
 
 
 def convert(options: argparse.Namespace) -> None:
-    source = models.locate(options.path)
+    source = model_store.locate(options.path)
     target = Path(options.out) if options.out else source.with_name(f"{source.name}-{options.to}")
     with _sentences():
         from caesura.engine.weights import audit
@@ -239,7 +240,7 @@ def _progress(done: int, total: int) -> None:
 
 def _hashed(folder: Path) -> bool:
     """Whether there are hashes: files and published checkpoints may come without, our own models do not."""
-    return (folder / models.MANIFEST).is_file() or not (folder.is_file() or models.published(folder))
+    return (folder / model_store.MANIFEST).is_file() or not (folder.is_file() or model_store.published(folder))
 
 
 @contextmanager

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import caesura
-from caesura import doors, locks, models, paths, wire
+from caesura import model_store, paths, wire
+from caesura.ipc import endpoints, locks
 
 # Two installations of one version (a virtual environment, a checkout) hold different code: they never share an engine.
 _HOME = hashlib.sha256(os.fsencode(Path(caesura.__file__).resolve().parent)).hexdigest()[:6]
@@ -101,14 +102,14 @@ def writing(file: Path) -> Iterator[None]:
 
 def place(model: str, device: str) -> Place:
     """The place of the engine for `model` on `device`. Raises NoPlace, paths.UnsafeFolder or
-    models.NoModel."""
-    drafting = models.drafting()
-    device = "cpu" if models.named(model) in models.PACKAGES and not drafting else device
-    parts = [str(wire.PROTOCOL), BUILD, models.identity(model), device]
-    parts += [models.identity(drafting)] if drafting else []
+    NoModel."""
+    drafting = model_store.drafting()
+    device = "cpu" if model_store.named(model) in model_store.PACKAGES and not drafting else device
+    parts = [str(wire.PROTOCOL), BUILD, model_store.identity(model), device]
+    parts += [model_store.identity(drafting)] if drafting else []
     found = Place(paths.runtime() / f"e-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:10]}")
     longest = len(os.fsencode(found.link(1_000_000)))
-    if doors.UNIX and longest > _MAX_SOCKET_PATH:
+    if endpoints.UNIX and longest > _MAX_SOCKET_PATH:
         raise NoPlace(f"{found.stem.parent} is too long for a socket; set CAESURA_RUNTIME to a shorter path.")
     return found
 

@@ -18,7 +18,7 @@ from msgspec import Meta
 from zmq.utils import z85
 
 from caesura import paths
-from caesura.doors import Keys, new_keys
+from caesura.ipc.endpoints import Keys, new_keys
 
 log = logging.getLogger(__name__)
 

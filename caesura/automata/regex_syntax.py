@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NoReturn
 
-from caesura.regular import LAST, Ranges, Unsupported
+from caesura.automata.dfa import LAST, Ranges, Unsupported
 
 DEPTH = 60  # of nested groups
 

@@ -1,0 +1,1 @@
+"""How the processes of one machine, and of paired machines, find each other and prove who they are."""

@@ -1,0 +1,1 @@
+"""JSON Schema: documents, and what they say about an instance."""
