@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from caesura import wire
-from caesura.schema.document import Schema, SchemaError
+from caesura.schema.dialects import SchemaError
+from caesura.schema.document import Schema
+from caesura.schema.reader import read_schema
 from caesura.server.structured.json.edits import offers
 from caesura.server.structured.offer import NoOffer, Offer
 
@@ -97,7 +99,7 @@ def apart(piece: Piece, other: Piece) -> bool:
 def schema_of(document: Document) -> Schema | None:
     """The schema that goes with a document, where we can read it."""
     try:
-        return Schema.read(document.schema) if document.schema else None
+        return read_schema(document.schema) if document.schema else None
     except SchemaError:
         return None
 

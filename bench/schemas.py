@@ -20,7 +20,8 @@ from caesura.engine.grammar.automaton import Automaton
 from caesura.engine.grammar.cases import Cases
 from caesura.engine.grammar.keywords import Terms
 from caesura.engine.grammar.schema import language
-from caesura.schema.document import Schema, SchemaError
+from caesura.schema.dialects import SchemaError
+from caesura.schema.reader import read_schema
 
 from latency import commit, machine, spread, table  # isort: skip  (beside this)
 
@@ -52,7 +53,7 @@ class Tally:
         self.counts["schemas"] += 1
         began = time.perf_counter()
         try:
-            schema = Schema.read(text)
+            schema = read_schema(text)
             made = language(SPEC, schema)
             automaton = Automaton(made)
         except ValueError as error:

@@ -15,12 +15,13 @@ from caesura.engine.grammar import json as free
 from caesura.engine.grammar import schema as restricted
 from caesura.engine.grammar.automaton import Automaton
 from caesura.schema.document import Schema
+from caesura.schema.reader import read_schema
 from caesura.server.structured.json.completion import MAX_BEFORE, completion
 from caesura.server.structured.json.edits import MAX_TEXT, offers
 from caesura.server.structured.json.text import read
 from caesura.server.structured.offer import NoOffer, Offer
 
-PERSON = Schema.read(
+PERSON = read_schema(
     json.dumps(
         {
             "type": "object",
@@ -63,7 +64,7 @@ def grammar(hole: wire.Hole) -> wire.Json:
 def automaton(offer: Offer, spec: wire.Json) -> Automaton:
     if spec.schema is None:
         return Automaton(free.language(spec))
-    return Automaton(restricted.language(spec, Schema.read(offer.schemas[spec.schema])))
+    return Automaton(restricted.language(spec, read_schema(offer.schemas[spec.schema])))
 
 
 def fits(offer: Offer, fills: Sequence[str]) -> bool:
@@ -311,13 +312,13 @@ def test_what_was_against_the_schema_before_is_no_fault_of_the_edit() -> None:
 
 def test_an_object_that_is_a_whole_one_of_another_branch_lacks_nothing() -> None:
     branches = [{"properties": {key: True}, "required": [key]} for key in ("a", "b")]
-    schema = Schema.read(json.dumps({"type": "object", "anyOf": branches}))
+    schema = read_schema(json.dumps({"type": "object", "anyOf": branches}))
     assert titles('{"b": 1|}', schema=schema) == ["Add a member", "Add members"]
     assert titles("{|}", schema=schema)[0] == "Add the required members"
 
 
 def test_an_object_that_has_all_that_its_schema_allows_gets_no_more() -> None:
-    schema = Schema.read('{"properties": {"a": true}, "additionalProperties": false}')
+    schema = read_schema('{"properties": {"a": true}, "additionalProperties": false}')
     assert titles("{|}", schema=schema) == ["Add members"]
     with pytest.raises(NoOffer, match="nothing more"):
         offered('{"a": 1|}', schema=schema)
@@ -527,10 +528,10 @@ def test_a_schema_that_binds_members_to_each_other_is_checked_not_vouched_for() 
     }
     tied = both | {"if": {"properties": {"a": {"const": 1}}}, "then": {"properties": {"b": {"const": 5}}}}
     for words, level in ((both, "valid"), (tied, "checked")):
-        schema = Schema.read(json.dumps({"properties": {"v": words}}))
+        schema = read_schema(json.dumps({"properties": {"v": words}}))
         [first, *_] = offers('{"v": }', 6, 6, language="json", schema=schema)
         assert (first.title, first.level) == ('Fill the value of "v" with all that is required', level)
-    many = Schema.read(json.dumps({"properties": {"v": both | {"minProperties": 3}}}))
+    many = read_schema(json.dumps({"properties": {"v": both | {"minProperties": 3}}}))
     titles = [offer.title for offer in offers('{"v": }', 6, 6, language="json", schema=many)]
     assert titles == ['Fill the value of "v"']
 
@@ -547,12 +548,12 @@ def test_what_else_is_in_an_object_tells_the_branches_of_its_schema_apart() -> N
     branches = [
         {"properties": {"t": {"const": t}, "v": {"type": kind}}} for t, kind in (("x", "string"), ("y", "null"))
     ]
-    schema = Schema.read(json.dumps({"oneOf": branches}))
+    schema = read_schema(json.dumps({"oneOf": branches}))
     text = '{"t": "y", "v": }'
     [offer] = offers(text, 16, 16, language="json", schema=schema)
     [hole] = offer.holes
     assert isinstance(hole.grammar, wire.Json)
-    assert Schema.read(offer.schemas[0]).at(hole.grammar.at) == {"type": "null"}
+    assert read_schema(offer.schemas[0]).at(hole.grammar.at) == {"type": "null"}
 
 
 def test_no_sibling_shows_a_password_to_the_engine() -> None:
@@ -574,7 +575,7 @@ def test_an_object_that_has_a_key_twice_already_can_be_edited_elsewhere() -> Non
 
 
 def test_what_a_check_says_holds_nothing_of_the_document() -> None:
-    schema = Schema.read(json.dumps({"maxProperties": 2}))
+    schema = read_schema(json.dumps({"maxProperties": 2}))
     text = '{"password": "hunter2-very-secret", "b": 1}'
     [first, *_] = offers(text, len(text) - 1, len(text) - 1, language="json", schema=schema)
     said = first.check(text[:-1] + ', "c": 1}')
@@ -593,13 +594,13 @@ def test_the_lines_of_a_file_tell_their_branches_apart_each_by_itself() -> None:
     branches = [
         {"properties": {"t": {"const": t}, "v": {"type": kind}}} for t, kind in (("x", "string"), ("y", "null"))
     ]
-    schema = Schema.read(json.dumps({"oneOf": branches}))
+    schema = read_schema(json.dumps({"oneOf": branches}))
     text = '{"t": "x", "v": "a"}\n{"t": "y", "v": }\n'
     at = text.rindex("}")
     offer = offers(text, at, at, language="jsonl", schema=schema)[-1]
     [hole] = offer.holes
     assert isinstance(hole.grammar, wire.Json)
-    assert Schema.read(offer.schemas[0]).at(hole.grammar.at) == {"type": "null"}
+    assert read_schema(offer.schemas[0]).at(hole.grammar.at) == {"type": "null"}
 
 
 def test_a_key_may_be_one_that_most_siblings_have_and_its_object_has_not() -> None:

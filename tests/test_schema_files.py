@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from caesura.schema.document import SchemaError
+from caesura.schema.dialects import SchemaError
 from caesura.server.context.schema_files import Found, SchemaFiles
 from caesura.server.options import Options, SchemaFor, parse
 

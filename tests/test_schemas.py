@@ -4,11 +4,14 @@ import json
 
 import pytest
 
-from caesura.schema.document import MAX_SUBSCHEMAS, Field, Schema, SchemaError
+from caesura.schema.dialects import SchemaError
+from caesura.schema.document import MAX_SUBSCHEMAS, Schema
+from caesura.schema.instances import Field, child, skeleton
+from caesura.schema.reader import read_schema
 
 
 def schema(document: object) -> Schema:
-    return Schema.read(json.dumps(document))
+    return read_schema(json.dumps(document))
 
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -48,7 +51,7 @@ DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 )
 def test_a_bad_schema_is_refused_with_one_sentence_that_says_what_to_do(text: str, said: str) -> None:
     with pytest.raises(SchemaError) as error:
-        Schema.read(text)
+        read_schema(text)
     assert said in str(error.value)
     assert str(error.value).endswith(".")
     assert "\n" not in str(error.value)
@@ -108,7 +111,7 @@ def test_a_reference_leads_to_pointers_anchors_and_ids_of_the_document(reference
 
 def test_the_meta_schema_of_the_dialect_can_be_referred_to() -> None:
     found = schema({"$schema": DRAFT_7, "properties": {"schema": {"$ref": DRAFT_7}}})
-    found, at, _ = found.child("", ["schema", "properties", "a", "minLength"])
+    found, at, _ = child(found, "", ["schema", "properties", "a", "minLength"])
     assert not found.validator(at).is_valid(-1)
     assert found.validator(at).is_valid(3)
 
@@ -147,31 +150,29 @@ PERSON = {
 def test_the_subschema_at_a_path_is_that_of_the_value_there(
     path: list[str | int], valid: object, invalid: object
 ) -> None:
-    found, at, sure = schema(PERSON).child("", path)
+    found, at, sure = child(schema(PERSON), "", path)
     assert sure
-    assert Schema.read(found.text).validator(at).is_valid(valid)
-    assert not Schema.read(found.text).validator(at).is_valid(invalid)
+    assert read_schema(found.text).validator(at).is_valid(valid)
+    assert not read_schema(found.text).validator(at).is_valid(invalid)
 
 
 def test_a_forbidden_key_has_a_subschema_that_nothing_fits() -> None:
-    found, at, _ = schema(PERSON).child("", ["other"])
+    found, at, _ = child(schema(PERSON), "", ["other"])
     assert found.at(at) is False
 
 
 def test_several_subschemas_of_one_value_become_one_that_asks_for_all() -> None:
-    found, at, sure = schema(
-        {"allOf": [{"properties": {"a": {"type": "integer"}}}], "properties": {"a": {"minimum": 3}}}
-    ).child("", ["a"])
-    checked = Schema.read(found.text).validator(at)
+    whole = schema({"allOf": [{"properties": {"a": {"type": "integer"}}}], "properties": {"a": {"minimum": 3}}})
+    found, at, sure = child(whole, "", ["a"])
+    checked = read_schema(found.text).validator(at)
     assert sure
     assert [checked.is_valid(value) for value in (2, 3, 3.5)] == [False, True, False]
 
 
 def test_branches_are_a_choice_and_the_answer_is_then_not_sure() -> None:
-    found, at, sure = schema(
-        {"anyOf": [{"properties": {"a": {"const": 1}}}, {"properties": {"a": {"const": 2}}}]}
-    ).child("", ["a"])
-    checked = Schema.read(found.text).validator(at)
+    whole = schema({"anyOf": [{"properties": {"a": {"const": 1}}}, {"properties": {"a": {"const": 2}}}]})
+    found, at, sure = child(whole, "", ["a"])
+    checked = read_schema(found.text).validator(at)
     assert not sure
     assert [checked.is_valid(value) for value in (1, 2, 3)] == [True, True, False]
 
@@ -186,38 +187,38 @@ def test_the_branch_is_the_one_that_fits_with_the_rest_of_the_instance() -> None
             ]
         }
     )
-    found, at, sure = animals.child("", ["age"], {"is": "egg", "age": 1})
+    found, at, sure = child(animals, "", ["age"], {"is": "egg", "age": 1})
     assert (found.at(at), sure) == ({"type": "null"}, True)
-    found, at, sure = animals.child("", ["age"], {"name": "x"})
-    checked = Schema.read(found.text).validator(at)
+    found, at, sure = child(animals, "", ["age"], {"name": "x"})
+    checked = read_schema(found.text).validator(at)
     assert ([checked.is_valid(value) for value in (None, 1, "x")], sure) == ([True, True, False], False)
 
 
 def test_a_value_of_which_nothing_is_said_may_be_anything() -> None:
-    found, at, sure = schema({"properties": {"a": {}}}).child("", ["b", 4, "c"])
+    found, at, sure = child(schema({"properties": {"a": {}}}), "", ["b", 4, "c"])
     assert sure
-    assert Schema.read(found.text).at(at) is True
+    assert read_schema(found.text).at(at) is True
 
 
 @pytest.mark.parametrize("word", ["uniqueItems", "contains", "not", "const"])
 def test_a_keyword_by_which_values_depend_on_each_other_makes_the_answer_unsure(word: str) -> None:
     value: object = {"uniqueItems": True, "contains": {}, "not": {"maxItems": 0}, "const": [1]}[word]
-    _, _, sure = schema({word: value, "items": {"type": "integer"}}).child("", [0])
+    _, _, sure = child(schema({word: value, "items": {"type": "integer"}}), "", [0])
     assert not sure
 
 
 def test_what_is_added_to_a_document_is_read_and_checked_like_the_rest() -> None:
-    found, at, _ = schema({"allOf": [{"properties": {"a": {}}}], "properties": {"a": {}}}).child("", ["a"])
-    assert at in Schema.read(found.text)
+    found, at, _ = child(schema({"allOf": [{"properties": {"a": {}}}], "properties": {"a": {}}}), "", ["a"])
+    assert at in read_schema(found.text)
     with pytest.raises(SchemaError, match="leads nowhere"):
-        Schema.read(found.text.replace("#/allOf", "#/noneOf"))
+        read_schema(found.text.replace("#/allOf", "#/noneOf"))
 
 
 # Skeletons
 
 
 def test_a_skeleton_has_the_required_keys_in_the_order_of_the_schema_with_what_is_fixed_and_what_is_nested() -> None:
-    found, fields = schema(
+    whole = schema(
         {
             "required": ["extra", "place", "kind", "name"],
             "properties": {
@@ -234,7 +235,8 @@ def test_a_skeleton_has_the_required_keys_in_the_order_of_the_schema_with_what_i
                 }
             },
         }
-    ).skeleton("")
+    )
+    found, fields = skeleton(whole, "")
     x, y = "/$defs/place/properties/x", "/$defs/place/properties/y"
     extra = fields[3].at
     assert fields == (
@@ -243,21 +245,22 @@ def test_a_skeleton_has_the_required_keys_in_the_order_of_the_schema_with_what_i
         Field("place", "/properties/place", None, (Field("x", x), Field("y", y))),
         Field("extra", extra),
     )
-    assert Schema.read(found.text).at(extra) is True
+    assert read_schema(found.text).at(extra) is True
 
 
 def test_a_skeleton_takes_the_first_branch_that_is_possible() -> None:
-    _, fields = schema(
+    whole = schema(
         {
             "type": "object",
             "oneOf": [{"type": "array"}, False, {"required": ["b"], "properties": {"b": {}}}, {"required": ["c"]}],
         }
-    ).skeleton("")
+    )
+    _, fields = skeleton(whole, "")
     assert [field.key for field in fields] == ["b"]
 
 
 def test_a_skeleton_of_an_object_that_requires_itself_ends() -> None:
-    _, fields = schema({"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#"}}}).skeleton("")
+    _, fields = skeleton(schema({"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#"}}}), "")
     depth = 0
     while fields:
         depth, fields = depth + 1, fields[0].fields
@@ -298,5 +301,5 @@ def test_a_pattern_that_takes_others_for_ever_is_read_in_one_go() -> None:
 
 def test_the_oldest_dialect_has_no_true_for_a_subschema() -> None:
     old = schema({"$schema": "http://json-schema.org/draft-04/schema#", "type": "object", "properties": {}})
-    found, at, _ = old.child("", ["x"])
-    assert Schema.read(found.text).at(at) in (True, {})
+    found, at, _ = child(old, "", ["x"])
+    assert read_schema(found.text).at(at) in (True, {})

@@ -9,6 +9,7 @@ import pytest
 from caesura import wire
 from caesura.client.backend import EngineBusy, EngineError, EngineFailed, EngineUnavailable
 from caesura.schema.document import Schema
+from caesura.schema.reader import read_schema
 from caesura.server.context.context import Budget, Context
 from caesura.server.ghost import typing
 from caesura.server.ghost.backoff import Restraint
@@ -1161,7 +1162,7 @@ async def test_the_rest_of_a_table_row_is_several_holes_and_one_proposal() -> No
 
 async def test_in_json_the_hole_goes_on_with_what_is_typed_by_the_documents_schema() -> None:
     editor = written('{"level": "lo|"}\n', "json")
-    editor.around.rules = Schema.read('{"properties": {"level": {"enum": ["low", "lower", "high"]}}}')
+    editor.around.rules = read_schema('{"properties": {"level": {"enum": ["low", "lower", "high"]}}}')
     await editor.type("w")
     [job] = editor.engine.jobs
     [hole] = job.segments
@@ -1175,7 +1176,7 @@ async def test_in_json_the_hole_goes_on_with_what_is_typed_by_the_documents_sche
 
 async def test_secrets_of_a_schema_stay_here() -> None:
     editor = written('{"level": |}\n', "json")
-    editor.around.rules = Schema.read('{"properties": {"level": {"default": {"password": "hunter2-Xy9"}}}}')
+    editor.around.rules = read_schema('{"properties": {"level": {"default": {"password": "hunter2-Xy9"}}}}')
     await editor.type('"')
     [job] = editor.engine.jobs
     assert "password" in job.schemas[0]

@@ -13,7 +13,7 @@ from caesura.commands import CommandFailed
 from caesura.commands.certainty import Filled, filled, kept, least, remarks, withheld
 from caesura.commands.common import Gap, ask, at_cursor, gap, nothing, print_json, report, schema_files, shared
 from caesura.commands.file import Source
-from caesura.schema.document import SchemaError
+from caesura.schema.dialects import SchemaError
 from caesura.server.context.context import Context, context, hole
 from caesura.server.fills import gaps
 from caesura.server.fills.fills import Group, finished, laid_out

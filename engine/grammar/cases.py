@@ -28,7 +28,9 @@ from caesura.engine.grammar.keywords import (
     unevaluated,
 )
 from caesura.engine.grammar.leaves import Texts, keys, numbers, texts
-from caesura.schema.document import Schema, Value, exact, matches
+from caesura.schema.dialects import Value
+from caesura.schema.document import Schema
+from caesura.schema.validation import exact, matches
 
 MAX_CASES = 64  # cases of one set of terms
 MAX_WORK = 60_000  # pairs of cases combined: a second or two

@@ -37,9 +37,9 @@ def _json(spec: wire.Json, schemas: Sequence[str]) -> Language:
     if spec.schema >= len(schemas):
         raise wire.Impossible("The grammar names a schema that the job does not have.")
     from caesura.engine.grammar import schema
-    from caesura.schema.document import Schema
+    from caesura.schema.reader import read_schema
 
-    return schema.language(spec, Schema.read(schemas[spec.schema]))
+    return schema.language(spec, read_schema(schemas[spec.schema]))
 
 
 class Grammar:

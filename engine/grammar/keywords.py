@@ -10,7 +10,8 @@ from fractions import Fraction
 from typing import Any
 
 from caesura.engine.grammar.leaves import Numbers, Texts
-from caesura.schema.document import Value, exact, matches
+from caesura.schema.dialects import Value
+from caesura.schema.validation import exact, matches
 
 ANYTHING = frozenset(("null", "boolean", "number", "string", "object", "array"))
 INFINITE = float("inf")

@@ -29,7 +29,8 @@ from caesura.engine.grammar.expressions import (
 from caesura.engine.grammar.json import Place, Spacing
 from caesura.engine.grammar.keywords import Case, Terms, terms
 from caesura.engine.grammar.leaves import numbers, texts
-from caesura.schema.document import Schema, SchemaError, Value
+from caesura.schema.dialects import SchemaError, Value
+from caesura.schema.document import Schema
 
 KEPT = 8  # schemas whose cases are kept
 MAX_COUNT = 64  # items or members; a greater bound on a count is lowered to it if allowed

@@ -12,7 +12,8 @@ from sys import getsizeof
 from caesura import wire
 from caesura.ipc.pairing import Agreement
 from caesura.recent import Recent
-from caesura.schema.document import Schema, SchemaError
+from caesura.schema.dialects import SchemaError
+from caesura.schema.document import Schema
 from caesura.server.context.context import Budget, Context, window_after, window_before
 from caesura.server.context.files import Files
 from caesura.server.context.neighbours import History, Snapshot, Target, choose

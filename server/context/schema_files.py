@@ -11,7 +11,9 @@ from urllib.parse import unquote
 
 import msgspec
 
-from caesura.schema.document import DIALECTS, MAX_BYTES, Schema, SchemaError
+from caesura.schema.dialects import DIALECTS, SchemaError
+from caesura.schema.document import Schema
+from caesura.schema.reader import MAX_BYTES, read_schema
 from caesura.server.context.files import Texts
 from caesura.server.context.globs import Globs, TooMany
 from caesura.server.options import SchemaFor
@@ -85,7 +87,7 @@ class SchemaFiles:
             if one.url and one.url.partition("#")[0] == bare:
                 return self._set(one), ""
         if bare.partition("://")[2] in DIALECTS:
-            return Schema.read(msgspec.json.encode({"$schema": named, "$ref": bare}).decode()), ""
+            return read_schema(msgspec.json.encode({"$schema": named, "$ref": bare}).decode()), ""
         if _SCHEME.match(bare) and not bare.startswith("file:"):
             return None, f"The schema {named} is not fetched; give it a file in the setting 'schemas'."
         try:
@@ -102,7 +104,7 @@ class SchemaFiles:
     def _set(self, one: SchemaFor) -> Schema:
         """The schema of a setting."""
         if isinstance(one.schema, Mapping | bool):
-            return Schema.read(msgspec.json.encode(one.schema).decode())
+            return read_schema(msgspec.json.encode(one.schema).decode())
         return self._of_user(one.schema if isinstance(one.schema, str) else one.url)
 
     def _of_user(self, name: str) -> Schema:
@@ -131,7 +133,7 @@ class SchemaFiles:
             raise SchemaError(f"The schema {name} is not UTF-8 text; save it as such.") from None
         if text is None:
             raise SchemaError(f"The schema {name} is larger than 1 MiB, or no file; use a smaller one.")
-        return Schema.read(text.removeprefix(_BOM))
+        return read_schema(text.removeprefix(_BOM))
 
     def _label(self, uri: str) -> str:
         """The path of a document within the workspace, for globs; its whole path outside of it."""

@@ -10,7 +10,7 @@ from time import monotonic
 
 from caesura import wire
 from caesura.client.backend import Infiller, job_id
-from caesura.schema.document import SchemaError
+from caesura.schema.dialects import SchemaError
 from caesura.server.context.context import Budget, context
 from caesura.server.context.schema_files import Found, SchemaFiles
 from caesura.server.context.secrets import concealed, masked, masked_schema, reveals, visible

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from caesura import wire
-from caesura.schema.document import Field, Schema
+from caesura.schema.document import Schema
+from caesura.schema.instances import Field, child, skeleton
 from caesura.server.structured.json.text import Style
 from caesura.server.structured.offer import NoOffer
 
@@ -45,7 +46,7 @@ class Grammars:
         """The subschema of a value of the document; None without a schema."""
         if self._schema is None:
             return None
-        self._schema, at, exact = self._schema.child("", path, self._instance)
+        self._schema, at, exact = child(self._schema, "", path, self._instance)
         self.exact &= exact
         if len(at) > MAX_POINTER:
             raise NoOffer("This place lies too deep in its schema; edit it by hand.")
@@ -89,7 +90,7 @@ class Grammars:
     def fields(self, at: str) -> tuple[Field, ...]:
         """The keys that a schema requires of an object."""
         assert self._schema is not None
-        self._schema, fields = self._schema.skeleton(at)
+        self._schema, fields = skeleton(self._schema, at)
         return fields
 
     def hole(

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from caesura import wire
-from caesura.schema.document import Field
+from caesura.schema.instances import Field
 from caesura.server.context.secrets import masked
 from caesura.server.structured.json.holes import sound
 from caesura.server.structured.json.places import covered

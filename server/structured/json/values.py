@@ -6,7 +6,8 @@ from itertools import islice
 from typing import Any
 
 from caesura import wire
-from caesura.schema.document import Field, Schema
+from caesura.schema.document import Schema
+from caesura.schema.instances import Field
 from caesura.server.structured.json.holes import Grammars
 from caesura.server.structured.json.siblings import (
     MOST_HOLES,

@@ -14,13 +14,14 @@ from caesura.automata.dfa import Dfa
 from caesura.engine.grammar.automaton import Automaton
 from caesura.engine.grammar.expressions import Byte, Chain, Choice, Expression, Language, Regular, Repeat, Rule, Shared
 from caesura.engine.grammar.schema import language
-from caesura.schema.document import Schema, SchemaError
+from caesura.schema.dialects import SchemaError
+from caesura.schema.reader import read_schema
 
 DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
 
 
 def made(document: object, **spec: Any) -> Language:
-    return language(wire.Json(schema=0, **spec), Schema.read(json.dumps(document)))
+    return language(wire.Json(schema=0, **spec), read_schema(json.dumps(document)))
 
 
 def takes(grammar: Language, *texts: str) -> list[bool]:
@@ -419,7 +420,7 @@ def test_everything_that_an_exact_grammar_generates_is_valid(
 ) -> None:
     document = {**schema, "$defs": {"a": part}}
     try:
-        checked = Schema.read(json.dumps(document)).validator()
+        checked = read_schema(json.dumps(document)).validator()
     except SchemaError:
         reject()  # it asks for itself without end
     grammar = made(document)
