@@ -1,7 +1,7 @@
-"""The text of an open document, with LSP's line model and all three of its position encodings.
+"""The text of an open document, with LSP's line model and its three position encodings.
 
-Lines end at `\\r\\n`, `\\n` or `\\r` and nowhere else. An offset is a count of code points from the start of the text;
-a position is (line, units of the client's encoding). Only `offset` and `position` convert between the two.
+Lines end at `\\r\\n`, `\\n` or `\\r` and nowhere else. An offset counts code points from the start of the text; a
+position is (line, units of the client's encoding). Only `offset` and `position` convert between the two.
 """
 
 import re
@@ -17,9 +17,10 @@ from typing import Literal, NamedTuple
 
 Encoding = Literal["utf-8", "utf-16", "utf-32"]
 Position = tuple[int, int]  # line, units within the line
-Point = tuple[int, int]  # row as tree-sitter counts them (by `\n` only), bytes within the row
+Point = tuple[int, int]  # row (tree-sitter counts `\n` only), bytes within the row
+Span = tuple[int, int]  # start and end, code points
 
-BLOCK = 4096  # code points of lines that are counted together; a block of fewer than twice as many is not cut
+BLOCK = 4096  # code points per block of the line index; a block is split when it reaches twice this size
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _UNITS: dict[Encoding, Callable[[str], int]] = {
@@ -29,12 +30,12 @@ _UNITS: dict[Encoding, Callable[[str], int]] = {
 
 
 class InvertedRange(ValueError):
-    """An edit that ends before it starts, be it behind the end of a line: our text may no longer be the editor's."""
+    """An edit ends before it starts: our text may differ from the editor's."""
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One replacement as applied: `start:end` of the old text became `text`. Bytes are UTF-8; trees need them."""
+    """One applied replacement: `start:end` of the old text became `text`. Trees need the UTF-8 bytes and points."""
 
     start: int
     end: int
@@ -48,7 +49,7 @@ class Edit:
 
 
 class Document:
-    """`version` is the editor's; the text changes only through `edit` and `replace`."""
+    """`version` is the editor's. Only `edit` and `replace` change the text."""
 
     def __init__(self, uri: str, language: str, version: int, text: str, encoding: Encoding = "utf-16") -> None:
         self.uri = uri
@@ -61,7 +62,7 @@ class Document:
         self._index = _Index(self._lines)
 
     def __len__(self) -> int:
-        """Code points, known without joining the lines."""
+        """Code points, without joining the lines."""
         return self._length
 
     def __repr__(self) -> str:
@@ -74,15 +75,17 @@ class Document:
         return self._text
 
     def replace(self, text: str) -> Edit:
-        """Take `text` as the whole document: an editor that sends it whole at every key has typed what differs."""
+        """Make `text` the whole document. The edit covers only the part that differs: some editors send the whole
+        document at every key."""
         text, old = _SURROGATE.sub("\ufffd", text), self.text
         head = _shared_head(old, text)
         tail = _shared_tail(old, text, min(len(old), len(text)) - head)
         return self._change(head, len(old) - tail, text[head : len(text) - tail])
 
     def edit(self, start: Position, end: Position, text: str) -> Edit:
-        """Apply one incremental change. Raises InvertedRange and changes nothing when `end` lies before `start`. What
-        replaces a word by itself and more, as an accepted item of a popup may do, is an edit behind the word."""
+        """Apply one incremental change. Raises InvertedRange, and changes nothing, if `end` lies before `start`.
+
+        The edit leaves out the unchanged start: an accepted popup item that repeats the typed word only extends it."""
         if end < start:
             raise InvertedRange
         first, last = self._locate(start), self._locate(end)
@@ -103,11 +106,11 @@ class Document:
         )
 
     def offset(self, position: Position) -> int:
-        """The code point offset of an LSP position, clamped to its line and to the text."""
+        """The offset of an LSP position, clamped to its line and to the text."""
         return self._offset(self._locate(position))
 
     def position(self, offset: int) -> Position:
-        """The LSP position of a code point offset; one inside a `\\r\\n` counts as before it."""
+        """The LSP position of an offset. An offset inside a `\\r\\n` counts as before it."""
         line, column = self._find(offset)
         content = _content(self._lines[line])
         return line, _units_before(content, min(column, len(content)), self.encoding)
@@ -122,7 +125,7 @@ class Document:
         return line, _column(_content(self._lines[line]), max(0, units), self.encoding)
 
     def _between(self, first: tuple[int, int], last: tuple[int, int]) -> str:
-        """The text from one (line, code point column) to another, without joining the other lines."""
+        """The text between two (line, code point column), without joining the other lines."""
         lines = self._lines[first[0] : last[0] + 1]
         lines[-1] = lines[-1][: last[1]]
         lines[0] = lines[0][first[1] :]
@@ -151,19 +154,17 @@ class Document:
     def _splice(self, first: tuple[int, int], last: tuple[int, int], text: str) -> None:
         top, bottom = first[0], last[0] + 1
         middle = self._lines[top][: first[1]] + text + self._lines[last[0]][last[1] :]
-        if top and self._lines[top - 1].endswith("\r"):  # a `\n` that comes after it joins that line
+        if top and self._lines[top - 1].endswith("\r"):  # an inserted `\n` would complete its line break
             top -= 1
             middle = self._lines[top] + middle
         lines = _split(middle)
         if bottom < len(self._lines):
-            lines.pop()  # empty: `middle` ends in the line break of its last line
+            lines.pop()  # empty, since `middle` ends in a line break
         self._index.splice(top, bottom, lines)
         self._text = None
 
 
 class _Count(NamedTuple):
-    """What some lines have in all."""
-
     lines: int
     chars: int
     bytes: int
@@ -171,8 +172,8 @@ class _Count(NamedTuple):
 
 
 class _Index:
-    """What lies before each block of lines, so that an edit or a question counts one block at most. The sums are known
-    up to the block of the last edit, and extended on demand; `lines` is the document's own list."""
+    """Totals before each block of lines, so that an edit or a query counts at most one block. The sums are valid up to
+    the block of the last edit and extended on demand. `lines` is the document's own list."""
 
     def __init__(self, lines: list[str]) -> None:
         self._lines = lines
@@ -184,12 +185,12 @@ class _Index:
         return _Count(*map(add, known, _count(self._lines[known.lines : line])))
 
     def chars(self, line: int) -> int:
-        """`before(line).chars`, for less."""
+        """`before(line).chars`, but cheaper."""
         known = self._sums[self._block(line, attrgetter("lines"))]
         return known.chars + sum(map(len, self._lines[known.lines : line]))
 
     def holding(self, offset: int) -> tuple[int, int]:
-        """The line that holds an offset, the last one for those behind the text, and the offset of its start."""
+        """The line that holds an offset, and the offset of its start. An offset past the end is in the last line."""
         block = self._block(offset, attrgetter("chars"))
         known = self._sums[block]
         lines = self._lines[known.lines : known.lines + self._counts[block].lines]
@@ -198,7 +199,7 @@ class _Index:
         return known.lines + line, starts[line]
 
     def splice(self, top: int, bottom: int, lines: list[str]) -> None:
-        """Put `lines` in the place of those from `top` to before `bottom`, at least one."""
+        """Replace the lines `top:bottom`, at least one, by `lines`."""
         first, last = (self._block(line, attrgetter("lines")) for line in (top, bottom - 1))
         start, stop = self._sums[first].lines, self._sums[last].lines + self._counts[last].lines
         self._lines[top:bottom] = lines
@@ -206,14 +207,14 @@ class _Index:
         del self._sums[first + 1 :]
 
     def _block(self, amount: int, of: Callable[[_Count], int]) -> int:
-        """The last block that has no more than `amount` before it."""
+        """The last block with at most `amount` before it."""
         while len(self._sums) < len(self._counts) and of(self._sums[-1]) <= amount:
             self._sums.append(_Count(*map(add, self._sums[-1], self._counts[len(self._sums) - 1])))
         return bisect_right(self._sums, amount, key=of) - 1
 
 
 def _blocks(lines: list[str]) -> list[_Count]:
-    """Lines counted in blocks of equal size: one that grows is halved when it has doubled, so that none is tiny."""
+    """Count lines in blocks of about equal size, at least BLOCK unless there is only one."""
     ends = list(accumulate(map(len, lines)))
     many = max(1, ends[-1] // BLOCK)
     cuts = {bisect_left(ends, ends[-1] * number // many) + 1 for number in range(1, many)}
@@ -226,13 +227,13 @@ def _count(lines: list[str]) -> _Count:
 
 
 def _shared_head(old: str, new: str) -> int:
-    """How many characters two texts begin with alike; never an `\r` alone, which may be half of a line break."""
+    """The length of the common prefix, which never ends in `\r`: that may be half of a line break."""
     size = _bisect(min(len(old), len(new)), lambda a, b: old[a:b] == new[a:b])
     return size - (old[size - 1 : size] == "\r")
 
 
 def _shared_tail(old: str, new: str, most: int) -> int:
-    """How many characters, up to `most`, two texts end with alike; no line break of either is cut in two."""
+    """The length of the common suffix, at most `most`, which never starts inside a line break."""
     a, b = len(old), len(new)
     size = _bisect(most, lambda low, high: old[a - high : a - low] == new[b - high : b - low])
     halved = old[a - size : a - size + 1] == "\n" and "\r" in old[: a - size][-1:] + new[: b - size][-1:]
@@ -240,7 +241,7 @@ def _shared_tail(old: str, new: str, most: int) -> int:
 
 
 def _bisect(most: int, equal: Callable[[int, int], bool]) -> int:
-    """The largest n up to `most` for which the first n are equal; `equal(low, high)` compares those in between."""
+    """The largest n up to `most` for which the first n are equal; `equal(low, high)` compares that range."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
@@ -252,7 +253,7 @@ def _bisect(most: int, equal: Callable[[int, int], bool]) -> int:
 
 
 def _split(text: str) -> list[str]:
-    """Lines with their ends, the last one without: always at least one. StringIO splits exactly as LSP does."""
+    """Lines with their line breaks; the last one, possibly empty, has none. StringIO splits exactly as LSP does."""
     lines = StringIO(text, newline="").readlines()
     if not lines or lines[-1][-1] in "\r\n":
         lines.append("")
@@ -268,7 +269,7 @@ def _byte_length(text: str) -> int:
 
 
 def _column(content: str, units: int, encoding: Encoding) -> int:
-    """The code point that `units` points at or into; past the end, the end."""
+    """The code point column at, or around, an offset in units; clamped to the end."""
     if encoding == "utf-32" or content.isascii():
         return min(units, len(content))
     return bisect_right(_unit_map(content, encoding), units) - 1
@@ -280,7 +281,7 @@ def _units_before(content: str, column: int, encoding: Encoding) -> int:
     return _unit_map(content, encoding)[column]
 
 
-@lru_cache(maxsize=2)  # a line before and after an edit; a document may be one long line
+@lru_cache(maxsize=2)  # one line before and after an edit: a document may be a single long line
 def _unit_map(content: str, encoding: Encoding) -> Sequence[int]:
     """Units before each code point of a line, and at its end."""
     return array("I", accumulate(map(_UNITS[encoding], content), initial=0))

@@ -1,6 +1,6 @@
-"""A rough lexer for every row of the language table: which brackets, strings and comments are open at a place.
+"""A rough lexer for all languages: which brackets, strings and comments are open at an offset.
 
-It needs neither grammar nor whole file, so it also holds where the tree is missing or behind. Pure."""
+It needs no grammar and no whole file, so it works if the tree is missing or out of date. Pure."""
 
 import re
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ _PREFIXES = frozenset("rbfuRBFUL")  # letters that may stand before an opening q
 
 @dataclass(frozen=True)
 class Bracket:
-    """`at` is its offset in the text fed, `begins` one in the line where its statement begins, and `resumes` the string
-    that goes on after an interpolation."""
+    """An open bracket. `at` is its offset in the text fed, `begins` an offset in the line where its statement begins,
+    and `resumes` the string that continues after an interpolation."""
 
     mark: str
     at: int
@@ -27,8 +27,8 @@ class Bracket:
 
 
 class Scan:
-    """What is open after the `text` fed so far. `faults` counts closers without an opener and strings that a line end
-    cuts; `comment` is the mark that ends the open comment."""
+    """The brackets, string and comment that are open after the `text` fed so far. `faults` counts closers without an
+    opener and strings cut by a line end; `comment` is the mark that ends the open comment."""
 
     def __init__(self, row: Language, quote: str = "", comment: str = "") -> None:
         self.row, self.quote, self.comment = row, quote, comment
@@ -36,8 +36,8 @@ class Scan:
         self.open: list[Bracket] = []
         self.faults = 0
         self._interpolates = False  # the open string is an f-string
-        self._begins: int | None = None  # where the statement of this line begins, if on a line above
-        self._below: int | None = None  # where the first whole line of the suffix begins
+        self._begins: int | None = None  # start of this line's statement, if on a line above
+        self._below: int | None = None  # start of the first whole line of the suffix
         self._cut = False
 
     def __repr__(self) -> str:
@@ -55,14 +55,14 @@ class Scan:
         return self
 
     def feed_suffix(self, suffix: str, *, cut: bool) -> "Scan":
-        """Feed what follows. There, a closer that begins a line is not the partner of a bracket in a deeper line, nor,
-        but for a parenthesis, in a shallower one; and where the text before was `cut`, closers below the hole's line
-        may have a partner that we do not see."""
+        """Feed the text after the hole. There, a closer that begins a line does not match a bracket in a deeper line,
+        nor (except a parenthesis) in a shallower one. If the text before was `cut`, closers below the hole's line may
+        match a bracket outside the text."""
         self._below, self._cut = len(self.text) + len(suffix.partition("\n")[0]) + 1, cut
         return self.feed(suffix)
 
     def steps(self, text: str) -> Iterator[int]:
-        """Feed `text`, pausing behind each mark with its end."""
+        """Feed `text`; yield after each mark, with its end."""
         done = before = len(self.text)
         self.text += text
         while found := _marks(self.row).search(self.text, done):
@@ -70,7 +70,7 @@ class Scan:
             yield done - before
 
     def _take(self, mark: str, at: int) -> int:
-        """Take one mark into account; the offset where the next one may begin."""
+        """Handle one mark. Returns the offset where the next one may begin."""
         end = at + len(mark)
         if mark == "\n":
             self._begins = None
@@ -105,7 +105,7 @@ class Scan:
             self._interpolate("{", end)
         elif mark in self.row.interpolations and self.quote != "'":
             self._interpolate(mark[-1], end)
-        elif len(mark) > 1 and mark[0] != "\\":  # a mark of code, which may hide the end of the string
+        elif len(mark) > 1 and mark[0] != "\\":  # a mark of code may hide the end of the string
             self.quote = "" if mark[0] == self.quote else self.quote
             return at + 1
         return end
@@ -135,11 +135,11 @@ class Scan:
 
     @property
     def total(self) -> int:
-        """Brackets and strings without their other end."""
+        """Unmatched brackets and strings."""
         return self.faults + len(self.open) + bool(self.quote)
 
     def _depth(self, at: int, *, anywhere: bool = False) -> int | None:
-        """The indentation of the line that the character at `at` begins, or is `anywhere` in."""
+        """The indentation of the line that the character at `at` begins (or, with `anywhere`, is in); else None."""
         line = self.text[self.text.rfind("\n", 0, at) + 1 : at]
         indent = line[: len(line) - len(line.lstrip())]
         return len(indent.expandtabs()) if anywhere or not line.strip() else None
@@ -152,7 +152,7 @@ def _marks(row: Language) -> re.Pattern[str]:
     parts += [r"(?<![\w$&{:])" + re.escape(mark) if mark in ("#", "//") else re.escape(mark) for mark in comments]
     parts += [re.escape(mark) for mark in (*row.long_quotes, *row.interpolations)]
     if row.quotes and "'" not in row.quotes:
-        parts.append(r"'(?:[^'\\\n]|\\[^'\n]{1,8}|\\')'")  # a character
+        parts.append(r"'(?:[^'\\\n]|\\[^'\n]{1,8}|\\')'")  # a character literal
     return re.compile("|".join([*parts, r"[()\[\]{}\"'`\n]"]), re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""Notebooks: which cells stand above and below a cell, so that they are part of its context. Pure."""
+"""Notebooks: the cells above and below a cell, which are part of its context. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from caesura.server.text.document import Document
 
 MARKDOWN = "markdown"
-MOST = 65_536  # code points of cells to one side, the nearest ones first
+MOST = 65_536  # code points of cells on each side, the nearest first
 
 Read = Callable[[str], Document | None]
 
@@ -31,11 +31,11 @@ class Notebooks:
         return self._cells.get(notebook, ())
 
     def around(self, cell: Document, read: Read, comment: str | None) -> tuple[str, str]:
-        """What stands before and after the text of `cell`: the cells of its language, an empty line between two; both
-        empty outside a notebook. `read` gives a cell's document, `comment` begins a comment in the cell's language.
+        """The text before and after `cell`: its notebook's cells in the same language, separated by empty lines. Both
+        are empty outside a notebook. `read` returns a cell's document; `comment` begins a comment in its language.
 
-        Markdown above code comes as comments: it often says what the next cell is to do. Below, it is left out, as it
-        speaks of what comes later. Cells in other languages are left out."""
+        Markdown above a code cell is included as comments, since it often describes the next cell. Markdown below and
+        cells in other languages are left out."""
         for cells in self._cells.values():
             if cell.uri in cells:
                 at = cells.index(cell.uri)

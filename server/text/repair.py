@@ -1,4 +1,4 @@
-"""Which part of a text to fill anew so that it parses: the broken nodes of its tree, the smallest first. Pure."""
+"""Finds the part of a text to refill so that it parses: the broken nodes of its tree, the smallest first. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from caesura.server.languages import grammar, language
 from caesura.server.text.lexer import indent_of
 from caesura.server.text.trees import SyntaxTree
 
-MAX_REGION = 600  # code points that a repair may replace: about a hole's tokens
-MAX_REGIONS = 5  # that are tried, one after another
+MAX_REGION = 600  # code points that a repair may replace, about what a hole's tokens can hold
+MAX_REGIONS = 5  # regions tried, one after another
 
 
 @dataclass(frozen=True)
@@ -21,19 +21,19 @@ class Faults:
     size: int
 
     def fewer_than(self, other: "Faults") -> bool:
-        """Fewer nodes, and not because one of them has swallowed others."""
+        """True if there are fewer nodes, and not because one has swallowed others."""
         return self.nodes < other.nodes and self.size <= other.size
 
 
 def parsed(text: str, language_id: str) -> tree_sitter.Tree | None:
-    """A tree of `text`; None where there is no grammar, or the text is too long for one."""
+    """The tree of `text`; None without a grammar, or if the text is too long."""
     tree = SyntaxTree(language(language_id))
     tree.parse(text)
     return tree.tree
 
 
 def reparsed(tree: tree_sitter.Tree, old: str, new: str, start: int, tail: int, language_id: str) -> tree_sitter.Tree:
-    """The tree of `new`, from that of `old`: all but `start` code points at the start and `tail` at the end differs."""
+    """The tree of `new`, made from that of `old`. The texts share their first `start` and last `tail` code points."""
     known = grammar(language(language_id))
     assert known is not None, "it has parsed `old`"
     head, before, after = (
@@ -55,12 +55,12 @@ def faults(tree: tree_sitter.Tree) -> Faults:
 
 
 def is_broken(tree: tree_sitter.Tree, text: str, start: int, end: int) -> bool:
-    """True if a broken node touches the lines of the code points `start:end`."""
+    """True if a broken node touches the lines of `start:end`."""
     return bool(_touching(tree, text, *_lines(text, start, end)))
 
 
 def lacks_body(tree: tree_sitter.Tree, text: str, end: int) -> bool:
-    """True if the last code before `end` is a header whose block has nothing in it. Python's grammar does not call that
+    """True if the last code before `end` is a header with an empty block, which Python's grammar does not report as
     broken."""
     source = text[:end].encode().rstrip()
     while source:
@@ -73,15 +73,15 @@ def lacks_body(tree: tree_sitter.Tree, text: str, end: int) -> bool:
 
 
 def regions(tree: tree_sitter.Tree, text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """Spans to try around the code points `start:end`, the smallest first: the end of their last line, where something
-    may be missing; the broken nodes on their lines, and what these lie in; the lines. Empty where nothing is broken."""
+    """Spans to refill around `start:end`, the smallest first: the end of the last line, where something may be missing;
+    the broken nodes on these lines and their parents; the lines. Empty if nothing is broken."""
     top, bottom = _lines(text, start, end)
     source, broken = text.encode(), _touching(tree, text, top, bottom)
     if not broken:
         return []
     nodes = [*broken, *(node.parent for node in broken if node.parent)]
     found = {(_characters(source, n.start_byte), _characters(source, n.end_byte)) for n in nodes if n.parent}
-    found = {(a, b if a < b else b + len(indent_of(text[b:bottom]))) for a, b in found}  # `: ,` lacks what the blank is
+    found = {(a, b if a < b else b + len(indent_of(text[b:bottom]))) for a, b in found}  # `: ,` lacks a value
     lines = _trimmed(text, top, bottom)
     found |= {lines, (lines[1], lines[1])}
     near = sorted(found, key=lambda span: (span[1] - span[0], abs(span[0] - start)))
@@ -94,7 +94,7 @@ def _touching(tree: tree_sitter.Tree, text: str, start: int, end: int) -> list[t
 
 
 def _broken(tree: tree_sitter.Tree) -> Iterator[tree_sitter.Node]:
-    """In the order of the text, a node before those inside of it."""
+    """In text order, parents before children."""
     waiting = [tree.root_node]
     while waiting:
         node = waiting.pop()
@@ -105,7 +105,7 @@ def _broken(tree: tree_sitter.Tree) -> Iterator[tree_sitter.Node]:
 
 
 def _lines(text: str, start: int, end: int) -> tuple[int, int]:
-    """The span grown to whole lines, without the last line break."""
+    """The span extended to whole lines, without the last line break."""
     below = text.find("\n", end)
     return text.rfind("\n", 0, start) + 1, len(text) if below < 0 else below
 

@@ -1,7 +1,7 @@
-"""The incremental syntax tree of one document. Edits move the tree at once; parsing is put off and coalesced.
+"""The incremental syntax tree of one document. Edits move the tree at once; parsing is deferred and coalesced.
 
-`parse` holds the GIL and can take tens of milliseconds after a key that opens a string, so no request waits for it:
-readers get the moved tree, which is right except near the newest edits.
+`parse` holds the GIL and can take tens of milliseconds after a key that opens a string, so no request waits for it.
+Readers get the moved tree, which is correct except near the newest edits.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from caesura.server.languages import Language, grammar
 from caesura.server.text.document import Edit
 
 DELAY = 0.03  # seconds of edits that share one parse
-MAX_CHARACTERS = 400_000  # a longer document gets no tree: one parse would stall the loop for over 50 ms
+MAX_CHARACTERS = 400_000  # a longer document gets no tree: one parse would block the loop for over 50 ms
 
 
 class SyntaxTree:
-    """`tree` is None until the first parse, for a language without grammar, and for a very long document."""
+    """`tree` is None before the first parse, without a grammar, and for a very long document."""
 
     def __init__(self, language: Language) -> None:
         self.tree: tree_sitter.Tree | None = None
@@ -26,7 +26,7 @@ class SyntaxTree:
         self._pending: asyncio.TimerHandle | None = None
 
     def edit(self, edit: Edit) -> None:
-        """Move the tree along with one edit of the text."""
+        """Move the tree's nodes by one edit."""
         if self.tree is not None:
             self.tree.edit(
                 edit.start_byte,
@@ -38,7 +38,7 @@ class SyntaxTree:
             )
 
     def parse(self, text: str) -> None:
-        """Bring the tree up to date with `text`, reusing what the edits left untouched."""
+        """Update the tree to `text`, reusing its unchanged parts."""
         known = grammar(self._language)
         if known is None or len(text) > MAX_CHARACTERS:
             self.tree = None
@@ -49,7 +49,7 @@ class SyntaxTree:
         self.tree = self._parser.parse(source, self.tree) if self.tree else self._parser.parse(source)
 
     def schedule(self, text: Callable[[], str]) -> None:
-        """Parse soon, once for all edits until then; `text` is read at that time."""
+        """Parse soon, once for all edits until then. `text` is called at that time."""
         if self._pending is None:
             self._pending = asyncio.get_running_loop().call_later(DELAY, self._run, text)
 

@@ -1,4 +1,4 @@
-"""What the editor has open: documents with their trees, notebooks, and the folders they lie in. No protocol, no I/O."""
+"""The editor's open documents with their trees, its notebooks and its folders. No protocol, no I/O."""
 
 import logging
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from caesura.server.text.trees import SyntaxTree
 
 MAX_DOCUMENT = 8_000_000  # code points; a larger document is not kept and gets empty answers
 
-Change = tuple[Position, Position, str]  # a range and the text that takes its place
+Change = tuple[Position, Position, str]  # a range (start, end) and its new text
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class Open:
-    """An open document and its tree. `lost`: an edit could not be applied, so our text may differ from the editor's."""
+    """An open document. `lost`: an edit could not be applied, so our text may differ from the editor's."""
 
     document: Document
     tree: SyntaxTree
@@ -38,12 +38,12 @@ class Workspace:
     _open: dict[str, Open] = field(default_factory=dict)
 
     def get(self, uri: str) -> Open | None:
-        """An open document whose text is surely the editor's."""
+        """An open document; None if it is not open or its text may differ from the editor's."""
         found = self._open.get(uri)
         return None if found is None or found.lost else found
 
     def all(self) -> Sequence[Open]:
-        """Every such document, the one opened last at the end."""
+        """Every such document, in the order of opening."""
         return [found for found in self._open.values() if not found.lost]
 
     def open(self, uri: str, language_id: str, version: int, text: str) -> None:
@@ -57,7 +57,7 @@ class Workspace:
         opened.tree.schedule(lambda: document.text)
 
     def edit(self, uri: str, version: int, changes: Sequence[Change | str]) -> list[Edit] | None:
-        """Apply changes in order, each a range and its text, or the whole text. What has changed; None where the
+        """Apply changes in order, each a range and its text, or the whole text. Returns the edits, or None if the
         document is not open or its text is no longer known."""
         opened = self._open.get(uri)
         if opened is None:
@@ -74,12 +74,12 @@ class Workspace:
             except InvertedRange:
                 self.lose(uri)
             else:
-                if edit.text or edit.start < edit.end:  # some editors send the whole text again, and nobody has typed
+                if edit.text or edit.start < edit.end:  # some editors send an unchanged text again
                     opened.tree.edit(edit)
                     edits.append(edit)
         if len(document) > MAX_DOCUMENT:
             self.close(uri)
-            log.warning("A document that has grown too large gets no completions.")
+            log.warning("A document has grown too large and gets no completions.")
             return None
         if opened.lost:
             return None
@@ -87,7 +87,7 @@ class Workspace:
         return edits
 
     def lose(self, uri: str) -> None:
-        """No answers for this document until the editor sends it whole or opens it again."""
+        """Answer nothing for this document until the editor sends it whole or opens it again."""
         if opened := self._open.get(uri):
             log.warning("An edit could not be applied; waiting for the whole text.")
             opened.lost = True
@@ -97,14 +97,14 @@ class Workspace:
             opened.tree.close()
 
     def label(self, uri: str) -> str | None:
-        """A document's path within the workspace, for the model and for ignore rules; None outside of it."""
+        """A document's path within the workspace, for the model and for ignore rules; None outside the workspace."""
         path = PurePosixPath(path_of(uri))
         inside = [folder for folder in self.folders if path.is_relative_to(folder) and ".." not in path.parts]
         return str(path.relative_to(max(inside, key=len))) if inside else None
 
 
 def path_of(uri: str) -> str:
-    """The path in a `file:` URI (or a notebook cell's), decoded; empty for other kinds, and for what is none."""
+    """The decoded path of a `file:` or notebook cell URI; empty for any other text."""
     try:
         parts = urlsplit(uri)
     except ValueError:
