@@ -1,6 +1,6 @@
-"""How many suggestions were shown and taken, by day and language, in a file on this machine that the user can read.
+"""Counts of suggestions shown and accepted, by day and language, in a local file that the user can read.
 
-Several servers add to the same file, each what is new with it. Nothing is sent anywhere.
+Several servers add to the same file. Nothing leaves this machine.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,12 +18,12 @@ NAME_LENGTH = 64  # code points of a language's name
 
 
 class Damaged(Exception):
-    """The file is not what we have written; the message is a sentence for the user."""
+    """A file of ours cannot be read; the message is a sentence for the user."""
 
 
 class Counts(msgspec.Struct):
-    """Suggestions, and `characters` in code points. A suggestion taken word by word is `partly` accepted once for each
-    part, as editors tell of parts only."""
+    """Numbers of suggestions; `characters` are code points. A suggestion accepted word by word adds one to `partly` for
+    each part, since editors report parts only."""
 
     shown: int = 0
     accepted: int = 0
@@ -41,7 +41,7 @@ Days = dict[str, dict[str, Counts]]  # ISO date -> language -> counts
 
 
 class Stats:
-    """The counts of one server, written in batches."""
+    """One server's counts, written in batches."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Stats:
         return f"<Stats {self._new}>"
 
     def enable(self, enabled: bool) -> None:
-        """Off: nothing is counted, and what is not written yet is dropped."""
+        """Off: count nothing, and drop what is not written yet."""
         self._enabled = enabled
         if not enabled:
             self._new = {}
@@ -68,22 +68,22 @@ class Stats:
         self._count(language, Counts(shown=1, shown_characters=characters))
 
     def grown(self, language: str, characters: int) -> None:
-        """What is shown goes on for so many more."""
+        """The suggestion on the screen got longer by `characters`."""
         self._count(language, Counts(shown_characters=characters))
 
     def accepted(self, language: str, characters: int) -> None:
         self._count(language, Counts(accepted=1, accepted_characters=characters))
 
     def partly(self, language: str, characters: int) -> None:
-        """`characters` are those of this part."""
+        """One part was accepted, of `characters` code points."""
         self._count(language, Counts(partly=1, accepted_characters=characters))
 
     def rejected(self, language: str, characters: int) -> None:
-        """One of `characters`, which are not counted: they are among those shown."""
+        """`characters` are ignored: they were counted when shown."""
         self._count(language, Counts(rejected=1))
 
     async def close(self) -> None:
-        """Write what is left."""
+        """Write the rest."""
         await self._writer.close()
 
     def _count(self, language: str, counts: Counts) -> None:
@@ -123,17 +123,17 @@ def read(path: Path) -> Days:
     except FileNotFoundError:
         return {}
     except msgspec.DecodeError as error:
-        raise Damaged(f"{path} cannot be read ({error}); `caesura stats --reset` begins a new one.") from error
+        raise Damaged(f"{path} cannot be read ({error}); run `caesura stats --reset` to start a new one.") from error
 
 
 def reset(path: Path) -> None:
-    """Forget everything. Raises OSError."""
+    """Delete all counts. Raises OSError."""
     with store.locked(path):
         path.unlink(missing_ok=True)
 
 
 def total(days: Days, first: date, last: date) -> dict[str, Counts]:
-    """By language from `first` to `last`, both included; the most shown comes first."""
+    """Counts by language from `first` to `last`, both included, the most shown first."""
     found: Days = {}
     for day in _between(days, first, last):
         for language, counts in days[day].items():

@@ -1,5 +1,5 @@
-"""Local record files that several servers write at the same time: lines appended, a document replaced under a lock,
-and both done in a thread, some seconds after the first news. Nothing of the user's text comes here.
+"""Local record files that several servers write: lines are appended, whole files replaced under a lock, both in a
+thread and in batches. They hold no text of the user's.
 """
 
 import asyncio
@@ -13,17 +13,17 @@ from typing import Generic, TypeVar
 from caesura import paths
 from caesura.ipc.locks import lock
 
-MAX_LINES = 1 << 20  # bytes of a file of lines; then it becomes the older one, and what was older is gone
-LOCK_S = 1.0
+MAX_LINES = 1 << 20  # bytes of a file of lines; then it replaces the older one
+LOCK_S = 1.0  # wait for another process's lock
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 class Writer(Generic[T]):
-    """Gathers news and writes them in batches. `take` gives what is new, on the event loop; `write` runs in a thread.
+    """Writes records in batches. `take` returns the new records, on the event loop; `write` runs in a thread.
 
-    What cannot be written is dropped, and said once: records are never worth an editor's trouble.
+    Records that cannot be written are dropped, with one warning.
     """
 
     def __init__(self, take: Callable[[], T | None], write: Callable[[T], None], delay_s: float) -> None:
@@ -35,12 +35,12 @@ class Writer(Generic[T]):
         self._failed = False
 
     def soon(self) -> None:
-        """There is news. Within `delay_s` of the first it is written, with all that has come since."""
+        """Write within `delay_s`, together with all records until then."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._later())
 
     async def close(self) -> None:
-        """Write what is left."""
+        """Write the rest."""
         self._now.set()
         if self._task is not None:
             await self._task
@@ -61,27 +61,27 @@ class Writer(Generic[T]):
         except (OSError, paths.UnsafeFolder) as error:
             if not self._failed:
                 self._failed = True
-                log.warning("What happened is not recorded: %s", error)
+                log.warning("Statistics or traces are not recorded: %s", error)
 
 
 def append(file: Path, lines: bytes) -> None:
-    """Add whole lines in one write, which the kernel does not mix with another process's. Raises OSError."""
+    """Append whole lines in one write, which the kernel does not mix with those of other processes. Raises OSError."""
     with open(file, "ab", buffering=0, opener=paths.own) as stream:
         stream.write(lines)
         full = os.fstat(stream.fileno()).st_size > MAX_LINES
     if full:
         with locked(file):
-            if file.exists() and file.stat().st_size > MAX_LINES:  # else another process was here first
+            if file.exists() and file.stat().st_size > MAX_LINES:  # else another process was first
                 file.replace(older(file))
 
 
 def older(file: Path) -> Path:
-    """Where the lines before those of `file` are."""
+    """The file of the lines before those in `file`."""
     return file.with_name(f"{file.name}.1")
 
 
 def replace(file: Path, content: bytes) -> None:
-    """Give a file new content at once: a reader sees the old or the new. Under `locked`. Raises OSError."""
+    """Replace a file atomically: a reader sees the old or the new content. Call under `locked`. Raises OSError."""
     new = file.with_name(f"{file.name}.new")
     with open(new, "wb", opener=paths.own) as stream:
         stream.write(content)
@@ -90,7 +90,7 @@ def replace(file: Path, content: bytes) -> None:
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """One process at a time. Raises TimeoutError, an OSError, when another one keeps it."""
+    """Hold the file's lock. Raises TimeoutError, an OSError, if another process keeps it."""
     with open(file.with_name(f"{file.name}.lock"), "a+b", buffering=0, opener=paths.own) as held:
         if not lock(held, wait_s=LOCK_S):
             raise TimeoutError(f"another process keeps {file.name} locked.")

@@ -1,5 +1,5 @@
-"""What became of each request and of each job, by stage: kept in a local file of JSON lines, which `caesura doctor`
-reads. Numbers and kinds, never text of the user's, and no paths.
+"""The outcome of each request and job, with times by stage, in a local file of JSON lines for `caesura doctor`. It
+holds numbers and kinds, never the user's text or paths.
 """
 
 import secrets
@@ -18,17 +18,17 @@ from caesura.client.backend import FinishedJob
 from caesura.server.records import store
 
 DELAY_S = 5.0
-MOST_PENDING = 4096  # records; where they cannot be written, the oldest go first
-NAME_LENGTH = 64  # code points of a name that an editor chose
+MOST_PENDING = 4096  # records not written yet; beyond that, the oldest are dropped
+NAME_LENGTH = 64  # code points of a name, which an editor may choose
 
 Answer = Literal["typed_through", "warm", "cold", "speculated", "nothing", "superseded", "off"]
 
 
 @dataclass(frozen=True)
 class Request:
-    """One answered request. `ms` by stage, as far as a stage took place: `context` (cutting it), `queue`, `prefill`,
-    `denoise`, `first_lock` (the engine's, from Done), `gate` (finishing and checking the text), `wait` (from request
-    to answer). `shown` counts code points, and `job` is the one whose text it was."""
+    """One answered request. `ms` has the stages that took place: `context` (cut the context), `queue`, `prefill`,
+    `denoise` and `first_lock` (the engine's, from Done), `gate` (finish and check the text), `wait` (from request to
+    answer). `shown` counts code points; `job` is the job whose text was shown."""
 
     language: str
     kind: str
@@ -42,7 +42,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Session:
-    """One run of the server. `problems` are sentences about its settings."""
+    """One run of the server. `problems` are sentences about the user's settings."""
 
     client: str
     server: str = ""
@@ -55,7 +55,7 @@ class Session:
 
 @dataclass
 class Past:
-    """What a file tells of one session. `at` is when it was described last, in seconds of Unix time."""
+    """The records of one session. `at` is the Unix time of its last description."""
 
     at: float
     session: Session
@@ -64,7 +64,7 @@ class Past:
 
 
 class Trace:
-    """Records of one session, written in batches."""
+    """One session's records, written in batches."""
 
     def __init__(
         self, path: Callable[[], Path] | None = None, clock: Callable[[], float] = time.time, delay_s: float = DELAY_S
@@ -81,7 +81,7 @@ class Trace:
         return f"<Trace {self._id} {len(self._pending)} pending>"
 
     def enable(self, enabled: bool) -> None:
-        """Off: nothing is kept, and what is not written yet is dropped."""
+        """Off: record nothing, and drop what is not written yet."""
         if not enabled:
             self._pending.clear()
         again = enabled and not self._enabled
@@ -90,7 +90,7 @@ class Trace:
             self._add("session", self._session)
 
     def session(self, session: Session) -> None:
-        """Describe this session; the last description counts, and one that is no news is not written."""
+        """Describe this session. The last description counts; an unchanged one is not written."""
         if session != self._session:
             self._session = session
             self._add("session", session)
@@ -102,7 +102,7 @@ class Trace:
         self._add("job", job)
 
     async def close(self) -> None:
-        """Write what is left."""
+        """Write the rest."""
         await self._writer.close()
 
     def _add(self, kind: str, about: Request | FinishedJob | Session) -> None:
@@ -126,8 +126,8 @@ def file() -> Path:
 
 
 def read(path: Path) -> list[Past]:
-    """The sessions of a file and of the one before it, in the order in which they began. Lines that cannot be read, as
-    of another version, are left out."""
+    """The sessions of a file and its older one, in the order in which they began. Skips lines that cannot be read, such
+    as those of another version."""
     sessions: dict[str, Past] = {}
     for line in _lines(path):
         try:
@@ -146,19 +146,19 @@ def read(path: Path) -> list[Past]:
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, float]:
-    """p50 and p95, each a value that occurred."""
+    """p50 and p95, each one of the values."""
     ordered = sorted(values)
     return ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, len(ordered) * 95 // 100)]
 
 
 def by_stage(requests: Sequence[Request]) -> dict[str, tuple[float, float]]:
-    """p50 and p95 in ms of each stage, over the requests in which it took place."""
+    """p50 and p95 in ms of each stage, over the requests that have it."""
     stages = dict.fromkeys(stage for request in requests for stage in request.ms)
     return {stage: percentiles([one.ms[stage] for one in requests if stage in one.ms]) for stage in stages}
 
 
 def by_answer(requests: Sequence[Request]) -> dict[str, tuple[int, float, float]]:
-    """How many of each kind of answer, and p50 and p95 in ms of the wait for it."""
+    """By kind of answer: the number of requests, and p50 and p95 of their wait in ms."""
     kinds = dict.fromkeys(request.answer for request in requests)
     groups = {kind: [one.ms.get("wait", 0.0) for one in requests if one.answer == kind] for kind in kinds}
     return {kind: (len(waits), *percentiles(waits)) for kind, waits in groups.items()}
@@ -177,7 +177,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _short(value: object) -> object:
-    """Names are cut, times are whole microseconds."""
+    """Cut names; round times to microseconds."""
     if isinstance(value, str):
         return value[:NAME_LENGTH]
     if isinstance(value, float):
