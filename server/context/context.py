@@ -1,6 +1,6 @@
-"""What the engine is shown of a document around a hole, and what may stand in it. Pure: text and tree in, Context out.
+"""The context of a hole: the text around it and the kind of text that belongs there. Pure.
 
-The tree may be missing or behind the newest edits: it is asked only for what began on a line above."""
+The tree may be missing or out of date, so it is used only for strings and comments that begin on a line above."""
 
 import re
 from collections import defaultdict
@@ -18,11 +18,11 @@ from caesura.server.text.lexer import Scan, indent_of
 Kind = Literal["line", "block", "span"]
 Scope = Literal["code", "arguments", "string", "comment"]
 
-LINE_TOKENS = 32  # the most of a line or a span
-BLOCK_TOKENS = 16  # the most of each line of a block
-LEAST_LINES, USUAL_LINES, MOST_LINES = 3, 6, 12  # of a block: at least, where the file has no other bodies, at most
+LINE_TOKENS = 32  # maximum for a line or a span
+BLOCK_TOKENS = 16  # maximum per line of a block
+LEAST_LINES, USUAL_LINES, MOST_LINES = 3, 6, 12  # lines of a block; USUAL_LINES if the file has no other bodies
 MOST_HEADER = 40  # lines of the statement that opens a block
-NEAR = 2000  # code points on each side that are read for brackets, strings and openers
+NEAR = 2000  # code points on each side that are scanned for brackets, strings and openers
 
 _LINE_BREAK = re.compile("[\r\n]")
 _WORD = re.compile(r"\w+")
@@ -30,13 +30,13 @@ _LAST_WORD = re.compile(r"\w*\Z")
 _CONTROL = re.compile("and|assert|await|case|catch|elif|else|except|for|if|in|match|not|or|return|switch|while|yield")
 _STRINGS = ("string", "quote_scalar")  # parts of node types
 _CODE_IN_STRINGS = ("interpolation", "substitution", "expansion", "concatenated")
-CLOSERS = frozenset(")]}>\"'`")  # that editors put after the cursor
+CLOSERS = frozenset(")]}>\"'`")  # inserted by editors after the cursor
 _CLOSING = frozenset(")]}>\"'`;:,.?! \t\r\f\v")
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Code points of context; `wire.MAX_CONTEXT` bounds both whatever is asked."""
+    """Code points of context; `wire.MAX_CONTEXT` limits both."""
 
     before: int = 6000
     after: int = 2000
@@ -44,8 +44,8 @@ class Budget:
 
 @dataclass(frozen=True)
 class Context:
-    """`indent` is the white space that the hole's line begins with, up to the hole. `scope` is what the hole lies in:
-    "arguments" are those of a call or a definition. `lines` is the most that a block may take; 1 for other kinds."""
+    """`indent` is the white space at the start of the hole's line, up to the hole. `scope` says where the hole is;
+    "arguments" are those of a call or a definition. `lines` is the maximum for a block, 1 for other kinds."""
 
     prefix: str
     suffix: str
@@ -67,10 +67,9 @@ def context(
     kind: Kind | None = None,
     following: bool = False,
 ) -> Context:
-    """The context of the hole `start:end` (code points): a cursor where they are equal, else a selection to replace.
+    """The context of the hole `start:end` (code points): a cursor if they are equal, else a selection to replace.
 
-    `kind` is for a caller who knows better than the text around the hole. `following`: a line of code may bring along
-    lines that follow it."""
+    `kind` overrides the kind that follows from the text. `following`: the fill of a line of code may add more lines."""
     row = language_row(language)
     scope = _scope(text, start, row, tree)
     kind = kind or _kind(text, start, end, scope, row, tree)
@@ -88,45 +87,45 @@ def context(
 
 
 def hole(context: Context, most: int) -> wire.Hole:
-    """The hole to ask the engine for, of `most` tokens at most."""
+    """The hole to request, with at most `most` tokens."""
     size = context.lines * BLOCK_TOKENS if context.kind == "block" else LINE_TOKENS
     return wire.Hole(max_tokens=min(size, most), kind=context.kind)
 
 
 def line_before(text: str, offset: int) -> str:
-    """The part of the line at `offset` that lies before it."""
+    """The part of its line before `offset`."""
     return text[max(text.rfind("\n", 0, offset), text.rfind("\r", 0, offset)) + 1 : offset]
 
 
 def line_after(text: str, offset: int) -> str:
-    """The part of the line at `offset` that lies after it, without the line break."""
+    """The part of its line after `offset`, without the line break."""
     found = _LINE_BREAK.search(text, offset)
     return text[offset : found.start() if found else len(text)]
 
 
 def after_closing(text: str, offset: int, row: Language) -> int:
-    """The end of the line at `offset` where nothing but closing brackets and quotes stands there, else `offset`. Braces
-    around an empty block stay: its body goes between them. No editor adds a semicolon: if `);` follows, it stays after
-    the hole, and a fill that repeats it is cut there."""
+    """The end of the line if only closing brackets and quotes follow `offset`, else `offset`. Braces around an empty
+    block stay, since its body goes between them. So does `);`: no editor adds a semicolon by itself, and a fill that
+    repeats it is cut there."""
     after = line_after(text, offset)
     closing = CLOSERS.issuperset(after) and not _between_braces(line_before(text, offset), after, row)
     return offset + len(after) if closing else offset
 
 
-@lru_cache(maxsize=1024)  # one body's lines are asked for many times
+@lru_cache(maxsize=1024)  # called many times for the same lines
 def opens_block(line: str, row: Language) -> bool:
-    """Whether `line` ends in one of its language's block openers; a comment behind it does not count."""
+    """True if `line` ends in a block opener of its language, not counting a comment after it."""
     code = line.split(" " + row.comment)[0].rstrip() if row.comment else line.rstrip()
     if not any(code.endswith(o) and not (o.isalpha() and code[-len(o) - 1 : -len(o)].isalnum()) for o in row.openers):
         return False
     word = _WORD.search(code)
     if not row.headers or (word and word[0] in row.headers):
         return True
-    return bool(Scan(row).feed(code).faults)  # the last line of a longer header
+    return bool(Scan(row).feed(code).faults)  # the last line of a header of several lines
 
 
 def opener_above(text: str, row: Language) -> str:
-    """The last line with text, comments and docstrings apart, at the depth where its statement begins."""
+    """The last line of code, skipping comments and docstrings, with the indentation of its statement's first line."""
     while text := text.rstrip():
         line = line_before(text, len(text))
         if row.comment and line.lstrip().startswith(row.comment):
@@ -139,7 +138,7 @@ def opener_above(text: str, row: Language) -> str:
 
 
 def _from_bracket(text: str, line: str, row: Language) -> str:
-    """The end of `text` from the line on that opens the brackets which its last `line` closes."""
+    """The end of `text`, from the line that opens the brackets closed by its last `line`."""
     begin = len(text) - len(line)
     for _ in range(MOST_HEADER):
         if not Scan(row).feed(text[begin:]).faults:
@@ -149,7 +148,7 @@ def _from_bracket(text: str, line: str, row: Language) -> str:
 
 
 def _prose_at_end(text: str, row: Language) -> int:
-    """Where the block comment or docstring begins that `text` ends in; -1 where there is none on lines of its own."""
+    """The start of the block comment or docstring that ends `text`; -1 if there is none on lines of its own."""
     marks = [*((mark, mark) for mark in row.long_quotes), *([row.block_comment] if row.block_comment else [])]
     for opening, closing in marks:
         if text.endswith(closing):
@@ -160,20 +159,20 @@ def _prose_at_end(text: str, row: Language) -> int:
 
 
 def window_before(text: str, size: int, start: int | None = None) -> str:
-    """At most `size` code points before `start`, the text's end if it is None; from a line start if one is near.
+    """At most `size` code points before `start` (default: the end), cut at a line start if one is near.
 
-    The cut moves in strides, so that the engine's KV of the prefix stays valid while somebody types."""
+    The cut moves in strides, so that the KV cache of the prefix stays valid while the user types."""
     start, size = len(text) if start is None else start, min(size, wire.MAX_CONTEXT)
     stride = max(1, size // 4)
     cut = -(-max(0, start - size) // stride) * stride
-    # A window that moves with the cut alone: a line break typed at the cursor never becomes the cut.
+    # The search depends on the cut only, so a line break typed at the cursor never becomes the cut.
     if cut and (line_break := text.find("\n", cut - 1, min(start, cut + 2 * stride + 1))) >= 0:
         cut = line_break + 1
     return text[cut:start]
 
 
 def window_after(text: str, size: int, end: int = 0) -> str:
-    """At most `size` code points behind `end`, whole lines if one ends in them."""
+    """At most `size` code points after `end`, whole lines if at least one fits."""
     cut = min(len(text), end + min(size, wire.MAX_CONTEXT))
     if cut < len(text) and (line_break := text.rfind("\n", end, cut)) >= 0:
         cut = line_break + 1
@@ -181,7 +180,7 @@ def window_after(text: str, size: int, end: int = 0) -> str:
 
 
 def _scope(text: str, start: int, row: Language, tree: tree_sitter.Tree | None) -> Scope:
-    """From the tree, what the line begins in; from there on, and without a tree, from the text's own marks."""
+    """The tree gives the state at the start of the line; the lexer does the rest, or all without a tree."""
     line = start - len(line_before(text, start))
     inside = _began_above(text, line, row, tree) if tree else None
     near = max(0, start - NEAR)
@@ -196,8 +195,8 @@ def _scope(text: str, start: int, row: Language, tree: tree_sitter.Tree | None) 
 
 
 def _began_above(text: str, line: int, row: Language, tree: tree_sitter.Tree) -> Scan:
-    """What goes on over the line end before the offset `line`: a comment, a string, or code. A tree that is behind may
-    say so of what a line end stops."""
+    """The state at `line`, the offset of a line start: in a comment, in a string, or in code. An outdated tree may
+    report a string that cannot span lines; such a string is taken as code."""
     byte = len(text[:line].encode())
     node, string = tree.root_node.descendant_for_byte_range(byte, byte), None
     while node is not None and not any(part in node.type for part in _CODE_IN_STRINGS):
@@ -222,7 +221,7 @@ def _head(text: str, node: tree_sitter.Node) -> str:
 
 
 def _in_arguments(text: str, near: int, scan: Scan) -> bool:
-    """Whether the innermost open bracket is the parenthesis of a call or of a definition."""
+    """True if the innermost open bracket is the parenthesis of a call or a definition."""
     if not scan.row.openers or not scan.open or scan.open[-1].mark != "(":
         return False
     before = text[near : near + scan.open[-1].at].rstrip(" ")
@@ -254,13 +253,13 @@ def _between_braces(before: str, after: str, row: Language) -> bool:
 
 
 def _begins_body(text: str, start: int, end: int, row: Language) -> bool:
-    """Whether the code above ends in an opener of a block that has no body yet, or a comment or docstring alone."""
+    """True if the code above ends in the opener of a block without a body; comments and docstrings do not count."""
     opener = opener_above(text[max(0, start - NEAR) : start], row)
     return opens_block(opener, row) and _lacks_body(opener, text, end)
 
 
 def _lacks_body(opener: str, text: str, end: int) -> bool:
-    """Whether the next line with text is indented no deeper than the line that opens the block."""
+    """True if the next line with text is not indented deeper than `opener`."""
     below = text[end : end + NEAR].lstrip("\r\n \t\f")
     following = line_before(text, text.find(below, end)) if below else ""
     return _depth(following) <= _depth(opener)
@@ -271,7 +270,7 @@ def _depth(line: str) -> int:
 
 
 def _in_empty_braces(tree: tree_sitter.Tree, text: str, offset: int, row: Language) -> bool:
-    """Whether the nearest braces around `offset` hold nothing but comments, by the tree and by the text."""
+    """True if the nearest braces around `offset` contain only comments."""
     source = text.encode()
     byte = len(text[:offset].encode())
     node = tree.root_node.descendant_for_byte_range(byte, byte)
@@ -290,9 +289,8 @@ def _without_comments(text: str, row: Language) -> str:
 
 
 def _height(text: str, start: int, end: int, row: Language) -> int:
-    """What nine in ten bodies nearby take that begin with the same word, else at the same depth, else at all.
-
-    Read from the indentation: it is what the user sees, and it holds while the tree is behind."""
+    """The 90th percentile of the heights of bodies nearby: those with the same first word, else at the same depth, else
+    all. Read from the indentation, since the tree may be out of date."""
     opener = line_before(text, start).rstrip() or opener_above(text[max(0, start - NEAR) : start], row)
     alike: dict[object, list[int]] = defaultdict(list)
     for line, height in _bodies(_LINE_BREAK.split(text[max(0, start - 2 * NEAR) : end + 2 * NEAR]), row):
@@ -305,9 +303,9 @@ def _height(text: str, start: int, end: int, row: Language) -> int:
 
 
 def _bodies(lines: list[str], row: Language) -> list[tuple[str, int]]:
-    """The lines that open a block, each with the number of lines with text in its body, where it has one."""
+    """The lines that open a block with a body, each with the number of non-empty lines in it."""
     found: list[tuple[str, int]] = []
-    growing: list[tuple[str, int, int]] = []  # opener, its depth, the lines so far
+    growing: list[tuple[str, int, int]] = []  # opener, depth, lines so far
     for line in filter(str.strip, [*lines, "."]):
         depth = _depth(line)
         while growing and depth <= growing[-1][1]:

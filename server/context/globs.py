@@ -1,5 +1,5 @@
-"""Files by patterns in the syntax of gitignore. A project brings such patterns, trusted or not, so RE2 matches them:
-all at once, in a time that is linear in the path. Python's `re` may take hours for a single line.
+"""Match files by gitignore patterns. They may come with an untrusted project, so RE2 matches them: all at once, in time
+linear in the path. Python's `re` may take hours for a single pattern.
 """
 
 import re
@@ -9,27 +9,27 @@ from functools import lru_cache
 import re2
 from pathspec import GitIgnoreSpec
 
-MOST = 1000  # patterns at once
-LONGEST = 1000  # characters of one; RE2 would not match what its memory cannot hold
-CACHED = 256  # paths whose answer is kept
+MOST = 1000  # patterns in one set
+LONGEST = 1000  # characters of a pattern; RE2 has a memory limit
+CACHED = 256  # paths whose result is cached
 
 _WRONG = (ValueError, re.error, re2.error)
 
 
 class TooMany(Exception):
-    """These patterns need more memory or time than they are worth."""
+    """The patterns are too many or too long, or need too much memory."""
 
 
 class Globs:
-    """The files that match; of two patterns that disagree, by `!`, the later one counts. `wrong` are the patterns that
-    are none, which are passed over. Raises TooMany."""
+    """A set of patterns, of which the last that matches decides (`!` negates). Invalid ones are ignored and listed in
+    `wrong`. Raises TooMany."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self.wrong: list[str] = []
         patterns = [pattern for pattern in patterns if pattern.strip() and not pattern.startswith("#")]
         if len(patterns) > MOST or any(len(pattern) > LONGEST for pattern in patterns):
             raise TooMany
-        self.match = lru_cache(CACHED)(self._match)  # hundreds of long patterns take 0.1 s for a path of 250 characters
+        self.match = lru_cache(CACHED)(self._match)  # hundreds of long patterns take 0.1 s on a long path
         try:
             self._spec = _spec(patterns)
         except _WRONG:
@@ -43,8 +43,8 @@ class Globs:
         return f"<Globs {len(self._spec)} patterns, {len(self.wrong)} wrong>"
 
     def _match(self, path: str) -> bool:
-        """Whether the file at `path` does, with `/` between its folders."""
-        return self._spec.match_file(path.encode(errors="replace").decode())  # names need not be UTF-8
+        """True if `path`, with `/` between folders, matches."""
+        return self._spec.match_file(path.encode(errors="replace").decode())  # a name may not be valid UTF-8
 
 
 def _spec(patterns: Sequence[str]) -> GitIgnoreSpec:

@@ -1,8 +1,8 @@
-"""What the model is shown of other files: definitions of the names near the cursor, code like the code there, and what
-was edited a moment ago. Pure over snapshots; secrets are covered here, whoever took the snapshot.
+"""Chooses parts of other files for the model: definitions of the names near the cursor, similar code and recent edits.
+Pure over snapshots; `outline.index` masks their secrets.
 
-Ask when the cursor comes to a new place, not at every key: other neighbours mean other KV for the whole prefix. Pass
-what was chosen for the document before as `kept`: it is chosen again until something clearly better turns up.
+Choose when the cursor moves to a new place, not at every key: other neighbours invalidate the KV cache of the prefix.
+Pass the last choice as `kept`; it is returned again unless another is clearly better.
 """
 
 import heapq
@@ -17,32 +17,32 @@ from caesura.server.context.outline import COMMON, NAME, Index, body, by_use, de
 from caesura.server.languages import language
 from caesura.server.text.document import Edit
 
-MAX_TEXT = 200_000  # code points; a longer file is nobody's neighbour
-MAX_TEXTS = 1_000_000  # of all files that are looked at for one place, those given first: their indexes are all kept
-NEAR = 24, 6  # lines before and behind the cursor whose names are looked for
-NEAR_TEXT = 1000  # code points before the cursor where members are looked for
-USES = 6  # lines that use what stands before the cursor, of one file
-BEYOND = 4  # lines behind a chunk that are shown with it
-LEAST = 0.12  # a lower score is worth no room
-SHARED = 2  # names that code alike has in common, at least
-STEADY = 0.7  # of the best choice's score, to keep the old one
-MAX_LINE = 2000  # code points of a neighbour whose first line alone is longer than the budget
-TOP = 48  # candidates that are looked at closely
-LABEL = 200  # code points of a path that are shown, its end
+MAX_TEXT = 200_000  # code points; longer files are skipped
+MAX_TEXTS = 1_000_000  # code points of all files considered for one place, in the order given
+NEAR = 24, 6  # lines before and after the cursor whose names count
+NEAR_TEXT = 1000  # code points before the cursor that are searched for members
+USES = 6  # maximum lines per file that use the receiver (the name before the cursor's dot or bracket)
+BEYOND = 4  # lines shown after a chunk
+LEAST = 0.12  # minimum score
+SHARED = 2  # minimum number of names that similar code shares
+STEADY = 0.7  # keep the old choice if it has at least this share of the best score
+MAX_LINE = 2000  # code points of a neighbour whose first line alone exceeds the budget
+TOP = 48  # candidates compared in detail
+LABEL = 200  # code points of a path, from its end
 
-# Scores. The definition of a name in the cursor's line has 1.
-_ALIKE = 0.8  # a piece of code that shares all names
-_RECEIVER = 1.3  # the class or module of what stands before the cursor's dot or bracket
-_USES = 0.7  # a line of another file that uses it too; several count up to twice that
-_MEMBERS = 0.7  # a method or field with the right name
-_ELSEWHERE = 0.7  # a definition in a file that the document does not import
-_EDITED, _EARLIER = 0.4, 0.8  # the newest edit, and the share of it that each older one gets
+# Scores, relative to the definition of a name in the cursor's line, which has 1.
+_ALIKE = 0.8  # a chunk that contains all names
+_RECEIVER = 1.3  # the receiver's class or module
+_USES = 0.7  # a line of another file that uses the receiver; several count up to twice that
+_MEMBERS = 0.7  # a method or field of that name, in any class
+_ELSEWHERE = 0.7  # factor: a definition in a file that the document does not import
+_EDITED, _EARLIER = 0.4, 0.8  # the newest edit, and the factor from each edit to the one before it
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Another file of a trusted folder. `name` is its path within the folder and says which file it is. `imported`: by
-    the target; `aliases` are the names that the target has for it. Given newest in use first."""
+    """Another file of a trusted folder. `name` is its path within the folder and identifies it. `imported`: the target
+    imports it; `aliases` are the target's names for it."""
 
     name: str
     language: str
@@ -53,7 +53,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Target:
-    """The document to complete. `prefix` and `suffix` are what the model is shown of it."""
+    """The document to complete. `prefix` and `suffix` are the parts that the model sees."""
 
     name: str
     language: str
@@ -63,7 +63,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Budget:
-    """How many neighbours, and the code points of one and of all. The engine takes what its model has room for."""
+    """The maximum number of neighbours, and of code points of each and in total. The engine may use fewer."""
 
     most: int = 6
     each: int = 240
@@ -72,7 +72,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class RecentEdit:
-    """Lines `first` to `last` (both included, from 0) of a file, last edited at `at` seconds."""
+    """Lines `first` to `last` (both included, from 0) of a file, last edited at `at` (seconds)."""
 
     name: str
     first: int
@@ -81,7 +81,7 @@ class RecentEdit:
 
 
 class History:
-    """The places that were edited last, newest first. Edits close to each other are one; old ones are forgotten."""
+    """The last edits, newest first. Edits close to each other are merged; old ones are dropped."""
 
     MOST = 16
     FORGET_S = 1200.0
@@ -94,7 +94,7 @@ class History:
         return f"<History {len(self._edits)} places>"
 
     def edited(self, name: str, edit: Edit, now: float) -> None:
-        """Take an edit of the file `name` into account, at `now` seconds."""
+        """Add an edit of the file `name` at `now` (seconds)."""
         first, old_last, new_last = edit.start_point[0], edit.old_end_point[0], edit.new_end_point[0]
         last, others = new_last, list[RecentEdit]()
         for one in self._edits:
@@ -108,7 +108,7 @@ class History:
         self._edits = [RecentEdit(name, first, last, now), *others][: self.MOST]
 
     def forget(self, name: str) -> None:
-        """The file was closed, or replaced whole."""
+        """Drop the edits of a file that was closed or replaced as a whole."""
         self._edits = [one for one in self._edits if one.name != name]
 
     def recent(self, now: float) -> tuple[RecentEdit, ...]:
@@ -123,9 +123,10 @@ def choose(
     budget: Budget = Budget(),
     kept: tuple[wire.Neighbour, ...] = (),
 ) -> tuple[wire.Neighbour, ...]:
-    """The neighbours of a place, best first; `kept` itself where it is still nearly as good. Same in, same out.
+    """The neighbours for a place, best first; `kept` itself if it is still nearly as good. `snapshots` come in the
+    order of their last use, newest first. Deterministic.
 
-    Their names are comment lines, as the engine shows them above the text: `# path/of/file.py`."""
+    A neighbour's name is the comment line shown above its text: `# path/of/file.py`."""
     files = _files(target, snapshots)
     wanted = _wanted(target)
     alike = [*_similar(files, wanted), *_used(files, wanted, target)]
@@ -149,8 +150,8 @@ def choose(
 
 @dataclass(frozen=True)
 class _Candidate:
-    """Lines of a file, by number, in the order in which they are worth showing. `place` is the line where the piece
-    that they are of begins, or -1 for a whole module, -2 for lines from all over the file."""
+    """Line numbers of a file, the most useful first. `place` is the line where their definition or chunk begins, -1 for
+    a module's top level, -2 for scattered lines."""
 
     score: float
     place: int
@@ -160,7 +161,7 @@ class _Candidate:
 
 
 def _files(target: Target, snapshots: Iterable[Snapshot]) -> list[tuple[Snapshot, Index]]:
-    """The other files of the language, each once: the first snapshot has the text, all say how it is imported."""
+    """The other files of the language, each once: the text of its first snapshot, the imports of all."""
     kin = family(target.language)
     files: dict[str, Snapshot] = {}
     room = MAX_TEXTS
@@ -177,7 +178,7 @@ def _files(target: Target, snapshots: Iterable[Snapshot]) -> list[tuple[Snapshot
 
 
 def _wanted(target: Target) -> dict[str, float]:
-    """The names near the cursor, each with a weight that falls with its distance in lines."""
+    """The names near the cursor, with weights that fall with the distance in lines."""
     wanted: dict[str, float] = {}
     before = target.prefix.split("\n")[-NEAR[0] :][::-1]
     behind = target.suffix.split("\n")[: NEAR[1]]
@@ -190,8 +191,8 @@ def _wanted(target: Target) -> dict[str, float]:
 
 
 def _similar(files: Sequence[tuple[Snapshot, Index]], wanted: dict[str, float]) -> Iterator[_Candidate]:
-    """Chunks by the share of the wanted names that they hold, rare names counting more (Robertson et al. 1994, BM25,
-    with the shares of a set). A chunk is shown with what follows it: that is what was written next to such code."""
+    """Chunks scored by the wanted names that they contain, rare names counting more (BM25, Robertson et al. 1994, on
+    sets of names). A few lines after the chunk are shown too: they followed similar code."""
     chunks = sum(len(found.chunks) for _, found in files)
     sizes = sum(sum(found.sizes) for _, found in files) / max(1, chunks)
     values: dict[str, float] = {}
@@ -213,8 +214,8 @@ def _similar(files: Sequence[tuple[Snapshot, Index]], wanted: dict[str, float]) 
 
 
 def _defined(files: Sequence[tuple[Snapshot, Index]], wanted: dict[str, float], target: Target) -> Iterator[_Candidate]:
-    """The definitions of wanted names that the document has not itself, and the outlines of modules it names. What is
-    defined within something else counts only where it stands behind a dot, and then it is not sure to be meant."""
+    """Definitions of wanted names that the document itself lacks, and outlines of the modules that it names. Nested
+    definitions count only if their name follows a dot, and then with a lower score."""
     receiver, kinds, dot = _receiver(target.prefix)
     weights = wanted | dict.fromkeys(kinds, _RECEIVER)
     members = set(_MEMBER.findall(target.prefix[-NEAR_TEXT:]))
@@ -237,13 +238,13 @@ def _defined(files: Sequence[tuple[Snapshot, Index]], wanted: dict[str, float], 
 
 
 def _used(files: Sequence[tuple[Snapshot, Index]], wanted: dict[str, float], target: Target) -> Iterator[_Candidate]:
-    """Lines of other files that use what stands before the cursor's dot or bracket, those first that share most."""
+    """Lines of other files that use the receiver, those that share most names first."""
     at = _before(target.prefix)
     if at is None or at[1] in COMMON:
         return
     use = re.compile(rf"(?<!def )(?<!class )\b{re.escape(at[1] + at[2])}\w*")
     for file, found in files:
-        lines: dict[str, int] = {}  # of each member the first line that uses it; of a call, each line
+        lines: dict[str, int] = {}  # the first line that uses each member; for a call, every line
         for chunk in found.words.get(at[1], ()):
             for number in range(*found.chunks[chunk]):
                 if said := use.search(found.lines[number]):
@@ -257,7 +258,7 @@ def _used(files: Sequence[tuple[Snapshot, Index]], wanted: dict[str, float], tar
 
 
 def _edited(files: Sequence[tuple[Snapshot, Index]], edits: Sequence[RecentEdit]) -> Iterator[_Candidate]:
-    """The places edited last, each with a line around it."""
+    """The last edits, each with one line before and after."""
     by_name = {file.name: (file, found) for file, found in files}
     score = _EDITED
     for edit in edits:
@@ -270,7 +271,7 @@ def _edited(files: Sequence[tuple[Snapshot, Index]], edits: Sequence[RecentEdit]
 
 
 def _together(candidates: Iterable[_Candidate]) -> list[_Candidate]:
-    """A place that is there for two reasons is one candidate, as good as both together, and shown for the last."""
+    """Merge candidates of the same place: the scores add up, and the last one's lines are shown."""
     places: dict[tuple[str, int], _Candidate] = {}
     for one in candidates:
         key = one.file.name, one.place
@@ -281,13 +282,12 @@ def _together(candidates: Iterable[_Candidate]) -> list[_Candidate]:
 
 
 def _before(prefix: str) -> re.Match[str] | None:
-    """The name before the cursor's dot or bracket, and which of them it is."""
+    """The receiver, and its dot or bracket."""
     return _AT.search(prefix, max(0, len(prefix) - 200))
 
 
 def _receiver(prefix: str) -> tuple[str, set[str], bool]:
-    """The name whose member or argument stands at the cursor, the classes that it is or is an instance of, and whether
-    it is a member."""
+    """The receiver, the classes that it may be or be an instance of, and whether a member (not an argument) follows."""
     found = _before(prefix)
     if found is None:
         return "", set(), False
@@ -305,8 +305,6 @@ _MEMBER = re.compile(r"(?:\.|->|::)(\w+)")
 
 @dataclass(frozen=True)
 class _Piece:
-    """A candidate as it would be shown."""
-
     score: float
     index: Index
     numbers: frozenset[int]
@@ -316,13 +314,13 @@ class _Piece:
         return self.index is other.index and not self.numbers.isdisjoint(other.numbers)
 
     def shows(self, old: wire.Neighbour) -> bool:
-        """Whether most of what was shown before is shown by this too."""
+        """True if this piece has most lines of `old`."""
         lines = old.text.split("\n")
         return old.name == self.neighbour.name and 2 * len({*lines} & {*self.neighbour.text.split("\n")}) > len(lines)
 
 
 def _pieces(candidates: Iterable[_Candidate], target: Target, most: int) -> Iterator[_Piece]:
-    """The candidates that are worth their room and tell something that the document does not show, best first."""
+    """The best candidates with enough lines that the model does not see in the document, best first."""
     shown = {line.strip() for line in (target.prefix + "\n" + target.suffix).split("\n")}
     good = (candidate for candidate in candidates if candidate.score >= LEAST)
     for candidate in heapq.nlargest(TOP, good, key=lambda candidate: (candidate.score, candidate.file.name)):
@@ -337,7 +335,7 @@ def _pieces(candidates: Iterable[_Candidate], target: Target, most: int) -> Iter
 
 
 def _fitting(lines: Sequence[str], numbers: Iterable[int], most: int) -> list[int]:
-    """The lines that fit in `most` code points, the first of them in any case, in the order of the file."""
+    """The lines that fit in `most` code points, and always the first, in the order of the file."""
     fitting: list[int] = []
     for number in numbers:
         most -= len(lines[number]) + 1
@@ -348,12 +346,12 @@ def _fitting(lines: Sequence[str], numbers: Iterable[int], most: int) -> list[in
 
 
 def _worth(kept: Iterable[wire.Neighbour], pieces: Sequence[_Piece]) -> float:
-    """The score of an earlier choice at the present place."""
+    """The score of an earlier choice at the current place."""
     return sum(max((piece.score for piece in pieces if piece.shows(old)), default=0.0) for old in kept)
 
 
 def _hold(kept: Iterable[wire.Neighbour], files: Iterable[tuple[Snapshot, Index]], target: Target) -> bool:
-    """Whether the files of an earlier choice are still there, with all of its lines."""
+    """True if the files of an earlier choice still exist and contain all of its lines."""
     indexes = {_label(file, target): found for file, found in files}
     return all(
         old.name in indexes

@@ -1,8 +1,7 @@
-"""What of the user's files the model may see, and what of its text may be shown. Pure.
+"""Hides files and secrets from the model, and rejects proposals that would show the cover. Pure.
 
-Files are hidden whole by globs; secrets within a file are covered in the context that leaves the server. A cover is as
-long as what it covers and is made of FILLER, so that offsets stay right. Only jobs and neighbours are covered, never
-the document: what is inserted is made from the text as it is, and a proposal with a filler in it is refused.
+Globs hide whole files. Secrets within a file are masked with FILLER, of the same length so that offsets stay valid,
+in jobs and neighbours but never in the document. A proposal that contains FILLER is not shown.
 """
 
 import math
@@ -16,13 +15,13 @@ from msgspec.structs import replace
 from caesura import wire
 from caesura.server.context.globs import MOST, Globs, TooMany
 
-FILLER = "\u2588"  # a full block: no programming language has a use for it, and it is cheap in tokens
+FILLER = "\u2588"  # a full block: no programming language uses it, and it costs few tokens
 RULES = ".caesuraignore"  # a file of gitignore patterns in a workspace folder
 
 # fmt: off
 _SOURCES = ("py", "pyi", "js", "jsx", "ts", "tsx", "go", "rs", "java", "kt", "rb", "php", "cs", "swift", "c", "cc",
             "cpp", "h", "hpp", "md")
-# What nobody wants shown. `config.json`, `settings.json` and the like are code to most projects and stay visible.
+# Files that usually hold secrets. `config.json`, `settings.json` and the like are code in most projects: not hidden.
 _HIDDEN = (
     ".env*", "!.env.example", "!.env.sample", "!.env.template", "*.env", ".envrc",
     "*.pem", "*.key", "*.p12", "*.pfx", "*.p8", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.asc", "*.gpg", "*.ovpn",
@@ -37,12 +36,12 @@ _HIDDEN = (
 
 
 class Ignore:
-    """The files of one workspace folder that are not for us: they get no proposals and are nobody's neighbours.
+    """The hidden files of one workspace folder: they get no proposals and are not neighbours.
 
-    `patterns` are the user's, in gitignore syntax; they come after the built-in ones and may take some of them back
-    with `!`; their case does not count. `rules` are the lines of the folder's `.caesuraignore`: they hide more and
-    reveal nothing that the others hide, since they come with the project; None where they cannot be read. What cannot
-    be decided is hidden. `problems` has a sentence for each bad line, and for a `file` that hides all files.
+    `patterns` are the user's, in gitignore syntax and case-insensitive. They follow the built-in ones and may reveal
+    files again with `!`. `rules` are the lines of the folder's `.caesuraignore`, None if it cannot be read. They come
+    with the project, so they can only hide more. If the patterns cannot be used, all files are hidden. `problems` has a
+    sentence for each invalid line and for a `file` that hides all files.
     """
 
     def __init__(self, patterns: Sequence[str] = (), rules: Sequence[str] | None = (), *, file: str = RULES) -> None:
@@ -54,7 +53,7 @@ class Ignore:
         return f"<Ignore {self._own} {self._project}>"
 
     def hides(self, path: str) -> bool:
-        """Whether the file at `path` is hidden: relative to the folder, with `/`. For a file of no folder, its path."""
+        """True if the file at `path` is hidden. `path` is relative to the folder; for a file outside, absolute."""
         path = path.replace("\\", "/").lstrip("/")
         if self._own is None or self._project is None:
             return True
@@ -67,7 +66,7 @@ class Ignore:
             found = None
         if found is None:
             self.problems.append(
-                f"{origin} hides all files, since it is no text in UTF-8 of at most {MOST} patterns; correct it."
+                f"{origin} hides all files, because it is not UTF-8 text with at most {MOST} patterns; correct it."
             )
             return None
         self.problems += [
@@ -78,7 +77,7 @@ class Ignore:
 
 # Secrets
 
-_TOKEN = re.compile(  # what the tokens of well-known services look like, and JSON web tokens
+_TOKEN = re.compile(  # tokens of well-known services, and JSON web tokens
     r"(?<![\w-])(?:"
     r"A(?:KIA|SIA)[A-Z0-9]{16}(?!\w)"
     r"|AIza[\w-]{35}|AGE-SECRET-KEY-1[A-Z0-9]{50,}"
@@ -102,12 +101,12 @@ _FIELD = re.compile(
 )
 _WORD = r"(?:[Pp]ass(?:word|wd|phrase)|PASS(?:WORD|WD|PHRASE)|[Pp]wd|PWD|[Ss]ecret|SECRET)"
 _KEY = r"(?:[Tt]oken|TOKEN|[Kk]ey|KEY|[Cc]redentials?|CREDENTIALS?|[Ss]alt|SALT|[Ss]ignature|SIGNATURE)"
-_NAMED = re.compile(  # name = "value", "name": "value", name := `value`; an end that is still being typed counts
+_NAMED = re.compile(  # name = "value", "name": "value", name := `value`; the closing quote may not be typed yet
     rf"(?:({_WORD})|{_KEY})(?:_?\d{{1,2}})?[\"']?\]?[ \t]*(?::[ \t]*[\w.\[\] |]{{1,40}}=|[:=]=?|=>)[ \t]*[bf]?"
     r"([\"'`])([^\s\"'`]{6,512})(?:\2|$)",
     re.MULTILINE,
 )
-_LINE = re.compile(  # NAME=value, export NAME=value, name: value, each a line of its own
+_LINE = re.compile(  # NAME=value, export NAME=value, name: value, each on a line of its own
     rf"^[ \t]*(?:(?:export|ENV|ARG|set)[ \t]+)?[\w.-]{{0,60}}(?:({_WORD})|{_KEY})(?:=|:[ \t]+)"
     r"([^\s\"'`(){}\[\]$<>,;]{6,512})[ \t]*$",
     re.MULTILINE,
@@ -126,16 +125,16 @@ _BREAK = re.compile(r"\r\n|[\r\n]|\\[nr]|-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE
 _KEY_LINE = re.compile(r"[\s\"'`+,()>|#*\\]*+([A-Za-z0-9+/=]*+)[\s\"'`+,();\\]*+")
 _KEY_HEADER = re.compile(r"\s*[A-Z][\w-]{2,20}: .*")
 
-MOST_KEY_LINES = 200  # of a private key: a long one has 100
+MOST_KEY_LINES = 200  # lines of a private key; a long one has 100
 
 Span = tuple[int, int]
 
 
 def masked(text: str) -> str:
-    """`text` with its secrets covered: of the same length, with the same line breaks.
+    """`text` with its secrets replaced by FILLER. Length and line breaks stay the same.
 
-    Covered are tokens of known services, private keys, passwords in addresses and connection strings, and literals
-    that are assigned to a name like `password` or, where they look random, to one like `api_key`."""
+    Secrets are tokens of known services, private keys, passwords in URLs and connection strings, literals assigned to
+    a name like `password`, and literals that look random assigned to a name like `api_key`."""
     covered = sorted(_secrets(text))
     if not covered:
         return text
@@ -151,19 +150,19 @@ def masked(text: str) -> str:
 
 @lru_cache(maxsize=8)
 def masked_schema(text: str) -> str:
-    """A schema's text, masked: kept, as it goes with every job of its documents."""
+    """`masked`, cached: a schema is part of every job of its documents."""
     return masked(text)
 
 
 def visible(text: str, prefix: str, suffix: str) -> str:
-    """`text` without the invisible characters that the file does not use itself."""
+    """`text` without invisible characters, except those that the file uses itself."""
     return _INVISIBLE.sub(lambda c: c[0] if c[0] in prefix or c[0] in suffix else "", text)
 
 
 def concealed(
     prefix: str, segments: Sequence[wire.Text | wire.Hole], suffix: str
 ) -> tuple[str, tuple[wire.Text | wire.Hole, ...], str]:
-    """Prefix, segments and suffix of a job, masked as one text: a hole within a secret reveals neither half of it."""
+    """Prefix, segments and suffix of a job, masked as one text, so that a hole inside a secret reveals neither half."""
     plain = prefix + "".join(part.text for part in segments if isinstance(part, wire.Text)) + suffix
     text, at = masked(plain), len(prefix)
     parts: list[wire.Text | wire.Hole] = []
@@ -177,7 +176,7 @@ def concealed(
 
 
 def _beside(hole: wire.Hole, plain: str, text: str, at: int) -> wire.Hole:
-    """The hole at `at` of `plain`, what its grammar says of the text beside it as that is in the covered `text`."""
+    """The hole at `at` of `plain`, with `typed` and `then` of its grammar taken from the masked `text`."""
     grammar = hole.grammar
     if not isinstance(grammar, wire.Json) or not (grammar.typed or grammar.then):
         return hole
@@ -188,7 +187,7 @@ def _beside(hole: wire.Hole, plain: str, text: str, at: int) -> wire.Hole:
 
 
 def reveals(proposal: str, prefix: str, suffix: str) -> bool:
-    """Whether a proposal has a filler in it that the file (not masked) has not: it must not be shown."""
+    """True if a proposal contains FILLER and the unmasked file does not: it must not be shown."""
     return FILLER in proposal and FILLER not in prefix and FILLER not in suffix
 
 
@@ -216,7 +215,8 @@ def _values(pattern: re.Pattern[str], text: str, secret: Callable[[str], bool]) 
 
 
 def _secret(value: str, *, word: bool, quoted: bool) -> bool:
-    """Whether what is assigned to a telling name is a secret rather than a name, a template or an example."""
+    """True if a value assigned to a name like `password` (`word`) or `api_key` looks like a secret, not like a name, a
+    template or an example."""
     if _PLACEHOLDER.search(value):
         return False
     if word and (quoted or _has_digit_and_letter(value)):
@@ -225,11 +225,11 @@ def _secret(value: str, *, word: bool, quoted: bool) -> bool:
 
 
 def _random(value: str) -> bool:
-    """Whether a literal looks drawn rather than written: long, few of its characters twice, their kinds mixed."""
+    """True if a literal looks random: long, with high entropy and mixed kinds of characters."""
     if len(value) < 16 or not _DRAWN.fullmatch(value) or not _has_digit_and_letter(value) or _WRITTEN.search(value):
         return False
     counts = [value.count(c) / len(value) for c in set(value)]
-    if -sum(share * math.log2(share) for share in counts) < 3.0:  # bits a character
+    if -sum(share * math.log2(share) for share in counts) < 3.0:  # bits per character
         return False
     changes = sum(_kind(a) != _kind(b) for a, b in pairwise(value))
     return sum(map(str.isdigit, value)) >= max(2, len(value) // 16) or 2 * changes >= len(value)
@@ -244,7 +244,8 @@ def _has_digit_and_letter(value: str) -> bool:
 
 
 def _private_keys(text: str) -> Iterator[Span]:
-    """The lines behind each BEGIN and before each END, one of which a context may lack; escapes may part them too."""
+    """The lines after each BEGIN and before each END: a context may contain only one of them. Lines may also be
+    separated by escapes."""
     breaks = list(_BREAK.finditer(text))
     bounds = [0, *(bound for found in breaks for bound in found.span()), len(text)]
     pieces = list(zip(bounds[::2], bounds[1::2], strict=True))
@@ -255,7 +256,7 @@ def _private_keys(text: str) -> Iterator[Span]:
 
 
 def _key_lines(text: str, pieces: Iterable[Span]) -> list[Span]:
-    """The key at the start of `pieces`: lines of base64, one of them long, and none of prose or code."""
+    """The key at the start of `pieces`: lines of base64, at least one of them long, up to the first other line."""
     lines: list[Span] = []
     for start, end in pieces:
         if found := _KEY_LINE.fullmatch(text, start, end):
