@@ -1,6 +1,6 @@
-"""The user's settings: from an editor's JSON to frozen Options. A setting that is wrong keeps its default.
+"""The user's settings: an editor's JSON becomes frozen Options. An invalid setting keeps its default.
 
-The descriptions here are the documentation: docs/configuration.md has a table made from them.
+The descriptions are the documentation: the table in docs/configuration.md is made from them.
 """
 
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ from caesura import model_store, wire
 
 @dataclass(frozen=True)
 class Mode:
-    """How forward the suggestions are. `chance` is the probability asked of what is shown; `backs_off`: ask more of it
-    after suggestions that were not taken; `automatic`: also without being asked for."""
+    """How readily suggestions appear. `chance` is the minimum probability of a suggestion; `backs_off`: raise it after
+    rejected ones; `automatic`: suggest while the user types."""
 
     chance: float
     backs_off: bool = True
     automatic: bool = True
 
 
-OTHERS = ("editorInfo", "editorPluginInfo")  # what Copilot's plugins send along with `initializationOptions`
+OTHERS = ("editorInfo", "editorPluginInfo")  # sent by Copilot's plugins in `initializationOptions`
 
 MODES = {
     "eager": Mode(chance=0.2, backs_off=False),
@@ -38,61 +38,59 @@ def _about(description: str, **bounds: Any) -> Meta:
 
 
 class SchemaFor(msgspec.Struct, frozen=True, rename="camel"):
-    """A JSON schema and the files that it is for, as VS Code's `json.schemas` has them."""
+    """A JSON schema and its files, in the form of VS Code's `json.schemas`."""
 
     file_match: Annotated[
-        tuple[Annotated[str, Meta(max_length=256)], ...], _about("globs of the files that it is for")
+        tuple[Annotated[str, Meta(max_length=256)], ...], _about("globs of the files that the schema is for")
     ] = ()
     url: Annotated[
-        str, _about("what documents name in `$schema`; without `schema`, also the file that holds it", max_length=4096)
+        str, _about("the schema's name in a document's `$schema`; without `schema`, also its file", max_length=4096)
     ] = ""
-    schema: Annotated[dict[str, Any] | bool | str | None, _about("the schema itself, or the file that holds it")] = None
+    schema: Annotated[dict[str, Any] | bool | str | None, _about("the schema itself, or its file")] = None
 
 
 class Options(msgspec.Struct, frozen=True, rename="camel"):
-    """Settings by their camelCase names, in `initializationOptions` or under `caesura` in the workspace's settings."""
+    """The settings, in camelCase in `initializationOptions` or under `caesura` in the workspace's settings."""
 
-    enable: Annotated[bool, _about("off: every request gets an empty list and no job is started")] = True
+    enable: Annotated[bool, _about("suggest at all; off: every answer is empty and no job is started")] = True
     mode: Annotated[
         Literal["eager", "balanced", "quiet", "manual"],
         _about(
-            "how readily suggestions appear: `eager` shows nearly all; `balanced` and `quiet` show likelier ones"
-            " only, and fewer for a while after you reject some; `manual` shows only what you ask for"
+            "how readily suggestions appear: `eager` shows nearly all; `balanced` and `quiet` show only likely ones,"
+            " and fewer for a while after you reject some; `manual` shows them only on request"
         ),
     ] = "balanced"
     model: Annotated[
         str,
         _about(
-            "a model's name (`coder`, `small`, one that `caesura models` lists), its folder or GGUF file; `default`:"
-            " `coder` where it is installed, else `small`; read when the server starts",
+            "the model, by name (`coder`, `small` or another from `caesura models`), folder or GGUF file; `default`:"
+            " `coder` if installed, else `small`; read when the server starts",
             min_length=1,
             max_length=256,
         ),
     ] = model_store.DEFAULT
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
-        _about("where another model runs; `coder` and `small` always run on the CPU; read when the server starts"),
+        _about("the device of other models; `coder` and `small` always run on the CPU; read when the server starts"),
     ] = "auto"
     deadline_ms: Annotated[
         float,
         _about(
-            "after this time a request gets the whole words that are locked, if they are long enough; otherwise it"
-            " waits for the fill, or for a newer edit or request",
+            "milliseconds after which a request is answered with the locked whole words, if they are long enough;"
+            " otherwise it waits for the fill, or for a newer edit or request",
             ge=1,
             le=10_000,
         ),
     ] = 250.0
     min_confidence: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
-        _about(
-            "the least probability of a suggestion, which is cut where it would fall below; `null`: that of the mode"
-        ),
+        _about("minimum probability of a suggestion; it is cut where its probability falls below; `null`: the mode's"),
     ] = None
     least_keys: Annotated[
         int,
         _about(
-            "hide suggestions that save fewer keys than this, not counting the word at the cursor, unless they end the"
-            " line or were asked for; 0 shows all",
+            "hide suggestions that save fewer keys, not counting the word at the cursor, unless they end the line or"
+            " were requested; 0 shows all",
             ge=0,
             le=80,
         ),
@@ -100,77 +98,86 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     max_tokens: Annotated[
         int,
         _about(
-            "the most tokens of a block, and of ghost text at the end of a line of code; other lines and spans have"
-            " at most 32",
+            "maximum tokens of a block, and of ghost text at the end of a line of code; other lines and spans have at"
+            " most 32",
             ge=1,
             le=wire.MAX_SLOTS,
         ),
     ] = 64
-    candidates: Annotated[int, _about("suggestions to choose from, where there are several", ge=1, le=8)] = 3
+    candidates: Annotated[int, _about("maximum number of suggestions to choose from", ge=1, le=8)] = 3
     context_before: Annotated[
         int,
-        _about("characters before the cursor; `coder` and `small` read 768 tokens in all", ge=0, le=wire.MAX_CONTEXT),
+        _about(
+            "characters of context before the cursor; `coder` and `small` read 768 tokens in all",
+            ge=0,
+            le=wire.MAX_CONTEXT,
+        ),
     ] = 6000
     context_after: Annotated[
-        int, _about("characters after the cursor; they get at most a third of those tokens", ge=0, le=wire.MAX_CONTEXT)
+        int,
+        _about(
+            "characters of context after the cursor; they get at most a third of those tokens",
+            ge=0,
+            le=wire.MAX_CONTEXT,
+        ),
     ] = 2000
     languages: Annotated[
-        dict[str, bool], _about('language ids to switch off, `{"markdown": false}`, or on; `"*"` stands for all others')
+        dict[str, bool], _about('languages to turn off, `{"markdown": false}`, or on; `"*"` means all others')
     ] = {}
     in_comments: Annotated[bool, _about("suggest in comments")] = True
     in_strings: Annotated[bool, _about("suggest in strings")] = True
     warm: Annotated[
         bool,
         _about(
-            "begin to denoise at each edit, and to read the context where the cursor rests; off: at the request, which"
-            " saves power"
+            "start a fill at each edit, and prefill the context where the cursor rests; off: start at the request,"
+            " which saves power"
         ),
     ] = True
-    speculate: Annotated[bool, _about("in idle time, compute what comes after the suggestion that is shown")] = True
+    speculate: Annotated[bool, _about("compute the text after the shown suggestion in idle time")] = True
     structured: Annotated[
-        bool, _about("in JSON and Markdown, suggest only what keeps the document valid, and offer structured edits")
+        bool, _about("in JSON and Markdown, suggest only text that keeps the document valid; offer structured edits")
     ] = True
     schemas: Annotated[
         tuple[SchemaFor, ...],
         _about(
-            "JSON schemas, `{fileMatch, url, schema}` each: the globs of the files that it is for, the name that"
-            " documents give it in `$schema`, the schema or its file; nothing is fetched"
+            "JSON schemas, each `{fileMatch, url, schema}`: globs of its files, its name in a document's `$schema`,"
+            " the schema or its file; nothing is fetched"
         ),
     ] = ()
-    syntax_gate: Annotated[bool, _about("hide suggestions that break the syntax around them")] = True
+    syntax_gate: Annotated[bool, _about("hide suggestions that add syntax errors")] = True
     neighbours: Annotated[
         bool,
         _about(
-            "show the model related parts of other files of the workspace; off by default: `small` did not get"
-            " measurably better"
+            "show the model related parts of other files of the workspace; off by default, since it did not improve"
+            " `small` measurably"
         ),
     ] = False
     popup: Annotated[
         Literal["auto", "on", "off"],
         _about(
-            "suggest in the completion popup, for editors without ghost text; `auto`: in those that do not announce"
-            " inline completion, until they ask for it; read when the server starts"
+            "suggest in the completion popup, for editors without ghost text; `auto`: in editors that do not announce"
+            " inline completion, until they request it; read when the server starts"
         ),
     ] = "auto"
-    trusted: Annotated[bool, _about("whether the workspace is trusted; off: no other file is looked at")] = True
+    trusted: Annotated[bool, _about("trust the workspace; off: read only open documents")] = True
     ignore: Annotated[
         tuple[Annotated[str, Meta(max_length=256)], ...],
         _about(
-            "globs of files that get no suggestions and that no model reads, in addition to those of"
-            " `.caesuraignore`; `!` before a glob shows files that are hidden by default, in a trusted workspace only"
+            "globs of files that get no suggestions and that no model reads, in addition to `.caesuraignore`; `!`"
+            " before a glob reveals files that are hidden by default, in a trusted workspace only"
         ),
     ] = ()
     stats: Annotated[
         bool,
         _about(
-            "count what was shown and taken and time the answers, in files on this machine: `caesura stats` and"
-            " `caesura doctor` show them"
+            "count shown and accepted suggestions and time the answers, in files on this machine, for `caesura stats`"
+            " and `caesura doctor`"
         ),
     ] = True
 
     @property
     def chance(self) -> float:
-        """The probability asked of what is shown."""
+        """The minimum probability of a suggestion."""
         return MODES[self.mode].chance if self.min_confidence is None else self.min_confidence
 
     def allows(self, language: str) -> bool:
@@ -178,7 +185,7 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def parse(settings: object) -> tuple[Options, list[str]]:
-    """Options, and a sentence for each setting that was not understood."""
+    """The options, and a sentence for each setting that was ignored."""
     if settings is None:
         return Options(), []
     if not isinstance(settings, Mapping):
