@@ -143,7 +143,7 @@ def test_a_language_without_structured_edits_is_refused(run: Run, tmp_path: Path
     path = tmp_path / "main.py"
     path.write_text("x = 1\n")
     ran = run(path, "--at", "1:5")
-    assert ran == Ran(1, "", "caesura: There are structured edits in JSON, Markdown, YAML and TOML only.\n")
+    assert ran == Ran(1, "", "caesura: Structured edits work in JSON, Markdown, YAML and TOML only.\n")
 
 
 @pytest.mark.parametrize("arguments", [(), ("--at", "0:1"), ("--at", "1:1", "--list", "--write")])

@@ -155,7 +155,7 @@ def test_a_table_in_a_table_is_not_edited() -> None:
 
 
 def test_a_document_that_is_not_toml_is_named_as_such() -> None:
-    with pytest.raises(NoOffer, match=r"not valid TOML: .*\. Mend it first\."):
+    with pytest.raises(NoOffer, match=r"not valid TOML: .*\. Correct it first\."):
         offers(*place("a = 1\na = ¦\n"), language="toml")
 
 

@@ -1,5 +1,5 @@
-"""Which structured edits there are at a place of a text, by language. Pure. A language's module is imported when it is
-first asked for: `caesura lsp` must start at once.
+"""The structured edits at a place of a text, by language. Pure. A language's module is imported at its first use, so
+that `caesura lsp` starts at once.
 """
 
 import re
@@ -11,11 +11,11 @@ from caesura.server.context.context import line_before
 from caesura.server.languages import JSON
 from caesura.server.structured.offer import NoOffer, Offer
 
-MOST_BEFORE = 50_000  # code points of JSON before a cursor that are read for a completion: about 30 ms
-MOST_TEXT = 40_000  # code points of Markdown, and
-MOST_LINES = 1_500  # lines: 10 ms as a rule, 250 where every line begins a block
+MOST_BEFORE = 50_000  # code points of JSON before a cursor that are read for a completion, in about 30 ms
+MOST_TEXT = 40_000  # code points of Markdown for a completion
+MOST_LINES = 1_500  # lines of Markdown: about 10 ms, or 250 if every line begins a block
 
-# A line up to the cursor that may have begun an item or a heading without a text, or a row.
+# A line up to the cursor that may be an empty item or heading, or part of a table row.
 _BEGUN = re.compile(r"[ \t>]*+(?:(?:[-*+]|\d{1,9}[.)])[ \t]*+(?:\[[ xX]?\]?[ \t]*+)?|#{1,6}[ \t]*+|.*\|.*)")
 
 _TARGET = re.compile(r"\]\([^)]*\Z")
@@ -27,7 +27,7 @@ LANGUAGES = JSON | SCALARS | {"markdown"}
 
 
 def offers(text: str, start: int, end: int, *, language: str, schema: Schema | None = None) -> list[Offer]:
-    """The edits of a selection, or at a cursor where `start` and `end` are equal; best first. Raises NoOffer."""
+    """The edits of a selection, or at a cursor if `start` and `end` are equal; best first. Raises NoOffer."""
     if language in JSON:
         from caesura.server.structured.json import edits as json_edits
 
@@ -40,26 +40,26 @@ def offers(text: str, start: int, end: int, *, language: str, schema: Schema | N
         from caesura.server.structured import scalars
 
         return scalars.offers(text, start, end, language=language)
-    raise NoOffer("There are structured edits in JSON, Markdown, YAML and TOML only.")
+    raise NoOffer("Structured edits work in JSON, Markdown, YAML and TOML only.")
 
 
 def completion(text: str, offset: int, *, language: str, schema: Schema | None = None) -> Offer | None:
-    """What may be typed next at a cursor, where its grammar is known and found between two keystrokes. It takes the
-    place of blanks at most."""
+    """The edit that completes the text at a cursor, if it can be found between two keystrokes. It replaces nothing but
+    blanks."""
     found = _completion(text, offset, language, schema) if _written(text) else None
     return found if found and not text[offset : found.end].strip() else None
 
 
 def is_prose(line: str) -> bool:
-    """True if a cursor in Markdown stands in running text, by the `line` before it: not in a code span, a table, a
-    heading or a link's target, and not where an item begins. Blocks of code are for `in_code` to tell."""
+    """True if a cursor in Markdown is in running text, judged by the `line` before it: not in a code span, table,
+    heading or link target, and not at the start of an item. `in_code` finds code blocks."""
     begun = _BEGUN.fullmatch(line) or line.lstrip(" \t>").startswith("#")
     return not (begun or line.count("`") % 2 or _TARGET.search(line))
 
 
 def in_code(text: str, offset: int, tree: tree_sitter.Tree | None) -> bool:
-    """True if a cursor in Markdown stands in a block of code or in front matter; False without a tree. The character
-    before the cursor decides, or in an empty line the line itself."""
+    """True if a cursor in Markdown is in a code block or front matter; False without a tree. The character before the
+    cursor decides, at a line start the line itself."""
     if tree is None:
         return False
     at = len(text[:offset].encode()) - bool(line_before(text, offset))
@@ -83,7 +83,7 @@ def _completion(text: str, offset: int, language: str, schema: Schema | None) ->
 
 
 def _written(text: str) -> bool:
-    """True if it can be encoded: an editor may send half a surrogate pair."""
+    """True if the text can be encoded: an editor may send half a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:

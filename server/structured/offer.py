@@ -1,6 +1,6 @@
-"""What a structured edit is: one span of a document replaced by fixed text and holes, each hole with its grammar.
+"""A structured edit replaces one span of a document by fixed text and holes, each hole with a grammar.
 
-The languages make offers (`json/`, `markdown/`, `scalars.py`); `fills/structured.py` runs them. Pure.
+`json/`, `markdown/` and `scalars.py` make offers; `fills/structured.py` runs them. Pure.
 """
 
 import re
@@ -14,7 +14,7 @@ _WORD_END = re.compile(r"(?<=\w)(?!\w)")
 
 
 class NoOffer(Exception):
-    """Nothing can be edited here; one sentence for the user that says why and what to do."""
+    """There is no structured edit here. The message is one sentence for the user: why, and what to do."""
 
 
 def _nothing(text: str, end: int) -> str:
@@ -22,21 +22,20 @@ def _nothing(text: str, end: int) -> str:
 
 
 def words(text: str, end: int) -> str:
-    """As many whole words of a text as end by an offset."""
+    """The start of a text, up to the last whole word that ends at or before `end`."""
     return text[: max((at for found in _WORD_END.finditer(text) if (at := found.end()) <= end), default=0)]
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A structured edit that makes sense at a place: `segments` replace text[start:end] (code points).
+    """A possible structured edit: `segments` replace text[start:end] (code points).
 
-    `title` names the code action: an imperative without a full stop. `schemas` are what the grammars of the holes point
-    into. `evidence` are siblings that lie far from the hole. `assemble` makes the text of start:end from the fills
-    where that is more than segments put together. `part` takes a text of start:end and an offset in it; it returns as
-    much of text[:offset] as may stand without the rest, by default nothing. `check` takes the whole new document and
-    returns None, or one sentence that says why it is not valid. `level` is what the grammars guarantee: with a schema
-    it may be "checked" already here, where the place alone does not say what is valid in it, and the engine's may lower
-    it.
+    `title` names the code action: an imperative without a full stop. The holes' grammars refer to `schemas`.
+    `evidence` are siblings far from the hole, for the model. `assemble` makes the new text from the fills if joining
+    the segments is not enough. `part(new text, offset)` returns as much of new text[:offset] as is valid alone, by
+    default nothing. `check` takes the whole new document and returns None, or one sentence that says why it is invalid.
+    `level` is what the grammars guarantee; it is "checked" if a schema needs more than they can express. The engine's
+    answer may lower it.
     """
 
     title: str
@@ -55,7 +54,7 @@ class Offer:
         return tuple(segment for segment in self.segments if isinstance(segment, wire.Hole))
 
     def text(self, fills: Sequence[str]) -> str:
-        """What stands at start:end afterwards; one fill a hole, in order."""
+        """The new text of start:end; one fill per hole, in order."""
         if len(fills) != len(self.holes):
             raise ValueError(f"{len(fills)} fills for {len(self.holes)} holes")
         if self.assemble is not None:

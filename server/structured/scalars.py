@@ -1,7 +1,7 @@
-"""Structured edits of YAML and TOML: the value of a key or the element of a list, on one line.
+"""Structured edits of YAML and TOML: the value of a key or an element of a list, on one line.
 
-A word put in the hole's place tells from the syntax tree what the hole is; values of the same key, or else beside it,
-tell its type. Patterns are ECMA-262 syntax with the u flag.
+A trial document with a sample value in the hole shows, in its syntax tree, what the hole is. Values of the same key, or
+else next to it, give the type. Patterns are ECMA-262 with the u flag.
 """
 
 import re
@@ -16,11 +16,11 @@ from caesura.server.structured.markdown.patterns import UNFIT, quoted
 from caesura.server.structured.offer import NoOffer, Offer
 from caesura.server.text import repair
 
-_TOKENS = 32  # of a value
+_TOKENS = 32  # maximum for a value
 _SAMPLES = {"yaml": "x", "toml": "0"}
-_PLACE = "Put the cursor after a key that has no value yet, or select a whole value that stands on one line."
+_PLACE = "Put the cursor after a key without a value, or select a whole value on one line."
 
-_TABLES = "Only a table of scalars and lists with the keys of its neighbours can be edited; fill the selection instead."
+_TABLES = "Only a table of scalars and lists with the keys of its siblings can be edited; fill the selection instead."
 
 _INTEGER = r"-?(?:0|[1-9][0-9]{0,17})"
 _DECIMAL = r"-?(?:0|[1-9][0-9]{0,14})\.[0-9]{1,15}"
@@ -33,7 +33,7 @@ _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
 _ZONE = r"(?:Z|[+\-](?:0[0-9]|1[0-4]):[0-5][0-9])"
 
 
-# Plain words that stand for something else than a string, in YAML 1.1 or 1.2.
+# Plain words that are not strings in YAML 1.1 or 1.2.
 _TAKEN = "|".join(
     "".join(f"[{letter}{letter.upper()}]" for letter in word)
     for word in ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
@@ -41,8 +41,8 @@ _TAKEN = "|".join(
 
 
 def _plain(within: str) -> str:
-    """A plain YAML scalar: it begins with a letter, an underscore or a slash, and has no `: ` and no ` #`. `within` are
-    the marks that end one in brackets."""
+    """The pattern of a plain YAML scalar: begins with a letter, an underscore or a slash, contains no `: ` and no ` #`,
+    and none of the marks in `within`."""
     mark = rf"[^ :#{within}{UNFIT}]"
     first = rf"[^\x00-.0-@\[-^`{{-\x7f{UNFIT}]"
     go_on = rf"(?:{mark}|#{'' if within else f'|:+(?:{mark}|#)'})*"
@@ -78,18 +78,18 @@ _WORDLIKE = {
     "yes": "yes|no",
     "on": "on|off",
     "date": r"\d{4}-\d\d-\d\d",
-}  # what the grammar of YAML takes for plain words
-_BRACKETS = r",\[\]{}"  # what ends a plain scalar in a list or mapping on one line
+}  # plain words in YAML's grammar
+_BRACKETS = r",\[\]{}"  # end a plain scalar in a list or mapping on one line
 _LISTS = ("flow_sequence", "array")
 _PAIRS = ("block_mapping_pair", "flow_pair", "pair")
 
 
 def offers(text: str, start: int, end: int, *, language: str) -> list[Offer]:
-    """The value at a cursor or a selection. `language` is "yaml" or "toml". Raises NoOffer."""
+    """The edit of the value at a cursor or selection. `language` is "yaml" or "toml". Raises NoOffer."""
     sample = _SAMPLES[language]
     old = repair.parsed(text, language)
     if old is None:
-        raise NoOffer("The document is too long to be edited by structure; fill a selection instead.")
+        raise NoOffer("The document is too long for structured edits; fill a selection instead.")
     selected = text[start:end]
     if selected and (selected != selected.strip() or "\n" in selected):
         raise NoOffer(_PLACE)
@@ -115,7 +115,7 @@ def offers(text: str, start: int, end: int, *, language: str) -> list[Offer]:
 
 
 class _Check:
-    """The new document is the trial with another value in place: nothing but the value's own nodes may differ."""
+    """Compares the new document with the trial: they may differ only within the value."""
 
     def __init__(self, trial: str, tree: tree_sitter.Tree, start: int, length: int, language: str) -> None:
         self._trial, self._language = trial, language
@@ -132,28 +132,28 @@ class _Check:
         if tree is None or repair.faults(tree).nodes > self._faults:
             return f"The document would not parse as {self._language.upper()}."
         if _value_at(tree, text, self._start, end) is None:
-            return "The value would not stand on one line."
+            return "The value would not be on one line."
         if _outline(tree, *_bytes(text, self._start, end)) != self._outline:
-            return "The value would change what stands around it."
+            return "The value would change the text around it."
         if self._language == "toml":
             try:
                 differences = _differences(_loaded(self._trial), _loaded(text))
             except NoOffer as refusal:
                 return str(refusal)
             if differences > 1:
-                return "The value would change what stands around it."
+                return "The value would change other values."
         return None
 
 
 def _loaded(text: str) -> dict[str, object]:
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # of TOML, or of a number that Python does not read
-        raise NoOffer(f"The document is not valid TOML: {error}. Mend it first.") from None
+    except (ValueError, RecursionError) as error:  # also for a number that Python cannot read
+        raise NoOffer(f"The document is not valid TOML: {error}. Correct it first.") from None
 
 
 def _differences(a: object, b: object) -> int:
-    """How many values differ, each counted where it stands."""
+    """The number of values that differ."""
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
         return sum(_differences(a[key], b[key]) for key in a)
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
@@ -163,7 +163,7 @@ def _differences(a: object, b: object) -> int:
 
 
 def _outline(tree: tree_sitter.Tree, start: int, end: int) -> list[tuple[int, str, int, int]]:
-    """All nodes but those of the value at start:end, in bytes, at places as if the value were empty."""
+    """All nodes except those of the value at start:end (bytes), with offsets as if the value were empty."""
     found, depth, cursor = list[tuple[int, str, int, int]](), 0, tree.walk()
     while True:
         node = cursor.node
@@ -181,17 +181,17 @@ def _outline(tree: tree_sitter.Tree, start: int, end: int) -> list[tuple[int, st
             depth -= 1
 
 
-# The place
+# The hole
 
 
 def _glue(text: str, start: int, end: int) -> tuple[str, str]:
-    """Blanks between the hole and what stands beside it: a key's mark before, a comment behind."""
+    """Blanks to add at a cursor: after a key's mark, and before a comment."""
     before = " " if start == end and text[start - 1 : start] in (":", "=", "-") else ""
     return before, " " if start == end and text[end : end + 1] == "#" else ""
 
 
 def _end_of_blanks(text: str, at: int) -> int:
-    """Behind the blanks where nothing else stands in the line; else where it was."""
+    """The end of the line if only blanks follow `at`, else `at`."""
     end = at
     while text[end : end + 1] in (" ", "\t"):
         end += 1
@@ -199,7 +199,7 @@ def _end_of_blanks(text: str, at: int) -> int:
 
 
 def _value_at(tree: tree_sitter.Tree, text: str, start: int, end: int) -> tree_sitter.Node | None:
-    """The whole value that stands at start:end: of a key, or an element of a list; None where there is no such."""
+    """The node of the value or list element that is exactly start:end; None if there is none."""
     first, last = _bytes(text, start, end)
     node = tree.root_node.descendant_for_byte_range(first, last)
     if node is None or (node.start_byte, node.end_byte) != (first, last):
@@ -215,7 +215,7 @@ def _value_at(tree: tree_sitter.Tree, text: str, start: int, end: int) -> tree_s
 
 
 def _value(pair: tree_sitter.Node) -> tree_sitter.Node | None:
-    """The value of a pair; None where it has none."""
+    """The value of a pair, if it has one."""
     if pair.type == "pair":
         return next((node for node in pair.named_children[1:] if node.type != "comment"), None)
     return pair.child_by_field_name("value")
@@ -227,7 +227,7 @@ def _key(pair: tree_sitter.Node) -> str:
 
 
 def _kind(value: tree_sitter.Node) -> str:
-    """A key of the tables above, or "plain", "null", a list, a table; empty for what has no type here."""
+    """A key of `_YAML` or `_TOML`, "plain", "null", a list or a table; empty for anything else."""
     node = value
     while node.type in ("flow_node", "plain_scalar"):
         if len(node.named_children) != 1:  # an anchor or a tag
@@ -247,11 +247,11 @@ def _kind(value: tree_sitter.Node) -> str:
     return kind if kind in (*_YAML, *_TOML, *_LISTS, "plain", "null", "inline_table") else ""
 
 
-# What may stand there
+# Its type
 
 
 def _expected(value: tree_sitter.Node, was: tree_sitter.Node | None, language: str) -> tuple[str, str]:
-    """The kind and the pattern: what the siblings agree on, else what was there, else any scalar."""
+    """The kind and pattern: those of the siblings if they agree, else those of the old value, else any scalar."""
     within = _BRACKETS if _in_brackets(value) else ""
     models = _siblings(value)
     kind = _agreed({_kind(node) for node in models} - {"null"})
@@ -261,7 +261,7 @@ def _expected(value: tree_sitter.Node, was: tree_sitter.Node | None, language: s
 
 
 def _like(models: Sequence[tree_sitter.Node], kind: str, language: str, within: str) -> str:
-    """The pattern of a value of this kind, made as `models` are."""
+    """The pattern of a value of this kind, formed like `models`."""
     if kind in _LISTS:
         return _list([node for node in map(_inner, models) if node.type in _LISTS], language)
     if kind == "inline_table":
@@ -280,14 +280,14 @@ def _scalar(kind: str, language: str, within: str) -> str:
 
 
 def _agreed(kinds: set[str]) -> str:
-    """The one kind; a number where some are whole; empty where they differ."""
+    """The common kind ("number" for integers and floats), or empty."""
     if kinds and kinds <= {"integer", "float"}:
         return "number" if len(kinds) == 2 else next(iter(kinds))
     return next(iter(kinds)) if len(kinds) == 1 else ""
 
 
 def _list(lists: Sequence[tree_sitter.Node], language: str) -> str:
-    """A list on one line, of elements like those of the siblings and with their blanks at the brackets."""
+    """The pattern of a list on one line, with elements like those of `lists` and the same blanks inside brackets."""
     elements = [node for parent in lists for node in parent.named_children if node.type != "comment"]
     kind = _agreed({_kind(node) for node in elements})
     if kind in ("", "null", "inline_table", *_LISTS):
@@ -301,7 +301,7 @@ def _list(lists: Sequence[tree_sitter.Node], language: str) -> str:
 
 
 def _table(tables: Sequence[tree_sitter.Node]) -> str | None:
-    """An inline table with the keys that all of `tables` have in the same order, each value like those there."""
+    """The pattern of an inline table, if all `tables` have the same keys in the same order."""
     pairs = [[node for node in table.named_children if node.type == "pair"] for table in tables]
     keys = [[_key(pair) for pair in found] for found in pairs]
     if not (keys and keys[0]) or any(other != keys[0] for other in keys):
@@ -316,7 +316,8 @@ def _table(tables: Sequence[tree_sitter.Node]) -> str | None:
 
 
 def _siblings(value: tree_sitter.Node) -> list[tree_sitter.Node]:
-    """The values of the same key elsewhere; else those beside it, if there are two; the other elements of a list."""
+    """Values of the same key elsewhere, else of the neighbouring keys if there are at least two; for an element, the
+    list's other elements."""
     parent = value.parent
     assert parent is not None, "a value lies in something"
     if parent.type in _LISTS:
