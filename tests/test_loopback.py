@@ -199,6 +199,6 @@ async def test_a_connection_that_cannot_be_taken_ends_nothing(
 
 async def test_nobody_comes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(loopback, "CLIENT_S", 0.05)
-    with pytest.raises(loopback.NoClient, match="No client came"):
+    with pytest.raises(loopback.NoClient, match="No client connected"):
         await loopback._client(0, TOKEN)
     assert json.loads(capsys.readouterr().out)["token"] == TOKEN

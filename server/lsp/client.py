@@ -1,4 +1,4 @@
-"""What the editor says of itself when it starts us: its name, what it can do, and the folders of its workspace."""
+"""The editor's name, capabilities and workspace folders, from its `initialize` request."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -36,13 +36,13 @@ def name(params: types.InitializeParams) -> str:
 
 
 def abilities(can: types.ClientCapabilities) -> tuple[str, ...]:
-    """Those that matter to us, by their names in the protocol."""
+    """The capabilities that we use, by their names in the protocol."""
     return tuple(ability for ability, announced in _ABILITIES.items() if announced(can))
 
 
 def wants_status(params: types.InitializeParams) -> bool:
-    """Whether the editor knows our notifications of status: it says so (`experimental.caesura.status`), or a plugin
-    made for Copilot's server runs in it. Others get none, as lsp-mode warns of every notification it does not know."""
+    """True if the editor handles our status notifications: it says so (`experimental.caesura.status`), or runs a plugin
+    for Copilot's server. Others get none, since lsp-mode warns about every unknown notification."""
     options = params.initialization_options
     experimental = params.capabilities.experimental
     ours = experimental.get("caesura") if isinstance(experimental, Mapping) else None
@@ -51,7 +51,7 @@ def wants_status(params: types.InitializeParams) -> bool:
 
 
 def folders(params: types.InitializeParams) -> list[str]:
-    """The paths of the workspace's folders, or of the one folder that older clients tell of."""
+    """The paths of the workspace's folders, or of the root folder that older clients send."""
     if params.workspace_folders is not None:
         found = [path_of(folder.uri) for folder in params.workspace_folders]
     elif params.root_uri is not None:
@@ -69,13 +69,13 @@ def folders_after(before: list[str], event: types.WorkspaceFoldersChangeEvent) -
 
 
 async def watch_settings(server: Server) -> None:
-    """Ask for `workspace/didChangeConfiguration` where the editor sends it only to those who do. Inline completion is
-    announced statically and only so: some clients read nothing else, and both ways at once are two providers."""
+    """Register for `workspace/didChangeConfiguration` if the editor requires it. Inline completion is registered only
+    statically: some clients support nothing else, and both ways would make two providers."""
     if "didChangeConfiguration.dynamicRegistration" not in abilities(server.client_capabilities):
         return
     method = types.WORKSPACE_DID_CHANGE_CONFIGURATION
     registration = types.Registration("caesura-settings", method, {"section": "caesura"})
     try:
         await server.client_register_capability_async(types.RegistrationParams([registration]))
-    except Exception as error:  # whatever the client answers: settings that change are then read at the next start
-        log.warning("The editor will not tell of settings that change: %s", describe(error))
+    except Exception as error:  # any answer of the client: changed settings count from the next start
+        log.warning("The editor does not report changed settings; restart it to apply them: %s", describe(error))

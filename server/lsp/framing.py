@@ -1,21 +1,22 @@
-"""LSP's framing: bytes in, message bodies out. What is no message is skipped."""
+"""LSP's framing: bytes in, message bodies out. Bytes outside messages are skipped."""
 
 import re
 from collections.abc import Iterator
 
 MAX_MESSAGE = 64 << 20  # bytes
-MAX_HEADER = 8 << 10
+MAX_HEADER = 8 << 10  # bytes
 
-_END = re.compile(rb"\n\r?\n")  # of a header, with the line break before it
+_END = re.compile(rb"\n\r?\n")  # the end of a header, with the line break before it
 _LENGTH = re.compile(rb"(?i)content-length:[ \t]*(\d{1,15})[ \t]*\r?\n")
 
 
 class MessageTooLarge(Exception):
-    """A header announces more than we are ready to hold."""
+    """A header announces a message larger than MAX_MESSAGE."""
 
 
 class Framer:
-    """The last length before an empty line counts: what comes before it may be the rest of a broken message."""
+    """Splits a stream into messages. The last length before an empty line counts: earlier bytes may be the rest of a
+    broken message."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -26,11 +27,11 @@ class Framer:
 
     @property
     def held(self) -> int:
-        """Bytes of a message that is not whole yet."""
+        """Bytes of the incomplete message."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The bodies that `data` completes. Raises MessageTooLarge."""
+        """Add `data`; yield the bodies that are now complete. Raises MessageTooLarge."""
         self._buffer += data
         while True:
             if self._wanted is None and not self._header():
@@ -43,7 +44,7 @@ class Framer:
             self._wanted = None
 
     def _header(self) -> bool:
-        """Whether a header was found. Each byte is looked at once or twice, whatever the bytes are."""
+        """Find a header; True on success. Scans each byte at most twice."""
         while end := _END.search(self._buffer):
             lengths = _LENGTH.findall(self._buffer, max(0, end.start() - MAX_HEADER), end.start() + 1)
             del self._buffer[: end.end()]

@@ -1,7 +1,7 @@
-"""A language server for one client on a port of this machine, for editors that cannot keep a pipe. Never by default.
+"""A language server for one client on a loopback port, for editors that cannot use pipes. Never the default.
 
-Whoever connects has to say the token first, which stands on our stdout. The first who does is served, and nobody else
-is from then on. All others are closed without a word: pages of a browser, scanners, other users of the machine.
+A client must first send the token that we print on stdout. The first one that does is served; all other connections
+(web pages, scanners, other users of the machine) are closed without an answer.
 """
 
 import asyncio
@@ -16,18 +16,18 @@ from caesura.server.lsp.transport import CHUNK, Server
 
 HOST = "127.0.0.1"
 TOKEN_BYTES = 32
-GREETING_S = 5.0  # to say the token in
-CLIENT_S = 60.0  # for the client to come
-MAX_GUESTS = 16  # that have not said it yet; one more takes the place of the oldest
-RETRY_S = 0.1  # after a connection that could not be taken
+GREETING_S = 5.0  # timeout of a connection's token
+CLIENT_S = 60.0  # timeout of the client's connection
+MAX_GUESTS = 16  # connections without a token yet; one more replaces the oldest
+RETRY_S = 0.1  # pause after a failed accept
 
 
 class NoClient(Exception):
-    """The message is a sentence for the user."""
+    """No client can be served; the message is a sentence for the user."""
 
 
 def serve(server: Server, port: int) -> int:
-    """Say on stdout how to connect, wait for the client, serve it; the exit code. Port 0 takes a free one."""
+    """Print host, port and token, wait for the client and serve it. Returns the exit code. Port 0 takes a free port."""
     token = secrets.token_hex(TOKEN_BYTES)
     with closing(asyncio.run(_client(port, token))) as client:
         client.setblocking(True)
@@ -39,18 +39,18 @@ async def _client(port: int, token: str) -> socket.socket:
     try:
         listener = socket.create_server((HOST, port))
     except OSError as error:
-        raise NoClient(f"Port {port} cannot be used: {error.strerror}. Leave it out for one that is free.") from None
-    with listener:  # it closes as soon as the client is known
+        raise NoClient(f"Port {port} cannot be used: {error.strerror}. Omit it to use a free port.") from None
+    with listener:  # closed once the client is known
         listener.setblocking(False)
         print(json.dumps({"host": HOST, "port": listener.getsockname()[1], "token": token}), flush=True)
         try:
             return await asyncio.wait_for(admit(listener, token), CLIENT_S)
         except TimeoutError:
-            raise NoClient(f"No client came within {CLIENT_S:g} seconds.") from None
+            raise NoClient(f"No client connected within {CLIENT_S:g} seconds.") from None
 
 
 async def admit(listener: socket.socket, token: str) -> socket.socket:
-    """The first connection that begins with the token and a line break. Each has its own time to say so."""
+    """The first connection that sends the token and a line break. Each connection has its own timeout."""
     loop = asyncio.get_running_loop()
     admitted: asyncio.Future[socket.socket] = loop.create_future()
     guests: dict[asyncio.Task[None], None] = {}  # the oldest first
@@ -68,7 +68,7 @@ async def admit(listener: socket.socket, token: str) -> socket.socket:
         while True:
             try:
                 guest, _ = await loop.sock_accept(listener)
-            except OSError:  # of that connection, or there are too many open files
+            except OSError:  # this connection failed, or there are too many open files
                 await asyncio.sleep(RETRY_S)
                 continue
             guest.setblocking(False)
@@ -79,7 +79,7 @@ async def admit(listener: socket.socket, token: str) -> socket.socket:
             task = asyncio.create_task(greet(guest))
             guests[task] = None
             task.add_done_callback(partial(gone, guest))
-            await asyncio.sleep(0)  # whoever has said it already is heard before the next one comes
+            await asyncio.sleep(0)  # read a token that has already arrived before the next accept
 
     listening = asyncio.create_task(listen())
     try:
@@ -92,7 +92,7 @@ async def admit(listener: socket.socket, token: str) -> socket.socket:
 
 
 async def _says(guest: socket.socket, greeting: bytes) -> bool:
-    """Reads no byte more than the greeting has, and stops at the first line break: HTTP has one early."""
+    """True if `guest` sends `greeting`. Reads at most its length, and stops at the first line break, as HTTP's."""
     said = b""
     try:
         async with asyncio.timeout(GREETING_S):

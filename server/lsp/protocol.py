@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from caesura.server.lsp.transport import Server
 
 _FRAME = b"Content-Length: %d\r\nContent-Type: application/vscode-jsonrpc; charset=utf-8\r\n\r\n%s"
-_OURS = (  # pygls keeps a second copy of each document, by another line model, and knows commands by another way
+_OURS = (  # pygls would keep a second copy of each document, with another line model, and its own table of commands
     types.TEXT_DOCUMENT_DID_OPEN,
     types.TEXT_DOCUMENT_DID_CHANGE,
     types.TEXT_DOCUMENT_DID_CLOSE,
@@ -44,14 +44,14 @@ log = logging.getLogger(__name__)
 
 
 class Rules(LanguageServerProtocol):
-    """pygls's protocol with our rules for what is answered and what is logged."""
+    """pygls's protocol, with stricter rules for responses and logs."""
 
     _server: "Server"
     _initialized = False
 
     def __init__(self, server: "Server", converter: Converter) -> None:
         super().__init__(server, converter)
-        self._pending: dict[int | str, asyncio.Task[None]] = {}  # the client's requests; pygls has those of ours
+        self._pending: dict[int | str, asyncio.Task[None]] = {}  # the client's requests; pygls keeps ours
 
     def _register_builtin_features(self) -> None:
         super()._register_builtin_features()  # type: ignore[no-untyped-call]
@@ -64,7 +64,7 @@ class Rules(LanguageServerProtocol):
         self._server.watch(params.process_id)
         result = yield from super().lsp_initialize(params)
         result.capabilities.experimental = self._server.experimental
-        commands = self.fm.feature_options.get(types.WORKSPACE_EXECUTE_COMMAND)  # pygls tells of its own only
+        commands = self.fm.feature_options.get(types.WORKSPACE_EXECUTE_COMMAND)  # pygls announces only its own
         result.capabilities.execute_command_provider = commands
         return result
 
@@ -75,7 +75,7 @@ class Rules(LanguageServerProtocol):
         yield from super().lsp_shutdown(*args)
 
     def receive(self, body: bytes) -> None:
-        """Take one message: every request among them gets exactly one response."""
+        """Handle one message. Every request gets exactly one response."""
         try:
             message = json.loads(body.decode(), parse_constant=_refuse_constant)
         except (ValueError, RecursionError):
@@ -101,7 +101,8 @@ class Rules(LanguageServerProtocol):
         self.handle_message(structured)
 
     def _structure(self, method: str, message: Message) -> Any:
-        """Raises JsonRpcException, and RecursionError. Parameters of methods that are not LSP's become attributes."""
+        """The typed message. Parameters of non-standard methods become attributes. Raises JsonRpcException or
+        RecursionError."""
         if self.get_message_type(method) is not None:
             return self.structure_message(message)
         params = json.loads(json.dumps(message.get("params")), object_hook=lambda pairs: SimpleNamespace(**pairs))
@@ -110,7 +111,7 @@ class Rules(LanguageServerProtocol):
         return JsonRPCNotification(method, "2.0", params)
 
     def _receive_response(self, message: Message) -> None:
-        """Whoever waits for a response of the client's goes on, also where it cannot be read."""
+        """Resolve our request with the client's response, or with an error if it is malformed."""
         request = message.get("id")
         waiting = self._request_futures.get(request) if isinstance(request, int | str) else None
         if waiting is None or waiting.done():
@@ -130,11 +131,11 @@ class Rules(LanguageServerProtocol):
             return types.ErrorCodes.MethodNotFound
         standard = self.get_message_type(method) is not None
         if request is not None and (request in self._pending or (standard and self.get_result_type(method) is None)):
-            return types.ErrorCodes.InvalidRequest  # an id twice, or one of what has no answer
+            return types.ErrorCodes.InvalidRequest  # a duplicate id, or an id on a notification
         return None
 
     def _refuse(self, request: int | str | None, code: types.ErrorCodes) -> None:
-        """Answer a request with an error; a notification that cannot be used has no answer."""
+        """Answer a request with an error. A notification gets no answer."""
         if request is not None:
             self._send_error(request, code)
 
@@ -150,11 +151,11 @@ class Rules(LanguageServerProtocol):
         task = asyncio.ensure_future(self._answer(msg_id, outcome))
         self._pending[msg_id] = task
         if inspect.iscoroutine(outcome):
-            task.add_done_callback(lambda _: outcome.close())  # it never began where the cancel came with the request
+            task.add_done_callback(lambda _: outcome.close())  # a cancel may come before it starts
         task.add_done_callback(lambda task: self._forget(msg_id, task))
 
     def _call(self, method: str, params: Any) -> Any:
-        """Run a handler up to its first wait-able result, before any later message is read."""
+        """Call a handler before any later message is read. Its result may be awaitable."""
         try:
             return self.fm.features[method](params)
         except Exception as error:
@@ -162,7 +163,7 @@ class Rules(LanguageServerProtocol):
             return None
 
     async def _answer(self, msg_id: int | str, outcome: Any) -> None:
-        """Send the result in the same turn of the loop that produced it: nothing can make it stale in between."""
+        """Send the result in the turn of the loop that produced it, so that it cannot become stale in between."""
         try:
             result = await outcome if inspect.isawaitable(outcome) else outcome
         except Exception as error:
@@ -184,7 +185,7 @@ class Rules(LanguageServerProtocol):
             task.cancel()
 
     def _send_handler_result(self, future: Any, *, msg_id: int | str) -> None:
-        """Of the handlers that are not coroutines. The error names its type only: its text may quote the document."""
+        """Send a result of pygls's own handlers. The error has only the type, since its text may quote the document."""
         self._request_futures.pop(msg_id, None)
         try:
             self._send_response(msg_id, result=future.result())
@@ -196,14 +197,14 @@ class Rules(LanguageServerProtocol):
             self._send_response(msg_id, error=types.ResponseError(code=code, message=type(error).__name__))
 
     def _send_data(self, data: Any) -> None:
-        """Raises what makes `data` unfit to be sent."""
+        """Raises TypeError, ValueError or AttributeError if `data` cannot be serialised."""
         body = json.dumps(data, default=self._serialize_message).encode()
         self._server.send(_FRAME % (len(body), body))
 
 
 def converter() -> Converter:
-    """pygls's makes a number of `true`, and of null the text `None`. Of `initialize` we stay tolerant: editors send
-    odd things in it, and without it nothing works."""
+    """A strict converter: pygls's accepts `true` as a number and null as the text `None`. `initialize` is converted
+    leniently, since editors send odd values there and nothing works without it."""
     strict: Converter
     tolerant, strict = default_converter(), default_converter()  # type: ignore[no-untyped-call]
     for kind in (int, str):
@@ -213,19 +214,19 @@ def converter() -> Converter:
 
 
 def _exactly(value: object, kind: type) -> object:
-    """`kind` is int, str or an enumeration of either."""
+    """Structure hook for int, str and their enumerations."""
     if kind in (int, str) and type(value) is not kind:
         raise TypeError
     return kind(value)
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    """`NaN` and its like are no JSON."""
+    """`NaN` and infinities are not JSON."""
     raise ValueError(name)
 
 
 def describe(error: BaseException | None) -> str:
-    """An error for the log: its type and place, not its text, which may quote the document."""
+    """An error's type and place for the log, without its text, which may quote the document."""
     if error is None:
         return "an error without a cause"
     trace = error.__traceback__

@@ -1,4 +1,4 @@
-"""A language server between two streams: who reads and writes, how much waits, and how all of it ends."""
+"""A language server on two streams: reading, writing, back-pressure and shutdown."""
 
 import asyncio
 import contextlib
@@ -16,20 +16,20 @@ from pygls.lsp.server import LanguageServer
 from caesura.server.lsp.framing import Framer, MessageTooLarge
 from caesura.server.lsp.protocol import Rules, converter, describe
 
-CHUNK = 1 << 16  # bytes of one read
-BACKLOG = 2048  # messages that were read and not handled; then the editor waits
-HELD = 64 << 20  # bytes of them, and of the one that is being read; a larger one is held alone
+CHUNK = 1 << 16  # bytes per read
+BACKLOG = 2048  # messages read but not handled; beyond that, the editor has to wait
+HELD = 64 << 20  # bytes read but not handled, the incomplete message included; a larger message is held alone
 PARENT_POLL_S = 2.0
-STUCK_S = 5.0  # for a loop that nobody reads from any more, and that shall end
+STUCK_S = 5.0  # timeout of the event loop's end, if it is blocked in a write
 
-Read = Callable[[], bytes]  # waits for bytes; none at the end
-Write = Callable[[bytes], None]  # OSError or ValueError where nobody reads any more
+Read = Callable[[], bytes]  # blocks; empty at the end of the stream
+Write = Callable[[bytes], None]  # raises OSError or ValueError once the reader has gone
 
 log = logging.getLogger(__name__)
 
 
 def from_stdin() -> bytes:
-    """Of the descriptor itself: a lock on sys.stdin would abort the interpreter's exit."""
+    """Reads the descriptor: a lock held on sys.stdin would abort the interpreter's exit."""
     return os.read(sys.stdin.fileno(), CHUNK)
 
 
@@ -39,8 +39,8 @@ def to_stdout(data: bytes) -> None:
 
 
 class Room:
-    """For what was read and not handled. The reader waits until there is some, and so does the editor; a message for
-    which there is none is read once all others are handled."""
+    """Back-pressure: bounds the messages and bytes read but not yet handled. The reader thread waits for room, and so
+    does the editor. A message larger than the bound is read once all others are handled."""
 
     def __init__(self) -> None:
         self._messages = self._bytes = 0
@@ -49,34 +49,34 @@ class Room:
     def __repr__(self) -> str:
         return f"<Room with {self._messages} messages, {self._bytes} bytes>"
 
-    def to_read(self, begun: int) -> None:
-        """Wait for that of one more read, behind `begun` bytes of a message that is not whole."""
+    def wait_to_read(self, begun: int) -> None:
+        """Wait for the room of one more chunk, added to `begun` bytes of an incomplete message."""
         with self._changed:
             self._changed.wait_for(lambda: not self._messages or self._bytes + begun + CHUNK <= HELD)
 
-    def take(self, size: int) -> None:
-        """Wait for that of one more message, and take it."""
+    def acquire(self, size: int) -> None:
+        """Wait for the room of one more message, and count it."""
         with self._changed:
             self._changed.wait_for(lambda: self._messages < BACKLOG)
             self._messages, self._bytes = self._messages + 1, self._bytes + size
 
-    def give(self, size: int) -> None:
-        """A message has been handled."""
+    def release(self, size: int) -> None:
+        """A message of `size` bytes was handled."""
         with self._changed:
             self._messages, self._bytes = self._messages - 1, self._bytes - size
             self._changed.notify()
 
 
 class Server(LanguageServer):
-    """A language server on any pair of streams. A handler of a request runs when the request arrives; what it returns
-    may be awaitable, and then the client can cancel it. A handler that fails is logged and answered with null."""
+    """A language server on any pair of streams. A request's handler runs when the request arrives. Its result may be
+    awaitable; then the client can cancel it. If a handler fails, the error is logged and the answer is null."""
 
     protocol: Rules
 
     def __init__(
         self, name: str, version: str, experimental: dict[str, Any], notebooks: types.NotebookDocumentSyncOptions
     ) -> None:
-        logging.getLogger("pygls").setLevel(logging.CRITICAL)  # it logs payloads, which are the user's text
+        logging.getLogger("pygls").setLevel(logging.CRITICAL)  # it logs payloads, which hold the user's text
         super().__init__(
             name, version, notebook_document_sync=notebooks, protocol_cls=Rules, converter_factory=converter
         )
@@ -89,20 +89,20 @@ class Server(LanguageServer):
         self._room = Room()
 
     def on(self, method: str, handler: Callable[..., Any], options: Any = None) -> None:
-        """Handle `method`; without `options`, pygls does not advertise some of them."""
+        """Handle `method`. pygls announces some methods only if they have `options`."""
         self.protocol.fm.features[method] = handler
         if options is not None:
             self.protocol.fm.feature_options[method] = options
 
     def serve(self, read: Read = from_stdin, write: Write = to_stdout) -> int:
-        """Serve until the editor says exit or goes away; the exit code of the process."""
+        """Serve until the editor sends `exit` or closes the stream. Returns the exit code of the process."""
         try:
             return asyncio.run(self._serve(read, write))
         finally:
             self._ended.set()
 
     def send(self, data: bytes) -> None:
-        """Nothing is said before an editor is there, nor after the end."""
+        """Write a message, unless the server has not started or has stopped."""
         if self._stopped is None or self._stopped.done():
             return
         try:
@@ -115,13 +115,13 @@ class Server(LanguageServer):
             self._stopped.set_result(code)
 
     def watch(self, parent: int | None) -> None:
-        """Stop when the process `parent` ends, for editors that die with our pipe held open by someone else."""
+        """Stop when the process `parent` ends: another process may keep our pipe open after the editor dies."""
         if parent and parent > 0 and parent != os.getpid() and os.name == "posix" and _alive(parent):
             arguments = parent, asyncio.get_running_loop()
             threading.Thread(target=self._watch, args=arguments, daemon=True, name="parent").start()
 
     def report_server_error(self, error: Exception, source: Any) -> None:
-        """To the log, never to the screen."""
+        """Log the error; pygls would show it to the user."""
         log.error("%s: %s", getattr(source, "__name__", source), describe(error))
 
     async def _serve(self, read: Read, write: Write) -> int:
@@ -134,15 +134,15 @@ class Server(LanguageServer):
         return code
 
     def _read(self, read: Read, loop: asyncio.AbstractEventLoop) -> None:
-        """The reader thread: it reads on while the loop is busy, but not without a bound."""
+        """The reader thread: reads ahead while the loop is busy, within the bounds."""
         framer = Framer()
         with contextlib.suppress(MessageTooLarge, OSError):
             while data := read():
                 for body in framer.feed(data):
-                    self._room.take(len(body))
+                    self._room.acquire(len(body))
                     if not _soon(loop, self._take, body):
                         return
-                self._room.to_read(framer.held)
+                self._room.wait_to_read(framer.held)
         self._end(loop)
 
     def _take(self, body: bytes) -> None:
@@ -150,8 +150,8 @@ class Server(LanguageServer):
             if self._stopped is not None and not self._stopped.done():
                 self.protocol.receive(body)
         finally:
-            # Behind what that has begun: an answer that is ready is written before more is read, or awaits its reader.
-            asyncio.get_running_loop().call_soon(self._room.give, len(body))
+            # After the callbacks that this has scheduled: an answer that is ready is written before more is read.
+            asyncio.get_running_loop().call_soon(self._room.release, len(body))
 
     def _watch(self, parent: int, loop: asyncio.AbstractEventLoop) -> None:
         while _alive(parent):
@@ -159,14 +159,14 @@ class Server(LanguageServer):
         self._end(loop)
 
     def _end(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From another thread. A loop that waits for a reader who has gone cannot end itself."""
+        """Stop from another thread. Exit the process if the loop is blocked in a write that nobody reads."""
         _soon(loop, self.stop, 1)
         if not self._ended.wait(STUCK_S):
             os._exit(1)
 
 
 def _soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> bool:
-    """False where the loop has ended before us."""
+    """Schedule a call from another thread; False if the loop has ended."""
     try:
         loop.call_soon_threadsafe(call, *arguments)
     except RuntimeError:
@@ -175,7 +175,7 @@ def _soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments
 
 
 async def _nothing() -> None:
-    """Until the application has something to do at exit."""
+    """The default of `on_exit`."""
 
 
 def _alive(process: int) -> bool:
