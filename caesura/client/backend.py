@@ -1,4 +1,4 @@
-"""What a server asks of an engine: the one that this machine's editors share, or a paired machine's."""
+"""The interface between a server and its engine: this machine's shared engine, or a paired machine's."""
 
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -11,11 +11,11 @@ State = Literal["connecting", "loading", "ready", "unavailable"]
 
 
 class EngineError(Exception):
-    """A job has no answer; the message is a sentence for a person."""
+    """A job has no answer; the message is a sentence for the user."""
 
 
 class EngineFailed(EngineError):
-    """The engine refused the job or lost it; `code` as in wire.Failed."""
+    """The engine refused or lost the job; `code` is that of wire.Failed."""
 
     def __init__(self, code: str, message: str = "") -> None:
         super().__init__(message or f"The engine gave no answer ({code}).")
@@ -23,7 +23,7 @@ class EngineFailed(EngineError):
 
 
 class EngineUnavailable(EngineError):
-    """There is no engine that could answer."""
+    """No engine can answer."""
 
 
 class EngineBusy(EngineError):
@@ -32,7 +32,7 @@ class EngineBusy(EngineError):
 
 @dataclass(frozen=True)
 class Condition:
-    """How the engine is. `message` says why it is unavailable; `busy`: a job of ours is under way."""
+    """The engine's condition. `message` says why it is unavailable; `busy`: a job of ours is running."""
 
     state: State
     model: str = ""
@@ -47,9 +47,8 @@ def job_id() -> str:
 
 @dataclass(frozen=True)
 class FinishedJob:
-    """`end` is `done`, `cancelled` by us, `busy`, or the code of wire.Failed. `ms`: `total` is the time from sending
-    the job to its end; the other stages are the engine's, known of answered jobs only. `steps` are those that we heard
-    of."""
+    """`end` is `done`, `cancelled` (by us), `busy`, or the code of wire.Failed. `ms` has the whole time as `total`;
+    its other stages are the engine's, for answered jobs only. `steps` is the last number reported."""
 
     job: str
     end: str
@@ -60,7 +59,7 @@ class FinishedJob:
 
 class Infiller(Protocol):
     def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]:
-        """The events of a job, the last a Done; leaving early cancels the job. Raises EngineError."""
+        """The events of a job, ending with a Done. Leaving early cancels the job. Raises EngineError."""
 
 
 class Backend(Infiller, Protocol):

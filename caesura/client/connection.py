@@ -1,4 +1,4 @@
-"""One connection to the shared engine, from its Hello until either side is gone. It is never mended: make a new one."""
+"""One connection to an engine, from its Hello until either side ends. A broken connection is not reused."""
 
 import asyncio
 import time
@@ -15,20 +15,20 @@ from caesura.ipc.endpoints import Door
 from caesura.ipc.rendezvous import BUILD
 
 PING_S = 1.0
-SILENCE_S = 2.5  # of an engine that answers a ping each second; then it hangs, as a worker does after as long
-MAX_EVENTS = 1024  # of a connection that fails: more than a monitor keeps
-_CLOSED = zmq.EVENT_CLOSED  # nobody listens
+SILENCE_S = 2.5  # an engine that answers no ping for this long counts as hung, like a worker
+MAX_EVENTS = 1024  # of a failed connection: more than a monitor keeps
+_CLOSED = zmq.EVENT_CLOSED  # no process listens
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _STRANGE = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 
 
 class Lost(Exception):
-    """The engine's process is gone, stuck, or has hung up."""
+    """The engine ended, hangs, or closed the connection."""
 
 
 class Unanswered(TimeoutError):
-    """Nobody has answered. `refused`: the engine does not know our key; `strange`: what is there has another key than
-    we know, or is no engine."""
+    """No answer. `refused`: the engine does not know our key; `strange`: the other end has an unknown key or is not an
+    engine."""
 
     def __init__(self, last: int) -> None:
         super().__init__()
@@ -45,10 +45,10 @@ class Connection:
 
     @staticmethod
     async def open(context: zmq.asyncio.Context, door: Door, client: str, timeout_s: float) -> "Connection":
-        """Connect and say hello. Raises Unanswered."""
+        """Connect, and wait for the Welcome. Raises Unanswered."""
         socket = context.socket(zmq.DEALER)
-        # Not IMMEDIATE: it throws away what an engine said just before it ended. A job that zmq keeps for the next
-        # engine does no harm, for that one has not heard our hello and drops it.
+        # Not IMMEDIATE, which would drop the last messages of an engine that ends. If zmq keeps a job for the next
+        # engine, that one drops it, since it has no Hello from us.
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_FRAME)
         socket.setsockopt(zmq.SNDHWM, 256)
@@ -63,18 +63,18 @@ class Connection:
                     pass
         except BaseException as error:
             last = await _last(monitor) if isinstance(error, TimeoutError) else 0
-            _hang_up(socket, monitor)  # an engine that is only slow will read both
+            _hang_up(socket, monitor)  # a slow engine will read Hello and Bye
             if isinstance(error, TimeoutError):
                 raise Unanswered(last) from None
             raise
         return Connection(socket, monitor, message)
 
     def send(self, frame: bytes) -> bool:
-        """Hand a frame over now. False when the engine is gone or does not read."""
+        """Send a frame without waiting. False if the engine has ended or does not read."""
         return _send(self._socket, frame)
 
     async def messages(self) -> AsyncIterator[wire.EngineMessage]:
-        """What the engine says, until it is gone: then Lost is raised. Keeps the lease alive meanwhile."""
+        """The engine's messages, until Lost is raised. Renews the lease meanwhile."""
         inbox: asyncio.Queue[wire.EngineMessage | Lost] = asyncio.Queue()
         watchers = [asyncio.create_task(watch(inbox)) for watch in (self._read, self._ping, self._watch)]
         try:
@@ -97,7 +97,7 @@ class Connection:
                 inbox.put_nowait(message)
 
     def _give_up(self, frames: list[bytes]) -> wire.Failed | None:
-        """End the job of an answer that breaks the contract, here and in the engine."""
+        """Cancel the job of an answer that cannot be decoded, and fail it here."""
         job = wire.job_of(frames[0]) if len(frames) == 1 else None
         if job is None:
             return None
@@ -112,10 +112,10 @@ class Connection:
         inbox.put_nowait(Lost())
 
     async def _watch(self, inbox: asyncio.Queue[wire.EngineMessage | Lost]) -> None:
-        """The kernel tells of a killed engine within milliseconds, long before its silence does."""
+        """Report a killed engine within milliseconds, by the kernel's event instead of its silence."""
         while await _event(self._monitor) != zmq.EVENT_DISCONNECTED:
             pass
-        while await self._socket.poll(0):  # what it said last comes first
+        while await self._socket.poll(0):  # its last messages come first
             await asyncio.sleep(0)
         await asyncio.sleep(0)
         inbox.put_nowait(Lost())
@@ -127,10 +127,10 @@ def _send(socket: zmq.asyncio.Socket, frame: bytes) -> bool:
 
 
 def _hang_up(socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket) -> None:
-    """The lease ends with the connection."""
+    """Close the connection, which ends the lease."""
     _send(socket, wire.encode(wire.Bye()))
     socket.disable_monitor()
-    monitor.close(linger=0)  # or the loop would keep it, and its descriptor
+    monitor.close(linger=0)  # else the loop would keep its descriptor
     socket.close(linger=100)
 
 
@@ -139,7 +139,7 @@ async def _event(monitor: zmq.asyncio.Socket) -> int:
 
 
 async def _last(monitor: zmq.asyncio.Socket) -> int:
-    """How the last try to connect ended: an engine that dies in the middle of one looks strange, but only once."""
+    """The event that ended the last attempt to connect. An engine that dies during one looks strange, but only once."""
     last = 0
     for _ in range(MAX_EVENTS):
         if not await monitor.poll(0):
@@ -150,7 +150,7 @@ async def _last(monitor: zmq.asyncio.Socket) -> int:
 
 
 def _decode(frames: list[bytes]) -> wire.EngineMessage | None:
-    """None for what an engine of our build would not send."""
+    """The message; None if an engine of our build would not send it."""
     try:
         (frame,) = frames
         return wire.decode_engine(frame)

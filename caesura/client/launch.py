@@ -1,4 +1,4 @@
-"""Find the shared engine or start it: the only place where a client starts or ends a process."""
+"""Finds the shared engine or starts it. No other module of the client starts or ends a process."""
 
 import asyncio
 import contextlib
@@ -14,33 +14,33 @@ from caesura.ipc.rendezvous import Holder, Place
 
 MAX_SPAWNS = 5
 BACKOFF_S = (0.1, 5.0)
-HELLOS = 3  # unanswered by the same process, a second each: then it hangs
-START_S = 30.0  # what a new process may take to get the lock, on a machine that is busy
+HELLOS = 3  # unanswered Hellos, of a second each, after which a process counts as hung
+START_S = 30.0  # timeout of a new process to get the lock, on a busy machine
 MAX_LOG = 4 << 20  # bytes
 _WINDOWS = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0) | getattr(subprocess, "CREATE_NO_WINDOW", 0)
 
 
 class GaveUp(Exception):
-    """No engine after all tries; the message is a sentence for the user."""
+    """No engine can be reached; the message is a sentence for the user."""
 
 
 def command(model: str, device: str) -> list[str]:
-    # -P: the editor starts us inside a project that may hold a caesura.py of its own.
+    # -P: the editor starts us inside a project, which may have a caesura.py.
     return [sys.executable, "-P", "-m", "caesura", "engine", "--foreground", "--model", model, "--device", device]
 
 
 class Launcher:
-    """Counts the tries of one search for an engine."""
+    """Finds or starts one engine, and counts the attempts."""
 
     def __init__(self, place: Place, command: Sequence[str] | None) -> None:
         self._place = place
-        self._command = command  # None: only look
+        self._command = command  # None: start nothing
         self._spawns = 0
         self._unanswered: list[Holder] = []
         self._process: subprocess.Popen[bytes] | None = None
 
     async def find(self) -> Holder:
-        """The process that holds the lock, started if need be. Raises GaveUp."""
+        """The process that holds the lock, started if necessary. Raises GaveUp."""
         while (holder := self._place.holder()) is None:
             if self._command is None:
                 raise GaveUp("No engine is running.")
@@ -55,13 +55,13 @@ class Launcher:
         return holder
 
     async def unanswered(self, holder: Holder) -> None:
-        """`holder` did not answer a Hello. After three it is taken for stuck and killed."""
+        """`holder` did not answer a Hello. After three it counts as hung and is killed."""
         self._unanswered = [h for h in self._unanswered if h == holder] + [holder]
         if len(self._unanswered) >= HELLOS and rendezvous.kill(holder):
             await _until(lambda: self._place.holder() != holder, 1.0)
 
     def _ended(self) -> bool:
-        """Our process has lost the race for the lock, or could not start."""
+        """True if our process lost the race for the lock or could not start."""
         return self._process is None or self._process.poll() is not None
 
 
@@ -74,10 +74,10 @@ async def _until(condition: Callable[[], bool], timeout_s: float) -> None:
 def _spawn(place: Place, command: Sequence[str]) -> subprocess.Popen[bytes]:
     path = place.log()
     if path.exists() and path.stat().st_size > MAX_LOG:
-        with contextlib.suppress(PermissionError):  # Windows, where one that still writes keeps it
+        with contextlib.suppress(PermissionError):  # Windows, if a process still writes it
             path.replace(path.with_suffix(".log.1"))
     with open(path, "ab", opener=paths.own) as log:
-        # A session of its own: it outlives this editor and hears nothing from its terminal.
+        # Its own session: the engine outlives this editor and gets no signals from its terminal.
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

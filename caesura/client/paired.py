@@ -1,7 +1,6 @@
-"""An engine on another machine: which documents may be sent there, and how it is reached.
+"""Connects to an engine on another machine.
 
-The user has named the folders on the command line (`caesura pair use`). There is no other way: a setting may come with
-a project.
+Only `caesura pair use` names the folders that may be sent there; a setting cannot, since it may come with a project.
 """
 
 import logging
@@ -16,13 +15,13 @@ from caesura.ipc import endpoints, pairing
 from caesura.ipc.endpoints import Door
 from caesura.ipc.pairing import Remote
 
-REACH_S = 2.0  # to connect and be welcomed, over a slow network
+REACH_S = 2.0  # timeout of connection and Welcome, over a slow network
 
 log = logging.getLogger(__name__)
 
 
 async def reach(context: zmq.asyncio.Context, remote: Remote, client: str) -> Connection:
-    """Raises launch.GaveUp with the next step to take."""
+    """Connect. Raises launch.GaveUp with the next step."""
     try:
         keys = pairing.keys()
         door = Door(f"tcp://{remote.address}", bytes.fromhex(remote.key), keys)
@@ -34,7 +33,7 @@ async def reach(context: zmq.asyncio.Context, remote: Remote, client: str) -> Co
     theirs = connection.welcome.build.partition("+")[0]
     if theirs != __version__:
         connection.close()
-        raise GaveUp(f"The engine {remote.name} is Caesura {theirs}, this is {__version__}; install one on both.")
+        raise GaveUp(f"The engine {remote.name} is Caesura {theirs}, this is {__version__}; install the same on both.")
     return connection
 
 
@@ -43,5 +42,5 @@ def _why(remote: Remote, error: Unanswered, keys: endpoints.Keys) -> str:
     if error.refused:
         return f"The engine {where} does not know this machine; run there: caesura pair allow {keys.public.hex()}"
     if error.strange:
-        return f"What answers at {where} is not the engine that was paired; compare its key with `caesura pair` there."
-    return f"The engine {where} does not answer; see that `caesura engine --listen {remote.address}` runs there."
+        return f"{where} is not the paired engine; compare its key with `caesura pair` there."
+    return f"The engine {where} does not answer; check that `caesura engine --listen {remote.address}` runs there."

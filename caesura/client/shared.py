@@ -1,7 +1,7 @@
-"""The client of the shared engine: connect or start it, ask, and hear the answers. No torch, no pygls.
+"""The client of the shared engine: finds or starts it, sends jobs and receives their events. No torch, no pygls.
 
-One task reads the connection and hands each event to the job that waits for it. A connection that breaks is replaced;
-its jobs fail at once, and asking again is the caller's decision.
+One task reads the connection and passes each event to its job. A broken connection is replaced; its jobs fail at once,
+and the caller may ask again.
 """
 
 import asyncio
@@ -23,18 +23,16 @@ from caesura.ipc.endpoints import Door
 from caesura.ipc.pairing import Remote
 
 HELLO_S = 1.0
-GRACE_S = 5.0  # how much later than its deadline an answer may come before the engine counts as lost
+GRACE_S = 5.0  # time after a job's deadline until its engine counts as lost
 RETRY_S = 0.02
-PAUSE_S = 10.0  # after giving up, so that each keystroke does not start processes in vain
+PAUSE_S = 10.0  # after giving up, so that not every key starts processes in vain
 
 Event = wire.Locked | wire.Done | wire.Failed | wire.Busy
 
 
 class Engine:
-    """`command` replaces the command line that starts the engine; `place` looks for an engine of another kind; `remote`
-    is the one to use in the place of any on this machine, with the model that runs there.
-
-    `on_change` is called whenever `condition` may have changed, `on_job` when a job is over.
+    """A Backend. `command` replaces the command line that starts the engine; `place` is where to look for it; `remote`
+    is a paired engine to use instead of this machine's, with the model that runs there.
     """
 
     def __init__(
@@ -59,8 +57,8 @@ class Engine:
         self._task: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
         self._welcome: wire.Welcome | None = None
-        self._trouble = ""  # why there is no engine; empty while there is hope
-        self._changed = asyncio.Event()  # replaced at every change of the above
+        self._trouble = ""  # why there is no engine; empty while one may still come
+        self._changed = asyncio.Event()  # replaced at every change of the fields above
         self._asked = asyncio.Event()
         self._jobs: dict[str, _Mailbox] = {}
         self._status: asyncio.Future[wire.Status] | None = None
@@ -85,7 +83,7 @@ class Engine:
         return Condition(self.state, model, device, self._trouble, bool(self._jobs))
 
     async def start(self) -> None:
-        """Connect in the background, starting the engine if need be."""
+        """Connect in the background, and start the engine if necessary."""
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
@@ -102,9 +100,9 @@ class Engine:
         return self._welcome
 
     async def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]:
-        """The events of a job, the last a Done. Raises EngineFailed, EngineBusy or EngineUnavailable.
+        """The events of a job, ending with a Done. Raises EngineFailed, EngineBusy or EngineUnavailable.
 
-        Leaving early cancels the job (at once inside `contextlib.aclosing`). A reader that lags sees the newest event.
+        Leaving early cancels the job, at once inside `contextlib.aclosing`. A slow reader gets only the newest event.
         """
         deadline = time.monotonic() + job.deadline_ms / 1000
         connection = await self._connected(deadline)
@@ -150,14 +148,14 @@ class Engine:
             raise EngineUnavailable("The engine did not answer.") from None
 
     async def stop(self) -> None:
-        """Ask the engine, which others may be using too, to finish and exit; wait until it has."""
+        """Ask the engine, also if others use it, to finish and exit, and wait for it."""
         connection = await self._connected(time.monotonic() + HELLO_S * launch.HELLOS)
         connection.send(wire.encode(wire.Stop()))
         while self._connection is connection:
             await self._changed.wait()
 
     async def close(self) -> None:
-        self.on_change = lambda: None  # an end that we wanted is no news
+        self.on_change = lambda: None  # our own end is not reported
         if self._task:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -183,7 +181,7 @@ class Engine:
     async def _connect(self) -> Connection:
         if self._remote:
             return await reach(self._context, self._remote, self._client)
-        # Now, not when this client began: `default` may stand for another model by then.
+        # Resolved at each connection: `default` may mean another model by now.
         model = self._model if self._place else model_store.resolve(self._model)
         place = self._place or rendezvous.place(model, self._device)
         command = self._command or launch.command(model, self._device)
@@ -209,7 +207,7 @@ class Engine:
             connection.close()
             for job, mailbox in self._jobs.items():
                 mailbox.put(wire.Failed(job, "engine_lost", "The engine's process has ended."))
-            # An engine that said why it ends is not started again before somebody asks for it.
+            # An engine that gave a reason for its end is started again only at the next job.
             self._set(None, self._trouble)
 
     def _hear(self, message: wire.EngineMessage) -> None:
@@ -232,13 +230,13 @@ class Engine:
         self.on_change()
 
     async def _change(self) -> None:
-        """Wait for news. Raises EngineUnavailable when there is no hope of good ones."""
+        """Wait for a change. Raises EngineUnavailable if there is no engine to wait for."""
         if self._trouble:
             raise EngineUnavailable(self._trouble)
         await self._changed.wait()
 
     async def _connected(self, deadline: float) -> Connection:
-        """The connection. An engine whose model cannot be used has one too: it answers each job for itself."""
+        """The connection. An engine that cannot use its model has one too, and refuses each job itself."""
         self._asked.set()
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
@@ -250,7 +248,7 @@ class Engine:
 
 
 async def _opened(path: Path) -> Door:
-    """The engine's door, as soon as there is one."""
+    """The engine's endpoint, once it exists."""
     while True:
         with suppress(FileNotFoundError, msgspec.DecodeError):
             return endpoints.at(path)
@@ -258,7 +256,7 @@ async def _opened(path: Path) -> Door:
 
 
 class _Mailbox:
-    """The newest event of a job: each one replaces the one before, so one place is enough."""
+    """The newest event of a job, since each replaces the one before."""
 
     def __init__(self) -> None:
         self.final = False
@@ -298,12 +296,12 @@ def _record(job: wire.Infill, mailbox: _Mailbox, total_ms: float) -> FinishedJob
 
 
 def _checked(job: wire.Infill) -> bytes:
-    """The frame of a job. What the engine would refuse is refused here, with its reason."""
+    """The frame of a job. Raises EngineFailed, with the reason, if the engine would refuse it."""
     try:
         frame = wire.encode(job)
         wire.decode_client(frame)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise EngineFailed("invalid", f"This job breaks the engine's limits: {error}.") from error
     if len(frame) > wire.MAX_FRAME:
-        raise EngineFailed("invalid", "This job is larger than the engine takes.")
+        raise EngineFailed("invalid", f"This job is larger than {wire.MAX_FRAME >> 20} MiB; shorten its context.")
     return frame

@@ -253,7 +253,7 @@ async def test_an_engine_with_another_key_is_not_used(desk: Desk, laptop: Machin
     assert laptop.run("pair", "forget", "desk") == 0
     assert laptop.run("pair", "with", desk.address, "ab" * 32, "--name", "desk") == 0
     async with running(client()) as found:
-        with pytest.raises(EngineUnavailable, match="not the engine that was paired"):
+        with pytest.raises(EngineUnavailable, match="is not the paired engine"):
             await found.ready(READY_S)
 
 
@@ -880,7 +880,7 @@ async def test_an_engine_that_is_not_there_is_told_and_answers_at_once(desk: Des
         await found.ready(READY_S)
         os.kill(desk.pid, 9)
         await until(lambda: found.state == "unavailable")
-        assert "does not answer; see that `caesura engine --listen" in found.condition.message
+        assert "does not answer; check that `caesura engine --listen" in found.condition.message
         began = time.monotonic()
         with pytest.raises(EngineUnavailable, match="does not answer"):
             await answer(found, job())
@@ -891,7 +891,7 @@ async def test_an_engine_that_is_not_there_is_told_and_answers_at_once(desk: Des
 async def test_another_version_is_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paired, "__version__", "0.9.9")
     async with running(client()) as found:
-        with pytest.raises(EngineUnavailable, match="install one on both"):
+        with pytest.raises(EngineUnavailable, match="install the same on both"):
             await found.ready(READY_S)
 
 
