@@ -1,8 +1,8 @@
-"""What `caesura pair` keeps: this machine's key, the machines that its engine lets in, and the engines on other
-machines that it may use, each for the folders that the user has named.
+"""The data of `caesura pair`: this machine's key, the machines that may use its engine, and the engines on other
+machines that it may use, each for the folders that the user named.
 
-Only the command line writes here. No setting does, for settings may come with a project. Keys are CURVE keys of 32
-bytes, written as hexadecimal digits, which need no quoting in a shell.
+Only the command line changes it, since a setting may come with a project. Keys are CURVE keys of 32 bytes in hex, which
+needs no quoting in a shell.
 """
 
 import ipaddress
@@ -27,22 +27,22 @@ Name = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class Damaged(Exception):
-    """A file of ours that cannot be read; the message is a sentence for the user."""
+    """A file of ours cannot be read; the message is a sentence for the user."""
 
 
 class BadAddress(ValueError):
-    """No address to listen at or to connect to; the message says why."""
+    """An address cannot be used; the message says why."""
 
 
 class Client(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A machine that may use the engine of this one."""
+    """A machine that may use this machine's engine."""
 
     name: Name
     key: Key
 
 
 class Remote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An engine on another machine, and the folders, without links, whose documents may be sent to it."""
+    """An engine on another machine, and the folders (with links resolved) whose documents may be sent to it."""
 
     name: Name
     address: Annotated[str, Meta(max_length=256)]
@@ -50,7 +50,7 @@ class Remote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     folders: tuple[str, ...] = ()
 
     def covers(self, path: Path) -> bool:
-        """Whether a file or folder, links followed, lies in a folder that was named for this engine."""
+        """True if a file or folder, after following links, is in a folder named for this engine."""
         return path.is_absolute() and any(Path(os.path.realpath(path)).is_relative_to(f) for f in self.folders)
 
 
@@ -62,13 +62,13 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return any(client.key == key for client in self.clients)
 
     def remote(self, folders: Sequence[str]) -> Remote | None:
-        """The engine that was named for every one of these folders. None where there is no folder."""
+        """The first engine named for all of these folders; None without folders."""
         fits = (one for one in self.engines if folders and all(one.covers(Path(folder)) for folder in folders))
         return next(fits, None)
 
 
 def keys() -> Keys:
-    """This machine's keys, made at the first call. Raises Damaged or paths.UnsafeFolder."""
+    """This machine's keys, created at the first call. Raises Damaged or paths.UnsafeFolder."""
     path = paths.keys() / "secret"
     data = paths.read(path)
     if data is None:
@@ -78,7 +78,7 @@ def keys() -> Keys:
         found = bytes.fromhex(data.decode())
         return Keys(z85.decode(zmq.curve_public(z85.encode(found))), found)
     except (ValueError, zmq.ZMQError) as error:
-        raise Damaged(f"{path} is no key; remove it, and pair again.") from error
+        raise Damaged(f"{path} is not a key; remove it and pair again.") from error
 
 
 def pairs() -> Pairs:
@@ -88,7 +88,7 @@ def pairs() -> Pairs:
     try:
         return Pairs() if data is None else msgspec.json.decode(data, type=Pairs)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Damaged(f"{path} is damaged; remove it, and pair again.") from error
+        raise Damaged(f"{path} is damaged; remove it and pair again.") from error
 
 
 def save(found: Pairs) -> None:
@@ -96,13 +96,13 @@ def save(found: Pairs) -> None:
 
 
 class Watched:
-    """The pairs as they are: read again when their file has changed, so that what is taken back ends at once. Where
-    they cannot be read nobody is paired."""
+    """The current pairs. The file is read again when it changes, so that a revoked pair ends at once. If it cannot be
+    read, no machine is paired."""
 
     def __init__(self) -> None:
         self._pairs = Pairs()
         self._seen: tuple[int, int] | None = None
-        self._trouble = ""  # said once
+        self._trouble = ""  # the last warning
 
     def __repr__(self) -> str:
         return f"<Watched {len(self._pairs.clients)} clients, {len(self._pairs.engines)} engines>"
@@ -117,7 +117,7 @@ class Watched:
             self._seen, self._trouble = seen, ""
         except FileNotFoundError:
             self._pairs, self._seen = Pairs(), None
-        except (Damaged, paths.UnsafeFolder, OSError) as error:  # mended without a change of the file, perhaps
+        except (Damaged, paths.UnsafeFolder, OSError) as error:  # may be repaired without a change of the file
             self._pairs, self._seen = Pairs(), None
             if str(error) != self._trouble:
                 self._trouble = str(error)
@@ -126,7 +126,7 @@ class Watched:
 
 
 def address(text: str) -> str:
-    """HOST:PORT of another machine's engine, as it is. Raises BadAddress."""
+    """Checks HOST:PORT of another machine's engine. Raises BadAddress."""
     host, port = _split(text)
     if not 0 < len(host) < 254 or any(c.isspace() or c in "/;*@" for c in host):
         raise BadAddress(f"{text!r} is not HOST:PORT")
@@ -134,14 +134,14 @@ def address(text: str) -> str:
 
 
 def own_address(text: str) -> str:
-    """ADDRESS:PORT of this machine to listen at: one address, never all of them. Raises BadAddress."""
+    """Checks ADDRESS:PORT of this machine to listen on: one address, never all. Raises BadAddress."""
     host, port = _split(text)
     try:
         found = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
         found = None
     if host in ("*", "") or (found and (getattr(found, "ipv4_mapped", None) or found).is_unspecified):
-        raise BadAddress(f"{text!r} would listen on every network; give the one address that your other machine uses")
+        raise BadAddress(f"{text!r} would listen on every network; give the address that your other machine uses")
     if found is None:
         raise BadAddress(f"{text!r} is not ADDRESS:PORT with an IP address of this machine")
     return f"{host}:{port}"
@@ -177,7 +177,7 @@ class Agreement:
 
 
 def agreement(folders: Sequence[str]) -> Agreement | None:
-    """The one that holds for all folders of a workspace; None where this machine's engine is to be used."""
+    """The agreement for all folders of a workspace; None if this machine's engine is to be used."""
     paired = Watched()
     remote = paired.pairs.remote(folders)
     return Agreement(remote, paired) if remote else None
