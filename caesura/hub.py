@@ -1,9 +1,8 @@
-"""Models of a hub: what a repository offers, and its files in the cache that all tools of the hub share. No other
-module contacts a machine that the user has not paired. It takes safetensors, configuration and tokenizer files, never
-pickles or code.
+"""Downloads models from a hub into the cache that all tools of the hub share: safetensors, configuration and tokenizer
+files, never pickles or code. No other module contacts a machine that the user has not paired.
 
-`hf_hub_download` resumes after a broken connection, but deletes a partial file when it gives up. Large files are
-downloaded here instead: a partial one is kept, and enters the cache when its hash is right.
+`hf_hub_download` deletes a partial file when it gives up, so large files are downloaded here: a partial file is kept,
+and enters the cache once its hash is right.
 """
 
 import io
@@ -34,7 +33,7 @@ from huggingface_hub.file_download import http_get, repo_folder_name
 from huggingface_hub.hf_api import ModelInfo
 from huggingface_hub.utils import build_hf_headers, disable_progress_bars  # type: ignore[attr-defined]  # documented
 
-logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it warns of each broken connection
+logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it warns about each broken connection
 disable_progress_bars()
 
 CONFIG = "config.json"
@@ -45,28 +44,28 @@ TAKEN = (
 WHOLE = "model.safetensors"
 SHARD = re.compile(r"model-\d{5,6}-of-\d{5,6}\.safetensors")
 SHA256 = re.compile(r"[0-9a-f]{64}")
-UNSAFE = re.compile(r"[^\w.+ ,-]")  # characters of a licence that a terminal does not get
+UNSAFE = re.compile(r"[^\w.+ ,-]")  # characters of a licence that are not printed
 TIMEOUT_S = 10.0  # of the request for a list of files
-UNREACHABLE = (  # raised by the hub's library and by the HTTP library below it
+UNREACHABLE = (  # from the hub's library and its HTTP library
     *(httpx2.HTTPError, errors.RevisionResolutionError, errors.LocalEntryNotFoundError, errors.FileMetadataError),
 )
 AGAIN = "run the same command again; it resumes"
 
 
 class HubError(Exception):
-    """The hub does not give a model; the message is a sentence for the user, with the next step."""
+    """A model cannot be downloaded; the message is a sentence for the user, with the next step."""
 
 
 @dataclass(frozen=True)
 class File:
     name: str
     size: int  # bytes
-    sha256: str  # as the hub states it; empty for small files, which have none there
+    sha256: str  # from the hub; empty for small files, for which it has none
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A model at one commit, and those of its files that Caesura takes."""
+    """A model at one commit, and the files of it that Caesura uses."""
 
     name: str  # ORG/NAME
     commit: str
@@ -90,7 +89,7 @@ class Repository:
 
     @property
     def missing(self) -> int:
-        """Bytes that have to be downloaded."""
+        """Bytes to download."""
         return sum(file.size - _present(self, file) for file in self.files)
 
 
@@ -103,7 +102,7 @@ def _home(name: str) -> Path:
 
 
 def find(name: str, revision: str | None) -> Repository:
-    """Look a model up in the hub, or in the cache where HF_HUB_OFFLINE is set. Raises HubError."""
+    """Look up a model in the hub, or in the cache if HF_HUB_OFFLINE is set. Raises HubError."""
     with _sentences(name, revision):
         if constants.is_offline_mode():
             return _cached(name, revision)
@@ -118,25 +117,25 @@ def find(name: str, revision: str | None) -> Repository:
 
 
 def _cached(name: str, revision: str | None) -> Repository:
-    """The cache has no licence. A file with a hash is a link there, to a file that the hash names."""
+    """A model in the cache, which has no licences. Files with a hash are links to files named by it."""
     folder = Path(snapshot_download(name, revision=revision))
     offered = [File(one.name, one.stat().st_size, _hash(one.resolve().name)) for one in folder.iterdir()]
     return Repository(name, folder.name, "", 0, _taken(name, offered))
 
 
 def _taken(name: str, offered: list[File]) -> tuple[File, ...]:
-    """Raises HubError where there are no weights or no configuration."""
+    """The files to use. Raises HubError without weights or configuration."""
     names = {file.name for file in offered}
     weights = {WHOLE} & names or set(filter(SHARD.fullmatch, names))
     if not weights or CONFIG not in names:
         raise HubError(
-            f"{name} has no {CONFIG} with safetensors, and Caesura loads nothing else; choose another model."
+            f"{name} has no {CONFIG} with safetensors, the only form that Caesura loads; choose another model."
         )
     return tuple(file for file in offered if file.name in weights or file.name in TAKEN)
 
 
 def _hash(text: str) -> str:
-    """A hash becomes the name of a file, so anything else counts as none."""
+    """A valid hash, else empty: it becomes the name of a file."""
     return text if SHA256.fullmatch(text) else ""
 
 
@@ -148,8 +147,8 @@ def _licence(about: ModelInfo) -> str:
 
 
 def fetch(model: Repository, file: File, seen: Callable[[int], None]) -> str:
-    """Download a file into the cache unless it is there, and return its sha256. `seen` gets the bytes that are there so
-    far. Raises HubError."""
+    """Download a file into the cache unless it is there. Returns its sha256. `seen` gets the number of bytes so far.
+    Raises HubError."""
     with _sentences(model.name, model.commit):
         new = bool(file.sha256) and not _there(model, file)
         if new:
@@ -157,18 +156,18 @@ def fetch(model: Repository, file: File, seen: Callable[[int], None]) -> str:
         path = Path(hf_hub_download(model.name, file.name, revision=model.commit))
         digest = file.sha256 if new else model_store.sha256(path)
     if file.sha256 and digest != file.sha256:
-        raise HubError(f"{path.resolve()} is damaged: delete it, and run the same command again.")
+        raise HubError(f"{path.resolve()} is damaged: delete it and run the same command again.")
     seen(file.size)
     return digest
 
 
 def _download(model: Repository, file: File, seen: Callable[[int], None]) -> None:
-    """Put a file into the cache under its hash, where `hf_hub_download` finds it."""
+    """Download a file into the cache, under its hash, where `hf_hub_download` finds it."""
     blob, partial = _blob(model, file), _partial(model, file)
     blob.parent.mkdir(parents=True, exist_ok=True)
     with partial.open("ab", buffering=0) as raw, _Growing(raw, seen) as growing:
         if not locks.lock(raw):
-            raise HubError(f"Another process downloads {file.name} of {model.name}; wait for it.")
+            raise HubError(f"Another process is downloading {file.name} of {model.name}; wait for it.")
         if (start := growing.tell()) < file.size:
             url = hf_hub_url(model.name, file.name, revision=model.commit)
             http_get(url, growing, resume_size=start, headers=build_hf_headers())
@@ -185,7 +184,7 @@ def _there(model: Repository, file: File) -> bool:
 
 
 def _present(model: Repository, file: File) -> int:
-    """Bytes of a file that are in the cache."""
+    """Bytes of a file in the cache."""
     if _there(model, file):
         return file.size
     partial = _partial(model, file)
@@ -201,7 +200,7 @@ def _partial(model: Repository, file: File) -> Path:
 
 
 class _Growing(io.BufferedWriter):
-    """Reports its length after every write."""
+    """A writer that reports its length after every write."""
 
     def __init__(self, raw: io.FileIO, seen: Callable[[int], None]) -> None:
         super().__init__(raw)
@@ -221,12 +220,12 @@ def room() -> int:
 
 @contextmanager
 def _sentences(name: str, revision: str | None) -> Iterator[None]:
-    """Turns errors of the library into sentences with the next step."""
+    """Turn the library's errors into sentences with the next step."""
     hub = constants.ENDPOINT
     try:
         yield
     except errors.HFValidationError as error:
-        raise HubError(f"{name!r} cannot be the name of a model on a hub; give it as ORG/NAME.") from error
+        raise HubError(f"{name!r} is not a valid name of a model on a hub; give it as ORG/NAME.") from error
     except errors.GatedRepoError as error:
         terms = f"accept its terms at {hub}/{name}, then set HF_TOKEN to a token of that account"
         raise HubError(f"{name} is gated: {terms}, and run the same command again.") from error
@@ -236,12 +235,12 @@ def _sentences(name: str, revision: str | None) -> Iterator[None]:
         raise HubError(f"{name} has no revision {revision!r}; leave out `@{revision}` for the newest.") from error
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
-        todo = "check HF_TOKEN" if status in (401, 403) else f"wait a little, then {AGAIN}"
+        todo = "check HF_TOKEN" if status in (401, 403) else f"wait a moment, then {AGAIN}"
         raise HubError(f"{hub} answered {status} for {name}; {todo}.") from error
     except UNREACHABLE as error:
         if constants.is_offline_mode():
             raise HubError(f"{name} is not in {cache()}, and HF_HUB_OFFLINE is set; unset it to download.") from error
         raise HubError(f"{hub} cannot be reached; check the network and HF_ENDPOINT, then {AGAIN}.") from error
-    except OSError as error:  # a full disk, above all
+    except OSError as error:  # usually a full disk
         todo = f"free some space or set HF_HOME to another folder, then {AGAIN}"
         raise HubError(f"{cache()}: {error.strerror or 'the download failed'}; {todo}.") from error

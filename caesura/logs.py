@@ -1,5 +1,5 @@
-"""What our processes leave behind: a log that names errors by type and place, and no image of their memory. What an
-error says, or a process holds, may be a user's text.
+"""Logs with errors by type and place only, and no core files: an error's message and a process's memory may hold the
+user's text.
 """
 
 import logging
@@ -20,7 +20,7 @@ class _Formatter(logging.Formatter):
 
 
 def begin(level: int, form: str) -> None:
-    """Log to stderr from now on, also what nobody catches; a crash writes no core file."""
+    """Log to stderr, uncaught errors too, and write no core file at a crash."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Formatter(form))
     logging.basicConfig(level=level, handlers=[handler])
@@ -31,11 +31,11 @@ def begin(level: int, form: str) -> None:
         import resource
 
         _, most = resource.getrlimit(resource.RLIMIT_CORE)
-        resource.setrlimit(resource.RLIMIT_CORE, (int(most != 0), most))  # 1 keeps one from a program too: core(5)
+        resource.setrlimit(resource.RLIMIT_CORE, (int(most != 0), most))  # 1 also prevents piping to a program: core(5)
 
 
 def traced(error: BaseException) -> str:
-    """An error and those that led to it, each by its type and the places it came by."""
+    """An error and its causes, each by type and stack."""
     parts: list[str] = []
     cause: BaseException | None = error
     while cause is not None and len(parts) < 8:

@@ -1,4 +1,4 @@
-"""Caches of the values used last, bounded in bytes: for values that differ in size."""
+"""LRU caches bounded in bytes, for values that differ in size."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -6,7 +6,7 @@ from functools import update_wrapper
 from threading import Lock
 from typing import Generic, ParamSpec, TypeVar
 
-ENTRY = 500  # bytes of a remembered call without its result, about
+ENTRY = 500  # approximate bytes of a remembered call without its result
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -14,9 +14,8 @@ P = ParamSpec("P")
 
 
 class Recent(Generic[K, V]):
-    """Values by key, those used last, of at most `room` bytes together. `size` gives the bytes of a key and its value.
-    Values may grow after they were put: all are measured again when the next one is. What does not fit alone is not
-    kept. For several threads."""
+    """An LRU cache of at most `room` bytes. `size` returns the bytes of a key and its value. Values may grow later: all
+    are measured again at each `put`. A value larger than `room` is not kept. Thread-safe."""
 
     def __init__(self, room: int, size: Callable[[K, V], int]) -> None:
         self._room, self._size = room, size
@@ -62,8 +61,8 @@ class Recent(Generic[K, V]):
 
 
 class Remembered(Generic[P, V]):
-    """A function whose latest results are kept within `room` bytes, as functools.lru_cache keeps a number of them.
-    `size` takes a result and its arguments; what raises is not kept."""
+    """Like functools.lru_cache, but bounded to `room` bytes. `size` takes a result and its arguments. Errors are not
+    kept."""
 
     def __init__(self, make: Callable[P, V], room: int, size: Callable[..., int]) -> None:
         update_wrapper(self, make)

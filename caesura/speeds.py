@@ -1,4 +1,4 @@
-"""How fast each model ran on this machine the last time that `caesura doctor` asked it, for `caesura models`."""
+"""The speed of each model on this machine, measured by `caesura doctor` and shown by `caesura models`."""
 
 import hashlib
 from pathlib import Path
@@ -7,12 +7,12 @@ import msgspec
 
 from caesura import paths
 
-MOST = 64  # models that are remembered
+MOST = 64  # models kept
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """Of one fill. `pass_ms`: milliseconds of a pass of the model, `fill_ms` of the whole; `memory_mb`: MiB that the
-    engine's processes use after it; `at`: the day."""
+    """One measured fill: its day, the milliseconds of one pass and of the whole fill, and the MiB that the engine's
+    processes used after it."""
 
     at: str
     device: str
@@ -31,16 +31,16 @@ def of(identity: str) -> Speed | None:
 
 
 def _key(identity: str) -> str:
-    """A hash: an identity may be a path, which does not belong in this file."""
+    """A hash, since an identity may be a path, which this file must not contain."""
     return hashlib.sha256(identity.encode()).hexdigest()[:32]
 
 
 def _read() -> dict[str, Speed]:
-    """Empty where nothing was measured or what is there cannot be read. Raises UnsafeFolder."""
+    """All speeds; empty without a readable file. Raises UnsafeFolder."""
     try:
         return msgspec.json.decode(paths.read(file()) or b"{}", type=dict[str, Speed])
     except msgspec.DecodeError:
-        return {}  # of another version; the next measurement replaces it
+        return {}  # from another version; the next measurement replaces it
 
 
 def record(identity: str, speed: Speed) -> None:

@@ -1,13 +1,12 @@
-"""The messages between a client (an LSP process, the command line) and the engine, and their contract.
+"""The messages between a client (a language server, the command line) and the engine, and their contract.
 
-One msgpack frame a message over ROUTER (supervisor) / DEALER (client). Only text and spans cross: never token ids,
-tensors or pickles. Every offset is in Unicode code points within the message's own strings.
+Each message is one msgpack frame, over ROUTER (supervisor) and DEALER (client). Frames carry text and spans, never
+token ids, tensors or pickles. Offsets count Unicode code points within the message's own strings.
 
-Contract of a job: any number of `Locked`, then exactly one `Done`, `Failed` or `Busy` (not taken: no `Locked` before
-it), and nothing after it. `seq` counts up from 0. Each event is cumulative: it replaces the one before, and its locked
-text extends the locked text before. A newer job of the same (peer, document, kind) supersedes the older one. `Cancel`
-is obeyed at the next step boundary. `deadline_ms` is relative to arrival: an expired job never reaches the model, and
-at the deadline the best canvas so far is the answer.
+A job gets any number of `Locked`, then exactly one `Done` or `Failed`, or only a `Busy` if it was not accepted. `seq`
+counts up from 0. Each event replaces the one before, and its locked text extends the locked text before. A newer job
+of the same (peer, document, kind) supersedes the older one. `Cancel` takes effect after the current step. `deadline_ms`
+counts from arrival: an expired job never reaches the model, and at the deadline the best canvas so far is the answer.
 """
 
 from typing import Annotated, Literal
@@ -16,20 +15,20 @@ import msgspec
 from msgspec import Meta
 
 PROTOCOL = 2
-MAX_FRAME = 16 << 20  # bytes; larger frames are refused by the socket (MAXMSGSIZE)
-MAX_CONTEXT = 1 << 20  # code points of prefix and of suffix: 256K tokens and some
+MAX_FRAME = 16 << 20  # bytes; the socket refuses larger frames (MAXMSGSIZE)
+MAX_CONTEXT = 1 << 20  # code points of the prefix, and of the suffix: at least 256K tokens
 MAX_NEIGHBOUR = 65_536  # code points
-MAX_HOLES = 16  # of a job
-MAX_SLOTS = 256  # tokens of one hole
-MAX_SCHEMAS = 4  # of a job
-MAX_TOKENS = 2 * MAX_SLOTS  # of a fill: the start of its text may share a token with the prefix, and take a few more
+MAX_HOLES = 16  # per job
+MAX_SLOTS = 256  # tokens per hole
+MAX_SCHEMAS = 4  # per job
+MAX_TOKENS = 2 * MAX_SLOTS  # per fill: a token shared with the prefix may add a few
 
 Id = Annotated[str, Meta(min_length=1, max_length=64)]
 Name = Annotated[str, Meta(max_length=256)]
 Context = Annotated[str, Meta(max_length=MAX_CONTEXT)]
-Around = Annotated[str, Meta(max_length=65_536)]  # of a grammar: what stands beside a hole, a key, a pattern
-Blank = Annotated[str, Meta(max_length=16)]  # of a layout
-Schema = Annotated[str, Meta(max_length=MAX_CONTEXT)]  # as JSON text
+Around = Annotated[str, Meta(max_length=65_536)]  # the text next to a hole, a key or a pattern, in a grammar
+Blank = Annotated[str, Meta(max_length=16)]  # white space or a separator of a layout
+Schema = Annotated[str, Meta(max_length=MAX_CONTEXT)]  # a JSON schema as text
 FillText = Annotated[str, Meta(max_length=16_384)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Milliseconds = Annotated[float, Meta(ge=0, le=600_000)]
@@ -52,20 +51,19 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=str.
 
 
 class Text(_Struct, frozen=True, tag="text"):
-    """A segment of fixed text: locked on the canvas, never written."""
+    """A segment of fixed text, locked on the canvas."""
 
     text: Context
 
 
 class Json(_Struct, frozen=True, tag="json"):
-    """JSON text: what a hole holds, between `typed` and `then`, is `start`.
+    """A grammar of JSON text: `typed`, the fill and `then` together are one `start`.
 
-    `members` and `elements` are those of a container, `least` to `most` of them, without its brackets and without a
-    comma at either end; `key` is a quoted string. `taken` are the keys that the object has outside of the hole.
-    With `indent` a container has all on one line or each item on its own; `level` is that of the line where a value
-    would close its bracket, or of the container's. `loose` is any white space in the place of this layout.
-    `schema` is a place in the job's `schemas`, and `at` a JSON pointer into it: to the subschema of the value, or of
-    the container of members, elements or key.
+    `members` and `elements` are `least` to `most` items of a container, without its brackets and without a comma at
+    either end; `key` is a quoted string. `taken` are the object's keys outside the hole. With `indent`, a container is
+    on one line or has each item on its own line; `level` is the indentation level of the line that closes the value or
+    the container. `loose` allows any white space instead. `schema` is an index into the job's `schemas`, and `at` a
+    JSON pointer in it, to the subschema of the value or of the container.
     """
 
     start: Literal["value", "members", "elements", "key"] = "value"
@@ -85,15 +83,15 @@ class Json(_Struct, frozen=True, tag="json"):
 
 
 class Pattern(_Struct, frozen=True, tag="pattern"):
-    """Text that matches `regex` from end to end: ECMA-262 syntax, characters are code points."""
+    """A grammar of text that matches `regex` as a whole: ECMA-262 syntax, characters are code points."""
 
     regex: Around
 
 
 class Hole(_Struct, frozen=True, tag="hole"):
-    """A segment to fill with at most `max_tokens` tokens. `line` ends before a line break, `block` may hold several
-    lines, `span` is bounded by the text after it on the same line, `auto` lets the engine decide from the context.
-    With a `grammar` the fill is in its language, whatever the model says and whenever the job ends."""
+    """A segment to fill with at most `max_tokens` tokens. A `line` ends before a line break, a `block` may have several
+    lines, a `span` has text after it on the same line; with `auto` the engine decides. With a `grammar`, the fill is
+    valid in it, whatever the model predicts and whenever the job ends."""
 
     max_tokens: Annotated[int, Meta(ge=1, le=MAX_SLOTS)] = 32
     kind: Literal["line", "block", "span", "auto"] = "auto"
@@ -101,19 +99,19 @@ class Hole(_Struct, frozen=True, tag="hole"):
 
 
 class Neighbour(_Struct, frozen=True):
-    """Text from elsewhere that helps. `name` is the line shown to the model above it: a comment in the language of
-    `text` that says where it is from, never a path outside the workspace."""
+    """Related text of another file. The model sees `name` as the line above it: a comment in the language of `text`
+    with its path in the workspace."""
 
     name: Name
     text: Annotated[str, Meta(max_length=MAX_NEIGHBOUR)]
 
 
 class Fill(_Struct, frozen=True):
-    """The state of one hole: the best guess so far, which parts of it are locked, and how sure the engine is.
+    """The state of one hole: its best text so far, the locked parts, and the confidence.
 
-    `locked` holds half-open, ascending spans of `text`; `open` counts the slots that are not yet decided.
-    `probabilities` has for each token, in order, its end in `text` and how likely the model found it behind what stands
-    before it: ends ascend, and the last is the end of `text`. Tokens that share a character are one.
+    `locked` has half-open, ascending spans of `text`; `open` counts the undecided slots. `probabilities` has, for each
+    token in order, its end in `text` and the model's probability for it, given the text before. Ends ascend up to the
+    end of `text`. Tokens that share a character count as one.
     """
 
     text: FillText
@@ -124,7 +122,7 @@ class Fill(_Struct, frozen=True):
 
 
 class Tokens(_Struct, frozen=True):
-    """Where the tokens of the answer came from (all tokens of a plain diffusion fill count as `canvas`)."""
+    """The answer's tokens by source; all tokens of a diffusion fill count as `canvas`."""
 
     canvas: Count = 0
     lookup: Count = 0
@@ -132,7 +130,7 @@ class Tokens(_Struct, frozen=True):
 
 
 class Timings(_Struct, frozen=True):
-    """Milliseconds by stage: waiting for a step, writing context KV, denoise steps, from arrival to the last event."""
+    """Milliseconds by stage: in the queue, prefill, denoise steps, first locked text, and from arrival to the end."""
 
     queue_ms: Milliseconds = 0.0
     prefill_ms: Milliseconds = 0.0
@@ -151,13 +149,12 @@ class Hello(_Message, frozen=True):
 
 
 class Infill(_Message, frozen=True, kw_only=True):
-    """One job. `document` is an opaque key (never a path); `segments` lie between `prefix` and `suffix`.
+    """One job. `document` is an opaque key, never a path; `segments` are between `prefix` and `suffix`.
 
-    `neighbours` come best first. `draft` holds one text per hole to warm-start from. `method` says how the holes are
-    filled and `sampler` what a step of a canvas accepts, by file name, `prompt` how the context is shown, by name:
-    without them the model's own are used. `schemas` are those that grammars refer to. `seed` 0 asks
-    for the best answer, any other for another plausible one. Where drafts are verified, text that is less likely than
-    `least` to be right is not followed any further: the answer may end there.
+    `neighbours` come best first. `draft` has one text per hole to warm-start from. `method` and `sampler` are file
+    names, and `prompt` is the name of a context format; the default is the model's own. Grammars refer to `schemas`.
+    `seed` 0 asks for the best answer, any other for another plausible one. A method that verifies drafts may end the
+    answer where its probability falls below `least`.
     """
 
     job: Id
@@ -193,7 +190,7 @@ class Query(_Message, frozen=True):
 
 
 class Stop(_Message, frozen=True):
-    """Ask the shared engine to finish and exit (`caesura stop`)."""
+    """Ask the engine to finish and exit (`caesura stop`)."""
 
 
 class Bye(_Message, frozen=True):
@@ -204,7 +201,7 @@ class Bye(_Message, frozen=True):
 
 
 class Welcome(_Message, frozen=True):
-    """The answer to `Hello`, sent again whenever `state` changes. `message` says why it is `failed`."""
+    """The answer to `Hello`, sent again at each change of `state`. `message` is the reason of `failed`."""
 
     protocol: Count
     build: Name
@@ -223,11 +220,11 @@ class Locked(_Message, frozen=True):
 
 
 class Done(_Message, frozen=True, kw_only=True):
-    """The answer. `alternatives` holds further candidates, best first, each with one `Fill` per hole.
+    """The answer. `alternatives` are further candidates, best first, each with one `Fill` per hole.
 
-    `level` is what is sure of the holes that have a grammar: they are `valid`, or they have to be `checked`, since a
-    schema asks for more than the grammar holds. If `approximate`, some forwards took keys and values of earlier ones
-    for text far from the holes."""
+    `level` is the guarantee for holes with a grammar: `valid`, or to be `checked` by the client because the schema asks
+    for more than the grammar can express. `approximate`: some forwards reused keys and values for text far from the
+    holes."""
 
     job: Id
     seq: Count
@@ -242,7 +239,7 @@ class Done(_Message, frozen=True, kw_only=True):
 
 
 class Failed(_Message, frozen=True):
-    """The job has no answer. `message` is one sentence for a person; the cause is in the engine's log."""
+    """The job has no answer. `message` is one sentence for the user; the cause is in the engine's log."""
 
     job: Id
     code: Literal["superseded", "cancelled", "expired", "invalid", "engine_lost", "unavailable"]
@@ -250,7 +247,7 @@ class Failed(_Message, frozen=True):
 
 
 class Busy(_Message, frozen=True):
-    """The queue is full: the job was not taken and nothing else will be sent for it."""
+    """The queue is full: the job was not accepted. Its only event."""
 
     job: Id
 
@@ -260,8 +257,8 @@ class Pong(_Message, frozen=True):
 
 
 class Status(_Message, frozen=True, kw_only=True):
-    """What `caesura status` prints. Memory in MiB, on Linux with shared pages divided; `p50_ms`/`p95_ms` by stage over
-    the last jobs."""
+    """The engine's status, for `caesura status`. Memory is in MiB; on Linux, shared pages are divided. `p50_ms` and
+    `p95_ms` are by stage, over the last jobs."""
 
     state: Literal["loading", "ready", "failed", "idle"]
     build: Name
@@ -271,7 +268,7 @@ class Status(_Message, frozen=True, kw_only=True):
     worker_pid: Count | None = None
     uptime_s: Seconds
     peers: Count
-    clients: Annotated[tuple[Name, ...], Meta(max_length=256)] = ()  # what the peers call themselves
+    clients: Annotated[tuple[Name, ...], Meta(max_length=256)] = ()  # the peers' names for themselves
     live: Count = 0
     queued: Count = 0
     done: Count = 0
@@ -287,11 +284,11 @@ class Status(_Message, frozen=True, kw_only=True):
 ClientMessage = Hello | Infill | Cancel | Ping | Query | Stop | Bye
 EngineMessage = Welcome | Locked | Done | Failed | Busy | Pong | Status
 
-WireError = msgspec.ValidationError  # raised by both decoders on a well-formed frame that breaks the schema
+WireError = msgspec.ValidationError  # raised by both decoders if a well-formed frame breaks the schema
 
 
 class Impossible(ValueError):
-    """A job that cannot be done as it is; the message is a sentence for whoever asked, and `Failed` with `invalid`."""
+    """A job cannot be done as it is. The message is a sentence for the user, sent as `Failed` with code `invalid`."""
 
 
 class _About(msgspec.Struct, frozen=True):
@@ -299,7 +296,7 @@ class _About(msgspec.Struct, frozen=True):
 
 
 class EventHead(msgspec.Struct, frozen=True):
-    """The parts of an event that the supervisor reads: its kind, its job and, of a `Done`, the timings."""
+    """The part of an event that the supervisor reads; only a `Done` has timings."""
 
     type: Literal["locked", "done", "failed", "busy"]
     job: Id
@@ -318,15 +315,15 @@ def encode(message: ClientMessage | EngineMessage) -> bytes:
 
 
 def decode_client(frame: bytes) -> ClientMessage:
-    """A frame from a client. Raises msgspec.DecodeError (its child WireError on a schema violation)."""
+    """A frame from a client. Raises msgspec.DecodeError (its child WireError if it breaks the schema)."""
     try:
         return _client_decoder.decode(frame)
-    except (UnicodeDecodeError, RecursionError) as error:  # the others that msgspec lets through
+    except (UnicodeDecodeError, RecursionError) as error:  # not converted by msgspec
         raise msgspec.DecodeError(str(error)) from error
 
 
 def decode_engine(frame: bytes) -> EngineMessage:
-    """A frame from the engine. Raises msgspec.DecodeError (its child WireError on a schema violation)."""
+    """A frame from the engine. Raises msgspec.DecodeError (its child WireError if it breaks the schema)."""
     try:
         return _engine_decoder.decode(frame)
     except (UnicodeDecodeError, RecursionError) as error:
@@ -334,7 +331,7 @@ def decode_engine(frame: bytes) -> EngineMessage:
 
 
 def decode_head(frame: bytes) -> EventHead:
-    """The head of a job's event; the rest of the frame is skipped. Raises msgspec.DecodeError."""
+    """The head of a job's event, skipping the rest of the frame. Raises msgspec.DecodeError."""
     try:
         return _head_decoder.decode(frame)
     except (UnicodeDecodeError, RecursionError) as error:
@@ -342,7 +339,7 @@ def decode_head(frame: bytes) -> EventHead:
 
 
 def job_of(frame: bytes) -> str | None:
-    """The job that a frame is about, however wrong the rest of it is."""
+    """The job of a frame, even if the rest is invalid."""
     try:
         return msgspec.msgpack.decode(frame, type=_About).job
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -832,7 +832,7 @@ def test_stats_can_be_forgotten_also_when_the_file_is_damaged(run: Run) -> None:
 
 
 def test_settings_as_a_list_and_as_a_schema(run: Run) -> None:
-    assert "\ndeadlineMs = 250   (1 to 10,000)\n    after this time" in run("settings").out
+    assert "\ndeadlineMs = 250   (1 to 10,000)\n    milliseconds after which" in run("settings").out
     assert json.loads(run("settings", "--schema").out)["properties"]["mode"]["default"] == "balanced"
 
 

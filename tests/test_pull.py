@@ -194,7 +194,7 @@ def _no_safetensors(hub: Hub, _: pytest.MonkeyPatch) -> None:
     [
         (None, "org/none", r"http\S+ has no model org/none; check the name, or set HF_TOKEN if it is private."),
         (None, f"{NAME}@v9", r"org/tiny has no revision 'v9'; leave out `@v9` for the newest."),
-        (None, "a--b/c", r"'a--b/c' cannot be the name of a model on a hub; give it as ORG/NAME."),
+        (None, "a--b/c", r"'a--b/c' is not a valid name of a model on a hub; give it as ORG/NAME."),
         (_wrong_hash, NAME, r"model.safetensors of org/tiny arrived damaged .*; run the same command again."),
         (
             _no_network,
