@@ -18,6 +18,8 @@ import pytest
 from caesura import model_store
 from caesura.ipc import rendezvous
 
+from .clock import Clock
+
 BENCH = Path(__file__).parents[1] / "bench"
 FAKE = Path(__file__).with_name("fake_engine.py")
 URI = "file:///a.py"
@@ -46,20 +48,6 @@ def typist(beside: None) -> ModuleType:
 @pytest.fixture(scope="module")
 def simulator(beside: None) -> ModuleType:
     return importlib.import_module("simulator")
-
-
-class Clock(asyncio.SelectorEventLoop):
-    """An event loop whose time jumps to the next timer: what waits 200 ms is tested in none."""
-
-    now = 0.0
-
-    def time(self) -> float:
-        return self.now
-
-    def _run_once(self) -> None:
-        if not self._ready and self._scheduled:  # type: ignore[attr-defined]
-            self.now = max(self.now, self._scheduled[0].when())  # type: ignore[attr-defined]
-        super()._run_once()  # type: ignore[misc]
 
 
 def at_once(steps: Coroutine[Any, Any, None]) -> None:

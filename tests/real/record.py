@@ -1,0 +1,311 @@
+"""Records the sessions of tests/data/sessions anew, in real editors; tests/sessions.py says what they are for.
+
+    python -m tests.real.record neovim
+
+Not a test. An answer that a real clock gave otherwise than the clock of the replay is printed: what the editor said
+after it would make no sense in a replay, so record again.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..sessions import FOLDER, PLACE, Event, Names, Session, differences, labelled, read, write
+from .conftest import EDITORS
+
+SERVER = Path(__file__).with_name("recording.py")
+KEY_S, REST_S = 0.07, 0.6
+AREA = "def area(width, height):\n    \n\n\n"
+AREAS = f"{AREA}def volume(width, height, depth):\n    \n\n\ndef other(width, height):\n    \n"
+SECRET = 'user = "me"\napi_key = "sk-proj-Ab3dEf6hIj9kLm2nOp5qRs8tUv1wXy4z"\n\n\n'
+ITEMS = """class Basket:
+    def __init__(self):
+        self.items = []
+
+    def add(self, item):
+        pass
+
+    def total(self):
+        total = count = 0
+        
+        return total
+"""
+SERVERS = """{
+  "servers": [
+    {"name": "one", "port": 80},
+    {"name": "two", "port": 81}
+  ],
+  "limits": {"high": 9, "low": 1}
+}
+"""
+SCHEMA = """{
+  "type": "object",
+  "properties": {
+    "name": {"type": "string"}, "port": {"type": "integer"}, "open": {"type": "boolean"}
+  },
+  "required": ["name", "port"],
+  "additionalProperties": false
+}
+"""
+NOTES = """# Notes
+
+The first sentence says little.
+
+- first item of the list
+- 
+
+| name | port |
+| ---- | ---- |
+| one  | 80   |
+
+1. one
+3. two
+"""
+FILES: Mapping[str, str] = {
+    ".git/HEAD": "",
+    ".caesuraignore": "hidden/*\n",
+    "area.py": AREAS,
+    "basket.py": ITEMS,
+    "main.py": "from area import area\n\nkey = <FILL>\nother = <FILL>\nprint(key, other)\n",
+    "shapes.ts": "function area(width: number, height: number) {\n  \n}\n\nexport { area };\n",
+    "servers.json": SERVERS,
+    "one.json": '{\n  "$schema": "./one.schema.json",\n  "name": "one"\n}\n',
+    "one.schema.json": SCHEMA,
+    "notes.md": NOTES,
+    "lib.rs": "fn area(width: u32, height: u32) -> u32 {\r\n    \r\n}\r\n",
+    "config.yaml": "name: app\nimage: reg\n",
+    "umlaut.py": "größe = 'ä😀'\n",
+    "settings.py": SECRET + AREA,
+    "hidden/area.py": AREA,
+    ".env": "TOKEN=abcdef0123456789\n",
+}
+
+
+def lay(folder: Path) -> None:
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, newline="")
+
+
+def neovim(program: str, folder: Path, log: Path) -> str:
+    """The plugin as its users have it, with keys."""
+    from .test_neovim import editing
+
+    command = [sys.executable, "-P", str(SERVER), str(log)]
+    with editing(program, folder / "area.py", AREAS, cmd=command, keymaps=True, settings={}) as area:
+        vim = area.vim
+        version = vim.lua("return tostring(vim.version())")
+        vim.lua("vim.keymap.set('i', '(', '()<C-g>U<Left>')")
+
+        def rest(seconds: float = REST_S) -> None:
+            vim.settle()
+            time.sleep(seconds)
+
+        def keys(text: str) -> None:
+            for key in text:
+                area.type(key)
+                time.sleep(KEY_S)
+
+        def press(key: str) -> None:
+            area.type(key)
+            rest()
+
+        def run(command: str, *before: str) -> None:
+            for each in before:
+                vim.input(each)
+            rest(0.2)
+            vim.command(command)
+            rest(1.0)
+
+        def edit(name: str, *before: str) -> None:
+            vim.input("<Esc>")
+            vim.command(f"edit! {folder / name}")
+            rest()
+            for each in before:
+                vim.input(each)
+            rest(0.3)
+
+        # Ghost text: the whole, through typing, a word, undone, refused, another choice
+        vim.input("2GA")
+        keys("ret")
+        area.shows("urn width * height")
+        rest()
+        press("<Tab>")
+        vim.input("<Esc>u6GA")
+        keys("ret")
+        area.shows("urn width * height")
+        press("<M-]>")
+        press("<M-Right>")
+        keys(" are")
+        press("<M-Right>")
+        press("<M-C-Right>")
+        vim.input("<Esc>10GA")
+        keys("sum(")
+        rest()
+        keys("wi")
+        press("<Tab>")
+        press("\n")
+        keys("result = ")
+        press("<M-Bslash>")
+        press("<C-]>")
+        keys("<BS><BS>")
+        keys("slow_")
+        press("<M-Bslash>")
+        rest(2.0)
+        press("<Tab>")
+        press("<Esc>uu")
+
+        edit("basket.py", "6GccSpace<BS><BS><BS><BS><BS>")
+        keys("self.it")
+        rest()
+        keys("ems.app")
+        press("<Tab>")
+        vim.input("<Esc>10GA")
+        keys("for item")
+        rest()
+        press("<M-C-Right>")
+        press("<Tab>")
+        press("<Esc>u")
+        for name, place, typed in (
+            ("shapes.ts", "2GA", "const tot"),
+            ("lib.rs", "2GA", "let tot"),
+            ("notes.md", "4GA", "The second"),
+            ("config.yaml", "2GA", "istry/"),
+            ("umlaut.py", "Go", "resu"),
+            ("settings.py", "6GA", "ret"),
+            ("hidden/area.py", "2GA", "ret"),
+            (".env", "Go", "ret"),
+            ("servers.json", "6GA", ' "he'),
+        ):
+            edit(name, place)
+            keys(typed)
+            rest()
+            press("<Tab>")
+            press("<Esc>")
+
+        # Fills and edits that are asked for
+        edit("settings.py")
+        run("Caesura holes")
+        run("2Caesura fill")
+        edit("main.py")
+        run("Caesura holes")
+        run("Caesura another")
+        run("undo")
+        run("Caesura fill", "5Gwve")
+        run("Caesura keep", "5G0wv")
+        edit("area.py", "Godef broken(:<CR>    return (1<Esc>")
+        run("Caesura repair")
+        for name, place in (
+            ("servers.json", "3G$"),
+            ("servers.json", "3G0ww"),
+            ("servers.json", "6G$"),
+            ("one.json", "3G$"),
+            ("one.json", "3G0"),
+            ("notes.md", "6G$"),
+            ("notes.md", "10G$"),
+            ("notes.md", "12G"),
+            ("notes.md", "3G"),
+        ):
+            for number in (1, 2):
+                edit(name, place)
+                run(f"Caesura edit {number}")
+        edit("servers.json", "4G")
+        vim.lua("vim.lsp.buf.code_action({ apply = true, filter = function(a) return a.title:find('dd') end })")
+        rest(1.0)
+
+        # Settings, other windows, closing, starting anew
+        edit("basket.py", "10GA")
+        vim.lua(
+            "for _, client in ipairs(vim.lsp.get_clients({ name = 'caesura' })) do"
+            " client:notify('workspace/didChangeConfiguration',"
+            " { settings = { caesura = { mode = 'eager', neighbours = true, maxTokens = 'many', nonsense = 1 } } }) end"
+        )
+        keys("for item")
+        rest()
+        press("<Esc>u")
+        vim.command("Caesura toggle")
+        vim.input("10GA")
+        keys("for")
+        press("<Esc>u")
+        vim.command("Caesura toggle")
+        vim.input("10GA")
+        keys("for item")
+        press("<Esc>u")
+        vim.command(f"bdelete! {folder / 'area.py'}")
+        edit("area.py", "6GA")
+        keys("return ar")
+        press("<Tab>")
+        press("<Esc>")
+        vim.command("%substitute/width/breadth/g")
+        rest()
+        vim.command("undo")
+        vim.command("%delete")
+        rest()
+        vim.command("undo")
+        rest()
+        vim.lua("require('caesura.compat').stop(vim.lsp.get_clients({ name = 'caesura' })[1])")
+        rest(1.5)
+        return f"Neovim {version}"
+
+
+RECORDERS: Mapping[str, tuple[str, Callable[[str, Path, Path], str]]] = {"neovim": ("nvim", neovim)}
+
+
+def recorded(log: Path, folder: Path) -> list[Event]:
+    """What the editor said and heard, with names for what is made up in each run."""
+    names, events = Names(), list[Event]()
+    for line in log.read_text("utf-8").replace(str(folder), PLACE).splitlines():
+        event: dict[str, Any] = json.loads(line)
+        if "out" in event:
+            event["out"] = names.out(event["out"])
+        else:
+            event["in"] = [names.shown(message) for message in event["in"]]
+            for message in event["in"]:
+                if message.get("method") == "initialize":
+                    message["params"]["processId"] = None  # whose end would be that of the server
+        events.append(event)
+    return events
+
+
+def otherwise(live: list[Event], played: list[Event]) -> list[str]:
+    """The answers that the clock has changed, but for those that the editor did not wait for."""
+    left = {label for label, said in labelled(live) if "error" in said}
+    known = [event for event in live if "error" not in event.get("out", {})]
+    found = [event for event in played if "job" not in event and "left" not in event and "stats" not in event]
+    told = differences(known, found)
+    return [one for one in told if "$/progress" not in one.split("\n")[0] and not any(each in one for each in left)]
+
+
+def record(name: str) -> None:
+    editor, recorder = RECORDERS[name]
+    program = shutil.which(editor, path=EDITORS / "bin") or shutil.which(editor)
+    assert program, f"{editor} is needed: `make editors` installs it."
+    with tempfile.TemporaryDirectory() as temporary:
+        scratch = Path(temporary).resolve()
+        folder, log = scratch / "project", scratch / "log"
+        for kind in ("STATE", "DATA", "CONFIG", "CACHE"):
+            os.environ[f"XDG_{kind}_HOME"] = str(scratch / kind.lower())
+        lay(folder)
+        version = recorder(program, folder, log)
+        live = recorded(log, folder)
+    path = FOLDER / f"{name}.jsonl.gz"
+    write(path, Session(version, FILES, live))
+    subprocess.run([sys.executable, "-m", "tests.sessions", name, "--write"], check=True)
+    told = otherwise(live, read(path).events)
+    print(f"{name}: {len(dict(labelled(live)))} answers, {len(told)} otherwise on the clock of the replay")
+    print("\n\n".join(told))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m tests.real.record")
+    parser.add_argument("names", nargs="+", choices=RECORDERS)
+    for chosen in parser.parse_args().names:
+        record(chosen)
