@@ -3,7 +3,7 @@
     python bench/kept.py [--cases 120] [--seed 7] [--json] [--out bench/results/kept.json]
 
 A place in a standard library file (not in our corpus; the base may have seen it); what stood there from the place on
-is cut out up to the line's end, and for every fifth place the lines of its body too. The server's own Typing answers in
+is cut out up to the line's end, and for every fifth place the lines of its body too. The server's own Panes answer in
 this process, from the real engine, with one setting changed at a time. Kept are the first code points of a proposal
 that are those cut out. The last WARM_KEYS characters before the place are typed one by one, as a user does.
 """
@@ -21,10 +21,10 @@ from typing import Any
 
 from caesura.client.shared import Engine
 from caesura.model_store import DEFAULT
-from caesura.server.context.project import Surroundings
+from caesura.server.context.project import Project
 from caesura.server.ghost.canvas import Proposal
-from caesura.server.ghost.typing import Typing
-from caesura.server.options import Options
+from caesura.server.ghost.panes import Panes
+from caesura.server.options import Options, Settings
 from caesura.server.records.stats import Stats
 from caesura.server.records.trace import Trace
 from caesura.server.text.workspace import Workspace
@@ -110,12 +110,12 @@ class User:
         root = sysconfig.get_paths()["stdlib"]
         self._root, self._options = Path(root), options
         self._workspace = Workspace("utf-32", [root])
-        around = Surroundings(self._workspace, lambda: options)
-        around.changed()
+        settings = Settings(options)
+        project = Project(self._workspace, settings)
         counts, trace = Stats(), Trace()
         counts.enable(False)
         trace.enable(False)
-        self._typing = Typing(engine, lambda: options, around, counts, trace)
+        self._typing = Panes(engine, settings, project, counts, trace)
 
     async def answer(self, case: Case) -> Proposal:
         uri = (self._root / f"{case.file}.py").as_uri()

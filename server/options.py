@@ -4,7 +4,7 @@ The descriptions are the documentation: the table in docs/configuration.md is ma
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -184,6 +184,13 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
         return self.languages.get(language, self.languages.get("*", True))
 
 
+@dataclass
+class Settings:
+    """The options of a session as they are now."""
+
+    options: Options = field(default_factory=Options)
+
+
 def parse(settings: object) -> tuple[Options, list[str]]:
     """The options, and a sentence for each setting that was ignored."""
     if settings is None:
@@ -193,11 +200,11 @@ def parse(settings: object) -> tuple[Options, list[str]]:
     fields = {field.encode_name: field for field in msgspec.structs.fields(Options)}
     good: dict[str, object] = {}
     problems = [f"Unknown setting {key!r} was ignored." for key in settings if key not in fields and key not in OTHERS]
-    for key, field in fields.items():
+    for key, known in fields.items():
         try:
             if key in settings:
-                good[field.name] = msgspec.convert(settings[key], field.type)
+                good[known.name] = msgspec.convert(settings[key], known.type)
         except msgspec.ValidationError as error:
-            default = msgspec.json.encode(getattr(Options(), field.name)).decode()
+            default = msgspec.json.encode(getattr(Options(), known.name)).decode()
             problems.append(f"Setting {key!r} keeps its default {default}: {error}.")
     return Options(**good), problems  # type: ignore[arg-type]  # each value was converted to its field's type

@@ -123,7 +123,7 @@ def test_a_part_of_the_engine_imports_what_it_may(name: str) -> None:
 
 # Inside the server and the client: the same.
 
-SHARED = {"answers", "structured", "context", "text", "languages", "options", "client", "wire", "schema"}
+BELOW = {"answers", "structured", "context", "text", "languages", "options", "client", "wire", "schema"}
 ROOMS: dict[str, set[str]] = {
     "caesura.ipc": {"wire", "paths", "model_store", "__version__"},
     "caesura.client": {"ipc", "wire", "model_store", "paths", "__version__"},
@@ -134,9 +134,11 @@ ROOMS: dict[str, set[str]] = {
     "caesura.server.structured": {"context", "text", "languages", "wire", "schema"},
     "caesura.server.answers": {"context", "text", "languages"},
     "caesura.server.records": {"client", "paths", "ipc"},
-    "caesura.server.ghost": {*SHARED, "records"},
-    "caesura.server.fills": SHARED,
-    "caesura.server.lsp": {"ghost", "fills", "structured", "context", "text", "options", "client", "wire"},
+    "caesura.server.suggest": {"context", "options", "client", "wire"},
+    "caesura.server.ghost": {*BELOW, "suggest", "records"},
+    "caesura.server.fills": {*BELOW, "suggest"},
+    "caesura.server.session": {*BELOW, "ghost", "fills", "records", "ipc", "__version__"},
+    "caesura.server.lsp": {*BELOW - {"answers", "languages", "schema"}, "ghost", "fills", "session"},
 }
 
 
@@ -190,7 +192,7 @@ PURE = [
     *(f"caesura.server.text.{name}" for name in ("lexer", "notebooks")),
     *(f"caesura.server.answers.{name}" for name in ("finish", "indentation", "syntax", "worth")),
     "caesura.server.ghost.backoff",
-    *(f"caesura.server.{name}" for name in ("fills.gaps", "lsp.orders", "lsp.streaming")),
+    *(f"caesura.server.{name}" for name in ("suggest", "fills.task", "lsp.streaming")),
     *(f"caesura.server.structured.{name}" for name in ("offer", "edits", "scalars")),
     *(
         name

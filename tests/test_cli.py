@@ -704,8 +704,10 @@ def test_doctor_sees_a_model_that_is_of_no_use(run: Run, model: str, name: str) 
 
 @pytest.mark.usefixtures("other_engines", "state")
 def test_doctor_looks_back_at_the_last_sessions(run: Run, model: Path) -> None:
-    session = trace.Session("Neovim 0.12", "0.1.0", "utf-8", ("inlineCompletion",), "small", "cpu")
-    requests = [trace.Request("python", "line", "warm", {"wait": float(wait), "gate": 1.0}) for wait in range(100)]
+    session = trace.SessionRecord("Neovim 0.12", "0.1.0", "utf-8", ("inlineCompletion",), "small", "cpu")
+    requests = [
+        trace.RequestRecord("python", "line", "warm", {"wait": float(wait), "gate": 1.0}) for wait in range(100)
+    ]
     began = time.time()
     asyncio.run(_recorded(session, requests, []))
     since = [f"since {doctor._date(at)}\n" for at in (began, time.time())]
@@ -724,8 +726,8 @@ def test_doctor_says_what_to_do_about_what_is_slow_or_failed(
     run: Run, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "START_S", 0)
-    session = trace.Session("VS Code", problems=("Unknown setting 'debounce' was ignored.",))
-    slow = trace.Request("python", "line", "cold", {"wait": 900.0})
+    session = trace.SessionRecord("VS Code", problems=("Unknown setting 'debounce' was ignored.",))
+    slow = trace.RequestRecord("python", "line", "cold", {"wait": 900.0})
     asyncio.run(_recorded(session, [slow] * doctor.ENOUGH, [FinishedJob("j", "engine_lost", "automatic")]))
     ran = run("doctor", "--json", "--model", model)
     assert ran.code == 1
@@ -758,9 +760,9 @@ def test_doctor_judges_fills_by_half_of_them() -> None:
 @pytest.mark.usefixtures("other_engines", "state")
 def test_doctor_does_not_judge_a_few_answers(run: Run, model: Path) -> None:
     """In two sessions, none of which has enough of them."""
-    slow = trace.Request("python", "line", "cold", {"wait": 900.0})
+    slow = trace.RequestRecord("python", "line", "cold", {"wait": 900.0})
     for _ in range(2):
-        asyncio.run(_recorded(trace.Session("VS Code"), [slow] * (doctor.ENOUGH - 1), []))
+        asyncio.run(_recorded(trace.SessionRecord("VS Code"), [slow] * (doctor.ENOUGH - 1), []))
     ran = run("doctor", "--model", model)
     assert ran.code == 0, ran.err
     assert f"ok   speed of answers: 48 begun when it asked 900/900 {doctor.HALF}, since 20" in ran.out
@@ -769,14 +771,14 @@ def test_doctor_does_not_judge_a_few_answers(run: Run, model: Path) -> None:
 
 @pytest.mark.usefixtures("other_engines", "state")
 def test_doctor_says_that_an_editor_has_never_asked(run: Run, model: Path) -> None:
-    asyncio.run(_recorded(trace.Session("Emacs", encoding="utf-32"), [], []))
+    asyncio.run(_recorded(trace.SessionRecord("Emacs", encoding="utf-32"), [], []))
     ran = run("doctor", "--model", model)
     assert ran.code == 1
     assert "BAD  editor: Emacs, utf-32, no engine yet; announces nothing" in ran.out
     assert "     Turn inline completion on in your editor" in ran.out
 
 
-async def _recorded(session: trace.Session, requests: list[trace.Request], jobs: list[FinishedJob]) -> None:
+async def _recorded(session: trace.SessionRecord, requests: list[trace.RequestRecord], jobs: list[FinishedJob]) -> None:
     found = trace.Trace()
     found.session(session)
     for request in requests:

@@ -11,9 +11,10 @@ from caesura import wire
 from caesura.client.backend import EngineBusy, EngineError
 from caesura.server.context.secrets import FILLER
 from caesura.server.fills.fills import Fills
-from caesura.server.fills.gaps import NoFill
-from caesura.server.fills.result import Events, Progress, Result
-from caesura.server.options import Options
+from caesura.server.fills.history import LastFills
+from caesura.server.fills.result import Events, FillResult, Progress
+from caesura.server.fills.task import NoFill
+from caesura.server.options import Options, Settings
 from caesura.server.text import repair
 from caesura.server.text.document import Document
 
@@ -51,21 +52,21 @@ class FakeEngine:
 
 def fills(*answers: Any) -> tuple[Fills, FakeEngine]:
     engine = FakeEngine(*answers)
-    return Fills(engine, Options, lambda document, place, budget: (place, ())), engine
+    return Fills(engine, Settings(), LastFills()), engine
 
 
 def document(text: str, language: str = "python") -> Document:
     return Document(URI, language, 1, text)
 
 
-async def result(events: Events) -> Result:
+async def result(events: Events) -> FillResult:
     *before, last = [event async for event in events]
     assert all(isinstance(event, Progress) for event in before)
-    assert isinstance(last, Result)
+    assert isinstance(last, FillResult)
     return last
 
 
-def apply(document: Document, found: Result) -> str:
+def apply(document: Document, found: FillResult) -> str:
     """What an editor does: the edits from the last to the first, as one new version."""
     assert found.version == document.version
     text = document.text
@@ -218,7 +219,7 @@ async def test_of_several_candidates_one_that_breaks_nothing_is_taken() -> None:
 
 async def test_without_the_gate_what_breaks_the_syntax_is_filled_too() -> None:
     page, engine = document("x = f(<FILL>)\n"), FakeEngine([["a +"]])
-    fill = Fills(engine, lambda: Options(syntax_gate=False), lambda document, place, budget: (place, ()))
+    fill = Fills(engine, Settings(Options(syntax_gate=False)), LastFills())
     assert apply(page, await result(fill.holes(page))) == "x = f(a +)\n"
 
 
@@ -310,7 +311,7 @@ async def test_another_works_after_undo_and_not_after_other_edits() -> None:
         await result(fill.another(page))
     with pytest.raises(NoFill, match="no longer known"):
         fill.another(page, "some other fill")
-    fill.close(URI)
+    fill._last.close(URI)
     with pytest.raises(NoFill, match="no longer known"):
         fill.another(page)
 

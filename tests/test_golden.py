@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caesura.server.answers.finish import finish
-from caesura.server.answers.syntax import Gate
+from caesura.server.answers.syntax import SyntaxGate
 from caesura.server.context.context import context
 from caesura.server.languages import grammar, language
 from caesura.server.text.document import Document
@@ -37,7 +37,7 @@ def inserted(name: str, before: str, proposed: str, after: str, behind: int = 0)
         start = document.position(at - len(typed))
         tree.edit(document.edit(start, start, typed))
     hole = context(text, at, at, language=name, tree=tree.tree)
-    return Gate(text, at, at, hole, tree.tree).shortened(finish(proposed, hole))
+    return SyntaxGate(text, at, at, hole, tree.tree).shortened(finish(proposed, hole))
 
 
 def accepted(name: str, before: str, insert: str, after: str) -> str:

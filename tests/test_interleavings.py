@@ -29,13 +29,14 @@ from caesura import wire
 from caesura.client.backend import EngineFailed, EngineUnavailable
 from caesura.server.answers.finish import finish
 from caesura.server.context.context import Context
-from caesura.server.ghost.canvas import Proposal
-from caesura.server.ghost.canvases import Selected
-from caesura.server.ghost.cursor import RESTING
-from caesura.server.ghost.typing import Kept, Typing
-from caesura.server.lsp.streaming import Stream
-from caesura.server.options import Options
-from caesura.server.records.trace import Request
+from caesura.server.ghost.canvas import Draft, Proposal
+from caesura.server.ghost.canvases import RESTING
+from caesura.server.ghost.pane import Selected
+from caesura.server.ghost.panes import Panes
+from caesura.server.ghost.requests import NothingNew
+from caesura.server.lsp.streaming import PartialResults
+from caesura.server.options import Options, Settings
+from caesura.server.records.trace import RequestRecord
 from caesura.server.text.workspace import Change, Open, Workspace
 
 from .test_typing import Alone, FakeEngine
@@ -158,7 +159,7 @@ class Asked:
     selected: bool
     since: float
     late: float
-    stream: Stream | None = None
+    stream: PartialResults | None = None
     over: bool = False
     answers: int = 0
     cancelled: bool = False
@@ -187,14 +188,14 @@ class Interleavings(RuleBasedStateMachine):
         self.engine = Mortal()
         self.gone = 0.0  # since when the engine is, if it is
         self.told: dict[str, Told] = {}
-        self.options = Options()
-        self.typing = Typing(self.engine, lambda: self.options, Alone(), self, self)
+        self.settings = Settings()
+        self.typing = Panes(self.engine, self.settings, Alone(), self, self)
         self.workspace = Workspace("utf-32")
         self.cursors: dict[str, int] = {}
         self.ghosts: dict[str, Ghost] = {}
         self.asked: dict[asyncio.Task[None], Asked] = {}
         self.counted = {"shown": 0, "taken": 0}
-        self.recorded: Request | None = None
+        self.recorded: RequestRecord | None = None
         self.window = WIDE
         self.sound = True  # no step has failed
 
@@ -215,7 +216,7 @@ class Interleavings(RuleBasedStateMachine):
     def rejected(self, language: str, characters: int) -> None:
         """Not among the sums."""
 
-    def record(self, request: Request) -> None:
+    def record(self, request: RequestRecord) -> None:
         self.recorded = request
 
     # Steps
@@ -223,7 +224,7 @@ class Interleavings(RuleBasedStateMachine):
     @initialize(window=st.sampled_from((WIDE, WIDE, NARROW)))
     def begin(self, window: dict[str, Any]) -> None:
         self.window = window
-        self.options = Options(**window)
+        self.settings.options = Options(**window)
         self._run(self._open(), 12)
 
     @rule(uri=URIS, key=st.sampled_from(KEYS), turns=STEP)
@@ -286,8 +287,8 @@ class Interleavings(RuleBasedStateMachine):
     def suggest(self, uri: str, stream: bool, text: str, more: int, turns: int) -> None:
         """What happens most: the user waits for an answer."""
         self._run(self._ask(uri, False, stream, None), 12)
-        cursor = self.typing._cursors.get(uri)
-        for job in [job for job in self._live() if cursor and job.document == cursor.key]:
+        pane = self.typing._panes.get(uri)
+        for job in [job for job in self._live() if pane and job.document == pane._key]:
             told = self.told.setdefault(job.job, Told(text))
             if more < len(told.text):
                 self._lock(job, more, "", 12)
@@ -367,10 +368,10 @@ class Interleavings(RuleBasedStateMachine):
 
     async def _set(self, chosen: Any) -> None:
         """As app.App does it."""
-        self.options = Options(**{**self.window, **chosen})
+        self.settings.options = Options(**{**self.window, **chosen})
         for ghost in self.ghosts.values():
             ghost.idle = False
-        if not self.options.enable:
+        if not self.settings.options.enable:
             self._supersede(*TEXTS)
             self.typing.close_all()
             self.ghosts.clear()  # at the next request, which is refused
@@ -415,26 +416,25 @@ class Interleavings(RuleBasedStateMachine):
         opened = self._opened(uri)
         at = self.cursors[uri] = opened.document.offset(opened.document.position(self.cursors[uri]))
         self._supersede(uri)
-        asked = Asked(uri, at, selected is not None, self.loop.now, self.loop.now + self.options.deadline_ms / 1000)
+        asked = Asked(
+            uri, at, selected is not None, self.loop.now, self.loop.now + self.settings.options.deadline_ms / 1000
+        )
         if selected and uri in self.ghosts:
             self.ghosts[uri].idle = False
         if stream:
-            asked.stream = Stream(
-                partial(self._stream, asked), 0, lambda eat: eat, "utf-32", asyncio.get_running_loop().time
-            )
-        answer = self.typing.propose(
-            opened, at, invoked=invoked, selected=selected, on_draft=asked.stream.draft if asked.stream else None
-        )
+            asked.stream = PartialResults(0, "utf-32")
+        on_draft = partial(self._drafted, asked) if stream else None
+        answer = self.typing.propose(opened, at, invoked=invoked, selected=selected, on_draft=on_draft)
         task = asyncio.get_running_loop().create_task(self._deliver(asked, answer))
         self.asked[task] = asked
 
-    async def _deliver(self, asked: Asked, waiting: Callable[[], Awaitable[Proposal | Kept]]) -> None:
+    async def _deliver(self, asked: Asked, waiting: Callable[[], Awaitable[Proposal | NothingNew]]) -> None:
         answer = await waiting()
         asked.answers += 1
-        if asked.stream and isinstance(answer, Proposal):  # as app._completion does it
-            asked.stream.done(answer)
+        if asked.stream and isinstance(answer, Proposal):  # as completion.py does it
+            self._stream(asked, asked.stream.done(answer), answer.eat)
         match answer:
-            case Kept(shown_fits):
+            case NothingNew(shown_fits):
                 lost = asked.over or (shown_fits and self._lost(asked.uri))
                 assert lost, "only what is newer, or the engine's end, takes an answer away"
                 ghost = self.ghosts.get(asked.uri)
@@ -451,7 +451,14 @@ class Interleavings(RuleBasedStateMachine):
             case Proposal():
                 self._draw(asked, answer)
 
-    def _stream(self, asked: Asked, value: dict[str, Any]) -> None:
+    def _drafted(self, asked: Asked, draft: Draft) -> None:
+        assert asked.stream
+        if value := asked.stream.draft(draft, self.loop.time()):
+            self._stream(asked, value, draft.eat)
+
+    def _stream(self, asked: Asked, value: dict[str, Any], eat: int) -> None:
+        for item in value["items"]:
+            item["range"] = eat
         assert not asked.over, "a state of another text"
         assert not asked.cancelled, "a state after the cancel"
         asked.values.append(value)
@@ -461,17 +468,20 @@ class Interleavings(RuleBasedStateMachine):
             self.ghosts.pop(asked.uri, None)  # the editor draws the state in its place
 
     def _unsound(self, asked: Asked, value: dict[str, Any]) -> bool:
-        canvas, end = self.typing._cursors[asked.uri].canvas, asked.at + sum(item["range"] for item in value["items"])
+        canvas, end = (
+            self.typing._panes[asked.uri].canvases.current,
+            asked.at + sum(item["range"] for item in value["items"]),
+        )
         assert canvas
-        gate = self.typing._canvases.gate(self.typing._cursors[asked.uri], self._opened(asked.uri), canvas)
+        gate = self.typing._panes[asked.uri].gate(canvas)
         return gate(asked.at, end, _text(value)) != _text(value)
 
     def _lost(self, uri: str) -> bool:
-        canvas = self.typing._cursors[uri].canvas
+        canvas = self.typing._panes[uri].canvases.current
         return canvas is not None and canvas.over and canvas.answer is None
 
     def _answered(self, uri: str) -> bool:
-        canvas = self.typing._cursors[uri].canvas
+        canvas = self.typing._panes[uri].canvases.current
         return canvas is None or canvas.over or canvas.broken
 
     def _draw(self, asked: Asked, answer: Proposal) -> None:
@@ -493,7 +503,7 @@ class Interleavings(RuleBasedStateMachine):
         """With the proposal in it, the text is what the engine was shown, and in its hole what it said."""
         assert self.recorded
         [job] = [job for job in self.engine.jobs if job.job == self.recorded.job]
-        canvas = self.typing._cursors[asked.uri].canvas
+        canvas = self.typing._panes[asked.uri].canvases.current
         assert canvas
         assert canvas.job == job.job
         for insert in (answer.insert, *answer.others):
@@ -586,22 +596,22 @@ class Interleavings(RuleBasedStateMachine):
         for task, asked in self.asked.items():
             assert asked.answers == (task.done() and not task.cancelled()), "one answer"
         assert self.counted["taken"] <= self.counted["shown"]
-        for cursor in self.typing._cursors.values():
-            assert len(cursor.resting) <= RESTING
-            assert all(canvas.over for canvas in cursor.resting)
+        for pane in self.typing._panes.values():
+            assert len(pane.canvases.resting) <= RESTING
+            assert all(canvas.over for canvas in pane.canvases.resting)
         if settled:
             self._check_live()
 
     def _check_live(self) -> None:
-        cursors = self.typing._cursors
-        wanted = {c.job for cursor in cursors.values() for c in (cursor.canvas, cursor.ahead) if c}
+        panes = self.typing._panes
+        wanted = {c.job for pane in panes.values() for c in (pane.canvases.current, pane.canvases.ahead) if c}
         running = self.engine.live.keys() | self.engine.waiting
         assert running <= wanted, "no job is left behind"
         places = [(job.document, job.prefix, job.suffix) for job in self._live()]
         assert len(set(places)) == len(places), "a place has one job"
         for task, asked in self.asked.items():
-            cursor = cursors.get(asked.uri)
-            canvases = (cursor.canvas, cursor.ahead) if cursor else ()
+            pane = panes.get(asked.uri)
+            canvases = (pane.canvases.current, pane.canvases.ahead) if pane else ()
             waits = any(canvas and canvas.job in running for canvas in canvases)
             assert task.done() or waits, "nobody waits for nothing"
             if not task.done():
@@ -611,10 +621,10 @@ class Interleavings(RuleBasedStateMachine):
         """Of a request that waits for its answer."""
         if not self.engine.there.is_set():
             assert self.loop.now < max(asked.since, self.gone) + JOB_S, "nobody waits longer for an engine that is gone"
-        cursor, opened = self.typing._cursors[asked.uri], self._opened(asked.uri)
-        canvas = cursor.canvas
+        pane = self.typing._panes[asked.uri]
+        canvas = pane.canvases.current
         if canvas and self.loop.now >= asked.late and not asked.stream:
-            gate = self.typing._canvases.gate(cursor, opened, canvas)
+            gate = pane.gate(canvas)
             late = canvas.propose(asked.at, gate, part=True, whole=asked.selected)
             kept = canvas.typed.left(canvas.shown, asked.at) if canvas.shown else None
             shown = kept.insert if kept and not asked.selected else ""
@@ -626,7 +636,7 @@ class Interleavings(RuleBasedStateMachine):
             self.typing.close_all()
             self._run(self._nothing(), 12)
             assert self.engine.live == {}
-            assert self.typing._cursors == {}
+            assert self.typing._panes == {}
             assert all(task.done() for task in self.asked)
             assert self.tasks == []
         for task in self.tasks:

@@ -460,16 +460,23 @@ async def test_settings_change_and_wrong_ones_reported_once(client: Client) -> N
     assert "deadlineMs" in report["params"]["message"]
 
 
-async def test_settings_that_come_in_one_piece_with_initialized_hold() -> None:
-    app = App(lambda options, client, remote: FakeEngine())  # type: ignore[arg-type, return-value]
-    settings = {"settings": {"caesura": {"enable": False}}}
-    initialize = {"id": 1, "method": "initialize", "params": {"processId": None, "capabilities": {}}}
-    configured = {"method": "workspace/didChangeConfiguration", "params": settings}
-    for message in (initialize, {"method": "initialized", "params": {}}, configured):
+@pytest.mark.parametrize("enable", [False, True])
+async def test_settings_that_come_in_one_piece_with_initialized_hold(enable: bool) -> None:
+    engine = FakeEngine()
+    app = App(lambda options, client, remote: engine)  # type: ignore[arg-type, return-value]
+    document = {"uri": URI, "languageId": "python", "version": 0, "text": "x = "}
+    cursor = {"textDocument": {"uri": URI}, "position": {"line": 0, "character": 4}, "context": {"triggerKind": 2}}
+    for message in (
+        {"id": 1, "method": "initialize", "params": {"processId": None, "capabilities": {}}},
+        {"method": "initialized", "params": {}},
+        {"method": "workspace/didChangeConfiguration", "params": {"settings": {"caesura": {"enable": enable}}}},
+        {"method": "textDocument/didOpen", "params": {"textDocument": document}},
+        {"id": 2, "method": "textDocument/inlineCompletion", "params": cursor},
+    ):
         app.server.protocol.receive(json.dumps({"jsonrpc": "2.0", **message}).encode())
     for _ in range(8):  # turns of the loop
         await asyncio.sleep(0)
-    assert app.options.enable is False
+    assert len(engine.jobs) == enable
 
 
 async def test_a_setting_that_is_taken_back_is_as_at_the_start(client: Client) -> None:

@@ -1,25 +1,25 @@
 """Notebooks as an editor sends them: their cells are documents, and each is the context of the others."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 from lsprotocol import converters, types
 
-from caesura.server.lsp.cells import SYNC, Cells
+from caesura.server.lsp.documents import SYNC, Cells
 from caesura.server.text import notebooks
-from caesura.server.text.workspace import Workspace
+from caesura.server.text.workspace import Change, Workspace
 
 BOOK = "file:///project/book.ipynb"
 CONVERTER = converters.get_converter()
 
 
 class Editor:
-    """Sends messages to `Cells`, behind which is a workspace as in app.py."""
+    """Sends messages to `Cells`, whose session is a workspace."""
 
     def __init__(self) -> None:
         self.workspace = Workspace()
-        self.cells = Cells(self.workspace.notebooks, self)
+        self.cells = Cells(self)  # type: ignore[arg-type]
         self.handlers: dict[str, Any] = {}
         self.cells.register(self.handlers.__setitem__)
 
@@ -28,7 +28,7 @@ class Editor:
         message = {"jsonrpc": "2.0", "method": method, "params": params}
         self.handlers[method](CONVERTER.structure(message, kind).params)
 
-    def change(self, **cells: Any) -> None:
+    def tell(self, **cells: Any) -> None:
         self.send("notebookDocument/didChange", notebookDocument={"uri": BOOK, "version": 2}, change={"cells": cells})
 
     def around(self, name: str, comment: str | None = "#") -> tuple[str, str] | None:
@@ -37,28 +37,19 @@ class Editor:
             return self.workspace.notebooks.around(opened.document, read, comment)
         return None
 
-    def did_open(self, params: types.DidOpenTextDocumentParams) -> None:
-        item = params.text_document
-        self.workspace.open(item.uri, item.language_id, item.version, item.text)
+    # What it asks of a session
 
-    def did_change(self, params: types.DidChangeTextDocumentParams) -> None:
-        changes = [
-            (_position(change.range.start), _position(change.range.end), change.text)
-            if isinstance(change, types.TextDocumentContentChangePartial)
-            else change.text
-            for change in params.content_changes
-        ]
-        self.workspace.edit(params.text_document.uri, params.text_document.version, changes)
+    def open(self, uri: str, language: str, version: int, text: str) -> None:
+        self.workspace.open(uri, language, version, text)
 
-    def did_close(self, params: types.DidCloseTextDocumentParams) -> None:
-        self.workspace.close(params.text_document.uri)
+    def change(self, uri: str, version: int, changes: Sequence[Change | str]) -> None:
+        self.workspace.edit(uri, version, changes)
+
+    def close(self, uri: str) -> None:
+        self.workspace.close(uri)
 
     def lose(self, uri: str) -> None:
         self.workspace.lose(uri)
-
-
-def _position(position: types.Position) -> tuple[int, int]:
-    return position.line, position.character
 
 
 def uri(name: str) -> str:
@@ -118,12 +109,12 @@ async def test_a_document_outside_notebooks_has_nothing_around_it(editor: Editor
 async def test_an_edit_of_a_cell_is_an_edit_of_its_document(editor: Editor) -> None:
     where = {"start": {"line": 0, "character": 7}, "end": {"line": 0, "character": 10}}
     changes = [{"range": where, "text": "json"}]
-    editor.change(textContent=[{"document": {"uri": uri("b"), "version": 2}, "changes": changes}])
+    editor.tell(textContent=[{"document": {"uri": uri("b"), "version": 2}, "changes": changes}])
     assert editor.around("c") == ("# # Load\n# all rows\n\nimport json\n\n", "")
 
 
 async def test_cells_come_go_and_move(editor: Editor) -> None:
-    editor.change(
+    editor.tell(
         structure={
             "array": {"start": 1, "deleteCount": 1, "cells": [cell("x"), cell("y")]},
             "didOpen": [item("x", "import json"), item("y", "path = 1")],
@@ -132,7 +123,7 @@ async def test_cells_come_go_and_move(editor: Editor) -> None:
     )
     assert editor.workspace.get(uri("b")) is None
     assert editor.around("c") == ("# # Load\n# all rows\n\nimport json\n\npath = 1\n\n", "")
-    editor.change(structure={"array": {"start": 2, "deleteCount": 2, "cells": [cell("c"), cell("y")]}})
+    editor.tell(structure={"array": {"start": 2, "deleteCount": 2, "cells": [cell("c"), cell("y")]}})
     assert editor.around("c") == ("# # Load\n# all rows\n\nimport json\n\n", "\n\npath = 1")
 
 
@@ -155,13 +146,13 @@ async def test_closing_a_notebook_closes_its_cells(editor: Editor) -> None:
 async def test_a_change_that_cannot_be_read_silences_the_cells_until_they_come_whole(editor: Editor) -> None:
     editor.cells.malformed("notebookDocument/didChange", {"notebookDocument": {"uri": BOOK}, "change": 1})
     assert not editor.workspace.all()
-    editor.change(textContent=[{"document": {"uri": uri("b"), "version": 3}, "changes": [{"text": "import os"}]}])
+    editor.tell(textContent=[{"document": {"uri": uri("b"), "version": 3}, "changes": [{"text": "import os"}]}])
     assert [opened.document.text for opened in editor.workspace.all()] == ["import os"]
 
 
 async def test_a_long_notebook_costs_no_more_than_the_engine_takes(editor: Editor) -> None:
     names = [f"n{number}" for number in range(40)]
-    editor.change(
+    editor.tell(
         structure={
             "array": {"start": 0, "deleteCount": 0, "cells": [cell(name) for name in names]},
             "didOpen": [item(name, "x" * 10_000) for name in names],

@@ -17,7 +17,7 @@ from caesura.client.backend import Condition, EngineError, FinishedJob, job_id
 from caesura.client.shared import Engine
 from caesura.ipc import rendezvous
 from caesura.server.lsp import client, status
-from caesura.server.lsp.status import Status
+from caesura.server.lsp.status import StatusReporter
 
 FAKE = Path(__file__).with_name("fake_engine.py")
 CONVERTER = converters.get_converter()
@@ -61,7 +61,7 @@ class Told:
 
     def __init__(self, editor: Editor, *, wanted: bool = True, progress: bool = True) -> None:
         self.engine = SimpleNamespace(condition=Condition("connecting"))
-        self.status = Status(editor, self.engine, wanted=wanted, progress=progress)  # type: ignore[arg-type]
+        self.status = StatusReporter(editor, self.engine, wanted=wanted, progress=progress)  # type: ignore[arg-type]
 
     async def be(self, *conditions: Condition) -> None:
         for condition in conditions:

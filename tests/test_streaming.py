@@ -1,11 +1,9 @@
 """What a streaming editor draws of a canvas on its way: text that grows, and does not flicker."""
 
-from typing import Any
-
 import pytest
 
 from caesura.server.ghost.canvas import Draft
-from caesura.server.lsp.streaming import Stream
+from caesura.server.lsp.streaming import PartialResults
 
 FIRST = Draft("raise Error", confidence=0.5)
 
@@ -22,10 +20,6 @@ FIRST = Draft("raise Error", confidence=0.5)
     ],
 )
 def test_a_draft_gives_way_to_a_much_likelier_one_or_after_a_while(later: Draft, after_s: float, drawn: str) -> None:
-    values: list[dict[str, Any]] = []
-    now = 5.0
-    stream = Stream(values.append, 0, lambda eat: eat, "utf-32", lambda: now)
-    stream.draft(FIRST)
-    now += after_s
-    stream.draft(later)
-    assert values[-1]["items"][0]["insertText"] == drawn
+    results = PartialResults(0, "utf-32")
+    values = [results.draft(FIRST, 5.0), results.draft(later, 5.0 + after_s)]
+    assert [value for value in values if value][-1]["items"][0]["insertText"] == drawn

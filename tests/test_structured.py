@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from caesura import wire
 from caesura.server.context.secrets import FILLER
-from caesura.server.fills.gaps import NoFill
-from caesura.server.fills.result import Newest, Progress
-from caesura.server.fills.structured import Find, Structured
-from caesura.server.options import Options
+from caesura.server.fills.history import LastFills
+from caesura.server.fills.result import Progress
+from caesura.server.fills.structured import Find, StructuredEdits
+from caesura.server.fills.task import NoFill
+from caesura.server.options import Settings
 from caesura.server.structured.offer import NoOffer, Offer
 
 from .test_fill import FakeEngine, apply, at, document, result
@@ -46,10 +47,10 @@ def finding(*, note: str = "", **more: Any) -> Find:
     return find
 
 
-def structured(*answers: Any, level: str = "valid") -> tuple[Structured, FakeEngine, Newest]:
-    engine, newest = FakeEngine(*answers), Newest()
+def structured(*answers: Any, level: str = "valid") -> tuple[StructuredEdits, FakeEngine, LastFills]:
+    engine, last = FakeEngine(*answers), LastFills()
     engine.level = level
-    return Structured(engine, Options, lambda document, place, budget: (place, ()), newest), engine, newest
+    return StructuredEdits(engine, Settings(), last), engine, last
 
 
 async def test_the_span_of_the_offer_is_replaced_by_a_job_with_its_grammar() -> None:
@@ -88,7 +89,7 @@ async def test_a_candidate_that_fails_the_check_gives_way_to_the_next_and_then_t
 
 async def test_all_tries_of_a_place_have_the_time_that_is_asked_for() -> None:
     page, engine = document("1", "json"), structured([["2"]])[1]
-    edits = Structured(engine, Options, lambda document, place, budget: (place, ()), Newest(), deadline_s=0.5)
+    edits = StructuredEdits(engine, Settings(), LastFills(), deadline_s=0.5)
     await result(edits.edit(page, [(0, 1)], finding()))
     assert 0 < engine.jobs[0].deadline_ms <= 500
 
@@ -194,7 +195,7 @@ async def test_progress_counts_the_holes_and_leaving_early_cancels_the_job() -> 
 
 
 async def test_a_text_that_changes_or_a_newer_fill_ends_an_edit() -> None:
-    page, (edits, _, newest) = document("1", "json"), structured([["2"]])
+    page, (edits, _, last) = document("1", "json"), structured([["2"]])
     events = edits.edit(page, [(0, 1)], finding())
     await anext(events)
     page.version += 1
@@ -202,6 +203,6 @@ async def test_a_text_that_changes_or_a_newer_fill_ends_an_edit() -> None:
         await anext(events)
     events = edits.edit(page, [(0, 1)], finding())
     await anext(events)
-    newest.begin(page)
+    last.begin(page)
     with pytest.raises(NoFill, match="a newer one has begun"):
         await anext(events)

@@ -8,8 +8,8 @@ import pytest
 from caesura.server.context import outline
 from caesura.server.context import project as module
 from caesura.server.context.context import Budget, Context, context
-from caesura.server.context.project import Surroundings
-from caesura.server.options import Options
+from caesura.server.context.project import Project
+from caesura.server.options import Options, Settings
 from caesura.server.text.workspace import Open, Workspace
 
 SHAPES = """class Square:
@@ -21,22 +21,21 @@ SHAPES = """class Square:
 """
 
 
-class Project:
+class Folder:
     """A folder with files, some of them open."""
 
     def __init__(self, folder: Path, **settings: object) -> None:
         self.folder = folder
         self.workspace = Workspace(folders=[str(folder)])
-        self.options = Options(**{"neighbours": True} | settings)  # type: ignore[arg-type]
-        self.around = Surroundings(self.workspace, lambda: self.options)
-        self.around.changed()
+        self.settings = Settings(Options(**{"neighbours": True} | settings))  # type: ignore[arg-type]
+        self.around = Project(self.workspace, self.settings)
 
     def open(self, name: str, text: str, language: str = "python") -> Open:
         uri = (self.folder / name).as_uri()
         self.workspace.open(uri, language, 0, text)
-        self.around.opened(uri)
         opened = self.workspace.get(uri)
         assert opened
+        self.around.opened(opened)
         return opened
 
     def place(self, opened: Open) -> Context:
@@ -47,14 +46,14 @@ class Project:
         return "\n".join(n.name + "\n" + n.text for n in self.around.neighbours(opened, self.place(opened), ()))
 
 
-async def read(project: Project) -> None:
+async def read(project: Folder) -> None:
     """Until what is imported has been read."""
-    for task in list(project.around._reading.values()):
+    for task in list(project.around._tasks):
         await asyncio.wait_for(task, 10)
 
 
 async def test_an_open_file_that_defines_what_is_used_is_shown(tmp_path: Path) -> None:
-    project = Project(tmp_path)
+    project = Folder(tmp_path)
     project.open("shapes.py", SHAPES)
     found = project.neighbours(project.open("main.py", "from shapes import Square\n\nbox = Square("))
     assert "shapes.py" in found
@@ -64,7 +63,7 @@ async def test_an_open_file_that_defines_what_is_used_is_shown(tmp_path: Path) -
 
 async def test_an_imported_file_that_is_not_open_is_read(tmp_path: Path) -> None:
     (tmp_path / "shapes.py").write_text(SHAPES)
-    project = Project(tmp_path)
+    project = Folder(tmp_path)
     main = project.open("main.py", "from shapes import Square\n\nbox = Square(")
     await read(project)
     assert "def __init__(self, side):" in project.neighbours(main)
@@ -73,7 +72,7 @@ async def test_an_imported_file_that_is_not_open_is_read(tmp_path: Path) -> None
 @pytest.mark.parametrize("settings", [{"trusted": False}, {"neighbours": False}, {"ignore": ("shapes.py",)}])
 async def test_nothing_is_shown_of_what_is_not_to_be_looked_at(tmp_path: Path, settings: dict[str, object]) -> None:
     (tmp_path / "shapes.py").write_text(SHAPES)
-    project = Project(tmp_path, **settings)
+    project = Folder(tmp_path, **settings)
     project.open("shapes.py", SHAPES)
     main = project.open("main.py", "from shapes import Square\n\nbox = Square(")
     await read(project)
@@ -81,7 +80,7 @@ async def test_nothing_is_shown_of_what_is_not_to_be_looked_at(tmp_path: Path, s
 
 
 async def test_files_outside_of_the_workspace_are_nobodys_neighbours(tmp_path: Path) -> None:
-    project = Project(tmp_path / "project")
+    project = Folder(tmp_path / "project")
     project.open("../shapes.py", SHAPES)
     project.open(str(tmp_path / "forms.py"), SHAPES)
     assert project.neighbours(project.open("main.py", "from shapes import Square\n\nbox = Square(")) == ""
@@ -89,7 +88,7 @@ async def test_files_outside_of_the_workspace_are_nobodys_neighbours(tmp_path: P
 
 async def test_a_project_hides_files_by_its_own_rules(tmp_path: Path) -> None:
     (tmp_path / ".caesuraignore").write_text("private/\n")
-    project = Project(tmp_path)
+    project = Folder(tmp_path)
     assert project.around.hidden(project.open("private/a.py", "x = "))
     assert project.around.hidden(project.open(".env", "TOKEN=", "shellscript"))
     assert not project.around.hidden(project.open("config.json", "{", "json"))
@@ -97,7 +96,7 @@ async def test_a_project_hides_files_by_its_own_rules(tmp_path: Path) -> None:
 
 async def test_new_rules_of_a_project_count_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.0)
-    project = Project(tmp_path)
+    project = Folder(tmp_path)
     main = project.open("main.py", "x = ")
     assert not project.around.hidden(main)
     (tmp_path / ".caesuraignore").write_text("main.py\n")
@@ -106,7 +105,7 @@ async def test_new_rules_of_a_project_count_at_once(tmp_path: Path, monkeypatch:
 
 async def test_new_rules_that_hide_all_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.0)
-    project, told = Project(tmp_path), list[str]()
+    project, told = Folder(tmp_path), list[str]()
     project.around.on_problems = lambda: told.extend(project.around.problems)
     (tmp_path / ".caesuraignore").write_text("a\n" * 1001)
     assert project.around.hidden(project.open("main.py", "x = "))
@@ -114,7 +113,7 @@ async def test_new_rules_that_hide_all_are_said(tmp_path: Path, monkeypatch: pyt
 
 
 async def test_the_cells_above_and_below_are_context(tmp_path: Path) -> None:
-    project = Project(tmp_path)
+    project = Folder(tmp_path)
     cells = [project.open(f"n.ipynb#{number}", text) for number, text in enumerate(("import os", "x = ", "print(x)"))]
     project.workspace.notebooks.open("n", [cell.document.uri for cell in cells])
     place = project.around.frame(cells[1], project.place(cells[1]), Budget())
@@ -127,7 +126,7 @@ async def test_the_cells_above_and_below_are_context(tmp_path: Path) -> None:
 
 async def test_what_lies_around_is_looked_at_again_when_it_changes(tmp_path: Path) -> None:
     (tmp_path / "shapes.py").write_text(SHAPES)
-    project = Project(tmp_path)
+    project = Folder(tmp_path)
     main = project.open("main.py", "box = Square(")
     await read(project)
     before = project.around.generation
@@ -142,7 +141,7 @@ async def test_what_lies_around_is_looked_at_again_when_it_changes(tmp_path: Pat
 
 async def test_every_restored_tab_gets_its_imports_and_a_closed_one_keeps_none(tmp_path: Path) -> None:
     (tmp_path / "shapes.py").write_text(SHAPES)
-    project = Project(tmp_path)
+    project = Folder(tmp_path)
     tabs = [project.open(f"tab{number}.py", "from shapes import Square\n\nbox = Square(") for number in range(4)]
     closed = tabs.pop().document.uri
     project.workspace.close(closed)
@@ -159,7 +158,7 @@ async def test_what_is_kept_of_many_files_is_bounded_and_the_newest_are_still_sh
     monkeypatch.setattr(outline._kept, "_room", room)
     outline._kept.clear()
     (tmp_path / "shapes.py").write_text(SHAPES)
-    project = Project(tmp_path)
+    project = Folder(tmp_path)
     for number in range(60):
         tab = project.open(f"tab{number}.py", f"from shapes import Square\n{'pass # x' * number}\nbox = Square(")
         await read(project)
@@ -173,7 +172,7 @@ async def test_what_is_kept_of_many_files_is_bounded_and_the_newest_are_still_sh
 async def test_imports_that_were_dropped_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IMPORTED", 2 * len(SHAPES))
     (tmp_path / "shapes.py").write_text(SHAPES)
-    project = Project(tmp_path)
+    project = Folder(tmp_path)
     tabs = [project.open(f"tab{number}.py", "from shapes import Square\n\nbox = Square(") for number in range(3)]
     for tab in [*tabs, *tabs]:
         await read(project)
@@ -187,7 +186,7 @@ async def test_the_schema_of_an_open_document_is_known_and_followed_when_it_chan
 ) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.0)
     (tmp_path / "s.json").write_text('{"title": "old"}')
-    project = Project(tmp_path)
+    project = Folder(tmp_path)
     opened = project.open("a.json", '{"$schema": "./s.json", ', "json")
     assert await schema(project, opened, "old") == {"title": "old"}
     (tmp_path / "s.json").write_text('{"title": "newer"}')
@@ -196,7 +195,7 @@ async def test_the_schema_of_an_open_document_is_known_and_followed_when_it_chan
     assert await schema(project, opened, None) is None
 
 
-async def schema(project: Project, opened: Open, title: str | None) -> object:
+async def schema(project: Folder, opened: Open, title: str | None) -> object:
     """What is known once that is the schema with this title."""
     for _ in range(500):
         found = project.around.schema(opened)

@@ -3,21 +3,21 @@
 import pytest
 
 from caesura.server.answers import syntax
-from caesura.server.answers.syntax import Gate
+from caesura.server.answers.syntax import SyntaxGate
 from caesura.server.context.context import context
 from caesura.server.languages import language
 from caesura.server.text.document import Document
 from caesura.server.text.trees import SyntaxTree
 
 
-def gate(source: str, name: str = "python", *, parse: bool = True) -> Gate:
+def gate(source: str, name: str = "python", *, parse: bool = True) -> SyntaxGate:
     """For the hole at `¦`."""
     before, after = source.split("¦")
     tree = SyntaxTree(language(name))
     if parse:
         tree.parse(before + after)
     hole = context(before + after, len(before), len(before), language=name, tree=tree.tree)
-    return Gate(before + after, len(before), len(before), hole, tree.tree)
+    return SyntaxGate(before + after, len(before), len(before), hole, tree.tree)
 
 
 @pytest.mark.parametrize("parse", [False, True])
@@ -82,7 +82,7 @@ def test_what_was_typed_since_the_last_parse_is_judged_too() -> None:
     tree.edit(document.edit(at, at, typed))
     offset = len(before + typed)
     hole = context(document.text, offset, offset, language="python", tree=tree.tree)
-    assert Gate(document.text, offset, offset, hole, tree.tree).shortened("a + f(1") == "a"
+    assert SyntaxGate(document.text, offset, offset, hole, tree.tree).shortened("a + f(1") == "a"
 
 
 def test_a_statement_with_comments_in_it_is_judged_as_a_whole() -> None:
@@ -92,9 +92,9 @@ def test_a_statement_with_comments_in_it_is_judged_as_a_whole() -> None:
 def test_a_replaced_selection_is_judged_against_what_it_was() -> None:
     text = "x = (1 + 2\ny = 3\n"
     hole = context(text, 4, 10, language="python")
-    assert Gate(text, 4, 10, hole, None).shortened("(1 + 2)") == "(1 + 2)"
+    assert SyntaxGate(text, 4, 10, hole, None).shortened("(1 + 2)") == "(1 + 2)"
     text = "x = (1 + 2)\ny = 3\n"
-    assert Gate(text, 4, 11, hole, None).shortened("(1 + 2") == ""
+    assert SyntaxGate(text, 4, 11, hole, None).shortened("(1 + 2") == ""
 
 
 def test_a_text_too_long_to_parse_at_once_is_judged_by_the_statements_beside_the_hole(

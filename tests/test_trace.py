@@ -11,9 +11,9 @@ import pytest
 
 from caesura.client.backend import FinishedJob
 from caesura.server.records import store, trace
-from caesura.server.records.trace import Request, Session, Trace
+from caesura.server.records.trace import RequestRecord, SessionRecord, Trace
 
-SESSION = Session("Neovim 0.12", "0.1.0", "utf-8", ("inlineCompletion",), "small", "cpu")
+SESSION = SessionRecord("Neovim 0.12", "0.1.0", "utf-8", ("inlineCompletion",), "small", "cpu")
 
 
 @pytest.fixture
@@ -26,13 +26,13 @@ def tracing(path: Path, delay_s: float = 60) -> Trace:
     return Trace(lambda: path, lambda: next(clock), delay_s)
 
 
-def request(wait: float, answer: trace.Answer = "warm", **stages: float) -> Request:
-    return Request("python", "line", answer, {"wait": wait, **stages}, steps=3, shown=8, confidence=0.9, job="j1")
+def request(wait: float, answer: trace.Answer = "warm", **stages: float) -> RequestRecord:
+    return RequestRecord("python", "line", answer, {"wait": wait, **stages}, steps=3, shown=8, confidence=0.9, job="j1")
 
 
 async def test_what_is_recorded_is_read_back(path: Path) -> None:
     found = tracing(path)
-    found.session(Session("Neovim 0.12"))
+    found.session(SessionRecord("Neovim 0.12"))
     found.session(SESSION)
     found.record(request(12.5, denoise=8.0))
     found.job(FinishedJob("j1", "done", "automatic", 3, {"denoise": 8.0, "total": 9.25}))
@@ -100,7 +100,7 @@ async def test_a_full_file_becomes_the_older_one_and_both_are_read(path: Path) -
     store.append(path, filler)
     assert not path.exists()
     later = tracing(path)
-    later.session(Session("VS Code"))
+    later.session(SessionRecord("VS Code"))
     await later.close()
     assert [past.session.client for past in trace.read(path)] == ["Neovim 0.12", "VS Code"]
     store.append(path, filler)

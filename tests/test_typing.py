@@ -11,13 +11,14 @@ from caesura.client.backend import EngineBusy, EngineError, EngineFailed, Engine
 from caesura.schema.document import Schema
 from caesura.schema.reader import read_schema
 from caesura.server.context.context import Budget, Context
-from caesura.server.ghost import typing
-from caesura.server.ghost.backoff import Restraint
+from caesura.server.ghost import panes
+from caesura.server.ghost.backoff import Backoff
 from caesura.server.ghost.canvas import Draft, Proposal
-from caesura.server.ghost.canvases import Selected
-from caesura.server.ghost.typing import Kept, Typing
-from caesura.server.options import Options
-from caesura.server.records.trace import Request
+from caesura.server.ghost.pane import Selected
+from caesura.server.ghost.panes import Panes
+from caesura.server.ghost.requests import NothingNew
+from caesura.server.options import Options, Settings
+from caesura.server.records.trace import RequestRecord
 from caesura.server.text.workspace import Change, Open, Workspace
 
 
@@ -71,7 +72,7 @@ class FakeEngine:
         await turns()
 
 
-async def proposed(request: "asyncio.Task[Proposal | Kept]") -> Proposal:
+async def proposed(request: "asyncio.Task[Proposal | NothingNew]") -> Proposal:
     answer = await request
     assert isinstance(answer, Proposal)
     return answer
@@ -110,7 +111,7 @@ class Counted:
         self.counts: list[tuple[str, int]] = []
         self.answers: list[str] = []
 
-    def record(self, request: Request) -> None:
+    def record(self, request: RequestRecord) -> None:
         self.answers.append(request.answer)
 
     def __getattr__(self, name: str) -> Callable[[str, int], None]:
@@ -126,7 +127,7 @@ class Editor:
         settings = {"deadline_ms": 10_000.0, "speculate": False, "least_keys": 0} | options
         chosen = Options(**settings)  # type: ignore[arg-type]
         self.around = Alone()
-        self.typing = Typing(self.engine, lambda: chosen, self.around, self.counted, self.counted)
+        self.typing = Panes(self.engine, Settings(chosen), self.around, self.counted, self.counted)
         self.workspace = Workspace("utf-32")
         self.workspace.open(uri, language, 0, text.replace("|", ""))
         self.uri = uri
@@ -149,7 +150,7 @@ class Editor:
         self.typing.edited(self.opened, edits)
         await turns()
 
-    async def ask(self, **how: Any) -> "asyncio.Task[Proposal | Kept]":
+    async def ask(self, **how: Any) -> "asyncio.Task[Proposal | NothingNew]":
         answering = self.typing.propose(self.opened, self.cursor, **{"invoked": False, **how})
         task = asyncio.ensure_future(answering())
         await turns()
@@ -393,7 +394,7 @@ async def test_documents_that_are_only_looked_at_take_nobodys_place() -> None:
     editor = Editor("x =|")
     await editor.type(" ")
     await editor.engine.say("compute()")
-    for number in range(typing.MAX_DOCUMENTS + 1):
+    for number in range(panes.MAX_DOCUMENTS + 1):
         uri = f"file:///{number}.py"
         editor.workspace.open(uri, "python", 0, "y = ")
         opened = editor.workspace.get(uri)
@@ -504,7 +505,7 @@ async def test_from_the_deadline_on_whole_locked_words_that_are_worth_showing(
 async def test_a_newer_request_supersedes_the_older() -> None:
     editor = Editor("x = |")
     older, newer = await editor.ask(), await editor.ask()
-    assert await older == Kept(shown_fits=True)
+    assert await older == NothingNew(shown_fits=True)
     await editor.engine.say("1")
     assert (await proposed(newer)).insert == "1"
     assert len(editor.engine.jobs) == 1
@@ -518,10 +519,10 @@ async def test_an_edit_supersedes_what_waits() -> None:
     await editor.type("a = 1")
     waiting = await editor.ask()
     await editor.type("0")
-    assert await waiting == Kept(shown_fits=False)
+    assert await waiting == NothingNew(shown_fits=False)
     waiting = await editor.ask()
     await editor.type("0")
-    assert await waiting == Kept(shown_fits=True)  # the empty answer has cleared it
+    assert await waiting == NothingNew(shown_fits=True)  # the empty answer has cleared it
 
 
 async def test_low_confidence_is_nothing_to_propose() -> None:
@@ -553,14 +554,14 @@ async def test_a_lost_engine_leaves_no_draft_on_the_screen() -> None:
 async def test_a_lost_engine_takes_nothing_away_that_is_shown() -> None:
     """Asked for anew by hand, since what was refused before made it want more than is asked for now."""
     editor = Editor("x =|", mode="eager", min_confidence=0.0)
-    editor.typing._restraint.rejected(asyncio.get_running_loop().time())
+    editor.typing._feedback._backoff.rejected(asyncio.get_running_loop().time())
     await editor.type(" ")
     await editor.engine.say("abc")
     assert await editor.shown() == "abc"
     request = await editor.ask(invoked=True)
     assert len(editor.engine.jobs) == 2
     await editor.engine.tell(EngineUnavailable("gone"))
-    assert await request == Kept(shown_fits=True)
+    assert await request == NothingNew(shown_fits=True)
 
 
 async def test_closing_frees_everything() -> None:
@@ -568,20 +569,20 @@ async def test_closing_frees_everything() -> None:
     await editor.type(" ")
     request = await editor.ask()
     editor.typing.close(editor.uri)
-    assert isinstance(await request, Kept)
+    assert isinstance(await request, NothingNew)
     await turns()
     assert editor.engine.live == {}
-    assert editor.typing._cursors == {}
+    assert editor.typing._panes == {}
 
 
 async def test_canvases_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(typing, "MAX_DOCUMENTS", 2)
+    monkeypatch.setattr(panes, "MAX_DOCUMENTS", 2)
     editor = Editor("x =|")
     for name in "abc":
         editor.uri = f"file:///{name}.py"
         editor.workspace.open(editor.uri, "python", 0, "x =")
         await editor.type(" ", at=3)
-    assert list(editor.typing._cursors) == ["file:///b.py", "file:///c.py"]
+    assert list(editor.typing._panes) == ["file:///b.py", "file:///c.py"]
     assert len(editor.engine.live) == 2
 
 
@@ -672,7 +673,7 @@ async def test_an_editor_may_tell_what_it_took() -> None:
 
 
 async def test_refused_suggestions_make_the_next_ones_rarer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caesura.server.ghost.shown.SEEN_S", 0.0)
+    monkeypatch.setattr("caesura.server.ghost.feedback.SEEN_S", 0.0)
     editor = Editor("x =|", mode="balanced")
     for _ in range(5):
         await editor.type(" ")
@@ -687,7 +688,7 @@ async def test_refused_suggestions_make_the_next_ones_rarer(monkeypatch: pytest.
 
 
 def test_restraint_fades() -> None:
-    restraint = Restraint()
+    restraint = Backoff()
     for _ in range(9):
         restraint.rejected(0.0)
     assert restraint.chance(0.2, 0.0) == 0.6

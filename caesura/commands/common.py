@@ -16,7 +16,7 @@ from caesura.commands import draft
 from caesura.commands.certainty import Filled
 from caesura.schema.document import Schema
 from caesura.server.answers.finish import finish
-from caesura.server.answers.syntax import Gate
+from caesura.server.answers.syntax import SyntaxGate
 from caesura.server.context.context import Context, Kind, context, hole
 from caesura.server.context.schema_files import SchemaFiles
 from caesura.server.ghost.canvas import joined
@@ -38,7 +38,7 @@ class Gap:
     start: int
     end: int
     context: Context
-    gate: Gate
+    gate: SyntaxGate
     offer: Offer | None = None  # with the grammar of what may stand there
 
     @property
@@ -86,7 +86,7 @@ def gap(text: str, start: int, end: int, name: str, kind: Kind | None = None) ->
     tree = SyntaxTree(language(name))
     tree.parse(text)
     around = context(text, start, end, language=name, tree=tree.tree, kind=kind)
-    return Gap(text, start, end, around, Gate(text, start, end, around, tree.tree))
+    return Gap(text, start, end, around, SyntaxGate(text, start, end, around, tree.tree))
 
 
 def at_cursor(text: str, at: int, name: str, kind: Kind | None = None, schema: Schema | None = None) -> Gap:

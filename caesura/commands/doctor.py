@@ -289,7 +289,7 @@ def _past() -> tuple[list[trace.Past], list[Check]]:
     ]
 
 
-def _editor(last: trace.Session, *, asked: bool) -> Iterator[Check]:
+def _editor(last: trace.SessionRecord, *, asked: bool) -> Iterator[Check]:
     """What the one that ran last has said of itself. Some ask for inline completions without announcing it."""
     abilities = ", ".join(last.capabilities) or "nothing that matters here"
     engine = f"{last.model} on {last.device}" if last.model else "no engine yet"

@@ -17,13 +17,14 @@ from caesura.commands import CommandFailed
 from caesura.commands.certainty import Filled, filled, kept, remarks, withheld
 from caesura.commands.common import print_json, report, schema_files, shared
 from caesura.commands.file import Source
-from caesura.server.fills.gaps import NoFill, Span
-from caesura.server.fills.result import Level, Newest, Result
-from caesura.server.fills.structured import Find, Structured, choose, finder
+from caesura.server.fills.history import LastFills
+from caesura.server.fills.result import FillResult, Level
+from caesura.server.fills.structured import Find, StructuredEdits, choose, finder
+from caesura.server.fills.task import NoFill
 from caesura.server.languages import language
-from caesura.server.options import Options
+from caesura.server.options import Settings
 from caesura.server.structured.offer import NoOffer, Offer
-from caesura.server.text.document import Document
+from caesura.server.text.document import Document, Span
 
 
 def edit(options: argparse.Namespace) -> None:
@@ -107,13 +108,12 @@ class _Asked:
 
 async def _run(
     options: argparse.Namespace, document: Document, span: Span, find: Find
-) -> tuple[Result, wire.Done, str]:
+) -> tuple[FillResult, wire.Done, str]:
     async with shared(options) as (engine, welcome):
         asked = _Asked(engine, options)
-        alone, seconds = lambda document, place, budget: (place, ()), options.deadline_ms / 1000
-        structured = Structured(asked, Options, alone, Newest(), seconds)
+        structured = StructuredEdits(asked, Settings(), LastFills(), deadline_s=options.deadline_ms / 1000)
         async with aclosing(structured.edit(document, [span], find, options.offer)) as events:
             *_, result = [event async for event in events]
-        assert isinstance(result, Result)
+        assert isinstance(result, FillResult)
         assert asked.done
         return result, asked.done, welcome.model

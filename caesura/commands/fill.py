@@ -15,11 +15,14 @@ from caesura.commands.common import Gap, ask, at_cursor, gap, nothing, print_jso
 from caesura.commands.file import Source
 from caesura.schema.dialects import SchemaError
 from caesura.server.context.context import Context, context, hole
-from caesura.server.fills import gaps
-from caesura.server.fills.fills import Group, finished, laid_out
+from caesura.server.fills.fills import HoleBatch, finished, laid_out
+from caesura.server.fills.history import FillHistory
+from caesura.server.fills.task import Gap as SourceGap
+from caesura.server.fills.task import Task, markers
 from caesura.server.languages import JSON, language
 from caesura.server.options import Options
 from caesura.server.text import repair
+from caesura.server.text.document import Span
 
 Show = Callable[[wire.Locked | wire.Done], None]
 
@@ -64,7 +67,7 @@ def _at_cursor(file: str, text: str, at: int, name: str) -> Gap:
 def holes(options: argparse.Namespace) -> None:
     source = Source.read(options.file)
     name = language("", options.file).id
-    spans = gaps.markers(source.text, (), name, options.marker)
+    spans = markers(source.text, (), name, options.marker)
     most = wire.MAX_HOLES
     if not spans:
         raise CommandFailed(f"{options.file} has no marker {options.marker}.")
@@ -87,12 +90,12 @@ def holes(options: argparse.Namespace) -> None:
     _tell(options, [_place(source, start) for start, _ in spans], found, done)
 
 
-def _task(text: str, name: str, spans: Sequence[gaps.Span]) -> gaps.Task:
+def _task(text: str, name: str, spans: Sequence[Span]) -> Task:
     """As an editor has it for what a person asks for: nobody goes on typing where a fill ends."""
-    return gaps.Task(text, name, tuple(gaps.Gap(*span) for span in spans), repair.parsed(text, name))
+    return Task(text, name, tuple(SourceGap(*span) for span in spans), repair.parsed(text, name))
 
 
-def _group(task: gaps.Task) -> tuple[str, Group]:
+def _group(task: Task) -> tuple[str, HoleBatch]:
     """The text without its markers, which no model has to read, and the holes in it."""
     text, offsets = task.lay({})
     tree = task.parsed(text)
@@ -103,14 +106,14 @@ def _group(task: gaps.Task) -> tuple[str, Group]:
     return text, group
 
 
-def _sound(task: gaps.Task, text: str, group: Group, done: wire.Done) -> list[Filled]:
+def _sound(task: Task, text: str, group: HoleBatch, done: wire.Done) -> list[Filled]:
     """What comes into each hole: the best candidate that an editor would take, else the best one without one of its
     fills; empty where there is none."""
     answers = (done.holes, *done.alternatives)
     joint = [task.candidate(finished(text, group, fills)) for fills in answers]
     without = [(*joint[0][:n], "", *joint[0][n + 1 :]) for n in range(len(joint[0]))]
     made_of = dict(zip([*without, *joint], [*([done.holes] * len(without)), *answers], strict=True))
-    taken = gaps.Session("", task, waiting=[*joint, *without]).take(gate=True)
+    taken = FillHistory("", task, waiting=[*joint, *without]).take(gate=True)
     if taken is None:
         return [Filled("", fill.confidence) for fill in done.holes]
     return list(map(filled, taken, made_of[taken]))

@@ -16,7 +16,7 @@ MAX_TRIALS = 12  # shorter insertions that are parsed before we give up
 _CLOSER = {opening: closing for closing, opening in PARTNER.items()}
 
 
-class Gate:
+class SyntaxGate:
     """Judges insertions at the hole `start:end` (code points) of `text`. Nothing is parsed until the first of them.
 
     Only the outermost statements beside the hole are parsed: `tree`, which may be missing or behind, says where they
@@ -31,7 +31,7 @@ class Gate:
         self._window: Window | None = None
 
     def __repr__(self) -> str:
-        return f"<Gate {self._row.id} {self._start}:{self._end} {self._window}>"
+        return f"<SyntaxGate {self._row.id} {self._start}:{self._end} {self._window}>"
 
     def sound(self, insert: str) -> bool:
         """Whether the text has no more errors with `insert` in the hole."""

@@ -5,8 +5,8 @@ The pure parts are in notebooks.py, neighbours.py and secrets.py; here they meet
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
 from sys import getsizeof
 
 from caesura import wire
@@ -20,7 +20,7 @@ from caesura.server.context.neighbours import History, Snapshot, Target, choose
 from caesura.server.context.outline import index
 from caesura.server.context.schema_files import SchemaFiles
 from caesura.server.languages import JSON, UNKNOWN
-from caesura.server.options import Options
+from caesura.server.options import Settings
 from caesura.server.text.document import Document, Edit
 from caesura.server.text.workspace import Open, Workspace
 
@@ -29,32 +29,47 @@ IMPORTED = 20 << 20  # bytes of what open documents import; a document whose imp
 LOOK_S = 5.0  # until a change of `.caesuraignore` or of a schema counts
 
 
+def _nothing() -> None:
+    pass
+
+
 def _bytes(uri: str, imported: Sequence[Snapshot]) -> int:
     return sum(getsizeof(one.text) for one in imported)
 
 
-class Surroundings:
-    """`options` gives the settings as they are. Other files are looked at in a trusted workspace only."""
+@dataclass
+class _Known:
+    """What is kept of an open document: its schema, if one was found, when to look for it again, and the task that
+    reads what it imports."""
 
-    def __init__(self, workspace: Workspace, options: Callable[[], Options]) -> None:
+    schema: Schema | None = None
+    due_s: float = 0.0
+    reading: asyncio.Task[None] | None = None
+
+
+class Project:
+    """What lies around the documents of `workspace`. Other files are read in a trusted workspace only. `agreement`: the
+    engine is on another machine, and these documents may be sent there. `on_problems` is called after the projects' own
+    rules were read again."""
+
+    def __init__(self, workspace: Workspace, settings: Settings, agreement: Agreement | None = None) -> None:
         self._workspace = workspace
-        self._options = options
-        self._agreement: Agreement | None = None
+        self._settings = settings
+        self._agreement = agreement
         self._files = Files()
         self.schema_files = SchemaFiles()
-        self._schema_of: dict[str, Schema | None] = {}  # of the documents where one was looked for
-        self._due_s: dict[str, float] = {}  # when to look for it again
-        self._looking: set[asyncio.Task[None]] = set()
+        self._known: dict[str, _Known] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._history = History()
         self._imported = Recent[str, tuple[Snapshot, ...]](IMPORTED, _bytes)
-        self._reading: dict[str, asyncio.Task[None]] = {}
         self._edited = ""  # the document that was edited last
         self._look_s = 0.0  # when to look at the projects' own rules again
-        self.on_problems: Callable[[], None] = lambda: None  # called when the projects' own rules were read again
+        self.on_problems: Callable[[], None] = _nothing
         self.generation = 0  # what was chosen as neighbours before this counted up may be out of date
+        self.changed()
 
     def __repr__(self) -> str:
-        return f"<Surroundings {self._files} {len(self._imported)} with imports>"
+        return f"<Project {self._files} {len(self._imported)} with imports>"
 
     @property
     def problems(self) -> list[str]:
@@ -62,37 +77,24 @@ class Surroundings:
 
     # What changes
 
-    def agree(self, agreement: Agreement | None) -> None:
-        """The engine is on another machine, and this is what may be sent there; None where it is on this one."""
-        self._agreement = agreement
-        self.changed()
-
     def changed(self) -> None:
         """The workspace's folders or the settings have changed."""
-        options = self._options()
+        options = self._settings.options
         folders, trusted = self._workspace.folders, options.trusted
         self._files = Files(folders, options.ignore, trusted=trusted, agreement=self._agreement)
         self.schema_files = SchemaFiles(folders, options.schemas, trusted=trusted, withholds=self._files.withholds)
         self._imported.clear()
-        self._schema_of.clear()
-        self._due_s.clear()
+        for known in self._known.values():
+            known.schema, known.due_s = None, 0.0
         self.generation += 1
         for opened in self._workspace.all():
-            self.opened(opened.document.uri)
+            self.opened(opened)
 
-    def opened(self, uri: str) -> None:
+    def opened(self, opened: Open) -> None:
         """Read what a document imports, for the time when somebody types in it."""
         self.generation += 1
-        self._refresh(uri)
-        if opened := self._workspace.get(uri):
-            self.schema(opened)
-
-    def _refresh(self, uri: str) -> None:
-        opened = self._workspace.get(uri)
-        if opened is None or not self._wanted or uri in self._reading or self._files.hides(uri):
-            return
-        task = self._reading[uri] = asyncio.create_task(self._read(opened.document))
-        task.add_done_callback(lambda _: self._reading.pop(uri, None))
+        self._refresh(opened)
+        self.schema(opened)
 
     def edited(self, opened: Open, edits: Sequence[Edit]) -> None:
         self.generation += self._edited != opened.document.uri
@@ -103,8 +105,7 @@ class Surroundings:
 
     def closed(self, uri: str) -> None:
         self._imported.drop(uri)
-        self._schema_of.pop(uri, None)
-        self._due_s.pop(uri, None)
+        self._known.pop(uri, None)
         self.generation += 1
         if name := self._workspace.label(uri):
             self._history.forget(name)
@@ -112,7 +113,7 @@ class Surroundings:
     # What is asked
 
     def hidden(self, opened: Open) -> bool:
-        """Whether a document gets no proposals and is nobody's neighbour."""
+        """True if a document gets no proposals and is nobody's neighbour."""
         now = time.monotonic()
         if now > self._look_s:
             self._look_s = now + LOOK_S
@@ -135,35 +136,54 @@ class Surroundings:
         name = self._workspace.label(uri)
         if name is None or not self._wanted:
             return ()
-        self._refresh(uri)  # its imports may have changed; they are ready for the next place
+        self._refresh(opened)  # its imports may have changed; they are ready for the next place
         latest = reversed(self._workspace.all()[-MOST_OPEN:])
         others = [found for other in latest if (found := self._snapshot(other, uri))]
         snapshots = [*others, *(self._imported.get(uri) or ())]
         target = Target(name, place.language, place.prefix, place.suffix)
         return choose(target, snapshots, self._history.recent(time.monotonic()), kept=kept)
 
-    def schema(self, opened: Open) -> Schema | None:
-        """The schema of a document as it was found last; it is looked for meanwhile."""
-        document, now = opened.document, time.monotonic()
-        wanted = self._options().structured and document.language in JSON
-        if wanted and now > self._due_s.get(document.uri, 0.0):
-            self._due_s[document.uri] = now + LOOK_S
-            task = asyncio.create_task(self._look(document))
-            self._looking.add(task)
-            task.add_done_callback(self._looking.discard)
-        return self._schema_of.get(document.uri)
+    def surround(
+        self, document: Document, place: Context, budget: Budget
+    ) -> tuple[Context, tuple[wire.Neighbour, ...]]:
+        """The context of a place that a user asks to fill, with all that lies around it."""
+        opened = self._workspace.get(document.uri)
+        if opened is None:
+            return place, ()
+        return self.frame(opened, place, budget), self.neighbours(opened, place, ())
 
-    async def _look(self, document: Document) -> None:
+    def schema(self, opened: Open) -> Schema | None:
+        """The schema of a document as it was found last. It is looked for again in the background."""
+        document, now = opened.document, time.monotonic()
+        known = self._known.setdefault(document.uri, _Known())
+        wanted = self._settings.options.structured and document.language in JSON
+        if wanted and now > known.due_s:
+            known.due_s = now + LOOK_S
+            self._soon(self._look(document, known))
+        return known.schema
+
+    async def _look(self, document: Document, known: _Known) -> None:
         try:
-            found = (await asyncio.to_thread(self.schema_files.find, document.uri, document.text)).schema
+            known.schema = (await asyncio.to_thread(self.schema_files.find, document.uri, document.text)).schema
         except SchemaError:
-            found = None  # those who ask for an edit are told
-        if document.uri in self._due_s:
-            self._schema_of[document.uri] = found
+            known.schema = None  # those who ask for an edit are told
+
+    def _refresh(self, opened: Open) -> None:
+        """Read a document's imports again, unless that is under way."""
+        known = self._known.setdefault(opened.document.uri, _Known())
+        busy = known.reading is not None and not known.reading.done()
+        if self._wanted and not busy and not self._files.hides(opened.document.uri):
+            known.reading = self._soon(self._read(opened.document))
+
+    def _soon(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     @property
     def _wanted(self) -> bool:
-        options = self._options()
+        options = self._settings.options
         return options.enable and options.neighbours and options.trusted
 
     async def _read(self, document: Document) -> None:

@@ -1,4 +1,4 @@
-"""What a fill or a structured edit gives that a person asked for, and when it is given up for a newer one."""
+"""What a fill or a structured edit gives that a user asked for."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -7,8 +7,8 @@ from typing import Literal
 
 from caesura import wire
 from caesura.server.context.context import Budget, Context
-from caesura.server.fills.gaps import STALE, NoFill, Span
-from caesura.server.text.document import Document
+from caesura.server.fills.task import NoFill
+from caesura.server.text.document import Document, Span
 
 DEADLINE_MS = 30_000.0  # of a job; a person waits for it and can cancel it
 
@@ -24,7 +24,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Result:
+class FillResult:
     """`edits` are (start, end, text) in the text of `version`, ascending; `unfilled` are the spans left as they are.
 
     Of a structured edit, `level` is what is sure of it, and `note` a sentence for the user, or empty."""
@@ -38,43 +38,21 @@ class Result:
     note: str = ""
 
 
-Events = AsyncGenerator[Progress | Result, None]
+Events = AsyncGenerator[Progress | FillResult, None]
 Surround = Callable[[Document, Context, Budget], tuple[Context, tuple[wire.Neighbour, ...]]]
 
 
-class Newest:
-    """What was begun last in each document. Whatever was begun there before is given up."""
-
-    def __init__(self) -> None:
-        self._tickets: dict[str, object] = {}
-
-    def __repr__(self) -> str:
-        return f"<Newest of {len(self._tickets)} documents>"
-
-    def begin(self, document: Document) -> Callable[[], None]:
-        """To be called while a fill goes on: raises NoFill once its result could not be used."""
-        uri, version = document.uri, document.version
-        ticket = self._tickets[uri] = object()
-
-        def check() -> None:
-            if self._tickets.get(uri) is not ticket:
-                raise NoFill("This fill was given up: a newer one has begun, or the document was closed.")
-            if document.version != version:
-                raise NoFill(STALE)
-
-        return check
-
-    def close(self, uri: str) -> None:
-        """What is being filled in a document ends."""
-        self._tickets.pop(uri, None)
+def alone(document: Document, place: Context, budget: Budget) -> tuple[Context, tuple[wire.Neighbour, ...]]:
+    """The context of a document with nothing around it."""
+    return place, ()
 
 
 async def or_else(events: Events, sentence: str) -> Events:
-    """The same events; raises NoFill where no Result is among them."""
+    """The same events; raises NoFill where no FillResult is among them."""
     result = False
     async with aclosing(events):
         async for event in events:
-            result = isinstance(event, Result)
+            result = isinstance(event, FillResult)
             yield event
     if not result:
         raise NoFill(sentence)

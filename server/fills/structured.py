@@ -1,5 +1,5 @@
-"""Structured edits that a person asks for: offers of the languages, run through the engine, and what is sure of the
-outcome. Edits come out, each checked in the whole document it makes; nothing is applied here.
+"""Structured edits that a user asks for: offers of the languages, run through the engine, and how much of the outcome
+is guaranteed. The results are edits, each checked in the whole document it makes; nothing is applied here.
 """
 
 import asyncio
@@ -11,22 +11,22 @@ from time import monotonic
 from caesura import wire
 from caesura.client.backend import Infiller, job_id
 from caesura.schema.dialects import SchemaError
-from caesura.server.context.context import Budget, context
+from caesura.server import suggest
 from caesura.server.context.schema_files import Found, SchemaFiles
-from caesura.server.context.secrets import concealed, masked, masked_schema, reveals, visible
-from caesura.server.fills.gaps import NoFill, Span
-from caesura.server.fills.result import Events, Level, Newest, Progress, Result, Surround
+from caesura.server.context.secrets import reveals, visible
+from caesura.server.fills.history import LastFills, Turn
+from caesura.server.fills.result import Events, FillResult, Level, Progress, Surround, alone
+from caesura.server.fills.task import NoFill
 from caesura.server.languages import JSON
-from caesura.server.options import Options
+from caesura.server.options import Settings
 from caesura.server.structured import edits
 from caesura.server.structured.offer import NoOffer, Offer
-from caesura.server.text.document import Document
+from caesura.server.text.document import Document, Span
 
 DEADLINE_S = 10.0  # of all tries of a place
 TRIES = 2  # jobs, each with a new seed, before we say that nothing passes the check
 CANDIDATES = 4  # asked for with each job
 MOST_PLACES = 64  # of one edit
-MOST_NEIGHBOURS = 32  # that a job may have
 
 TOLD: dict[Level, str] = {  # the best first
     "valid": "valid form, guessed values",
@@ -34,7 +34,7 @@ TOLD: dict[Level, str] = {  # the best first
     "parses": "parses",
 }
 
-Edit = tuple[int, int, str]  # a span of the text and what takes its place
+Replacement = tuple[int, int, str]  # a span of the text and what takes its place
 Find = Callable[[str, int, int], tuple[Sequence[Offer], str]]
 """The offers at a place of a text, best first, and a sentence on their schema or nothing. Raises NoOffer. Runs on a
 thread."""
@@ -48,36 +48,36 @@ class _Filled:
     level: Level
 
 
-class Structured:
-    """All documents. There is no result when the document has changed since, or when something newer has begun there:
-    `newest` is that of the fills. `surround` adds to a context what lies around its document. All tries of a place take
-    `deadline_s` at most; what is there then is closed as its grammar asks."""
+class StructuredEdits:
+    """For all documents. There is no result if the document has changed since, or if something newer has begun there.
+    `surround` adds to a context what lies around its document. All tries of a place take `deadline_s` at most; then the
+    engine closes what there is as its grammar asks."""
 
     def __init__(
         self,
         engine: Infiller,
-        options: Callable[[], Options],
-        surround: Surround,
-        newest: Newest,
+        settings: Settings,
+        last: LastFills,
+        surround: Surround = alone,
         deadline_s: float = DEADLINE_S,
     ) -> None:
         self._engine = engine
-        self._options = options
+        self._settings = settings
         self._surround = surround
-        self._newest = newest
+        self._last = last
         self._deadline_s = deadline_s
 
     def __repr__(self) -> str:
-        return f"<Structured {self._newest}>"
+        return f"<StructuredEdits {self._last}>"
 
     def edit(self, document: Document, spans: Sequence[Span], find: Find, chosen: int | str = 0) -> Events:
-        """Edit each place by the offer that is chosen there, by title or number: events, the last a Result; raises
+        """Edit each place by the offer that is chosen there, by title or number: events, the last a FillResult; raises
         NoFill or EngineError. Leaving early cancels the job. The text is read at the call. Each place sees the edits
         before it, so that what they bring is not brought again."""
         spans = sorted(set(spans))
         if len(spans) > MOST_PLACES:
             raise NoFill(f"There are {len(spans)} places, and {MOST_PLACES} can be edited together; select fewer.")
-        return self._edit(document, document.text, spans, find, chosen, self._newest.begin(document))
+        return self._edit(document, document.text, spans, find, chosen, self._last.begin(document))
 
     async def _edit(
         self,
@@ -86,16 +86,16 @@ class Structured:
         spans: Sequence[Span],
         find: Find,
         chosen: int | str,
-        check: Callable[[], None],
+        turn: Turn,
     ) -> Events:
-        done: list[Edit] = []
+        done: list[Replacement] = []
         levels: list[Level] = []
         holes, note = 0, ""
         for number, span in enumerate(spans):
-            check()
+            turn.check()
             now, to_come = applied(text, done), len(spans) - number - 1
             offer, note = await asyncio.to_thread(choose, find, now, *_moved(span, done), chosen)
-            async with aclosing(self._fill(document, now, offer, check)) as events:
+            async with aclosing(self._fill(document, now, offer, turn)) as events:
                 async for event in events:
                     if isinstance(event, _Filled):
                         done.append((*_original(offer, done), event.text))
@@ -103,8 +103,8 @@ class Structured:
                     else:
                         yield Progress(holes + event, holes + len(offer.holes) + to_come)
             holes += len(offer.holes)
-        check()
-        yield Result(
+        turn.check()
+        yield FillResult(
             id=job_id(),
             version=document.version,
             edits=tuple(done),
@@ -115,7 +115,7 @@ class Structured:
         )
 
     async def _fill(
-        self, document: Document, text: str, offer: Offer, check: Callable[[], None]
+        self, document: Document, text: str, offer: Offer, turn: Turn
     ) -> AsyncGenerator[int | _Filled, None]:
         """The holes that are filled so far; last, the first candidate that passes the check. Raises NoFill."""
         tried = {text[offer.start : offer.end]}
@@ -126,7 +126,7 @@ class Structured:
             job = self._job(document, text, offer, seed, 1000 * left)
             async with aclosing(self._engine.infill(job)) as events:
                 async for event in events:
-                    check()
+                    turn.check()
                     yield sum(not fill.open for fill in event.holes)
             assert isinstance(event, wire.Done)  # or infill raises
             for candidate in _candidates(text, offer, event):
@@ -139,33 +139,18 @@ class Structured:
                     yield candidate
                     return
                 problem = found
-            check()
+            turn.check()
         if problem:
             raise NoFill(f"No proposal passed the check, so the text stays as it is: {problem}")
         raise NoFill("The model proposes nothing else here; the text stays as it is.")
 
     def _job(self, document: Document, text: str, offer: Offer, seed: int, deadline_ms: float) -> wire.Infill:
-        """Secrets are covered in all that the engine sees."""
-        budget = Budget(self._options().context_before, self._options().context_after)
-        place = context(text, offer.start, offer.end, language=document.language, budget=budget, kind="span")
-        place, neighbours = self._surround(document, place, budget)
-        evidence = tuple(wire.Neighbour(near.name, masked(near.text)) for near in offer.evidence)
-        prefix, segments, suffix = concealed(place.prefix, offer.segments, place.suffix)
-        return wire.Infill(
-            job=job_id(),
-            document=job_id(),
-            kind="edit",
-            priority="invoked",
-            deadline_ms=deadline_ms,
-            prefix=prefix,
-            suffix=suffix,
-            language=place.language,
-            neighbours=(evidence + neighbours)[:MOST_NEIGHBOURS],
-            segments=segments,
-            candidates=CANDIDATES,
-            seed=seed,
-            schemas=tuple(map(masked_schema, offer.schemas)),
-        )
+        options = self._settings.options
+        place = suggest.place(text, offer.start, offer.end, options=options, language=document.language, kind="span")
+        place, neighbours = self._surround(document, place, suggest.budget(options))
+        site = suggest.Site(place, offer.segments, neighbours, evidence=offer.evidence, schemas=offer.schemas)
+        ask = suggest.Ask(job_id(), "invoked", CANDIDATES, kind="edit", deadline_ms=deadline_ms, seed=seed)
+        return suggest.job(site, ask)
 
 
 def finder(uri: str, language: str, schemas: SchemaFiles, schema: str | None = None) -> Find:
@@ -189,7 +174,7 @@ def finder(uri: str, language: str, schemas: SchemaFiles, schema: str | None = N
     return find
 
 
-def applied(text: str, edits: Sequence[Edit]) -> str:
+def applied(text: str, edits: Sequence[Replacement]) -> str:
     """The text with ascending edits in it."""
     parts, at = list[str](), 0
     for start, end, new in edits:
@@ -198,7 +183,7 @@ def applied(text: str, edits: Sequence[Edit]) -> str:
     return "".join([*parts, text[at:]])
 
 
-def _moved(span: Span, edits: Sequence[Edit]) -> Span:
+def _moved(span: Span, edits: Sequence[Replacement]) -> Span:
     """Where a span lies behind the edits before it. Raises NoFill where one has replaced what it holds."""
     if edits and span[0] < edits[-1][1]:
         raise NoFill("Two of the places belong to one edit; ask for them one after the other.")
@@ -206,7 +191,7 @@ def _moved(span: Span, edits: Sequence[Edit]) -> Span:
     return span[0] + grown, span[1] + grown
 
 
-def _original(offer: Offer, edits: Sequence[Edit]) -> Span:
+def _original(offer: Offer, edits: Sequence[Replacement]) -> Span:
     """Where the span of an offer lay before the edits. Raises NoFill where they overlap."""
     grown = sum(len(new) - (end - start) for start, end, new in edits)
     start, end = offer.start - grown, offer.end - grown

@@ -9,7 +9,7 @@ HALF_LIFE_S = 600.0  # after which half of it is forgotten
 
 
 @dataclass
-class Restraint:
+class Backoff:
     """`level` 1 asks what the mode asks; level n leaves an n-th of the distance to certainty."""
 
     level: float = 1.0

@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from lsprotocol import types
 
 from caesura.server.lsp.protocol import describe
 from caesura.server.lsp.transport import Server
+from caesura.server.session import EditorInfo
 from caesura.server.text.workspace import path_of
 
 log = logging.getLogger(__name__)
@@ -28,6 +30,21 @@ _ABILITIES: Mapping[str, Callable[[_Abilities], object]] = {
     ),
     "workDoneProgress": lambda can: can.window and can.window.work_done_progress,
 }
+
+
+def about(params: types.InitializeParams, encoding: types.PositionEncodingKind | str | None) -> EditorInfo:
+    return EditorInfo(
+        name(params),
+        types.PositionEncodingKind(encoding).value,
+        folders(params),
+        abilities(params.capabilities),
+        as_object(params.initialization_options),
+    )
+
+
+def as_object(settings: object) -> dict[str, Any]:
+    """Settings as an editor sends them; anything but an object is empty."""
+    return dict(settings) if isinstance(settings, Mapping) else {}
 
 
 def name(params: types.InitializeParams) -> str:

@@ -10,16 +10,15 @@ import unicodedata
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import takewhile
-from typing import Protocol
 
 from lsprotocol import types
 
 from caesura.server.context.context import line_before
 from caesura.server.ghost.canvas import Proposal
-from caesura.server.ghost.typing import Kept
-from caesura.server.options import MODES, Options
+from caesura.server.ghost.requests import NothingNew
+from caesura.server.options import MODES
+from caesura.server.session import Session
 from caesura.server.text.document import Document
-from caesura.server.text.workspace import Open, Workspace
 
 ACCEPTED = "caesura.accepted"  # the command of an item: the editor has inserted it
 TRIGGERS = (".", "=")  # lines seldom end behind these: where Enter takes the popup's item it is not in the way
@@ -31,57 +30,47 @@ NOTHING = types.CompletionList(is_incomplete=True, items=[])
 
 _TICKS = re.compile("`{3,}")
 
-Answering = Callable[[], Awaitable[Proposal | Kept]]
-
-
-class Proposer(Protocol):
-    """What we need of typing.Typing."""
-
-    def propose(self, opened: Open, at: int, *, invoked: bool) -> Answering: ...
+Answering = Callable[[], Awaitable[Proposal | NothingNew]]
 
 
 class Popup:
     """The handler of `textDocument/completion` for one editor."""
 
-    def __init__(self, workspace: Workspace, options: Callable[[], Options], typing: Proposer) -> None:
-        self.ghost = False  # the editor has asked for ghost text
-        self._workspace = workspace
-        self._options = options
-        self._typing = typing
-        self._markdown = False
+    def __init__(self, session: Session, can: types.ClientCapabilities) -> None:
+        document = can.text_document
+        self.ghost = bool(document and document.inline_completion)  # or the editor has asked for ghost text
+        item = document.completion.completion_item if document and document.completion else None
+        formats = item and item.documentation_format
+        self._markdown = not formats or types.MarkupKind.Markdown in formats  # Helix says nothing and draws it
+        self._session = session
 
     def __repr__(self) -> str:
         return f"<Popup {'off' if self._off else 'on'}>"
 
-    def register(self, on: Callable[..., None], can: types.ClientCapabilities) -> None:
-        """Offer completion, unless it is sure that the editor needs none."""
-        document = can.text_document
-        self.ghost = bool(document and document.inline_completion)
-        item = document.completion.completion_item if document and document.completion else None
-        formats = item and item.documentation_format
-        self._markdown = not formats or types.MarkupKind.Markdown in formats  # Helix says nothing and draws it
+    def register(self, on: Callable[..., None]) -> None:
+        """Offer completion, unless it is certain that the editor needs none."""
         if not self._off:
             on(types.TEXT_DOCUMENT_COMPLETION, self.complete, types.CompletionOptions(trigger_characters=TRIGGERS))
 
     @property
     def _off(self) -> bool:
-        wanted = self._options().popup
+        wanted = self._session.settings.options.popup
         return wanted == "off" or (wanted == "auto" and self.ghost)
 
     def complete(self, params: types.CompletionParams) -> types.CompletionList | Awaitable[types.CompletionList]:
         """One item or none, by the deadline; none where a newer edit or request came first."""
-        opened = self._workspace.get(params.text_document.uri)
+        opened = self._session.workspace.get(params.text_document.uri)
         if opened is None or self._off:
             return NOTHING
         cursor = opened.document.offset((params.position.line, params.position.character))
         # Editors call it invoked when a word is typed, too: where nothing comes by itself it was a key for this.
         called = params.context is None or params.context.trigger_kind == types.CompletionTriggerKind.Invoked
-        invoked = called and not MODES[self._options().mode].automatic
-        return self._answer(opened.document, cursor, self._typing.propose(opened, cursor, invoked=invoked))
+        invoked = called and not MODES[self._session.settings.options.mode].automatic
+        return self._answer(opened.document, cursor, self._session.panes.propose(opened, cursor, invoked=invoked))
 
     async def _answer(self, document: Document, cursor: int, answering: Answering) -> types.CompletionList:
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._options().deadline_ms / 1000 + GRACE_S):
+            async with asyncio.timeout(self._session.settings.options.deadline_ms / 1000 + GRACE_S):
                 answer = await answering()
                 if isinstance(answer, Proposal) and answer.insert.strip():
                     found = item(document, cursor, answer, markdown=self._markdown)

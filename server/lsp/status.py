@@ -20,7 +20,7 @@ LOADING = {"connecting": "starting the engine", "loading": "loading the model"}
 log = logging.getLogger(__name__)
 
 
-class Status:
+class StatusReporter:
     """`wanted`: the editor knows our notifications; `progress`: it draws those of the server. `changed` belongs to
     `Backend.on_change`."""
 
@@ -38,7 +38,7 @@ class Status:
         self._news = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"<Status {self._engine.condition} told {self._told}>"
+        return f"<StatusReporter {self._engine.condition} told {self._told}>"
 
     def changed(self) -> None:
         """The engine's condition may have changed. What changes within a turn of the loop is told as one."""

@@ -12,51 +12,45 @@ _UNITS: Mapping[Encoding, Callable[[str], int]] = {
     "utf-32": len,
 }
 
-
 LIKELIER = 1.25  # times the confidence of the draft that is drawn: one that may take its place at once
 STEADY_S = 0.3  # after which any other may
 
 
-class Stream:
-    """`send` takes a value; `version` is the document's; `where` gives the range of a text that brings so many code
-    points behind the cursor along. Offsets within a text are in units of `encoding`. `clock` counts seconds."""
+class PartialResults:
+    """`version` and `encoding` are those of the document; offsets within a text are in units of `encoding`."""
 
-    def __init__(
-        self,
-        send: Callable[[dict[str, Any]], None],
-        version: int,
-        where: Callable[[int], Any],
-        encoding: Encoding,
-        clock: Callable[[], float],
-    ) -> None:
-        self._send = send
+    def __init__(self, version: int, encoding: Encoding) -> None:
         self._version = version
-        self._where = where
         self._units = _UNITS[encoding]
-        self._clock = clock
         self._seq = 0
         self._locked = ""
         self._last: Draft | None = None
-        self._drawn_at = 0.0  # when a draft came that did not go on from the one before it
+        self._drawn_at = 0.0  # when a draft came that did not continue the one before it
 
     def __repr__(self) -> str:
-        return f"<Stream {self._seq} values, {len(self._locked)} locked>"
+        return f"<PartialResults {self._seq} values, {len(self._locked)} locked>"
 
-    def draft(self, draft: Draft) -> None:
-        """A state of the canvas. One that says nothing new, or breaks what was locked, is not sent."""
-        locked, now = draft.text[: draft.locked], self._clock()
+    def draft(self, draft: Draft, now: float) -> dict[str, Any] | None:
+        """The value for a state of the canvas at `now`, in seconds; None if it says nothing new, or breaks what was
+        locked. Its items have no range yet."""
+        locked = draft.text[: draft.locked]
         if draft == self._last or not draft.text or not draft.text.startswith(self._locked):
-            return
-        if not self._goes_on(draft):
+            return None
+        if not self._continues(draft):
             if self._steady(draft, now):
-                return
+                return None
             self._drawn_at = now
         if len(locked) > len(self._locked):
             self._locked = locked
         self._last = draft
-        self._value(draft.text, draft.eat, self._locked, draft.text[: draft.ready], draft.confidence, done=False)
+        return self._value(draft.text, self._locked, draft.text[: draft.ready], draft.confidence, done=False)
 
-    def _goes_on(self, draft: Draft) -> bool:
+    def done(self, proposal: Proposal) -> dict[str, Any]:
+        """The value for the answer, which is also the response: it may be shorter than the drafts, and empty."""
+        text = proposal.insert
+        return self._value(text, text, text, proposal.confidence, done=True)
+
+    def _continues(self, draft: Draft) -> bool:
         return self._last is not None and draft.text.startswith(self._last.text) and draft.eat == self._last.eat
 
     def _steady(self, draft: Draft, now: float) -> bool:
@@ -70,23 +64,15 @@ class Stream:
             and now < self._drawn_at + STEADY_S
         )
 
-    def done(self, proposal: Proposal) -> None:
-        """The answer, which is also the response: it may be shorter than the drafts, and empty."""
-        text = proposal.insert
-        self._value(text, proposal.eat, text, text, proposal.confidence, done=True)
-
-    def _value(self, text: str, eat: int, locked: str, ready: str, confidence: float, *, done: bool) -> None:
-        items = [{"insertText": text, "range": self._where(eat)}] if text else []
-        spans = [[0, self._units(locked)]] if locked else []
-        self._send(
-            {
-                "seq": self._seq,
-                "version": self._version,
-                "items": items,
-                "locked": spans,
-                "ready": self._units(ready),
-                "confidence": round(confidence, 4),
-                "done": done,
-            }
-        )
+    def _value(self, text: str, locked: str, ready: str, confidence: float, *, done: bool) -> dict[str, Any]:
+        value = {
+            "seq": self._seq,
+            "version": self._version,
+            "items": [{"insertText": text}] if text else [],
+            "locked": [[0, self._units(locked)]] if locked else [],
+            "ready": self._units(ready),
+            "confidence": round(confidence, 4),
+            "done": done,
+        }
         self._seq += 1
+        return value

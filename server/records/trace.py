@@ -25,7 +25,7 @@ Answer = Literal["typed_through", "warm", "cold", "speculated", "nothing", "supe
 
 
 @dataclass(frozen=True)
-class Request:
+class RequestRecord:
     """One answered request. `ms` has the stages that took place: `context` (cut the context), `queue`, `prefill`,
     `denoise` and `first_lock` (the engine's, from Done), `gate` (finish and check the text), `wait` (from request to
     answer). `shown` counts code points; `job` is the job whose text was shown."""
@@ -41,7 +41,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Session:
+class SessionRecord:
     """One run of the server. `problems` are sentences about the user's settings."""
 
     client: str
@@ -58,8 +58,8 @@ class Past:
     """The records of one session. `at` is the Unix time of its last description."""
 
     at: float
-    session: Session
-    requests: list[Request] = field(default_factory=list)
+    session: SessionRecord
+    requests: list[RequestRecord] = field(default_factory=list)
     jobs: list[FinishedJob] = field(default_factory=list)
 
 
@@ -70,7 +70,7 @@ class Trace:
         self, path: Callable[[], Path] | None = None, clock: Callable[[], float] = time.time, delay_s: float = DELAY_S
     ) -> None:
         self._enabled = True
-        self._session: Session | None = None
+        self._session: SessionRecord | None = None
         self._path = path or file
         self._clock = clock
         self._id = secrets.token_hex(4)
@@ -89,13 +89,13 @@ class Trace:
         if again and self._session:
             self._add("session", self._session)
 
-    def session(self, session: Session) -> None:
+    def session(self, session: SessionRecord) -> None:
         """Describe this session. The last description counts; an unchanged one is not written."""
         if session != self._session:
             self._session = session
             self._add("session", session)
 
-    def record(self, request: Request) -> None:
+    def record(self, request: RequestRecord) -> None:
         self._add("request", request)
 
     def job(self, job: FinishedJob) -> None:
@@ -105,7 +105,7 @@ class Trace:
         """Write the rest."""
         await self._writer.close()
 
-    def _add(self, kind: str, about: Request | FinishedJob | Session) -> None:
+    def _add(self, kind: str, about: RequestRecord | FinishedJob | SessionRecord) -> None:
         if self._enabled:
             about_it = {key: _short(value) for key, value in vars(about).items()}
             self._pending.append({"type": kind, "session": self._id, "at": round(self._clock(), 3), **about_it})
@@ -132,12 +132,12 @@ def read(path: Path) -> list[Past]:
     for line in _lines(path):
         try:
             found = msgspec.json.decode(line, type=_Line)
-            past = sessions.setdefault(found.session, Past(found.at, Session(client="")))
+            past = sessions.setdefault(found.session, Past(found.at, SessionRecord(client="")))
             match found.type:
                 case "session":
-                    past.at, past.session = found.at, msgspec.json.decode(line, type=Session)
+                    past.at, past.session = found.at, msgspec.json.decode(line, type=SessionRecord)
                 case "request":
-                    past.requests.append(msgspec.json.decode(line, type=Request))
+                    past.requests.append(msgspec.json.decode(line, type=RequestRecord))
                 case "job":
                     past.jobs.append(msgspec.json.decode(line, type=FinishedJob))
         except msgspec.DecodeError:
@@ -151,13 +151,13 @@ def percentiles(values: Sequence[float]) -> tuple[float, float]:
     return ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, len(ordered) * 95 // 100)]
 
 
-def by_stage(requests: Sequence[Request]) -> dict[str, tuple[float, float]]:
+def by_stage(requests: Sequence[RequestRecord]) -> dict[str, tuple[float, float]]:
     """p50 and p95 in ms of each stage, over the requests that have it."""
     stages = dict.fromkeys(stage for request in requests for stage in request.ms)
     return {stage: percentiles([one.ms[stage] for one in requests if stage in one.ms]) for stage in stages}
 
 
-def by_answer(requests: Sequence[Request]) -> dict[str, tuple[int, float, float]]:
+def by_answer(requests: Sequence[RequestRecord]) -> dict[str, tuple[int, float, float]]:
     """By kind of answer: the number of requests, and p50 and p95 of their wait in ms."""
     kinds = dict.fromkeys(request.answer for request in requests)
     groups = {kind: [one.ms.get("wait", 0.0) for one in requests if one.answer == kind] for kind in kinds}

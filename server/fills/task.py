@@ -1,8 +1,8 @@
-"""The gaps of a text, what is kept in them and what was proposed for them so far. Pure: spans and texts, no engine."""
+"""The gaps of a text, and which texts may be filled in. Pure: spans and texts, no engine."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import tree_sitter
@@ -10,17 +10,17 @@ import tree_sitter
 from caesura.server.context.secrets import reveals
 from caesura.server.languages import JSON, language
 from caesura.server.text import repair
+from caesura.server.text.document import Span
 
 MARKER = "<FILL>"
 HARMLESS = ("", "x", "0")  # one of them leaves most places sound
-STALE = "The text has changed meanwhile; try again."
 
 _PLACEHOLDER = re.compile(r"\$\{\d+(?::[^{}]*)?\}|\$\d+")
 _STRAY = re.compile(r"[\s)\]}>\"'`,;]*")  # what a repair may take out without a replacement
 
-Span = tuple[int, int]  # code points
+
 Candidate = tuple[str, ...]  # one text a gap; empty where nothing is proposed
-Place = tuple[int, int]  # of a hole: gap, part
+HoleIndex = tuple[int, int]  # gap, part of the gap
 
 
 class NoFill(Exception):
@@ -47,21 +47,21 @@ class Task:
     repairs: bool = False
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[HoleIndex]:
         return [(g, p) for g, gap in enumerate(self.gaps) for p, part in enumerate(gap.parts) if part is None]
 
     @property
     def original(self) -> Candidate:
         return tuple(self.text[gap.start : gap.end] for gap in self.gaps)
 
-    def replaced(self, place: Place) -> str:
+    def replaced(self, place: HoleIndex) -> str:
         """What the hole at `place` takes the place of; empty where it stands beside text that is kept."""
         gap = self.gaps[place[0]]
         return self.text[gap.start : gap.end] if gap.parts == (None,) else ""
 
-    def lay(self, filled: Mapping[Place, str]) -> tuple[str, dict[Place, int]]:
+    def lay(self, filled: Mapping[HoleIndex, str]) -> tuple[str, dict[HoleIndex, int]]:
         """The text with what is kept and what is filled in place, and where the open holes lie in it."""
-        pieces, size, holes, behind = list[str](), 0, dict[Place, int](), 0
+        pieces, size, holes, behind = list[str](), 0, dict[HoleIndex, int](), 0
         for g, gap in enumerate(self.gaps):
             parts = [part if part is not None else filled.get((g, p)) for p, part in enumerate(gap.parts)]
             for p, piece in enumerate([self.text[behind : gap.start], *parts]):
@@ -73,7 +73,7 @@ class Task:
             behind = gap.end
         return "".join([*pieces, self.text[behind:]]), holes
 
-    def candidate(self, filled: Mapping[Place, str]) -> Candidate:
+    def candidate(self, filled: Mapping[HoleIndex, str]) -> Candidate:
         return tuple(
             "".join(filled[g, p] if part is None else part for p, part in enumerate(gap.parts))
             for g, gap in enumerate(self.gaps)
@@ -134,67 +134,6 @@ class Task:
         return self.faults(candidate).fewer_than(self.faults(self.original))
 
 
-@dataclass
-class Session:
-    """A fill and what became of it. `standing` is what lies in each gap once the last result is applied; `waiting` are
-    candidates that were not shown, and `seed` is that of the next job."""
-
-    id: str
-    task: Task
-    standing: Candidate = ()
-    shown: set[Candidate] = field(default_factory=set)
-    waiting: list[Candidate] = field(default_factory=list)
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        self.standing = self.standing or self.task.original
-        self.shown = {*self.shown, self.task.original}
-
-    def __repr__(self) -> str:
-        return f"<Session {len(self.task.gaps)} gaps, {len(self.shown)} shown, seed {self.seed}>"
-
-    def take(self, *, gate: bool) -> Candidate | None:
-        """The best candidate that was never shown, now shown: one that fills most holes; of a repair, the smallest.
-        `gate`: only what is sound."""
-        task = self.task
-        fresh = [c for c in dict.fromkeys(self.waiting) if c not in self.shown and task.usable(c)]
-        if task.repairs:
-            fresh.sort(key=lambda candidate: (task.faults(candidate).nodes, len("".join(candidate))))
-        else:
-            fresh = [c for c in fresh if not gate or task.sound(c)]
-            fresh.sort(key=lambda candidate: candidate.count(""))
-        self.waiting = fresh[1:]
-        self.shown |= set(fresh[:1])
-        return fresh[0] if fresh else None
-
-    def applied(self) -> tuple[str, list[Span]]:
-        """The text with the last result in it, and where the gaps lie there."""
-        return self.task.put(self.standing)
-
-    def where(self, text: str) -> list[Span]:
-        """The gaps in `text`: that with the last result in it, or that without. Raises NoFill for any other."""
-        applied, spans = self.applied()
-        if text == applied:
-            return spans
-        if text == self.task.text:
-            return [(gap.start, gap.end) for gap in self.task.gaps]
-        raise NoFill("The text has changed since that fill; ask for a new one.")
-
-    def keeping(self, kept: Sequence[Span]) -> "Session":
-        """A session for the rest of what stands there: `kept` are spans of the text with the last result in it."""
-        text, spans = self.applied()
-        gaps = tuple(
-            Gap(gap.start, gap.end, _parts(text, span, sorted(kept)))
-            for gap, span in zip(self.task.gaps, spans, strict=True)
-        )
-        if not any(part for gap in gaps for part in gap.parts):
-            raise NoFill("What is to be kept lies outside of the fill; select a part of the fill.")
-        task = replace(self.task, gaps=gaps)
-        if not task.places:
-            raise NoFill("All of the fill is kept; there is nothing left to fill.")
-        return Session(self.id, task, self.standing, self.shown)
-
-
 def repeats_key(text: str, spans: Sequence[Span], language: str) -> bool:
     """Whether what stands in one of the spans writes a key that its object has already; only JSON is looked at."""
     if language not in JSON:
@@ -222,14 +161,3 @@ def trimmed(text: str, start: int, end: int) -> Span:
     if not inner.strip():
         return start, end
     return start + len(inner) - len(inner.lstrip()), start + len(inner.rstrip())
-
-
-def _parts(text: str, span: Span, kept: Sequence[Span]) -> tuple[str | None, ...]:
-    """What is kept of `span`, with a hole wherever something else stood."""
-    parts, at = list[str | None](), span[0]
-    for start, end in kept:
-        start, end = max(start, at), min(end, span[1])
-        if start < end:
-            parts += [None, text[start:end]] if start > at else [text[start:end]]
-            at = end
-    return (*parts, None) if at < span[1] or not parts else tuple(parts)

@@ -1,0 +1,133 @@
+"""What was filled in each document last, and when a fill is given up for a newer one. State only."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from caesura.server.fills.task import Candidate, Gap, NoFill, Task
+from caesura.server.text.document import Document, Span
+
+MAX_DOCUMENTS = 16  # whose last fill is kept
+STALE = "The text has changed meanwhile; try again."
+
+
+@dataclass
+class FillHistory:
+    """A fill and what became of it. `standing` is what lies in each gap once the last result is applied; `waiting` are
+    candidates that were not shown, and `seed` is that of the next job."""
+
+    id: str
+    task: Task
+    standing: Candidate = ()
+    shown: set[Candidate] = field(default_factory=set)
+    waiting: list[Candidate] = field(default_factory=list)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.standing = self.standing or self.task.original
+        self.shown = {*self.shown, self.task.original}
+
+    def __repr__(self) -> str:
+        return f"<FillHistory {len(self.task.gaps)} gaps, {len(self.shown)} shown, seed {self.seed}>"
+
+    def take(self, *, gate: bool) -> Candidate | None:
+        """The best candidate that was never shown, now shown: one that fills most holes; of a repair, the smallest.
+        `gate`: only what is sound."""
+        task = self.task
+        fresh = [c for c in dict.fromkeys(self.waiting) if c not in self.shown and task.usable(c)]
+        if task.repairs:
+            fresh.sort(key=lambda candidate: (task.faults(candidate).nodes, len("".join(candidate))))
+        else:
+            fresh = [c for c in fresh if not gate or task.sound(c)]
+            fresh.sort(key=lambda candidate: candidate.count(""))
+        self.waiting = fresh[1:]
+        self.shown |= set(fresh[:1])
+        return fresh[0] if fresh else None
+
+    def applied(self) -> tuple[str, list[Span]]:
+        """The text with the last result in it, and where the gaps lie there."""
+        return self.task.put(self.standing)
+
+    def where(self, text: str) -> list[Span]:
+        """The gaps in `text`: that with the last result in it, or that without. Raises NoFill for any other."""
+        applied, spans = self.applied()
+        if text == applied:
+            return spans
+        if text == self.task.text:
+            return [(gap.start, gap.end) for gap in self.task.gaps]
+        raise NoFill("The text has changed since that fill; ask for a new one.")
+
+    def keeping(self, kept: Sequence[Span]) -> "FillHistory":
+        """A session for the rest of what stands there: `kept` are spans of the text with the last result in it."""
+        text, spans = self.applied()
+        gaps = tuple(
+            Gap(gap.start, gap.end, _parts(text, span, sorted(kept)))
+            for gap, span in zip(self.task.gaps, spans, strict=True)
+        )
+        if not any(part for gap in gaps for part in gap.parts):
+            raise NoFill("What is to be kept lies outside of the fill; select a part of the fill.")
+        task = replace(self.task, gaps=gaps)
+        if not task.places:
+            raise NoFill("All of the fill is kept; there is nothing left to fill.")
+        return FillHistory(self.id, task, self.standing, self.shown)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The right to edit `document`, until something newer begins there."""
+
+    document: Document
+    version: int
+    turns: dict[str, "Turn"]
+
+    def check(self) -> None:
+        """To be called while a fill goes on. Raises NoFill once its result could not be used."""
+        if self.turns.get(self.document.uri) is not self:
+            raise NoFill("This fill was given up: a newer one has begun, or the document was closed.")
+        if self.document.version != self.version:
+            raise NoFill(STALE)
+
+
+class LastFills:
+    """The newest fill or structured edit of each document, and the fill that can be continued there."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, Turn] = {}
+        self._histories: OrderedDict[str, FillHistory] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<LastFills {list(self._histories.values())}>"
+
+    def begin(self, document: Document) -> Turn:
+        """Give up whatever was begun in the document before."""
+        turn = self._turns[document.uri] = Turn(document, document.version, self._turns)
+        return turn
+
+    def keep(self, document: Document, history: FillHistory) -> None:
+        self._histories[document.uri] = history
+        self._histories.move_to_end(document.uri)
+        if len(self._histories) > MAX_DOCUMENTS:
+            self._histories.popitem(last=False)
+
+    def history(self, document: Document, id: str | None) -> FillHistory:
+        """The last fill of the document. Raises NoFill where that is not the fill `id`."""
+        found = self._histories.get(document.uri)
+        if found is None or id not in (None, found.id):
+            raise NoFill("That fill is no longer known; ask for a new one.")
+        return found
+
+    def close(self, uri: str) -> None:
+        """Forget a document; what is being filled in it ends."""
+        self._histories.pop(uri, None)
+        self._turns.pop(uri, None)
+
+
+def _parts(text: str, span: Span, kept: Sequence[Span]) -> tuple[str | None, ...]:
+    """What is kept of `span`, with a hole wherever something else stood."""
+    parts, at = list[str | None](), span[0]
+    for start, end in kept:
+        start, end = max(start, at), min(end, span[1])
+        if start < end:
+            parts += [None, text[start:end]] if start > at else [text[start:end]]
+            at = end
+    return (*parts, None) if at < span[1] or not parts else tuple(parts)

@@ -1,0 +1,52 @@
+"""Which text is sound in a document as it is now: by the grammar of an offer, or by the document's syntax."""
+
+from dataclasses import replace
+
+import tree_sitter
+
+from caesura.server.answers.syntax import SyntaxGate
+from caesura.server.context.context import Context
+from caesura.server.structured.offer import Offer
+
+
+class DocumentGate:
+    """For the hole at `origin` of `text`. `place` is the context there without a lead. Without `syntax`, only an offer
+    rejects anything."""
+
+    def __init__(
+        self,
+        text: str,
+        tree: tree_sitter.Tree | None,
+        origin: int,
+        place: Context,
+        offer: Offer | None,
+        *,
+        syntax: bool,
+    ) -> None:
+        self._text = text
+        self._tree = tree
+        self._origin = origin
+        self._place = place
+        self._offer = offer
+        self._syntax = syntax
+        self._gates: dict[tuple[int, int], SyntaxGate] = {}  # all candidates are for the same place
+        self._sound: dict[tuple[int, int, str], str] = {}  # by an offer
+
+    def __call__(self, start: int, end: int, insert: str) -> str:
+        """As much of `insert` as is sound in place of `start:end`."""
+        if self._offer:
+            return self._offered(self._offer, start, end, insert)
+        if not self._syntax:
+            return insert
+        if (start, end) not in self._gates:
+            place = replace(self._place, prefix=self._place.prefix + self._text[self._origin : start])
+            self._gates[start, end] = SyntaxGate(self._text, start, end, place, self._tree)
+        return self._gates[start, end].shortened(insert)
+
+    def _offered(self, offer: Offer, start: int, end: int, insert: str) -> str:
+        """All or nothing."""
+        asked = start, end, insert
+        if asked not in self._sound:
+            new = self._text[:start] + insert + self._text[end:]
+            self._sound[asked] = "" if offer.check(new) else insert
+        return self._sound[asked]

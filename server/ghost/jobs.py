@@ -1,0 +1,93 @@
+"""What ghost text asks the engine at a place of a document."""
+
+import re
+from dataclasses import replace
+
+from caesura import wire
+from caesura.server import suggest
+from caesura.server.context.context import Context, after_closing, hole, line_before
+from caesura.server.context.project import Project
+from caesura.server.ghost.canvas import WarmCanvas
+from caesura.server.ghost.gate import DocumentGate
+from caesura.server.options import Settings
+from caesura.server.structured import edits
+from caesura.server.structured.offer import Offer
+from caesura.server.text.workspace import Open
+
+LEAST_WORD = 3  # letters of a word of prose before its rest is worth a job
+
+_WORD = re.compile(rf"\w{{{LEAST_WORD}}}\Z")
+
+
+class Jobs:
+    """For all documents of a session."""
+
+    def __init__(self, settings: Settings, project: Project) -> None:
+        self._settings = settings
+        self._project = project
+
+    def end(self, opened: Open, at: int) -> int:
+        """The end of a hole at the cursor. Closing brackets and quotes there are mostly the editor's: the fill decides
+        about them, and the suffix stays the same while they come and go."""
+        return at if self._structured(opened) else after_closing(opened.document.text, at, opened.language)
+
+    def place(self, opened: Open, start: int, end: int, lead: str = "") -> Context:
+        """The context of the hole after `lead`, which is assumed to replace `start:end`."""
+        text, tree, options = opened.document.text, opened.tree.tree, self._settings.options
+        if lead:
+            text, tree, start = text[:start] + lead + text[end:], None, start + len(lead)
+            end = start
+        language = opened.document.language
+        found = suggest.place(text, start, end, options=options, language=language, tree=tree, following=True)
+        return self._project.frame(opened, found, suggest.budget(options))
+
+    def wanted(self, opened: Open, canvas: WarmCanvas, *, invoked: bool) -> bool:
+        """False where the settings exclude a suggestion, and in Markdown until a word has begun."""
+        options, start = self._settings.options, canvas.typed.origin
+        if opened.document.language == "markdown" and not invoked:
+            text = opened.document.text
+            before = line_before(text, start) + (canvas.lead or canvas.typed.written)
+            line = line_before(before, len(before))
+            prose = edits.is_prose(line) and not edits.in_code(text, start, opened.tree.tree)
+            if prose and not _WORD.search(line):
+                return False
+        return {"comment": options.in_comments, "string": options.in_strings}.get(canvas.context.scope, True)
+
+    def offer(self, opened: Open, canvas: WarmCanvas) -> Offer | None:
+        """What the grammar of the document's language allows after the lead of a canvas."""
+        if not self._structured(opened):
+            return None
+        document = opened.document
+        start, typed = canvas.typed.origin, canvas.typed.text
+        before, after = document.text[:start] + canvas.lead, document.text[start + len(typed) :]
+        schema = self._project.schema(opened)
+        return edits.completion(before + after, len(before), language=document.language, schema=schema)
+
+    def job(
+        self,
+        canvas: WarmCanvas,
+        neighbours: tuple[wire.Neighbour, ...],
+        priority: suggest.Priority,
+        document: str,
+        draft: tuple[str] | None = None,
+    ) -> wire.Infill:
+        options, offer = self._settings.options, canvas.offer
+        segments = offer.segments if offer else (hole(canvas.context, options.max_tokens),)
+        site = suggest.Site(
+            canvas.context,
+            segments,
+            neighbours,
+            draft=draft if len(segments) == 1 else None,
+            schemas=offer.schemas if offer else (),
+        )
+        ask = suggest.Ask(document, priority, options.candidates, seed=canvas.seed, least=canvas.faint)
+        return suggest.job(site, ask)
+
+    def gate(self, opened: Open, canvas: WarmCanvas) -> DocumentGate:
+        """The gate for the texts of a canvas, in the document as it is now."""
+        place = replace(canvas.context, prefix=canvas.context.prefix.removesuffix(canvas.lead))
+        syntax, text, tree = self._settings.options.syntax_gate, opened.document.text, opened.tree.tree
+        return DocumentGate(text, tree, canvas.typed.origin, place, canvas.offer, syntax=syntax)
+
+    def _structured(self, opened: Open) -> bool:
+        return self._settings.options.structured and opened.document.language in edits.LANGUAGES

@@ -1,0 +1,380 @@
+"""The ghost text of one document: its canvases, the jobs that fill them, and what the editor shows.
+
+Denoising starts at the edit, so that a request finds it under way. Typing what a canvas proposes costs nothing; after
+any other key a new canvas starts from what is left of the old one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Literal
+
+from caesura import wire
+from caesura.client.backend import EngineBusy, EngineError, EngineUnavailable, Infiller, job_id
+from caesura.server.answers.finish import line_break
+from caesura.server.answers.worth import ALL, Bar
+from caesura.server.context.context import Context, line_after, line_before, opens_block
+from caesura.server.context.project import Project
+from caesura.server.ghost.canvas import Proposal, Typed, WarmCanvas
+from caesura.server.ghost.canvases import Canvases
+from caesura.server.ghost.feedback import TAKEN, Feedback, Suggestion
+from caesura.server.ghost.gate import DocumentGate
+from caesura.server.ghost.jobs import Jobs
+from caesura.server.ghost.reader import Reader
+from caesura.server.languages import Language
+from caesura.server.options import MODES, Settings
+from caesura.server.records.trace import Answer
+from caesura.server.suggest import Priority
+from caesura.server.text.document import Edit
+from caesura.server.text.lexer import indent_of
+from caesura.server.text.workspace import Open
+
+FAINT = 25  # explore text up to this many times below the display threshold; typing confirms its start
+NEARBY = 30  # lines within which the neighbours stay as they were chosen, so that the engine's KV of them stays valid
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The item that a completion popup has selected: `text` would replace what lies between `start` and the cursor."""
+
+    start: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a canvas at the offset `at` is begun for; `bar` is what a suggestion must reach."""
+
+    at: int
+    priority: Literal["invoked", "automatic"]
+    bar: Bar
+    selected: Selected | None = None
+
+
+@dataclass
+class Shared:
+    """What all panes of a session use."""
+
+    engine: Infiller
+    settings: Settings
+    project: Project
+    feedback: Feedback
+    jobs: Jobs
+    reader: Reader
+    trouble: str = ""  # logged last
+
+    def report(self, trouble: str) -> None:
+        """Log a trouble once, not at every keystroke."""
+        if trouble != self.trouble:
+            self.trouble = trouble
+            log.warning("No completion: %s", trouble)
+
+
+class Pane:
+    """The ghost text of `opened`."""
+
+    def __init__(self, opened: Open, shared: Shared) -> None:
+        self.opened = opened
+        self.canvases = Canvases()
+        self.suggestion: Suggestion | None = None  # that the editor shows
+        self.ticket = 0  # of the newest request
+        self.changed = asyncio.Event()  # replaced whenever it is set
+        self._shared = shared
+        self._key = job_id()  # names the document to the engine without its path
+        self._at = 0  # the offset at the newest edit or request
+        self._start: Start | None = None  # of the canvas there; None where the cursor's place is unknown
+        self._neighbours: tuple[wire.Neighbour, ...] = ()
+        self._line = 0  # for which they were chosen
+        self._generation = -1  # of the project, when they were
+        self._gate: tuple[tuple[object, ...], DocumentGate] | None = None  # the last one, and what it was made for
+        self._readings = 0  # how many had begun, of all documents, when the engine last had the context of the canvas
+
+    def __repr__(self) -> str:
+        return f"<Pane at {self._at} {self.canvases}>"
+
+    # What the editor does
+
+    def supersede(self) -> int:
+        """Supersede all requests so far; the ticket of the next."""
+        self._shared.reader.end()
+        self.ticket += 1
+        self._wake()
+        return self.ticket
+
+    def edited(self, edits: Sequence[Edit]) -> None:
+        """The text has changed: keep the canvas if the user typed what it proposes, else begin a new one."""
+        self.supersede()
+        now = asyncio.get_running_loop().time()
+        for edit in edits:
+            self.canvases.follow(edit)
+            if self.suggestion:
+                self._shared.feedback.judge(self.suggestion, self.suggestion.follow(edit, now))
+        at, self._start = _cursor_after(edits, self.opened.language), None
+        if at is None or not self._shared.settings.options.warm or self.off(invoked=False):
+            return
+        canvas, how = self.follow(Start(at, "automatic", self._shared.feedback.bar(invoked=False)))
+        if how != "cold" and len(edits[0].text.strip()) >= TAKEN:
+            self._refine(canvas)
+
+    def replaced(self) -> None:
+        """The whole text was replaced. The cursor's place is unknown: the next request begins a canvas."""
+        self.close()
+        if self.suggestion:
+            self.suggestion.moved = True
+
+    def rested(self, at: int) -> None:
+        """The cursor has come to rest: have its context read, unless that of a known canvas is still in the engine's
+        cache."""
+        reader = self._shared.reader
+        if not self._shared.settings.options.warm or self.off(invoked=False):
+            return
+        reader.end()
+        known = self._known(at, None) is not None
+        if known and self._readings == reader.count:
+            return
+        end = self._shared.jobs.end(self.opened, at)
+        canvas = WarmCanvas(Typed(at, closing=self.opened.document.text[at:end]), self._place(at, end))
+        if self._shared.jobs.wanted(self.opened, canvas, invoked=False):
+            reader.read(self._job(canvas, "speculative", reader.document))
+            self._readings = reader.count if known else self._readings
+
+    def close(self) -> None:
+        """End the requests and the jobs of this document."""
+        self.supersede()
+        self.canvases.drop()
+        self._gate = None
+
+    def off(self, *, invoked: bool) -> bool:
+        """True if nothing is to be computed for this document."""
+        options = self._shared.settings.options
+        asked = invoked or MODES[options.mode].automatic
+        allowed = options.enable and asked and options.allows(self.opened.document.language)
+        return not allowed or self._shared.project.hidden(self.opened)
+
+    # The canvas at the cursor
+
+    def follow(self, start: Start) -> tuple[WarmCanvas, Answer]:
+        """The canvas for `start`: one there is that still agrees, else a new one; and which of them."""
+        self._at, self._start, self._readings = start.at, start, self._shared.reader.count
+        canvas = self._known(start.at, start.selected)
+        invoked = start.priority == "invoked"
+        if canvas is None or canvas.faint > _bar_for(canvas, start.bar, invoked=invoked).chance:  # some was given up
+            return self._begin(start), "cold"
+        if invoked:
+            canvas.bar = canvas.bar.lower(start.bar)
+            if canvas.over and not canvas.propose(start.at, self.gate(canvas), whole=start.selected is not None).insert:
+                return self._begin(start, seed=canvas.seed + 1), "cold"  # asked again: something else than nothing
+        self.canvases.put(canvas)
+        if canvas.speculative:
+            return canvas, "speculated"
+        return canvas, "typed_through" if canvas.typed.written and canvas.fills else "warm"
+
+    def gate(self, canvas: WarmCanvas) -> DocumentGate:
+        """How much of a text is sound in the document as it is now. The drafts of a canvas share a gate until the text
+        changes. Each draft is parsed in the event loop: 1.4 ms at 2,000 lines, 2.6 with a gate of its own (p50)."""
+        options = self._shared.settings.options
+        key = canvas, self.opened.document.text, self.opened.tree.tree, options.syntax_gate
+        if self._gate is None or self._gate[0] != key:
+            self._gate = key, self._shared.jobs.gate(self.opened, canvas)
+        return self._gate[1]
+
+    def _known(self, at: int, selected: Selected | None) -> WarmCanvas | None:
+        """A canvas that answers for the cursor at `at`, unless edits elsewhere have changed its context."""
+        if selected is not None:
+            known = self.canvases.current
+            if known is None or (known.lead, known.typed.origin) != (selected.text, selected.start):
+                return None
+            moved = at != known.typed.origin + len(known.typed.text)  # within the word, with the popup still open
+            return None if moved or known.stale or (known.over and not known.fills) else known
+        agreeing = self.canvases.agreeing(at)
+        return next((canvas for canvas in agreeing if not (canvas.stale and self._differs(canvas))), None)
+
+    def _differs(self, canvas: WarmCanvas) -> bool:
+        """True if edits elsewhere have changed what the engine was shown for a canvas."""
+        start, end = canvas.typed.origin, canvas.typed.origin + len(canvas.typed.text)
+        now = self._shared.jobs.place(self.opened, start, end)
+        canvas.stale = (now.prefix + canvas.lead, now.suffix) != (canvas.context.prefix, canvas.context.suffix)
+        return canvas.stale
+
+    def _begin(self, start: Start, *, seed: int = 0) -> WarmCanvas:
+        """A new canvas, warm from what is left of the one before it."""
+        at, text = start.at, self.opened.document.text
+        lead, origin = (start.selected.text, start.selected.start) if start.selected else ("", at)
+        end = at if start.selected else self._shared.jobs.end(self.opened, at)
+        typed = Typed(origin, text[origin:at], text[at:end])
+        draft = _after_lead(self.canvases.rest_at(at), text[origin:at], lead)
+        began = perf_counter()
+        canvas = WarmCanvas(typed, self._place(origin, end, lead), lead=lead, bar=start.bar)
+        canvas.replaces, canvas.context_ms = start.selected is not None, (perf_counter() - began) * 1000
+        canvas.seed = seed
+        self.canvases.put(canvas)
+        self._launch(canvas, start.priority, draft)
+        return canvas
+
+    def _place(self, start: int, end: int, lead: str = "") -> Context:
+        """The context there, with the neighbours chosen for it."""
+        found = self._shared.jobs.place(self.opened, start, end, lead)
+        line, generation = self.opened.document.position(end)[0], self._shared.project.generation
+        if self._generation != generation or abs(line - self._line) > NEARBY:
+            self._line, self._generation = line, generation
+            self._neighbours = self._shared.project.neighbours(self.opened, found, self._neighbours)
+        return found
+
+    # Jobs
+
+    def _launch(self, canvas: WarmCanvas, priority: Priority, draft: tuple[str] | None = None) -> None:
+        """Begin the job of a canvas, unless nothing is wanted there."""
+        if not self._shared.jobs.wanted(self.opened, canvas, invoked=priority == "invoked"):
+            canvas.over = True
+            return
+        document = self._key if canvas is self.canvases.current else self._key + "+"
+        job = self._job(canvas, priority, document, draft)
+        canvas.task = asyncio.create_task(self._run(canvas, job))
+
+    def _job(
+        self, canvas: WarmCanvas, priority: Priority, document: str, draft: tuple[str] | None = None
+    ) -> wire.Infill:
+        canvas.offer = self._shared.jobs.offer(self.opened, canvas)
+        canvas.bar = _bar_for(canvas, canvas.bar, invoked=priority == "invoked")
+        canvas.faint = canvas.bar.chance / FAINT
+        job = self._shared.jobs.job(canvas, self._neighbours, priority, document, draft)
+        canvas.job = job.job
+        return job
+
+    async def _run(self, canvas: WarmCanvas, job: wire.Infill) -> None:
+        try:
+            async with aclosing(self._shared.engine.infill(job)) as events:
+                async for event in events:
+                    canvas.hear(event)
+                    if not canvas.agrees(self._at):
+                        self._restart(canvas)  # it says something else than was typed, or nothing beyond it
+                    self._wake()
+            self._shared.trouble = ""
+            if canvas is self.canvases.ahead and not canvas.speculative:
+                self._adopt()
+        except EngineError as error:
+            self._shared.report(str(error))
+            hopeless = isinstance(error, (EngineBusy, EngineUnavailable))  # another job now would fare no better
+            if canvas.typed.written and not canvas.shown and not hopeless:
+                self._restart(canvas)  # no job has begun for the newest keys, nor does the editor show anything
+        finally:
+            canvas.over = True
+            self._wake()
+
+    def _restart(self, canvas: WarmCanvas) -> None:
+        """Begin a new canvas instead of this one, if that is the one at a cursor whose place is known."""
+        if self.canvases.current is canvas and not canvas.replaces and self._start:
+            self._begin(self._start)
+
+    def _wake(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    # What is shown, and what runs ahead of it
+
+    def show(self, canvas: WarmCanvas, at: int, proposal: Proposal) -> Proposal:
+        """The editor shows a proposal from now on: remember it, and compute what may come after it."""
+        before, self.suggestion = self.suggestion, None
+        if not proposal.insert:
+            return proposal
+        proposal = replace(proposal, id=job_id())
+        if proposal.back:
+            return proposal  # the popup draws it over what is typed, and its edits are not those of our text
+        document, now = self.opened.document, asyncio.get_running_loop().time()
+        typed = Typed(at, closing=document.text[at : at + proposal.eat])
+        self.suggestion = Suggestion(proposal.id, document.language, typed, proposal.insert, now)
+        self._shared.feedback.shown(self.suggestion, before)
+        canvas.give(proposal, at)
+        self._speculate(canvas, proposal)
+        return proposal
+
+    def mend(self, canvas: WarmCanvas, sound: Proposal) -> bool:
+        """The syntax gate cut the proposal: denoise the text after the sound part again; false if that was tried."""
+        lead = canvas.typed.written + sound.insert
+        inside = self._at != canvas.typed.origin + len(canvas.typed.written)  # of brackets that the editor closed
+        if not canvas.answer or canvas.mended or sound.back or inside or not lead.startswith(canvas.lead):
+            return False
+        canvas.mended = True
+        self._go_ahead(canvas, lead, seed=1)
+        return True
+
+    def _refine(self, canvas: WarmCanvas) -> None:
+        """A part was accepted: it is fixed now, and the rest of the canvas is denoised again after it."""
+        taken = canvas.typed.written
+        whole = self._at == canvas.typed.origin + len(taken)
+        if canvas.answer and not canvas.offer and canvas.rest() and whole and taken.startswith(canvas.lead):
+            self._go_ahead(canvas, taken, draft=canvas.rest())
+
+    def _speculate(self, canvas: WarmCanvas, proposal: Proposal) -> None:
+        """In idle time, compute what would come next if the proposal were accepted and the line ended."""
+        options, text = self._shared.settings.options, self.opened.document.text
+        wanted = options.speculate and options.warm and MODES[options.mode].automatic
+        ends = canvas.context.kind != "span" and not line_after(text, self._at).strip()
+        if not (wanted and ends and canvas.answer) or self.canvases.ahead or proposal.eat or proposal.back:
+            return
+        typed = Typed(canvas.typed.origin, canvas.typed.text)
+        before = canvas.context.prefix.removesuffix(canvas.lead)
+        lead = _entered(before, typed.text + proposal.insert, line_break(canvas.context), self.opened.language)
+        place = self._shared.jobs.place(self.opened, typed.origin, typed.origin + len(typed.text), lead)
+        self._run_ahead(WarmCanvas(typed, place, lead=lead, bar=canvas.bar, speculative=True), "speculative")
+
+    def _go_ahead(self, canvas: WarmCanvas, lead: str, *, draft: tuple[str] | None = None, seed: int = 0) -> None:
+        """Denoise the hole of `canvas` again after `lead`."""
+        prefix = canvas.context.prefix.removesuffix(canvas.lead) + lead
+        place = replace(canvas.context, prefix=prefix, indent=indent_of(line_before(prefix, len(prefix))))
+        typed = Typed(canvas.typed.origin, canvas.typed.written, canvas.typed.closing)
+        again = WarmCanvas(typed, place, lead=lead, bar=canvas.bar)
+        again.mended, again.seed = True, seed
+        self._run_ahead(again, "automatic", draft)
+
+    def _run_ahead(self, canvas: WarmCanvas, priority: Priority, draft: tuple[str] | None = None) -> None:
+        self.canvases.run_ahead(canvas)
+        self._launch(canvas, priority, draft)
+
+    def _adopt(self) -> None:
+        """Take the canvas that ran ahead if it only adds to what the old one proposes: what is shown never jumps."""
+        old, new = self.canvases.current, self.canvases.ahead
+        if old is None or new is None:
+            return
+        shown = old.propose(self._at, self.gate(old)).insert
+        found = new.propose(self._at, self.gate(new)).insert
+        if found.startswith(shown) and len(found) > len(shown):
+            self.canvases.put(new)
+            self.canvases.resting.remove(old)
+        else:
+            self.canvases.run_ahead(None)
+
+
+def _cursor_after(edits: Sequence[Edit], row: Language) -> int | None:
+    """The cursor after typing; None if no single cursor types this. An auto-closed pair leaves it inside."""
+    if len(edits) != 1:
+        return None
+    start, text = edits[0].start, edits[0].text
+    if len(text) == 2 and ((text[0], text[1]) in row.pairs or (text[0] == text[1] and text[0] in row.quotes)):
+        return start + 1
+    return start + len(text)
+
+
+def _bar_for(canvas: WarmCanvas, bar: Bar, *, invoked: bool) -> Bar:
+    """What the suggestions of a canvas must reach. A user who asks where the grammar is known gets the best that is
+    valid, as from a structured edit."""
+    return ALL if invoked and canvas.offer else bar
+
+
+def _after_lead(rest: tuple[str] | None, typed: str, lead: str) -> tuple[str] | None:
+    """What is left of a canvas, as a start for one that has `lead` instead of `typed` before it."""
+    if rest is None or not (typed + rest[0]).startswith(lead):
+        return None
+    return ((typed + rest[0]).removeprefix(lead),) if lead else rest
+
+
+def _entered(before: str, lead: str, line_break: str, row: Language) -> str:
+    """`lead` after `before`, with the line break and the indentation that an editor adds at Enter."""
+    line = line_before(before + lead, len(before + lead))
+    step = ("\t" if "\t" in indent_of(line) else "    ") if opens_block(line, row) else ""
+    return lead + line_break + indent_of(line) + step

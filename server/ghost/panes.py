@@ -1,0 +1,105 @@
+"""The ghost text of all open documents."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Literal
+
+from caesura.client.backend import Infiller
+from caesura.server.context.project import Project
+from caesura.server.ghost.canvas import Draft, Proposal
+from caesura.server.ghost.feedback import Feedback, Tally
+from caesura.server.ghost.jobs import Jobs
+from caesura.server.ghost.pane import Pane, Selected, Shared, Start
+from caesura.server.ghost.reader import Reader
+from caesura.server.ghost.requests import NothingNew, Recorder, Request
+from caesura.server.options import MODES, Settings
+from caesura.server.text.document import Edit
+from caesura.server.text.workspace import Open
+
+MAX_DOCUMENTS = 16  # whose canvases are kept; a new one takes the place of the one untouched for longest
+
+
+class Panes:
+    """One Pane for each document in which somebody has typed or asked. `tally` counts what became of suggestions,
+    `trace` records the requests."""
+
+    def __init__(self, engine: Infiller, settings: Settings, project: Project, tally: Tally, trace: Recorder) -> None:
+        self._settings = settings
+        self._trace = trace
+        self._feedback = Feedback(settings, tally)
+        self._reader = Reader(engine)
+        self._shared = Shared(engine, settings, project, self._feedback, Jobs(settings, project), self._reader)
+        self._panes: OrderedDict[str, Pane] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Panes {list(self._panes.values())}>"
+
+    def edited(self, opened: Open, edits: Sequence[Edit]) -> None:
+        self._pane(opened).edited(edits)
+
+    def replaced(self, uri: str) -> None:
+        """The whole text was replaced."""
+        self._reader.end()
+        if pane := self._panes.get(uri):
+            pane.replaced()
+
+    def rested(self, opened: Open, at: int) -> None:
+        """The cursor has come to rest. A document that is only looked at does not replace another's pane."""
+        pane = self._panes.get(opened.document.uri) or Pane(opened, self._shared)
+        pane.rested(at)
+
+    def propose(
+        self,
+        opened: Open,
+        at: int,
+        *,
+        invoked: bool,
+        selected: Selected | None = None,
+        on_draft: Callable[[Draft], None] | None = None,
+    ) -> Callable[[], Awaitable[Proposal | NothingNew]]:
+        """What answers when it is called; see Request. The text is read now, before an edit that may come while the
+        answer waits for its turn."""
+        pane = self._pane(opened)
+        late = asyncio.get_running_loop().time() + self._settings.options.deadline_ms / 1000
+        request = Request(pane, pane.supersede(), at, selected is not None, late, self._trace, on_draft)
+        canvas = pane.canvases.current
+        shown = canvas is not None and bool(canvas.shown) and canvas.agrees(at)
+        invoked = invoked or (shown and not MODES[self._settings.options.mode].automatic)  # what was asked for stays
+        if pane.off(invoked=invoked):
+            return request.refuse
+        priority: Literal["invoked", "automatic"] = "invoked" if invoked else "automatic"
+        return partial(request.answer, *pane.follow(Start(at, priority, self._feedback.bar(invoked=invoked), selected)))
+
+    def accepted(self, id: str, units: int | None = None) -> None:
+        """The editor says that it has inserted a proposal: all of it, or so many UTF-16 units from its start."""
+        for pane in self._panes.values():
+            if (suggestion := pane.suggestion) and suggestion.id == id:
+                taken = suggestion.insert.encode("utf-16-le")[: None if units is None else 2 * units]
+                self._feedback.judge(suggestion, suggestion.told(len(taken.decode("utf-16-le", "ignore"))))
+
+    def seen(self, id: str) -> None:
+        """The editor says that it has drawn a proposal only now."""
+        for pane in self._panes.values():
+            if pane.suggestion and pane.suggestion.id == id:
+                pane.suggestion.since = asyncio.get_running_loop().time()
+
+    def close(self, uri: str) -> None:
+        """Free what belongs to a document; its jobs are cancelled."""
+        self._reader.end()
+        if pane := self._panes.pop(uri, None):
+            pane.close()
+
+    def close_all(self) -> None:
+        for uri in list(self._panes):
+            self.close(uri)
+
+    def _pane(self, opened: Open) -> Pane:
+        uri = opened.document.uri
+        if uri not in self._panes:
+            self._panes[uri] = Pane(opened, self._shared)
+            if len(self._panes) > MAX_DOCUMENTS:
+                self.close(next(iter(self._panes)))
+        self._panes.move_to_end(uri)
+        return self._panes[uri]

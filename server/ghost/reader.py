@@ -1,0 +1,35 @@
+"""Has the engine read the context of a resting cursor, so that the first key finds it in the KV cache."""
+
+import asyncio
+from contextlib import aclosing, suppress
+
+from caesura import wire
+from caesura.client.backend import EngineError, Infiller, job_id
+
+
+class Reader:
+    """There is one reading at a time, of all documents, under one `document` key of the engine's cache. `count` is how
+    many have begun."""
+
+    def __init__(self, engine: Infiller) -> None:
+        self._engine = engine
+        self._task: asyncio.Task[None] | None = None
+        self.document = job_id()
+        self.count = 0
+
+    def read(self, job: wire.Infill) -> None:
+        self.end()
+        self.count += 1
+        self._task = asyncio.create_task(self._prefill(job))
+
+    def end(self) -> None:
+        """Before another job begins, so that it finds what was read so far."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _prefill(self, job: wire.Infill) -> None:
+        """Until the first event: the KV cache has the context then. A failure concerns nobody yet."""
+        with suppress(EngineError):
+            async with aclosing(self._engine.infill(job)) as events:
+                await anext(events, None)

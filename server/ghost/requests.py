@@ -1,0 +1,154 @@
+"""How a request is answered: at the first locked boundary, or with a part from the deadline on."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Protocol
+
+from caesura import wire
+from caesura.server.context.context import Context
+from caesura.server.ghost.canvas import Draft, Proposal, WarmCanvas
+from caesura.server.ghost.pane import Pane
+from caesura.server.records.trace import Answer, RequestRecord
+
+NOTHING = Proposal("")
+
+
+class Recorder(Protocol):
+    """What we need of trace.Trace."""
+
+    def record(self, request: RequestRecord) -> None: ...
+
+
+@dataclass(frozen=True)
+class NothingNew:
+    """Nothing new to show: a newer edit or request came first, or the engine was lost. `shown_fits`: what the editor
+    shows still agrees with the text."""
+
+    shown_fits: bool
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request: for the text as it was when it came. `began` is in seconds of perf_counter; from `late` on, in those
+    of the loop, a part will do. With `on_draft`, each state is reported and the answer waits for the whole canvas."""
+
+    pane: Pane
+    ticket: int
+    at: int
+    whole: bool
+    late: float
+    trace: Recorder
+    on_draft: Callable[[Draft], None] | None
+    began: float = field(default_factory=perf_counter)
+    ms: dict[str, float] = field(default_factory=dict)  # by stage, for the trace
+
+    @property
+    def current(self) -> bool:
+        return self.pane.ticket == self.ticket
+
+    async def refuse(self) -> Proposal:
+        self._record(None, "off", NOTHING)
+        return NOTHING
+
+    async def answer(self, canvas: WarmCanvas, how: Answer) -> Proposal | NothingNew:
+        """The answer from `canvas`, or from the one that takes its place; the canvas goes on after that."""
+        canvas, proposal = await self._found(canvas)
+        if self.current and canvas.broken and self.pane.mend(canvas, proposal):
+            canvas, proposal = await self._found(canvas)
+        if not self.current:
+            self._record(canvas, "superseded", NOTHING)
+            return self._superseded()
+        self._record(canvas, how if proposal.insert else "nothing", proposal)
+        suggestion = self.pane.suggestion
+        if canvas.lost and not proposal.insert and suggestion and suggestion.stands(self.at):
+            return NothingNew(shown_fits=True)
+        return self.pane.show(canvas, self.at, proposal)
+
+    async def _found(self, canvas: WarmCanvas) -> tuple[WarmCanvas, Proposal]:
+        """The canvas that has something to show or nothing more to say, and what it proposes."""
+        while True:
+            canvas = await self._ready(canvas)
+            proposal = self._choose(canvas) if self.current else NOTHING
+            if proposal.insert or canvas.over or not self.current:
+                return canvas, proposal
+            await self.pane.changed.wait()  # nothing of it is sound yet
+
+    async def _ready(self, canvas: WarmCanvas) -> WarmCanvas:
+        """Wait until there is something to show, or nothing to wait for; the canvas that has it."""
+        canvases, clock = self.pane.canvases, asyncio.get_running_loop().time
+        while self.current:
+            canvas = canvases.current or canvas  # another one has begun if this one disagreed with the text
+            if self.on_draft:
+                self.on_draft(self._draft(canvas))
+            mending = canvases.ahead is not None and canvas.broken and not canvases.ahead.over
+            part = clock() >= self.late
+            if (canvas.over if self.on_draft else canvas.ready(self.at, part=part, whole=self.whole)) and (
+                part or not mending
+            ):
+                break
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(None if part else self.late):
+                    await self.pane.changed.wait()
+        return canvas
+
+    def _draft(self, canvas: WarmCanvas) -> Draft:
+        """A state for a streaming editor, which shows at once as much of it as is ready."""
+        draft = canvas.draft(self.at, self.pane.gate(canvas))
+        part = asyncio.get_running_loop().time() >= self.late
+        if not canvas.ready(self.at, part=part):
+            return draft
+        proposal = self._choose(canvas)
+        begins = draft.text.startswith(proposal.insert) and proposal.eat == draft.eat
+        if canvas.over:  # the answer comes next, and may differ after the sound part of this
+            draft = replace(draft, locked=min(draft.locked, len(proposal.insert) if begins else 0))
+        if not begins:
+            return draft
+        suggestion = self.pane.suggestion
+        if proposal.insert and not (suggestion and suggestion.fits and suggestion.insert.endswith(proposal.insert)):
+            self.pane.show(canvas, self.at, proposal)
+        return replace(draft, ready=len(proposal.insert))
+
+    def _choose(self, canvas: WarmCanvas) -> Proposal:
+        began = perf_counter()
+        proposal = canvas.propose(self.at, self.pane.gate(canvas), part=True, whole=self.whole)
+        self.ms["gate"] = self.ms.get("gate", 0.0) + (perf_counter() - began) * 1000
+        return proposal
+
+    def _superseded(self) -> NothingNew:
+        suggestion = self.pane.suggestion
+        if suggestion is None or suggestion.fits:
+            return NothingNew(shown_fits=True)
+        self.pane.suggestion = None  # the empty answer clears it
+        return NothingNew(shown_fits=False)
+
+    def _record(self, canvas: WarmCanvas | None, how: Answer, proposal: Proposal) -> None:
+        ms = self.ms | {"wait": (perf_counter() - self.began) * 1000}
+        if canvas is not None and not canvas.shown:
+            ms["context"] = canvas.context_ms
+            ms |= _stages(canvas.answer.timings) if canvas.answer else {}
+        self.trace.record(
+            RequestRecord(
+                language=self.pane.opened.document.language,
+                kind=_kind(canvas.context) if canvas else "",
+                answer=how,
+                ms=ms,
+                steps=canvas.steps if canvas else 0,
+                shown=len(proposal.insert),
+                confidence=proposal.confidence,
+                job=canvas.job if canvas else "",
+            )
+        )
+
+
+def _kind(place: Context) -> str:
+    """The kind of a hole, for the trace: what it lies in, or its extent where that is plain code."""
+    return place.kind if place.scope == "code" else place.scope
+
+
+def _stages(times: wire.Timings) -> dict[str, float]:
+    """The engine's milliseconds by stage."""
+    found = {"queue": times.queue_ms, "prefill": times.prefill_ms, "denoise": times.denoise_ms}
+    return found if times.first_lock_ms is None else found | {"first_lock": times.first_lock_ms}

@@ -1,0 +1,151 @@
+"""Ghost text: inline completion, the same streamed, and what the editor says about its items."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lsprotocol import types
+
+from caesura.server.ghost.canvas import Draft, Proposal
+from caesura.server.ghost.pane import Selected
+from caesura.server.ghost.requests import NothingNew
+from caesura.server.lsp.popup import ACCEPTED, Popup
+from caesura.server.lsp.streaming import PartialResults
+from caesura.server.lsp.transport import Server
+from caesura.server.session import Session
+from caesura.server.text.workspace import Open
+
+STREAM, CURSOR = "caesura/inlineCompletionStream", "caesura/cursor"  # see docs/protocol.md
+NOTHING = types.InlineCompletionList(items=[])
+
+
+class Completion:
+    """The handlers. `popup` is told when the editor turns out to draw ghost text."""
+
+    def __init__(self, server: Server, session: Session, popup: Popup) -> None:
+        self._server = server
+        self._session = session
+        self._popup = popup
+
+    def register(self, on: Callable[..., None]) -> None:
+        on(types.TEXT_DOCUMENT_INLINE_COMPLETION, self.inline_completion, types.InlineCompletionOptions())
+        on(STREAM, self.stream)
+        on(CURSOR, self.cursor)
+        on("textDocument/didShowCompletion", self.did_show)
+        on("textDocument/didPartiallyAcceptCompletion", self.did_accept_a_part)
+
+    def inline_completion(
+        self, params: types.InlineCompletionParams
+    ) -> types.InlineCompletionList | Awaitable[types.InlineCompletionList | None]:
+        """Items, an empty list for nothing to propose, or None to leave what the editor shows; never an error.
+
+        A request names no version: its position is meant for the text as it is when the request arrives."""
+        self._popup.ghost = True
+        opened = self._session.workspace.get(params.text_document.uri)
+        if opened is None:
+            return NOTHING
+        cursor = opened.document.offset((params.position.line, params.position.character))
+        invoked = params.context.trigger_kind == types.InlineCompletionTriggerKind.Invoked
+        selected = _selected(opened, params.context.selected_completion_info)
+        answer = self._session.panes.propose(opened, cursor, invoked=invoked, selected=selected)
+        return _completion(opened, cursor, answer)
+
+    def stream(self, params: Any) -> types.InlineCompletionList | Awaitable[types.InlineCompletionList | None]:
+        """The same, with each state on the way as `$/progress` for the request's `partialResultToken`."""
+        self._popup.ghost = True
+        try:
+            uri, token = str(params.textDocument.uri), params.partialResultToken
+            position = int(params.position.line), int(params.position.character)
+            invoked = params.context.triggerKind == types.InlineCompletionTriggerKind.Invoked.value
+        except (AttributeError, TypeError, ValueError):
+            return NOTHING
+        opened = self._session.workspace.get(uri)
+        if opened is None:
+            return NOTHING
+        cursor = opened.document.offset(position)
+        results = PartialResults(opened.document.version, opened.document.encoding)
+        sender = _Sender(self._server, token, opened, cursor, results)
+        answer = self._session.panes.propose(opened, cursor, invoked=invoked, on_draft=sender.draft)
+        return _completion(opened, cursor, answer, sender.done)
+
+    def cursor(self, params: Any) -> None:
+        """The cursor has come to rest somewhere, and nothing is asked for yet."""
+        try:
+            uri, position = str(params.textDocument.uri), (int(params.position.line), int(params.position.character))
+        except (AttributeError, TypeError, ValueError):
+            return
+        if opened := self._session.workspace.get(uri):
+            self._session.panes.rested(opened, opened.document.offset(position))
+
+    # Feedback on an item, as Copilot's clients send it
+
+    def did_show(self, params: Any) -> None:
+        if id := _id(params):
+            self._session.panes.seen(id)
+
+    def did_accept_a_part(self, params: Any) -> None:
+        length = getattr(params, "acceptedLength", None)
+        if (id := _id(params)) and isinstance(length, int):
+            self._session.panes.accepted(id, units=max(0, length))
+
+
+@dataclass(frozen=True)
+class _Sender:
+    """Sends the values of one streamed request."""
+
+    server: Server
+    token: Any
+    opened: Open
+    cursor: int
+    results: PartialResults
+
+    def draft(self, draft: Draft) -> None:
+        if value := self.results.draft(draft, asyncio.get_running_loop().time()):
+            self._send(value, draft.eat)
+
+    def done(self, proposal: Proposal) -> None:
+        self._send(self.results.done(proposal), proposal.eat)
+
+    def _send(self, value: dict[str, Any], eat: int) -> None:
+        """Each item gets the range that its text replaces."""
+        for item in value["items"]:
+            item["range"] = _range(self.opened, self.cursor, Proposal("", eat))
+        self.server.progress(types.ProgressParams(self.token, value))
+
+
+async def _completion(
+    opened: Open,
+    cursor: int,
+    answering: Callable[[], Awaitable[Proposal | NothingNew]],
+    on_done: Callable[[Proposal], None] = lambda proposal: None,
+) -> types.InlineCompletionList | None:
+    answer = await answering()
+    if isinstance(answer, NothingNew):
+        return None if answer.shown_fits else NOTHING
+    on_done(answer)
+    where = _range(opened, cursor, answer)
+    command = types.Command("Accepted", ACCEPTED, arguments=[answer.id])
+    texts = (answer.insert, *answer.others) if answer.insert else ()
+    return types.InlineCompletionList(
+        [types.InlineCompletionItem(text, range=where, command=command) for text in texts]
+    )
+
+
+def _range(opened: Open, cursor: int, proposal: Proposal) -> types.Range:
+    """What a proposal replaces, in the document as it is when it is asked for."""
+    start, end = map(opened.document.position, (cursor - proposal.back, cursor + proposal.eat))
+    return types.Range(types.Position(*start), types.Position(*end))
+
+
+def _selected(opened: Open, item: types.SelectedCompletionInfo | None) -> Selected | None:
+    if item is None:
+        return None
+    start = item.range.start
+    return Selected(opened.document.offset((start.line, start.character)), item.text)
+
+
+def _id(params: Any) -> str:
+    """The id that an item's command carries."""
+    arguments = getattr(getattr(getattr(params, "item", None), "command", None), "arguments", None)
+    return str(arguments[0]) if arguments else ""

@@ -1,0 +1,95 @@
+"""The server's only builder of jobs: what the engine is asked at a place of a document, with secrets masked. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import tree_sitter
+
+from caesura import wire
+from caesura.client.backend import job_id
+from caesura.server.context import secrets
+from caesura.server.context.context import Budget, Context, Kind, context
+from caesura.server.options import Options
+
+MOST_NEIGHBOURS = 32  # of a job
+
+Priority = Literal["invoked", "automatic", "speculative"]
+Segments = Sequence[wire.Text | wire.Hole]
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is filled, and what is known around it: `segments` lie between the prefix and the suffix of `place`. `draft`
+    has a text for each hole to start from, masked by `masked_draft` where it was taken from the document. `evidence`
+    comes before the other neighbours, which are masked already."""
+
+    place: Context
+    segments: Segments
+    neighbours: tuple[wire.Neighbour, ...] = ()
+    draft: tuple[str, ...] | None = None
+    evidence: tuple[wire.Neighbour, ...] = ()
+    schemas: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ask:
+    """How the engine is asked. `document` names the document to its cache, without the path; the rest is as in
+    wire.Infill."""
+
+    document: str
+    priority: Priority
+    candidates: int
+    kind: Literal["complete", "fill", "edit"] = "complete"
+    deadline_ms: float = 10_000.0
+    seed: int = 0
+    least: float = 0.0
+
+
+def place(
+    text: str,
+    start: int,
+    end: int,
+    *,
+    options: Options,
+    language: str,
+    tree: tree_sitter.Tree | None = None,
+    kind: Kind | None = None,
+    following: bool = False,
+) -> Context:
+    """The context of a hole, as large as the settings allow; see `context`."""
+    found = budget(options)
+    return context(text, start, end, language=language, tree=tree, budget=found, kind=kind, following=following)
+
+
+def budget(options: Options) -> Budget:
+    return Budget(options.context_before, options.context_after)
+
+
+def job(site: Site, ask: Ask) -> wire.Infill:
+    """A job with an id of its own. No secret of the document, its schema or its siblings is in it."""
+    prefix, segments, suffix = secrets.concealed(site.place.prefix, site.segments, site.place.suffix)
+    evidence = tuple(wire.Neighbour(near.name, secrets.masked(near.text)) for near in site.evidence)
+    return wire.Infill(
+        job=job_id(),
+        document=ask.document,
+        kind=ask.kind,
+        priority=ask.priority,
+        deadline_ms=ask.deadline_ms,
+        prefix=prefix,
+        suffix=suffix,
+        language=site.place.language,
+        neighbours=(evidence + site.neighbours)[:MOST_NEIGHBOURS],
+        segments=segments,
+        candidates=ask.candidates,
+        seed=ask.seed,
+        least=ask.least,
+        draft=site.draft,
+        schemas=tuple(map(secrets.masked_schema, site.schemas)),
+    )
+
+
+def masked_draft(text: str, place: Context) -> str:
+    """A text that stood in a hole, with the secrets masked that can be seen from around it."""
+    start = len(place.prefix)
+    return secrets.masked(place.prefix + text + place.suffix)[start : start + len(text)]
