@@ -22,8 +22,8 @@ from typing import Any
 from caesura.client.shared import Engine
 from caesura.model_store import DEFAULT
 from caesura.server.context.project import Project
-from caesura.server.ghost.canvas import Proposal
 from caesura.server.ghost.panes import Panes
+from caesura.server.ghost.typed import Proposal
 from caesura.server.options import Options, Settings
 from caesura.server.records.stats import Stats
 from caesura.server.records.trace import Trace

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from lsprotocol.types import CompletionItem
 
-from caesura.server.ghost.canvas import Proposal
+from caesura.server.ghost.typed import Proposal
 from caesura.server.lsp.popup import LABEL, WORD, fenced, item
 from caesura.server.text.document import Document
 

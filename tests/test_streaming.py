@@ -2,7 +2,7 @@
 
 import pytest
 
-from caesura.server.ghost.canvas import Draft
+from caesura.server.ghost.typed import Draft
 from caesura.server.lsp.streaming import PartialResults
 
 FIRST = Draft("raise Error", confidence=0.5)

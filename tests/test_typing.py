@@ -13,10 +13,10 @@ from caesura.schema.reader import read_schema
 from caesura.server.context.context import Budget, Context
 from caesura.server.ghost import panes
 from caesura.server.ghost.backoff import Backoff
-from caesura.server.ghost.canvas import Draft, Proposal
 from caesura.server.ghost.pane import Selected
 from caesura.server.ghost.panes import Panes
 from caesura.server.ghost.requests import NothingNew
+from caesura.server.ghost.typed import Draft, Proposal
 from caesura.server.options import Options, Settings
 from caesura.server.records.trace import RequestRecord
 from caesura.server.text.workspace import Change, Open, Workspace

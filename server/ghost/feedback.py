@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 from caesura.server.answers.worth import Bar
 from caesura.server.ghost.backoff import Backoff
-from caesura.server.ghost.canvas import Typed
+from caesura.server.ghost.typed import Typed
 from caesura.server.options import MODES, Settings
 from caesura.server.text.document import Edit
 

@@ -18,12 +18,13 @@ from caesura.server.answers.finish import line_break
 from caesura.server.answers.worth import ALL, Bar
 from caesura.server.context.context import Context, line_after, line_before, opens_block
 from caesura.server.context.project import Project
-from caesura.server.ghost.canvas import Proposal, Typed, WarmCanvas
+from caesura.server.ghost.canvas import WarmCanvas
 from caesura.server.ghost.canvases import Canvases
 from caesura.server.ghost.feedback import TAKEN, Feedback, Suggestion
 from caesura.server.ghost.gate import DocumentGate
 from caesura.server.ghost.jobs import Jobs
 from caesura.server.ghost.reader import Reader
+from caesura.server.ghost.typed import Proposal, Typed
 from caesura.server.languages import Language
 from caesura.server.options import MODES, Settings
 from caesura.server.records.trace import Answer

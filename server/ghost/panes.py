@@ -8,12 +8,12 @@ from typing import Literal
 
 from caesura.client.backend import Infiller
 from caesura.server.context.project import Project
-from caesura.server.ghost.canvas import Draft, Proposal
 from caesura.server.ghost.feedback import Feedback, Tally
 from caesura.server.ghost.jobs import Jobs
 from caesura.server.ghost.pane import Pane, Selected, Shared, Start
 from caesura.server.ghost.reader import Reader
 from caesura.server.ghost.requests import NothingNew, Recorder, Request
+from caesura.server.ghost.typed import Draft, Proposal
 from caesura.server.options import MODES, Settings
 from caesura.server.text.document import Edit
 from caesura.server.text.workspace import Open

@@ -9,8 +9,9 @@ from typing import Protocol
 
 from caesura import wire
 from caesura.server.context.context import Context
-from caesura.server.ghost.canvas import Draft, Proposal, WarmCanvas
+from caesura.server.ghost.canvas import WarmCanvas
 from caesura.server.ghost.pane import Pane
+from caesura.server.ghost.typed import Draft, Proposal
 from caesura.server.records.trace import Answer, RequestRecord
 
 NOTHING = Proposal("")

@@ -7,9 +7,9 @@ from typing import Any
 
 from lsprotocol import types
 
-from caesura.server.ghost.canvas import Draft, Proposal
 from caesura.server.ghost.pane import Selected
 from caesura.server.ghost.requests import NothingNew
+from caesura.server.ghost.typed import Draft, Proposal
 from caesura.server.lsp.popup import ACCEPTED, Popup
 from caesura.server.lsp.streaming import PartialResults
 from caesura.server.lsp.transport import Server

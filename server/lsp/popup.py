@@ -14,8 +14,8 @@ from itertools import takewhile
 from lsprotocol import types
 
 from caesura.server.context.context import line_before
-from caesura.server.ghost.canvas import Proposal
 from caesura.server.ghost.requests import NothingNew
+from caesura.server.ghost.typed import Proposal
 from caesura.server.options import MODES
 from caesura.server.session import Session
 from caesura.server.text.document import Document

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from caesura.server.ghost.canvas import Draft, Proposal
+from caesura.server.ghost.typed import Draft, Proposal
 from caesura.server.text.document import Encoding
 
 _UNITS: Mapping[Encoding, Callable[[str], int]] = {
