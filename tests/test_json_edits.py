@@ -18,8 +18,8 @@ from caesura.schema.document import Schema
 from caesura.schema.reader import read_schema
 from caesura.server.structured.json.completion import MAX_BEFORE, completion
 from caesura.server.structured.json.edits import MAX_TEXT, offers
-from caesura.server.structured.json.text import read
 from caesura.server.structured.offer import NoOffer, Offer
+from caesura.server.text.json import read
 
 PERSON = read_schema(
     json.dumps(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caesura.server.structured.json.text import Broken, Document, place, read, style
+from caesura.server.text.json import Broken, Document, place, read, style
 
 GOOD = [
     *("0", "-0", "1e5", "-1.5E-3", "1E+2", "true", "false", "null", '""', " [] ", "{}\n", "[[[]]]", '"\\u00e9\\/"'),

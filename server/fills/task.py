@@ -138,7 +138,7 @@ def repeats_key(text: str, spans: Sequence[Span], language: str) -> bool:
     """Whether what stands in one of the spans writes a key that its object has already; only JSON is looked at."""
     if language not in JSON:
         return False
-    from caesura.server.structured.json import text as json_text  # which `caesura lsp` does not need at its start
+    from caesura.server.text import json as json_text  # which `caesura lsp` does not need at its start
 
     return json_text.repeats_key(text, spans)
 

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from caesura.schema.document import Schema
-from caesura.server.structured.json.text import Broken, Document, decoded, place, read
+from caesura.server.text.json import Broken, Document, decoded, place, read
 
 MAX_FAULTS = 1000  # of a schema that are compared
 MAX_PATH = 200  # code points

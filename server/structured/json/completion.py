@@ -15,7 +15,8 @@ from caesura import wire
 from caesura.schema.document import Schema
 from caesura.server.structured.json.holes import Grammars
 from caesura.server.structured.json.siblings import joined
-from caesura.server.structured.json.text import (
+from caesura.server.structured.offer import NoOffer, Offer, words
+from caesura.server.text.json import (
     BLANK,
     CHARACTERS,
     CLOSE,
@@ -38,7 +39,6 @@ from caesura.server.structured.json.text import (
     place,
     read,
 )
-from caesura.server.structured.offer import NoOffer, Offer, words
 
 MAX_BEFORE = 200_000  # code points before the cursor; with more there is no completion
 MAX_BEHIND = 20_000  # code points behind it in which the keys of the open object are looked for

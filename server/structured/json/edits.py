@@ -16,11 +16,11 @@ from caesura import wire
 from caesura.schema.document import Schema
 from caesura.server.structured.json.checks import Checks
 from caesura.server.structured.json.holes import Grammars
+from caesura.server.structured.json.items import Path, Spot, Way, evidence, lacking, ways
 from caesura.server.structured.json.places import Gap, gap
 from caesura.server.structured.json.siblings import Segment, joined, siblings
-from caesura.server.structured.json.text import Broken, Document, Style, begins_line, indent_at, place, read, style
-from caesura.server.structured.json.values import Path, Spot, Way, evidence, lacking, ways
 from caesura.server.structured.offer import NoOffer, Offer
+from caesura.server.text.json import Broken, Document, Style, begins_line, indent_at, place, read, style
 
 MAX_TEXT = 5_000_000  # code points of a document
 KEPT = 1_000_000  # code points of a document that is kept as it was read

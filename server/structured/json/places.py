@@ -4,7 +4,7 @@ Comments stay where they are, a trailing comma is kept as the file has it. Pure.
 
 from dataclasses import dataclass
 
-from caesura.server.structured.json.text import Document, Style, indent_at
+from caesura.server.text.json import Document, Style, indent_at
 
 
 @dataclass(frozen=True)

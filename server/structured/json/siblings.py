@@ -14,7 +14,7 @@ from caesura.schema.instances import Field
 from caesura.server.context.secrets import masked
 from caesura.server.structured.json.holes import sound
 from caesura.server.structured.json.places import covered
-from caesura.server.structured.json.text import Document, Style, decoded, indent_at, style
+from caesura.server.text.json import Document, Style, decoded, indent_at, style
 
 MOST_SIBLINGS = 32  # that are looked at, the nearest
 MOST_HOLES = wire.MAX_HOLES

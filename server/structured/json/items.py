@@ -22,7 +22,7 @@ from caesura.server.structured.json.siblings import (
     shown,
     siblings,
 )
-from caesura.server.structured.json.text import Document, Style
+from caesura.server.text.json import Document, Style
 
 NEAR = 1500  # code points from a hole to a sibling that is in its context anyway
 EVIDENCE, MAX_EVIDENCE = 4, 2000  # siblings that are shown besides, and code points of one
