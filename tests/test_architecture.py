@@ -189,7 +189,7 @@ PURE = [
         if name != "caesura.engine.methods.uniform.graphs"  # which logs where nothing can be recorded
     ),
     *(f"caesura.server.context.{name}" for name in ("context", "neighbours", "outline", "secrets")),
-    *(f"caesura.server.text.{name}" for name in ("lexer", "notebooks")),
+    *(f"caesura.server.text.{name}" for name in ("json", "lexer", "notebooks")),
     *(f"caesura.server.answers.{name}" for name in ("finish", "indentation", "syntax", "worth")),
     "caesura.server.ghost.backoff",
     *(f"caesura.server.{name}" for name in ("suggest", "fills.task", "lsp.streaming")),

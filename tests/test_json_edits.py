@@ -16,7 +16,7 @@ from caesura.engine.grammar import schema as restricted
 from caesura.engine.grammar.automaton import Automaton
 from caesura.schema.document import Schema
 from caesura.schema.reader import read_schema
-from caesura.server.structured.json.completion import MAX_BEFORE, completion
+from caesura.server.structured.json.completion import MAX_AFTER, MAX_BEFORE, completion
 from caesura.server.structured.json.edits import MAX_TEXT, offers
 from caesura.server.structured.offer import NoOffer, Offer
 from caesura.server.text.json import read
@@ -488,6 +488,7 @@ def test_a_completion_knows_the_keys_on_both_sides_and_the_comma_that_is_missing
     assert offer is not None
     assert grammar(offer.holes[0]).taken == ("a", "b")
     assert written(text, offer, '"n": 0') == '{\n  "a": {"x": 1},\n  "n": 0,\n  "b": 2\n}'
+    assert completion(text[: at + 1] + ", " * MAX_AFTER + text[at:], at, language="json") is None  # "b" may be any key
 
 
 def test_a_completion_has_the_layout_and_the_schema_of_its_place() -> None:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caesura.server.text.json import Broken, Document, place, read, style
+from caesura.server.structured.json.layout import style
+from caesura.server.text.json import JsonTree, NotJson, place, read
 
 GOOD = [
     *("0", "-0", "1e5", "-1.5E-3", "1E+2", "true", "false", "null", '""', " [] ", "{}\n", "[[[]]]", '"\\u00e9\\/"'),
@@ -64,7 +65,7 @@ def loaded(text: str) -> Any:
 def known(text: str) -> bool:
     try:
         read(text, relaxed=False)
-    except Broken:
+    except NotJson:
         return False
     return True
 
@@ -79,7 +80,7 @@ def test_what_is_json_is_read(text: str) -> None:
 def test_what_is_no_json_is_refused(text: str) -> None:
     with pytest.raises(json.JSONDecodeError):
         loaded(text)
-    with pytest.raises(Broken) as caught:
+    with pytest.raises(NotJson) as caught:
         read(text, relaxed=False)
     assert 0 <= caught.value.offset <= len(text)
 
@@ -136,7 +137,7 @@ def test_comments_and_trailing_commas_are_read_where_the_file_may_have_them() ->
 
 @pytest.mark.parametrize("text", ["[1,,]", "[,]", "{,}", "/* open", "/ one", "[1 /* x]", "{'a': 1}", "// only"])
 def test_relaxed_is_not_careless(text: str) -> None:
-    with pytest.raises(Broken):
+    with pytest.raises(NotJson):
         read(text, relaxed=True)
 
 
@@ -154,7 +155,7 @@ def test_relaxed_is_not_careless(text: str) -> None:
     ],
 )
 def test_a_broken_document_is_named_by_its_place(text: str, where: str, what: str) -> None:
-    with pytest.raises(Broken, match=what) as caught:
+    with pytest.raises(NotJson, match=what) as caught:
         read(text, relaxed=False)
     assert place(text, caught.value.offset) == where
 
@@ -176,7 +177,7 @@ def test_a_key_that_stands_twice_is_found() -> None:
     assert document.repeated(1) is None
 
 
-def at(document: Document, key: str) -> int:
+def at(document: JsonTree, key: str) -> int:
     return next(one for one in range(len(document.kinds)) if document.key(one) == key)
 
 

@@ -2,13 +2,14 @@
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from caesura.schema.dialects import SchemaError
-from caesura.server.context.schema_files import Found, SchemaFiles
+from caesura.server.context.schema_files import HEAD, Found, SchemaFiles
 from caesura.server.options import Options, SchemaFor, parse
 
 NAMED = {"type": "object", "title": "by its own word"}
@@ -59,6 +60,13 @@ def test_a_document_names_its_schema_even_when_it_is_not_finished(project: Path,
 )
 def test_only_the_root_of_a_document_names_one(project: Path, text: str) -> None:
     assert find(project, text) == Found()
+
+
+@pytest.mark.parametrize("text", ['"' + '\\"' * HEAD, "/*/ " * HEAD, "[" * HEAD, '{"a": ' * HEAD])
+def test_a_hostile_document_is_looked_through_once(project: Path, text: str) -> None:
+    began = time.process_time()
+    assert find(project, text) == Found()
+    assert time.process_time() - began < 2  # a string that is read again from each of its quotes takes 9 s
 
 
 @pytest.mark.parametrize(

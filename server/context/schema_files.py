@@ -17,13 +17,13 @@ from caesura.schema.reader import MAX_BYTES, read_schema
 from caesura.server.context.files import Texts
 from caesura.server.context.globs import Globs, TooMany
 from caesura.server.options import SchemaFor
+from caesura.server.text.json import member
 from caesura.server.text.workspace import path_of
 
 CACHED = 4 * MAX_BYTES  # of schemas kept as text
 HEAD = 65_536  # code points of a document in which its `$schema` is looked for
 
 _BOM = "\ufeff"
-_TOKEN = re.compile(r'("(?:[^"\\]|\\.)*+")([ \t\r\n]*+:)?|([{\[])|([}\]])|//[^\r\n]*+|/\*.*?\*/', re.DOTALL)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # of two letters at least: "c:" is a drive
 
 
@@ -70,7 +70,7 @@ class SchemaFiles:
         for one of the user's that cannot be used, and for any that was found and is no schema."""
         if given is not None:
             return Found(self._of_user(given))
-        named, note = _named(text), ""
+        named, note = _string(member(text, "$schema", HEAD)), ""
         if named:
             schema, note = self._of_document(uri, named)
             if schema is not None:
@@ -148,20 +148,6 @@ def _globs(patterns: Sequence[str]) -> Globs | None:
     except TooMany:
         return None
     return None if found.wrong else found
-
-
-def _named(text: str) -> str:
-    """The value of `$schema` in the object that a text begins with, however broken the rest is; empty without one."""
-    depth, key = 0, ""
-    for found in _TOKEN.finditer(text, 0, HEAD):
-        string, colon, opening, closing = found.groups()
-        if depth == 1 and string and not colon and key == '"$schema"':
-            return _string(string)
-        depth += bool(opening) - bool(closing)
-        if (opening == "[" and depth == 1) or (closing and not depth):
-            return ""
-        key = string if colon else "" if any(found.groups()) else key  # behind a comment
-    return ""
 
 
 def _string(literal: str) -> str:

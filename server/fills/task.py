@@ -9,6 +9,7 @@ import tree_sitter
 
 from caesura.server.context.secrets import reveals
 from caesura.server.languages import JSON, language
+from caesura.server.text import json as json_text
 from caesura.server.text import repair
 from caesura.server.text.document import Span
 
@@ -136,11 +137,7 @@ class Task:
 
 def repeats_key(text: str, spans: Sequence[Span], language: str) -> bool:
     """Whether what stands in one of the spans writes a key that its object has already; only JSON is looked at."""
-    if language not in JSON:
-        return False
-    from caesura.server.text import json as json_text  # which `caesura lsp` does not need at its start
-
-    return json_text.repeats_key(text, spans)
+    return language in JSON and json_text.repeats_key(text, spans)
 
 
 def markers(text: str, spans: Sequence[Span], language_id: str, marker: str = MARKER) -> list[Span]:

@@ -9,12 +9,10 @@ from itertools import islice
 from typing import Any
 
 from caesura.schema.document import Schema
-from caesura.server.text.json import Broken, Document, decoded, place, read
+from caesura.server.text.json import JsonPath, JsonTree, NotJson, place, read
 
 MAX_FAULTS = 1000  # of a schema that are compared
 MAX_PATH = 200  # code points
-
-Path = Sequence[str | int]
 
 
 class Checks:
@@ -27,7 +25,7 @@ class Checks:
     def __repr__(self) -> str:
         return f"<Checks of {len(self.text)} code points, {'with' if self.validator else 'without'} a schema>"
 
-    def of(self, start: int, end: int, path: Path | None, before: Document) -> Callable[[str], str | None]:
+    def of(self, start: int, end: int, path: JsonPath | None, before: JsonTree) -> Callable[[str], str | None]:
         """For an edit of start:end. `path` leads to the value that is replaced, None where none is; `before` is what
         could be read of the document: what its schema finds there, but for that value, is not the edit's fault."""
 
@@ -36,11 +34,11 @@ class Checks:
             olds = self._own_lines(start, end) if self.lines else [before]
             for first, text in self._documents(new, start, stop):
                 try:
-                    document = read(text, relaxed=self.relaxed)
-                except Broken as fault:
+                    tree = read(text, relaxed=self.relaxed)
+                except NotJson as fault:
                     return f"The document would be broken at {place(new, first + fault.offset)}: {fault.what}."
-                problem = _repeats(document, max(0, start - first), stop - first, olds)
-                if problem := problem or self._faults(document, olds, path):
+                problem = _repeats(tree, max(0, start - first), stop - first, olds)
+                if problem := problem or self._faults(tree, olds, path):
                     return problem
             return None
 
@@ -58,15 +56,15 @@ class Checks:
                 yield first, line
             first += len(line) + 1
 
-    def _own_lines(self, start: int, end: int) -> list[Document]:
+    def _own_lines(self, start: int, end: int) -> list[JsonTree]:
         """What is edited, as far as it can be read."""
         found = []
         for _, line in self._documents(self.text, start, end):
-            with suppress(Broken):
+            with suppress(NotJson):
                 found.append(read(line, relaxed=False))
         return found
 
-    def _faults(self, new: Document, olds: Sequence[Document], path: Path | None) -> str | None:
+    def _faults(self, new: JsonTree, olds: Sequence[JsonTree], path: JsonPath | None) -> str | None:
         if self.validator is None:
             return None
         try:
@@ -90,22 +88,22 @@ class Checks:
         return None
 
 
-def _inside(path: Path, other: Path | None) -> bool:
+def _inside(path: JsonPath, other: JsonPath | None) -> bool:
     return other is not None and list(path)[: len(other)] == list(other)
 
 
-def _repeats(document: Document, start: int, end: int, olds: Sequence[Document]) -> str | None:
+def _repeats(tree: JsonTree, start: int, end: int, olds: Sequence[JsonTree]) -> str | None:
     """Of the objects that an edit is in or has written; one that did so before is as it was."""
-    around = document.innermost(start, end)
-    written = range(bisect_left(document.starts, start), bisect_left(document.starts, end))
-    for value in ([around] if around >= 0 else []) + [one for one in written if document.kinds[one] == "object"]:
-        if span := document.repeated(value):
-            if value == around and any(_repeated(old, document.path(around)) for old in olds):
+    around = tree.innermost(start, end)
+    written = range(bisect_left(tree.starts, start), bisect_left(tree.starts, end))
+    for value in ([around] if around >= 0 else []) + [one for one in written if tree.kinds[one] == "object"]:
+        if span := tree.repeated(value):
+            if value == around and any(_repeated(old, tree.path(around)) for old in olds):
                 continue
-            return f'The key "{decoded(document.text[slice(*span)])[:40]}" would stand twice in its object.'
+            return f'The key "{tree.decoded(span)[:40]}" would stand twice in its object.'
     return None
 
 
-def _repeated(old: Document, path: Path) -> bool:
+def _repeated(old: JsonTree, path: JsonPath) -> bool:
     """Whether the object at a path had a key twice."""
     return any(old.repeated(value) and old.path(value) == path for value in range(len(old.kinds)))

@@ -16,11 +16,11 @@ from caesura import wire
 from caesura.schema.document import Schema
 from caesura.server.structured.json.checks import Checks
 from caesura.server.structured.json.holes import Grammars
-from caesura.server.structured.json.items import Path, Spot, Way, evidence, lacking, ways
-from caesura.server.structured.json.places import Gap, gap
+from caesura.server.structured.json.items import Insertion, Spot, Variant, evidence, insertion, lacking, variants
+from caesura.server.structured.json.layout import Style, begins_line, indent_at, style
 from caesura.server.structured.json.siblings import Segment, joined, siblings
 from caesura.server.structured.offer import NoOffer, Offer
-from caesura.server.text.json import Broken, Document, Style, begins_line, indent_at, place, read, style
+from caesura.server.text.json import JsonPath, JsonTree, NotJson, place, read
 
 MAX_TEXT = 5_000_000  # code points of a document
 KEPT = 1_000_000  # code points of a document that is kept as it was read
@@ -39,43 +39,43 @@ def offers(text: str, start: int, end: int, *, language: str, schema: Schema | N
     if language == "jsonl":
         return _of_lines(text, start, end, schema)
     relaxed = language == "jsonc"
-    document, missing = _read(text, start, end, relaxed)
+    tree, missing = _read(text, start, end, relaxed)
     checks = Checks(text, relaxed=relaxed, schema=schema)
-    return _Site(document, schema, checks, real=(start, end) if missing else None).offers(start, end)
+    return _Site(tree, schema, checks, real=(start, end) if missing else None).offers(start, end)
 
 
-def _read(text: str, start: int, end: int, relaxed: bool) -> tuple[Document, bool]:
+def _read(text: str, start: int, end: int, relaxed: bool) -> tuple[JsonTree, bool]:
     """The document, or if only what belongs at start:end is missing or wrong, the one with a stand-in there."""
     try:
-        document, missing = (_kept if len(text) <= KEPT else read)(text, relaxed=relaxed), False
-    except Broken as fault:
+        tree, missing = (_kept if len(text) <= KEPT else read)(text, relaxed=relaxed), False
+    except NotJson as fault:
         found = (_stood_in(text, start, end, one, relaxed) for one in STAND_INS)
-        document, missing = next((one for one in found if one is not None), None), True  # type: ignore[assignment]
-        if document is None:
+        tree, missing = next((one for one in found if one is not None), None), True  # type: ignore[assignment]
+        if tree is None:
             where = place(text, fault.offset)
             raise NoOffer(f"The document is broken at {where}: {fault.what}; correct this first.") from None
-    if document.depth > MAX_DEPTH:
+    if tree.depth > MAX_DEPTH:
         raise NoOffer(
             f"The document is nested deeper than {MAX_DEPTH} levels; only flatter ones can be edited this way."
         )
-    return document, missing
+    return tree, missing
 
 
 @lru_cache(maxsize=1)  # a cursor moves more often than its document changes
-def _kept(text: str, *, relaxed: bool) -> Document:
+def _kept(text: str, *, relaxed: bool) -> JsonTree:
     return read(text, relaxed=relaxed)
 
 
-def _stood_in(text: str, start: int, end: int, stand_in: str, relaxed: bool) -> Document | None:
+def _stood_in(text: str, start: int, end: int, stand_in: str, relaxed: bool) -> JsonTree | None:
     if text[:start].endswith(":"):
         stand_in = " " + stand_in  # as is usual, lest the file's layout be taken from this place
     try:
-        document = read(text[:start] + stand_in + text[end:], relaxed=relaxed)
-    except Broken:
+        tree = read(text[:start] + stand_in + text[end:], relaxed=relaxed)
+    except NotJson:
         return None
-    value = bisect_left(document.starts, start)
-    there = value < len(document.kinds) and document.ends[value] == start + len(stand_in)
-    return document if there else None
+    value = bisect_left(tree.starts, start)
+    there = value < len(tree.kinds) and tree.ends[value] == start + len(stand_in)
+    return tree if there else None
 
 
 def _of_lines(text: str, start: int, end: int, schema: Schema | None) -> list[Offer]:
@@ -91,14 +91,14 @@ def _of_lines(text: str, start: int, end: int, schema: Schema | None) -> list[Of
     line, lead = text[first:last], ""
     if start == end == last and line.strip():
         _read(line, 0, 0, False)
-        document, missing, lead = read("null", relaxed=False), True, "\r\n" if "\r\n" in text else "\n"
+        tree, missing, lead = read("null", relaxed=False), True, "\r\n" if "\r\n" in text else "\n"
         above = [*_whole(text[:first].split("\n")[-LINES - 1 : -1]), line.strip()]
     else:
-        document, missing = _read(line, start - first, end - first, False)
+        tree, missing = _read(line, start - first, end - first, False)
         above = _whole(text[:first].split("\n")[-LINES - 1 : -1])
     below = _whole(islice(_lines_behind(text, last), LINES))
     head = "[" + "".join(one + ",\n" for one in above)
-    together = read(head + document.text + "".join(",\n" + one for one in below) + "]", relaxed=False)
+    together = read(head + tree.text + "".join(",\n" + one for one in below) + "]", relaxed=False)
     checks = Checks(text, schema=schema, lines=True)
     site = _Site(together, schema, checks, real=(start, end) if missing else None, shift=first - len(head), lead=lead)
     begin = len(head) + (0 if lead else start - first)
@@ -122,7 +122,7 @@ def _whole(lines: Iterable[str]) -> list[str]:
     """Those that are JSON."""
     found = []
     for line in map(str.strip, lines):
-        with suppress(Broken):
+        with suppress(NotJson):
             read(line, relaxed=False)
             found.append(line)
     return found
@@ -134,7 +134,7 @@ class _Site:
     otherwise the user's text is `shift` ahead. `lead` is written before the value. With lines, value 0 is all of them.
     """
 
-    document: Document
+    tree: JsonTree
     schema: Schema | None
     checks: Checks
     real: tuple[int, int] | None = None
@@ -144,7 +144,7 @@ class _Site:
     def offers(self, start: int, end: int) -> list[Offer]:
         if self.real is not None:
             return self._missing(start)
-        if start == end or not self.document.text[start:end].strip():
+        if start == end or not self.tree.text[start:end].strip():
             return self._at_cursor(start)
         return self._of_selection(start, end)
 
@@ -152,61 +152,61 @@ class _Site:
 
     def _missing(self, at: int) -> list[Offer]:
         """At the stand-in, which is a value or a member."""
-        document, value = self.document, bisect_left(self.document.starts, at)
-        container = document.parents[value]
-        if document.keys[value] is None or document.item_start(value) < at:
+        tree, value = self.tree, bisect_left(self.tree.starts, at)
+        container = tree.parents[value]
+        if tree.keys[value] is None or tree.item_start(value) < at:
             return self.values(value, at, at, missing=True)
-        alone = begins_line(document.text, at) and style(document, container).item is not None
-        around = Gap(at, at, "", "", indent_at(document.text, at), alone)
+        alone = begins_line(tree.text, at) and style(tree, container).item is not None
+        around = Insertion(at, at, "", "", indent_at(tree.text, at), alone)
         return self.items(container, around, old=[value], missing=True)
 
     def _at_cursor(self, at: int) -> list[Offer]:
-        document = self.document
-        if any(start < at < end for start, end in document.comments):
+        tree = self.tree
+        if any(start < at < end for start, end in tree.comments):
             raise NoOffer("The cursor is inside a comment; put it between two items, or select a value.")
-        value = bisect_right(document.starts, at) - 1
-        if value >= 0 and document.starts[value] == at:
-            return self.values(value, at, document.ends[value])
-        if value >= 0 and at < document.ends[value] and document.kinds[value] not in ("object", "array"):
-            kind = document.kinds[value]
-            what = f"`{document.source(value)}`" if kind == "literal" else f"a {kind}"
+        value = bisect_right(tree.starts, at) - 1
+        if value >= 0 and tree.starts[value] == at:
+            return self.values(value, at, tree.ends[value])
+        if value >= 0 and at < tree.ends[value] and tree.kinds[value] not in ("object", "array"):
+            kind = tree.kinds[value]
+            what = f"`{tree.source(value)}`" if kind == "literal" else f"a {kind}"
             raise NoOffer(f"The cursor is inside {what}; select all of it to replace it.")
         following = value + 1
-        if following < len(document.kinds) and (key := document.keys[following]) is not None:
+        if following < len(tree.kinds) and (key := tree.keys[following]) is not None:
             if key[0] < at < key[1]:
                 raise NoOffer("The cursor is inside a key; select all of it to replace it.")
             if key[1] <= at:
-                return self.values(following, document.starts[following], document.ends[following])
-        container = document.innermost(at, at)
+                return self.values(following, tree.starts[following], tree.ends[following])
+        container = tree.innermost(at, at)
         if container < (1 if self.checks.lines else 0):
             raise NoOffer("The cursor is outside of the document's value; put it inside, or select what to replace.")
-        return self.items(container, gap(document, container, at, style(document, container)))
+        return self.items(container, insertion(tree, container, at, style(tree, container)))
 
     def _of_selection(self, start: int, end: int) -> list[Offer]:
-        start, end = _trimmed(self.document.text, start, end)
-        for begin, stop in ((start, end), _trimmed(self.document.text, start, end, ",")):
-            if any(begin < last and first < stop for first, last in self.document.comments):
+        start, end = _trimmed(self.tree.text, start, end)
+        for begin, stop in ((start, end), _trimmed(self.tree.text, start, end, ",")):
+            if any(begin < last and first < stop for first, last in self.tree.comments):
                 raise NoOffer("The selection holds a comment, which would be lost; select values without one.")
             if found := self._whole(begin, stop):
                 return found
         raise NoOffer("The selection cuts a value in two; select whole values, members or elements, or one key.")
 
     def _whole(self, start: int, end: int) -> list[Offer] | None:
-        document = self.document
-        value = bisect_left(document.starts, start)
-        if value < len(document.kinds) and (document.starts[value], document.ends[value]) == (start, end):
+        tree = self.tree
+        value = bisect_left(tree.starts, start)
+        if value < len(tree.kinds) and (tree.starts[value], tree.ends[value]) == (start, end):
             return self.values(value, start, end)
-        value = bisect_left(document.starts, end)
-        if value < len(document.kinds) and document.keys[value] == (start, end):
+        value = bisect_left(tree.starts, end)
+        if value < len(tree.kinds) and tree.keys[value] == (start, end):
             return self._key(value)
-        container = document.innermost(start, end)
+        container = tree.innermost(start, end)
         if container < (1 if self.checks.lines else 0):
             return None
-        inside = [one for one in document.children(container) if start <= document.starts[one] < end]
-        if not inside or document.item_start(inside[0]) != start or document.ends[inside[-1]] != end:
+        inside = [one for one in tree.children(container) if start <= tree.starts[one] < end]
+        if not inside or tree.item_start(inside[0]) != start or tree.ends[inside[-1]] != end:
             return None
-        alone = style(document, container).item is not None and begins_line(document.text, start)
-        around = Gap(start, end, "", "", indent_at(document.text, start), alone)
+        alone = style(tree, container).item is not None and begins_line(tree.text, start)
+        around = Insertion(start, end, "", "", indent_at(tree.text, start), alone)
         return self.items(container, around, old=inside)
 
     # Offers
@@ -218,7 +218,7 @@ class _Site:
         end: int,
         pieces: Iterable[Segment],
         grammars: Grammars,
-        path: Path | None = None,
+        path: JsonPath | None = None,
         shown: tuple[wire.Neighbour, ...] = (),
     ) -> Offer:
         """`path` leads to the value that is replaced."""
@@ -230,19 +230,19 @@ class _Site:
             joined([wire.Text(self.lead), *pieces]),
             grammars.schemas,
             shown,
-            check=self.checks.of(start, end, path, self.document),
+            check=self.checks.of(start, end, path, self.tree),
             level="valid" if grammars.exact else "checked",
         )
 
     def _path(self, value: int) -> tuple[str | int, ...]:
-        path = self.document.path(value)
+        path = self.tree.path(value)
         return path[1:] if self.checks.lines else path
 
     def _key(self, value: int) -> list[Offer]:
-        document, container = self.document, self.document.parents[value]
-        grammars, layout, span = Grammars(self.schema), style(document, container), document.keys[value]
+        tree, container = self.tree, self.tree.parents[value]
+        grammars, layout, span = Grammars(self.schema), style(tree, container), tree.keys[value]
         assert span is not None
-        taken, named = self._keys(container, [value]), _named(document, value)
+        taken, named = self._keys(container, [value]), _named(tree, value)
         at = grammars.at(self._path(container))
         found = [("", grammars.hole(layout, None, at, start="key", taken=taken), grammars)]
         if self.schema is None and (usual := self._usual_keys(container, taken)):
@@ -254,61 +254,62 @@ class _Site:
 
     def _usual_keys(self, container: int, taken: Sequence[str]) -> list[str]:
         """What most of the object's siblings have and it has nowhere else."""
-        document, parent = self.document, self.document.parents[container]
+        tree, parent = self.tree, self.tree.parents[container]
         if parent < 0:
             return []
-        near = siblings(document, parent, document.key(container), document.starts[container], container)
-        alike = [self._keys(other, ()) for other in near if document.kinds[other] == "object"]
+        near = siblings(tree, parent, tree.key(container), tree.starts[container], container)
+        alike = [self._keys(other, ()) for other in near if tree.kinds[other] == "object"]
         said = Counter(key for keys in alike for key in set(keys))
         return [key for key in dict.fromkeys(chain(*alike)) if 2 * said[key] > len(alike) and key not in taken]
 
     def _keys(self, container: int, besides: Sequence[int]) -> list[str]:
-        document = self.document
-        keys = (document.key(child) for child in document.children(container) if child not in besides)
+        keys = (self.tree.key(child) for child in self.tree.children(container) if child not in besides)
         return [key for key in keys if key is not None]
 
     def values(self, value: int, start: int, end: int, *, missing: bool = False) -> list[Offer]:
         """In the place of a value, which is a stand-in where it is `missing`."""
-        document, container = self.document, self.document.parents[value]
-        if any(start <= first < end for first, _ in document.comments):
+        tree, container = self.tree, self.tree.parents[value]
+        if any(start <= first < end for first, _ in tree.comments):
             raise NoOffer("There is a comment in this value, which would be lost; select a value without one.")
-        layout, path = style(document, container), self._path(value)
+        layout, path = style(tree, container), self._path(value)
         level = None if layout.indent is None else 0 if container < 0 else layout.level + 1
-        line = indent_at(document.text, start)
-        spot = Spot(container, document.key(value), value, start, end, line, layout, level, path)
-        lead = layout.colon.partition(":")[2] if start and document.text[start - 1] == ":" else ""
-        title, shown = self._title(value, missing), evidence(document, spot)
+        line = indent_at(tree.text, start)
+        spot = Spot(container, tree.key(value), value, start, end, line, layout, level, path)
+        lead = layout.colon.partition(":")[2] if start and tree.text[start - 1] == ":" else ""
+        title, shown = self._title(value, missing), evidence(tree, spot)
         return [
             self._offer(title + way.how, start, end, [wire.Text(lead), *way.pieces], way.grammars, path, shown)
-            for way in ways(document, self.schema, spot)
+            for way in variants(tree, self.schema, spot)
         ]
 
     def _title(self, value: int, missing: bool) -> str:
-        if (container := self.document.parents[value]) < 0:
+        if (container := self.tree.parents[value]) < 0:
             return "Write the document" if missing else "Replace the document"
-        if named := _named(self.document, value):
+        if named := _named(self.tree, value):
             return f"{'Fill' if missing else 'Replace'} the value of {named}"
         what = "line" if self.checks.lines and container == 0 else "element"
         return f"Replace the {what}" if not missing else f"Add a{'n' if what == 'element' else ''} {what}"
 
-    def items(self, container: int, around: Gap, *, old: Sequence[int] = (), missing: bool = False) -> list[Offer]:
+    def items(
+        self, container: int, around: Insertion, *, old: Sequence[int] = (), missing: bool = False
+    ) -> list[Offer]:
         """Members or elements with what has to stand around them, in the place of old ones, which are a stand-in where
         they are `missing`."""
-        document, path = self.document, self._path(container)
-        layout, keyed = style(document, container), document.kinds[container] == "object"
+        tree, path = self.tree, self._path(container)
+        layout, keyed = style(tree, container), tree.kinds[container] == "object"
         if not around.alone:
             layout = replace(layout, indent=None)
         level = None if layout.indent is None else layout.level
-        adds, found, shown = missing or not old, list[tuple[str, Way]](), tuple[wire.Neighbour, ...]()
+        adds, found, shown = missing or not old, list[tuple[str, Variant]](), tuple[wire.Neighbour, ...]()
         if keyed and adds and (way := lacking(self.schema, path, self._keys(container, old), layout, level)):
             found.append(("Add the required members", way))
         if not keyed and len(old) < 2:
-            index = sum(1 for child in document.children(container) if document.ends[child] <= around.start)
+            index = sum(1 for child in tree.children(container) if tree.ends[child] <= around.start)
             below, besides = None if level is None else level + 1, old[0] if old else -1
             where = (around.start, around.end, around.indent, layout, below, (*path, index))
             spot = Spot(container, None, besides, *where)
-            shown, title = evidence(document, spot), f"{'Add' if adds else 'Replace'} an element"
-            found += [(title + way.how, way) for way in ways(document, self.schema, spot)[:-1]]
+            shown, title = evidence(tree, spot), f"{'Add' if adds else 'Replace'} an element"
+            found += [(title + way.how, way) for way in variants(tree, self.schema, spot)[:-1]]
         found += self._free(container, old, adds, layout, level)
         if not found:
             raise NoOffer("The schema allows nothing more here; remove something first, or select what to replace.")
@@ -320,11 +321,11 @@ class _Site:
 
     def _free(
         self, container: int, old: Sequence[int], adds: bool, layout: Style, level: int | None
-    ) -> Iterator[tuple[str, Way]]:
+    ) -> Iterator[tuple[str, Variant]]:
         """Any members or elements: first one, then several."""
-        document, taken = self.document, self._keys(container, old)
-        count = sum(1 for _ in document.children(container)) - len(old)
-        what: Literal["members", "elements"] = "members" if document.kinds[container] == "object" else "elements"
+        tree, taken = self.tree, self._keys(container, old)
+        count = sum(1 for _ in tree.children(container)) - len(old)
+        what: Literal["members", "elements"] = "members" if tree.kinds[container] == "object" else "elements"
         for most in (1, 64) if count and adds else (64,):
             grammars = Grammars(self.schema)
             at = grammars.at(self._path(container))
@@ -333,7 +334,7 @@ class _Site:
             hole = grammars.hole(layout, level, at, start=what, taken=taken, most=most)
             one = f"{'a' if what == 'members' else 'an'} {what[:-1]}"
             some = one if most == 1 else what if adds else f"the {what}"
-            yield f"{'Add' if adds else 'Replace'} {some}", Way("", [hole], grammars)
+            yield f"{'Add' if adds else 'Replace'} {some}", Variant("", [hole], grammars)
 
 
 def _trimmed(text: str, start: int, end: int, besides: str = "") -> tuple[int, int]:
@@ -341,9 +342,9 @@ def _trimmed(text: str, start: int, end: int, besides: str = "") -> tuple[int, i
     return start + len(piece) - len(piece.lstrip(" \t\r\n" + besides)), start + len(piece.rstrip(" \t\r\n" + besides))
 
 
-def _named(document: Document, value: int) -> str:
+def _named(tree: JsonTree, value: int) -> str:
     """The key of a member, quoted, for a title."""
-    key = document.key(value)
+    key = tree.key(value)
     if key is None:
         return ""
     key = key if len(key) <= TITLE else key[:TITLE] + "…"

@@ -7,8 +7,8 @@ from typing import Any, Literal
 from caesura import wire
 from caesura.schema.document import Schema
 from caesura.schema.instances import Field, child, skeleton
+from caesura.server.structured.json.layout import Style
 from caesura.server.structured.offer import NoOffer
-from caesura.server.text.json import Style
 
 # Tokens of a hole
 STRING, LONG_STRING, SMALL, FREE = 24, 48, 8, 96

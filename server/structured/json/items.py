@@ -1,4 +1,8 @@
-"""The ways to write a value of a JSON document: like its siblings, with what its schema requires, or freely. Pure."""
+"""Values and items of a JSON document that are to be written: where new items go and what has to stand around them
+(commas, line breaks, indentation), and how a value is written: like its siblings, with what its schema requires, or
+freely.
+
+Comments stay where they are, a trailing comma is kept as the file has it. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +13,7 @@ from caesura import wire
 from caesura.schema.document import Schema
 from caesura.schema.instances import Field
 from caesura.server.structured.json.holes import Grammars
+from caesura.server.structured.json.layout import Style, indent_at
 from caesura.server.structured.json.siblings import (
     MOST_HOLES,
     Segment,
@@ -22,12 +27,105 @@ from caesura.server.structured.json.siblings import (
     shown,
     siblings,
 )
-from caesura.server.text.json import Document, Style
+from caesura.server.text.json import JsonPath, JsonTree
 
 NEAR = 1500  # code points from a hole to a sibling that is in its context anyway
 EVIDENCE, MAX_EVIDENCE = 4, 2000  # siblings that are shown besides, and code points of one
 
-Path = tuple[str | int, ...]
+
+# Where new items go
+
+
+@dataclass(frozen=True)
+class Insertion:
+    """The items with `before` and `after` around them take the place of start:end. `indent` is the white space of their
+    line; `alone`: they stand on lines of their own."""
+
+    start: int
+    end: int
+    before: str
+    after: str
+    indent: str
+    alone: bool
+
+
+def insertion(tree: JsonTree, container: int, offset: int, style: Style) -> Insertion:
+    """For items at `offset`, which is neither inside an item nor inside a comment of the container."""
+    return _Between(tree, container, offset, style).insertion()
+
+
+class _Between:
+    """What stands between two items, or between a bracket and an item, as `code` in which comments are covered."""
+
+    def __init__(self, tree: JsonTree, container: int, offset: int, style: Style) -> None:
+        self.tree, self.style = tree, style
+        self.left = self.right = -1
+        for child in tree.children(container):
+            if tree.ends[child] <= offset:
+                self.left = child
+            else:
+                self.right = child
+                break
+        self.start = tree.starts[container] + 1 if self.left < 0 else tree.ends[self.left]
+        self.end = tree.ends[container] - 1 if self.right < 0 else tree.item_start(self.right)
+        self.code = tree.covered(self.start, self.end)
+        self.comma = self.code.find(",")
+        self.offset = offset - self.start
+        self.line = max(self.code.rfind("\n", 0, self.offset), self.code.rfind("\r", 0, self.offset)) + 1
+        ends = [at for mark in "\r\n" if (at := self.code.find(mark, self.offset)) >= 0]
+        self.line_end = min(ends, default=len(self.code))
+
+    def __repr__(self) -> str:
+        return f"<Between {self.code!r} at {self.offset}>"
+
+    def insertion(self) -> Insertion:
+        style, line = self.style, self.code[self.line : self.line_end]
+        below = style.newline + (style.base if style.item is None else style.item)
+        if not self.code.strip(" \t") and self.left < 0 and self.right < 0:
+            if style.item is None:
+                return self._at(0, style.pad, style.pad, to=len(self.code))
+            return self._at(0, below, style.newline + style.base, to=len(self.code), alone=True)
+        if self.line and self.line_end < len(self.code) and not line.strip(" \t"):
+            return self._at(self.line, style.item or line, "", to=self.line_end, alone=style.item is not None)
+        if style.item is None or ("\n" not in self.code and "\r" not in self.code):
+            return self._in_line(below)
+        if self.line_end == len(self.code) and self.right < 0:  # the line of the closing bracket
+            return self._at(self._content(self.line), below, "", alone=True)
+        margin = len(line) - len(line.lstrip(" \t"))
+        if self.line and (self.line_end == len(self.code) or self.offset <= self.line + margin):
+            return self._at(max(self.offset, self.line + margin), "", style.newline + line[:margin], alone=True)
+        return self._at(self._content(self.line_end), below, "", alone=True)
+
+    def _in_line(self, below: str) -> Insertion:
+        style = self.style
+        blank = self.style.comma.partition(",")[2]
+        ahead = self.left >= 0 and (self.comma < 0 or self.comma >= self.offset)
+        if not ahead and self.right >= 0 and not self.code[self.offset :].strip(" \t"):
+            return self._at(len(self.code), "", blank)
+        at = self._content(self.offset)
+        lead = blank if at or self.left >= 0 else ""
+        if (at + self.start) in {end for start, end in self.tree.comments if self.tree.text[start + 1] == "/"}:
+            lead = below + ((style.indent or "  ") if style.item is None else "")
+        return self._at(at, lead, "" if ahead or self.code[at : at + 1].isspace() or at == len(self.code) else blank)
+
+    def _content(self, end: int) -> int:
+        """Where what stands before `end` ends."""
+        return len(self.code[:end].rstrip(" \t\r\n"))
+
+    def _at(self, at: int, before: str, after: str, *, to: int | None = None, alone: bool = False) -> Insertion:
+        """At `at`, in the place of what stands up to `to`; with a comma on the side where none is."""
+        start, end = self.start + at, self.start + (at if to is None else to)
+        if 0 <= self.comma < at or (self.left < 0 and self.right >= 0):
+            after = "," + after
+        elif self.left >= 0:
+            before = "," + self.tree.text[self.start : start] + before
+            start = self.start
+        line = self.tree.text[:start] + before
+        indent = indent_at(line, len(line))
+        return Insertion(start, end, before, after, indent, alone)
+
+
+# How a value is written
 
 
 @dataclass(frozen=True)
@@ -44,11 +142,11 @@ class Spot:
     indent: str
     layout: Style
     level: int | None
-    path: Path
+    path: JsonPath
 
 
 @dataclass(frozen=True)
-class Way:
+class Variant:
     """What is written, and how: the end of a title."""
 
     how: str
@@ -56,54 +154,54 @@ class Way:
     grammars: Grammars
 
 
-def ways(document: Document, schema: Schema | None, spot: Spot) -> list[Way]:
+def variants(tree: JsonTree, schema: Schema | None, spot: Spot) -> list[Variant]:
     """The best first, the free one last."""
-    instance = _instance(document, spot) if schema else None
-    found = [_alike(document, schema, spot, instance), _as_required(schema, spot, instance)]
+    instance = _instance(tree, spot) if schema else None
+    found = [_alike(tree, schema, spot, instance), _as_required(schema, spot, instance)]
     grammars = Grammars(schema, instance)
     hole = grammars.hole(spot.layout, spot.level, grammars.at(spot.path))
-    return [*(way for way in found if way is not None), Way("", [hole], grammars)]
+    return [*(way for way in found if way is not None), Variant("", [hole], grammars)]
 
 
-def _instance(document: Document, spot: Spot) -> Any:
+def _instance(tree: JsonTree, spot: Spot) -> Any:
     """The whole value that has the schema and the spot in it; None where it cannot be read."""
     value = spot.container if spot.path else -1
     for _ in spot.path[1:]:
-        value = document.parents[value]
+        value = tree.parents[value]
     try:
-        return document.value(value) if value >= 0 else None
+        return tree.value(value) if value >= 0 else None
     except ValueError:
         return None
 
 
-def _near(document: Document, spot: Spot) -> list[int]:
+def _near(tree: JsonTree, spot: Spot) -> list[int]:
     if spot.container < 0:
         return []
-    return siblings(document, spot.container, spot.key, spot.start, besides=spot.besides)
+    return siblings(tree, spot.container, spot.key, spot.start, besides=spot.besides)
 
 
-def _alike(document: Document, schema: Schema | None, spot: Spot, instance: Any) -> Way | None:
+def _alike(tree: JsonTree, schema: Schema | None, spot: Spot, instance: Any) -> Variant | None:
     """An object with the keys of its siblings, or one hole for what they have in common."""
-    grammars, alike = Grammars(schema, instance), _near(document, spot)
+    grammars, alike = Grammars(schema, instance), _near(tree, spot)
 
     def leaf(keys: tuple[str, ...], those: Sequence[int], inside: Style) -> wire.Hole:
-        at = grammars.own(schema_of(document, those)) if schema is None else grammars.at((*spot.path, *keys))
+        at = grammars.own(schema_of(tree, those)) if schema is None else grammars.at((*spot.path, *keys))
         return grammars.hole(inside, None if inside.indent is None else inside.level + 1, at)
 
     how = " like its siblings"
-    if pieces := like(document, alike, spot.start, spot.indent, leaf):
+    if pieces := like(tree, alike, spot.start, spot.indent, leaf):
         at = grammars.at(spot.path)
-        keys = set(common(document, alike))
+        keys = set(common(tree, alike))
         complete = at is None or (
             {field.key for field in grammars.fields(at)} <= keys and grammars.tied(at, grammars.fields(at), len(keys))
         )
-        return Way(how, pieces, grammars) if complete else None
-    if schema is None and alike and (at := grammars.own(schema_of(document, alike))):
-        return Way(how, [grammars.hole(spot.layout, spot.level, at)], grammars)
+        return Variant(how, pieces, grammars) if complete else None
+    if schema is None and alike and (at := grammars.own(schema_of(tree, alike))):
+        return Variant(how, [grammars.hole(spot.layout, spot.level, at)], grammars)
     return None
 
 
-def _as_required(schema: Schema | None, spot: Spot, instance: Any) -> Way | None:
+def _as_required(schema: Schema | None, spot: Spot, instance: Any) -> Variant | None:
     """An object with the keys that its schema requires."""
     grammars = Grammars(schema, instance)
     at = grammars.at(spot.path)
@@ -115,10 +213,12 @@ def _as_required(schema: Schema | None, spot: Spot, instance: Any) -> Way | None
         return None
     layout = spot.layout if spot.level is not None else replace(spot.layout, indent=None)
     outer = (wire.Text(bracket(layout, spot.level or 0, mark)) for mark in "{}")
-    return Way(" with all that is required", [next(outer), *inner, next(outer)], grammars)
+    return Variant(" with all that is required", [next(outer), *inner, next(outer)], grammars)
 
 
-def lacking(schema: Schema | None, path: Path, taken: Sequence[str], layout: Style, level: int | None) -> Way | None:
+def lacking(
+    schema: Schema | None, path: JsonPath, taken: Sequence[str], layout: Style, level: int | None
+) -> Variant | None:
     """The members that its schema requires of an object and that it lacks. `level` is that of the object's line."""
     grammars = Grammars(schema)
     at = grammars.at(path)
@@ -131,7 +231,7 @@ def lacking(schema: Schema | None, path: Path, taken: Sequence[str], layout: Sty
         return None  # it may be an object of another branch of the schema, and lack nothing
     fit = grammars.tied(at, fields, len(taken) + len(fields))
     pieces = _fields(grammars, fields, layout, level) if fit else []
-    return Way("", pieces, grammars) if pieces else None
+    return Variant("", pieces, grammars) if pieces else None
 
 
 def _fields(grammars: Grammars, fields: Sequence[Field], layout: Style, level: int | None) -> Segments:
@@ -146,12 +246,12 @@ def _fields(grammars: Grammars, fields: Sequence[Field], layout: Style, level: i
     return pieces if 0 < holes(pieces) <= MOST_HOLES else []
 
 
-def evidence(document: Document, spot: Spot) -> tuple[wire.Neighbour, ...]:
+def evidence(tree: JsonTree, spot: Spot) -> tuple[wire.Neighbour, ...]:
     """The nearest siblings that are too far away to be in the hole's context."""
-    alike = _near(document, spot)
-    far = (one for one in alike if document.starts[one] - spot.end > NEAR or spot.start - document.ends[one] > NEAR)
-    short = (one for one in far if document.ends[one] - document.starts[one] <= MAX_EVIDENCE)
+    alike = _near(tree, spot)
+    far = (one for one in alike if tree.starts[one] - spot.end > NEAR or spot.start - tree.ends[one] > NEAR)
+    short = (one for one in far if tree.ends[one] - tree.starts[one] <= MAX_EVIDENCE)
     return tuple(
-        wire.Neighbour("// " + "/".join(map(str, document.path(one)))[-200:], shown(document, one))
+        wire.Neighbour("// " + "/".join(map(str, tree.path(one)))[-200:], shown(tree, one))
         for one in islice(short, EVIDENCE)
     )

@@ -13,8 +13,8 @@ from caesura import wire
 from caesura.schema.instances import Field
 from caesura.server.context.secrets import masked
 from caesura.server.structured.json.holes import sound
-from caesura.server.structured.json.places import covered
-from caesura.server.text.json import Document, Style, decoded, indent_at, style
+from caesura.server.structured.json.layout import Style, indent_at, style
+from caesura.server.text.json import JsonTree, decoded
 
 MOST_SIBLINGS = 32  # that are looked at, the nearest
 MOST_HOLES = wire.MAX_HOLES
@@ -29,42 +29,42 @@ Leaf = Callable[
 ]  # keys that lead to it, siblings' values, its object's
 
 
-def siblings(document: Document, container: int, key: str | None, at: int, besides: int = -1) -> list[int]:
+def siblings(tree: JsonTree, container: int, key: str | None, at: int, besides: int = -1) -> list[int]:
     """The values that a value in a container is like, nearest to the offset first: of an element (`key` is None) the
     other elements, else the values of `key` in the container's siblings, else the other values of a map of objects."""
-    found = _siblings(document, container, key, at, besides, LEVELS)
+    found = _siblings(tree, container, key, at, besides, LEVELS)
     if not found and key is not None:
-        others = _nearest(document, (one for one in document.children(container) if one != besides), at)
-        if len(others) > 1 and common(document, others):
+        others = _nearest(tree, (one for one in tree.children(container) if one != besides), at)
+        if len(others) > 1 and common(tree, others):
             found = others
     return found
 
 
-def _siblings(document: Document, container: int, key: str | None, at: int, besides: int, levels: int) -> list[int]:
-    kind, parent = document.kinds[container], document.parents[container]
+def _siblings(tree: JsonTree, container: int, key: str | None, at: int, besides: int, levels: int) -> list[int]:
+    kind, parent = tree.kinds[container], tree.parents[container]
     found = []
     if key is None:
-        found = [child for child in document.children(container) if child != besides]
+        found = [child for child in tree.children(container) if child != besides]
     if not found and parent >= 0 and levels:
-        alike = _siblings(document, parent, document.key(container), at, container, levels - 1)
-        for other in (one for one in alike if document.kinds[one] == kind):
-            found += [child for child in document.children(other) if document.key(child) == key]
-    return _nearest(document, found, at)
+        alike = _siblings(tree, parent, tree.key(container), at, container, levels - 1)
+        for other in (one for one in alike if tree.kinds[one] == kind):
+            found += [child for child in tree.children(other) if tree.key(child) == key]
+    return _nearest(tree, found, at)
 
 
-def _nearest(document: Document, values: Iterable[int], at: int) -> list[int]:
-    return nsmallest(MOST_SIBLINGS, values, key=lambda value: _distance(document, value, at))
+def _nearest(tree: JsonTree, values: Iterable[int], at: int) -> list[int]:
+    return nsmallest(MOST_SIBLINGS, values, key=lambda value: _distance(tree, value, at))
 
 
-def _distance(document: Document, value: int, at: int) -> int:
-    return max(document.starts[value] - at, at - document.ends[value], 0)
+def _distance(tree: JsonTree, value: int, at: int) -> int:
+    return max(tree.starts[value] - at, at - tree.ends[value], 0)
 
 
-def common(document: Document, values: Sequence[int]) -> list[str]:
+def common(tree: JsonTree, values: Sequence[int]) -> list[str]:
     """The keys that all have, in the order of the first; none where the values are no objects, or differ too much."""
-    if not values or any(document.kinds[value] != "object" for value in values):
+    if not values or any(tree.kinds[value] != "object" for value in values):
         return []
-    keys = [[str(document.key(child)) for child in document.children(value)] for value in values]
+    keys = [[str(tree.key(child)) for child in tree.children(value)] for value in values]
     shared = [key for key in keys[0] if all(key in other for other in map(set, keys))]
     return shared if 2 * len(shared) * len(keys) >= sum(map(len, keys)) else []
 
@@ -72,40 +72,40 @@ def common(document: Document, values: Sequence[int]) -> list[str]:
 # What siblings say of a value
 
 
-def schema_of(document: Document, values: Sequence[int], levels: int = LEVELS) -> dict[str, Any]:
+def schema_of(tree: JsonTree, values: Sequence[int], levels: int = LEVELS) -> dict[str, Any]:
     """A schema for another value like these."""
-    types = sorted({_type(document, value) for value in values})
+    types = sorted({_type(tree, value) for value in values})
     if "integer" in types and "number" in types:
         types.remove("integer")
     schema: dict[str, Any] = {"type": types[0] if len(types) == 1 else types} if types else {}
     if not levels or len(types) != 1:
         return schema
     if types == ["string"]:
-        texts = [document.source(value) for value in values]
+        texts = [tree.source(value) for value in values]
         some = dict.fromkeys(texts)
         if len(some) <= DISTINCT and 2 * len(some) <= len(texts) and max(map(len, some)) <= MAX_VALUE:
             told = all(sound(decoded(text)) for text in some) and all(
-                shown(document, value) == document.source(value) for value in values
+                shown(tree, value) == tree.source(value) for value in values
             )
             schema |= {"enum": list(map(decoded, some))} if told else {}
     elif types == ["array"]:
-        items = [child for value in values for child in islice(document.children(value), MOST_SIBLINGS)]
-        schema |= {"items": schema_of(document, items[:MOST_SIBLINGS], levels - 1)} if items else {}
-    elif types == ["object"] and (keys := common(document, values)):
-        members = {key: [_member(document, value, key) for value in values] for key in keys}
-        properties = {key: schema_of(document, those, levels - 1) for key, those in members.items()}
+        items = [child for value in values for child in islice(tree.children(value), MOST_SIBLINGS)]
+        schema |= {"items": schema_of(tree, items[:MOST_SIBLINGS], levels - 1)} if items else {}
+    elif types == ["object"] and (keys := common(tree, values)):
+        members = {key: [_member(tree, value, key) for value in values] for key in keys}
+        properties = {key: schema_of(tree, those, levels - 1) for key, those in members.items()}
         schema |= {"properties": properties, "required": keys, "additionalProperties": False}
     return schema
 
 
-def shown(document: Document, value: int) -> str:
+def shown(tree: JsonTree, value: int) -> str:
     """The text of a value as the engine may see it: its key says whether it is a secret."""
-    key = f"{json.dumps(document.key(value))}: "
-    return masked(key + document.source(value))[len(key) :]
+    key = f"{json.dumps(tree.key(value))}: "
+    return masked(key + tree.source(value))[len(key) :]
 
 
-def _type(document: Document, value: int) -> str:
-    kind, source = document.kinds[value], document.source(value)
+def _type(tree: JsonTree, value: int) -> str:
+    kind, source = tree.kinds[value], tree.source(value)
     if kind == "number":
         return "number" if any(mark in source for mark in ".eE") else "integer"
     if kind == "literal":
@@ -113,52 +113,52 @@ def _type(document: Document, value: int) -> str:
     return kind
 
 
-def _member(document: Document, value: int, key: str) -> int:
-    return next(child for child in document.children(value) if document.key(child) == key)
+def _member(tree: JsonTree, value: int, key: str) -> int:
+    return next(child for child in tree.children(value) if tree.key(child) == key)
 
 
 # Segments
 
 
-def like(document: Document, values: Sequence[int], at: int, indent: str, leaf: Leaf) -> Segments | None:
+def like(tree: JsonTree, values: Sequence[int], at: int, indent: str, leaf: Leaf) -> Segments | None:
     """An object with the keys that all values have, laid out as the last one before `at`; `indent` is the white space
     of its line. None where they have too little in common, or too much for one job."""
-    if not common(document, values):
+    if not common(tree, values):
         return None
-    before = [value for value in values if document.ends[value] <= at]
+    before = [value for value in values if tree.ends[value] <= at]
     model = max(before) if before else values[0]
-    text = document.source(model)
-    if ("\n" in text or "\r" in text) and indent_at(document.text, document.starts[model]) != indent:
+    text = tree.source(model)
+    if ("\n" in text or "\r" in text) and indent_at(tree.text, tree.starts[model]) != indent:
         return None
-    pieces = _like(document, values, model, (), leaf)
+    pieces = _like(tree, values, model, (), leaf)
     return pieces if holes(pieces) <= MOST_HOLES else None
 
 
-def _like(document: Document, values: Sequence[int], model: int, path: tuple[str, ...], leaf: Leaf) -> Segments:
-    layout, keys = style(document, model), set(common(document, values))
+def _like(tree: JsonTree, values: Sequence[int], model: int, path: tuple[str, ...], leaf: Leaf) -> Segments:
+    layout, keys = style(tree, model), set(common(tree, values))
     line = "" if layout.item is None else layout.newline
     opening, closing = (layout.pad, layout.pad) if layout.item is None else (line + layout.item, line + layout.base)
     between = layout.comma if layout.item is None else "," + opening
-    done, pieces = document.item_start(model + 1), Segments()
-    first = _text(document, document.starts[model], done, "{" + opening)
-    for child in document.children(model):
-        start, end = document.keys[child] or (done, done)
-        if (key := document.key(child)) in keys and key is not None:
-            pieces.append(wire.Text(_text(document, done, start, between) if pieces else first))
-            name = document.text[start:end]
-            pieces.append(wire.Text(_text(document, start, document.starts[child], name + layout.colon)))
-            those = [_member(document, value, key) for value in values]
-            if document.kinds[child] == "object" and common(document, those) and len(path) < LEVELS:
-                pieces += _like(document, those, child, (*path, key), leaf)
+    done, pieces = tree.item_start(model + 1), Segments()
+    first = _text(tree, tree.starts[model], done, "{" + opening)
+    for child in tree.children(model):
+        start, end = tree.keys[child] or (done, done)
+        if (key := tree.key(child)) in keys and key is not None:
+            pieces.append(wire.Text(_text(tree, done, start, between) if pieces else first))
+            name = tree.text[start:end]
+            pieces.append(wire.Text(_text(tree, start, tree.starts[child], name + layout.colon)))
+            those = [_member(tree, value, key) for value in values]
+            if tree.kinds[child] == "object" and common(tree, those) and len(path) < LEVELS:
+                pieces += _like(tree, those, child, (*path, key), leaf)
             else:
                 pieces.append(leaf((*path, key), those, layout))
-        done = document.ends[child]
-    return [*pieces, wire.Text(_text(document, done, document.ends[model], closing + "}"))]
+        done = tree.ends[child]
+    return [*pieces, wire.Text(_text(tree, done, tree.ends[model], closing + "}"))]
 
 
-def _text(document: Document, start: int, end: int, usual: str) -> str:
+def _text(tree: JsonTree, start: int, end: int, usual: str) -> str:
     """What stands in a span, but for comments: the usual then."""
-    return usual if "\0" in covered(document, start, end) else document.text[start:end]
+    return usual if "\0" in tree.covered(start, end) else tree.text[start:end]
 
 
 def required(fields: Sequence[Field], layout: Style, level: int, leaf: Callable[[Field, int], Segment]) -> Segments:
