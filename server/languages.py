@@ -1,7 +1,8 @@
 """What the server knows of each language: one row a language, its grammar loaded when first needed.
 
-Grammars come from single wheels; where a wheel is missing, from the optional package tree-sitter-languages.
-A language without a row or a grammar gets no tree, and everything else still works.
+To add a language, add a row; it brings along what is its own. Grammars come from single wheels; where a wheel is
+missing, from the optional package tree-sitter-languages. A language without a row or a grammar gets no tree, and
+everything else still works.
 """
 
 import ctypes
@@ -9,13 +10,35 @@ import importlib
 import importlib.util
 import re
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 import tree_sitter
 
 _BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"))
+_DEFINITIONS = (  # the words of many languages, and methods that begin with what may be done with them
+    r"^[ \t]*(?:[\w@]+[ \t]+){0,6}"
+    r"(?:class|interface|enum|record|struct|trait|object|protocol|fun|func|function|def|module)[ \t]+(\w+)"
+    r"|^[ \t]+(?:public|private|protected|internal|static|final|abstract|override|async|virtual)[ \t]+"
+    r"[\w<>\[\], ?.\t]{0,100}?[ \t](\w+)[ \t]*\("
+)
+
+
+@dataclass(frozen=True)
+class Import:
+    """What a document asks for: paths to try, without an ending where the language leaves it out, and the names that
+    the document has for it."""
+
+    paths: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
+    relative: bool = False  # to the document, not to a folder
+
+
+def _none(text: str, name: str) -> Iterator[Import]:
+    return iter(())
 
 
 @dataclass(frozen=True)
@@ -23,10 +46,17 @@ class Language:
     """`openers` end a line that begins a block; `offside` languages close it by indentation alone. Where `headers` has
     words, a line that opens a block begins with one of them.
 
-    `quotes` are the marks of strings, those in `spanning` go on over line ends, and `interpolations` are code in them
-    (a plain "{" in f-strings only). `dollars`: "$1" is code, not a placeholder.
+    `quotes` are the marks of strings and `prefixes` the letters that may stand before one. Strings in `spanning` go on
+    over line ends. `interpolations` begin code in a string; after a letter in `formats`, a plain "{" does. `dollars`:
+    "$1" is code, not a placeholder. `prose`: most of the text is written for people.
 
-    `wheel` is (module, function) of a grammar wheel; `bundled` names the grammar in tree-sitter-languages.
+    `definitions` is a pattern for many lines; the last group of a match that took part is the name that it defines. Of
+    variables it finds those that are meant for other files. Languages of the same `kin` use each other's definitions.
+    `imports` yields what a text imports from files of the workspace, given also its file's name; `endings` are tried
+    after a path that it imports.
+
+    `edits` names the structured edits that the language has; `lines`: each line is a document of its own. `wheel` is
+    (module, function) of a grammar wheel; `bundled` names the grammar in tree-sitter-languages.
     """
 
     id: str
@@ -41,10 +71,112 @@ class Language:
     quotes: str = "\"'"
     long_quotes: tuple[str, ...] = ()
     spanning: str = ""
+    prefixes: str = ""
+    formats: str = ""
     interpolations: tuple[str, ...] = ("${",)
     dollars: bool = False
+    prose: bool = False
+    definitions: str = _DEFINITIONS
+    kin: str = ""
+    imports: Callable[[str, str], Iterator[Import]] = _none
+    endings: tuple[str, ...] = ("",)
+    edits: Literal["json", "markdown", "scalars", ""] = ""
+    lines: bool = False
     extensions: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+
+
+# What a text imports
+
+
+_PYTHON_IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(\([^)]{0,2000}\)|[^\n#;]+)|import[ \t]+([^\n#;]+))",
+    re.MULTILINE,
+)
+
+
+def _python_imports(text: str, name: str) -> Iterator[Import]:
+    for dots, module, names, modules in _PYTHON_IMPORT.findall(text):
+        for module_name, alias in _renamed(modules):
+            yield Import((module_name.replace(".", "/"),), (alias,))
+        if not names:
+            continue
+        base = "../" * (len(dots) - 1) + module.replace(".", "/")
+        for member, alias in _renamed(names.strip("()")):  # a module of the package, where there is one
+            yield Import((f"{base}/{member}" if base else member,), (alias,), relative=bool(dots))
+        if module:
+            yield Import((base,), relative=bool(dots))
+
+
+def _renamed(names: str) -> Iterator[tuple[str, str]]:
+    """`a.b as c, d` is (a.b, c) and (d, d)."""
+    for part in names.split(","):
+        words = part.split("#")[0].split()
+        if words and re.fullmatch(r"[\w.]+", words[0]):
+            yield words[0], words[2] if len(words) == 3 and words[1] == "as" else words[0].rpartition(".")[2]
+
+
+_ECMA_IMPORT = re.compile(
+    r"(?:^|[;\s])(?:import|export)\b([^'\"`;()=]{0,1000}?)(?:\bfrom\b)?\s*['\"]([^'\"\n]{1,300})['\"]"
+    r"|\b(?:const|let|var)[ \t]+([\w$]+)[ \t]*=[ \t]*require\([ \t]*['\"]([^'\"\n]{1,300})['\"]"
+)
+
+
+def _ecma_imports(text: str, name: str) -> Iterator[Import]:
+    for names, path, variable, required in _ECMA_IMPORT.findall(text):
+        path = path or required
+        stem = re.sub(r"\.[cm]?jsx?$", "", path)  # `./a.js` may be `./a.ts` before it is compiled
+        paths = (path, stem) if stem != path else (path,)
+        whole = re.search(r"\*[ \t]*as[ \t]+([\w$]+)|^[ \t]*([\w$]+)[ \t]*(?:,|$)", names.strip())
+        aliases = tuple(filter(None, (*(whole.groups() if whole else ()), variable)))
+        if path.startswith("."):
+            yield Import(paths, aliases, relative=True)
+        elif path.startswith(("@/", "~/")):  # where bundlers commonly put a project's own sources
+            yield Import(tuple(each[2:] for each in paths), aliases)
+        elif "/" in path and not path.startswith("@"):
+            yield Import(paths, aliases)
+
+
+_C_INCLUDE = re.compile(r"^[ \t]*#[ \t]*(?:include|import)[ \t]*\"([^\"\n]{1,300})\"", re.MULTILINE)
+_RUST = re.compile(
+    r"^[ \t]*(?:pub(?:\([^)\n]*\))?[ \t]+)?(?:mod[ \t]+(\w+)[ \t]*;|use[ \t]+((?:crate|super|self)(?:::\w+)+))",
+    re.MULTILINE,
+)
+
+
+def _c_imports(text: str, name: str) -> Iterator[Import]:
+    for found in _C_INCLUDE.finditer(text):
+        yield Import((found[1],), relative=True)
+        yield Import((found[1],))
+    if not name.endswith((".h", ".hh", ".hpp")):
+        header = PurePosixPath(name).stem
+        yield Import((f"{header}.h", f"{header}.hpp", f"{header}.hh"), relative=True)
+
+
+_RUST_USE = re.compile(
+    r"^[ \t]*(?:pub(?:\([^)\n]*\))?[ \t]+)?(?:mod[ \t]+(\w+)[ \t]*;|use[ \t]+((?:crate|super|self)(?:::\w+)+))",
+    re.MULTILINE,
+)
+
+
+def _rust_imports(text: str, name: str) -> Iterator[Import]:
+    stem = PurePosixPath(name).stem
+    inner = "" if stem in ("mod", "lib", "main") else f"{stem}/"
+    for module, path in _RUST_USE.findall(text):
+        if module:
+            yield Import((f"{inner}{module}",), (module,), relative=True)
+            continue
+        root, *parts = path.split("::")
+        paths = tuple("/".join(parts[:size]) for size in range(len(parts), 0, -1))
+        if root == "super":
+            up = "../" if stem == "mod" else ""
+            paths = tuple(up + each for each in paths)
+        elif root == "self":
+            paths = tuple(inner + each for each in paths)
+        yield Import(paths, (parts[-1],), relative=root != "crate")
+
+
+# The rows
 
 
 def _wheel(module: str, function: str = "language") -> tuple[str, str]:
@@ -55,36 +187,65 @@ _C_COMMENT, _MARKUP_COMMENT = ("/*", "*/"), ("<!--", "-->")
 _PYTHON_HEADERS = frozenset(
     ["async", "case", "class", "def", "elif", "else", "except", "finally", "for", "if", "match", "try", "while", "with"]
 )
-_ecma = partial(Language, comment="//", openers=("{", "=>"), block_comment=_C_COMMENT, quotes="\"'`", spanning="`")
 _braced = partial(Language, comment="//", openers=("{",), block_comment=_C_COMMENT)
+_ecma = partial(
+    Language,
+    comment="//",
+    openers=("{", "=>"),
+    block_comment=_C_COMMENT,
+    quotes="\"'`",
+    spanning="`",
+    definitions=r"^[ \t]*(?:export[ \t]+)?(?:default[ \t]+)?(?:declare[ \t]+)?(?:abstract[ \t]+)?(?:async[ \t]+)?"
+    r"(?:function\*?|class|interface|type|enum|namespace)[ \t]+(\w+)"
+    r"|^export[ \t]+(?:const|let|var)[ \t]+(\w+)"
+    r"|^[ \t]+(?:(?:public|private|protected|static|async|get|set|override)[ \t]+)*(\w+)[ \t]*\([^;\n]*\{[ \t]*$",
+    kin="ecma",
+    imports=_ecma_imports,
+    endings=("", ".ts", ".tsx", ".d.ts", ".js", ".jsx", ".mjs", "/index.ts", "/index.tsx", "/index.js", ".mts", ".cts"),
+)
+_c = partial(
+    _braced,
+    prefixes="LuUR",
+    definitions=r"^#[ \t]*define[ \t]+(\w+)|^[ \t]*(?:typedef[ \t]+)?(?:struct|enum|union|class|namespace)[ \t]+(\w+)"
+    r"|^[A-Za-z_][\w:*&<>, \t]{0,100}?[ *&](\w+)[ \t]*\(",
+    kin="c",
+    imports=_c_imports,
+)
+_json = partial(Language, wheel=_wheel("json"), bundled="json", openers=("{", "["), quotes='"', edits="json")
+
 # fmt: off
 _TABLE = (
     Language("python", _wheel("python"), "python", "#", (":",), _PYTHON_HEADERS, offside=True,
-             long_quotes=('"""', "'''"), interpolations=(), extensions=(".py", ".pyi")),
+             long_quotes=('"""', "'''"), prefixes="rbfuRBFU", formats="fF", interpolations=(),
+             definitions=r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)"
+             r"|^([A-Z]\w+)(?:[ \t]*:[^=\n]{1,80})?[ \t]*=(?!=)",
+             imports=_python_imports, endings=(".py", "/__init__.py", ".pyi"), extensions=(".py", ".pyi")),
     _ecma("javascript", _wheel("javascript"), "javascript", extensions=(".js", ".mjs", ".cjs")),
     _ecma("javascriptreact", _wheel("javascript"), "javascript", extensions=(".jsx",), aliases=("jsx",)),
     _ecma("typescript", _wheel("typescript", "language_typescript"), "typescript",
           extensions=(".ts", ".mts", ".cts")),
     _ecma("typescriptreact", _wheel("typescript", "language_tsx"), "tsx",
           extensions=(".tsx",), aliases=("tsx",)),
-    Language("json", _wheel("json"), "json", None, ("{", "["), quotes='"', extensions=(".json", ".webmanifest")),
-    Language("jsonc", _wheel("json"), "json", "//", ("{", "["), block_comment=_C_COMMENT, quotes='"',
-             extensions=(".jsonc", ".code-workspace")),
-    Language("jsonl", _wheel("json"), "json", None, ("{", "["), quotes='"', extensions=(".jsonl", ".ndjson"),
-             aliases=("ndjson",)),
-    Language("markdown", _wheel("markdown"), "markdown", block_comment=_MARKUP_COMMENT, quotes="",
-             extensions=(".md", ".markdown")),
-    _braced("go", _wheel("go"), "go", quotes="\"'`", spanning="`", extensions=(".go",)),
+    _json("json", extensions=(".json", ".webmanifest")),
+    _json("jsonc", comment="//", block_comment=_C_COMMENT, extensions=(".jsonc", ".code-workspace")),
+    _json("jsonl", lines=True, extensions=(".jsonl", ".ndjson"), aliases=("ndjson",)),
+    Language("markdown", _wheel("markdown"), "markdown", block_comment=_MARKUP_COMMENT, quotes="", prose=True,
+             edits="markdown", extensions=(".md", ".markdown")),
+    _braced("go", _wheel("go"), "go", quotes="\"'`", spanning="`",
+            definitions=r"^func[ \t]+(?:\([^)\n]*\)[ \t]*)?(\w+)|^(?:type|var|const)[ \t]+(\w+)", extensions=(".go",)),
     Language("rust", _wheel("rust"), "rust", "//", ("{",), block_comment=_C_COMMENT, quotes='"', spanning='"',
-             extensions=(".rs",)),
-    _braced("c", _wheel("c"), "c", extensions=(".c", ".h")),
-    _braced("cpp", _wheel("cpp"), "cpp", extensions=(".cc", ".cpp", ".cxx", ".hpp", ".hh"),
-            aliases=("cuda", "cuda-cpp")),
+             prefixes="br",
+             definitions=r"^[ \t]*(?:pub(?:\([^)\n]*\))?[ \t]+)?(?:(?:async|const|unsafe)[ \t]+)*"
+             r"(?:fn|struct|enum|union|trait|type|mod|static|const|macro_rules!)[ \t]+(\w+)",
+             imports=_rust_imports, endings=(".rs", "/mod.rs"), extensions=(".rs",)),
+    _c("c", _wheel("c"), "c", extensions=(".c", ".h")),
+    _c("cpp", _wheel("cpp"), "cpp", extensions=(".cc", ".cpp", ".cxx", ".hpp", ".hh"),
+       aliases=("cuda", "cuda-cpp")),
     _braced("java", _wheel("java"), "java", extensions=(".java",)),
     Language("html", _wheel("html"), "html", block_comment=_MARKUP_COMMENT, quotes='"', extensions=(".html", ".htm")),
     Language("css", _wheel("css"), "css", None, ("{",), block_comment=_C_COMMENT, extensions=(".css",)),
-    Language("yaml", _wheel("yaml"), "yaml", "#", (":",), offside=True, extensions=(".yaml", ".yml")),
-    Language("toml", _wheel("toml"), "toml", "#", long_quotes=('"""', "'''"), extensions=(".toml",)),
+    Language("yaml", _wheel("yaml"), "yaml", "#", (":",), offside=True, edits="scalars", extensions=(".yaml", ".yml")),
+    Language("toml", _wheel("toml"), "toml", "#", long_quotes=('"""', "'''"), edits="scalars", extensions=(".toml",)),
     Language("shellscript", _wheel("bash"), "bash", "#", ("then", "do", "else", "{"), spanning="\"'",
              interpolations=("${", "$("), dollars=True, extensions=(".sh", ".bash"), aliases=("bash", "sh", "zsh")),
     _braced("csharp", None, "c_sharp", extensions=(".cs",), aliases=("cs",)),
@@ -102,7 +263,7 @@ _TABLE = (
     Language("lisp", None, "commonlisp", ";", quotes='"', extensions=(".lisp", ".cl"), aliases=("commonlisp",)),
     Language("lua", None, "lua", "--", ("then", "do", "else"), extensions=(".lua",)),
     Language("makefile", None, "make", "#", (":",), dollars=True, extensions=(".mk",), aliases=("make",)),
-    _braced("objective-c", None, "objc", extensions=(".m",), aliases=("objc",)),
+    _c("objective-c", None, "objc", extensions=(".m",), aliases=("objc",)),
     Language("ocaml", None, "ocaml", None, ("=", "->"), quotes='"', extensions=(".ml",)),
     Language("perl", None, "perl", "#", ("{",), dollars=True, extensions=(".pl", ".pm")),
     _braced("php", None, "php", dollars=True, extensions=(".php",)),
@@ -116,11 +277,25 @@ _TABLE = (
 )
 # fmt: on
 
+COMMON = frozenset(  # names that say nothing of what a piece of code is about
+    name
+    for line in (
+        "abstract and as assert async await bool boolean break case catch char class const continue def default del do",
+        "elif else enum except export extends extern false False final finally float fn for from func function global",
+        "go if impl implements import in include instanceof int interface is lambda let long loop match mod mut",
+        "namespace new nil None not null number or override package pass private protected pub public raise readonly",
+        "ref return self Self short signed sizeof static str string struct super switch template this This throw",
+        "throws trait true True try type typedef typeof undefined union unsafe unsigned use using var virtual void",
+        "while with yield",
+    )
+    for name in line.split()
+)
+
 LANGUAGES = {language.id: language for language in _TABLE}
 _ALIASES = {alias: language for language in _TABLE for alias in language.aliases}
 _EXTENSIONS = {extension: language for language in _TABLE for extension in language.extensions}
 UNKNOWN = Language("plaintext", quotes="")
-JSON = frozenset({"json", "jsonc", "jsonl"})
+JSON = frozenset(row.id for row in _TABLE if row.edits == "json")
 _COMMENTED = re.compile(  # JSON files in which comments are usual; editors call some of them plain JSON
     r"(?:^|[\\/])(?:[jt]sconfig[\w.-]*|devcontainer|\.eslintrc|\.vscode[\\/][\w-]+)\.json$"
 )
@@ -130,6 +305,12 @@ def language(name: str, path: str = "") -> Language:
     """The row for an editor's language id; an id we do not know is decided by the file's extension."""
     row = LANGUAGES.get(name) or _ALIASES.get(name) or _EXTENSIONS.get(PurePosixPath(path).suffix.lower(), UNKNOWN)
     return LANGUAGES["jsonc"] if row.id == "json" and _COMMENTED.search(path) else row
+
+
+def kin(name: str) -> str:
+    """The same for languages that use each other's definitions."""
+    row = language(name)
+    return row.kin or row.id
 
 
 @cache

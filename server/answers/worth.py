@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from caesura.server.answers.finish import INSIDE, STATEMENT, ends
 from caesura.server.context.context import Context
+from caesura.server.languages import UNKNOWN, language
 
 TAB_KEYS = 1  # that taking a suggestion costs
 READING_KEYS = 2  # that reading a wrong one costs
@@ -44,7 +45,7 @@ ALL = Bar()
 
 def counts_words(context: Context) -> bool:
     """True if finishing a word is worth a suggestion: in Markdown, plain text and comments."""
-    return context.scope == "comment" or context.language in ("markdown", "plaintext")
+    return context.scope == "comment" or context.language == UNKNOWN.id or language(context.language).prose
 
 
 def keys(text: str) -> int:

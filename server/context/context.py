@@ -211,7 +211,7 @@ def _began_above(text: str, line: int, row: Language, tree: tree_sitter.Tree) ->
         node = node.parent
     if string is None:
         return Scan(row)
-    head = _head(text, string).lstrip("rbfuRBFUL")
+    head = _head(text, string).lstrip(row.prefixes)
     spanning = (mark for mark in (*row.long_quotes, *row.spanning) if head.startswith(mark))
     return Scan(row, quote=next(spanning, ""))
 

@@ -4,21 +4,20 @@ never what is ignored or lies elsewhere behind a link, and bounded in count, siz
 
 import asyncio
 import os
-import re
 import stat
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from dataclasses import replace
+from pathlib import Path
 from sys import getsizeof
 
 from caesura import paths
 from caesura.ipc.pairing import Agreement
 from caesura.recent import Recent
 from caesura.server.context.neighbours import Snapshot
-from caesura.server.context.outline import family, index
+from caesura.server.context.outline import index
 from caesura.server.context.secrets import RULES, Ignore
-from caesura.server.languages import UNKNOWN, language
+from caesura.server.languages import UNKNOWN, Import, language
 from caesura.server.text.workspace import path_of
 
 MOST = 24  # files of one document
@@ -29,15 +28,6 @@ CACHED = 4 << 20  # bytes of files kept as text
 IMPORTS = 40_000  # code points at the start of a document where imports are looked for
 
 Key = tuple[int, int, int]  # a file's inode, time of change in ns and size
-
-
-@dataclass(frozen=True)
-class Import:
-    """What a document asks for: paths to try, without an ending where the language leaves it out, and its names."""
-
-    paths: tuple[str, ...]
-    aliases: tuple[str, ...] = ()
-    relative: bool = False  # to the document, not to a folder
 
 
 class Texts:
@@ -126,23 +116,23 @@ class Files:
         """Whether what a file says, whoever named it, must not leave this machine, where the engine is on another."""
         return self._agreement is not None and self._hides(real)
 
-    async def imported(self, uri: str, text: str, language: str) -> tuple[Snapshot, ...]:
+    async def imported(self, uri: str, text: str, language_id: str) -> tuple[Snapshot, ...]:
         """The files that a document imports, in the order of its imports. Documents wait for each other."""
         path = path_of(uri)
         if not self._trusted or not path or self._folder(Path(path)) is None:
             return ()
         async with self._reading:
-            return tuple(await asyncio.to_thread(self._snapshots, Path(path), text[:IMPORTS], language))
+            return tuple(await asyncio.to_thread(self._snapshots, Path(path), text[:IMPORTS], language_id))
 
     # On a thread
 
-    def _snapshots(self, document: Path, text: str, language: str) -> Collection[Snapshot]:
+    def _snapshots(self, document: Path, text: str, language_id: str) -> Collection[Snapshot]:
         end = time.monotonic() + TIME_S
         found: dict[Path, Snapshot] = {}
-        for wanted in imports(text, language, document.name):
+        for wanted in language(language_id).imports(text, document.name):
             if len(found) == MOST or time.monotonic() > end:
                 break
-            path = self._path(wanted, document, language)
+            path = self._path(wanted, document, language_id)
             if path is not None and (snapshot := self._snapshot(path, wanted.aliases)):
                 known = found.get(path)
                 found[path] = replace(known, aliases=known.aliases + wanted.aliases) if known else snapshot
@@ -151,9 +141,9 @@ class Files:
                 index(snapshot.text, snapshot.language)  # kept for the event loop
         return found.values()
 
-    def _path(self, wanted: Import, document: Path, language: str) -> Path | None:
+    def _path(self, wanted: Import, document: Path, language_id: str) -> Path | None:
         """The first file that an import may mean."""
-        endings = _ENDINGS.get(family(language), ("",))
+        endings = language(language_id).endings
         folder = self._folder(document)
         roots = [document.parent] if wanted.relative or folder is None else _roots(document, folder)
         tries = (os.path.normpath(root / path) for path in wanted.paths for root in roots)
@@ -216,95 +206,3 @@ def _roots(document: Path, folder: Path) -> list[Path]:
     """Where absolute imports begin: the folder, its `src` and the like, and every folder down to the document."""
     above = [parent for parent in document.parents if parent.is_relative_to(folder)]
     return list(dict.fromkeys([folder, folder / "src", folder / "lib", folder / "include", *above]))
-
-
-# What a text imports
-
-_ENDINGS = {
-    "python": (".py", "/__init__.py", ".pyi"),
-    "ecma": ("", ".ts", ".tsx", ".d.ts", ".js", ".jsx", ".mjs", "/index.ts", "/index.tsx", "/index.js", ".mts", ".cts"),
-    "rust": (".rs", "/mod.rs"),
-}
-_PYTHON = re.compile(
-    r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(\([^)]{0,2000}\)|[^\n#;]+)|import[ \t]+([^\n#;]+))",
-    re.MULTILINE,
-)
-_ECMA = re.compile(
-    r"(?:^|[;\s])(?:import|export)\b([^'\"`;()=]{0,1000}?)(?:\bfrom\b)?\s*['\"]([^'\"\n]{1,300})['\"]"
-    r"|\b(?:const|let|var)[ \t]+([\w$]+)[ \t]*=[ \t]*require\([ \t]*['\"]([^'\"\n]{1,300})['\"]"
-)
-_C = re.compile(r"^[ \t]*#[ \t]*(?:include|import)[ \t]*\"([^\"\n]{1,300})\"", re.MULTILINE)
-_RUST = re.compile(
-    r"^[ \t]*(?:pub(?:\([^)\n]*\))?[ \t]+)?(?:mod[ \t]+(\w+)[ \t]*;|use[ \t]+((?:crate|super|self)(?:::\w+)+))",
-    re.MULTILINE,
-)
-
-
-def imports(text: str, language: str, name: str) -> Iterator[Import]:
-    """The imports of a text that may be files of the workspace; `name` is its file's name."""
-    match family(language):
-        case "python":
-            yield from _python(text)
-        case "ecma":
-            yield from _ecma(text)
-        case "c":
-            header = PurePosixPath(name).stem
-            for found in _C.finditer(text):
-                yield Import((found[1],), relative=True)
-                yield Import((found[1],))
-            if not name.endswith((".h", ".hh", ".hpp")):
-                yield Import((f"{header}.h", f"{header}.hpp", f"{header}.hh"), relative=True)
-        case "rust":
-            yield from _rust(text, PurePosixPath(name).stem)
-
-
-def _python(text: str) -> Iterator[Import]:
-    for dots, module, names, modules in _PYTHON.findall(text):
-        for module_name, alias in _renamed(modules):
-            yield Import((module_name.replace(".", "/"),), (alias,))
-        if not names:
-            continue
-        base = "../" * (len(dots) - 1) + module.replace(".", "/")
-        for member, alias in _renamed(names.strip("()")):  # a module of the package, where there is one
-            yield Import((f"{base}/{member}" if base else member,), (alias,), relative=bool(dots))
-        if module:
-            yield Import((base,), relative=bool(dots))
-
-
-def _renamed(names: str) -> Iterator[tuple[str, str]]:
-    """`a.b as c, d` is (a.b, c) and (d, d)."""
-    for part in names.split(","):
-        words = part.split("#")[0].split()
-        if words and re.fullmatch(r"[\w.]+", words[0]):
-            yield words[0], words[2] if len(words) == 3 and words[1] == "as" else words[0].rpartition(".")[2]
-
-
-def _ecma(text: str) -> Iterator[Import]:
-    for names, path, variable, required in _ECMA.findall(text):
-        path = path or required
-        stem = re.sub(r"\.[cm]?jsx?$", "", path)  # `./a.js` may be `./a.ts` before it is compiled
-        paths = (path, stem) if stem != path else (path,)
-        whole = re.search(r"\*[ \t]*as[ \t]+([\w$]+)|^[ \t]*([\w$]+)[ \t]*(?:,|$)", names.strip())
-        aliases = tuple(filter(None, (*(whole.groups() if whole else ()), variable)))
-        if path.startswith("."):
-            yield Import(paths, aliases, relative=True)
-        elif path.startswith(("@/", "~/")):  # where bundlers commonly put a project's own sources
-            yield Import(tuple(each[2:] for each in paths), aliases)
-        elif "/" in path and not path.startswith("@"):
-            yield Import(paths, aliases)
-
-
-def _rust(text: str, stem: str) -> Iterator[Import]:
-    inner = "" if stem in ("mod", "lib", "main") else f"{stem}/"
-    for module, path in _RUST.findall(text):
-        if module:
-            yield Import((f"{inner}{module}",), (module,), relative=True)
-            continue
-        root, *parts = path.split("::")
-        paths = tuple("/".join(parts[:size]) for size in range(len(parts), 0, -1))
-        if root == "super":
-            up = "../" if stem == "mod" else ""
-            paths = tuple(up + each for each in paths)
-        elif root == "self":
-            paths = tuple(inner + each for each in paths)
-        yield Import(paths, (parts[-1],), relative=root != "crate")

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from caesura import wire
-from caesura.server.context.outline import COMMON, NAME, Index, body, by_use, definitions, family, index
-from caesura.server.languages import language
+from caesura.server.context.outline import NAME, Index, body, by_use, definitions, index
+from caesura.server.languages import COMMON, kin, language
 from caesura.server.text.document import Edit
 
 MAX_TEXT = 200_000  # code points; longer files are skipped
@@ -162,11 +162,11 @@ class _Candidate:
 
 def _files(target: Target, snapshots: Iterable[Snapshot]) -> list[tuple[Snapshot, Index]]:
     """The other files of the language, each once: the text of its first snapshot, the imports of all."""
-    kin = family(target.language)
+    wanted = kin(target.language)
     files: dict[str, Snapshot] = {}
     room = MAX_TEXTS
     for one in snapshots:
-        if one.name == target.name or len(one.text) > MAX_TEXT or family(one.language) != kin:
+        if one.name == target.name or len(one.text) > MAX_TEXT or kin(one.language) != wanted:
             continue
         if known := files.get(one.name):
             aliases = (*known.aliases, *one.aliases)

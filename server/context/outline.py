@@ -9,11 +9,11 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import accumulate
 
 from caesura.recent import Recent
 from caesura.server.context.secrets import masked
+from caesura.server.languages import COMMON, language
 
 INDEXED = 16 << 20  # bytes of indexes kept: of all that neighbours.py looks at for one place, and more
 COST = 12  # bytes that an index and its text take for each code point
@@ -21,42 +21,6 @@ CHUNK = 4, 10  # lines of a piece of a file, at least and at most
 MAX_HEAD = 12  # lines of a definition's head
 
 NAME = re.compile(r"[^\W\d]\w+")
-COMMON = frozenset(  # names that say nothing of what a piece of code is about
-    name
-    for line in (
-        "abstract and as assert async await bool boolean break case catch char class const continue def default del do",
-        "elif else enum except export extends extern false False final finally float fn for from func function global",
-        "go if impl implements import in include instanceof int interface is lambda let long loop match mod mut",
-        "namespace new nil None not null number or override package pass private protected pub public raise readonly",
-        "ref return self Self short signed sizeof static str string struct super switch template this This throw",
-        "throws trait true True try type typedef typeof undefined union unsafe unsigned use using var virtual void",
-        "while with yield",
-    )
-    for name in line.split()
-)
-_DEFINITIONS = {  # by family; the last group of a match that took part is the name. Of variables, only what is meant
-    # for others: a script's own say nothing of the same names elsewhere.
-    "python": r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)|^([A-Z]\w+)(?:[ \t]*:[^=\n]{1,80})?[ \t]*=(?!=)",
-    "ecma": r"^[ \t]*(?:export[ \t]+)?(?:default[ \t]+)?(?:declare[ \t]+)?(?:abstract[ \t]+)?(?:async[ \t]+)?"
-    r"(?:function\*?|class|interface|type|enum|namespace)[ \t]+(\w+)"
-    r"|^export[ \t]+(?:const|let|var)[ \t]+(\w+)"
-    r"|^[ \t]+(?:(?:public|private|protected|static|async|get|set|override)[ \t]+)*(\w+)[ \t]*\([^;\n]*\{[ \t]*$",
-    "go": r"^func[ \t]+(?:\([^)\n]*\)[ \t]*)?(\w+)|^(?:type|var|const)[ \t]+(\w+)",
-    "rust": r"^[ \t]*(?:pub(?:\([^)\n]*\))?[ \t]+)?(?:(?:async|const|unsafe)[ \t]+)*"
-    r"(?:fn|struct|enum|union|trait|type|mod|static|const|macro_rules!)[ \t]+(\w+)",
-    "c": r"^#[ \t]*define[ \t]+(\w+)|^[ \t]*(?:typedef[ \t]+)?(?:struct|enum|union|class|namespace)[ \t]+(\w+)"
-    r"|^[A-Za-z_][\w:*&<>, \t]{0,100}?[ *&](\w+)[ \t]*\(",
-}
-_OTHERS = (  # the words of many languages, and methods that begin with what may be done with them
-    r"^[ \t]*(?:[\w@]+[ \t]+){0,6}"
-    r"(?:class|interface|enum|record|struct|trait|object|protocol|fun|func|function|def|module)[ \t]+(\w+)"
-    r"|^[ \t]+(?:public|private|protected|internal|static|final|abstract|override|async|virtual)[ \t]+"
-    r"[\w<>\[\], ?.\t]{0,100}?[ \t](\w+)[ \t]*\("
-)
-_FAMILIES = {
-    **dict.fromkeys(("javascript", "javascriptreact", "typescript", "typescriptreact"), "ecma"),
-    **dict.fromkeys(("c", "cpp", "objective-c"), "c"),
-}
 
 
 @dataclass(frozen=True)
@@ -76,22 +40,22 @@ class Index:
 _kept = Recent[tuple[str, str], Index](INDEXED, lambda key, _: COST * len(key[0]))
 
 
-def index(text: str, language: str) -> Index:
+def index(text: str, language_id: str) -> Index:
     """Kept by the text itself, so it is never stale, and a caller may prepare it on a thread. Lines are LSP's."""
-    found = _kept.get((text, language))
+    found = _kept.get((text, language_id))
     if found is None:
-        found = _index(text, language)
-        _kept.put((text, language), found)
+        found = _index(text, language_id)
+        _kept.put((text, language_id), found)
     return found
 
 
-def _index(text: str, language: str) -> Index:
+def _index(text: str, language_id: str) -> Index:
     text = masked(text.replace("\r\n", "\n").replace("\r", "\n"))
     lines = tuple(text.split("\n"))
     starts = [0, *accumulate(len(line) + 1 for line in lines)]
     found: dict[str, list[int]] = {}
     heads: dict[int, int] = {}
-    for name, start in definitions(text, language):
+    for name, start in definitions(text, language_id):
         line = bisect_right(starts, start) - 1
         found.setdefault(name, []).append(line)
         heads[line] = indent(lines[line])
@@ -111,25 +75,15 @@ def _index(text: str, language: str) -> Index:
     )
 
 
-def definitions(text: str, language: str) -> Iterator[tuple[str, int]]:
+def definitions(text: str, language_id: str) -> Iterator[tuple[str, int]]:
     """The names that a text defines, each with the offset of the line (or of its indentation) that does so."""
-    for found in _pattern(family(language)).finditer(text):
+    for found in re.finditer(language(language_id).definitions, text, re.MULTILINE):
         if len(name := found[found.lastindex or 0]) > 2 and name not in COMMON:
             yield name, found.start()
 
 
-def family(language: str) -> str:
-    """Languages of a family use each other's definitions."""
-    return _FAMILIES.get(language, language)
-
-
 def indent(line: str) -> int:
     return len(line) - len(line.lstrip())
-
-
-@lru_cache
-def _pattern(family: str) -> re.Pattern[str]:
-    return re.compile(_DEFINITIONS.get(family, _OTHERS), re.MULTILINE)
 
 
 def _chunks(lines: Sequence[str], heads: dict[int, int]) -> Iterator[tuple[int, int]]:

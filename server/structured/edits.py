@@ -7,8 +7,8 @@ import re
 import tree_sitter
 
 from caesura.schema.document import Schema
+from caesura.server import languages
 from caesura.server.context.context import line_before
-from caesura.server.languages import JSON
 from caesura.server.structured.offer import NoOffer, Offer
 
 MOST_BEFORE = 50_000  # code points of JSON before a cursor that are read for a completion, in about 30 ms
@@ -22,24 +22,24 @@ _TARGET = re.compile(r"\]\([^)]*\Z")
 
 _CODE = frozenset({"fenced_code_block", "indented_code_block", "minus_metadata", "plus_metadata"})
 
-SCALARS = frozenset({"yaml", "toml"})
-LANGUAGES = JSON | SCALARS | {"markdown"}
+LANGUAGES = frozenset(row.id for row in languages.LANGUAGES.values() if row.edits)
 
 
 def offers(text: str, start: int, end: int, *, language: str, schema: Schema | None = None) -> list[Offer]:
     """The edits of a selection, or at a cursor if `start` and `end` are equal; best first. Raises NoOffer."""
-    if language in JSON:
-        from caesura.server.structured.json import edits as json_edits
+    match languages.language(language).edits:
+        case "json":
+            from caesura.server.structured.json import edits as json_edits
 
-        return json_edits.offers(text, start, end, language=language, schema=schema)
-    if language == "markdown":
-        from caesura.server.structured.markdown import edits as markdown_edits
+            return json_edits.offers(text, start, end, language=language, schema=schema)
+        case "markdown":
+            from caesura.server.structured.markdown import edits as markdown_edits
 
-        return markdown_edits.offers(text, start, end)
-    if language in SCALARS:
-        from caesura.server.structured import scalars
+            return markdown_edits.offers(text, start, end)
+        case "scalars":
+            from caesura.server.structured import scalars
 
-        return scalars.offers(text, start, end, language=language)
+            return scalars.offers(text, start, end, language=language)
     raise NoOffer("Structured edits work in JSON, Markdown, YAML and TOML only.")
 
 
@@ -70,11 +70,12 @@ def in_code(text: str, offset: int, tree: tree_sitter.Tree | None) -> bool:
 
 
 def _completion(text: str, offset: int, language: str, schema: Schema | None) -> Offer | None:
-    if language in JSON and offset <= MOST_BEFORE:
+    form = languages.language(language).edits
+    if form == "json" and offset <= MOST_BEFORE:
         from caesura.server.structured.json import completion as json_completion
 
         return json_completion.completion(text, offset, language=language, schema=schema)
-    if language == "markdown" and len(text) <= MOST_TEXT and text.count("\n") < MOST_LINES:
+    if form == "markdown" and len(text) <= MOST_TEXT and text.count("\n") < MOST_LINES:
         from caesura.server.structured.markdown import edits as markdown_edits
 
         begin = text.rfind("\n", 0, offset) + 1

@@ -12,7 +12,6 @@ from caesura.server.languages import Language
 PARTNER = {")": "(", "]": "[", "}": "{"}
 
 _WORD_BEFORE = re.compile(r"\w*\Z")
-_PREFIXES = frozenset("rbfuRBFUL")  # letters that may stand before an opening quote
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Scan:
         self.text = ""
         self.open: list[Bracket] = []
         self.faults = 0
-        self._interpolates = False  # the open string is an f-string
+        self._interpolates = False  # "{" begins code in the open string
         self._begins: int | None = None  # start of this line's statement, if on a line above
         self._below: int | None = None  # start of the first whole line of the suffix
         self._cut = False
@@ -85,8 +84,9 @@ class Scan:
             self.comment = self.row.block_comment[1]
         elif mark in self.row.long_quotes or (len(mark) == 1 and mark in self.row.quotes):
             word = _WORD_BEFORE.findall(self.text, max(0, at - 4), at)[0]
-            if mark != "'" or _PREFIXES.issuperset(word):
-                self.quote, self._interpolates = mark, "f" in word.lower() and len(word) < 3
+            if mark != "'" or not word.strip(self.row.prefixes):
+                self.quote = mark
+                self._interpolates = len(word) < 3 and any(letter in word for letter in self.row.formats)
         elif mark[-1] in "([{":
             self._open(mark[-1], end - 1)
         elif mark in PARTNER:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from caesura.server.languages import language
 from caesura.server.text.document import Document
 
-MARKDOWN = "markdown"
 MOST = 65_536  # code points of cells on each side, the nearest first
 
 Read = Callable[[str], Document | None]
@@ -53,7 +53,7 @@ def _texts(cell: Document, others: Iterable[str], read: Read, comment: str | Non
             continue
         if other.language == cell.language:
             yield text
-        elif other.language == MARKDOWN and comment:
+        elif language(other.language).prose and comment:
             yield "\n".join(f"{comment} {line}".rstrip() for line in text.splitlines())
 
 

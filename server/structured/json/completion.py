@@ -12,6 +12,7 @@ from typing import Literal
 
 from caesura import wire
 from caesura.schema.document import Schema
+from caesura.server import languages
 from caesura.server.structured.json.holes import Grammars
 from caesura.server.structured.json.layout import BLANK, Style, begins_line, indent_at, marks
 from caesura.server.structured.json.siblings import joined
@@ -45,9 +46,10 @@ def completion(text: str, offset: int, *, language: str, schema: Schema | None =
     """An edit with one hole at a cursor; None where nothing is to be said: in a comment, after a whole value, before
     what stands already, or far into a large document."""
     with suppress(NoOffer):  # of a place that lies too deep in its schema
-        if language == "jsonl":
+        row = languages.language(language)
+        if row.lines:
             return _of_line(text, offset, schema)
-        return _complete(text, offset, schema, relaxed=language == "jsonc")
+        return _complete(text, offset, schema, relaxed=row.comment is not None)
     return None
 
 

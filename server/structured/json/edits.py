@@ -14,6 +14,7 @@ from typing import Literal
 
 from caesura import wire
 from caesura.schema.document import Schema
+from caesura.server import languages
 from caesura.server.structured.json.checks import Checks
 from caesura.server.structured.json.holes import Grammars
 from caesura.server.structured.json.items import Insertion, Spot, Variant, evidence, insertion, lacking, variants
@@ -32,13 +33,14 @@ STAND_INS = ("null", '"\\u0000": null')  # in the place of a missing value, of a
 
 
 def offers(text: str, start: int, end: int, *, language: str, schema: Schema | None = None) -> list[Offer]:
-    """The edits that make sense for a cursor (start == end) or a selection, best first. `language` is "json", "jsonc"
-    or "jsonl". Raises NoOffer."""
+    """The edits that make sense for a cursor (start == end) or a selection, best first. `language` is
+    one whose row has "json" for `edits`. Raises NoOffer."""
     if len(text) > MAX_TEXT:
         raise NoOffer(f"The document has more than {MAX_TEXT:,} characters; only smaller ones can be edited this way.")
-    if language == "jsonl":
+    row = languages.language(language)
+    if row.lines:
         return _of_lines(text, start, end, schema)
-    relaxed = language == "jsonc"
+    relaxed = row.comment is not None
     tree, missing = _read(text, start, end, relaxed)
     checks = Checks(text, relaxed=relaxed, schema=schema)
     return _Site(tree, schema, checks, real=(start, end) if missing else None).offers(start, end)

@@ -1,0 +1,69 @@
+"""A language is one row: with it alone, a made-up language has outline, imports, comments and indentation."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from caesura.server import languages
+from caesura.server.answers.finish import finish
+from caesura.server.context.context import context
+from caesura.server.context.files import Files
+from caesura.server.context.neighbours import Target, choose
+from caesura.server.languages import Import, Language
+
+STOCK = ";; what is there\nrecipe syrup begin\n   sugar 3\n   water 2\n"
+MAIN = "needs stock\n\nrecipe tea begin\n   syrup"
+
+
+def needed(text: str, name: str) -> Iterator[Import]:
+    for found in re.findall(r"^needs (\w+)", text, re.MULTILINE):
+        yield Import((found,), (found,))
+
+
+@pytest.fixture(autouse=True)
+def brew(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Language(
+        "brew",
+        comment=";;",
+        openers=("begin",),
+        offside=True,
+        prefixes="q",
+        formats="q",
+        definitions=r"^recipe[ \t]+(\w+)",
+        imports=needed,
+        endings=(".brew",),
+        extensions=(".brew",),
+    )
+    monkeypatch.setitem(languages.LANGUAGES, row.id, row)
+    monkeypatch.setitem(languages._EXTENSIONS, ".brew", row)
+
+
+async def test_what_a_file_imports_is_shown_with_its_definitions(tmp_path: Path) -> None:
+    (tmp_path / "stock.brew").write_text(STOCK)
+    imported = await Files([str(tmp_path)]).imported((tmp_path / "main.brew").as_uri(), MAIN, "brew")
+    assert [(snapshot.name, snapshot.language) for snapshot in imported] == [("stock.brew", "brew")]
+    [found] = choose(Target("main.brew", "brew", MAIN, ""), imported)
+    assert (found.name, found.text) == (";; stock.brew", "recipe syrup begin\n   sugar 3\n   water 2")
+
+
+@pytest.mark.parametrize(
+    ("before", "scope"),
+    [
+        ("   sugar 3 ;; as ", "comment"),
+        ('   say q"hot {', "code"),
+        ('   say "hot {', "string"),
+        ("   say q'hot ", "string"),
+        ("   don't ", "code"),
+    ],
+)
+def test_its_comments_and_strings_are_known(before: str, scope: str) -> None:
+    assert context(before, len(before), len(before), language="brew").scope == scope
+
+
+def test_a_body_is_indented_as_the_file_does_it() -> None:
+    text = STOCK + "\nrecipe tea begin\n"
+    hole = context(text, len(text), len(text), language="brew")
+    assert hole.kind == "block"
+    assert finish("syrup 1\nwater 9\nrecipe more begin", hole) == "   syrup 1\n   water 9"
