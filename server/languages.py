@@ -1,6 +1,6 @@
-"""What the server knows of each language: one row a language, its grammar loaded when first needed.
+"""The languages that the server knows: one row each, its grammar loaded when first needed.
 
-To add a language, add a row; it brings along what is its own. Grammars come from single wheels; where a wheel is
+To add a language, add a row: nothing else has to be told. Grammars come from single wheels; where a wheel is
 missing, from the optional package tree-sitter-languages. A language without a row or a grammar gets no tree, and
 everything else still works.
 """
@@ -29,7 +29,7 @@ _DEFINITIONS = (  # the words of many languages, and methods that begin with wha
 
 @dataclass(frozen=True)
 class Import:
-    """What a document asks for: paths to try, without an ending where the language leaves it out, and the names that
+    """An import of a document: paths to try, without an ending where the language leaves it out, and the names that
     the document has for it."""
 
     paths: tuple[str, ...]
@@ -86,7 +86,7 @@ class Language:
     aliases: tuple[str, ...] = ()
 
 
-# What a text imports
+# Imports
 
 
 _PYTHON_IMPORT = re.compile(
@@ -323,7 +323,7 @@ def grammar(row: Language) -> tree_sitter.Language | None:
 
 
 def _bundled(name: str) -> tree_sitter.Language | None:
-    """A grammar out of tree-sitter-languages, whose own loader fails with today's tree-sitter: hence the capsule."""
+    """A grammar from tree-sitter-languages, whose own loader fails with today's tree-sitter: hence the capsule."""
     library = _bundle()
     if library is None or not hasattr(library, f"tree_sitter_{name}"):
         return None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from caesura.server.context.files import MAX_BYTES, MOST, Files, Texts
+from caesura.server.context.files import MAX_BYTES, MOST, Files, TextFiles
 
 
 def lay(folder: Path, files: dict[str, str]) -> None:
@@ -154,7 +154,7 @@ async def test_what_is_long_or_no_text_or_no_file_is_not_read(tmp_path: Path) ->
 def test_what_has_become_no_file_since_it_was_found_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.py")
     for path in (tmp_path / "pipe.py", Path("/dev/null")):
-        assert Texts(1, MAX_BYTES).read(path) is None
+        assert TextFiles(1, MAX_BYTES).read(path) is None
 
 
 async def test_a_document_with_many_imports_reads_a_few(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 """The few files that a document imports, read for its neighbours: off the event loop, only in the workspace's folders,
-never what is ignored or lies elsewhere behind a link, and bounded in count, size and time.
+never an ignored file or one that a link leads to elsewhere, and bounded in count, size and time.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ IMPORTS = 40_000  # code points at the start of a document where imports are loo
 Key = tuple[int, int, int]  # a file's inode, time of change in ns and size
 
 
-class Texts:
+class TextFiles:
     """Regular files of at most `largest` bytes as text; those read last are kept until they change, in `room` bytes."""
 
     def __init__(self, room: int, largest: int) -> None:
@@ -38,7 +38,7 @@ class Texts:
         self._kept = Recent[Path, tuple[Key, str]](room, lambda _, kept: getsizeof(kept[1]))
 
     def __repr__(self) -> str:
-        return f"<Texts of {len(self)} files>"
+        return f"<TextFiles of {len(self)} files>"
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -81,7 +81,7 @@ class Files:
         self._read_rules = {Path(folder): _rules(Path(folder)) for folder in folders if Path(folder).is_absolute()}
         for folder, rules in self._read_rules.items():
             self._inside[folder] = self._inside[folder.resolve()] = Ignore(patterns, rules, file=str(folder / RULES))
-        self._texts = Texts(CACHED, MAX_BYTES)
+        self._texts = TextFiles(CACHED, MAX_BYTES)
         self._reading = asyncio.Lock()  # one thread at a time, however long a slow disk keeps it
 
     def __repr__(self) -> str:
@@ -103,17 +103,17 @@ class Files:
 
     @property
     def outdated(self) -> bool:
-        """Whether a folder's own rules are not those that were read."""
+        """True if a folder's own rules are no longer those that were read."""
         return any(_rules(folder) != rules for folder, rules in self._read_rules.items())
 
     def hides(self, uri: str) -> bool:
-        """Whether a document gets no proposals and is nobody's neighbour. Reads no file. What a link leads to counts
-        too where text would leave this machine."""
+        """True if a document gets no suggestions and is nobody's neighbour. Reads no file. Where text would leave this
+        machine, the file that a link leads to counts too."""
         path = Path(path_of(uri) or uri.partition(":")[2].partition("?")[0].partition("#")[0])
         return self._hides(path) or (self._agreement is not None and self._hides(Path(os.path.realpath(path))))
 
     def withholds(self, real: Path) -> bool:
-        """Whether what a file says, whoever named it, must not leave this machine, where the engine is on another."""
+        """True if the engine is on another machine and the text of a file must not leave this one."""
         return self._agreement is not None and self._hides(real)
 
     async def imported(self, uri: str, text: str, language_id: str) -> tuple[Snapshot, ...]:

@@ -1,4 +1,4 @@
-"""What a file defines, which names its pieces hold, and how a definition is shown in few lines. Pure.
+"""The definitions of a file, the names in its pieces, and how to show a definition in few lines. Pure.
 
 By rules for text, not by a tree: most of these files are not open, so nobody has parsed them, and a definition's first
 line is enough.
@@ -139,8 +139,8 @@ def _fields(file: Index, numbers: Iterable[int], depth: int) -> Iterator[int]:
 
 
 def by_use(file: Index, numbers: Sequence[int], wanted: dict[str, float]) -> Iterator[int]:
-    """The heads at these lines: those first that share most with the code near the cursor, private ones last. What
-    many of them share counts little."""
+    """The heads at these lines: those first that share most with the code near the cursor, private ones last. A
+    name that many of them share counts little."""
     names = {number: set(NAME.findall(file.lines[number])) for number in numbers}
     shared = Counter(name for of_one in names.values() for name in of_one)
 

@@ -1,4 +1,4 @@
-"""Which JSON schema a document has: by its own `$schema`, else by the user's settings. Nothing is fetched, and no
+"""Find the JSON schema of a document: by its own `$schema`, else by the user's settings. Nothing is fetched, and no
 document leads to a file outside of the workspace's folders. Reads files: for a thread.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 from caesura.schema.dialects import DIALECTS, SchemaError
 from caesura.schema.document import Schema
 from caesura.schema.reader import MAX_BYTES, read_schema
-from caesura.server.context.files import Texts
+from caesura.server.context.files import TextFiles
 from caesura.server.context.globs import Globs, TooMany
 from caesura.server.options import SchemaFor
 from caesura.server.text.json import member
@@ -52,7 +52,7 @@ class SchemaFiles:
         self._globs = [_globs(one.file_match) for one in settings]
         self._trusted = trusted
         self._withholds = withholds
-        self._texts = Texts(CACHED, MAX_BYTES)
+        self._texts = TextFiles(CACHED, MAX_BYTES)
 
     def __repr__(self) -> str:
         return f"<SchemaFiles of {len(self._folders)} folders, {len(self._settings)} settings>"

@@ -1,4 +1,4 @@
-"""JSON text read with offsets: what stands where, also in a text that is broken or not finished.
+"""The one scanner of JSON text: which value stands at which offset, also in a text that is broken or unfinished.
 
 Plain JSON as json.loads takes it (without NaN), or relaxed: with comments and trailing commas, as JSONC has them. One
 pass in linear time, without recursion. Offsets are code points. It is here because context, which looks for a
@@ -20,8 +20,8 @@ _PLAIN = r'[^"\\\x00-\x1f]*+'
 CHARACTERS = rf'{_PLAIN}(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{{4}}){_PLAIN})*+'  # of a string, without its quotes
 _NUMBER = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
 _COMMENT = r"//[^\n\r]*+|/\*[^*]*+(?:\*(?!/)[^*]*+)*+\*/"
-# Anything else is one character, but for a string or a comment that is not closed: all of it, lest it be read again
-# from each quote in it.
+# The last group is all that is no JSON: a string or a comment that is not closed is read whole, since starting again at
+# each quote in it would take quadratic time; else one character.
 _TOKEN = re.compile(
     rf'{_BLANKS}(?:("{CHARACTERS}")({_BLANKS}:)?|({_NUMBER}|true|false|null)|([{{\[])|([}}\]])|(,)|(:)|({_COMMENT})'
     rf'|("{CHARACTERS}|/\*.*|.)|\Z)',
@@ -31,7 +31,7 @@ _STRING, _KEY, _SCALAR, _OPEN, _CLOSE, _COMMA, _COLON, _REMARK, _OTHER = range(1
 LINE_END = re.compile("\r\n|[\n\r]")
 SKIPPED = re.compile(rf"(?:[ \t\n\r]++|{_COMMENT})*+")  # blanks and comments
 
-# What may come next
+# Which tokens may come next
 _VALUE, _FIRST, _ITEM, _MEMBER, _COLON_NEXT, _AFTER, _END = range(7)
 _EXPECTED = {
     _VALUE: "a value is missing here",
@@ -45,7 +45,7 @@ _EXPECTED = {
 
 
 class NotJson(Exception):
-    """The text is no JSON. `offset` is where that shows; `what` says why, without a capital and a full stop."""
+    """The text is not JSON. `offset` is where that shows; `what` says why, without a capital and a full stop."""
 
     def __init__(self, offset: int, what: str) -> None:
         super().__init__(what)
@@ -92,7 +92,7 @@ class JsonTree:
         return self.starts[value] if key is None else key[0]
 
     def key(self, value: int) -> str | None:
-        """The key of a member, as it reads without quotes and escapes."""
+        """The key of a member, without quotes and escapes."""
         span = self.keys[value]
         return None if span is None else self.decoded(span)
 
@@ -101,7 +101,7 @@ class JsonTree:
         return (self.decoded(span) for child in self.children(container) if (span := self.keys[child]) is not None)
 
     def decoded(self, span: tuple[int, int]) -> str:
-        """What the string at a span says."""
+        """The text of the string at a span, without quotes and escapes."""
         return decoded(self.text[span[0] : span[1]])
 
     def source(self, value: int) -> str:
@@ -126,7 +126,7 @@ class JsonTree:
         return tuple(reversed(steps))
 
     def repeated(self, container: int) -> tuple[int, int] | None:
-        """The span of the first key of an object that it has before already."""
+        """The span of the first key that an object has for the second time."""
         known = set[str]()
         for child in self.children(container):
             key = self.key(child)
@@ -145,7 +145,7 @@ class JsonTree:
         return text
 
     def value(self, value: int = 0) -> Any:
-        """What json.loads makes of a value. Raises ValueError for a number of more digits than Python reads."""
+        """The value as json.loads reads it. Raises ValueError for a number of more digits than Python reads."""
         start, end = self.starts[value], self.ends[value]
         pieces, done = list[str](), start
         for at, until in sorted([*self.comments, *((comma, comma + 1) for comma in self.commas)]):
@@ -156,7 +156,7 @@ class JsonTree:
 
 
 def decoded(string: str) -> str:
-    """What a quoted string says."""
+    """The text of a quoted string, without quotes and escapes."""
     return str(json.loads(string)) if "\\" in string else string[1:-1]
 
 
@@ -228,7 +228,7 @@ def scan(text: str, *, relaxed: bool) -> JsonTree:
 
 
 def repeats_key(text: str, spans: Sequence[tuple[int, int]]) -> bool:
-    """Whether a key that lies at least partly in one of the spans is in its object twice. False where the text cannot
+    """True if a key that lies at least partly in one of the spans is in its object twice; False where the text cannot
     be read."""
     try:
         tree = read(text, relaxed=True)
@@ -248,7 +248,7 @@ def _may_close(state: int, comma: int, relaxed: bool) -> bool:
 
 
 def _fault(token: int, mark: str, state: int, comma: int) -> str:
-    """What is wrong about a token that may not stand where it does."""
+    """The reason why a token may not stand where it does."""
     if token == _OTHER and mark == '"':
         return "the string that begins here is not closed, or has a character that JSON does not allow"
     if token == _REMARK or (token == _OTHER and mark == "/"):
@@ -268,7 +268,7 @@ def place(text: str, offset: int) -> str:
 
 def members(text: str, start: int, end: int) -> tuple[dict[str, int], bool]:
     """The keys of the object around `start`, each with the offset after its first colon, however broken the text is.
-    True: they are all that come before `end`, or before the object's own end."""
+    Read before `end` only; True if that is as far as the object or the text goes."""
     found, depth = dict[str, int](), 0
     for match in _TOKEN.finditer(text, start, end):
         token = match.lastindex

@@ -1,5 +1,5 @@
-"""Whether a JSON document is still valid after an edit: it parses, no key of what was edited stands twice, and its
-schema has no fault in it that was not there before. Pure."""
+"""Check that a JSON document is still valid after an edit: it parses, no edited object has a key twice, and its schema
+finds no fault that was not there before. Pure."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -45,7 +45,7 @@ class Checks:
         return check
 
     def _documents(self, text: str, start: int, end: int) -> Iterator[tuple[int, str]]:
-        """What has to be read: where it begins, and its text."""
+        """The texts that have to be read, each with its offset."""
         if not self.lines:
             yield 0, text
             return
@@ -57,7 +57,7 @@ class Checks:
             first += len(line) + 1
 
     def _own_lines(self, start: int, end: int) -> list[JsonTree]:
-        """What is edited, as far as it can be read."""
+        """The lines that are edited, as far as they can be read."""
         found = []
         for _, line in self._documents(self.text, start, end):
             with suppress(NotJson):
@@ -93,7 +93,7 @@ def _inside(path: JsonPath, other: JsonPath | None) -> bool:
 
 
 def _repeats(tree: JsonTree, start: int, end: int, olds: Sequence[JsonTree]) -> str | None:
-    """Of the objects that an edit is in or has written; one that did so before is as it was."""
+    """The problem of an object that the edit is in or has written, if a key stands twice there and did not before."""
     around = tree.innermost(start, end)
     written = range(bisect_left(tree.starts, start), bisect_left(tree.starts, end))
     for value in ([around] if around >= 0 else []) + [one for one in written if tree.kinds[one] == "object"]:
@@ -105,5 +105,5 @@ def _repeats(tree: JsonTree, start: int, end: int, olds: Sequence[JsonTree]) -> 
 
 
 def _repeated(old: JsonTree, path: JsonPath) -> bool:
-    """Whether the object at a path had a key twice."""
+    """True if the object at a path had a key twice."""
     return any(old.repeated(value) and old.path(value) == path for value in range(len(old.kinds)))

@@ -1,4 +1,4 @@
-"""What may be typed next in JSON, also in a document that is not finished: read from what stands before the cursor.
+"""Offer what may be typed next in JSON, also in an unfinished document.
 
 The text before the cursor says which containers are open and whether a key or a value is wanted. Of the text after it
 only the next mark, the rest of an open string and the keys of the same object are looked at. Pure."""
@@ -45,7 +45,7 @@ _BLANKS = re.compile(r"[ \t\n\r]*+")
 def completion(text: str, offset: int, *, language: str, schema: Schema | None = None) -> Offer | None:
     """An edit with one hole at a cursor; None where nothing is to be said: in a comment, after a whole value, before
     what stands already, or far into a large document."""
-    with suppress(NoOffer):  # of a place that lies too deep in its schema
+    with suppress(NoOffer):  # for a place that lies too deep in its schema
         row = languages.language(language)
         if row.lines:
             return _of_line(text, offset, schema)
@@ -140,7 +140,7 @@ def _part(text: str, end: int, *, typed: str, keyed: bool, inside: bool, colon: 
 
 
 def _check(text: str, offset: int, relaxed: bool) -> Callable[[str], str | None]:
-    """The document may be unfinished: its fault must not be in what was written, or before."""
+    """The check of a document that may be unfinished: its fault must come after what was written."""
 
     def check(new: str) -> str | None:
         fault = scan(new, relaxed=relaxed).fault
@@ -152,7 +152,7 @@ def _check(text: str, offset: int, relaxed: bool) -> Callable[[str], str | None]
 
 
 def _check_line(text: str, offset: int) -> Callable[[str], str | None]:
-    """Of a document whose lines are documents."""
+    """The same for a document whose lines are documents."""
     begin = text.rfind("\n", 0, offset) + 1
     rest = len(text) - found.start() if (found := LINE_END.search(text, offset)) else 0
     check = _check(text[begin : len(text) - rest], offset - begin, False)
@@ -160,7 +160,7 @@ def _check_line(text: str, offset: int) -> Callable[[str], str | None]:
 
 
 def _grows(typed: str) -> bool:
-    """Whether more can follow what was typed of a value."""
+    """True if more can follow the part of a value that was typed."""
     words = ("true", "false", "null")
     if typed.startswith('"'):
         return _STRING.fullmatch(typed) is not None
@@ -168,7 +168,7 @@ def _grows(typed: str) -> bool:
 
 
 class _After:
-    """What stands after the cursor. `then`: the rest of its string; `pairs`: a colon follows; `item`: another item
+    """The text after the cursor. `then`: the rest of its string; `pairs`: a colon follows; `item`: another item
     follows, with no comma before it; `free`: not on the same line. `keys`: those of the same object; `whole`: these
     are all of them."""
 
@@ -189,7 +189,7 @@ class _After:
 
 
 def _leaves_line(text: str, offset: int) -> bool:
-    """Whether the next item stands on the next line, as far as it shows: a line that is not blank ends here."""
+    """True if the next item seems to stand on the next line: a line that is not blank ends here."""
     found = LINE_END.search(text, offset)
     if begins_line(text, offset) or found is None:
         return False
@@ -197,7 +197,7 @@ def _leaves_line(text: str, offset: int) -> bool:
 
 
 def _layout(text: str, start: int, before: JsonTree, lines: bool) -> Style:
-    """As far as it shows before the cursor. `start` is where the item or value begins."""
+    """The layout, as far as it shows before the cursor. `start` is where the item or value begins."""
     found = LINE_END.search(text)
     base = indent_at(text, before.starts[before.open[-1]]) if before.open else ""
     line = indent_at(text, start)

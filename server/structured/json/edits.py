@@ -1,7 +1,7 @@
-"""Structured edits of JSON, JSON with comments and JSON Lines: which make sense at a cursor or for a selection.
+"""Offer the structured edits of JSON, JSON with comments and JSON Lines that make sense at a cursor or for a selection.
 
-What an edit writes, and only that, is left to grammars: keys, commas, line breaks and indentation that follow from what
-stands there are fixed text. Pure."""
+Grammars decide only what the edit has to invent: keys, commas, line breaks and indentation that follow from the text
+around are fixed. Pure."""
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -26,10 +26,10 @@ from caesura.server.text.json import JsonPath, JsonTree, NotJson, place, read
 MAX_TEXT = 5_000_000  # code points of a document
 KEPT = 1_000_000  # code points of a document that is kept as it was read
 MAX_DEPTH = 500  # containers inside one another
-LINES = 32  # of JSON Lines that are looked at on either side of the place
+LINES = 32  # of JSON Lines that are read on either side of the place
 TITLE = 40  # code points of a key in a title
 
-STAND_INS = ("null", '"\\u0000": null')  # in the place of a missing value, of a missing member
+STAND_INS = ("null", '"\\u0000": null')  # instead of a missing value, of a missing member
 
 
 def offers(text: str, start: int, end: int, *, language: str, schema: Schema | None = None) -> list[Offer]:
@@ -47,7 +47,7 @@ def offers(text: str, start: int, end: int, *, language: str, schema: Schema | N
 
 
 def _read(text: str, start: int, end: int, relaxed: bool) -> tuple[JsonTree, bool]:
-    """The document, or if only what belongs at start:end is missing or wrong, the one with a stand-in there."""
+    """The document; with a stand-in at start:end, and True, where only the text there is missing or wrong."""
     try:
         tree, missing = (_kept if len(text) <= KEPT else read)(text, relaxed=relaxed), False
     except NotJson as fault:
@@ -70,7 +70,7 @@ def _kept(text: str, *, relaxed: bool) -> JsonTree:
 
 def _stood_in(text: str, start: int, end: int, stand_in: str, relaxed: bool) -> JsonTree | None:
     if text[:start].endswith(":"):
-        stand_in = " " + stand_in  # as is usual, lest the file's layout be taken from this place
+        stand_in = " " + stand_in  # as is usual: the file's layout must not be taken from this place
     try:
         tree = read(text[:start] + stand_in + text[end:], relaxed=relaxed)
     except NotJson:
@@ -98,7 +98,7 @@ def _of_lines(text: str, start: int, end: int, schema: Schema | None) -> list[Of
     else:
         tree, missing = _read(line, start - first, end - first, False)
         above = _whole(text[:first].split("\n")[-LINES - 1 : -1])
-    below = _whole(islice(_lines_behind(text, last), LINES))
+    below = _whole(islice(_lines_after(text, last), LINES))
     head = "[" + "".join(one + ",\n" for one in above)
     together = read(head + tree.text + "".join(",\n" + one for one in below) + "]", relaxed=False)
     checks = Checks(text, schema=schema, lines=True)
@@ -114,14 +114,14 @@ def _line(text: str, offset: int) -> tuple[int, int]:
     return first, last - 1 if last > first and text[last - 1] == "\r" and last > offset else last
 
 
-def _lines_behind(text: str, offset: int) -> Iterator[str]:
+def _lines_after(text: str, offset: int) -> Iterator[str]:
     while (offset := text.find("\n", offset)) >= 0:
         offset += 1
         yield text[offset : _line(text, offset)[1]]
 
 
 def _whole(lines: Iterable[str]) -> list[str]:
-    """Those that are JSON."""
+    """The lines that are JSON."""
     found = []
     for line in map(str.strip, lines):
         with suppress(NotJson):
@@ -255,7 +255,7 @@ class _Site:
         return [self._offer(f"Replace the key {named}{how}", *span, [hole], used) for how, hole, used in found]
 
     def _usual_keys(self, container: int, taken: Sequence[str]) -> list[str]:
-        """What most of the object's siblings have and it has nowhere else."""
+        """The keys that most of the object's siblings have and that the object lacks."""
         tree, parent = self.tree, self.tree.parents[container]
         if parent < 0:
             return []
@@ -264,12 +264,12 @@ class _Site:
         said = Counter(key for keys in alike for key in set(keys))
         return [key for key in dict.fromkeys(chain(*alike)) if 2 * said[key] > len(alike) and key not in taken]
 
-    def _keys(self, container: int, besides: Sequence[int]) -> list[str]:
-        keys = (self.tree.key(child) for child in self.tree.children(container) if child not in besides)
+    def _keys(self, container: int, excluded: Sequence[int]) -> list[str]:
+        keys = (self.tree.key(child) for child in self.tree.children(container) if child not in excluded)
         return [key for key in keys if key is not None]
 
     def values(self, value: int, start: int, end: int, *, missing: bool = False) -> list[Offer]:
-        """In the place of a value, which is a stand-in where it is `missing`."""
+        """A new value instead of an old one, which is a stand-in where it is `missing`."""
         tree, container = self.tree, self.tree.parents[value]
         if any(start <= first < end for first, _ in tree.comments):
             raise NoOffer("There is a comment in this value, which would be lost; select a value without one.")
@@ -295,7 +295,7 @@ class _Site:
     def items(
         self, container: int, around: Insertion, *, old: Sequence[int] = (), missing: bool = False
     ) -> list[Offer]:
-        """Members or elements with what has to stand around them, in the place of old ones, which are a stand-in where
+        """New members or elements with what has to stand around them, instead of `old` ones; these are a stand-in where
         they are `missing`."""
         tree, path = self.tree, self._path(container)
         layout, keyed = style(tree, container), tree.kinds[container] == "object"
@@ -307,9 +307,9 @@ class _Site:
             found.append(("Add the required members", way))
         if not keyed and len(old) < 2:
             index = sum(1 for child in tree.children(container) if tree.ends[child] <= around.start)
-            below, besides = None if level is None else level + 1, old[0] if old else -1
+            below, replaced = None if level is None else level + 1, old[0] if old else -1
             where = (around.start, around.end, around.indent, layout, below, (*path, index))
-            spot = Spot(container, None, besides, *where)
+            spot = Spot(container, None, replaced, *where)
             shown, title = evidence(tree, spot), f"{'Add' if adds else 'Replace'} an element"
             found += [(title + way.how, way) for way in variants(tree, self.schema, spot)[:-1]]
         found += self._free(container, old, adds, layout, level)
@@ -339,9 +339,9 @@ class _Site:
             yield f"{'Add' if adds else 'Replace'} {some}", Variant("", [hole], grammars)
 
 
-def _trimmed(text: str, start: int, end: int, besides: str = "") -> tuple[int, int]:
+def _trimmed(text: str, start: int, end: int, also: str = "") -> tuple[int, int]:
     piece = text[start:end]
-    return start + len(piece) - len(piece.lstrip(" \t\r\n" + besides)), start + len(piece.rstrip(" \t\r\n" + besides))
+    return start + len(piece) - len(piece.lstrip(" \t\r\n" + also)), start + len(piece.rstrip(" \t\r\n" + also))
 
 
 def _named(tree: JsonTree, value: int) -> str:

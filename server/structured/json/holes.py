@@ -18,7 +18,7 @@ MAX_TAKEN = 3000  # bytes of the keys that a grammar refuses; each may cost it a
 MAX_POINTER = 4096  # code points
 
 
-# Words of a schema that say of members what depends on others.
+# Keywords of a schema by which members depend on each other.
 BINDING = frozenset(
     ("allOf", "anyOf", "oneOf", "not", "if", "dependentRequired", "dependentSchemas", "dependencies", "minProperties")
 ) | {"maxProperties", "propertyNames", "unevaluatedProperties", "$dynamicRef"}
@@ -67,7 +67,7 @@ class Grammars:
         return frozenset((kinds,) if isinstance(kinds, str) else kinds)
 
     def full(self, at: str | None, keys: Sequence[str], count: int) -> bool:
-        """Whether a container with these keys, or so many elements, surely has all that its schema allows."""
+        """True if a container with these keys, or so many elements, surely has all that its schema allows."""
         if at is None or self._schema is None:
             return False
         words = self._words(at)
@@ -79,8 +79,8 @@ class Grammars:
         return set(words.get("properties", {})) <= set(keys)
 
     def tied(self, at: str, fields: Sequence[Field], count: int) -> bool:
-        """Written keys stand by themselves. Where a schema binds members to each other, the outcome has to be checked;
-        False where so many of them cannot be right."""
+        """False if a schema does not allow `count` members. Where it binds members to each other, the written keys are
+        no guarantee, and the outcome has to be checked."""
         words = self._words(at)
         if not BINDING.isdisjoint(words):
             self.exact = False
@@ -148,7 +148,7 @@ class Grammars:
 
 
 def sound(text: str) -> bool:
-    """Whether it has characters only, no half of a surrogate pair, which JSON's escapes can make."""
+    """True if a text has no half of a surrogate pair, which JSON's escapes can make."""
     return not any("\ud800" <= c <= "\udfff" for c in text)
 
 

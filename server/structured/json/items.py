@@ -1,6 +1,5 @@
-"""Values and items of a JSON document that are to be written: where new items go and what has to stand around them
-(commas, line breaks, indentation), and how a value is written: like its siblings, with what its schema requires, or
-freely.
+"""Where new items of a JSON container go, what has to stand around them (commas, line breaks, indentation), and how a
+value is written: like its siblings, with what its schema requires, or freely.
 
 Comments stay where they are, a trailing comma is kept as the file has it. Pure."""
 
@@ -30,7 +29,7 @@ from caesura.server.structured.json.siblings import (
 from caesura.server.text.json import JsonPath, JsonTree
 
 NEAR = 1500  # code points from a hole to a sibling that is in its context anyway
-EVIDENCE, MAX_EVIDENCE = 4, 2000  # siblings that are shown besides, and code points of one
+EVIDENCE, MAX_EVIDENCE = 4, 2000  # far siblings that are shown too, and code points of one
 
 
 # Where new items go
@@ -38,8 +37,8 @@ EVIDENCE, MAX_EVIDENCE = 4, 2000  # siblings that are shown besides, and code po
 
 @dataclass(frozen=True)
 class Insertion:
-    """The items with `before` and `after` around them take the place of start:end. `indent` is the white space of their
-    line; `alone`: they stand on lines of their own."""
+    """New items, with `before` and `after` around them, replace start:end. `indent` is the white space of their line;
+    `alone`: they stand on lines of their own."""
 
     start: int
     end: int
@@ -55,7 +54,7 @@ def insertion(tree: JsonTree, container: int, offset: int, style: Style) -> Inse
 
 
 class _Between:
-    """What stands between two items, or between a bracket and an item, as `code` in which comments are covered."""
+    """The text between two items, or between a bracket and an item: as `code`, comments are covered."""
 
     def __init__(self, tree: JsonTree, container: int, offset: int, style: Style) -> None:
         self.tree, self.style = tree, style
@@ -109,11 +108,11 @@ class _Between:
         return self._at(at, lead, "" if ahead or self.code[at : at + 1].isspace() or at == len(self.code) else blank)
 
     def _content(self, end: int) -> int:
-        """Where what stands before `end` ends."""
+        """The end of the text before `end`, without the white space there."""
         return len(self.code[:end].rstrip(" \t\r\n"))
 
     def _at(self, at: int, before: str, after: str, *, to: int | None = None, alone: bool = False) -> Insertion:
-        """At `at`, in the place of what stands up to `to`; with a comma on the side where none is."""
+        """At `at`, instead of the text up to `to`; with a comma on the side where none is."""
         start, end = self.start + at, self.start + (at if to is None else to)
         if 0 <= self.comma < at or (self.left < 0 and self.right >= 0):
             after = "," + after
@@ -130,13 +129,13 @@ class _Between:
 
 @dataclass(frozen=True)
 class Spot:
-    """Where a value goes: under `key` (None: as an element) in a container (-1: none), in the place of start:end, and
-    of the value `besides` if that is not -1. `indent` is the white space of its line; `path` leads to it from what has
+    """Where a value goes: under `key` (None: as an element) in a container (-1: none), instead of start:end and
+    of the value `replaced` (-1: none). `indent` is the white space of its line; `path` leads to it from what has
     the schema. `level` is that of its line; None: it is written on one."""
 
     container: int
     key: str | None
-    besides: int
+    replaced: int
     start: int
     end: int
     indent: str
@@ -147,7 +146,7 @@ class Spot:
 
 @dataclass(frozen=True)
 class Variant:
-    """What is written, and how: the end of a title."""
+    """One way to write something; `how` ends its title."""
 
     how: str
     pieces: Segments
@@ -155,7 +154,7 @@ class Variant:
 
 
 def variants(tree: JsonTree, schema: Schema | None, spot: Spot) -> list[Variant]:
-    """The best first, the free one last."""
+    """The ways to write a value: the best first, the free one last."""
     instance = _instance(tree, spot) if schema else None
     found = [_alike(tree, schema, spot, instance), _as_required(schema, spot, instance)]
     grammars = Grammars(schema, instance)
@@ -177,7 +176,7 @@ def _instance(tree: JsonTree, spot: Spot) -> Any:
 def _near(tree: JsonTree, spot: Spot) -> list[int]:
     if spot.container < 0:
         return []
-    return siblings(tree, spot.container, spot.key, spot.start, besides=spot.besides)
+    return siblings(tree, spot.container, spot.key, spot.start, excluded=spot.replaced)
 
 
 def _alike(tree: JsonTree, schema: Schema | None, spot: Spot, instance: Any) -> Variant | None:

@@ -10,16 +10,16 @@ from typing import Literal
 from caesura.server.text.json import LINE_END, JsonTree
 
 BLANK = 16  # code points of white space that a grammar's layout may have in one place
-SAMPLE = 2000  # values that are looked at for the layout of a whole document
+SAMPLE = 2000  # values that are read for the layout of a whole document
 
 _INDENT = re.compile("[ \t]*")
 
 
 @dataclass(frozen=True)
 class Style:
-    """How what stands in a container is laid out. `base` is the white space before the container's line, and `item`
-    that before each of its items, None where they share a line. `indent` is one step of it, None: what is written there
-    goes on one line, and `level` the steps of the container's line. `pad` stands inside of brackets on one line."""
+    """The layout of a container's items. `base` is the white space before the container's line, and `item` that before
+    each of its items, None where they share a line. `indent` is one step of it; None: what is written there goes on one
+    line. `level` counts the steps of the container's line. `pad` stands inside of brackets on one line."""
 
     indent: str | None
     level: int
@@ -32,7 +32,7 @@ class Style:
 
 
 def style(tree: JsonTree, container: int) -> Style:
-    """The layout of a container's items (-1: of the tree): as it is there, else as elsewhere, else as is usual."""
+    """The layout of a container's items (-1: of the document): as it is there, else as elsewhere, else as is usual."""
     text, sample = tree.text, range(min(SAMPLE, len(tree.kinds)))
     near = [] if container < 0 else list(islice(tree.children(container), SAMPLE))
     newline = match[0] if (match := LINE_END.search(text)) else "\n"
@@ -51,7 +51,7 @@ def style(tree: JsonTree, container: int) -> Style:
 
 
 def marks(tree: JsonTree, near: Sequence[int] = ()) -> tuple[str, str]:
-    """What stands between a key and its value, and between two items on one line: `near` values decide first."""
+    """The text between a key and its value, and between two items on one line: `near` values decide first."""
     sample = range(min(SAMPLE, len(tree.kinds)))
     colon = _commonest(_colons(tree, near)) or _commonest(_colons(tree, sample)) or ": "
     usual = "," if colon == ":" else ", "
@@ -65,7 +65,7 @@ def indent_at(text: str, offset: int) -> str:
 
 
 def begins_line(text: str, offset: int) -> bool:
-    """Whether nothing but white space stands before it in its line."""
+    """True if nothing but white space stands before an offset in its line."""
     while offset and text[offset - 1] in " \t":
         offset -= 1
     return offset == 0 or text[offset - 1] in "\r\n"
@@ -81,7 +81,7 @@ def _colons(tree: JsonTree, values: Sequence[int]) -> Counter[str]:
 
 
 def _commas(tree: JsonTree, values: Sequence[int]) -> Counter[str]:
-    """What stands between items on one line."""
+    """The texts between items on one line, counted."""
     pairs = ((value, tree.after[value], tree.parents[value]) for value in values)
     return _blanks(
         tree.text[tree.ends[value] : tree.item_start(next)]
@@ -91,7 +91,7 @@ def _commas(tree: JsonTree, values: Sequence[int]) -> Counter[str]:
 
 
 def _blanks(found: Iterable[str]) -> Counter[str]:
-    """Those that are a comma or a colon with blanks around it."""
+    """The texts that are a comma or a colon with blanks around it, counted."""
     return Counter(one for one in found if len(one) <= BLANK and one.strip(" \t") in (",", ":"))
 
 
@@ -110,12 +110,12 @@ def _item_indent(tree: JsonTree, container: int, near: Sequence[int], sample: Se
 
 
 def _containers(tree: JsonTree, values: Sequence[int]) -> list[int]:
-    """Those that hold something."""
+    """The containers that are not empty."""
     return [value for value in values if tree.after[value] > value + 1]
 
 
 def _step(tree: JsonTree, sample: Sequence[int]) -> str | None:
-    """What an item stands deeper than the line of its container, mostly."""
+    """The usual indentation of an item within the line of its container."""
     steps = Counter[str]()
     for value in _containers(tree, sample):
         first = tree.item_start(value + 1)
@@ -126,7 +126,7 @@ def _step(tree: JsonTree, sample: Sequence[int]) -> str | None:
 
 
 def _pad(tree: JsonTree, kind: str, sample: Sequence[int]) -> str:
-    """What stands between a bracket and the first item on its line."""
+    """The usual text between a bracket and the first item on its line."""
     pads = Counter[str]()
     for value in _containers(tree, sample):
         if tree.kinds[value] == kind:

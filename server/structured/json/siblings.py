@@ -16,7 +16,7 @@ from caesura.server.structured.json.holes import sound
 from caesura.server.structured.json.layout import Style, indent_at, style
 from caesura.server.text.json import JsonTree, decoded
 
-MOST_SIBLINGS = 32  # that are looked at, the nearest
+MOST_SIBLINGS = 32  # the nearest ones, which are read
 MOST_HOLES = wire.MAX_HOLES
 LEVELS = 4  # containers upwards in which siblings of an object are looked for, and down to which they are compared
 DISTINCT = 8  # values that can be all there are, each seen twice on average
@@ -24,27 +24,27 @@ MAX_VALUE = 64  # code points of such a value
 
 Segment = wire.Text | wire.Hole
 Segments = list[Segment]
-Leaf = Callable[
+MakeLeaf = Callable[
     [tuple[str, ...], Sequence[int], Style], Segment
 ]  # keys that lead to it, siblings' values, its object's
 
 
-def siblings(tree: JsonTree, container: int, key: str | None, at: int, besides: int = -1) -> list[int]:
+def siblings(tree: JsonTree, container: int, key: str | None, at: int, excluded: int = -1) -> list[int]:
     """The values that a value in a container is like, nearest to the offset first: of an element (`key` is None) the
     other elements, else the values of `key` in the container's siblings, else the other values of a map of objects."""
-    found = _siblings(tree, container, key, at, besides, LEVELS)
+    found = _siblings(tree, container, key, at, excluded, LEVELS)
     if not found and key is not None:
-        others = _nearest(tree, (one for one in tree.children(container) if one != besides), at)
+        others = _nearest(tree, (one for one in tree.children(container) if one != excluded), at)
         if len(others) > 1 and common(tree, others):
             found = others
     return found
 
 
-def _siblings(tree: JsonTree, container: int, key: str | None, at: int, besides: int, levels: int) -> list[int]:
+def _siblings(tree: JsonTree, container: int, key: str | None, at: int, excluded: int, levels: int) -> list[int]:
     kind, parent = tree.kinds[container], tree.parents[container]
     found = []
     if key is None:
-        found = [child for child in tree.children(container) if child != besides]
+        found = [child for child in tree.children(container) if child != excluded]
     if not found and parent >= 0 and levels:
         alike = _siblings(tree, parent, tree.key(container), at, container, levels - 1)
         for other in (one for one in alike if tree.kinds[one] == kind):
@@ -69,7 +69,7 @@ def common(tree: JsonTree, values: Sequence[int]) -> list[str]:
     return shared if 2 * len(shared) * len(keys) >= sum(map(len, keys)) else []
 
 
-# What siblings say of a value
+# A schema by siblings
 
 
 def schema_of(tree: JsonTree, values: Sequence[int], levels: int = LEVELS) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _member(tree: JsonTree, value: int, key: str) -> int:
 # Segments
 
 
-def like(tree: JsonTree, values: Sequence[int], at: int, indent: str, leaf: Leaf) -> Segments | None:
+def like(tree: JsonTree, values: Sequence[int], at: int, indent: str, leaf: MakeLeaf) -> Segments | None:
     """An object with the keys that all values have, laid out as the last one before `at`; `indent` is the white space
     of its line. None where they have too little in common, or too much for one job."""
     if not common(tree, values):
@@ -134,7 +134,7 @@ def like(tree: JsonTree, values: Sequence[int], at: int, indent: str, leaf: Leaf
     return pieces if holes(pieces) <= MOST_HOLES else None
 
 
-def _like(tree: JsonTree, values: Sequence[int], model: int, path: tuple[str, ...], leaf: Leaf) -> Segments:
+def _like(tree: JsonTree, values: Sequence[int], model: int, path: tuple[str, ...], leaf: MakeLeaf) -> Segments:
     layout, keys = style(tree, model), set(common(tree, values))
     line = "" if layout.item is None else layout.newline
     opening, closing = (layout.pad, layout.pad) if layout.item is None else (line + layout.item, line + layout.base)
@@ -157,7 +157,7 @@ def _like(tree: JsonTree, values: Sequence[int], model: int, path: tuple[str, ..
 
 
 def _text(tree: JsonTree, start: int, end: int, usual: str) -> str:
-    """What stands in a span, but for comments: the usual then."""
+    """The text of a span; the usual one where it has a comment."""
     return usual if "\0" in tree.covered(start, end) else tree.text[start:end]
 
 
