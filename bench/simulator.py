@@ -162,7 +162,7 @@ class Tally:
     played: list[tuple[Stretch, Editor]] = field(default_factory=list)
     gains: list[Gain] = field(default_factory=list)
     jobs: list[FinishedJob] = field(default_factory=list)
-    requests: list[trace.Request] = field(default_factory=list)
+    requests: list[trace.RequestRecord] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
 
     def add(self, past: trace.Past) -> None:

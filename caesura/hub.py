@@ -57,7 +57,7 @@ class HubError(Exception):
 
 
 @dataclass(frozen=True)
-class File:
+class HubFile:
     name: str
     size: int  # bytes
     sha256: str  # from the hub; empty for small files, for which it has none
@@ -71,7 +71,7 @@ class Repository:
     commit: str
     licence: str  # empty where none is stated
     parameters: int  # 0 where the hub has not counted them
-    files: tuple[File, ...]
+    files: tuple[HubFile, ...]
 
     @property
     def page(self) -> str:
@@ -110,7 +110,8 @@ def find(name: str, revision: str | None) -> Repository:
         commit = api.resolve_revision(name, revision=revision).resolved  # the cache keeps it, for offline use
         about = api.model_info(name, revision=commit, files_metadata=True, timeout=TIMEOUT_S)
         offered = [
-            File(one.rfilename, one.size or 0, _hash(one.lfs.sha256 if one.lfs else "")) for one in about.siblings or []
+            HubFile(one.rfilename, one.size or 0, _hash(one.lfs.sha256 if one.lfs else ""))
+            for one in about.siblings or []
         ]
         parameters = about.safetensors.total if about.safetensors else 0
         return Repository(name, commit, _licence(about), parameters, _taken(name, offered))
@@ -119,11 +120,11 @@ def find(name: str, revision: str | None) -> Repository:
 def _cached(name: str, revision: str | None) -> Repository:
     """A model in the cache, which has no licences. Files with a hash are links to files named by it."""
     folder = Path(snapshot_download(name, revision=revision))
-    offered = [File(one.name, one.stat().st_size, _hash(one.resolve().name)) for one in folder.iterdir()]
+    offered = [HubFile(one.name, one.stat().st_size, _hash(one.resolve().name)) for one in folder.iterdir()]
     return Repository(name, folder.name, "", 0, _taken(name, offered))
 
 
-def _taken(name: str, offered: list[File]) -> tuple[File, ...]:
+def _taken(name: str, offered: list[HubFile]) -> tuple[HubFile, ...]:
     """The files to use. Raises HubError without weights or configuration."""
     names = {file.name for file in offered}
     weights = {WHOLE} & names or set(filter(SHARD.fullmatch, names))
@@ -146,7 +147,7 @@ def _licence(about: ModelInfo) -> str:
     return UNSAFE.sub("", ", ".join(licence) if isinstance(licence, list) else str(licence or ""))[:60]
 
 
-def fetch(model: Repository, file: File, seen: Callable[[int], None]) -> str:
+def fetch(model: Repository, file: HubFile, seen: Callable[[int], None]) -> str:
     """Download a file into the cache unless it is there. Returns its sha256. `seen` gets the number of bytes so far.
     Raises HubError."""
     with _sentences(model.name, model.commit):
@@ -161,7 +162,7 @@ def fetch(model: Repository, file: File, seen: Callable[[int], None]) -> str:
     return digest
 
 
-def _download(model: Repository, file: File, seen: Callable[[int], None]) -> None:
+def _download(model: Repository, file: HubFile, seen: Callable[[int], None]) -> None:
     """Download a file into the cache, under its hash, where `hf_hub_download` finds it."""
     blob, partial = _blob(model, file), _partial(model, file)
     blob.parent.mkdir(parents=True, exist_ok=True)
@@ -179,11 +180,11 @@ def _download(model: Repository, file: File, seen: Callable[[int], None]) -> Non
     partial.replace(blob)
 
 
-def _there(model: Repository, file: File) -> bool:
+def _there(model: Repository, file: HubFile) -> bool:
     return (model.folder / file.name).exists() or (bool(file.sha256) and _blob(model, file).exists())
 
 
-def _present(model: Repository, file: File) -> int:
+def _present(model: Repository, file: HubFile) -> int:
     """Bytes of a file in the cache."""
     if _there(model, file):
         return file.size
@@ -191,11 +192,11 @@ def _present(model: Repository, file: File) -> int:
     return min(file.size, partial.stat().st_size) if file.sha256 and partial.exists() else 0
 
 
-def _blob(model: Repository, file: File) -> Path:
+def _blob(model: Repository, file: HubFile) -> Path:
     return _home(model.name) / "blobs" / file.sha256
 
 
-def _partial(model: Repository, file: File) -> Path:
+def _partial(model: Repository, file: HubFile) -> Path:
     return _home(model.name) / "blobs" / f"{file.sha256}.incomplete"
 
 

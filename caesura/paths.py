@@ -15,6 +15,10 @@ class UnsafeFolder(Exception):
     """A folder or file is a link or open to other users; the message is a sentence for the user."""
 
 
+class DamagedFile(Exception):
+    """A file of ours cannot be read; the message is a sentence for the user."""
+
+
 def runtime() -> Path:
     """Sockets and locks. `CAESURA_RUNTIME` overrides it, for tests and for several engines. platformdirs' folder would
     warn on every call without a session folder, as in a container."""

@@ -25,10 +25,10 @@ MAX_TOKENS = 2 * MAX_SLOTS  # per fill: a token shared with the prefix may add a
 
 Id = Annotated[str, Meta(min_length=1, max_length=64)]
 Name = Annotated[str, Meta(max_length=256)]
-Context = Annotated[str, Meta(max_length=MAX_CONTEXT)]
-Around = Annotated[str, Meta(max_length=65_536)]  # the text next to a hole, a key or a pattern, in a grammar
+ContextText = Annotated[str, Meta(max_length=MAX_CONTEXT)]
+GrammarText = Annotated[str, Meta(max_length=65_536)]  # the text next to a hole, a key or a pattern, in a grammar
 Blank = Annotated[str, Meta(max_length=16)]  # white space or a separator of a layout
-Schema = Annotated[str, Meta(max_length=MAX_CONTEXT)]  # a JSON schema as text
+SchemaText = Annotated[str, Meta(max_length=MAX_CONTEXT)]  # a JSON schema as text
 FillText = Annotated[str, Meta(max_length=16_384)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Milliseconds = Annotated[float, Meta(ge=0, le=600_000)]
@@ -53,7 +53,7 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=str.
 class Text(_Struct, frozen=True, tag="text"):
     """A segment of fixed text, locked on the canvas."""
 
-    text: Context
+    text: ContextText
 
 
 class Json(_Struct, frozen=True, tag="json"):
@@ -67,11 +67,11 @@ class Json(_Struct, frozen=True, tag="json"):
     """
 
     start: Literal["value", "members", "elements", "key"] = "value"
-    typed: Around = ""
-    then: Around = ""
+    typed: GrammarText = ""
+    then: GrammarText = ""
     least: Annotated[int, Meta(ge=1, le=1024)] = 1
     most: Annotated[int, Meta(ge=1, le=1024)] = 64
-    taken: Annotated[tuple[Around, ...], Meta(max_length=65_536)] = ()
+    taken: Annotated[tuple[GrammarText, ...], Meta(max_length=65_536)] = ()
     indent: Blank | None = None
     level: Annotated[int, Meta(ge=0, le=1024)] = 0
     colon: Blank = ": "
@@ -85,7 +85,7 @@ class Json(_Struct, frozen=True, tag="json"):
 class Pattern(_Struct, frozen=True, tag="pattern"):
     """A grammar of text that matches `regex` as a whole: ECMA-262 syntax, characters are code points."""
 
-    regex: Around
+    regex: GrammarText
 
 
 class Hole(_Struct, frozen=True, tag="hole"):
@@ -162,8 +162,8 @@ class Infill(_Message, frozen=True, kw_only=True):
     kind: Literal["complete", "fill", "edit"] = "complete"
     priority: Literal["invoked", "automatic", "speculative"] = "automatic"
     deadline_ms: Milliseconds = 10_000.0
-    prefix: Context
-    suffix: Context
+    prefix: ContextText
+    suffix: ContextText
     language: Name = ""
     neighbours: Annotated[tuple[Neighbour, ...], Meta(max_length=32)] = ()
     segments: Annotated[tuple[Text | Hole, ...], Meta(min_length=1, max_length=64)]
@@ -174,7 +174,7 @@ class Infill(_Message, frozen=True, kw_only=True):
     seed: Count = 0
     least: Annotated[float, Meta(ge=0, le=1)] = 0.0
     draft: Annotated[tuple[FillText, ...], Meta(max_length=MAX_HOLES)] | None = None
-    schemas: Annotated[tuple[Schema, ...], Meta(max_length=MAX_SCHEMAS)] = ()
+    schemas: Annotated[tuple[SchemaText, ...], Meta(max_length=MAX_SCHEMAS)] = ()
 
 
 class Cancel(_Message, frozen=True):

@@ -18,7 +18,7 @@ from caesura.server.options import Options, Settings, parse
 from caesura.server.records.stats import Stats
 from caesura.server.records.trace import SessionRecord, Trace
 from caesura.server.text.document import Encoding
-from caesura.server.text.workspace import Change, Open, Workspace
+from caesura.server.text.workspace import ContentChange, Open, Workspace
 
 CLOSE_S = 1.0
 AT_START = ("model", "device", "popup")  # settings that are read when the server starts
@@ -69,7 +69,7 @@ class Session:
         if opened := self.workspace.get(uri):
             self.project.opened(opened)
 
-    def change(self, uri: str, version: int, changes: Sequence[Change | str]) -> None:
+    def change(self, uri: str, version: int, changes: Sequence[ContentChange | str]) -> None:
         edits = self.workspace.edit(uri, version, changes)
         opened = self.workspace.get(uri)
         if opened is None or edits is None:

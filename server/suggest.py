@@ -9,7 +9,7 @@ import tree_sitter
 from caesura import wire
 from caesura.client.backend import job_id
 from caesura.server.context import secrets
-from caesura.server.context.context import Budget, Context, Kind, context
+from caesura.server.context.context import Budget, Context, HoleKind, context
 from caesura.server.options import Options
 
 MOST_NEIGHBOURS = 32  # of a job
@@ -54,7 +54,7 @@ def place(
     options: Options,
     language: str,
     tree: tree_sitter.Tree | None = None,
-    kind: Kind | None = None,
+    kind: HoleKind | None = None,
     following: bool = False,
 ) -> Context:
     """The context of a hole, as large as the settings allow; see `context`."""

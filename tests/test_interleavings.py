@@ -37,7 +37,7 @@ from caesura.server.ghost.typed import Draft, Proposal
 from caesura.server.lsp.streaming import PartialResults
 from caesura.server.options import Options, Settings
 from caesura.server.records.trace import RequestRecord
-from caesura.server.text.workspace import Change, Open, Workspace
+from caesura.server.text.workspace import ContentChange, Open, Workspace
 
 from .test_typing import Alone, FakeEngine
 
@@ -397,7 +397,7 @@ class Interleavings(RuleBasedStateMachine):
             self.cursors[uri] = start + len(text) - back
         await self._change(uri, (document.position(start), document.position(end), text))
 
-    async def _change(self, uri: str, *changes: Change | str) -> None:
+    async def _change(self, uri: str, *changes: ContentChange | str) -> None:
         """As app.App.did_change does it."""
         opened = self._opened(uri)
         edits = self.workspace.edit(uri, opened.document.version + 1, changes)

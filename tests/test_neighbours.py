@@ -4,7 +4,7 @@ import pytest
 
 from caesura import wire
 from caesura.server.context import neighbours
-from caesura.server.context.neighbours import MAX_TEXT, Budget, History, RecentEdit, Snapshot, Target, choose
+from caesura.server.context.neighbours import MAX_TEXT, History, NeighbourBudget, RecentEdit, Snapshot, Target, choose
 from caesura.server.context.secrets import FILLER
 from caesura.server.text.document import Document
 
@@ -74,7 +74,7 @@ def test_a_class_before_the_bracket_is_shown_with_its_whole_constructor_first() 
         "class Box:\n    def area(self, size):\n        return size\n\n"
         "    def __init__(\n        self,\n        width: int,\n        depth: int = 3,\n    ) -> None:\n        pass\n"
     )
-    small = Budget(each=90)
+    small = NeighbourBudget(each=90)
     (found, *_) = choose(target("size = 4\nbox = Box.|"), [python("box.py", text)], budget=small)
     assert found.text.startswith("class Box:\n    def area(self, size):")
     (found, *_) = choose(target("size = 4\nbox = Box(|"), [python("box.py", text)], budget=small)
@@ -87,7 +87,7 @@ def test_fields_come_before_methods_and_private_members_come_last() -> None:
         "    def __repr__(self): ...\n\n"
         "    def _mix(self, colour): ...\n\n    def name_of(self): ...\n"
     )
-    (found, *_) = choose(target("colour = Colour.|"), [python("colour.py", text)], budget=Budget(each=100))
+    (found, *_) = choose(target("colour = Colour.|"), [python("colour.py", text)], budget=NeighbourBudget(each=100))
     assert found.text.split("\n")[:4] == [
         "class Colour(Enum):",
         "    RED = 1",
@@ -197,7 +197,7 @@ def test_definitions_of_many_languages_are_found(language: str, text: str, name:
 def test_the_best_comes_first_and_all_within_the_budget() -> None:
     snapshots = [python(f"m{i}.py", MODELS.replace("Account", f"Account{i}")) for i in range(9)]
     source = "".join(f"x{i} = Account{i}()\n" for i in range(9)) + "x0.|"
-    budget = Budget(most=3, each=150, total=400)
+    budget = NeighbourBudget(most=3, each=150, total=400)
     found = choose(target(source), snapshots, budget=budget)
     assert found[0].name == "# m0.py"
     assert 2 <= len(found) <= 3

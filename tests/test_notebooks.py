@@ -8,7 +8,7 @@ from lsprotocol import converters, types
 
 from caesura.server.lsp.documents import SYNC, Cells
 from caesura.server.text import notebooks
-from caesura.server.text.workspace import Change, Workspace
+from caesura.server.text.workspace import ContentChange, Workspace
 
 BOOK = "file:///project/book.ipynb"
 CONVERTER = converters.get_converter()
@@ -42,7 +42,7 @@ class Editor:
     def open(self, uri: str, language: str, version: int, text: str) -> None:
         self.workspace.open(uri, language, version, text)
 
-    def change(self, uri: str, version: int, changes: Sequence[Change | str]) -> None:
+    def change(self, uri: str, version: int, changes: Sequence[ContentChange | str]) -> None:
         self.workspace.edit(uri, version, changes)
 
     def close(self, uri: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from caesura import paths
 from caesura.server.records import stats
 from caesura.server.records.stats import Counts, Stats
 
@@ -92,7 +93,7 @@ asyncio.run(main())
 
 async def test_a_damaged_file_is_kept_aside(path: Path) -> None:
     path.write_text("not what we wrote")
-    with pytest.raises(stats.Damaged, match="caesura stats --reset"):
+    with pytest.raises(paths.DamagedFile, match="caesura stats --reset"):
         stats.read(path)
     found = counting(path)
     found.shown("python", 1)

@@ -26,7 +26,7 @@ def tracing(path: Path, delay_s: float = 60) -> Trace:
     return Trace(lambda: path, lambda: next(clock), delay_s)
 
 
-def request(wait: float, answer: trace.Answer = "warm", **stages: float) -> RequestRecord:
+def request(wait: float, answer: trace.AnswerKind = "warm", **stages: float) -> RequestRecord:
     return RequestRecord("python", "line", answer, {"wait": wait, **stages}, steps=3, shown=8, confidence=0.9, job="j1")
 
 

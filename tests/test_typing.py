@@ -19,7 +19,7 @@ from caesura.server.ghost.requests import NothingNew
 from caesura.server.ghost.typed import Draft, Proposal
 from caesura.server.options import Options, Settings
 from caesura.server.records.trace import RequestRecord
-from caesura.server.text.workspace import Change, Open, Workspace
+from caesura.server.text.workspace import ContentChange, Open, Workspace
 
 
 class FakeEngine:
@@ -144,7 +144,7 @@ class Editor:
         self.cursor = start + len(text) if cursor is None else cursor
         await self.change((document.position(start), document.position(start + erase), text))
 
-    async def change(self, *changes: Change) -> None:
+    async def change(self, *changes: ContentChange) -> None:
         edits = self.workspace.edit(self.uri, self.opened.document.version + 1, changes)
         assert edits
         self.typing.edited(self.opened, edits)

@@ -28,7 +28,7 @@ async def reach(context: zmq.asyncio.Context, remote: Remote, client: str) -> Co
         connection = await Connection.open(context, door, client, REACH_S)
     except Unanswered as error:
         raise GaveUp(_why(remote, error, keys)) from None
-    except (zmq.ZMQError, pairing.Damaged, paths.UnsafeFolder) as error:
+    except (zmq.ZMQError, paths.DamagedFile, paths.UnsafeFolder) as error:
         raise GaveUp(f"The engine {remote.name} cannot be used: {error}") from error
     theirs = connection.welcome.build.partition("+")[0]
     if theirs != __version__:

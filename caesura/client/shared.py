@@ -27,7 +27,7 @@ GRACE_S = 5.0  # time after a job's deadline until its engine counts as lost
 RETRY_S = 0.02
 PAUSE_S = 10.0  # after giving up, so that not every key starts processes in vain
 
-Event = wire.Locked | wire.Done | wire.Failed | wire.Busy
+JobEvent = wire.Locked | wire.Done | wire.Failed | wire.Busy
 
 
 class Engine:
@@ -260,18 +260,18 @@ class _Mailbox:
 
     def __init__(self) -> None:
         self.final = False
-        self.newest: Event | None = None
+        self.newest: JobEvent | None = None
         self.steps = 0
         self._arrived = asyncio.Event()
 
-    def put(self, event: Event) -> None:
+    def put(self, event: JobEvent) -> None:
         if not self.final:
             self.final = not isinstance(event, wire.Locked)
             self.newest = event
             self.steps = event.step if isinstance(event, wire.Locked) else self.steps
             self._arrived.set()
 
-    async def get(self, deadline: float) -> Event:
+    async def get(self, deadline: float) -> JobEvent:
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                 await self._arrived.wait()

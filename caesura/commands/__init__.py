@@ -25,12 +25,12 @@ def explain(error: Exception) -> str | None:
     """The sentence of a failure that a user can act on; None for a fault of our own, which deserves its traceback."""
     from caesura import model_store, paths
     from caesura.client.backend import EngineError, EngineFailed
-    from caesura.ipc import pairing, rendezvous
+    from caesura.ipc import rendezvous
 
     if isinstance(error, EngineFailed) and error.code == "expired":
         return f"{error} Allow more time with --deadline-ms."
-    expected = (CommandFailed, EngineError, model_store.NoManifest, model_store.NoModel, paths.UnsafeFolder)
-    if isinstance(error, (*expected, rendezvous.NoPlace, pairing.Damaged)):
+    expected = (CommandFailed, EngineError, model_store.NoManifest, model_store.NoModel, rendezvous.NoPlace)
+    if isinstance(error, (*expected, paths.UnsafeFolder, paths.DamagedFile)):
         return str(error)
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""

@@ -17,7 +17,7 @@ from caesura.commands.certainty import Filled
 from caesura.schema.document import Schema
 from caesura.server.answers.finish import finish
 from caesura.server.answers.syntax import SyntaxGate
-from caesura.server.context.context import Context, Kind, context, hole
+from caesura.server.context.context import Context, HoleKind, context, hole
 from caesura.server.context.schema_files import SchemaFiles
 from caesura.server.ghost.canvas import joined
 from caesura.server.languages import language
@@ -81,7 +81,7 @@ class Gap:
         return offer.check(self.text[: self.start] + insert + self.text[self.end :]) is None
 
 
-def gap(text: str, start: int, end: int, name: str, kind: Kind | None = None) -> Gap:
+def gap(text: str, start: int, end: int, name: str, kind: HoleKind | None = None) -> Gap:
     """The span `start:end` (code points) of a text in the language with the id `name`."""
     tree = SyntaxTree(language(name))
     tree.parse(text)
@@ -89,7 +89,7 @@ def gap(text: str, start: int, end: int, name: str, kind: Kind | None = None) ->
     return Gap(text, start, end, around, SyntaxGate(text, start, end, around, tree.tree))
 
 
-def at_cursor(text: str, at: int, name: str, kind: Kind | None = None, schema: Schema | None = None) -> Gap:
+def at_cursor(text: str, at: int, name: str, kind: HoleKind | None = None, schema: Schema | None = None) -> Gap:
     """The gap at a cursor as inline completion fills it: in JSON and Markdown with the grammar of what may be typed."""
     return replace(gap(text, at, at, name, kind), offer=edits.completion(text, at, language=name, schema=schema))
 

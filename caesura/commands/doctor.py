@@ -43,7 +43,7 @@ SESSIONS = 5  # looked back at
 
 
 HALF = "ms (half of them / 95 % took at most this)"
-STAGES = {  # as wire.Timings and trace.Request call them
+STAGES = {  # as wire.Timings and trace.RequestRecord call them
     "total": "in all",
     "queue": "waiting",
     "prefill": "reading the text",
@@ -53,7 +53,7 @@ STAGES = {  # as wire.Timings and trace.Request call them
     "gate": "checking",
     "wait": "in all",
 }
-ANSWERS: dict[str, str] = {  # as trace.Answer calls them
+ANSWERS: dict[str, str] = {  # as trace.AnswerKind calls them
     "typed_through": "typed along with",
     "warm": "begun before the editor asked",
     "cold": "begun when it asked",

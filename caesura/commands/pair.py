@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from caesura.commands import CommandFailed
 from caesura.ipc import pairing
-from caesura.ipc.pairing import Client, Pairs, Remote
+from caesura.ipc.pairing import PairedClient, Pairs, Remote
 
 
 def show(options: argparse.Namespace) -> None:
@@ -31,7 +31,7 @@ def allow(options: argparse.Namespace) -> None:
         raise CommandFailed("This is this machine's own key; give that of the other one.")
     others = tuple(client for client in found.clients if options.key != client.key)
     _unused(name, [client.name for client in others])
-    pairing.save(replace(found, clients=(*others, Client(name, options.key))))
+    pairing.save(replace(found, clients=(*others, PairedClient(name, options.key))))
     print(f"{name} may use this machine's engine. Run here: caesura engine --listen ADDRESS:PORT")
     print(f"Then there, with the same address: caesura pair with ADDRESS:PORT {own}")
 

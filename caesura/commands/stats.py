@@ -7,7 +7,6 @@ from datetime import date, timedelta
 
 import msgspec
 
-from caesura.commands import CommandFailed
 from caesura.commands.common import print_json
 from caesura.server.records import stats
 from caesura.server.records.stats import Counts
@@ -22,10 +21,7 @@ def run(options: argparse.Namespace) -> None:
         stats.reset(path)
         print("All counts are gone.")
         return
-    try:
-        days, today = stats.read(path), date.today()
-    except stats.Damaged as error:
-        raise CommandFailed(str(error)) from error
+    days, today = stats.read(path), date.today()
     periods = {length: stats.total(days, today - timedelta(days=length - 1), today) for length in PERIODS}
     if options.json:
         print_json({"file": str(path), "days": {str(length): _values(found) for length, found in periods.items()}})

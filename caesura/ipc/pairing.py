@@ -22,31 +22,27 @@ from caesura.ipc.endpoints import Keys, new_keys
 
 log = logging.getLogger(__name__)
 
-Key = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-Name = Annotated[str, Meta(min_length=1, max_length=64)]
-
-
-class Damaged(Exception):
-    """A file of ours cannot be read; the message is a sentence for the user."""
+HexKey = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+MachineName = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class BadAddress(ValueError):
     """An address cannot be used; the message says why."""
 
 
-class Client(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PairedClient(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A machine that may use this machine's engine."""
 
-    name: Name
-    key: Key
+    name: MachineName
+    key: HexKey
 
 
 class Remote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An engine on another machine, and the folders (with links resolved) whose documents may be sent to it."""
 
-    name: Name
+    name: MachineName
     address: Annotated[str, Meta(max_length=256)]
-    key: Key
+    key: HexKey
     folders: tuple[str, ...] = ()
 
     def covers(self, path: Path) -> bool:
@@ -55,7 +51,7 @@ class Remote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    clients: tuple[Client, ...] = ()
+    clients: tuple[PairedClient, ...] = ()
     engines: tuple[Remote, ...] = ()
 
     def admits(self, key: str) -> bool:
@@ -68,7 +64,7 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def keys() -> Keys:
-    """This machine's keys, created at the first call. Raises Damaged or paths.UnsafeFolder."""
+    """This machine's keys, created at the first call. Raises paths.DamagedFile or paths.UnsafeFolder."""
     path = paths.keys() / "secret"
     data = paths.read(path)
     if data is None:
@@ -78,17 +74,17 @@ def keys() -> Keys:
         found = bytes.fromhex(data.decode())
         return Keys(z85.decode(zmq.curve_public(z85.encode(found))), found)
     except (ValueError, zmq.ZMQError) as error:
-        raise Damaged(f"{path} is not a key; remove it and pair again.") from error
+        raise paths.DamagedFile(f"{path} is not a key; remove it and pair again.") from error
 
 
 def pairs() -> Pairs:
-    """Raises Damaged or paths.UnsafeFolder."""
+    """Raises paths.DamagedFile or paths.UnsafeFolder."""
     path = _path()
     data = paths.read(path)
     try:
         return Pairs() if data is None else msgspec.json.decode(data, type=Pairs)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Damaged(f"{path} is damaged; remove it and pair again.") from error
+        raise paths.DamagedFile(f"{path} is damaged; remove it and pair again.") from error
 
 
 def save(found: Pairs) -> None:
@@ -117,7 +113,11 @@ class Watched:
             self._seen, self._trouble = seen, ""
         except FileNotFoundError:
             self._pairs, self._seen = Pairs(), None
-        except (Damaged, paths.UnsafeFolder, OSError) as error:  # may be repaired without a change of the file
+        except (
+            paths.DamagedFile,
+            paths.UnsafeFolder,
+            OSError,
+        ) as error:  # may pass without a change of the file
             self._pairs, self._seen = Pairs(), None
             if str(error) != self._trouble:
                 self._trouble = str(error)

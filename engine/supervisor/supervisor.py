@@ -68,7 +68,7 @@ class AlreadyRunning(Exception):
 
 def serve(model: str, device: str, *, settings: Settings | None = None, worker: Sequence[str] = WORKER) -> None:
     """Be the shared engine until idle or asked to stop. Raises AlreadyRunning, NoPlace, CannotListen,
-    pairing.Damaged or paths.UnsafeFolder."""
+    paths.DamagedFile or paths.UnsafeFolder."""
     os.umask(0o077)
     model = model_store.resolve(model)
     here = place(model, device)

@@ -15,7 +15,7 @@ from caesura.server.languages import Language
 from caesura.server.languages import language as language_row
 from caesura.server.text.lexer import Scan, indent_of
 
-Kind = Literal["line", "block", "span"]
+HoleKind = Literal["line", "block", "span"]
 Scope = Literal["code", "arguments", "string", "comment"]
 
 LINE_TOKENS = 32  # maximum for a line or a span
@@ -49,7 +49,7 @@ class Context:
 
     prefix: str
     suffix: str
-    kind: Kind
+    kind: HoleKind
     language: str
     indent: str
     scope: Scope
@@ -64,7 +64,7 @@ def context(
     language: str,
     tree: tree_sitter.Tree | None = None,
     budget: Budget = Budget(),
-    kind: Kind | None = None,
+    kind: HoleKind | None = None,
     following: bool = False,
 ) -> Context:
     """The context of the hole `start:end` (code points): a cursor if they are equal, else a selection to replace.
@@ -229,7 +229,7 @@ def _in_arguments(text: str, near: int, scan: Scan) -> bool:
     return before[-1:] in (")", "]", ">", "!") or bool(word and not _CONTROL.fullmatch(word))
 
 
-def _kind(text: str, start: int, end: int, scope: Scope, row: Language, tree: tree_sitter.Tree | None) -> Kind:
+def _kind(text: str, start: int, end: int, scope: Scope, row: Language, tree: tree_sitter.Tree | None) -> HoleKind:
     before, after = line_before(text, start), line_after(text, end)
     if not _CLOSING.issuperset(after):
         return "span"

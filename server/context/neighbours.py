@@ -62,7 +62,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Budget:
+class NeighbourBudget:
     """The maximum number of neighbours, and of code points of each and in total. The engine may use fewer."""
 
     most: int = 6
@@ -120,7 +120,7 @@ def choose(
     snapshots: Sequence[Snapshot],
     edits: Sequence[RecentEdit] = (),
     *,
-    budget: Budget = Budget(),
+    budget: NeighbourBudget = NeighbourBudget(),
     kept: tuple[wire.Neighbour, ...] = (),
 ) -> tuple[wire.Neighbour, ...]:
     """The neighbours for a place, best first; `kept` itself if it is still nearly as good. `snapshots` come in the

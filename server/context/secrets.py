@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from caesura import wire
 from caesura.server.context.globs import MOST, Globs, TooMany
+from caesura.server.text.document import Span
 
 FILLER = "\u2588"  # a full block: no programming language uses it, and it costs few tokens
 RULES = ".caesuraignore"  # a file of gitignore patterns in a workspace folder
@@ -126,8 +127,6 @@ _KEY_LINE = re.compile(r"[\s\"'`+,()>|#*\\]*+([A-Za-z0-9+/=]*+)[\s\"'`+,();\\]*+
 _KEY_HEADER = re.compile(r"\s*[A-Z][\w-]{2,20}: .*")
 
 MOST_KEY_LINES = 200  # lines of a private key; a long one has 100
-
-Span = tuple[int, int]
 
 
 def masked(text: str) -> str:

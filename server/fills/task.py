@@ -97,10 +97,10 @@ class Task:
         tail = len(self.text) - self.gaps[-1].end
         return repair.reparsed(self.tree, self.text, text, self.gaps[0].start, tail, self.language)
 
-    def faults(self, candidate: Candidate) -> repair.Faults:
+    def faults(self, candidate: Candidate) -> repair.SyntaxFaults:
         """What is broken with `candidate` in place; nothing, where that cannot be told."""
         tree = self.parsed(self.put(candidate)[0])
-        return repair.faults(tree) if tree else repair.Faults(0, 0)
+        return repair.faults(tree) if tree else repair.SyntaxFaults(0, 0)
 
     @cached_property
     def least_broken(self) -> int:

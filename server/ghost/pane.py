@@ -27,7 +27,7 @@ from caesura.server.ghost.reader import Reader
 from caesura.server.ghost.typed import Proposal, Typed
 from caesura.server.languages import Language
 from caesura.server.options import MODES, Settings
-from caesura.server.records.trace import Answer
+from caesura.server.records.trace import AnswerKind
 from caesura.server.suggest import Priority
 from caesura.server.text.document import Edit
 from caesura.server.text.lexer import indent_of
@@ -159,7 +159,7 @@ class Pane:
 
     # The canvas at the cursor
 
-    def follow(self, start: Start) -> tuple[WarmCanvas, Answer]:
+    def follow(self, start: Start) -> tuple[WarmCanvas, AnswerKind]:
         """The canvas for `start`: one there is that still agrees, else a new one; and which of them."""
         self._at, self._start, self._readings = start.at, start, self._shared.reader.count
         canvas = self._known(start.at, start.selected)

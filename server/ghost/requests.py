@@ -12,7 +12,7 @@ from caesura.server.context.context import Context
 from caesura.server.ghost.canvas import WarmCanvas
 from caesura.server.ghost.pane import Pane
 from caesura.server.ghost.typed import Draft, Proposal
-from caesura.server.records.trace import Answer, RequestRecord
+from caesura.server.records.trace import AnswerKind, RequestRecord
 
 NOTHING = Proposal("")
 
@@ -54,7 +54,7 @@ class Request:
         self._record(None, "off", NOTHING)
         return NOTHING
 
-    async def answer(self, canvas: WarmCanvas, how: Answer) -> Proposal | NothingNew:
+    async def answer(self, canvas: WarmCanvas, how: AnswerKind) -> Proposal | NothingNew:
         """The answer from `canvas`, or from the one that takes its place; the canvas goes on after that."""
         canvas, proposal = await self._found(canvas)
         if self.current and canvas.broken and self.pane.mend(canvas, proposal):
@@ -125,7 +125,7 @@ class Request:
         self.pane.suggestion = None  # the empty answer clears it
         return NothingNew(shown_fits=False)
 
-    def _record(self, canvas: WarmCanvas | None, how: Answer, proposal: Proposal) -> None:
+    def _record(self, canvas: WarmCanvas | None, how: AnswerKind, proposal: Proposal) -> None:
         ms = self.ms | {"wait": (perf_counter() - self.began) * 1000}
         if canvas is not None and not canvas.shown:
             ms["context"] = canvas.context_ms

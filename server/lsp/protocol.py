@@ -38,12 +38,12 @@ _OURS = (  # pygls would keep a second copy of each document, with another line 
     types.WORKSPACE_EXECUTE_COMMAND,
 )
 
-Message = dict[str, Any]
+JsonMessage = dict[str, Any]
 
 log = logging.getLogger(__name__)
 
 
-class Rules(LanguageServerProtocol):
+class StrictProtocol(LanguageServerProtocol):
     """pygls's protocol, with stricter rules for responses and logs."""
 
     _server: "Server"
@@ -100,7 +100,7 @@ class Rules(LanguageServerProtocol):
             return
         self.handle_message(structured)
 
-    def _structure(self, method: str, message: Message) -> Any:
+    def _structure(self, method: str, message: JsonMessage) -> Any:
         """The typed message. Parameters of non-standard methods become attributes. Raises JsonRpcException or
         RecursionError."""
         if self.get_message_type(method) is not None:
@@ -110,7 +110,7 @@ class Rules(LanguageServerProtocol):
             return JsonRPCRequestMessage(message["id"], method, "2.0", params)
         return JsonRPCNotification(method, "2.0", params)
 
-    def _receive_response(self, message: Message) -> None:
+    def _receive_response(self, message: JsonMessage) -> None:
         """Resolve our request with the client's response, or with an error if it is malformed."""
         request = message.get("id")
         waiting = self._request_futures.get(request) if isinstance(request, int | str) else None

@@ -14,7 +14,7 @@ from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 
 from caesura.server.lsp.framing import Framer, MessageTooLarge
-from caesura.server.lsp.protocol import Rules, converter, describe
+from caesura.server.lsp.protocol import StrictProtocol, converter, describe
 
 CHUNK = 1 << 16  # bytes per read
 BACKLOG = 2048  # messages read but not handled; beyond that, the editor has to wait
@@ -22,8 +22,8 @@ HELD = 64 << 20  # bytes read but not handled, the incomplete message included; 
 PARENT_POLL_S = 2.0
 STUCK_S = 5.0  # timeout of the event loop's end, if it is blocked in a write
 
-Read = Callable[[], bytes]  # blocks; empty at the end of the stream
-Write = Callable[[bytes], None]  # raises OSError or ValueError once the reader has gone
+ReadBytes = Callable[[], bytes]  # blocks; empty at the end of the stream
+WriteBytes = Callable[[bytes], None]  # raises OSError or ValueError once the reader has gone
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def to_stdout(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-class Room:
+class BackPressure:
     """Back-pressure: bounds the messages and bytes read but not yet handled. The reader thread waits for room, and so
     does the editor. A message larger than the bound is read once all others are handled."""
 
@@ -47,7 +47,7 @@ class Room:
         self._changed = threading.Condition()
 
     def __repr__(self) -> str:
-        return f"<Room with {self._messages} messages, {self._bytes} bytes>"
+        return f"<BackPressure {self._messages} messages, {self._bytes} bytes>"
 
     def wait_to_read(self, begun: int) -> None:
         """Wait for the room of one more chunk, added to `begun` bytes of an incomplete message."""
@@ -71,22 +71,22 @@ class Server(LanguageServer):
     """A language server on any pair of streams. A request's handler runs when the request arrives. Its result may be
     awaitable; then the client can cancel it. If a handler fails, the error is logged and the answer is null."""
 
-    protocol: Rules
+    protocol: StrictProtocol
 
     def __init__(
         self, name: str, version: str, experimental: dict[str, Any], notebooks: types.NotebookDocumentSyncOptions
     ) -> None:
         logging.getLogger("pygls").setLevel(logging.CRITICAL)  # it logs payloads, which hold the user's text
         super().__init__(
-            name, version, notebook_document_sync=notebooks, protocol_cls=Rules, converter_factory=converter
+            name, version, notebook_document_sync=notebooks, protocol_cls=StrictProtocol, converter_factory=converter
         )
         self.experimental = experimental
         self.on_malformed: Callable[[str, Any], None] = lambda method, params: None
         self.on_exit: Callable[[], Awaitable[None]] = _nothing
-        self._write: Write = to_stdout
+        self._write: WriteBytes = to_stdout
         self._stopped: asyncio.Future[int] | None = None
         self._ended = threading.Event()
-        self._room = Room()
+        self._pressure = BackPressure()
 
     def on(self, method: str, handler: Callable[..., Any], options: Any = None) -> None:
         """Handle `method`. pygls announces some methods only if they have `options`."""
@@ -94,7 +94,7 @@ class Server(LanguageServer):
         if options is not None:
             self.protocol.fm.feature_options[method] = options
 
-    def serve(self, read: Read = from_stdin, write: Write = to_stdout) -> int:
+    def serve(self, read: ReadBytes = from_stdin, write: WriteBytes = to_stdout) -> int:
         """Serve until the editor sends `exit` or closes the stream. Returns the exit code of the process."""
         try:
             return asyncio.run(self._serve(read, write))
@@ -124,7 +124,7 @@ class Server(LanguageServer):
         """Log the error; pygls would show it to the user."""
         log.error("%s: %s", getattr(source, "__name__", source), describe(error))
 
-    async def _serve(self, read: Read, write: Write) -> int:
+    async def _serve(self, read: ReadBytes, write: WriteBytes) -> int:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: log.error("In the loop: %s", describe(context.get("exception"))))
         self._stopped, self._write = loop.create_future(), write
@@ -133,16 +133,16 @@ class Server(LanguageServer):
         await self.on_exit()
         return code
 
-    def _read(self, read: Read, loop: asyncio.AbstractEventLoop) -> None:
+    def _read(self, read: ReadBytes, loop: asyncio.AbstractEventLoop) -> None:
         """The reader thread: reads ahead while the loop is busy, within the bounds."""
         framer = Framer()
         with contextlib.suppress(MessageTooLarge, OSError):
             while data := read():
                 for body in framer.feed(data):
-                    self._room.acquire(len(body))
+                    self._pressure.acquire(len(body))
                     if not _soon(loop, self._take, body):
                         return
-                self._room.wait_to_read(framer.held)
+                self._pressure.wait_to_read(framer.held)
         self._end(loop)
 
     def _take(self, body: bytes) -> None:
@@ -151,7 +151,7 @@ class Server(LanguageServer):
                 self.protocol.receive(body)
         finally:
             # After the callbacks that this has scheduled: an answer that is ready is written before more is read.
-            asyncio.get_running_loop().call_soon(self._room.release, len(body))
+            asyncio.get_running_loop().call_soon(self._pressure.release, len(body))
 
     def _watch(self, parent: int, loop: asyncio.AbstractEventLoop) -> None:
         while _alive(parent):

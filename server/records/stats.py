@@ -17,10 +17,6 @@ KEPT = timedelta(days=400)
 NAME_LENGTH = 64  # code points of a language's name
 
 
-class Damaged(Exception):
-    """A file of ours cannot be read; the message is a sentence for the user."""
-
-
 class Counts(msgspec.Struct):
     """Numbers of suggestions; `characters` are code points. A suggestion accepted word by word adds one to `partly` for
     each part, since editors report parts only."""
@@ -53,7 +49,7 @@ class Stats:
         self._path = path or file
         self._today = today
         self._new: Days = {}
-        self._writer = store.Writer(self._take, self._write, delay_s)
+        self._writer = store.BatchWriter(self._take, self._write, delay_s)
 
     def __repr__(self) -> str:
         return f"<Stats {self._new}>"
@@ -100,7 +96,7 @@ class Stats:
         with store.locked(path):
             try:
                 days = read(path)
-            except Damaged:
+            except paths.DamagedFile:
                 path.replace(path.with_name(f"{path.name}.damaged"))
                 days = {}
             for day, languages in news.items():
@@ -117,13 +113,15 @@ def file() -> Path:
 
 
 def read(path: Path) -> Days:
-    """Raises Damaged."""
+    """Raises paths.DamagedFile."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Days)
     except FileNotFoundError:
         return {}
     except msgspec.DecodeError as error:
-        raise Damaged(f"{path} cannot be read ({error}); run `caesura stats --reset` to start a new one.") from error
+        raise paths.DamagedFile(
+            f"{path} cannot be read ({error}); run `caesura stats --reset` to start a new one."
+        ) from error
 
 
 def reset(path: Path) -> None:

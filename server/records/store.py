@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Writer(Generic[T]):
+class BatchWriter(Generic[T]):
     """Writes records in batches. `take` returns the new records, on the event loop; `write` runs in a thread.
 
     Records that cannot be written are dropped, with one warning.

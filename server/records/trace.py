@@ -21,7 +21,7 @@ DELAY_S = 5.0
 MOST_PENDING = 4096  # records not written yet; beyond that, the oldest are dropped
 NAME_LENGTH = 64  # code points of a name, which an editor may choose
 
-Answer = Literal["typed_through", "warm", "cold", "speculated", "nothing", "superseded", "off"]
+AnswerKind = Literal["typed_through", "warm", "cold", "speculated", "nothing", "superseded", "off"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class RequestRecord:
 
     language: str
     kind: str
-    answer: Answer
+    answer: AnswerKind
     ms: Mapping[str, float] = field(default_factory=dict)
     steps: int = 0
     shown: int = 0
@@ -75,7 +75,7 @@ class Trace:
         self._clock = clock
         self._id = secrets.token_hex(4)
         self._pending: deque[dict[str, Any]] = deque(maxlen=MOST_PENDING)
-        self._writer = store.Writer(self._take, self._write, delay_s)
+        self._writer = store.BatchWriter(self._take, self._write, delay_s)
 
     def __repr__(self) -> str:
         return f"<Trace {self._id} {len(self._pending)} pending>"

@@ -8,7 +8,7 @@ from caesura.server.text.document import Document
 
 MOST = 65_536  # code points of cells on each side, the nearest first
 
-Read = Callable[[str], Document | None]
+FindDocument = Callable[[str], Document | None]
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Notebooks:
     def cells(self, notebook: str) -> Sequence[str]:
         return self._cells.get(notebook, ())
 
-    def around(self, cell: Document, read: Read, comment: str | None) -> tuple[str, str]:
+    def around(self, cell: Document, read: FindDocument, comment: str | None) -> tuple[str, str]:
         """The text before and after `cell`: its notebook's cells in the same language, separated by empty lines. Both
         are empty outside a notebook. `read` returns a cell's document; `comment` begins a comment in its language.
 
@@ -45,7 +45,7 @@ class Notebooks:
         return "", ""
 
 
-def _texts(cell: Document, others: Iterable[str], read: Read, comment: str | None) -> Iterator[str]:
+def _texts(cell: Document, others: Iterable[str], read: FindDocument, comment: str | None) -> Iterator[str]:
     for uri in others:
         other = read(uri)
         text = other.text.strip("\r\n").rstrip() if other else ""

@@ -14,13 +14,13 @@ MAX_REGIONS = 5  # regions tried, one after another
 
 
 @dataclass(frozen=True)
-class Faults:
+class SyntaxFaults:
     """The broken nodes (ERROR or MISSING) of a tree, and how many bytes the ERROR nodes cover."""
 
     nodes: int
     size: int
 
-    def fewer_than(self, other: "Faults") -> bool:
+    def fewer_than(self, other: "SyntaxFaults") -> bool:
         """True if there are fewer nodes, and not because one has swallowed others."""
         return self.nodes < other.nodes and self.size <= other.size
 
@@ -45,13 +45,13 @@ def reparsed(tree: tree_sitter.Tree, old: str, new: str, start: int, tail: int, 
     return tree_sitter.Parser(known).parse(new.encode(), moved)
 
 
-def faults(tree: tree_sitter.Tree) -> Faults:
+def faults(tree: tree_sitter.Tree) -> SyntaxFaults:
     broken = list(_broken(tree))
     outermost, end = 0, 0
     for node in broken:
         outermost += max(0, node.end_byte - max(node.start_byte, end))
         end = max(end, node.end_byte)
-    return Faults(len(broken), outermost)
+    return SyntaxFaults(len(broken), outermost)
 
 
 def is_broken(tree: tree_sitter.Tree, text: str, start: int, end: int) -> bool:

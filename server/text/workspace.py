@@ -13,7 +13,7 @@ from caesura.server.text.trees import SyntaxTree
 
 MAX_DOCUMENT = 8_000_000  # code points; a larger document is not kept and gets empty answers
 
-Change = tuple[Position, Position, str]  # a range (start, end) and its new text
+ContentChange = tuple[Position, Position, str]  # a range (start, end) and its new text
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Workspace:
         opened = self._open[uri] = Open(document, SyntaxTree(row), row)
         opened.tree.schedule(lambda: document.text)
 
-    def edit(self, uri: str, version: int, changes: Sequence[Change | str]) -> list[Edit] | None:
+    def edit(self, uri: str, version: int, changes: Sequence[ContentChange | str]) -> list[Edit] | None:
         """Apply changes in order, each a range and its text, or the whole text. Returns the edits, or None if the
         document is not open or its text is no longer known."""
         opened = self._open.get(uri)
