@@ -154,21 +154,26 @@ def test_a_part_of_the_server_imports_what_it_may(name: str) -> None:
 
 TWICE = {  # names that mean the same twice
     **dict.fromkeys(("Config", "Shape", "Weights"), "what a family reads of its own files"),
-    **dict.fromkeys(("Layers", "Norm", "Span"), "layers in C and the same in PyTorch"),
+    **dict.fromkeys(("KvRows", "Layers", "Norm"), "layers in C and the same in PyTorch"),
     "Scheduler": "what the worker asks of it, and it",
+}
+LATER = {  # names with two meanings; only take some out
+    *("Answer", "App", "Broken", "Case", "Count", "Document", "Edge", "Edit", "Entry", "Failed", "Gap", "Gate"),
+    *("Group", "Kept", "Key", "Leaf", "Manifest", "Node", "Path", "Place", "Position", "Reading", "Result"),
+    *("Rows", "Run", "Sequence", "Session", "Shown", "Source", "Span", "Status", "Stream", "Texts", "Tree", "Way"),
+    "Window",
 }
 
 
-def test_a_public_type_of_engine_kernels_and_wire_has_a_name_of_its_own() -> None:
+def test_a_public_type_has_a_name_of_its_own() -> None:
     found = Counter[str]()
-    for module, tree in TREES.items():
-        if not inside(module, "caesura.engine", "caesura.kernels", "caesura.wire"):
-            continue
+    for tree in TREES.values():
         for node in tree.body:
             match node:
                 case ast.ClassDef(name) | ast.Assign(targets=[ast.Name(name)]):
                     found[name] += bool(re.fullmatch(r"[A-Z]\w*[a-z]\w*", name))
-    assert {name for name, times in found.items() if times > 1} == set(TWICE)
+    twice = {name for name, times in found.items() if times > 1}
+    assert twice - LATER == set(TWICE)
 
 
 @pytest.mark.parametrize("folder", ["engine", "kernels", "server", "tests/engine", "tests/kernels", "tests/supervisor"])

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 from caesura.automata.dfa import Dfa, TooLarge
-from caesura.engine.grammar.expressions import Byte, Chain, Choice, Expression, Language, Regular, Repeat, Rule, Shared
+from caesura.engine.grammar.expressions import Byte, Chain, Choice, Expression, Regular, Repeat, Rule, RuleSet, Shared
 
 END = 0  # the node after the last byte of every rule
 NOWHERE = 1  # a node without edges, for a rule that turned out too large
@@ -40,7 +40,7 @@ class Node:
 class Automaton:
     """The automaton of a language. Raises TooLarge."""
 
-    def __init__(self, language: Language) -> None:
+    def __init__(self, language: RuleSet) -> None:
         self._language = language
         self._nodes = [Node(length=0), Node()]
         self._rules: dict[Hashable, int] = {}
@@ -277,7 +277,7 @@ class Lengths:
     """The length in bytes of the shortest text of every part of a language. Rules are computed again until none gets
     shorter (Knuth 1977, a generalisation of Dijkstra's algorithm)."""
 
-    def __init__(self, language: Language) -> None:
+    def __init__(self, language: RuleSet) -> None:
         self._language = language
         self._bodies: dict[Hashable, Expression] = {}
         self._known: dict[Hashable, int] = {}
@@ -323,7 +323,7 @@ class Lengths:
                 return least(dfa)
 
 
-def body(language: Language, name: Hashable) -> Expression:
+def body(language: RuleSet, name: Hashable) -> Expression:
     return name.body if isinstance(name, Shared) else language.rule(name)
 
 

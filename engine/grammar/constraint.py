@@ -1,4 +1,4 @@
-"""A hole's grammar over a vocabulary: a `wire.Json` or `wire.Pattern` becomes a `Language`, that an `Automaton`, and
+"""A hole's grammar over a vocabulary: a `wire.Json` or `wire.Pattern` becomes a `RuleSet`, that an `Automaton`, and
 that, with the tree of the tokens, a `Grammar`.
 """
 
@@ -11,7 +11,7 @@ from caesura import wire
 from caesura.automata import regex
 from caesura.engine.grammar import json
 from caesura.engine.grammar.automaton import NEVER, Automaton, Configuration
-from caesura.engine.grammar.expressions import Language, Regular
+from caesura.engine.grammar.expressions import Regular, RuleSet
 from caesura.engine.grammar.solve import Gains, GrammarState, Graph, Trellis
 from caesura.engine.grammar.tokens import Tree, Walker
 
@@ -23,7 +23,7 @@ DUPLICATES = 8  # duplicate keys that are replaced before falling back on a know
 def load(spec: wire.Json | wire.Pattern, schemas: Sequence[str], tree: Tree) -> "Grammar":
     """The grammar of a hole. Raises wire.Impossible, with one sentence, if no text fits there or it is too large."""
     if isinstance(spec, wire.Pattern):
-        return Grammar(Language(Regular(regex.matching(spec.regex, whole=True)), _no_rule), tree)
+        return Grammar(RuleSet(Regular(regex.matching(spec.regex, whole=True)), _no_rule), tree)
     return Grammar(_json(spec, schemas), tree, spec)
 
 
@@ -31,7 +31,7 @@ def _no_rule(name: object) -> "Regular":
     raise KeyError(name)
 
 
-def _json(spec: wire.Json, schemas: Sequence[str]) -> Language:
+def _json(spec: wire.Json, schemas: Sequence[str]) -> RuleSet:
     if spec.schema is None:
         return json.language(spec)
     if spec.schema >= len(schemas):
@@ -48,7 +48,7 @@ class Grammar:
     Raises wire.Impossible if no text fits. The text of a hole is sound if no object in it has a duplicate key.
     """
 
-    def __init__(self, language: Language, tree: Tree, spec: wire.Json | None = None) -> None:
+    def __init__(self, language: RuleSet, tree: Tree, spec: wire.Json | None = None) -> None:
         self.exact = language.exact
         self._automaton, self._pieces = Automaton(language), tree.pieces
         self._typed, self._then = (spec.typed, spec.then) if spec else ("", "")

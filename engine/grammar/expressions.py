@@ -57,7 +57,7 @@ NEVER = Choice(())
 
 
 @dataclass(frozen=True)
-class Language:
+class RuleSet:
     """A start and its rules. If it is not `exact`, it accepts some invalid texts, and the client has to check."""
 
     start: Expression

@@ -14,9 +14,9 @@ from caesura.automata.dfa import ANY, CACHED, Dfa, escaped, lengths, literals, w
 from caesura.engine.grammar.expressions import (
     NEVER,
     Expression,
-    Language,
     Regular,
     Rule,
+    RuleSet,
     Shared,
     chain,
     choice,
@@ -145,7 +145,7 @@ def inside(layout: Spacing) -> Place:
     return layout.places()[-1]
 
 
-def language(spec: wire.Json) -> Language:
+def language(spec: wire.Json) -> RuleSet:
     """JSON that no schema restricts."""
     layout = Spacing.of(spec)
     place = inside(layout)
@@ -155,11 +155,11 @@ def language(spec: wire.Json) -> Language:
         return member(taken, place.layout, value(place.layout)) if name == "new member" else body(name)
 
     if spec.start == "value":
-        return Language(value(layout), rule)
+        return RuleSet(value(layout), rule)
     if spec.start == "key":
-        return Language(taken, rule)
+        return RuleSet(taken, rule)
     item = Rule("new member") if spec.start == "members" else value(place.layout)
-    return Language(several(item, place.between, spec.least, spec.most), rule)
+    return RuleSet(several(item, place.between, spec.least, spec.most), rule)
 
 
 _CLOSED = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^"])*+', re.DOTALL)

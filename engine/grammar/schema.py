@@ -17,9 +17,9 @@ from caesura.engine.grammar.expressions import (
     EMPTY,
     NEVER,
     Expression,
-    Language,
     Regular,
     Rule,
+    RuleSet,
     chain,
     choice,
     literal,
@@ -232,7 +232,7 @@ class Writer:
         return choice(*forms)
 
 
-def language(spec: wire.Json, schema: Schema) -> Language:
+def language(spec: wire.Json, schema: Schema) -> RuleSet:
     """The texts of a hole whose values have a schema. Raises SchemaError if that has no subschema at `spec.at`."""
     if spec.at not in schema:
         raise SchemaError(f'The schema has no subschema at "{spec.at}"; choose another part of it.')
@@ -241,9 +241,9 @@ def language(spec: wire.Json, schema: Schema) -> Language:
     layout = Spacing.of(spec)
     asked: Terms = ((spec.at, True),)
     if spec.start == "value":
-        return Language(writer.value(asked, layout), writer.rule, not cases.undecided(asked))
+        return RuleSet(writer.value(asked, layout), writer.rule, not cases.undecided(asked))
     start, exact = {"members": _members, "key": _key, "elements": _elements}[spec.start](spec, writer, cases, layout)
-    return Language(start, writer.rule, exact and not cases.undecided(asked))
+    return RuleSet(start, writer.rule, exact and not cases.undecided(asked))
 
 
 @lru_cache(KEPT)

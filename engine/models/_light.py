@@ -28,7 +28,7 @@ from caesura.engine.models.block_llama import BlockLlama, Lane, Layers, Part
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import int8
-from caesura.kernels.cpu.layers import Span
+from caesura.kernels.cpu.layers import KvRows
 
 FIRST = 1  # layers of the base that the token of a block passes through first
 LAYERS = 3  # layers of the drafter
@@ -193,7 +193,7 @@ def state_before(run: Run) -> Tensor:
     return torch.cat((left[0, row], right[0, row])).float()
 
 
-def put(span: Span, layer: int, keys: Tensor, values: Tensor) -> None:
+def put(span: KvRows, layer: int, keys: Tensor, values: Tensor) -> None:
     """Copy the rows of a span from keys and values [rows, heads, width] into its buffers of a layer."""
     end = span.at + span.end - span.first
     for held, rows in zip(span.buffers[layer], (keys, values), strict=True):

@@ -81,7 +81,7 @@ class Shape(NamedTuple):
     gated: bool
 
 
-class Span(NamedTuple):
+class KvRows(NamedTuple):
     """Rows `first` to `end` of x. Their keys and values are written to the buffers [groups, capacity, width], starting
     at row `at`. `mask` [rows * share, columns], both padded, is added to the scores of each key head."""
 
@@ -120,7 +120,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((turned, rest), -1) if rest.shape[-1] else turned
 
 
-def attention(q: Tensor, span: Span, shape: Shape) -> Tensor:
+def attention(q: Tensor, span: KvRows, shape: Shape) -> Tensor:
     """Attention of queries [rows, heads, width] over the buffers of a span, [rows, heads * width]. The keys and values
     of the span must be in its buffers already.
 
@@ -139,7 +139,7 @@ def attention(q: Tensor, span: Span, shape: Shape) -> Tensor:
 def written_attention(
     x: Tensor,
     weights: Attention,
-    spans: list[Span],
+    spans: list[KvRows],
     cos: Tensor,
     sin: Tensor,
     wanted: Tensor | None,
@@ -184,7 +184,7 @@ def fed(x: Tensor, gate_up: AdaptedMatrix, down: AdaptedMatrix, shape: Shape, ca
 def written(
     x: Tensor,
     weights: Weights,
-    spans: list[Span],
+    spans: list[KvRows],
     cos: Tensor,
     sin: Tensor,
     wanted: Tensor | None,
@@ -220,7 +220,7 @@ class Layers:
         x: Tensor,
         cos: Tensor,
         sin: Tensor,
-        spans: Sequence[native.Span],
+        spans: Sequence[native.KvRows],
         wanted: Sequence[int] | None = None,
         taps: Sequence[int] = (),
         before: Semaphore | None = None,
@@ -235,7 +235,7 @@ class Layers:
             if before is not None:
                 before.acquire()
             placed = [
-                Span(span.first, span.end, *span.buffers[number], span.at, mask)
+                KvRows(span.first, span.end, *span.buffers[number], span.at, mask)
                 for span, mask in zip(spans, masks, strict=True)
             ]
             rest = placed, cos, sin, asked if number == last else None, self._shape, self._canvas
@@ -255,7 +255,7 @@ def rounded(rows: int) -> int:
     return -(-rows // step) * step
 
 
-def additive(span: native.Span, share: int) -> Tensor:
+def additive(span: native.KvRows, share: int) -> Tensor:
     """The additive mask of a span over the columns up to its end: 0 where a row sees a column, else -inf, repeated for
     the query heads that share a key head.
 

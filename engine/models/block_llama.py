@@ -109,10 +109,10 @@ class Lane:
         self.positions += part.positions
         self.wanted += [start + row for row in part.wanted]
 
-    def placed(self, at: int = 0) -> list[native.Span]:
+    def placed(self, at: int = 0) -> list[native.KvRows]:
         """The spans of the parts, with the buffers of the cache from layer `at` on."""
         return [
-            native.Span(start, start + len(part.ids), part.at, part.kv.buffers[at:], part.mask)
+            native.KvRows(start, start + len(part.ids), part.at, part.kv.buffers[at:], part.mask)
             for start, part in self.parts
         ]
 

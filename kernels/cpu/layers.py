@@ -101,7 +101,7 @@ class Layer(NamedTuple):
     down: Projection
 
 
-class Span(NamedTuple):
+class KvRows(NamedTuple):
     """Rows `first` to `end` go into a KV from row `at` on. `buffers` are its keys [groups, capacity, width], column by
     column, and values of each layer. The bool mask [rows, columns] is for the last columns; without one, rows see
     all."""
@@ -162,7 +162,7 @@ class Layers:
         x: Tensor,
         cos: Tensor,
         sin: Tensor,
-        spans: Sequence[Span],
+        spans: Sequence[KvRows],
         wanted: Sequence[int] | None = None,
         taps: Sequence[int] = (),
     ) -> tuple[Tensor, Sequence[Tensor]]:

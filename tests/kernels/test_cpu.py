@@ -17,7 +17,7 @@ from caesura.engine.models import _llama_layer, _native
 from caesura.engine.models._llama_layer import AdaptedMatrix, Attention, Mlp, Norm, Shape, Weights
 from caesura.engine.weights import stored
 from caesura.kernels import cpu
-from caesura.kernels.cpu.layers import Span
+from caesura.kernels.cpu.layers import KvRows
 
 from ..audit.calls import unheard
 
@@ -142,11 +142,11 @@ def masks() -> dict[str, Tensor | None]:
     return {"context": torch.ones(ROWS, ROWS, dtype=torch.bool).tril(), "tree": tree, "canvas": None, "beside": canvas}
 
 
-def spans(dtype: torch.dtype, mask: Tensor | None) -> list[Span]:
+def spans(dtype: torch.dtype, mask: Tensor | None) -> list[KvRows]:
     """All rows behind a context."""
     keys, values = (random(GROUPS, 256, WIDTH, seed=n).to(dtype).transpose(1, 2).contiguous() for n in (1, 2))
     buffers = [(keys.transpose(1, 2), values.transpose(1, 2).contiguous())]
-    return [Span(0, ROWS, CONTEXT, buffers, mask)]
+    return [KvRows(0, ROWS, CONTEXT, buffers, mask)]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -191,7 +191,7 @@ def test_layers_are_the_same_to_the_last_bit_on_any_x86_cpu_with_avx2(monkeypatc
         found.append(path.through(x.clone(), angles.cos(), angles.sin(), [span])[0])
         alone = list[Tensor]()
         for row in range(ROWS):
-            own = Span(0, 1, CONTEXT + row, span.buffers, None)
+            own = KvRows(0, 1, CONTEXT + row, span.buffers, None)
             at = slice(row, row + 1)
             alone.append(path.through(x[at].clone(), angles[at].cos(), angles[at].sin(), [own])[0])
         found.append(torch.cat(alone))
@@ -219,7 +219,7 @@ def test_results_are_the_same_to_the_last_bit_for_any_number_of_threads(threads:
         threads(count)
         buffers = [torch.zeros(GROUPS, WIDTH, 256, dtype=torch.bfloat16).transpose(1, 2)]
         buffers.append(torch.zeros(GROUPS, 256, WIDTH, dtype=torch.bfloat16))
-        span = Span(0, rows, 0, [(buffers[0], buffers[1])] * 2, torch.ones(rows, rows, dtype=torch.bool).tril())
+        span = KvRows(0, rows, 0, [(buffers[0], buffers[1])] * 2, torch.ones(rows, rows, dtype=torch.bool).tril())
         through, _ = path.through(x.clone(), angles.cos(), angles.sin(), [span], [-1, 5, 80])
         found.append(torch.cat((through.flatten(), held.product(x).flatten(), *(b.flatten().float() for b in buffers))))
     assert all(torch.equal(out, found[0]) for out in found)

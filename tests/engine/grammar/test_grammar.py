@@ -16,7 +16,7 @@ from caesura import wire
 from caesura.automata.dfa import TooLarge
 from caesura.engine.grammar.automaton import Automaton
 from caesura.engine.grammar.constraint import Grammar, load
-from caesura.engine.grammar.expressions import EMPTY, Language, Rule, chain, choice, literal, many, one_of, repeat
+from caesura.engine.grammar.expressions import EMPTY, Rule, RuleSet, chain, choice, literal, many, one_of, repeat
 from caesura.engine.grammar.json import distinct_keys, language
 from caesura.engine.grammar.solve import Gains, Trellis
 from caesura.engine.grammar.tokens import Tree
@@ -149,7 +149,7 @@ def test_a_hole_inside_of_a_string_or_a_number_ends_before_what_follows() -> Non
 
 
 def test_rules_may_call_themselves_at_their_end_without_growing() -> None:
-    items = Language(Rule("list"), lambda name: choice(EMPTY, chain(literal("a"), Rule("list"))))
+    items = RuleSet(Rule("list"), lambda name: choice(EMPTY, chain(literal("a"), Rule("list"))))
     automaton = Automaton(items)
     behind = automaton.read([automaton.start], b"a" * 5000)
     assert any(map(automaton.ends, behind))
@@ -157,10 +157,10 @@ def test_rules_may_call_themselves_at_their_end_without_growing() -> None:
 
 
 def test_a_rule_that_never_gets_on_is_refused() -> None:
-    endless = Language(Rule("x"), lambda name: chain(Rule("x"), literal("a")))
+    endless = RuleSet(Rule("x"), lambda name: chain(Rule("x"), literal("a")))
     with pytest.raises(ValueError, match="Nothing can stand"):
         Grammar(endless, TREE)
-    left = Automaton(Language(Rule("x"), lambda name: choice(literal("a"), chain(Rule("x"), literal("b")))))
+    left = Automaton(RuleSet(Rule("x"), lambda name: choice(literal("a"), chain(Rule("x"), literal("b")))))
     with pytest.raises(TooLarge):
         left.read([left.start], b"a")
 
@@ -188,7 +188,7 @@ def test_the_shortest_text_is_whole() -> None:
 
 
 SMALL = Tree([b"a", b"b", b"ab", b",", b"a,", b"x"])
-LISTS = Language(
+LISTS = RuleSet(
     chain(Rule("item"), many(chain(literal(","), Rule("item")))),
     lambda name: chain(one_of("a"), repeat(one_of("ab"), 0, 2)),
 )
@@ -380,12 +380,12 @@ def test_what_a_set_is_worth_without_what_is_banned() -> None:
 
 def test_a_rule_that_is_too_large_after_all_is_not_gone_into() -> None:
     huge = repeat(one_of("x"), 10_000, None)
-    grammar = Grammar(Language(choice(literal("a"), Rule("huge")), lambda name: huge), TREE)
+    grammar = Grammar(RuleSet(choice(literal("a"), Rule("huge")), lambda name: huge), TREE)
     assert solved(grammar, noise(3, 0)) == "a"
     with pytest.raises(TooLarge, match="too often"):
-        Grammar(Language(huge, lambda name: huge), TREE)
+        Grammar(RuleSet(huge, lambda name: huge), TREE)
     with pytest.raises(ValueError, match="Nothing can stand"):
-        Grammar(Language(Rule("huge"), lambda name: huge), TREE)
+        Grammar(RuleSet(Rule("huge"), lambda name: huge), TREE)
 
 
 def test_a_fill_of_a_number_of_tokens_has_distinct_keys() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from caesura import wire
 from caesura.automata.dfa import Dfa
 from caesura.engine.grammar.automaton import Automaton
-from caesura.engine.grammar.expressions import Byte, Chain, Choice, Expression, Language, Regular, Repeat, Rule, Shared
+from caesura.engine.grammar.expressions import Byte, Chain, Choice, Expression, Regular, Repeat, Rule, RuleSet, Shared
 from caesura.engine.grammar.schema import language
 from caesura.schema.dialects import SchemaError
 from caesura.schema.reader import read_schema
@@ -20,16 +20,16 @@ from caesura.schema.reader import read_schema
 DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
 
 
-def made(document: object, **spec: Any) -> Language:
+def made(document: object, **spec: Any) -> RuleSet:
     return language(wire.Json(schema=0, **spec), read_schema(json.dumps(document)))
 
 
-def takes(grammar: Language, *texts: str) -> list[bool]:
+def takes(grammar: RuleSet, *texts: str) -> list[bool]:
     automaton = Automaton(grammar)
     return [any(map(automaton.ends, automaton.read([automaton.start], text.encode()))) for text in texts]
 
 
-def check(document: object, fitting: list[str], refused: list[str], **spec: Any) -> Language:
+def check(document: object, fitting: list[str], refused: list[str], **spec: Any) -> RuleSet:
     grammar = made(document, **spec)
     assert [text for text, ok in zip(fitting, takes(grammar, *fitting), strict=True) if not ok] == []
     assert [text for text, ok in zip(refused, takes(grammar, *refused), strict=True) if ok] == []
@@ -429,7 +429,7 @@ def test_everything_that_an_exact_grammar_generates_is_valid(
             assert checked.is_valid(json.loads(text)), text
 
 
-def walks(grammar: Language, draw: random.Random, count: int) -> Iterator[str]:
+def walks(grammar: RuleSet, draw: random.Random, count: int) -> Iterator[str]:
     """Some random texts of a grammar."""
     for _ in range(count):
         raw = write(grammar, grammar.start, draw, 60, [2000])
@@ -444,7 +444,7 @@ def twice(text: str) -> bool:
     return any(found)
 
 
-def write(grammar: Language, part: Expression, draw: random.Random, depth: int, fuel: list[int]) -> bytes | None:
+def write(grammar: RuleSet, part: Expression, draw: random.Random, depth: int, fuel: list[int]) -> bytes | None:
     """A random text of an expression; None where none was found."""
     fuel[0] -= 1
     if depth < 0 or fuel[0] < 0:

@@ -10,7 +10,7 @@ import torch
 
 from caesura.engine import models, worker
 from caesura.engine.models import ModelError, _llama_layer, block_llama
-from caesura.engine.models._llama_layer import Shape, Span, attention
+from caesura.engine.models._llama_layer import KvRows, Shape, attention
 from caesura.engine.weights import canary, stored
 from caesura.kernels import cpu, int8
 from caesura.kernels.cpu import layers
@@ -19,7 +19,7 @@ from caesura.model_store import CODER, SMALL, locate
 from ... import tiny
 
 
-def wrong(q: torch.Tensor, span: Span, shape: Shape) -> torch.Tensor:
+def wrong(q: torch.Tensor, span: KvRows, shape: Shape) -> torch.Tensor:
     return attention(q.flip(-1), span, shape)
 
 
