@@ -26,7 +26,7 @@ def file() -> Path:
 
 
 def of(identity: str) -> Speed | None:
-    """Of a model by model_store.identity. Raises UnsafeFolder."""
+    """The speed of a model, by model_store.identity. Raises UnsafeFolder."""
     return _read().get(_key(identity))
 
 

@@ -284,8 +284,6 @@ class Status(_Message, frozen=True, kw_only=True):
 ClientMessage = Hello | Infill | Cancel | Ping | Query | Stop | Bye
 EngineMessage = Welcome | Locked | Done | Failed | Busy | Pong | Status
 
-WireError = msgspec.ValidationError  # raised by both decoders if a well-formed frame breaks the schema
-
 
 class Impossible(ValueError):
     """A job cannot be done as it is. The message is a sentence for the user, sent as `Failed` with code `invalid`."""
@@ -315,7 +313,7 @@ def encode(message: ClientMessage | EngineMessage) -> bytes:
 
 
 def decode_client(frame: bytes) -> ClientMessage:
-    """A frame from a client. Raises msgspec.DecodeError (its child WireError if it breaks the schema)."""
+    """A frame from a client. Raises msgspec.DecodeError (its child ValidationError if it breaks the schema)."""
     try:
         return _client_decoder.decode(frame)
     except (UnicodeDecodeError, RecursionError) as error:  # not converted by msgspec
@@ -323,7 +321,7 @@ def decode_client(frame: bytes) -> ClientMessage:
 
 
 def decode_engine(frame: bytes) -> EngineMessage:
-    """A frame from the engine. Raises msgspec.DecodeError (its child WireError if it breaks the schema)."""
+    """A frame from the engine. Raises msgspec.DecodeError (its child ValidationError if it breaks the schema)."""
     try:
         return _engine_decoder.decode(frame)
     except (UnicodeDecodeError, RecursionError) as error:

@@ -1,1 +1,1 @@
-"""How a server asks an engine for fills: the shared one of this machine, or a paired one."""
+"""The client of an engine: this machine's shared one, or a paired machine's."""

@@ -181,8 +181,8 @@ def _wanted(target: Target) -> dict[str, float]:
     """The names near the cursor, with weights that fall with the distance in lines."""
     wanted: dict[str, float] = {}
     before = target.prefix.split("\n")[-NEAR[0] :][::-1]
-    behind = target.suffix.split("\n")[: NEAR[1]]
-    for lines, most in ((before, 1.0), (behind, 0.5)):
+    after = target.suffix.split("\n")[: NEAR[1]]
+    for lines, most in ((before, 1.0), (after, 0.5)):
         for distance, line in enumerate(lines):
             for name in NAME.findall(line):
                 if name not in COMMON:

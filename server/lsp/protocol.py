@@ -1,7 +1,7 @@
-"""What is answered to a message, and how often: pygls's protocol, with one response for every request.
+"""pygls's protocol, with exactly one response for every request.
 
-pygls keeps the types and the negotiation. Here is what it lacks: lifecycle, an answer to what cannot be read or used,
-nothing of a payload in a log, no error that becomes a dialog, and values that have the type LSP gives them.
+pygls does the types and the negotiation. This adds the lifecycle, errors for malformed messages, strict types of
+values, and logs without payloads; no error becomes a dialog.
 """
 
 import asyncio

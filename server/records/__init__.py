@@ -1,1 +1,1 @@
-"""What the server writes down, without content: statistics and traces."""
+"""The server's local records, without content: statistics and traces."""

@@ -96,9 +96,9 @@ def offers(text: str, start: int, end: int, *, language: str) -> list[Offer]:
     was = _value_at(old, text, start, end) if selected else None
     if selected and was is None:
         raise NoOffer(_PLACE)
-    before, behind = _glue(text, start, end)
+    before, after = _glue(text, start, end)
     span = start, end if selected else _end_of_blanks(text, end)
-    trial = text[:start] + before + sample + behind + text[span[1] :]
+    trial = text[:start] + before + sample + after + text[span[1] :]
     tree = repair.parsed(trial, language)
     at = start + len(before)
     value = _value_at(tree, trial, at, at + len(sample)) if tree else None
@@ -106,12 +106,12 @@ def offers(text: str, start: int, end: int, *, language: str) -> list[Offer]:
         raise NoOffer(_PLACE)
     if language == "toml":
         _loaded(trial)
-    kind, pattern = _expected(value, was, language)
-    pieces: list[str | wire.Hole] = [before, wire.Hole(_TOKENS, "span", wire.Pattern(pattern)), behind]
+    pattern = _expected(value, was, language)
+    pieces: list[str | wire.Hole] = [before, wire.Hole(_TOKENS, "span", wire.Pattern(pattern)), after]
     segments = tuple(wire.Text(piece) if isinstance(piece, str) else piece for piece in pieces if piece)
     level: Literal["valid", "parses"] = "valid" if language == "toml" else "parses"
     check = _Check(trial, tree, at, len(sample), language)
-    return [Offer(_title(value, kind), *span, segments, check=check, level=level)]
+    return [Offer(_title(value), *span, segments, check=check, level=level)]
 
 
 class _Check:
@@ -119,7 +119,7 @@ class _Check:
 
     def __init__(self, trial: str, tree: tree_sitter.Tree, start: int, length: int, language: str) -> None:
         self._trial, self._language = trial, language
-        self._start, self._behind = start, len(trial) - start - length
+        self._start, self._after = start, len(trial) - start - length
         self._faults = repair.faults(tree).nodes
         self._outline = _outline(tree, *_bytes(trial, start, start + length))
 
@@ -127,7 +127,7 @@ class _Check:
         return f"<_Check of {self._language} at {self._start}>"
 
     def __call__(self, text: str) -> str | None:
-        end = len(text) - self._behind
+        end = len(text) - self._after
         tree = repair.parsed(text, self._language)
         if tree is None or repair.faults(tree).nodes > self._faults:
             return f"The document would not parse as {self._language.upper()}."
@@ -167,7 +167,7 @@ def _outline(tree: tree_sitter.Tree, start: int, end: int) -> list[tuple[int, st
     found, depth, cursor = list[tuple[int, str, int, int]](), 0, tree.walk()
     while True:
         node = cursor.node
-        assert node is not None, "a cursor stands on a node"
+        assert node is not None, "a cursor is on a node"
         a, b = node.start_byte, node.end_byte
         if not start <= a < b <= end:
             first, last = (at if at <= start else at - (end - start) for at in (a, b))
@@ -250,14 +250,14 @@ def _kind(value: tree_sitter.Node) -> str:
 # Its type
 
 
-def _expected(value: tree_sitter.Node, was: tree_sitter.Node | None, language: str) -> tuple[str, str]:
-    """The kind and pattern: those of the siblings if they agree, else those of the old value, else any scalar."""
+def _expected(value: tree_sitter.Node, was: tree_sitter.Node | None, language: str) -> str:
+    """The pattern: of the siblings' kind if they agree, else of the old value's kind, else of any scalar."""
     within = _BRACKETS if _in_brackets(value) else ""
     models = _siblings(value)
     kind = _agreed({_kind(node) for node in models} - {"null"})
     if was is not None and (not kind or (kind == "inline_table" and not _table(models))):
         kind, models = _kind(was), [was]
-    return kind, _like(models, "" if kind == "null" else kind, language, within)
+    return _like(models, "" if kind == "null" else kind, language, within)
 
 
 def _like(models: Sequence[tree_sitter.Node], kind: str, language: str, within: str) -> str:
@@ -319,11 +319,11 @@ def _siblings(value: tree_sitter.Node) -> list[tree_sitter.Node]:
     """Values of the same key elsewhere, else of the neighbouring keys if there are at least two; for an element, the
     list's other elements."""
     parent = value.parent
-    assert parent is not None, "a value lies in something"
+    assert parent is not None, "a value has a parent"
     if parent.type in _LISTS:
         return [node for node in parent.named_children if node != value and node.type != "comment"]
     around = parent.parent
-    assert around is not None, "a pair lies in something"
+    assert around is not None, "a pair has a parent"
     if parent.type == "block_sequence_item":
         items = [node for node in around.named_children if node.type == parent.type and node != parent]
         return [child for node in items for child in node.named_children if child.type != "comment"]
@@ -332,8 +332,8 @@ def _siblings(value: tree_sitter.Node) -> list[tree_sitter.Node]:
     if same:
         return same
     pairs = [node for node in around.named_children if node.type in _PAIRS and node != parent]
-    beside = [node for pair in pairs if (node := _value(pair))]
-    return beside if len(beside) > 1 and not {_kind(node) for node in beside} & {"inline_table", *_LISTS} else []
+    values = [node for pair in pairs if (node := _value(pair))]
+    return values if len(values) > 1 and not {_kind(node) for node in values} & {"inline_table", *_LISTS} else []
 
 
 def _pairs(node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
@@ -359,9 +359,9 @@ def _inner(value: tree_sitter.Node) -> tree_sitter.Node:
     return value.named_children[0] if value.type == "flow_node" and value.named_children else value
 
 
-def _title(value: tree_sitter.Node, kind: str) -> str:
+def _title(value: tree_sitter.Node) -> str:
     parent = value.parent
-    assert parent is not None, "a value lies in something"
+    assert parent is not None, "a value has a parent"
     if parent.type not in _PAIRS:
         return "Fill the element"
     key = _key(parent).strip("\"'")
