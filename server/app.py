@@ -10,8 +10,8 @@ from caesura.client.shared import Engine
 from caesura.server.lsp import client, loopback
 from caesura.server.lsp.actions import Actions
 from caesura.server.lsp.commands import Commands
-from caesura.server.lsp.completion import CURSOR, STREAM, Completion
-from caesura.server.lsp.configuration import Configuration
+from caesura.server.lsp.completion import CURSOR, STREAM, GhostText
+from caesura.server.lsp.configuration import EditorSettings
 from caesura.server.lsp.documents import SYNC, Cells, Documents
 from caesura.server.lsp.popup import Popup
 from caesura.server.lsp.status import StatusReporter
@@ -42,14 +42,14 @@ class Handlers:
         self._server = server
         self._session = session
         self._status = StatusReporter(server, session.engine, wanted=client.wants_status(params), progress=draws)
-        self._configuration = Configuration(server, session, self._status)
+        self._configuration = EditorSettings(server, session, self._status)
         self._documents, self._cells = Documents(session), Cells(session)
         self._popup = Popup(session, params.capabilities)
         self._starting: asyncio.Task[None] | None = None
 
     def register(self) -> None:
         server, session = self._server, self._session
-        completion = Completion(server, session, self._popup)
+        completion = GhostText(server, session, self._popup)
         others = completion, self._popup, Actions(server, session), Commands(server, session)
         for handlers in (self._configuration, self._documents, self._cells, *others):
             handlers.register(server.on)

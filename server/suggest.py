@@ -15,7 +15,6 @@ from caesura.server.options import Options
 MOST_NEIGHBOURS = 32  # of a job
 
 Priority = Literal["invoked", "automatic", "speculative"]
-Segments = Sequence[wire.Text | wire.Hole]
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Site:
     comes before the other neighbours, which are masked already."""
 
     place: Context
-    segments: Segments
+    segments: Sequence[wire.Text | wire.Hole]
     neighbours: tuple[wire.Neighbour, ...] = ()
     draft: tuple[str, ...] | None = None
     evidence: tuple[wire.Neighbour, ...] = ()

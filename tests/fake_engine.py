@@ -188,7 +188,7 @@ if __name__ == "__main__":
         supervisor.serve(
             model=sys.argv[1],
             device="auto",
-            settings=supervisor.Settings(
+            settings=supervisor.SupervisorSettings(
                 idle_exit_s=IDLE_EXIT_S,
                 unload_s=0.2 if sys.argv[1] == "unloads" else 300,
                 listen=sys.argv[2] if len(sys.argv) > 2 else "",

@@ -158,10 +158,8 @@ TWICE = {  # names that mean the same twice
     "Scheduler": "what the worker asks of it, and it",
 }
 LATER = {  # names with two meanings; only take some out
-    *("Answer", "App", "Broken", "Case", "Count", "Document", "Edge", "Edit", "Entry", "Failed", "Gap", "Gate"),
-    *("Group", "Kept", "Key", "Leaf", "Manifest", "Node", "Path", "Place", "Position", "Reading", "Result"),
-    *("Rows", "Run", "Sequence", "Session", "Shown", "Source", "Span", "Status", "Stream", "Texts", "Tree", "Way"),
-    "Window",
+    *("App", "Case", "Document", "Edge", "Entry", "Failed", "Gap", "Key", "Manifest", "Node", "Place", "Position"),
+    *("Reading", "Request", "Rows", "Run", "Sequence", "Session", "Source", "Tree"),
 }
 
 

@@ -26,7 +26,7 @@ def _serve(options: argparse.Namespace) -> None:
 
     logs.begin(logging.INFO, "%(asctime)s %(levelname)s %(message)s")
     try:
-        settings = replace(supervisor.Settings.from_environment(), listen=options.listen or "")
+        settings = replace(supervisor.SupervisorSettings.from_environment(), listen=options.listen or "")
         supervisor.serve(options.model, options.device, settings=settings)
     except supervisor.AlreadyRunning as error:
         raise CommandFailed(f"{error}{' Run `caesura stop` and try again.' if options.listen else ''}") from error

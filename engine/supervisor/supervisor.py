@@ -37,7 +37,7 @@ WINDOW = 512  # latest jobs that the percentiles of Status cover
 
 
 @dataclass(frozen=True)
-class Settings:
+class SupervisorSettings:
     """Seconds. `idle_exit_s` counts from the end of the last lease; 0 means never. `listen`: the address for paired
     machines; since they cannot start an engine, one that listens never exits by itself."""
 
@@ -49,14 +49,14 @@ class Settings:
     patience: Patience = field(default_factory=Patience)
 
     @staticmethod
-    def from_environment() -> "Settings":
+    def from_environment() -> "SupervisorSettings":
         """CAESURA_IDLE_EXIT: seconds."""
         text = os.environ.get("CAESURA_IDLE_EXIT", "")
         try:
-            return Settings(idle_exit_s=max(0.0, float(text))) if text else Settings()
+            return SupervisorSettings(idle_exit_s=max(0.0, float(text))) if text else SupervisorSettings()
         except ValueError:
             log.warning("CAESURA_IDLE_EXIT is not a number of seconds: %r", text)
-            return Settings()
+            return SupervisorSettings()
 
 
 class AlreadyRunning(Exception):
@@ -66,7 +66,9 @@ class AlreadyRunning(Exception):
         super().__init__(f"This engine runs already (process {holder.pid if holder else 'unknown'}).")
 
 
-def serve(model: str, device: str, *, settings: Settings | None = None, worker: Sequence[str] = WORKER) -> None:
+def serve(
+    model: str, device: str, *, settings: SupervisorSettings | None = None, worker: Sequence[str] = WORKER
+) -> None:
     """Be the shared engine until idle or asked to stop. Raises AlreadyRunning, NoPlace, CannotListen,
     paths.DamagedFile or paths.UnsafeFolder."""
     os.umask(0o077)
@@ -76,11 +78,13 @@ def serve(model: str, device: str, *, settings: Settings | None = None, worker: 
     if lock is None:
         raise AlreadyRunning(here.holder())
     with lock:
-        Supervisor(here, model, device, settings or Settings.from_environment(), worker).run()
+        Supervisor(here, model, device, settings or SupervisorSettings.from_environment(), worker).run()
 
 
 class Supervisor:
-    def __init__(self, here: Place, model: str, device: str, settings: Settings, worker: Sequence[str]) -> None:
+    def __init__(
+        self, here: Place, model: str, device: str, settings: SupervisorSettings, worker: Sequence[str]
+    ) -> None:
         self._place = here
         self._model = model
         self._settings = settings

@@ -28,7 +28,7 @@ class SyntaxGate:
         self._text, self._start, self._end, self._context = text, start, end, context
         self._tree = tree.copy() if tree else None  # the document's own goes on with its edits
         self._hole = text[start:end]
-        self._window: Window | None = None
+        self._window: ParseWindow | None = None
 
     def __repr__(self) -> str:
         return f"<SyntaxGate {self._row.id} {self._start}:{self._end} {self._window}>"
@@ -53,7 +53,7 @@ class SyntaxGate:
                 best = shorter
         return best
 
-    def _no_worse(self, window: "Window", insert: str, errors: int) -> bool:
+    def _no_worse(self, window: "ParseWindow", insert: str, errors: int) -> bool:
         """Among errors, their number says too little: brackets and strings must have their ends as before."""
         if not errors:
             return True
@@ -74,20 +74,20 @@ class SyntaxGate:
         rated = sorted((grade, -at) for at, grade in ends(body, self._context) if grade < INSIDE and at < len(body))
         return [body[:-at] + tail for _, at in rated]
 
-    def _opened(self) -> "Window | None":
+    def _opened(self) -> "ParseWindow | None":
         """The parsed window; None where insertions cannot be judged."""
         known = grammar(self._row)
         if known is None:
             return None
         if self._window is None:
-            self._window = Window(self._row, self._text.encode(), *self._bytes(), self._tree)
+            self._window = ParseWindow(self._row, self._text.encode(), *self._bytes(), self._tree)
         return self._window if self._window.judges else None
 
     def _bytes(self) -> tuple[int, int]:
         start = len(self._text[: self._start].encode())
         return start, start + len(self._hole.encode())
 
-    def _errors_with(self, window: "Window", insert: str) -> int:
+    def _errors_with(self, window: "ParseWindow", insert: str) -> int:
         """The errors with `insert`, whose line may end in brackets that it opens: the user closes them next."""
         errors = window.errors_with(insert)
         if not errors or insert.rstrip()[-1:] not in _CLOSER or line_after(self._text, self._end).strip():
@@ -97,7 +97,7 @@ class SyntaxGate:
         return min(errors, window.errors_with(insert + "\n" + "".join(_CLOSER[b.mark] for b in reversed(opened))))
 
 
-class Window:
+class ParseWindow:
     """The bytes `first:last` of a source around the hole `start:end`, parsed."""
 
     def __init__(self, row: Language, source: bytes, start: int, end: int, tree: tree_sitter.Tree | None) -> None:

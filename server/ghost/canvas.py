@@ -4,7 +4,7 @@ since. State only: typing.py starts, keeps and stops canvases.
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -13,14 +13,12 @@ from caesura.server.answers.finish import finish
 from caesura.server.answers.worth import ALL, Bar, best_start, counts_words, ends_line, likely
 from caesura.server.context.context import Context
 from caesura.server.context.secrets import reveals, visible
+from caesura.server.ghost.gate import DocumentGate
 from caesura.server.ghost.typed import Draft, Proposal, Typed
 from caesura.server.structured.offer import Offer
 from caesura.server.text.document import Edit
 
 LEAST_PART = 8  # code points of a line that are worth showing before all of it is locked
-
-Gate = Callable[[int, int, str], str]
-"""(start, end, text) -> as much of `text` as leaves the syntax sound in the place of `start:end` of the document."""
 
 
 class WarmCanvas:
@@ -101,7 +99,7 @@ class WarmCanvas:
             or any(p.insert for p in self._proposals(cursor, part=part, whole=whole))
         )
 
-    def propose(self, cursor: int, gate: Gate, *, part: bool = False, whole: bool = False) -> Proposal:
+    def propose(self, cursor: int, gate: DocumentGate, *, part: bool = False, whole: bool = False) -> Proposal:
         """The best fill that leaves the syntax sound, up to its last locked boundary; else what is sound of the best.
         What goes on from what is shown comes before what is better: a ghost never jumps.
 
@@ -125,7 +123,7 @@ class WarmCanvas:
         )
         return replace(best, others=tuple(others))
 
-    def draft(self, cursor: int, gate: Gate) -> Draft:
+    def draft(self, cursor: int, gate: DocumentGate) -> Draft:
         """What a streaming editor may draw at the cursor: as much of the best guess as is sound."""
         if not self.fills:
             return Draft("")
@@ -213,7 +211,7 @@ class WarmCanvas:
     def _whole(self, insert: str, cursor: int) -> Proposal:
         return Proposal(self.lead + insert, back=max(0, cursor - self.typed.origin))
 
-    def _gated(self, proposal: Proposal, cursor: int, gate: Gate) -> str:
+    def _gated(self, proposal: Proposal, cursor: int, gate: DocumentGate) -> str:
         """What the gate leaves of a proposal; asked once for what amounts to the same text of the document."""
         typed = "" if proposal.back else self.typed.text[: cursor - self.typed.origin]
         whole = typed + proposal.insert

@@ -23,7 +23,7 @@ from caesura.server.ghost.canvases import Canvases
 from caesura.server.ghost.feedback import TAKEN, Feedback, Suggestion
 from caesura.server.ghost.gate import DocumentGate
 from caesura.server.ghost.jobs import Jobs
-from caesura.server.ghost.reader import Reader
+from caesura.server.ghost.reader import ContextReader
 from caesura.server.ghost.typed import Proposal, Typed
 from caesura.server.languages import Language
 from caesura.server.options import MODES, Settings
@@ -58,7 +58,7 @@ class Start:
 
 
 @dataclass
-class Shared:
+class Services:
     """What all panes of a session use."""
 
     engine: Infiller
@@ -66,7 +66,7 @@ class Shared:
     project: Project
     feedback: Feedback
     jobs: Jobs
-    reader: Reader
+    reader: ContextReader
     trouble: str = ""  # logged last
 
     def report(self, trouble: str) -> None:
@@ -79,13 +79,13 @@ class Shared:
 class Pane:
     """The ghost text of `opened`."""
 
-    def __init__(self, opened: Open, shared: Shared) -> None:
+    def __init__(self, opened: Open, services: Services) -> None:
         self.opened = opened
         self.canvases = Canvases()
         self.suggestion: Suggestion | None = None  # that the editor shows
         self.ticket = 0  # of the newest request
         self.changed = asyncio.Event()  # replaced whenever it is set
-        self._shared = shared
+        self._services = services
         self._key = job_id()  # names the document to the engine without its path
         self._at = 0  # the offset at the newest edit or request
         self._start: Start | None = None  # of the canvas there; None where the cursor's place is unknown
@@ -102,7 +102,7 @@ class Pane:
 
     def supersede(self) -> int:
         """Supersede all requests so far; the ticket of the next."""
-        self._shared.reader.end()
+        self._services.reader.end()
         self.ticket += 1
         self._wake()
         return self.ticket
@@ -114,11 +114,11 @@ class Pane:
         for edit in edits:
             self.canvases.follow(edit)
             if self.suggestion:
-                self._shared.feedback.judge(self.suggestion, self.suggestion.follow(edit, now))
+                self._services.feedback.judge(self.suggestion, self.suggestion.follow(edit, now))
         at, self._start = _cursor_after(edits, self.opened.language), None
-        if at is None or not self._shared.settings.options.warm or self.off(invoked=False):
+        if at is None or not self._services.settings.options.warm or self.off(invoked=False):
             return
-        canvas, how = self.follow(Start(at, "automatic", self._shared.feedback.bar(invoked=False)))
+        canvas, how = self.follow(Start(at, "automatic", self._services.feedback.bar(invoked=False)))
         if how != "cold" and len(edits[0].text.strip()) >= TAKEN:
             self._refine(canvas)
 
@@ -131,16 +131,16 @@ class Pane:
     def rested(self, at: int) -> None:
         """The cursor has come to rest: have its context read, unless that of a known canvas is still in the engine's
         cache."""
-        reader = self._shared.reader
-        if not self._shared.settings.options.warm or self.off(invoked=False):
+        reader = self._services.reader
+        if not self._services.settings.options.warm or self.off(invoked=False):
             return
         reader.end()
         known = self._known(at, None) is not None
         if known and self._readings == reader.count:
             return
-        end = self._shared.jobs.end(self.opened, at)
+        end = self._services.jobs.end(self.opened, at)
         canvas = WarmCanvas(Typed(at, closing=self.opened.document.text[at:end]), self._place(at, end))
-        if self._shared.jobs.wanted(self.opened, canvas, invoked=False):
+        if self._services.jobs.wanted(self.opened, canvas, invoked=False):
             reader.read(self._job(canvas, "speculative", reader.document))
             self._readings = reader.count if known else self._readings
 
@@ -152,16 +152,16 @@ class Pane:
 
     def off(self, *, invoked: bool) -> bool:
         """True if nothing is to be computed for this document."""
-        options = self._shared.settings.options
+        options = self._services.settings.options
         asked = invoked or MODES[options.mode].automatic
         allowed = options.enable and asked and options.allows(self.opened.document.language)
-        return not allowed or self._shared.project.hidden(self.opened)
+        return not allowed or self._services.project.hidden(self.opened)
 
     # The canvas at the cursor
 
     def follow(self, start: Start) -> tuple[WarmCanvas, AnswerKind]:
         """The canvas for `start`: one there is that still agrees, else a new one; and which of them."""
-        self._at, self._start, self._readings = start.at, start, self._shared.reader.count
+        self._at, self._start, self._readings = start.at, start, self._services.reader.count
         canvas = self._known(start.at, start.selected)
         invoked = start.priority == "invoked"
         if canvas is None or canvas.faint > _bar_for(canvas, start.bar, invoked=invoked).chance:  # some was given up
@@ -178,10 +178,10 @@ class Pane:
     def gate(self, canvas: WarmCanvas) -> DocumentGate:
         """How much of a text is sound in the document as it is now. The drafts of a canvas share a gate until the text
         changes. Each draft is parsed in the event loop: 1.4 ms at 2,000 lines, 2.6 with a gate of its own (p50)."""
-        options = self._shared.settings.options
+        options = self._services.settings.options
         key = canvas, self.opened.document.text, self.opened.tree.tree, options.syntax_gate
         if self._gate is None or self._gate[0] != key:
-            self._gate = key, self._shared.jobs.gate(self.opened, canvas)
+            self._gate = key, self._services.jobs.gate(self.opened, canvas)
         return self._gate[1]
 
     def _known(self, at: int, selected: Selected | None) -> WarmCanvas | None:
@@ -198,7 +198,7 @@ class Pane:
     def _differs(self, canvas: WarmCanvas) -> bool:
         """True if edits elsewhere have changed what the engine was shown for a canvas."""
         start, end = canvas.typed.origin, canvas.typed.origin + len(canvas.typed.text)
-        now = self._shared.jobs.place(self.opened, start, end)
+        now = self._services.jobs.place(self.opened, start, end)
         canvas.stale = (now.prefix + canvas.lead, now.suffix) != (canvas.context.prefix, canvas.context.suffix)
         return canvas.stale
 
@@ -206,7 +206,7 @@ class Pane:
         """A new canvas, warm from what is left of the one before it."""
         at, text = start.at, self.opened.document.text
         lead, origin = (start.selected.text, start.selected.start) if start.selected else ("", at)
-        end = at if start.selected else self._shared.jobs.end(self.opened, at)
+        end = at if start.selected else self._services.jobs.end(self.opened, at)
         typed = Typed(origin, text[origin:at], text[at:end])
         draft = _after_lead(self.canvases.rest_at(at), text[origin:at], lead)
         began = perf_counter()
@@ -219,18 +219,18 @@ class Pane:
 
     def _place(self, start: int, end: int, lead: str = "") -> Context:
         """The context there, with the neighbours chosen for it."""
-        found = self._shared.jobs.place(self.opened, start, end, lead)
-        line, generation = self.opened.document.position(end)[0], self._shared.project.generation
+        found = self._services.jobs.place(self.opened, start, end, lead)
+        line, generation = self.opened.document.position(end)[0], self._services.project.generation
         if self._generation != generation or abs(line - self._line) > NEARBY:
             self._line, self._generation = line, generation
-            self._neighbours = self._shared.project.neighbours(self.opened, found, self._neighbours)
+            self._neighbours = self._services.project.neighbours(self.opened, found, self._neighbours)
         return found
 
     # Jobs
 
     def _launch(self, canvas: WarmCanvas, priority: Priority, draft: tuple[str] | None = None) -> None:
         """Begin the job of a canvas, unless nothing is wanted there."""
-        if not self._shared.jobs.wanted(self.opened, canvas, invoked=priority == "invoked"):
+        if not self._services.jobs.wanted(self.opened, canvas, invoked=priority == "invoked"):
             canvas.over = True
             return
         document = self._key if canvas is self.canvases.current else self._key + "+"
@@ -240,26 +240,26 @@ class Pane:
     def _job(
         self, canvas: WarmCanvas, priority: Priority, document: str, draft: tuple[str] | None = None
     ) -> wire.Infill:
-        canvas.offer = self._shared.jobs.offer(self.opened, canvas)
+        canvas.offer = self._services.jobs.offer(self.opened, canvas)
         canvas.bar = _bar_for(canvas, canvas.bar, invoked=priority == "invoked")
         canvas.faint = canvas.bar.chance / FAINT
-        job = self._shared.jobs.job(canvas, self._neighbours, priority, document, draft)
+        job = self._services.jobs.job(canvas, self._neighbours, priority, document, draft)
         canvas.job = job.job
         return job
 
     async def _run(self, canvas: WarmCanvas, job: wire.Infill) -> None:
         try:
-            async with aclosing(self._shared.engine.infill(job)) as events:
+            async with aclosing(self._services.engine.infill(job)) as events:
                 async for event in events:
                     canvas.hear(event)
                     if not canvas.agrees(self._at):
                         self._restart(canvas)  # it says something else than was typed, or nothing beyond it
                     self._wake()
-            self._shared.trouble = ""
+            self._services.trouble = ""
             if canvas is self.canvases.ahead and not canvas.speculative:
                 self._adopt()
         except EngineError as error:
-            self._shared.report(str(error))
+            self._services.report(str(error))
             hopeless = isinstance(error, (EngineBusy, EngineUnavailable))  # another job now would fare no better
             if canvas.typed.written and not canvas.shown and not hopeless:
                 self._restart(canvas)  # no job has begun for the newest keys, nor does the editor show anything
@@ -289,7 +289,7 @@ class Pane:
         document, now = self.opened.document, asyncio.get_running_loop().time()
         typed = Typed(at, closing=document.text[at : at + proposal.eat])
         self.suggestion = Suggestion(proposal.id, document.language, typed, proposal.insert, now)
-        self._shared.feedback.shown(self.suggestion, before)
+        self._services.feedback.shown(self.suggestion, before)
         canvas.give(proposal, at)
         self._speculate(canvas, proposal)
         return proposal
@@ -313,7 +313,7 @@ class Pane:
 
     def _speculate(self, canvas: WarmCanvas, proposal: Proposal) -> None:
         """In idle time, compute what would come next if the proposal were accepted and the line ended."""
-        options, text = self._shared.settings.options, self.opened.document.text
+        options, text = self._services.settings.options, self.opened.document.text
         wanted = options.speculate and options.warm and MODES[options.mode].automatic
         ends = canvas.context.kind != "span" and not line_after(text, self._at).strip()
         if not (wanted and ends and canvas.answer) or self.canvases.ahead or proposal.eat or proposal.back:
@@ -321,7 +321,7 @@ class Pane:
         typed = Typed(canvas.typed.origin, canvas.typed.text)
         before = canvas.context.prefix.removesuffix(canvas.lead)
         lead = _entered(before, typed.text + proposal.insert, line_break(canvas.context), self.opened.language)
-        place = self._shared.jobs.place(self.opened, typed.origin, typed.origin + len(typed.text), lead)
+        place = self._services.jobs.place(self.opened, typed.origin, typed.origin + len(typed.text), lead)
         self._run_ahead(WarmCanvas(typed, place, lead=lead, bar=canvas.bar, speculative=True), "speculative")
 
     def _go_ahead(self, canvas: WarmCanvas, lead: str, *, draft: tuple[str] | None = None, seed: int = 0) -> None:

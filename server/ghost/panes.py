@@ -10,8 +10,8 @@ from caesura.client.backend import Infiller
 from caesura.server.context.project import Project
 from caesura.server.ghost.feedback import Feedback, Tally
 from caesura.server.ghost.jobs import Jobs
-from caesura.server.ghost.pane import Pane, Selected, Shared, Start
-from caesura.server.ghost.reader import Reader
+from caesura.server.ghost.pane import Pane, Selected, Services, Start
+from caesura.server.ghost.reader import ContextReader
 from caesura.server.ghost.requests import NothingNew, Recorder, Request
 from caesura.server.ghost.typed import Draft, Proposal
 from caesura.server.options import MODES, Settings
@@ -29,8 +29,8 @@ class Panes:
         self._settings = settings
         self._trace = trace
         self._feedback = Feedback(settings, tally)
-        self._reader = Reader(engine)
-        self._shared = Shared(engine, settings, project, self._feedback, Jobs(settings, project), self._reader)
+        self._reader = ContextReader(engine)
+        self._services = Services(engine, settings, project, self._feedback, Jobs(settings, project), self._reader)
         self._panes: OrderedDict[str, Pane] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -47,7 +47,7 @@ class Panes:
 
     def rested(self, opened: Open, at: int) -> None:
         """The cursor has come to rest. A document that is only looked at does not replace another's pane."""
-        pane = self._panes.get(opened.document.uri) or Pane(opened, self._shared)
+        pane = self._panes.get(opened.document.uri) or Pane(opened, self._services)
         pane.rested(at)
 
     def propose(
@@ -98,7 +98,7 @@ class Panes:
     def _pane(self, opened: Open) -> Pane:
         uri = opened.document.uri
         if uri not in self._panes:
-            self._panes[uri] = Pane(opened, self._shared)
+            self._panes[uri] = Pane(opened, self._services)
             if len(self._panes) > MAX_DOCUMENTS:
                 self.close(next(iter(self._panes)))
         self._panes.move_to_end(uri)

@@ -7,7 +7,7 @@ from caesura import wire
 from caesura.client.backend import EngineError, Infiller, job_id
 
 
-class Reader:
+class ContextReader:
     """There is one reading at a time, of all documents, under one `document` key of the engine's cache. `count` is how
     many have begun."""
 

@@ -20,7 +20,7 @@ STREAM, CURSOR = "caesura/inlineCompletionStream", "caesura/cursor"  # see docs/
 NOTHING = types.InlineCompletionList(items=[])
 
 
-class Completion:
+class GhostText:
     """The handlers. `popup` is told when the editor turns out to draw ghost text."""
 
     def __init__(self, server: Server, session: Session, popup: Popup) -> None:

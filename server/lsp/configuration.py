@@ -12,7 +12,7 @@ from caesura.server.lsp.transport import Server
 from caesura.server.session import Session
 
 
-class Configuration:
+class EditorSettings:
     """The handlers."""
 
     def __init__(self, server: Server, session: Session, status: StatusReporter) -> None:

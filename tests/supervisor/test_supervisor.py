@@ -21,7 +21,7 @@ from caesura.engine.supervisor import link, supervisor
 from caesura.engine.supervisor.admission import Gate
 from caesura.engine.supervisor.clients import MAX_BACKLOG, MAX_SLOW_S, Front
 from caesura.engine.supervisor.process import Child
-from caesura.engine.supervisor.supervisor import Settings, Supervisor
+from caesura.engine.supervisor.supervisor import Supervisor, SupervisorSettings
 from caesura.ipc import rendezvous
 from caesura.ipc.rendezvous import Holder, Place, started
 
@@ -35,7 +35,7 @@ class Alone(Supervisor):
     """One that keeps what clients and the worker are told."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        super().__init__(rendezvous.place("fake", "auto"), "fake", "auto", Settings(), IDLER)
+        super().__init__(rendezvous.place("fake", "auto"), "fake", "auto", SupervisorSettings(), IDLER)
         self.told: list[wire.EngineMessage] = []
         self.forwarded: list[link.ToWorker] = []
         patch.setattr(self._front, "send", lambda peer, message: self.told.append(message))
