@@ -18,7 +18,7 @@ from caesura.server.options import Options, Settings, parse
 from caesura.server.records.stats import Stats
 from caesura.server.records.trace import SessionRecord, Trace
 from caesura.server.text.document import Encoding
-from caesura.server.text.workspace import ContentChange, Open, Workspace
+from caesura.server.text.workspace import ContentChange, OpenDocument, Workspace
 
 CLOSE_S = 1.0
 AT_START = ("model", "device", "popup")  # settings that are read when the server starts
@@ -89,7 +89,7 @@ class Session:
         self._last.close(uri)
         self.workspace.close(uri)
 
-    def fillable(self, uri: str) -> Open | None:
+    def fillable(self, uri: str) -> OpenDocument | None:
         """A document that a user may have filled. Languages that are off are so for what comes without being asked."""
         opened = self.workspace.get(uri)
         enabled = self.settings.options.enable

@@ -37,7 +37,7 @@ from caesura.server.ghost.typed import Draft, Proposal
 from caesura.server.lsp.streaming import PartialResults
 from caesura.server.options import Options, Settings
 from caesura.server.records.trace import RequestRecord
-from caesura.server.text.workspace import ContentChange, Open, Workspace
+from caesura.server.text.workspace import ContentChange, OpenDocument, Workspace
 
 from .test_typing import Alone, FakeEngine
 
@@ -527,7 +527,7 @@ class Interleavings(RuleBasedStateMachine):
     def _text(self, uri: str) -> str:
         return self._opened(uri).document.text
 
-    def _opened(self, uri: str) -> Open:
+    def _opened(self, uri: str) -> OpenDocument:
         opened = self.workspace.get(uri)
         assert opened
         return opened

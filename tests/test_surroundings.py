@@ -10,7 +10,7 @@ from caesura.server.context import project as module
 from caesura.server.context.context import Budget, Context, context
 from caesura.server.context.project import Project
 from caesura.server.options import Options, Settings
-from caesura.server.text.workspace import Open, Workspace
+from caesura.server.text.workspace import OpenDocument, Workspace
 
 SHAPES = """class Square:
     def __init__(self, side):
@@ -30,7 +30,7 @@ class Folder:
         self.settings = Settings(Options(**{"neighbours": True} | settings))  # type: ignore[arg-type]
         self.around = Project(self.workspace, self.settings)
 
-    def open(self, name: str, text: str, language: str = "python") -> Open:
+    def open(self, name: str, text: str, language: str = "python") -> OpenDocument:
         uri = (self.folder / name).as_uri()
         self.workspace.open(uri, language, 0, text)
         opened = self.workspace.get(uri)
@@ -38,11 +38,11 @@ class Folder:
         self.around.opened(opened)
         return opened
 
-    def place(self, opened: Open) -> Context:
+    def place(self, opened: OpenDocument) -> Context:
         text = opened.document.text
         return context(text, len(text), len(text), language=opened.document.language)
 
-    def neighbours(self, opened: Open) -> str:
+    def neighbours(self, opened: OpenDocument) -> str:
         return "\n".join(n.name + "\n" + n.text for n in self.around.neighbours(opened, self.place(opened), ()))
 
 
@@ -195,7 +195,7 @@ async def test_the_schema_of_an_open_document_is_known_and_followed_when_it_chan
     assert await schema(project, opened, None) is None
 
 
-async def schema(project: Folder, opened: Open, title: str | None) -> object:
+async def schema(project: Folder, opened: OpenDocument, title: str | None) -> object:
     """What is known once that is the schema with this title."""
     for _ in range(500):
         found = project.around.schema(opened)

@@ -19,7 +19,7 @@ from caesura.server.ghost.requests import NothingNew
 from caesura.server.ghost.typed import Draft, Proposal
 from caesura.server.options import Options, Settings
 from caesura.server.records.trace import RequestRecord
-from caesura.server.text.workspace import ContentChange, Open, Workspace
+from caesura.server.text.workspace import ContentChange, OpenDocument, Workspace
 
 
 class FakeEngine:
@@ -91,16 +91,18 @@ class Alone:
     known: tuple[wire.Neighbour, ...] = ()
     rules: Schema | None = None
 
-    def hidden(self, opened: Open) -> bool:
+    def hidden(self, opened: OpenDocument) -> bool:
         return "secret" in opened.document.uri
 
-    def frame(self, opened: Open, place: Context, budget: Budget) -> Context:
+    def frame(self, opened: OpenDocument, place: Context, budget: Budget) -> Context:
         return place
 
-    def neighbours(self, opened: Open, place: Context, kept: tuple[wire.Neighbour, ...]) -> tuple[wire.Neighbour, ...]:
+    def neighbours(
+        self, opened: OpenDocument, place: Context, kept: tuple[wire.Neighbour, ...]
+    ) -> tuple[wire.Neighbour, ...]:
         return self.known
 
-    def schema(self, opened: Open) -> Schema | None:
+    def schema(self, opened: OpenDocument) -> Schema | None:
         return self.rules
 
 
@@ -134,7 +136,7 @@ class Editor:
         self.cursor = text.index("|")
 
     @property
-    def opened(self) -> Open:
+    def opened(self) -> OpenDocument:
         opened = self.workspace.get(self.uri)
         assert opened
         return opened

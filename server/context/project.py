@@ -22,7 +22,7 @@ from caesura.server.context.schema_files import SchemaFiles
 from caesura.server.languages import JSON, UNKNOWN
 from caesura.server.options import Settings
 from caesura.server.text.document import Document, Edit
-from caesura.server.text.workspace import Open, Workspace
+from caesura.server.text.workspace import OpenDocument, Workspace
 
 MOST_OPEN = 24  # documents that are looked at, those opened last
 IMPORTED = 20 << 20  # bytes of what open documents import; a document whose imports were dropped has them read again
@@ -90,13 +90,13 @@ class Project:
         for opened in self._workspace.all():
             self.opened(opened)
 
-    def opened(self, opened: Open) -> None:
+    def opened(self, opened: OpenDocument) -> None:
         """Read what a document imports, for the time when somebody types in it."""
         self.generation += 1
         self._refresh(opened)
         self.schema(opened)
 
-    def edited(self, opened: Open, edits: Sequence[Edit]) -> None:
+    def edited(self, opened: OpenDocument, edits: Sequence[Edit]) -> None:
         self.generation += self._edited != opened.document.uri
         self._edited = opened.document.uri
         if name := self._workspace.label(opened.document.uri):
@@ -112,7 +112,7 @@ class Project:
 
     # What is asked
 
-    def hidden(self, opened: Open) -> bool:
+    def hidden(self, opened: OpenDocument) -> bool:
         """True if a document gets no proposals and is nobody's neighbour."""
         now = time.monotonic()
         if now > self._look_s:
@@ -122,7 +122,7 @@ class Project:
                 self.on_problems()
         return self._files.hides(opened.document.uri)
 
-    def frame(self, opened: Open, place: Context, budget: Budget) -> Context:
+    def frame(self, opened: OpenDocument, place: Context, budget: Budget) -> Context:
         """The context of a place in a notebook's cell, with the cells around it."""
         above, below = self._workspace.notebooks.around(opened.document, self._document, opened.language.comment)
         if not above and not below:
@@ -130,7 +130,9 @@ class Project:
         prefix = window_before(above + place.prefix, budget.before)
         return replace(place, prefix=prefix, suffix=window_after(place.suffix + below, budget.after))
 
-    def neighbours(self, opened: Open, place: Context, kept: tuple[wire.Neighbour, ...]) -> tuple[wire.Neighbour, ...]:
+    def neighbours(
+        self, opened: OpenDocument, place: Context, kept: tuple[wire.Neighbour, ...]
+    ) -> tuple[wire.Neighbour, ...]:
         """Related parts of other files; `kept` are those of the place before."""
         uri = opened.document.uri
         name = self._workspace.label(uri)
@@ -152,7 +154,7 @@ class Project:
             return place, ()
         return self.frame(opened, place, budget), self.neighbours(opened, place, ())
 
-    def schema(self, opened: Open) -> Schema | None:
+    def schema(self, opened: OpenDocument) -> Schema | None:
         """The schema of a document as it was found last. It is looked for again in the background."""
         document, now = opened.document, time.monotonic()
         known = self._known.setdefault(document.uri, _Known())
@@ -168,7 +170,7 @@ class Project:
         except SchemaError:
             known.schema = None  # those who ask for an edit are told
 
-    def _refresh(self, opened: Open) -> None:
+    def _refresh(self, opened: OpenDocument) -> None:
         """Read a document's imports again, unless that is under way."""
         known = self._known.setdefault(opened.document.uri, _Known())
         busy = known.reading is not None and not known.reading.done()
@@ -198,7 +200,7 @@ class Project:
         opened = self._workspace.get(uri)
         return None if opened is None or self._files.hides(uri) else opened.document
 
-    def _snapshot(self, other: Open, uri: str) -> Snapshot | None:
+    def _snapshot(self, other: OpenDocument, uri: str) -> Snapshot | None:
         name = self._workspace.label(other.document.uri)
         if name is None or other.document.uri == uri or other.language is UNKNOWN or self.hidden(other):
             return None

@@ -12,7 +12,7 @@ from caesura.server.ghost.gate import DocumentGate
 from caesura.server.options import Settings
 from caesura.server.structured import edits
 from caesura.server.structured.offer import Offer
-from caesura.server.text.workspace import Open
+from caesura.server.text.workspace import OpenDocument
 
 LEAST_WORD = 3  # letters of a word of prose before its rest is worth a job
 
@@ -26,12 +26,12 @@ class Jobs:
         self._settings = settings
         self._project = project
 
-    def end(self, opened: Open, at: int) -> int:
+    def end(self, opened: OpenDocument, at: int) -> int:
         """The end of a hole at the cursor. Closing brackets and quotes there are mostly the editor's: the fill decides
         about them, and the suffix stays the same while they come and go."""
         return at if self._structured(opened) else after_closing(opened.document.text, at, opened.language)
 
-    def place(self, opened: Open, start: int, end: int, lead: str = "") -> Context:
+    def place(self, opened: OpenDocument, start: int, end: int, lead: str = "") -> Context:
         """The context of the hole after `lead`, which is assumed to replace `start:end`."""
         text, tree, options = opened.document.text, opened.tree.tree, self._settings.options
         if lead:
@@ -41,7 +41,7 @@ class Jobs:
         found = suggest.place(text, start, end, options=options, language=language, tree=tree, following=True)
         return self._project.frame(opened, found, suggest.budget(options))
 
-    def wanted(self, opened: Open, canvas: WarmCanvas, *, invoked: bool) -> bool:
+    def wanted(self, opened: OpenDocument, canvas: WarmCanvas, *, invoked: bool) -> bool:
         """False where the settings exclude a suggestion, and in Markdown until a word has begun."""
         options, start = self._settings.options, canvas.typed.origin
         if opened.document.language == "markdown" and not invoked:
@@ -53,7 +53,7 @@ class Jobs:
                 return False
         return {"comment": options.in_comments, "string": options.in_strings}.get(canvas.context.scope, True)
 
-    def offer(self, opened: Open, canvas: WarmCanvas) -> Offer | None:
+    def offer(self, opened: OpenDocument, canvas: WarmCanvas) -> Offer | None:
         """What the grammar of the document's language allows after the lead of a canvas."""
         if not self._structured(opened):
             return None
@@ -83,11 +83,11 @@ class Jobs:
         ask = suggest.Ask(document, priority, options.candidates, seed=canvas.seed, least=canvas.faint)
         return suggest.job(site, ask)
 
-    def gate(self, opened: Open, canvas: WarmCanvas) -> DocumentGate:
+    def gate(self, opened: OpenDocument, canvas: WarmCanvas) -> DocumentGate:
         """The gate for the texts of a canvas, in the document as it is now."""
         place = replace(canvas.context, prefix=canvas.context.prefix.removesuffix(canvas.lead))
         syntax, text, tree = self._settings.options.syntax_gate, opened.document.text, opened.tree.tree
         return DocumentGate(text, tree, canvas.typed.origin, place, canvas.offer, syntax=syntax)
 
-    def _structured(self, opened: Open) -> bool:
+    def _structured(self, opened: OpenDocument) -> bool:
         return self._settings.options.structured and opened.document.language in edits.LANGUAGES

@@ -31,7 +31,7 @@ from caesura.server.records.trace import AnswerKind
 from caesura.server.suggest import Priority
 from caesura.server.text.document import Edit
 from caesura.server.text.lexer import indent_of
-from caesura.server.text.workspace import Open
+from caesura.server.text.workspace import OpenDocument
 
 FAINT = 25  # explore text up to this many times below the display threshold; typing confirms its start
 NEARBY = 30  # lines within which the neighbours stay as they were chosen, so that the engine's KV of them stays valid
@@ -79,7 +79,7 @@ class Services:
 class Pane:
     """The ghost text of `opened`."""
 
-    def __init__(self, opened: Open, services: Services) -> None:
+    def __init__(self, opened: OpenDocument, services: Services) -> None:
         self.opened = opened
         self.canvases = Canvases()
         self.suggestion: Suggestion | None = None  # that the editor shows

@@ -16,7 +16,7 @@ from caesura.server.ghost.requests import NothingNew, Recorder, Request
 from caesura.server.ghost.typed import Draft, Proposal
 from caesura.server.options import MODES, Settings
 from caesura.server.text.document import Edit
-from caesura.server.text.workspace import Open
+from caesura.server.text.workspace import OpenDocument
 
 MAX_DOCUMENTS = 16  # whose canvases are kept; a new one takes the place of the one untouched for longest
 
@@ -36,7 +36,7 @@ class Panes:
     def __repr__(self) -> str:
         return f"<Panes {list(self._panes.values())}>"
 
-    def edited(self, opened: Open, edits: Sequence[Edit]) -> None:
+    def edited(self, opened: OpenDocument, edits: Sequence[Edit]) -> None:
         self._pane(opened).edited(edits)
 
     def replaced(self, uri: str) -> None:
@@ -45,14 +45,14 @@ class Panes:
         if pane := self._panes.get(uri):
             pane.replaced()
 
-    def rested(self, opened: Open, at: int) -> None:
+    def rested(self, opened: OpenDocument, at: int) -> None:
         """The cursor has come to rest. A document that is only looked at does not replace another's pane."""
         pane = self._panes.get(opened.document.uri) or Pane(opened, self._services)
         pane.rested(at)
 
     def propose(
         self,
-        opened: Open,
+        opened: OpenDocument,
         at: int,
         *,
         invoked: bool,
@@ -95,7 +95,7 @@ class Panes:
         for uri in list(self._panes):
             self.close(uri)
 
-    def _pane(self, opened: Open) -> Pane:
+    def _pane(self, opened: OpenDocument) -> Pane:
         uri = opened.document.uri
         if uri not in self._panes:
             self._panes[uri] = Pane(opened, self._services)

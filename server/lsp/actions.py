@@ -19,7 +19,7 @@ from caesura.server.structured import edits
 from caesura.server.structured.offer import NoOffer
 from caesura.server.text import repair
 from caesura.server.text.document import Document, Span
-from caesura.server.text.workspace import Open
+from caesura.server.text.workspace import OpenDocument
 
 MOST_OFFERS = 3  # structured edits that are offered at a place
 MAX_OFFERED = 1_000_000  # code points of a document in which they are looked for when a user asks for actions
@@ -85,7 +85,7 @@ class Actions:
             return action
         return self._resolved(action, opened, events)
 
-    async def _resolved(self, action: types.CodeAction, opened: Open, events: Events) -> types.CodeAction:
+    async def _resolved(self, action: types.CodeAction, opened: OpenDocument, events: Events) -> types.CodeAction:
         try:
             result = await filling.result_of(self._session, opened, events)
             action.edit = filling.workspace_edit(self._server.client_capabilities, opened.document, result)
@@ -143,7 +143,7 @@ def _rewrites(document: Document, span: Span) -> list[tuple[types.CodeActionKind
     return []
 
 
-def _damaged(opened: Open, span: Span, diagnostics: Sequence[types.Diagnostic]) -> bool:
+def _damaged(opened: OpenDocument, span: Span, diagnostics: Sequence[types.Diagnostic]) -> bool:
     """True if something is broken in the range, or where the diagnostics there point."""
     tree, document = opened.tree.tree, opened.document
     spans = [span, *(filling.span_of(document, diagnostic.range) for diagnostic in diagnostics)]

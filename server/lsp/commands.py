@@ -19,7 +19,7 @@ from caesura.server.lsp.filling import TITLES, FillRequest
 from caesura.server.lsp.popup import ACCEPTED
 from caesura.server.lsp.transport import Server
 from caesura.server.session import Session
-from caesura.server.text.workspace import Open
+from caesura.server.text.workspace import OpenDocument
 
 ProgressToken = int | str
 CommandResult = dict[str, Any]
@@ -65,7 +65,7 @@ class Commands:
         return self._run(params, opened, events, preview=request.preview)
 
     async def _run(
-        self, params: types.ExecuteCommandParams, opened: Open, events: Events, *, preview: bool
+        self, params: types.ExecuteCommandParams, opened: OpenDocument, events: Events, *, preview: bool
     ) -> CommandResult:
         """Show progress, and let it or the request be cancelled."""
         bar = ProgressBar(self._server, TITLES[params.command], params.work_done_token)
@@ -85,7 +85,7 @@ class Commands:
             bar.end()
 
     async def _carry_out(
-        self, title: str, opened: Open, events: Events, bar: "ProgressBar", *, preview: bool
+        self, title: str, opened: OpenDocument, events: Events, bar: "ProgressBar", *, preview: bool
     ) -> CommandResult:
         result = await filling.result_of(self._session, opened, events, bar.report)
         document = opened.document

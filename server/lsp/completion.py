@@ -14,7 +14,7 @@ from caesura.server.lsp.popup import ACCEPTED, Popup
 from caesura.server.lsp.streaming import PartialResults
 from caesura.server.lsp.transport import Server
 from caesura.server.session import Session
-from caesura.server.text.workspace import Open
+from caesura.server.text.workspace import OpenDocument
 
 STREAM, CURSOR = "caesura/inlineCompletionStream", "caesura/cursor"  # see docs/protocol.md
 NOTHING = types.InlineCompletionList(items=[])
@@ -96,7 +96,7 @@ class _Sender:
 
     server: Server
     token: Any
-    opened: Open
+    opened: OpenDocument
     cursor: int
     results: PartialResults
 
@@ -115,7 +115,7 @@ class _Sender:
 
 
 async def _completion(
-    opened: Open,
+    opened: OpenDocument,
     cursor: int,
     answering: Callable[[], Awaitable[Proposal | NothingNew]],
     on_done: Callable[[Proposal], None] = lambda proposal: None,
@@ -132,13 +132,13 @@ async def _completion(
     )
 
 
-def _range(opened: Open, cursor: int, proposal: Proposal) -> types.Range:
+def _range(opened: OpenDocument, cursor: int, proposal: Proposal) -> types.Range:
     """What a proposal replaces, in the document as it is when it is asked for."""
     start, end = map(opened.document.position, (cursor - proposal.back, cursor + proposal.eat))
     return types.Range(types.Position(*start), types.Position(*end))
 
 
-def _selected(opened: Open, item: types.SelectedCompletionInfo | None) -> Selected | None:
+def _selected(opened: OpenDocument, item: types.SelectedCompletionInfo | None) -> Selected | None:
     if item is None:
         return None
     start = item.range.start

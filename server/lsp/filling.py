@@ -15,7 +15,7 @@ from caesura.server.fills.task import MARKER, NoFill
 from caesura.server.lsp.transport import Server
 from caesura.server.session import Session
 from caesura.server.text.document import Document, Span
-from caesura.server.text.workspace import Open
+from caesura.server.text.workspace import OpenDocument
 
 FILL_SELECTION = "caesura.fillSelection"
 FILL_HOLES = "caesura.fillHoles"
@@ -64,7 +64,7 @@ class FillRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     schema: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
 
 
-def begin(session: Session, command: str, request: FillRequest) -> tuple[Open, Events]:
+def begin(session: Session, command: str, request: FillRequest) -> tuple[OpenDocument, Events]:
     """The fill that is asked for, not begun. The text is read now. Raises NoFill."""
     opened = session.fillable(request.uri)
     if opened is None:
@@ -97,7 +97,7 @@ def find(session: Session, document: Document, schema: str | None = None) -> Fin
 
 
 async def result_of(
-    session: Session, opened: Open, events: Events, on_progress: Callable[[Progress], None] = lambda _: None
+    session: Session, opened: OpenDocument, events: Events, on_progress: Callable[[Progress], None] = lambda _: None
 ) -> FillResult:
     """The result, for the text that the editor has at this moment. Raises NoFill or EngineError."""
     async with aclosing(events):

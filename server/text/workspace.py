@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Open:
+class OpenDocument:
     """An open document. `lost`: an edit could not be applied, so our text may differ from the editor's."""
 
     document: Document
@@ -35,14 +35,14 @@ class Workspace:
     encoding: Encoding = "utf-16"
     folders: list[str] = field(default_factory=list)
     notebooks: Notebooks = field(default_factory=Notebooks)
-    _open: dict[str, Open] = field(default_factory=dict)
+    _open: dict[str, OpenDocument] = field(default_factory=dict)
 
-    def get(self, uri: str) -> Open | None:
+    def get(self, uri: str) -> OpenDocument | None:
         """An open document; None if it is not open or its text may differ from the editor's."""
         found = self._open.get(uri)
         return None if found is None or found.lost else found
 
-    def all(self) -> Sequence[Open]:
+    def all(self) -> Sequence[OpenDocument]:
         """Every such document, in the order of opening."""
         return [found for found in self._open.values() if not found.lost]
 
@@ -53,7 +53,7 @@ class Workspace:
             return
         row = language(language_id, uri)
         document = Document(uri, language_id if row is UNKNOWN else row.id, version, text, self.encoding)
-        opened = self._open[uri] = Open(document, SyntaxTree(row), row)
+        opened = self._open[uri] = OpenDocument(document, SyntaxTree(row), row)
         opened.tree.schedule(lambda: document.text)
 
     def edit(self, uri: str, version: int, changes: Sequence[ContentChange | str]) -> list[Edit] | None:
