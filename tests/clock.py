@@ -14,7 +14,9 @@ class Clock(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.now
 
-    def run_in_executor(self, executor: Any, work: Callable[..., Any], *arguments: Any) -> "asyncio.Future[Any]":
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, work: Callable[..., Any], *arguments: Any
+    ) -> "asyncio.Future[Any]":
         done = self.create_future()
         try:
             done.set_result(work(*arguments))

@@ -115,7 +115,8 @@ class Engine:
     async def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]:
         self._count += 1
         number, over = self._count, False
-        self._heard({"job": plain(wire.decode_client(wire.encode(job)))})
+        wire.decode_client(wire.encode(job))  # raises where a real engine would refuse it
+        self._heard({"job": plain(job)})
         try:
             best, *others = answers(job)
             for share in (2, 4):
@@ -206,6 +207,7 @@ class Names:
 
     def __init__(self) -> None:
         self.known = dict[str, str]()
+        self._theirs = set[str]()  # what the editor has made up: the recording has it
         self._jobs = dict[str, str]()
         self._counts = Counter[str]()
 
@@ -213,7 +215,13 @@ class Names:
         said = text(message)
         where = f"answer to {message['id']}" if "method" not in message else self._next(message["method"])
         for place, found in enumerate(dict.fromkeys(MADE_UP.findall(said))):
-            self.known.setdefault(found, f"«{where}, {place}»")
+            if found not in self._theirs:
+                self.known.setdefault(found, f"«{where}, {place}»")
+        return self.shown(message)
+
+    def heard(self, message: Message) -> Message:
+        """What an editor says."""
+        self._theirs |= set(MADE_UP.findall(text(message))) - self.known.keys()
         return self.shown(message)
 
     def shown(self, message: Message) -> Message:
@@ -255,7 +263,7 @@ class Play:
         self._heard = set[Any]()  # the ids of what is answered, and the names that the editor knows
         self._handed, self._idle = queue.Queue[bytes](), threading.Event()
         engine = Engine(lambda event: self.events.append(self._names.job(event)))
-        self.app = App(lambda options, client, remote: engine)  # type: ignore[arg-type, return-value]
+        self.app = App(lambda options, client, remote: engine)
 
     async def run(self) -> list[Event]:
         serving = asyncio.create_task(self.app.server._serve(self._read, self._write))
@@ -283,6 +291,8 @@ class Play:
     def _send(self, event: Event) -> None:
         """What the editor has written at once is read at once."""
         self.events.append(event)
+        for message in event["in"]:
+            self._names.heard(message)
         try:
             messages = [self._names.real(text(one)).replace(PLACE, str(self._folder)) for one in event["in"]]
         except KeyError:

@@ -69,9 +69,20 @@ The first sentence says little.
 1. one
 3. two
 """
+CELLS = json.dumps(
+    {
+        "cells": [
+            {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": source}
+            for source in ("width = 2\nheight = 3", "print(width)")
+        ],
+        "metadata": {"language_info": {"name": "python"}},
+        "nbformat": 4,
+        "nbformat_minor": 2,
+    }
+)
 FILES: Mapping[str, str] = {
     ".git/HEAD": "",
-    ".caesuraignore": "hidden/*\n",
+    ".caesuraignore": "hidden.py\n",
     "area.py": AREAS,
     "basket.py": ITEMS,
     "main.py": "from area import area\n\nkey = <FILL>\nother = <FILL>\nprint(key, other)\n",
@@ -84,7 +95,8 @@ FILES: Mapping[str, str] = {
     "config.yaml": "name: app\nimage: reg\n",
     "umlaut.py": "größe = 'ä😀'\n",
     "settings.py": SECRET + AREA,
-    "hidden/area.py": AREA,
+    "hidden.py": AREA,
+    "cells.ipynb": CELLS,
     ".env": "TOKEN=abcdef0123456789\n",
 }
 
@@ -181,7 +193,7 @@ def neovim(program: str, folder: Path, log: Path) -> str:
             ("config.yaml", "2GA", "istry/"),
             ("umlaut.py", "Go", "resu"),
             ("settings.py", "6GA", "ret"),
-            ("hidden/area.py", "2GA", "ret"),
+            ("hidden.py", "2GA", "ret"),
             (".env", "Go", "ret"),
             ("servers.json", "6GA", ' "he'),
         ):
@@ -198,16 +210,18 @@ def neovim(program: str, folder: Path, log: Path) -> str:
         edit("main.py")
         run("Caesura holes")
         run("Caesura another")
+        keys("3G$vhh:Caesura keep\n")
+        rest(1.0)
         run("undo")
-        run("Caesura fill", "5Gwve")
-        run("Caesura keep", "5G0wv")
+        keys("5Gwve:Caesura fill\n")
+        rest(1.0)
         edit("area.py", "Godef broken(:<CR>    return (1<Esc>")
         run("Caesura repair")
         for name, place in (
             ("servers.json", "3G$"),
-            ("servers.json", "3G0ww"),
+            ("servers.json", "3G0f{"),
+            ("servers.json", "3G$F8"),
             ("servers.json", "6G$"),
-            ("one.json", "3G$"),
             ("one.json", "3G0"),
             ("notes.md", "6G$"),
             ("notes.md", "10G$"),
@@ -215,9 +229,12 @@ def neovim(program: str, folder: Path, log: Path) -> str:
             ("notes.md", "3G"),
         ):
             for number in (1, 2):
-                edit(name, place)
+                edit(name, f":edit!\n{place}")
                 run(f"Caesura edit {number}")
-        edit("servers.json", "4G")
+        edit("servers.json", ":edit!\n3G0f:wvf,h")
+        keys(":Caesura edit 1\n")
+        rest(1.0)
+        edit("servers.json", ":edit!\n4G")
         vim.lua("vim.lsp.buf.code_action({ apply = true, filter = function(a) return a.title:find('dd') end })")
         rest(1.0)
 
@@ -256,18 +273,158 @@ def neovim(program: str, folder: Path, log: Path) -> str:
         return f"Neovim {version}"
 
 
-RECORDERS: Mapping[str, tuple[str, Callable[[str, Path, Path], str]]] = {"neovim": ("nvim", neovim)}
+def code_server(program: str, folder: Path, log: Path) -> str:
+    """VS Code with the extension, on the web."""
+    from . import vscode
+    from .browser import chromium
+
+    scratch = log.parent / "code"
+    scratch.mkdir()
+    server = vscode.code_server(program, vscode.build(scratch), scratch / "server", started(scratch, log))
+    with server as running, chromium() as browser, running.window(browser, folder) as code:
+        code.page.set_default_timeout(30_000)
+
+        def rest(seconds: float = REST_S) -> None:
+            time.sleep(seconds)
+
+        def press(*keys: str) -> None:
+            code.press(*keys)
+            rest()
+
+        def run(title: str) -> None:
+            code.command(title)
+            rest(1.5)
+
+        code.open("area.py", AREAS, (2, 5))
+        code.type("ret")
+        code.wait_for_ghost("urn width * height")
+        press("Tab")
+        press("Control+z")
+        code.type("ur")
+        press("Control+ArrowRight")
+        code.open("basket.py", ITEMS, (9, 9))
+        code.type("self.items.append(i")
+        press("Tab")
+        press("Enter")
+        code.type("for item")
+        press("Alt+]")
+        press("Tab")
+        press("Control+z")
+        code.type(" i")
+        press("Escape")
+        press("Control+Space")
+        press("ArrowDown")
+        press("Enter")
+        for name, at, typed in (
+            ("shapes.ts", (2, 3), "const t"),
+            ("settings.py", (6, 5), "ret"),
+            ("hidden.py", (2, 5), "ret"),
+            ("notes.md", (4, 1), "The sec"),
+            ("config.yaml", (2, 11), "istry"),
+        ):
+            code.open(name, FILES[name], at)
+            code.type(typed)
+            rest()
+            press("Tab")
+        code.open("main.py", FILES["main.py"], (1, 1))
+        run("Caesura: Infill Holes")
+        run("Caesura: Another Fill")
+        code.open("servers.json", SERVERS, (4, 34))
+        run("Caesura: Edit JSON or Markdown Here...")
+        press("Enter")
+        rest(2.0)
+        press("Control+Enter")
+        rest(2.0)
+        code.open("lib.rs", FILES["lib.rs"], (1, 4))
+        press("Shift+End")
+        run("Caesura: Infill Selection")
+        run("Caesura: Toggle Suggestions")
+        code.open("umlaut.py", FILES["umlaut.py"], (2, 1))
+        code.type("resu")
+        run("Caesura: Toggle Suggestions")
+        code.page.mouse.click(800, 450)
+        code.type("\nsum(wi")
+        rest()
+        press("Tab")
+        press("Control+F4")
+        press("Control+p")
+        code._pick("cells.ipynb", f"{folder}/")
+        cell = code.page.locator(".notebookOverlay .cell .view-lines")
+        cell.first.wait_for(state="visible")
+        cell.last.click()
+        press("Control+End")
+        code.type("\nresult = ")
+        rest()
+        press("Tab")
+        press("Control+F4")
+        return "VS Code in code-server"
+
+
+def helix(program: str, folder: Path, log: Path) -> str:
+    """Set up as editors/helix.md says: the completion popup, and code actions."""
+    from .terminal import ENTER, ESCAPE, TAB, pasted, terminal
+
+    os.environ["PATH"] = f"{started(log.parent, log).parent}{os.pathsep}{os.environ['PATH']}"
+    settings = Path(os.environ["XDG_CONFIG_HOME"], "helix", "languages.toml")
+    settings.parent.mkdir(parents=True)
+    settings.write_text(pasted("helix.md", "toml"))
+    with terminal([program, "-w", str(folder), str(folder / "area.py")]) as shown:
+
+        def keys(text: str, seconds: float = REST_S) -> None:
+            shown.type(text, pause_s=KEY_S)
+            time.sleep(seconds)
+
+        shown.wait(lambda screen: log.exists() and "didOpen" in log.read_text())
+        keys("jA")
+        keys("ret")
+        keys(TAB)
+        keys(ENTER)
+        keys(ENTER)
+        keys("sum(wi")
+        keys(TAB)
+        keys(ENTER + ESCAPE)
+        keys("u")
+        for name, typed in (("settings.py", "5jAretu"), ("shapes.ts", "jAconst t"), ("hidden.py", "jAretu")):
+            keys(f":o {folder / name}{ENTER}")
+            keys(typed)
+            keys(TAB + ENTER + ESCAPE)
+        keys(f":o {folder / 'main.py'}{ENTER}")
+        keys(" a", 2.0)
+        keys(ENTER, 2.0)
+        keys(f":o {folder / 'servers.json'}{ENTER}")
+        keys("3jgl a", 2.0)
+        keys(ENTER, 2.0)
+        keys(f":bc!{ENTER}")
+        keys(f":qa!{ENTER}", 2.0)
+    return "Helix"
+
+
+def started(folder: Path, log: Path) -> Path:
+    """A program `caesura` that is the server which keeps its messages."""
+    program = folder / "bin" / "caesura"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\nexec '{sys.executable}' -P '{SERVER}' '{log}'\n")
+    program.chmod(0o755)
+    return program
+
+
+RECORDERS: Mapping[str, tuple[str, Callable[[str, Path, Path], str]]] = {
+    "neovim": ("nvim", neovim),
+    "vscode": ("code-server", code_server),
+    "helix": ("hx", helix),
+}
 
 
 def recorded(log: Path, folder: Path) -> list[Event]:
     """What the editor said and heard, with names for what is made up in each run."""
     names, events = Names(), list[Event]()
-    for line in log.read_text("utf-8").replace(str(folder), PLACE).splitlines():
+    written = log.read_text("utf-8").replace(str(folder), PLACE).replace(str(folder.parent), "/elsewhere")
+    for line in written.splitlines():
         event: dict[str, Any] = json.loads(line)
         if "out" in event:
             event["out"] = names.out(event["out"])
         else:
-            event["in"] = [names.shown(message) for message in event["in"]]
+            event["in"] = [names.heard(message) for message in event["in"]]
             for message in event["in"]:
                 if message.get("method") == "initialize":
                     message["params"]["processId"] = None  # whose end would be that of the server

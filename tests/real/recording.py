@@ -49,5 +49,5 @@ class Scribe:
 if __name__ == "__main__":
     scribe = Scribe(Path(sys.argv[1]))
     engine = Engine(lambda event: None)
-    app = App(lambda options, client, remote: engine)  # type: ignore[arg-type, return-value]
+    app = App(lambda options, client, remote: engine)
     sys.exit(app.server.serve(scribe.read, scribe.write))
