@@ -119,18 +119,20 @@ class Engine:
         self._heard({"job": plain(job)})
         try:
             best, *others = answers(job)
-            for share in (2, 4):
-                await asyncio.sleep(STEP_S * (20 if any("slow" in text for text in best) else 1))
-                holes = tuple(fill(text, len(text) * share // 4) for text in best)
-                if share < 4:
-                    yield wire.Locked(job=job.job, seq=0, holes=holes, step=1, of=2)
+            slow = any("slow" in text for text in best)
+            for number, share in enumerate((0, 2)):
+                await asyncio.sleep(STEP_S / 2)
+                guesses = tuple("slower" if slow and not share else text for text in best)
+                holes = tuple(fill(text, len(text) * share // 4) for text in guesses)
+                yield wire.Locked(job=job.job, seq=number, holes=holes, step=number, of=3)
+            await asyncio.sleep(STEP_S * (20 if slow else 1))
             over = True
             yield wire.Done(
                 job=job.job,
-                seq=1,
-                holes=holes,
+                seq=2,
+                holes=tuple(fill(text, len(text)) for text in best),
                 alternatives=tuple(tuple(fill(text, len(text)) for text in other) for other in others),
-                steps=2,
+                steps=3,
                 tokens=wire.Tokens(),
                 timings=wire.Timings(),
                 stop="complete",
