@@ -31,6 +31,7 @@ WORD = "CONFIDENTIAL"  # stands in every document, covered nowhere
 SERVER = f"""
 import asyncio, sys, threading
 from caesura.server import app
+from caesura.server.lsp.completion import GhostText
 
 def engine(client, model, device, remote):
     return Engine(client=client, model="records", command=[sys.executable, "-P", {str(FAKE)!r}, "records"])
@@ -45,13 +46,13 @@ async def fails_later(self, params):
 def fails_elsewhere(self, params):
     threading.Thread(target=fails, args=(self, params)).start()
     asyncio.get_running_loop().call_soon(fails, self, params)
-    self.server.tasks = [asyncio.ensure_future(fails_later(self, params))]
-    del self.server.tasks
+    self._server.tasks = [asyncio.ensure_future(fails_later(self, params))]
+    del self._server.tasks
 
 Engine, app.Engine = app.Engine, engine
-app.App.did_show = fails
-app.App.did_accept_a_part = fails_elsewhere
-app.App.stream = fails_later
+GhostText.did_show = fails
+GhostText.did_accept_a_part = fails_elsewhere
+GhostText.stream = fails_later
 sys.exit(app.main())
 """
 
