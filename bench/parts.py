@@ -24,12 +24,12 @@ from unittest.mock import patch
 import torch
 
 from caesura import model_store, wire
-from caesura.commands.common import Gap, at_cursor
 from caesura.engine import models as engine_models
 from caesura.engine import scheduler
 from caesura.engine.canvas import prompts, vocabulary
 from caesura.engine.methods.verify import search
 from caesura.engine.models import Model
+from caesura.gaps import TextGap, at_cursor
 from caesura.server.answers.finish import finish
 from caesura.server.context.neighbours import choose
 from caesura.server.options import Options
@@ -47,16 +47,16 @@ CONTEXTS = (512, 768, 1024)  # tokens
 @dataclass(frozen=True)
 class Case:
     group: str
-    asked: Gap
+    asked: TextGap
     wanted: str
     neighbours: tuple[wire.Neighbour, ...] = ()
 
 
-def _chosen(asked: Gap, done: wire.Done) -> str:
+def _chosen(asked: TextGap, done: wire.Done) -> str:
     return asked.chosen(done)[0]
 
 
-def _ungated(asked: Gap, done: wire.Done) -> str:
+def _ungated(asked: TextGap, done: wire.Done) -> str:
     """The engine's best, whatever it does to the syntax. What a grammar rules has no gate."""
     return _chosen(asked, done) if asked.offer else finish(done.holes[0].text, asked.context)
 
@@ -66,7 +66,7 @@ class Part:
     """A way to fill without something: `change` takes it out of the engine, or of what the engine is asked."""
 
     change: Callable[[ExitStack], object] = lambda stack: None
-    insert: Callable[[Gap, wire.Done], str] = _chosen
+    insert: Callable[[TextGap, wire.Done], str] = _chosen
     prompt: str | None = None
     neighbours: bool = True
 

@@ -157,10 +157,10 @@ def _parser() -> argparse.ArgumentParser:
 
     status = add("status", help="the engines that run")
     _json(status)
-    status.set_defaults(run="engines:status")
+    status.set_defaults(run="status:status")
 
     stop = add("stop", help="end the engines that run")
-    stop.set_defaults(run="engines:stop")
+    stop.set_defaults(run="status:stop")
 
     doctor = add("doctor", help="check the installation and look back at the last sessions")
     _model(doctor)
@@ -170,11 +170,11 @@ def _parser() -> argparse.ArgumentParser:
     stats = add("stats", help="how many suggestions were taken, counted on this machine")
     stats.add_argument("--reset", action="store_true", help="forget all counts")
     _json(stats)
-    stats.set_defaults(run="stats:run")
+    stats.set_defaults(run="settings:stats")
 
     settings = add("settings", help="the language server's settings")
     settings.add_argument("--schema", action="store_true", help="as a JSON schema, for editors that check settings")
-    settings.set_defaults(run="settings:run")
+    settings.set_defaults(run="settings:settings")
 
     models = add("models", help="the models on this machine")
     models.set_defaults(run="models:listing", json=False)

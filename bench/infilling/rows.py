@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from caesura import model_store
-from caesura.commands.common import gap
 from caesura.engine.canvas.healing import heal
 from caesura.engine.methods.verify.lookup import lookup as occurrences
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights.gguf_file import GGUF
+from caesura.gaps import gap
 
 from infilling.cases import Case  # isort: skip  (beside this)
 from latency import CAESURA, HERE  # isort: skip

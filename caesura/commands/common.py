@@ -1,9 +1,14 @@
-"""One engine for the time of a command, one gap asked of it, and what becomes of the answer in an editor."""
+"""What commands share: the engine for the time of a command, and how its answer is reported.
+
+The certainty of a fill is the probability that the model gives to all tokens of its text. docs/configuration.md says
+how often the fills of each word were right.
+"""
 
 import argparse
 import asyncio
+import math
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,86 +17,14 @@ import msgspec
 
 from caesura import model_store, wire
 from caesura.client.shared import Engine
-from caesura.commands import draft
-from caesura.commands.certainty import Filled
-from caesura.schema.document import Schema
-from caesura.server.answers.finish import finish
-from caesura.server.answers.syntax import SyntaxGate
-from caesura.server.context.context import Context, HoleKind, context, hole
+from caesura.commands import CommandFailed, Unsure, draft
+from caesura.gaps import JobOptions
 from caesura.server.context.schema_files import SchemaFiles
-from caesura.server.ghost.canvas import joined
-from caesura.server.languages import language
 from caesura.server.options import Options
-from caesura.server.structured import edits
-from caesura.server.structured.offer import Offer
-from caesura.server.text.trees import SyntaxTree
 
-START_S = 300.0  # a large model on a slow disk
-PATIENCE_S = 2.0  # then we say what we are waiting for
-
-
-@dataclass(frozen=True)
-class Gap:
-    """What an editor's language server knows of the span `start:end` (code points) of a text."""
-
-    text: str
-    start: int
-    end: int
-    context: Context
-    gate: SyntaxGate
-    offer: Offer | None = None  # with the grammar of what may stand there
-
-    @property
-    def hole(self) -> wire.Hole:
-        return hole(self.context, Options().max_tokens)
-
-    @property
-    def segments(self) -> tuple[wire.Text | wire.Hole, ...]:
-        return self.offer.segments if self.offer else (self.hole,)
-
-    @property
-    def schemas(self) -> tuple[str, ...]:
-        return self.offer.schemas if self.offer else ()
-
-    def fitted(self, text: str) -> str:
-        """What is inserted for the engine's `text`."""
-        return self.gate.shortened(finish(text, self.context))
-
-    def chosen(self, done: wire.Done) -> tuple[str, wire.Fill]:
-        """What is inserted for an answer, and the fill that it is of."""
-        return next(self.proposals(done), ("", done.holes[0]))
-
-    def proposals(self, done: wire.Done) -> Iterator[tuple[str, wire.Fill]]:
-        """What may be inserted for an answer, each with the fill that it is of: as in an editor the candidates that
-        leave the syntax sound, best first, then what is sound of the best. What an offer asks for is valid as a whole
-        or not there."""
-        if self.offer:
-            whole = [joined(self.offer, holes) for holes in (done.holes, *done.alternatives)]
-            yield from ((fill.text, fill) for fill in whole if fill.text and self._valid(self.offer, fill.text))
-            return
-        fills = [done.holes[0], *(others[0] for others in done.alternatives)]
-        texts = [finish(fill.text, self.context) for fill in fills]
-        for text, fill in zip(texts, fills, strict=True):
-            if text and self.gate.shortened(text) == text:
-                yield text, fill
-        if text := self.gate.shortened(texts[0]):
-            yield text, fills[0]
-
-    def _valid(self, offer: Offer, insert: str) -> bool:
-        return offer.check(self.text[: self.start] + insert + self.text[self.end :]) is None
-
-
-def gap(text: str, start: int, end: int, name: str, kind: HoleKind | None = None) -> Gap:
-    """The span `start:end` (code points) of a text in the language with the id `name`."""
-    tree = SyntaxTree(language(name))
-    tree.parse(text)
-    around = context(text, start, end, language=name, tree=tree.tree, kind=kind)
-    return Gap(text, start, end, around, SyntaxGate(text, start, end, around, tree.tree))
-
-
-def at_cursor(text: str, at: int, name: str, kind: HoleKind | None = None, schema: Schema | None = None) -> Gap:
-    """The gap at a cursor as inline completion fills it: in JSON and Markdown with the grammar of what may be typed."""
-    return replace(gap(text, at, at, name, kind), offer=edits.completion(text, at, language=name, schema=schema))
+START_S = 300.0  # for a large model on a slow disk
+PATIENCE_S = 2.0  # without an engine; then the command says that one is starting
+LIKELY, SURE = 0.3, 0.9  # the least probability of each word
 
 
 def schema_files(file: Path) -> SchemaFiles:
@@ -118,6 +51,12 @@ async def shared(options: argparse.Namespace) -> AsyncIterator[tuple[Engine, wir
         await engine.close()
 
 
+def job_options(options: argparse.Namespace) -> JobOptions:
+    """The options of a job as the command line gives them."""
+    candidates = Options().candidates
+    return JobOptions(options.deadline_ms, options.method, options.sampler, options.prompt_format, candidates)
+
+
 async def ask(engine: Engine, job: wire.Infill, show: Callable[[wire.Locked | wire.Done], None]) -> wire.Done:
     """Run a job to its end; `show` sees each event."""
     async for event in engine.infill(job):
@@ -130,8 +69,61 @@ def print_json(value: object) -> None:
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
+# How an answer is reported
+
+
+@dataclass(frozen=True)
+class Filled:
+    """The text that is inserted in a hole, and its probability."""
+
+    text: str
+    chance: float
+
+    def __str__(self) -> str:
+        return f"{self.word} ({int(self.chance * 100 + 1e-9) / 100:.2f})"  # never rounded up to the next word
+
+    @property
+    def word(self) -> str:
+        return "sure" if self.chance >= SURE else "likely" if self.chance >= LIKELY else "unsure"
+
+
+def filled(text: str, fill: wire.Fill) -> Filled:
+    """The certainty of `text`, which was made of a fill: the product over the tokens that it begins with, or over all
+    tokens if it begins otherwise. The engine's confidence if there are no probabilities of tokens."""
+    if not fill.probabilities:
+        return Filled(text, fill.confidence)
+    body = text.rstrip()
+    kept = len(body) if body and fill.text.startswith(body) else len(fill.text)
+    starts = [0, *(end for end, _ in fill.probabilities)]
+    return Filled(text, math.prod(p for start, (_, p) in zip(starts, fill.probabilities, strict=False) if start < kept))
+
+
+def least(options: argparse.Namespace) -> float:
+    """The lowest probability of a fill that is shown."""
+    if options.least is not None:
+        return float(options.least)
+    return LIKELY if options.strict else 0.0
+
+
+def kept(filled: Filled, options: argparse.Namespace) -> Filled:
+    """The fill, without its text if it is too unlikely."""
+    return filled if filled.chance >= least(options) else replace(filled, text="")
+
+
+def withheld(what: str, options: argparse.Namespace) -> CommandFailed:
+    """The error that a fill is withheld; `what` begins the sentence."""
+    kind = Unsure if options.strict else CommandFailed
+    return kind(f"{what}, below {least(options):g}, and withheld; --least 0 shows all.")
+
+
+def remarks(shown: Sequence[Filled], done: wire.Done) -> str:
+    """The remarks after the words of the fills shown."""
+    unsure = "; check it before you use it" if any(one.word == "unsure" for one in shown) else ""
+    return unsure + ("; the deadline cut it short" if done.stop == "deadline" else "")
+
+
 def nothing(done: wire.Done, options: argparse.Namespace) -> str:
-    """Why an answer has nothing that can be inserted, without a full stop."""
+    """The reason why nothing of an answer can be inserted, without a full stop."""
     if done.stop == "deadline":
         passed = f"The deadline of {options.deadline_ms:g} ms passed before there was a fill"
         return f"{passed}; allow more time with --deadline-ms"
@@ -141,7 +133,7 @@ def nothing(done: wire.Done, options: argparse.Namespace) -> str:
 
 
 def report(filled: Sequence[Filled], done: wire.Done, model: str) -> dict[str, object]:
-    """What `--json` says besides the text: what is inserted in each hole and how sure that is, and how it was made."""
+    """The report of `--json` next to the text: the fill of each hole, its certainty, and how it was made."""
     weakest = min(filled, key=lambda one: one.chance)
     return {
         "holes": [{"text": one.text, "confidence": one.chance, "word": one.word} for one in filled],

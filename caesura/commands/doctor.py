@@ -17,10 +17,12 @@ import msgspec
 import zmq
 
 from caesura import model_store, paths, speeds, wire
-from caesura.client.backend import EngineError, job_id
+from caesura.client.backend import EngineError
 from caesura.commands import CommandFailed, explain
 from caesura.commands.common import ask, print_json, shared
+from caesura.gaps import JobOptions, infill
 from caesura.ipc import rendezvous
+from caesura.server.context.context import context
 from caesura.server.languages import LANGUAGES, grammar
 from caesura.server.records import trace
 
@@ -326,11 +328,6 @@ def _sessions(past: Sequence[trace.Past]) -> list[dict[str, object]]:
 
 
 def _job() -> wire.Infill:
-    return wire.Infill(
-        job=job_id(),
-        document=job_id(),
-        prefix="def area(width, height):\n    return ",
-        suffix="\n",
-        language="python",
-        segments=(wire.Hole(max_tokens=16, kind="line"),),
-    )
+    prefix = "def area(width, height):\n    return "
+    around = context(f"{prefix}\n", len(prefix), len(prefix), language="python")
+    return infill(around, [wire.Hole(max_tokens=16, kind="line")], JobOptions(), "complete")

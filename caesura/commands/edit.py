@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from caesura import wire
 from caesura.client.shared import Engine
 from caesura.commands import CommandFailed
-from caesura.commands.certainty import Filled, filled, kept, remarks, withheld
-from caesura.commands.common import print_json, report, schema_files, shared
+from caesura.commands.common import Filled, filled, kept, print_json, remarks, report, schema_files, shared, withheld
 from caesura.commands.file import Source
 from caesura.server.fills.history import LastFills
 from caesura.server.fills.result import FillResult, Level

@@ -14,12 +14,12 @@ from typing import IO, Literal, TypeVar
 import msgspec
 
 from caesura import model_store, wire
-from caesura.client.backend import EngineFailed, job_id
+from caesura.client.backend import EngineFailed
 from caesura.client.shared import Engine
 from caesura.commands import CommandFailed
-from caesura.commands.common import ask, at_cursor, shared
+from caesura.commands.common import ask, job_options, shared
+from caesura.gaps import at_cursor
 from caesura.server.languages import language
-from caesura.server.options import Options
 
 REPORT_S = 10.0
 
@@ -116,23 +116,9 @@ async def _complete(options: argparse.Namespace, cases: list[Case], file: IO[byt
 
 async def _one(engine: Engine, case: Case, options: argparse.Namespace) -> Completion:
     asked = at_cursor(case.prefix + case.suffix, len(case.prefix), language(case.lang).id, case.kind or None)
-    job = wire.Infill(
-        job=job_id(),
-        document=job_id(),
-        priority="invoked",
-        deadline_ms=options.deadline_ms,
-        prefix=asked.context.prefix,
-        suffix=asked.context.suffix,
-        language=asked.context.language,
-        segments=asked.segments,
-        candidates=Options().candidates,
-        method=options.method,
-        sampler=options.sampler,
-        prompt=options.prompt_format,
-    )
     began = time.perf_counter()
     try:
-        done = await ask(engine, job, lambda event: None)
+        done = await ask(engine, asked.job(job_options(options), "complete"), lambda event: None)
     except EngineFailed as error:  # of this case; an engine that is unavailable ends the run, to be resumed later
         return Completion(case.id, "", (time.perf_counter() - began) * 1000, error=str(error))
     text, fill = asked.chosen(done)

@@ -3,28 +3,48 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from caesura import wire
-from caesura.client.backend import job_id
 from caesura.commands import CommandFailed
-from caesura.commands.certainty import Filled, filled, kept, least, remarks, withheld
-from caesura.commands.common import Gap, ask, at_cursor, gap, nothing, print_json, report, schema_files, shared
+from caesura.commands.common import (
+    Filled,
+    ask,
+    filled,
+    job_options,
+    kept,
+    least,
+    nothing,
+    print_json,
+    remarks,
+    report,
+    schema_files,
+    shared,
+    withheld,
+)
 from caesura.commands.file import Source
+from caesura.gaps import TextGap, at_cursor, gap, infill
 from caesura.schema.dialects import SchemaError
-from caesura.server.context.context import Context, context, hole
+from caesura.server.context.context import context, hole
 from caesura.server.fills.fills import HoleBatch, finished, laid_out
 from caesura.server.fills.history import FillHistory
-from caesura.server.fills.task import Gap as SourceGap
-from caesura.server.fills.task import Task, markers
+from caesura.server.fills.task import Gap, Task, markers
 from caesura.server.languages import JSON, language
 from caesura.server.options import Options
 from caesura.server.text import repair
 from caesura.server.text.document import Span
 
+if TYPE_CHECKING:
+    from rich.text import Text
+
 Show = Callable[[wire.Locked | wire.Done], None]
+AROUND = 6  # lines above and below the gap
+LOCKED, DRAFT, OPEN, REST = "bold green", "yellow", "bright_black", "dim"  # styles of rich
+OPEN_SLOT = "\u2591"
 
 
 def fill(options: argparse.Namespace) -> None:
@@ -32,13 +52,9 @@ def fill(options: argparse.Namespace) -> None:
     start, end = source.span(options.at, options.to)
     name = language("", options.file).id
     asked = gap(source.text, start, end, name) if start != end else _at_cursor(options.file, source.text, start, name)
-    if options.watch:
-        from caesura.commands.watch import watching
-
-        with watching(source, start, end, stderr=options.json) as show:
-            done, model = asyncio.run(_run(options, asked.context, asked.segments, asked.schemas, show))
-    else:
-        done, model = asyncio.run(_run(options, asked.context, asked.segments, asked.schemas))
+    job = asked.job(job_options(options), "fill")
+    with _watching(source, start, end, stderr=options.json) if options.watch else nullcontext(_unseen) as show:
+        done, model = asyncio.run(_run(options, job, show))
     task = _task(source.text, name, [(start, end)])
     found = filled(*next((one for one in asked.proposals(done) if task.sound((one[0],))), ("", done.holes[0])))
     shown = kept(found, options)
@@ -56,7 +72,7 @@ def fill(options: argparse.Namespace) -> None:
         print(f"caesura: {shown}{remarks([shown], done)}.", file=sys.stderr)
 
 
-def _at_cursor(file: str, text: str, at: int, name: str) -> Gap:
+def _at_cursor(file: str, text: str, at: int, name: str) -> TextGap:
     path, schema = Path(file).absolute(), None
     if name in JSON:
         with suppress(SchemaError):  # `caesura edit` says what is wrong with a schema
@@ -76,7 +92,7 @@ def holes(options: argparse.Namespace) -> None:
     task = _task(source.text, name, spans)
     text, group = _group(task)
     around, segments = laid_out(text, group)
-    done, model = asyncio.run(_run(options, around, segments))
+    done, model = asyncio.run(_run(options, infill(around, segments, job_options(options), "fill"), _unseen))
     found = _sound(task, text, group, done)
     shown = [kept(one, options) for one in found]
     edits = [(*span, one.text) for span, one in zip(spans, shown, strict=True) if one.text]
@@ -91,12 +107,12 @@ def holes(options: argparse.Namespace) -> None:
 
 
 def _task(text: str, name: str, spans: Sequence[Span]) -> Task:
-    """As an editor has it for what a person asks for: nobody goes on typing where a fill ends."""
-    return Task(text, name, tuple(SourceGap(*span) for span in spans), repair.parsed(text, name))
+    """The task as an editor makes it for a fill that the user asks for: nobody types on at the end of the fill."""
+    return Task(text, name, tuple(Gap(*span) for span in spans), repair.parsed(text, name))
 
 
 def _group(task: Task) -> tuple[str, HoleBatch]:
-    """The text without its markers, which no model has to read, and the holes in it."""
+    """The text without its markers, and the holes in it."""
     text, offsets = task.lay({})
     tree = task.parsed(text)
     group = {}
@@ -107,8 +123,8 @@ def _group(task: Task) -> tuple[str, HoleBatch]:
 
 
 def _sound(task: Task, text: str, group: HoleBatch, done: wire.Done) -> list[Filled]:
-    """What comes into each hole: the best candidate that an editor would take, else the best one without one of its
-    fills; empty where there is none."""
+    """The fill of each hole: from the best candidate that an editor would take, else from the best one without one of
+    its fills. Empty if there is none."""
     answers = (done.holes, *done.alternatives)
     joint = [task.candidate(finished(text, group, fills)) for fills in answers]
     without = [(*joint[0][:n], "", *joint[0][n + 1 :]) for n in range(len(joint[0]))]
@@ -125,7 +141,7 @@ def _place(source: Source, offset: int) -> str:
 
 
 def _tell(options: argparse.Namespace, places: list[str], found: list[Filled], done: wire.Done) -> None:
-    """How sure each fill is, and which markers are kept. Raises CommandFailed where all are."""
+    """Say how sure each fill is and which markers are kept. Raises CommandFailed if all are kept."""
     shown = {place: one for place, one in zip(places, found, strict=True) if kept(one, options).text}
     unsure = {place: one for place, one in zip(places, found, strict=True) if one.text and place not in shown}
     if not shown and unsure:
@@ -146,28 +162,60 @@ def _list(fills: Mapping[str, Filled]) -> str:
     return ", ".join(f"{place} {one}" for place, one in fills.items())
 
 
-async def _run(
-    options: argparse.Namespace,
-    around: Context,
-    segments: Sequence[wire.Text | wire.Hole],
-    schemas: tuple[str, ...] = (),
-    show: Show | None = None,
-) -> tuple[wire.Done, str]:
+async def _run(options: argparse.Namespace, job: wire.Infill, show: Show) -> tuple[wire.Done, str]:
+    """The answer, and the model that gave it."""
     async with shared(options) as (engine, welcome):
-        job = wire.Infill(
-            job=job_id(),
-            document=job_id(),
-            kind="fill",
-            priority="invoked",
-            deadline_ms=options.deadline_ms,
-            prefix=around.prefix,
-            suffix=around.suffix,
-            language=around.language,
-            segments=tuple(segments),
-            schemas=schemas,
-            candidates=Options().candidates,
-            method=options.method,
-            sampler=options.sampler,
-            prompt=options.prompt_format,
-        )
-        return await ask(engine, job, show or (lambda event: None)), welcome.model
+        return await ask(engine, job, show), welcome.model
+
+
+def _unseen(event: wire.Locked | wire.Done) -> None:
+    pass
+
+
+# --watch
+
+
+@contextmanager
+def _watching(source: Source, start: int, end: int, *, stderr: bool) -> Iterator[Show]:
+    """Give a function that shows an event: in a terminal the canvas as it resolves, elsewhere a line for each event."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.panel import Panel
+    from rich.text import Text
+
+    console = Console(stderr=stderr)
+    began = time.monotonic()
+
+    if not console.is_terminal:
+
+        def write(event: wire.Locked | wire.Done) -> None:
+            console.out(f"{_corner(event, began)}  {_canvas(event.holes[0]).plain!r}", highlight=False)
+
+        yield write
+        return
+
+    before = "".join(source.text[:start].splitlines(keepends=True)[-AROUND:])
+    after = "".join(source.text[end:].splitlines(keepends=True)[:AROUND])
+
+    def picture(middle: Text, corner: str) -> Panel:
+        body = Text().append(before, REST).append_text(middle).append(after, REST)
+        return Panel(body, title=str(source.path), title_align="left", subtitle=corner, subtitle_align="right")
+
+    with Live(picture(Text(), "waiting for the engine"), console=console, auto_refresh=False) as live:
+        yield lambda event: live.update(picture(_canvas(event.holes[0]), _corner(event, began)), refresh=True)
+
+
+def _canvas(fill: wire.Fill) -> "Text":
+    """The hole: locked text, the draft of the rest, and a block for each open slot."""
+    from rich.text import Text
+
+    shown = Text().append(fill.text, DRAFT)
+    for start, end in fill.locked:
+        shown.stylize(LOCKED, start, end)
+    return shown.append(OPEN_SLOT * fill.open, OPEN)
+
+
+def _corner(event: wire.Locked | wire.Done, began: float) -> str:
+    if isinstance(event, wire.Done):
+        return f"done in {event.steps} steps, {event.timings.total_ms:.0f} ms"
+    return f"step {event.step} of {event.of}, {(time.monotonic() - began) * 1000:.0f} ms"

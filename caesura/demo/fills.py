@@ -11,9 +11,10 @@ import msgspec
 from msgspec import Meta
 
 from caesura import wire
-from caesura.client.backend import EngineError, job_id
+from caesura.client.backend import EngineError
 from caesura.client.shared import Engine
-from caesura.commands.common import START_S, Gap, gap
+from caesura.commands.common import START_S
+from caesura.gaps import JobOptions, gap, infill
 from caesura.server.languages import language
 
 MAX_TEXT = 1 << 18  # code points of a document
@@ -85,12 +86,13 @@ async def fill(engine: Engine, wanted: Wanted) -> AsyncGenerator[Shown, None]:
             yield Waiting()
             await engine.ready(START_S)
         began = time.monotonic()
-        async for _ in engine.infill(_job(asked, wire.Hole(max_tokens=1), "left_to_right", 0)):
+        first = infill(asked.context, [wire.Hole(max_tokens=1)], _options("left_to_right", 0), "fill")
+        async for _ in engine.infill(first):
             pass
         yield Reading(_since(began))
         for run, way in runs:
             began = time.monotonic()
-            async for event in engine.infill(_job(asked, asked.hole, way, wanted.seed)):
+            async for event in engine.infill(asked.job(_options(way, wanted.seed), "fill")):
                 ms, (filled,) = _since(began), event.holes
                 if isinstance(event, wire.Locked):
                     yield Step(run, ms, event.step, filled)
@@ -101,22 +103,9 @@ async def fill(engine: Engine, wanted: Wanted) -> AsyncGenerator[Shown, None]:
         yield Failed(str(error))
 
 
-def _job(asked: Gap, hole: wire.Hole, way: Way, seed: int) -> wire.Infill:
-    around = asked.context
-    how = {"sampler": way} if way == "threshold" else {"method": way}
-    return wire.Infill(
-        job=job_id(),
-        document=job_id(),
-        kind="fill",
-        priority="invoked",
-        deadline_ms=DEADLINE_MS,
-        prefix=around.prefix,
-        suffix=around.suffix,
-        language=around.language,
-        segments=(hole,),
-        **how,
-        seed=seed,
-    )
+def _options(way: Way, seed: int) -> JobOptions:
+    named = {"sampler": way} if way == "threshold" else {"method": way}
+    return JobOptions(DEADLINE_MS, seed=seed, **named)
 
 
 def _since(began: float) -> float:
