@@ -14,7 +14,7 @@ from typing import Any
 
 import caesura
 
-Position = tuple[int, int]  # line and column, from 1, the column in code points
+LineColumn = tuple[int, int]  # line and column, from 1, the column in code points
 
 FORMS = ("int8", "int4", "fp8", "nvfp4")
 WAS_SAMPLER = ("verify", "left_to_right")  # methods that --sampler took before there was --method
@@ -249,7 +249,7 @@ def _json(parser: argparse.ArgumentParser, *, default: object = False) -> None:
     parser.add_argument("--json", action="store_true", default=default, help="one JSON document on stdout")
 
 
-def _position(text: str) -> Position:
+def _position(text: str) -> LineColumn:
     line, _, column = text.partition(":")
     if not (line.isdecimal() and column.isdecimal() and int(line) and int(column)):
         raise argparse.ArgumentTypeError(f"{text!r} is not LINE:COL, both counted from 1")

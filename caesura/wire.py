@@ -30,7 +30,7 @@ GrammarText = Annotated[str, Meta(max_length=65_536)]  # the text next to a hole
 Blank = Annotated[str, Meta(max_length=16)]  # white space or a separator of a layout
 SchemaText = Annotated[str, Meta(max_length=MAX_CONTEXT)]  # a JSON schema as text
 FillText = Annotated[str, Meta(max_length=16_384)]
-Count = Annotated[int, Meta(ge=0, le=2**53)]
+Natural = Annotated[int, Meta(ge=0, le=2**53)]
 Milliseconds = Annotated[float, Meta(ge=0, le=600_000)]
 Seconds = Annotated[float, Meta(ge=0, le=2**32)]
 Mebibytes = Annotated[float, Meta(ge=0, le=2**32)]
@@ -117,16 +117,16 @@ class Fill(_Struct, frozen=True):
     text: FillText
     locked: Annotated[tuple[tuple[Offset, Offset], ...], Meta(max_length=MAX_SLOTS)] = ()
     confidence: Probability = 0.0
-    open: Count = 0
+    open: Natural = 0
     probabilities: Annotated[tuple[tuple[Offset, Probability], ...], Meta(max_length=MAX_TOKENS)] = ()
 
 
 class Tokens(_Struct, frozen=True):
     """The answer's tokens by source; all tokens of a diffusion fill count as `canvas`."""
 
-    canvas: Count = 0
-    lookup: Count = 0
-    left_to_right: Count = 0
+    canvas: Natural = 0
+    lookup: Natural = 0
+    left_to_right: Natural = 0
 
 
 class Timings(_Struct, frozen=True):
@@ -143,7 +143,7 @@ class Timings(_Struct, frozen=True):
 
 
 class Hello(_Message, frozen=True):
-    protocol: Count
+    protocol: Natural
     build: Name
     client: Name
 
@@ -171,7 +171,7 @@ class Infill(_Message, frozen=True, kw_only=True):
     method: Name | None = None
     sampler: Name | None = None
     prompt: Name | None = None
-    seed: Count = 0
+    seed: Natural = 0
     least: Annotated[float, Meta(ge=0, le=1)] = 0.0
     draft: Annotated[tuple[FillText, ...], Meta(max_length=MAX_HOLES)] | None = None
     schemas: Annotated[tuple[SchemaText, ...], Meta(max_length=MAX_SCHEMAS)] = ()
@@ -203,7 +203,7 @@ class Bye(_Message, frozen=True):
 class Welcome(_Message, frozen=True):
     """The answer to `Hello`, sent again at each change of `state`. `message` is the reason of `failed`."""
 
-    protocol: Count
+    protocol: Natural
     build: Name
     model: Name
     device: Name
@@ -213,10 +213,10 @@ class Welcome(_Message, frozen=True):
 
 class Locked(_Message, frozen=True):
     job: Id
-    seq: Count
+    seq: Natural
     holes: Annotated[tuple[Fill, ...], Meta(max_length=MAX_HOLES)]
-    step: Count
-    of: Count
+    step: Natural
+    of: Natural
 
 
 class Done(_Message, frozen=True, kw_only=True):
@@ -227,10 +227,10 @@ class Done(_Message, frozen=True, kw_only=True):
     holes."""
 
     job: Id
-    seq: Count
+    seq: Natural
     holes: Annotated[tuple[Fill, ...], Meta(max_length=MAX_HOLES)]
     alternatives: Annotated[tuple[tuple[Fill, ...], ...], Meta(max_length=8)] = ()
-    steps: Count
+    steps: Natural
     tokens: Tokens
     timings: Timings
     stop: Literal["complete", "deadline", "steps"]
@@ -253,7 +253,7 @@ class Busy(_Message, frozen=True):
 
 
 class Pong(_Message, frozen=True):
-    load: Count
+    load: Natural
 
 
 class Status(_Message, frozen=True, kw_only=True):
@@ -264,16 +264,16 @@ class Status(_Message, frozen=True, kw_only=True):
     build: Name
     model: Name
     device: Name
-    pid: Count
-    worker_pid: Count | None = None
+    pid: Natural
+    worker_pid: Natural | None = None
     uptime_s: Seconds
-    peers: Count
+    peers: Natural
     clients: Annotated[tuple[Name, ...], Meta(max_length=256)] = ()  # the peers' names for themselves
-    live: Count = 0
-    queued: Count = 0
-    done: Count = 0
-    dropped: Count = 0
-    restarts: Count = 0
+    live: Natural = 0
+    queued: Natural = 0
+    done: Natural = 0
+    dropped: Natural = 0
+    restarts: Natural = 0
     memory_mb: Mebibytes = 0.0
     worker_memory_mb: Mebibytes | None = None
     p50_ms: Stages = {}

@@ -158,8 +158,7 @@ TWICE = {  # names that mean the same twice
     "Scheduler": "what the worker asks of it, and it",
 }
 LATER = {  # names with two meanings; only take some out
-    *("App", "Case", "Document", "Edge", "Entry", "Failed", "Gap", "Key", "Manifest", "Node", "Place", "Position"),
-    *("Reading", "Request", "Rows", "Run", "Sequence", "Session", "Source", "Tree"),
+    *("App", "Document", "Entry", "Place", "Request", "Session"),
 }
 
 

@@ -27,7 +27,7 @@ from caesura import cli, model_store, paths, speeds, wire
 from caesura.client.backend import FinishedJob
 from caesura.client.shared import Engine
 from caesura.commands import CommandFailed, common, doctor, fill
-from caesura.commands.file import Source
+from caesura.commands.file import SourceFile
 from caesura.ipc import rendezvous
 from caesura.server.records import stats, trace
 
@@ -271,13 +271,13 @@ def test_a_write_that_fails_in_the_middle_leaves_the_file_as_it_was(
     before = source.read_bytes()
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        Source.read(str(source)).write([(0, 3, "class")])
+        SourceFile.read(str(source)).write([(0, 3, "class")])
     assert source.read_bytes() == before
     assert [path.name for path in source.parent.iterdir()] == ["main.py"]
 
 
 def test_a_file_that_has_changed_since_it_was_read_is_not_written(source: Path) -> None:
-    read = Source.read(str(source))
+    read = SourceFile.read(str(source))
     source.write_text("somebody else's work\n")
     with pytest.raises(CommandFailed, match="changed meanwhile"):
         read.write([(0, 3, "class")])
@@ -572,7 +572,7 @@ OTHER_BUILD = """
 import json, pathlib, sys, msgspec, zmq
 from caesura import wire
 from caesura.ipc import rendezvous
-place = rendezvous.Place(pathlib.Path(sys.argv[1]))
+place = rendezvous.EnginePlace(pathlib.Path(sys.argv[1]))
 socket = zmq.Context().socket(zmq.ROUTER)
 socket.bind(f"ipc://{place.socket}")
 held = place.acquire()

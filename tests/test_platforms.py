@@ -1,4 +1,4 @@
-"""What is done otherwise on macOS and Windows, as far as Linux can run it; test_doors.py has the ports of Windows."""
+"""The code of macOS and Windows, as far as Linux can run it; test_endpoints.py has the ports of Windows."""
 
 import asyncio
 import os

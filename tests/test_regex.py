@@ -96,10 +96,10 @@ def test_the_rules_of_ecma_hold(pattern: str, good: list[str], bad: list[str]) -
     [
         (r"(a)\1", "At character 5 of the pattern, there is a back reference, which is not supported."),
         (r"\k<a>", "back reference"),
-        (r"(?<=a)b", "look behind"),
-        (r"(?<!a)b", "look behind"),
+        (r"(?<=a)b", "lookbehind"),
+        (r"(?<!a)b", "lookbehind"),
         (r"\bword", "word boundary"),
-        (r"(?:(?!ab).)*", "lookahead inside a repetition without an end"),
+        (r"(?:(?!ab).)*", "lookahead inside an unbounded repetition"),
         (r"\p{Script=Greek}", "property Script=Greek"),
         (r"\p{Nonsense}", "property Nonsense"),
         ("(?i)a", "kind of group"),

@@ -1,6 +1,6 @@
-"""Deterministic automata over the UTF-8 bytes of a text: made from literals, lengths and characters, and combined.
+"""Deterministic automata over the UTF-8 bytes of a text: from literals, lengths and characters, and combined.
 
-Every `Dfa` is minimal, trimmed and numbered breadth first, so two of the same language are equal.
+Every `Dfa` is minimal, trimmed and numbered breadth first, so two automata of one language are equal.
 (Minimisation: Hopcroft 1971.)
 """
 
@@ -13,31 +13,31 @@ from caesura.recent import remembered
 from caesura.wire import Impossible
 
 MAX_STATES = 4096  # of an automaton
-MAX_WORK = 4 * MAX_STATES  # states while it is made, before those that mean the same are merged
+MAX_WORK = 4 * MAX_STATES  # states before equivalent ones are merged
 ALL = (1 << 256) - 1  # the mask of every byte
 LAST = 0x10FFFF  # code point
 CACHED = 2 << 20  # bytes of automata kept by each maker
-EDGE = 110  # bytes of an edge, about
+EDGE = 110  # approximate bytes of an edge
 
-Rows = Sequence[Iterable[tuple[int, int]]]
-Key = TypeVar("Key", bound=Hashable)
+Transitions = Sequence[Iterable[tuple[int, int]]]
+StateKey = TypeVar("StateKey", bound=Hashable)
 
 
 class TooLarge(Impossible):
-    """One sentence: an automaton would pass its limits."""
+    """An automaton would exceed its limits; one sentence."""
 
     def __init__(self, sentence: str = f"It needs more than {MAX_STATES:,} states; give it smaller bounds.") -> None:
         super().__init__(sentence)
 
 
 class Unsupported(Impossible):
-    """One sentence: what cannot be made into an automaton."""
+    """There is no automaton for this; one sentence."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Dfa:
-    """Per state the (mask of bytes, target) pairs, masks disjoint; bit b of a mask stands for byte b. State 0 is the
-    start, a byte in no mask is refused."""
+    """A row of (mask, target) pairs for each state. The masks of a row are disjoint; bit b of a mask stands for byte b,
+    and a byte in no mask is refused. State 0 is the start."""
 
     rows: tuple[tuple[tuple[int, int], ...], ...]
     accepting: frozenset[int]
@@ -66,11 +66,13 @@ class Dfa:
 
 
 def weight(made: Dfa, *asked: object, **more: object) -> int:
-    """The bytes of an automaton and of those that it was made from."""
+    """The bytes of an automaton and of the automata it was made from."""
     return made.nbytes + sum(one.nbytes for one in asked if isinstance(one, Dfa))
 
 
-def explore(start: Key, edges: Callable[[Key], Iterable[tuple[int, Key]]], accepts: Callable[[Key], bool]) -> Dfa:
+def explore(
+    start: StateKey, edges: Callable[[StateKey], Iterable[tuple[int, StateKey]]], accepts: Callable[[StateKey], bool]
+) -> Dfa:
     """The automaton whose states are the keys reached from `start`; the masks of one key's edges are disjoint."""
     numbers = {start: 0}
     found = [start]
@@ -88,7 +90,7 @@ def explore(start: Key, edges: Callable[[Key], Iterable[tuple[int, Key]]], accep
 
 
 def alphabet(masks: Iterable[int]) -> list[int]:
-    """The coarsest partition of the bytes of which every mask is a union, without the bytes in no mask."""
+    """The coarsest partition of the bytes such that every mask is a union of parts; bytes in no mask are left out."""
     parts: list[int] = []
     for mask in set(masks):
         split = []
@@ -100,13 +102,13 @@ def alphabet(masks: Iterable[int]) -> list[int]:
 
 
 def letters(masks: Iterable[int]) -> dict[int, list[int]]:
-    """The parts of the alphabet that each mask is made of."""
+    """The parts of the alphabet in each mask."""
     masks = set(masks)
     parts = alphabet(masks)
     return {mask: [part for part in parts if part & mask] for mask in masks}
 
 
-def _minimal(rows: Rows, accepting: set[int]) -> Dfa:
+def _minimal(rows: Transitions, accepting: set[int]) -> Dfa:
     alive = _alive(rows, accepting)
     if 0 not in alive:
         return Dfa(((),), frozenset())
@@ -116,7 +118,7 @@ def _minimal(rows: Rows, accepting: set[int]) -> Dfa:
     numbers = {block[0]: 0}
     found = [0]
     out = []
-    shared: dict[int, int] = {}  # equal masks are one object: an automaton is kept long
+    shared: dict[int, int] = {}  # equal masks share one object, since automata are cached
     for state in found:
         merged: dict[int, int] = defaultdict(int)
         for mask, target in kept[state]:
@@ -134,7 +136,7 @@ def _minimal(rows: Rows, accepting: set[int]) -> Dfa:
     return Dfa(tuple(out), frozenset(number for number, state in enumerate(found) if state in accepting))
 
 
-def _alive(rows: Rows, accepting: set[int]) -> set[int]:
+def _alive(rows: Transitions, accepting: set[int]) -> set[int]:
     """The states from which acceptance can be reached."""
     before = defaultdict(list)
     for state, row in enumerate(rows):
@@ -150,8 +152,8 @@ def _alive(rows: Rows, accepting: set[int]) -> set[int]:
     return alive
 
 
-def _blocks(rows: Rows, alive: set[int], accepting: set[int]) -> dict[int, int]:
-    """The number of each live state's class of states that mean the same."""
+def _blocks(rows: Transitions, alive: set[int], accepting: set[int]) -> dict[int, int]:
+    """The number of each live state's class of equivalent states."""
     parts = letters(mask for state in alive for mask, _ in rows[state])
     before: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for state in alive:
@@ -173,7 +175,7 @@ def _blocks(rows: Rows, alive: set[int], accepting: set[int]) -> dict[int, int]:
                 if len(inside) == len(blocks[number]):
                     continue
                 outside = blocks[number] - inside
-                # Who waits keeps waiting with both halves; who is done needs only the smaller one (Hopcroft).
+                # Both halves of a waiting block wait; of a finished block only the smaller half does (Hopcroft).
                 blocks[number], new = (inside, outside) if len(inside) > len(outside) else (outside, inside)
                 for state in new:
                     block[state] = len(blocks)
@@ -183,7 +185,7 @@ def _blocks(rows: Rows, alive: set[int], accepting: set[int]) -> dict[int, int]:
 
 
 def literals(texts: Iterable[str]) -> Dfa:
-    """These texts. One with a lone surrogate has no UTF-8 and is left out."""
+    """Exactly these texts. A text with a lone surrogate has no UTF-8 and is left out."""
     nodes: list[dict[int, int]] = [{}]
     accepting = set()
     for text in texts:
@@ -209,11 +211,11 @@ _LEADS = ((0x00, 0, 0x00, 0x7F), (0xC0, 6, 0x80, 0x7FF), (0xE0, 12, 0x800, 0xFFF
 
 @remembered(CACHED, weight)
 def characters(ranges: Ranges) -> Dfa:
-    """Texts of one character out of these ranges of code points, both ends included. Surrogates are no characters."""
+    """Texts of one character from these ranges of code points, both ends included, without surrogates."""
     ranges = tuple(_clip(ranges, 0, 0xD7FF)) + tuple(_clip(ranges, 0xE000, LAST))
 
     def edges(key: tuple[int, Ranges]) -> Iterator[tuple[int, tuple[int, Ranges]]]:
-        bits, inside = key  # still to be written
+        bits, inside = key  # bits to be written, -1 before the lead byte; their ranges
         if bits < 0:
             for lead, low, first, last in _LEADS:
                 yield from _leads(lead, low, tuple(_clip(inside, first, last)))
@@ -231,7 +233,7 @@ def _clip(ranges: Ranges, first: int, last: int) -> Iterator[tuple[int, int]]:
 
 
 def _leads(lead: int, low: int, ranges: Ranges) -> Iterator[tuple[int, tuple[int, Ranges]]]:
-    """The bytes that write what is above the `low` bits, by what may follow each."""
+    """The bytes for the bits above the `low` ones, grouped by the ranges that may follow."""
     follow: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for a, b in ranges:
         for top in range(a >> low, (b >> low) + 1):
@@ -255,7 +257,7 @@ ANY = _any()  # every text of valid UTF-8; state 0 is between two characters, an
 
 @remembered(CACHED, weight)
 def lengths(least: int, most: int | None) -> Dfa:
-    """Texts of `least` to `most` code points, both included; None has no end."""
+    """Texts of `least` to `most` code points, both included; None is unbounded."""
 
     def edges(key: tuple[int, int]) -> Iterator[tuple[int, tuple[int, int]]]:
         state, count = key
@@ -269,12 +271,12 @@ def lengths(least: int, most: int | None) -> Dfa:
 
 
 def both(a: Dfa, b: Dfa) -> Dfa:
-    """The texts of a that are texts of b."""
+    """The texts of both a and b."""
     return _product(a, b, lambda x, y: x and y)
 
 
 def either(a: Dfa, b: Dfa) -> Dfa:
-    """The texts of a and those of b."""
+    """The texts of a or b."""
     return _product(a, b, lambda x, y: x or y)
 
 
@@ -300,7 +302,7 @@ def _product(a: Dfa, b: Dfa, keep: Callable[[bool, bool], bool]) -> Dfa:
 
 
 def _row(dfa: Dfa, state: int) -> Iterator[tuple[int, int]]:
-    """With an edge for what is refused, so that the other side of a product can go on alone."""
+    """The edges of a state and one for all refused bytes, so that the other side of a product can go on alone."""
     rest = ALL
     if state != _REFUSED:
         for mask, target in dfa.rows[state]:
@@ -320,7 +322,7 @@ def of_bytes(values: Iterable[int]) -> int:
 
 _CONTROLS = of_bytes(range(0x20))
 _BARE = ALL & ~_CONTROLS & ~of_bytes(b'"\\')
-_SHORT = dict(zip(b'"\\bfnrt', b'"\\\b\f\n\r\t', strict=True))  # what stands behind a backslash -> what it stands for
+_SHORT = dict(zip(b'"\\bfnrt', b'"\\\b\f\n\r\t', strict=True))  # the byte after a backslash -> the byte it means
 _HEX = tuple(of_bytes({*b"%x" % digit, *b"%X" % digit}) for digit in range(16))
 _LONG = _CONTROLS & ~of_bytes(_SHORT.values())
 
@@ -329,14 +331,14 @@ _LONG = _CONTROLS & ~of_bytes(_SHORT.values())
 def escaped(dfa: Dfa) -> Dfa:
     """The same texts as they are written inside a JSON string, without the quotes.
 
-    Each in one way, but for the case of hex digits: what has a short escape takes it, other control characters are
-    written `\\u00xx`, everything else stands for itself. Only of ANY may every character be written in every way.
+    Each text has one form, up to the case of hex digits: a short escape where there is one, `\\u00xx` for other control
+    characters, and the character itself for the rest. Only for ANY every form of every character is allowed.
     """
     if dfa == ANY:
         return _written_anyhow()
 
     def edges(key: tuple[int, bytes]) -> Iterator[tuple[int, tuple[int, bytes]]]:
-        state, begun = key  # of the escape
+        state, begun = key  # the bytes of the escape so far
         row = dfa.rows[state]
         if not begun:
             yield from ((mask & _BARE, (target, b"")) for mask, target in row if mask & _BARE)
@@ -363,7 +365,7 @@ def escaped(dfa: Dfa) -> Dfa:
 
 
 def _written_anyhow() -> Dfa:
-    """All that may stand inside a JSON string, a surrogate only as half of a pair."""
+    """All contents of a JSON string; a surrogate only as half of a pair."""
     any_hex = of_bytes(b"0123456789abcdefABCDEF")
     d, rest = _HEX[13], any_hex & ~_HEX[13]
     high, low = of_bytes(b"89abAB"), of_bytes(b"cdefCDEF")

@@ -1,7 +1,8 @@
-"""Automata of ECMA-262 patterns with the u flag: a pattern's tree becomes edges between states, then subsets of them.
+"""Automata of ECMA-262 patterns with the u flag: the tree of a pattern becomes a nondeterministic automaton, then a
+deterministic one (subset construction: Rabin and Scott 1959).
 
-Built from the end of the pattern to its start, so that what follows is known wherever a lookahead stands: it becomes
-the intersection with what follows, or the difference. (Subset construction: Rabin and Scott 1959.)
+It is built from the end of the pattern to its start, so that the rest of the pattern is known at each lookahead: the
+lookahead becomes an intersection with the rest, or a difference.
 """
 
 from collections import defaultdict
@@ -22,20 +23,30 @@ from caesura.automata.dfa import (
     weight,
     without,
 )
-from caesura.automata.regex_syntax import EVERY, Ahead, Alternatives, Characters, Edge, Repeated, Sequence, Tree, parse
+from caesura.automata.regex_syntax import (
+    EVERY,
+    Alternatives,
+    Anchor,
+    Characters,
+    Concatenation,
+    Lookahead,
+    RegexTree,
+    Repeated,
+    parse,
+)
 from caesura.recent import remembered
 
-When = Literal["always", "start", "inside", "end"]  # an empty edge may be taken; `inside` is anywhere but at the start
+When = Literal["always", "start", "inside", "end"]  # of an empty edge; `inside` is any position but the start
 _START: frozenset[When] = frozenset({"always", "start"})
 _INSIDE: frozenset[When] = frozenset({"always", "inside"})
-_Subset = tuple[bool, frozenset[int]]  # nothing was read yet; the states that the text may be in
-VISITS = 300_000  # of states of a pattern: some tenths of a second
+_Subset = tuple[bool, frozenset[int]]  # true before the first byte; the states that the text may be in
+VISITS = 300_000  # of states while an automaton is built: some tenths of a second
 AHEADS = 16  # lookaheads of a pattern, after its repetitions are written out
 
 
 @remembered(CACHED, weight)
 def matching(pattern: str, *, whole: bool = False) -> Dfa:
-    """The texts in which the pattern is found; `whole`: those that it matches from end to end.
+    """The texts that contain a match of the pattern; with `whole`, those that it matches from end to end.
 
     Raises `Unsupported` and `TooLarge`.
     """
@@ -50,7 +61,7 @@ def matching(pattern: str, *, whole: bool = False) -> Dfa:
 
 
 class _Edges:
-    """States with edges that eat a byte and empty ones."""
+    """States, with edges that read a byte and empty edges."""
 
     def __init__(self) -> None:
         self.bytes: list[list[tuple[int, int]]] = []
@@ -76,7 +87,7 @@ class _Edges:
         self.empty[source].append((when, target))
 
     def embed(self, dfa: Dfa, after: int) -> int:
-        """A copy of the automaton that goes on at `after`; its start."""
+        """Add a copy of the automaton that continues at `after`. Returns its start."""
         first = len(self.bytes)
         for _ in dfa.rows:
             self.state()
@@ -86,15 +97,15 @@ class _Edges:
             self.join(first + number, after)
         return first
 
-    def build(self, tree: Tree, after: int) -> int:
-        """The state from which the tree is read and then what is read from `after`."""
+    def build(self, tree: RegexTree, after: int) -> int:
+        """The state that reads the tree and continues at `after`."""
         self.work += 1
         if self.work > 2 * MAX_WORK:
             raise TooLarge
         match tree:
             case Characters(ranges):
                 return self.embed(characters(ranges), after)
-            case Sequence(parts):
+            case Concatenation(parts):
                 for part in reversed(parts):
                     after = self.build(part, after)
                 return after
@@ -103,16 +114,16 @@ class _Edges:
                 for part in parts:
                     self.join(start, self.build(part, after))
                 return start
-            case Edge(side):
+            case Anchor(side):
                 start = self.state()
                 self.join(start, after, side)
                 return start
-            case Ahead(part, wanted):
+            case Lookahead(part, wanted):
                 return self.ahead(part, wanted, after)
             case Repeated(part, least, most):
                 return self.repeat(part, least, most, after)
 
-    def repeat(self, part: Tree, least: int, most: int | None, after: int) -> int:
+    def repeat(self, part: RegexTree, least: int, most: int | None, after: int) -> int:
         state = after
         if most is None:
             state = self.state()
@@ -130,10 +141,10 @@ class _Edges:
             state = self.build(part, state)
         return state
 
-    def ahead(self, part: Tree, wanted: bool, after: int) -> int:
+    def ahead(self, part: RegexTree, wanted: bool, after: int) -> int:
         self.aheads += 1
         if self.looping:
-            raise Unsupported("The pattern has a lookahead inside a repetition without an end, which is not supported.")
+            raise Unsupported("The pattern has a lookahead inside an unbounded repetition, which is not supported.")
         if self.aheads > AHEADS:
             raise TooLarge
         condition = self.build(part, self.anything)
@@ -146,13 +157,13 @@ class _Edges:
         return start
 
     def automaton(self, start: int, *, at_start: bool) -> Dfa:
-        """Of the texts that lead from `start` to the final state; `at_start`: of the whole text, not inside of it."""
+        """The texts that lead from `start` to the final state; `at_start` if `start` is the start of the whole text."""
         parts = letters(mask for row in self.bytes for mask, _ in row)
         closures: dict[int, frozenset[int]] = {}
         ends: dict[int, bool] = {}
 
         def closure(state: int) -> frozenset[int]:
-            """Where it is without reading on: the states that read, or that the text may end in."""
+            """The states reached without reading that can read or end the text."""
             if state not in closures:
                 reached = self.reach(state, _INSIDE)
                 closures[state] = frozenset(one for one in reached if self.bytes[one] or ended(one))
@@ -164,7 +175,7 @@ class _Edges:
             return ends[state]
 
         def settled(states: frozenset[int]) -> frozenset[int]:
-            return closure(self.anything) if self.anything in states else states  # it holds all that may follow
+            return closure(self.anything) if self.anything in states else states  # which accepts every rest
 
         def edges(key: _Subset) -> Iterator[tuple[int, _Subset]]:
             targets: dict[int, set[int]] = defaultdict(set)
@@ -193,7 +204,7 @@ class _Edges:
         return explore((True, settled(frozenset(self.reach(start, here)))), edges, accepts)
 
     def reach(self, start: int, when: frozenset[When]) -> set[int]:
-        """What empty edges lead to."""
+        """The states that empty edges lead to."""
         seen = {start}
         stack = [start]
         while stack:

@@ -1,7 +1,7 @@
-"""ECMA-262 patterns (u flag) read into a tree. Nothing here knows of automata.
+"""Parser of ECMA-262 patterns (u flag).
 
-More lenient than the u flag where the meaning is plain: `\\-` or `\\@` stand for themselves, and so does a brace that
-is no repetition.
+It is more lenient than the u flag where the meaning is plain: `\\-` and `\\@` stand for themselves, and so does a brace
+that is not a repetition.
 """
 
 import unicodedata
@@ -17,44 +17,44 @@ DEPTH = 60  # of nested groups
 
 @dataclass(frozen=True, slots=True)
 class Characters:
-    """One character out of these ranges of code points, in order, both ends included."""
+    """One character from these ranges of code points, in order, both ends included."""
 
     ranges: Ranges
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
-    parts: "tuple[Tree, ...]"
+class Concatenation:
+    parts: "tuple[RegexTree, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    parts: "tuple[Tree, ...]"
+    parts: "tuple[RegexTree, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    part: "Tree"
+    part: "RegexTree"
     least: int
     most: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class Anchor:
     """The start or the end of the text."""
 
     side: Literal["start", "end"]
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
-    """What follows matches the part; or it does not, where `wanted` is False."""
+class Lookahead:
+    """The rest of the text begins with the part, or does not if `wanted` is False."""
 
-    part: "Tree"
+    part: "RegexTree"
     wanted: bool
 
 
-Tree = Characters | Sequence | Alternatives | Repeated | Edge | Ahead
+RegexTree = Characters | Concatenation | Alternatives | Repeated | Anchor | Lookahead
 
 
 def union(*many: Ranges) -> Ranges:
@@ -91,7 +91,7 @@ CLASSES = {"d": DIGIT, "w": WORD, "s": SPACE} | {
 }
 CONTROLS = {"t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r"}
 
-_LONG_NAMES = (  # of the general categories, as in PropertyValueAliases.txt
+_LONG_NAMES = (  # of the general categories, from PropertyValueAliases.txt
     "C=Other L=Letter LC=Cased_Letter M=Mark M=Combining_Mark N=Number P=Punctuation P=punct S=Symbol Z=Separator "
     "Cc=Control Cc=cntrl Cf=Format Cn=Unassigned Co=Private_Use Cs=Surrogate Ll=Lowercase_Letter Lm=Modifier_Letter "
     "Lo=Other_Letter Lt=Titlecase_Letter Lu=Uppercase_Letter Mc=Spacing_Mark Me=Enclosing_Mark Mn=Nonspacing_Mark "
@@ -105,7 +105,7 @@ CATEGORY = {long: short for short, _, long in (pair.partition("=") for pair in _
 
 @lru_cache(1)
 def _categories() -> dict[str, Ranges]:
-    """Of each two-letter general category, its code points. A tenth of a second, once."""
+    """The code points of each two-letter general category. Takes a tenth of a second, once."""
     found: dict[str, list[tuple[int, int]]] = defaultdict(list)
     last, start = unicodedata.category("\0"), 0
     for code in range(1, LAST + 2):
@@ -118,7 +118,7 @@ def _categories() -> dict[str, Ranges]:
 
 @lru_cache(64)
 def category(name: str) -> Ranges | None:
-    """The code points of a general category by its short or long name; None if there is none of this name."""
+    """The code points of a general category by its short or long name; None for an unknown name."""
     short = CATEGORY.get(name, name)
     if short == "LC":
         return union(*(_categories()[part] for part in ("Lu", "Ll", "Lt")))
@@ -126,8 +126,8 @@ def category(name: str) -> Ranges | None:
     return union(*found) if found else None
 
 
-def parse(pattern: str) -> Tree:
-    """Raises `Unsupported`, in one sentence: what is no pattern, or is one that no automaton stands for."""
+def parse(pattern: str) -> RegexTree:
+    """The tree of a pattern. Raises `Unsupported` for an invalid pattern and for one that has no automaton."""
     return _Parser(pattern).whole()
 
 
@@ -137,7 +137,7 @@ class _Parser:
         self.at = 0
         self.depth = 0
 
-    def whole(self) -> Tree:
+    def whole(self) -> RegexTree:
         tree = self.alternatives()
         if self.at < len(self.text):
             self.at += 1
@@ -162,24 +162,24 @@ class _Parser:
         self.at += 1
         return self.text[self.at - 1]
 
-    def alternatives(self) -> Tree:
+    def alternatives(self) -> RegexTree:
         parts = [self.sequence()]
         while self.take("|"):
             parts.append(self.sequence())
         return parts[0] if len(parts) == 1 else Alternatives(tuple(parts))
 
-    def sequence(self) -> Tree:
+    def sequence(self) -> RegexTree:
         parts = []
         while self.at < len(self.text) and self.text[self.at] not in "|)":
             parts.append(self.repeated())
-        return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+        return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
 
-    def repeated(self) -> Tree:
+    def repeated(self) -> RegexTree:
         atom = self.atom()
         bounds = self.bounds()
         if bounds is None:
             return atom
-        if isinstance(atom, Edge):
+        if isinstance(atom, Anchor):
             self.refuse("the start or end of the text is repeated")
         self.take("?")  # lazy: the same texts
         if self.at < len(self.text) and (self.text[self.at] in "*+?" or self.bounds() is not None):
@@ -205,10 +205,10 @@ class _Parser:
         start = self.at
         while self.at < len(self.text) and self.text[self.at] in "0123456789":
             self.at += 1
-        # More digits than any automaton could count are as good as nine of them.
+        # Nine digits are more than any automaton can count.
         return int(self.text[start : self.at][:9]) if self.at > start else None
 
-    def atom(self) -> Tree:
+    def atom(self) -> RegexTree:
         sign = self.next()
         if sign == "(":
             return self.group()
@@ -219,12 +219,12 @@ class _Parser:
                 self.refuse("a word boundary stands, which is not supported")
             return Characters(self.escape())
         if sign in "^$":
-            return Edge("start" if sign == "^" else "end")
+            return Anchor("start" if sign == "^" else "end")
         if sign in "*+?":
             self.refuse("a repetition has nothing to repeat")
         return Characters(DOT if sign == "." else _each(sign))
 
-    def group(self) -> Tree:
+    def group(self) -> RegexTree:
         self.depth += 1
         if self.depth > DEPTH:
             self.refuse(f"groups nest deeper than {DEPTH}")
@@ -233,7 +233,7 @@ class _Parser:
             if self.sees("=") or self.sees("!"):
                 wanted = self.next() == "="
             elif self.sees("<=") or self.sees("<!"):
-                self.refuse("there is a look behind, which is not supported")
+                self.refuse("there is a lookbehind, which is not supported")
             elif self.take("<"):
                 name, closed, _ = self.text[self.at :].partition(">")
                 if not (closed and name.isidentifier()):
@@ -245,7 +245,7 @@ class _Parser:
         if not self.take(")"):
             self.refuse("a bracket is not closed")
         self.depth -= 1
-        return tree if wanted is None else Ahead(tree, wanted)
+        return tree if wanted is None else Lookahead(tree, wanted)
 
     def char_class(self) -> Ranges:
         negative = self.take("^")
@@ -265,7 +265,7 @@ class _Parser:
         return complement(union(*out)) if negative else union(*out)
 
     def class_atom(self) -> tuple[Ranges, bool]:
-        """What one item of a class stands for, and whether it is a single character."""
+        """The characters of one item of a class, and whether it is a single character."""
         sign = self.next()
         if sign != "\\":
             return _each(sign), True
@@ -275,7 +275,7 @@ class _Parser:
         return self.escape(), kind not in {*CLASSES, "p", "P"}
 
     def escape(self) -> Ranges:
-        """Behind the backslash."""
+        """The characters of an escape, after its backslash."""
         sign = self.next()
         if sign in CLASSES:
             return CLASSES[sign]

@@ -11,7 +11,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from caesura import wire
 from caesura.ipc import endpoints
-from caesura.ipc.endpoints import Door
+from caesura.ipc.endpoints import Endpoint
 from caesura.ipc.rendezvous import BUILD
 
 PING_S = 1.0
@@ -44,7 +44,7 @@ class Connection:
         self._heard = time.monotonic()
 
     @staticmethod
-    async def open(context: zmq.asyncio.Context, door: Door, client: str, timeout_s: float) -> "Connection":
+    async def open(context: zmq.asyncio.Context, endpoint: Endpoint, client: str, timeout_s: float) -> "Connection":
         """Connect, and wait for the Welcome. Raises Unanswered."""
         socket = context.socket(zmq.DEALER)
         # Not IMMEDIATE, which would drop the last messages of an engine that ends. If zmq keeps a job for the next
@@ -56,7 +56,7 @@ class Connection:
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
         monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | _REFUSED | _STRANGE | _CLOSED)
         try:
-            endpoints.connect(socket, door)
+            endpoints.connect(socket, endpoint)
             async with asyncio.timeout(timeout_s):
                 await socket.send(wire.encode(wire.Hello(wire.PROTOCOL, BUILD, client)))
                 while not isinstance(message := _decode(await socket.recv_multipart()), wire.Welcome):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from caesura import paths
 from caesura.ipc import rendezvous
-from caesura.ipc.rendezvous import Holder, Place
+from caesura.ipc.rendezvous import EnginePlace, Holder
 
 MAX_SPAWNS = 5
 BACKOFF_S = (0.1, 5.0)
@@ -32,7 +32,7 @@ def command(model: str, device: str) -> list[str]:
 class Launcher:
     """Finds or starts one engine, and counts the attempts."""
 
-    def __init__(self, place: Place, command: Sequence[str] | None) -> None:
+    def __init__(self, place: EnginePlace, command: Sequence[str] | None) -> None:
         self._place = place
         self._command = command  # None: start nothing
         self._spawns = 0
@@ -71,7 +71,7 @@ async def _until(condition: Callable[[], bool], timeout_s: float) -> None:
         await asyncio.sleep(0.02)
 
 
-def _spawn(place: Place, command: Sequence[str]) -> subprocess.Popen[bytes]:
+def _spawn(place: EnginePlace, command: Sequence[str]) -> subprocess.Popen[bytes]:
     path = place.log()
     if path.exists() and path.stat().st_size > MAX_LOG:
         with contextlib.suppress(PermissionError):  # Windows, if a process still writes it

@@ -11,8 +11,8 @@ import zmq.asyncio
 from caesura import __version__, paths
 from caesura.client.connection import Connection, Unanswered
 from caesura.client.launch import GaveUp
-from caesura.ipc import endpoints, pairing
-from caesura.ipc.endpoints import Door
+from caesura.ipc.endpoints import Endpoint
+from caesura.ipc.keys import Keys, own_keys
 from caesura.ipc.pairing import Remote
 
 REACH_S = 2.0  # timeout of connection and Welcome, over a slow network
@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 async def reach(context: zmq.asyncio.Context, remote: Remote, client: str) -> Connection:
     """Connect. Raises launch.GaveUp with the next step."""
     try:
-        keys = pairing.keys()
-        door = Door(f"tcp://{remote.address}", bytes.fromhex(remote.key), keys)
-        connection = await Connection.open(context, door, client, REACH_S)
+        keys = own_keys()
+        endpoint = Endpoint(f"tcp://{remote.address}", bytes.fromhex(remote.key), keys)
+        connection = await Connection.open(context, endpoint, client, REACH_S)
     except Unanswered as error:
         raise GaveUp(_why(remote, error, keys)) from None
     except (zmq.ZMQError, paths.DamagedFile, paths.UnsafeFolder) as error:
@@ -37,7 +37,7 @@ async def reach(context: zmq.asyncio.Context, remote: Remote, client: str) -> Co
     return connection
 
 
-def _why(remote: Remote, error: Unanswered, keys: endpoints.Keys) -> str:
+def _why(remote: Remote, error: Unanswered, keys: Keys) -> str:
     where = f"{remote.name} ({remote.address})"
     if error.refused:
         return f"The engine {where} does not know this machine; run there: caesura pair allow {keys.public.hex()}"

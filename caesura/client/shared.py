@@ -19,7 +19,7 @@ from caesura.client.backend import Condition, EngineBusy, EngineFailed, EngineUn
 from caesura.client.connection import Connection, Lost
 from caesura.client.paired import reach
 from caesura.ipc import endpoints, rendezvous
-from caesura.ipc.endpoints import Door
+from caesura.ipc.endpoints import Endpoint
 from caesura.ipc.pairing import Remote
 
 HELLO_S = 1.0
@@ -43,7 +43,7 @@ class Engine:
         device: str = "auto",
         spawn: bool = True,
         command: Sequence[str] | None = None,
-        place: rendezvous.Place | None = None,
+        place: rendezvous.EnginePlace | None = None,
         remote: Remote | None = None,
     ) -> None:
         self._client = client
@@ -190,8 +190,8 @@ class Engine:
             holder = await launcher.find()
             try:
                 async with asyncio.timeout(HELLO_S):
-                    door = await _opened(place.socket)
-                return await Connection.open(self._context, door, self._client, HELLO_S)
+                    endpoint = await _opened(place.socket)
+                return await Connection.open(self._context, endpoint, self._client, HELLO_S)
             except TimeoutError:
                 await launcher.unanswered(holder)
 
@@ -247,7 +247,7 @@ class Engine:
         return self._connection
 
 
-async def _opened(path: Path) -> Door:
+async def _opened(path: Path) -> Endpoint:
     """The engine's endpoint, once it exists."""
     while True:
         with suppress(FileNotFoundError, msgspec.DecodeError):

@@ -5,7 +5,7 @@ import asyncio
 import os
 
 from caesura.commands import CommandFailed, draft
-from caesura.commands.file import Source
+from caesura.commands.file import SourceFile
 from caesura.demo.app import Document, examples, serve
 from caesura.demo.fills import MAX_TEXT
 
@@ -14,7 +14,7 @@ def run(options: argparse.Namespace) -> None:
     draft(options.draft)
     own = []
     if options.file:
-        source = Source.read(options.file)
+        source = SourceFile.read(options.file)
         if len(source.text) > MAX_TEXT:
             raise CommandFailed(f"{options.file} is longer than the {MAX_TEXT:,} characters that the demo takes.")
         name = os.fsencode(source.path.name).decode(errors="replace")

@@ -15,7 +15,7 @@ from caesura import wire
 from caesura.client.shared import Engine
 from caesura.commands import CommandFailed
 from caesura.commands.common import Filled, filled, kept, print_json, remarks, report, schema_files, shared, withheld
-from caesura.commands.file import Source
+from caesura.commands.file import SourceFile
 from caesura.server.fills.history import LastFills
 from caesura.server.fills.result import FillResult, Level
 from caesura.server.fills.structured import Find, StructuredEdits, choose, finder
@@ -27,7 +27,7 @@ from caesura.server.text.document import Document, Span
 
 
 def edit(options: argparse.Namespace) -> None:
-    source = Source.read(options.file)
+    source = SourceFile.read(options.file)
     span = source.span(options.at, options.to)
     path = Path(options.file).absolute()
     document = Document(path.as_uri(), language("", options.file).id, 1, source.text, "utf-32")

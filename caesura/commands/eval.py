@@ -26,7 +26,7 @@ REPORT_S = 10.0
 T = TypeVar("T")
 
 
-class Case(msgspec.Struct, frozen=True):
+class EvalCase(msgspec.Struct, frozen=True):
     """`kind` as an editor would find it, unless the file knows better."""
 
     id: str
@@ -63,7 +63,7 @@ class Completion(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def run(options: argparse.Namespace) -> None:
-    cases = list(_read(Path(options.cases), Case))
+    cases = list(_read(Path(options.cases), EvalCase))
     out = Path(options.out)
     known = {completion.id for completion in _done(out, options)} if out.exists() else set()
     left = [case for case in cases if case.id not in known]
@@ -99,7 +99,7 @@ def _done(out: Path, options: argparse.Namespace) -> list[Completion]:
     return kept
 
 
-async def _complete(options: argparse.Namespace, cases: list[Case], file: IO[bytes]) -> None:
+async def _complete(options: argparse.Namespace, cases: list[EvalCase], file: IO[bytes]) -> None:
     spent: list[float] = []
     reported = time.monotonic()
     async with shared(options) as (engine, _):
@@ -114,7 +114,7 @@ async def _complete(options: argparse.Namespace, cases: list[Case], file: IO[byt
                 print(f"{number} of {len(cases)} cases, p50 {median(spent):.0f} ms", file=sys.stderr)
 
 
-async def _one(engine: Engine, case: Case, options: argparse.Namespace) -> Completion:
+async def _one(engine: Engine, case: EvalCase, options: argparse.Namespace) -> Completion:
     asked = at_cursor(case.prefix + case.suffix, len(case.prefix), language(case.lang).id, case.kind or None)
     began = time.perf_counter()
     try:

@@ -17,7 +17,7 @@ _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """`text` is without the byte order mark, which no editor counts as a column."""
 
     path: Path
@@ -25,7 +25,7 @@ class Source:
     text: str
 
     @staticmethod
-    def read(name: str) -> "Source":
+    def read(name: str) -> "SourceFile":
         """Raises CommandFailed for what is not a text file of sensible size."""
         path = Path(name)
         try:
@@ -45,7 +45,7 @@ class Source:
             raise CommandFailed(f"{name} is not UTF-8 text.") from None
         if "\0" in text:
             raise CommandFailed(f"{name} is a binary file.")
-        return Source(path, data, text.removeprefix(_BOM))
+        return SourceFile(path, data, text.removeprefix(_BOM))
 
     def offset(self, line: int, column: int) -> int:
         """The offset of a position counted from 1. Raises CommandFailed past the end of the file or of the line."""

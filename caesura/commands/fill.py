@@ -26,7 +26,7 @@ from caesura.commands.common import (
     shared,
     withheld,
 )
-from caesura.commands.file import Source
+from caesura.commands.file import SourceFile
 from caesura.gaps import TextGap, at_cursor, gap, infill
 from caesura.schema.dialects import SchemaError
 from caesura.server.context.context import context, hole
@@ -48,7 +48,7 @@ OPEN_SLOT = "\u2591"
 
 
 def fill(options: argparse.Namespace) -> None:
-    source = Source.read(options.file)
+    source = SourceFile.read(options.file)
     start, end = source.span(options.at, options.to)
     name = language("", options.file).id
     asked = gap(source.text, start, end, name) if start != end else _at_cursor(options.file, source.text, start, name)
@@ -81,7 +81,7 @@ def _at_cursor(file: str, text: str, at: int, name: str) -> TextGap:
 
 
 def holes(options: argparse.Namespace) -> None:
-    source = Source.read(options.file)
+    source = SourceFile.read(options.file)
     name = language("", options.file).id
     spans = markers(source.text, (), name, options.marker)
     most = wire.MAX_HOLES
@@ -135,7 +135,7 @@ def _sound(task: Task, text: str, group: HoleBatch, done: wire.Done) -> list[Fil
     return list(map(filled, taken, made_of[taken]))
 
 
-def _place(source: Source, offset: int) -> str:
+def _place(source: SourceFile, offset: int) -> str:
     line, column = source.position(offset)
     return f"{line}:{column}"
 
@@ -176,7 +176,7 @@ def _unseen(event: wire.Locked | wire.Done) -> None:
 
 
 @contextmanager
-def _watching(source: Source, start: int, end: int, *, stderr: bool) -> Iterator[Show]:
+def _watching(source: SourceFile, start: int, end: int, *, stderr: bool) -> Iterator[Show]:
     """Give a function that shows an event: in a terminal the canvas as it resolves, elsewhere a line for each event."""
     from rich.console import Console
     from rich.live import Live

@@ -25,7 +25,7 @@ HEAD = ("name", "on disk", "memory", "licence", "speed on this machine")
 RESERVED = (model_store.DEFAULT, model_store.FORMER, *model_store.PACKAGES)
 
 
-class Entry(msgspec.Struct, frozen=True):
+class ModelEntry(msgspec.Struct, frozen=True):
     """A model that can be named. `memory_mb` (MiB): measured here, else what its manifest says."""
 
     name: str
@@ -48,12 +48,12 @@ def listing(options: argparse.Namespace) -> None:
         print(*_table([_row(one) for one in found]), sep="\n")
 
 
-def _entries() -> Iterator[Entry]:
+def _entries() -> Iterator[ModelEntry]:
     default = model_store.default()
     for name in model_store.names():
         path, speed = model_store.locate(name), speeds.of(model_store.identity(name))
         about = _manifest(path)
-        yield Entry(
+        yield ModelEntry(
             name=name,
             path=str(path),
             bytes=sum(file.stat().st_size for file in model_store.files(path)),
@@ -72,7 +72,7 @@ def _manifest(path: Path) -> model_store.Manifest:
         return model_store.Manifest({})
 
 
-def _row(one: Entry) -> Sequence[str]:
+def _row(one: ModelEntry) -> Sequence[str]:
     return (
         f"{one.name} (default)" if one.default else one.name,
         f"{one.bytes / 1e6:,.0f} MB",

@@ -10,12 +10,13 @@ from msgspec.structs import replace
 
 from caesura.commands import CommandFailed
 from caesura.ipc import pairing
+from caesura.ipc.keys import own_keys
 from caesura.ipc.pairing import PairedClient, Pairs, Remote
 
 
 def show(options: argparse.Namespace) -> None:
     """This machine's key, and what is paired."""
-    key, found = pairing.keys().public.hex(), pairing.pairs()
+    key, found = own_keys().public.hex(), pairing.pairs()
     print(f"This machine's key: {key}")
     for client in found.clients:
         print(f"{client.name} may use this machine's engine: {client.key}")
@@ -27,7 +28,7 @@ def show(options: argparse.Namespace) -> None:
 
 def allow(options: argparse.Namespace) -> None:
     name, found = options.name or options.key[:8], pairing.pairs()
-    if options.key == (own := pairing.keys().public.hex()):
+    if options.key == (own := own_keys().public.hex()):
         raise CommandFailed("This is this machine's own key; give that of the other one.")
     others = tuple(client for client in found.clients if options.key != client.key)
     _unused(name, [client.name for client in others])

@@ -66,7 +66,7 @@ async def _statuses() -> list[wire.Status]:
     return found
 
 
-async def _status(*, place: rendezvous.Place | None = None, remote: pairing.Remote | None = None) -> wire.Status:
+async def _status(*, place: rendezvous.EnginePlace | None = None, remote: pairing.Remote | None = None) -> wire.Status:
     found = Engine(client="command line", spawn=False, place=place, remote=remote)
     await found.start()
     try:
@@ -109,7 +109,7 @@ def stop(options: argparse.Namespace) -> None:
             print(f"Stopped process {holder.pid}.")
 
 
-async def _stop(place: rendezvous.Place) -> None:
+async def _stop(place: rendezvous.EnginePlace) -> None:
     found = Engine(client="command line", spawn=False, place=place)
     await found.start()
     try:
@@ -121,7 +121,7 @@ async def _stop(place: rendezvous.Place) -> None:
         await found.close()
 
 
-def _end(place: rendezvous.Place, holder: rendezvous.Holder) -> None:
+def _end(place: rendezvous.EnginePlace, holder: rendezvous.Holder) -> None:
     deadline = time.monotonic() + STOP_S
     while place.holder() == holder and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -96,7 +96,9 @@ class App:
     async def _session(self) -> Stream:
         """The messages of a new language server, behind one with the name of the session."""
         if self._pages.locked():
-            yield fills.Failed(f"The demo is open {MAX_PAGES} times already; close another of its pages and reload.")
+            yield fills.DemoFailed(
+                f"The demo is open {MAX_PAGES} times already; close another of its pages and reload."
+            )
             return
         async with self._pages, Session.started(self._lsp, self._settings) as session:
             name = secrets.token_hex(16)

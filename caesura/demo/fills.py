@@ -20,8 +20,8 @@ from caesura.server.languages import language
 MAX_TEXT = 1 << 18  # code points of a document
 DEADLINE_MS = 60_000.0
 
-Run = Literal["diffusion", "left_to_right"]
-Way = Literal["verify", "left_to_right", "threshold"]  # two methods, and a sampler that has the canvas alone
+RunName = Literal["diffusion", "left_to_right"]
+DemoWay = Literal["verify", "left_to_right", "threshold"]  # two methods, and a sampler that has the canvas alone
 
 
 class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,7 +39,7 @@ class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
     """The engine is starting."""
 
 
-class Reading(msgspec.Struct, frozen=True, tag="read"):
+class ContextRead(msgspec.Struct, frozen=True, tag="read"):
     """The model has read the context."""
 
     ms: float
@@ -48,7 +48,7 @@ class Reading(msgspec.Struct, frozen=True, tag="read"):
 class Step(msgspec.Struct, frozen=True, tag="step"):
     """The gap after a step, by our clock: milliseconds since the run was asked for."""
 
-    run: Run
+    run: RunName
     ms: float
     step: int
     fill: wire.Fill
@@ -57,7 +57,7 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
     """The answer. `inserted` is what of it an editor would insert."""
 
-    run: Run
+    run: RunName
     ms: float
     steps: int
     fill: wire.Fill
@@ -66,20 +66,20 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     inserted: str
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class DemoFailed(msgspec.Struct, frozen=True, tag="failed"):
     """There is no answer; a sentence for a person."""
 
     message: str
 
 
-Shown = Waiting | Reading | Step | Ended | Failed
+DemoEvent = Waiting | ContextRead | Step | Ended | DemoFailed
 
 
-async def fill(engine: Engine, wanted: Wanted) -> AsyncGenerator[Shown, None]:
+async def fill(engine: Engine, wanted: Wanted) -> AsyncGenerator[DemoEvent, None]:
     """All that happens to the gap. Closing it cancels the job that runs."""
     start, end = sorted((min(wanted.start, len(wanted.text)), min(wanted.end, len(wanted.text))))
     asked = gap(wanted.text, start, end, language(wanted.language, "").id)
-    runs: tuple[tuple[Run, Way], ...] = (("diffusion", wanted.sampler), ("left_to_right", "left_to_right"))
+    runs: tuple[tuple[RunName, DemoWay], ...] = (("diffusion", wanted.sampler), ("left_to_right", "left_to_right"))
     try:
         await engine.start()
         if engine.state != "ready":
@@ -89,7 +89,7 @@ async def fill(engine: Engine, wanted: Wanted) -> AsyncGenerator[Shown, None]:
         first = infill(asked.context, [wire.Hole(max_tokens=1)], _options("left_to_right", 0), "fill")
         async for _ in engine.infill(first):
             pass
-        yield Reading(_since(began))
+        yield ContextRead(_since(began))
         for run, way in runs:
             began = time.monotonic()
             async for event in engine.infill(asked.job(_options(way, wanted.seed), "fill")):
@@ -100,10 +100,10 @@ async def fill(engine: Engine, wanted: Wanted) -> AsyncGenerator[Shown, None]:
                     text = asked.fitted(filled.text)
                     yield Ended(run, ms, event.steps, filled, event.tokens, event.stop, text)
     except EngineError as error:
-        yield Failed(str(error))
+        yield DemoFailed(str(error))
 
 
-def _options(way: Way, seed: int) -> JobOptions:
+def _options(way: DemoWay, seed: int) -> JobOptions:
     named = {"sampler": way} if way == "threshold" else {"method": way}
     return JobOptions(DEADLINE_MS, seed=seed, **named)
 

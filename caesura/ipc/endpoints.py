@@ -1,44 +1,37 @@
-"""Where processes meet: a Unix socket of the private runtime folder, or a port where both ends prove a key (CURVE).
+"""The endpoints at which processes meet: a Unix socket in the private runtime folder, or a port where both ends prove a
+key (CURVE).
 
-A port is what paired machines have. Processes of one user have one of 127.0.0.1, which any user can reach, where libzmq
-knows no Unix sockets (Windows) or perhaps not who is at the other end of one (macOS). There a file in the place of the
-socket says which port it is, and has a key for the other end: who can read it is our own user.
+Paired machines use a port. Processes of one user use a port of 127.0.0.1 where libzmq has no Unix sockets (Windows) or
+may not know the peer's user (macOS). Any user can connect to that port, so a file at the socket's path holds its number
+and a key for the other end: only our own user can read it.
 """
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import zmq
-from zmq.utils import z85
 
 from caesura import paths
+from caesura.ipc.keys import Keys, new_keys
 
 UNIX = zmq.has("ipc") and sys.platform == "linux"
 
 
 @dataclass(frozen=True)
-class Keys:
-    """One end's pair of CURVE keys, 32 bytes each. Only `public` is for others."""
+class Endpoint:
+    """The address at which the other end listens. At a port, it proves that it holds `server`, a public key of 32
+    bytes, and we prove that we hold ours."""
 
-    public: bytes
-    secret: bytes = field(repr=False)
-
-
-@dataclass(frozen=True)
-class Door:
-    """Where the other end listens. Behind a port it has to prove that it holds `server`, a public key of 32 bytes, and
-    we that we hold ours."""
-
-    endpoint: str
+    address: str
     server: bytes = b""
     keys: Keys | None = None
 
 
 class _Port(msgspec.Struct, frozen=True):
-    """The file in the place of a Unix socket."""
+    """The file instead of a Unix socket."""
 
     port: int
     server: bytes
@@ -46,13 +39,9 @@ class _Port(msgspec.Struct, frozen=True):
     secret: bytes
 
 
-def new_keys() -> Keys:
-    public, secret = zmq.curve_keypair()
-    return Keys(z85.decode(public), z85.decode(secret))
-
-
 def listen(socket: zmq.Socket[bytes], path: Path, guest: Keys | None) -> None:
-    """Bind `socket` for processes of our own user, who find it by `path`; behind a port as the `guest`."""
+    """Bind `socket` for processes of our own user, which find it by `path`. With `guest` keys it is a port, and only an
+    end that holds them may connect."""
     if guest is None:
         socket.bind(f"ipc://{path}")
         return
@@ -63,25 +52,24 @@ def listen(socket: zmq.Socket[bytes], path: Path, guest: Keys | None) -> None:
     paths.write(path, msgspec.json.encode(_Port(port, ours.public, guest.public, guest.secret)))
 
 
-def at(path: Path) -> Door:
-    """The door that was opened by `listen`. Raises OSError where there is none, and msgspec.DecodeError for a
-    damaged one."""
+def at(path: Path) -> Endpoint:
+    """The endpoint that `listen` opened. Raises OSError if there is none, msgspec.DecodeError for a damaged file."""
     if UNIX:
-        return Door(f"ipc://{path}")
+        return Endpoint(f"ipc://{path}")
     found = msgspec.json.decode(path.read_bytes(), type=_Port)
-    return Door(f"tcp://127.0.0.1:{found.port}", found.server, Keys(found.public, found.secret))
+    return Endpoint(f"tcp://127.0.0.1:{found.port}", found.server, Keys(found.public, found.secret))
 
 
 def prove(socket: zmq.Socket[bytes], keys: Keys) -> None:
-    """Whoever comes to `socket` learns by these keys who listens, and has to prove a key too."""
+    """Make `socket` prove that it holds these keys, and ask each peer for a key."""
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
 
 
-def connect(socket: zmq.Socket[Any], door: Door) -> None:
-    if door.keys:
+def connect(socket: zmq.Socket[Any], endpoint: Endpoint) -> None:
+    if endpoint.keys:
         socket.setsockopt(zmq.IPV6, 1)
-        socket.setsockopt(zmq.CURVE_SERVERKEY, door.server)
-        socket.setsockopt(zmq.CURVE_PUBLICKEY, door.keys.public)
-        socket.setsockopt(zmq.CURVE_SECRETKEY, door.keys.secret)
-    socket.connect(door.endpoint)
+        socket.setsockopt(zmq.CURVE_SERVERKEY, endpoint.server)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, endpoint.keys.public)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, endpoint.keys.secret)
+    socket.connect(endpoint.address)

@@ -1,4 +1,4 @@
-"""Locks on files, which end with the process that holds them."""
+"""File locks, which end with the process that holds them."""
 
 import sys
 import time
@@ -9,10 +9,10 @@ RETRY_S = 0.005
 if sys.platform == "win32":
     import msvcrt
 
-    _BYTE = 1 << 30  # behind all that is written, for Windows keeps others from reading what is locked
+    _BYTE = 1 << 30  # after everything written: Windows lets nobody read a locked byte
 
     def _lock(file: FileIO, *, shared: bool) -> bool:
-        """Windows has no shared locks: who only looks may meet another who does, and is wrong for a moment."""
+        """Windows has no shared locks: two processes that only look may see each other as the holder for a moment."""
         file.seek(_BYTE)
         try:
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
@@ -34,8 +34,8 @@ else:
 
 
 def lock(file: FileIO, *, wait_s: float = 0.0, shared: bool = False) -> bool:
-    """Take the lock of a file until it is closed, `shared` with others who share it. False where another process has it
-    for longer than `wait_s`."""
+    """Lock a file until it is closed; a `shared` lock only excludes exclusive ones. Returns False if another process
+    holds it for longer than `wait_s`."""
     deadline = time.monotonic() + wait_s
     while not _lock(file, shared=shared):
         if time.monotonic() > deadline:

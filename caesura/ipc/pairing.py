@@ -1,8 +1,8 @@
-"""The data of `caesura pair`: this machine's key, the machines that may use its engine, and the engines on other
-machines that it may use, each for the folders that the user named.
+"""The data of `caesura pair`: the machines that may use this machine's engine, and the engines on other machines that
+it may use, each for the folders that the user named.
 
-Only the command line changes it, since a setting may come with a project. Keys are CURVE keys of 32 bytes in hex, which
-needs no quoting in a shell.
+Only the command line changes it, since a setting may come with a project. Keys are written in hex, which needs no
+quoting in a shell.
 """
 
 import ipaddress
@@ -13,12 +13,9 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import zmq
 from msgspec import Meta
-from zmq.utils import z85
 
 from caesura import paths
-from caesura.ipc.endpoints import Keys, new_keys
 
 log = logging.getLogger(__name__)
 
@@ -63,20 +60,6 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return next(fits, None)
 
 
-def keys() -> Keys:
-    """This machine's keys, created at the first call. Raises paths.DamagedFile or paths.UnsafeFolder."""
-    path = paths.keys() / "secret"
-    data = paths.read(path)
-    if data is None:
-        paths.write(path, new_keys().secret.hex().encode(), replace=False)  # another process may have been first
-        data = paths.read(path) or b""
-    try:
-        found = bytes.fromhex(data.decode())
-        return Keys(z85.decode(zmq.curve_public(z85.encode(found))), found)
-    except (ValueError, zmq.ZMQError) as error:
-        raise paths.DamagedFile(f"{path} is not a key; remove it and pair again.") from error
-
-
 def pairs() -> Pairs:
     """Raises paths.DamagedFile or paths.UnsafeFolder."""
     path = _path()
@@ -113,11 +96,7 @@ class Watched:
             self._seen, self._trouble = seen, ""
         except FileNotFoundError:
             self._pairs, self._seen = Pairs(), None
-        except (
-            paths.DamagedFile,
-            paths.UnsafeFolder,
-            OSError,
-        ) as error:  # may pass without a change of the file
+        except (paths.DamagedFile, paths.UnsafeFolder, OSError) as error:  # may pass without a change of the file
             self._pairs, self._seen = Pairs(), None
             if str(error) != self._trouble:
                 self._trouble = str(error)

@@ -8,7 +8,7 @@ from typing import Any
 from caesura.wire import Impossible
 
 Value = Any  # a JSON value
-Node = Mapping[str, Any] | bool
+SchemaNode = Mapping[str, Any] | bool
 
 DIALECTS = {
     "json-schema.org/draft/2020-12/schema": 2020,

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urljoin
 
 from caesura.schema import validation
-from caesura.schema.dialects import LISTS, MAPS, SINGLE, Node, SchemaError, Value, dialect_of, knows
+from caesura.schema.dialects import LISTS, MAPS, SINGLE, SchemaError, SchemaNode, Value, dialect_of, knows
 
 MAX_SUBSCHEMAS = 20_000
 OWN = "$caesura"  # the key of the document that holds the subschemas we add
@@ -32,7 +32,7 @@ class Schema:
         self._anchors: dict[tuple[str, str], str] = {}  # URI and name -> pointer
         self._dynamic: dict[str, list[str]] = {}  # name of a dynamic anchor -> pointers
         self._seen: set[str] = set()
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, SchemaNode] = {}
         self._read()
 
     def __repr__(self) -> str:
@@ -71,7 +71,7 @@ class Schema:
                 raise SchemaError(f'The schema has nothing at "{at}"; choose another part of it.')
         return value
 
-    def at(self, at: str) -> Node:
+    def at(self, at: str) -> SchemaNode:
         """A subschema, with pointers instead of its own subschemas and of the targets of `$ref`.
 
         `$dynamicRef` stays as it is written if its target depends on the path that leads to it."""
@@ -80,7 +80,7 @@ class Schema:
             found = self._nodes[at] = self._node(at, self.raw(at))
         return found
 
-    def _node(self, at: str, value: Value) -> Node:
+    def _node(self, at: str, value: Value) -> SchemaNode:
         if not isinstance(value, dict):
             return value is not False
         if self._refers(value):

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 
 from caesura.automata import regex_syntax
-from caesura.automata.regex_syntax import Ahead, Alternatives, Repeated, Tree, parse
+from caesura.automata.regex_syntax import Alternatives, Lookahead, RegexTree, Repeated, parse
 from caesura.recent import Recent
 from caesura.schema.dialects import SchemaError, Value
 from caesura.schema.document import Schema, escape
@@ -84,17 +84,17 @@ def _check_patterns(schema: Schema) -> None:
                 raise SchemaError(f"Next to `unevaluatedProperties` the pattern {pattern[:80]!r} is too costly.")
 
 
-def _backtracks(tree: Tree, *, repeated: bool = False) -> bool:
+def _backtracks(tree: RegexTree, *, repeated: bool = False) -> bool:
     """True if a pattern repeats a part that has several readings itself: Python's engine may then not end."""
     match tree:
-        case regex_syntax.Sequence(parts):
+        case regex_syntax.Concatenation(parts):
             return any(_backtracks(part, repeated=repeated) for part in parts)
         case Alternatives(parts):
             return repeated or any(_backtracks(part) for part in parts)
         case Repeated(part, least, most):
             several = most is None or most > 1
             return (repeated and least != most) or _backtracks(part, repeated=repeated or several)
-        case Ahead(part):
+        case Lookahead(part):
             return _backtracks(part, repeated=repeated)
     return False
 

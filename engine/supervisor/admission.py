@@ -16,7 +16,8 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from caesura.ipc import endpoints
-from caesura.ipc.endpoints import Door, new_keys
+from caesura.ipc.endpoints import Endpoint
+from caesura.ipc.keys import new_keys
 
 log = logging.getLogger("caesura.engine")
 
@@ -77,7 +78,7 @@ class Gate:
         self._named.add(stranger.public.hex())  # keep it out of the log
         monitor = socket.get_monitor_socket(_OVER)
         try:
-            endpoints.connect(socket, Door(endpoint, server, stranger))
+            endpoints.connect(socket, Endpoint(endpoint, server, stranger))
             deadline = time.monotonic() + TRIAL_S
             while time.monotonic() < deadline:
                 self.answer()

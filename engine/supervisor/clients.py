@@ -16,6 +16,7 @@ from caesura import wire
 from caesura.engine.supervisor import admission
 from caesura.engine.supervisor.admission import REMOTE, TRIAL_S, Gate
 from caesura.ipc import endpoints, pairing
+from caesura.ipc.keys import Keys
 
 MAX_BACKLOG = 64  # events kept for a client that does not read
 MAX_SLOW_S = 5.0
@@ -72,7 +73,7 @@ class Front:
         """The sockets to poll for input."""
         return [self._gate.socket, *self._doors]
 
-    def listen(self, address: str, keys: endpoints.Keys) -> None:
+    def listen(self, address: str, keys: Keys) -> None:
         """Listen for paired machines at one address. Raises CannotListen, also if a stranger is admitted or if that
         cannot be told."""
         endpoint = f"tcp://{pairing.own_address(address)}"

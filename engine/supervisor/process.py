@@ -15,7 +15,7 @@ from typing import Literal
 import zmq
 
 from caesura.engine.supervisor import admission, link
-from caesura.ipc.rendezvous import Place
+from caesura.ipc.rendezvous import EnginePlace
 
 log = logging.getLogger("caesura.engine")
 
@@ -52,7 +52,7 @@ class Child:
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
-        place: Place,
+        place: EnginePlace,
         model: str,
         device: str,
         command: Sequence[str] = WORKER,

@@ -26,7 +26,8 @@ from caesura.engine.supervisor.clock import Clock
 from caesura.engine.supervisor.ledger import Ledger
 from caesura.engine.supervisor.process import UNDEAD_S, WORKER, Child, Patience
 from caesura.ipc import pairing
-from caesura.ipc.rendezvous import BUILD, Holder, Place, place
+from caesura.ipc.keys import own_keys
+from caesura.ipc.rendezvous import BUILD, EnginePlace, Holder, place
 
 log = logging.getLogger("caesura.engine")
 
@@ -83,7 +84,7 @@ def serve(
 
 class Supervisor:
     def __init__(
-        self, here: Place, model: str, device: str, settings: SupervisorSettings, worker: Sequence[str]
+        self, here: EnginePlace, model: str, device: str, settings: SupervisorSettings, worker: Sequence[str]
     ) -> None:
         self._place = here
         self._model = model
@@ -122,7 +123,7 @@ class Supervisor:
             log.info("engine ended: %d jobs done", self._done)
 
     def _listen(self, address: str) -> None:
-        keys = pairing.keys()
+        keys = own_keys()
         self._front.listen(address, keys)
         log.info("paired machines connect with: caesura pair with %s %s", address, keys.public.hex())
         if not pairing.pairs().clients:

@@ -36,7 +36,7 @@ class Canary(msgspec.Struct, frozen=True):
     logp: Annotated[list[float], Few]
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class CanaryManifest(msgspec.Struct, frozen=True):
     """The part of a manifest that is read here."""
 
     canary: Canary | None = None
@@ -65,7 +65,7 @@ def check(model: Model, folder: Path) -> None:
         return
     damaged = ModelError(f"{manifest} is damaged; install the model again.")
     try:
-        canary = msgspec.json.decode(manifest.read_bytes(), type=Manifest).canary
+        canary = msgspec.json.decode(manifest.read_bytes(), type=CanaryManifest).canary
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise damaged from error
     if canary is None:

@@ -31,8 +31,8 @@ from caesura.engine.supervisor.clock import Clock
 from caesura.engine.supervisor.process import Child
 from caesura.engine.weights.stored import write_manifest
 from caesura.ipc import rendezvous
-from caesura.ipc.endpoints import Door
-from caesura.ipc.rendezvous import Place
+from caesura.ipc.endpoints import Endpoint
+from caesura.ipc.rendezvous import EnginePlace
 
 from .. import points
 
@@ -505,8 +505,8 @@ async def test_an_engine_that_was_stopped_as_a_whole_goes_on_as_it_was(one: Engi
     await one.ready(READY_S)
     before = await one.status()
     family = (before.pid, before.worker_pid or 0)
-    context, door = zmq.asyncio.Context(), Door(f"ipc://{rendezvous.place('fake', 'auto').socket}")
-    other = await Connection.open(context, door, "other", 5.0)
+    context, endpoint = zmq.asyncio.Context(), Endpoint(f"ipc://{rendezvous.place('fake', 'auto').socket}")
+    other = await Connection.open(context, endpoint, "other", 5.0)
     for number, pause in ((signal.SIGSTOP, 3.2), (signal.SIGCONT, 0.5)):
         for pid in family:
             os.kill(pid, number)
@@ -666,10 +666,10 @@ async def test_a_full_disk_stops_no_engine_that_runs(one: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    "begin", [Place.acquire, lambda place: link.Heartbeat(place.progress)], ids=["lock", "progress"]
+    "begin", [EnginePlace.acquire, lambda place: link.Heartbeat(place.progress)], ids=["lock", "progress"]
 )
 def test_where_the_disk_is_full_an_engine_that_starts_says_so_and_what_to_do(
-    runtime: Path, begin: Callable[[Place], object]
+    runtime: Path, begin: Callable[[EnginePlace], object]
 ) -> None:
     place, (soft, hard) = rendezvous.place("fake", "auto"), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
@@ -802,12 +802,12 @@ async def stranger(one: Engine) -> AsyncIterator[zmq.asyncio.Socket]:
 async def test_a_client_that_did_not_wait_for_its_welcome_has_no_lease(one: Engine) -> None:
     await one.ready(READY_S)
     pid = (await one.status()).pid
-    context, door = zmq.asyncio.Context(), Door(f"ipc://{rendezvous.place('fake', 'auto').socket}")
+    context, endpoint = zmq.asyncio.Context(), Endpoint(f"ipc://{rendezvous.place('fake', 'auto').socket}")
     os.kill(pid, signal.SIGSTOP)
     try:
         for _ in range(3):
             with pytest.raises(Unanswered):
-                await Connection.open(context, door, "test", 0.2)
+                await Connection.open(context, endpoint, "test", 0.2)
     finally:
         os.kill(pid, signal.SIGCONT)
     await status_when(one, lambda status: status.peers == 1, 2.0)  # before a lease of 3 seconds could end

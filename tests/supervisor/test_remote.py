@@ -32,7 +32,7 @@ from caesura.engine.supervisor.admission import Gate
 from caesura.engine.supervisor.clients import CannotListen, Front
 from caesura.engine.supervisor.ledger import ELSEWHERE, MAX_PEERS
 from caesura.ipc import pairing, rendezvous
-from caesura.ipc.endpoints import Keys, new_keys
+from caesura.ipc.keys import Keys, new_keys, own_keys
 
 from .. import points
 from ..test_lsp import Client
@@ -91,7 +91,7 @@ class Machine:
 
     def key(self) -> str:
         with self.at():
-            return pairing.keys().public.hex()
+            return own_keys().public.hex()
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def send_raw(address: str, data: bytes) -> None:
 STRANGERS: dict[str, Callable[[Desk], object]] = {
     "a key that nobody allowed": lambda desk: greet(dealer(desk.address, desk.key())),
     "another key of the engine": lambda desk: greet(
-        dealer(desk.address, z85.decode(zmq.curve_keypair()[0]).hex(), pairing.keys())
+        dealer(desk.address, z85.decode(zmq.curve_keypair()[0]).hex(), own_keys())
     ),
     "no key": lambda desk: greet(dealer(desk.address)),
     "a password": lambda desk: greet(plain(desk.address)),
@@ -276,7 +276,7 @@ async def test_a_revoked_machine_loses_its_connection_and_its_jobs(desk: Desk, l
 
 
 async def test_another_machine_cannot_stop_the_engine(desk: Desk) -> None:
-    keys = pairing.keys()
+    keys = own_keys()
     found = dealer(desk.address, desk.key(), keys)
     found.send(wire.encode(wire.Hello(wire.PROTOCOL, "test", "raw")))
     found.send(wire.encode(wire.Stop()))
@@ -292,7 +292,7 @@ async def test_another_machine_cannot_stop_the_engine(desk: Desk) -> None:
 async def test_a_local_client_and_one_elsewhere_may_have_the_same_name(desk: Desk) -> None:
     with desk.at():
         (place,) = rendezvous.running()
-    doors = [dealer(f"ipc://{place.socket}"), dealer(desk.address, desk.key(), pairing.keys())]
+    doors = [dealer(f"ipc://{place.socket}"), dealer(desk.address, desk.key(), own_keys())]
     for found in doors:
         found.disconnect(found.last_endpoint)
         found.setsockopt(zmq.IDENTITY, b"same")
@@ -312,7 +312,7 @@ async def test_a_local_client_and_one_elsewhere_may_have_the_same_name(desk: Des
 
 
 async def test_paired_machines_leave_room_for_the_editors_of_this_one(desk: Desk) -> None:
-    keys = pairing.keys()
+    keys = own_keys()
     crowd = [dealer(desk.address, desk.key(), keys) for _ in range(MAX_PEERS // ELSEWHERE)]
 
     async def state(found: zmq.Socket[bytes]) -> str:
@@ -346,13 +346,13 @@ def front(laptop: Machine) -> Iterator[Front]:
 
 
 def test_an_engine_that_refuses_strangers_listens(front: Front) -> None:
-    front.listen(f"127.0.0.1:{free_port()}", pairing.keys())
+    front.listen(f"127.0.0.1:{free_port()}", own_keys())
 
 
 def test_an_engine_that_would_let_a_stranger_in_does_not_listen(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Gate, "_judge", lambda self, *about: "anybody")
     with pytest.raises(CannotListen, match="stranger was not refused"):
-        front.listen(f"127.0.0.1:{free_port()}", pairing.keys())
+        front.listen(f"127.0.0.1:{free_port()}", own_keys())
 
 
 def test_an_engine_that_does_not_know_whether_it_would_does_not_listen_and_says_so(
@@ -361,7 +361,7 @@ def test_an_engine_that_does_not_know_whether_it_would_does_not_listen_and_says_
     monkeypatch.setattr("caesura.engine.supervisor.admission.TRIAL_S", 0.3)
     monkeypatch.setattr(Gate, "answer", lambda self: None)
     with pytest.raises(CannotListen, match="is not known: nobody said so within"):
-        front.listen(f"127.0.0.1:{free_port()}", pairing.keys())
+        front.listen(f"127.0.0.1:{free_port()}", own_keys())
 
 
 def test_on_a_machine_that_is_slow_for_a_while_strangers_are_refused_in_the_end(
@@ -370,7 +370,7 @@ def test_on_a_machine_that_is_slow_for_a_while_strangers_are_refused_in_the_end(
     """Also where the first connection was given up meanwhile."""
     real, began = Gate.answer, time.monotonic()
     monkeypatch.setattr(Gate, "answer", lambda self: real(self) if time.monotonic() - began > 1.2 else None)
-    front.listen(f"127.0.0.1:{free_port()}", pairing.keys())
+    front.listen(f"127.0.0.1:{free_port()}", own_keys())
 
 
 def test_no_client_takes_an_engine_that_tries_its_door_for_stuck() -> None:
@@ -379,7 +379,7 @@ def test_no_client_takes_an_engine_that_tries_its_door_for_stuck() -> None:
 
 def test_nobody_gets_in_where_nobody_answers_at_the_gate(laptop: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("caesura.engine.supervisor.admission.ADDRESS", "inproc://elsewhere")
-    keys, address = pairing.keys(), f"tcp://127.0.0.1:{free_port()}"
+    keys, address = own_keys(), f"tcp://127.0.0.1:{free_port()}"
     with zmq.Context() as context, context.socket(zmq.ROUTER) as door:
         elsewhere = Gate(context, lambda key: True)
         admission.guard(door, "remote")
@@ -414,7 +414,7 @@ def test_a_process_of_another_user_is_not_heard_though_it_reaches_the_socket(fro
 
 
 def test_of_a_paired_machine_a_stop_is_not_heard_and_nothing_once_it_is_revoked(laptop: Machine, front: Front) -> None:
-    own, address = pairing.keys(), f"127.0.0.1:{free_port()}"
+    own, address = own_keys(), f"127.0.0.1:{free_port()}"
     keys = new_keys()
     assert laptop.run("pair", "allow", keys.public.hex(), "--name", "desk") == 0
     front.listen(address, own)
@@ -432,7 +432,7 @@ def test_without_keys_of_its_own_an_engine_does_not_listen(front: Front, monkeyp
         zmq.Socket, "setsockopt", lambda self, name, value: name == zmq.CURVE_SERVER or real(self, name, value)
     )
     with pytest.raises(CannotListen, match="is not known"):  # who has none is hung up on
-        front.listen(f"127.0.0.1:{free_port()}", pairing.keys())
+        front.listen(f"127.0.0.1:{free_port()}", own_keys())
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:7411", "*:7411", ":7411", "[::]:7411", "[::ffff:0.0.0.0]:7411"])
@@ -458,7 +458,7 @@ def test_an_address_that_is_taken_is_refused_in_a_sentence(front: Front) -> None
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(CannotListen, match="in use"):
-            front.listen(f"127.0.0.1:{taken.getsockname()[1]}", pairing.keys())
+            front.listen(f"127.0.0.1:{taken.getsockname()[1]}", own_keys())
 
 
 # Keys
@@ -496,15 +496,15 @@ def test_links_in_the_place_of_keys_are_refused(laptop: Machine, tmp_path: Path)
 
 def test_the_secret_key_is_shown_nowhere(laptop: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     laptop.run("pair")
-    secret = pairing.keys().secret
-    shown = capsys.readouterr().out + repr(pairing.keys())
+    secret = own_keys().secret
+    shown = capsys.readouterr().out + repr(own_keys())
     assert secret.hex() not in shown
     assert repr(secret) not in shown
 
 
 async def test_no_process_has_a_secret_key_in_its_arguments_or_its_environment(desk: Desk) -> None:
     with desk.at():
-        secret = pairing.keys().secret
+        secret = own_keys().secret
         (place,) = rendezvous.running()
         async with running(Engine(client="desk", spawn=False, place=place)) as own:
             worker = (await status_when(own, lambda status: status.worker_pid is not None)).worker_pid
@@ -600,7 +600,7 @@ async def served_alone_after_local(desk: Desk, act: Callable[[], str]) -> None:
     assert (after.dropped, after.clients) == (before.dropped, before.clients)
 
 
-async def answered_by_its_own_worker(desk: Desk, place: rendezvous.Place) -> None:
+async def answered_by_its_own_worker(desk: Desk, place: rendezvous.EnginePlace) -> None:
     """Where another user comes to the worker's door before the worker does."""
     runtime = place.stem.parent
     points.plan(runtime, "starting", "stop")

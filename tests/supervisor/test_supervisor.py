@@ -23,7 +23,7 @@ from caesura.engine.supervisor.clients import MAX_BACKLOG, MAX_SLOW_S, Front
 from caesura.engine.supervisor.process import Child
 from caesura.engine.supervisor.supervisor import Supervisor, SupervisorSettings
 from caesura.ipc import rendezvous
-from caesura.ipc.rendezvous import Holder, Place, started
+from caesura.ipc.rendezvous import EnginePlace, Holder, started
 
 from .test_processes import READY_S, job, runtime  # noqa: F401 (a fixture)
 
@@ -258,7 +258,7 @@ def test_a_log_that_has_grown_long_is_put_aside(runtime: Path) -> None:  # noqa:
     assert place.log().with_suffix(".log.1").stat().st_size == MAX_LOG + 1
 
 
-def launched(place: Place) -> Path:
+def launched(place: EnginePlace) -> Path:
     """The log of an engine that has been started and has said nothing."""
     launch._spawn(place, ["true"]).wait()
     return place.log()

@@ -17,6 +17,7 @@ from caesura.client.shared import Engine
 from caesura.engine.supervisor import admission, link
 from caesura.engine.supervisor.admission import Gate
 from caesura.ipc import endpoints, rendezvous
+from caesura.ipc.keys import new_keys
 
 from .test_processes import READY_S, answer, client, job, one, running, runtime, status_when, until  # noqa: F401 (fixtures)
 
@@ -27,7 +28,7 @@ def ports(monkeypatch: pytest.MonkeyPatch, runtime: Path) -> None:  # noqa: F811
     monkeypatch.setenv("CAESURA_TEST_PLATFORM", "win32")  # to fake_engine.py
 
 
-def place() -> rendezvous.Place:
+def place() -> rendezvous.EnginePlace:
     (found,) = rendezvous.running()
     return found
 
@@ -62,11 +63,11 @@ async def test_an_engine_that_ends_takes_its_port_away(one: Engine) -> None:  # 
     assert not found.socket.exists()
 
 
-async def hello(door: endpoints.Door, wait_s: float = 0.7) -> bool:
+async def hello(endpoint: endpoints.Endpoint, wait_s: float = 0.7) -> bool:
     """Whether the engine answers."""
     context = zmq.asyncio.Context()
     try:
-        (await Connection.open(context, door, "stranger", wait_s)).close()
+        (await Connection.open(context, endpoint, "stranger", wait_s)).close()
     except Unanswered:
         return False
     finally:
@@ -76,13 +77,13 @@ async def hello(door: endpoints.Door, wait_s: float = 0.7) -> bool:
 
 async def test_who_cannot_read_the_file_is_not_let_in(one: Engine) -> None:  # noqa: F811
     assert await answer(one, job()) == "answer"
-    door = endpoints.at(place().socket)
-    assert await hello(door, READY_S)
-    assert not await hello(endpoints.Door(door.endpoint))
-    assert not await hello(dataclasses.replace(door, keys=endpoints.new_keys()))
-    assert not await hello(dataclasses.replace(door, server=endpoints.new_keys().public))
+    endpoint = endpoints.at(place().socket)
+    assert await hello(endpoint, READY_S)
+    assert not await hello(endpoints.Endpoint(endpoint.address))
+    assert not await hello(dataclasses.replace(endpoint, keys=new_keys()))
+    assert not await hello(dataclasses.replace(endpoint, server=new_keys().public))
     (worker,) = place().stem.parent.glob("*.w*")
-    assert not await hello(dataclasses.replace(door, keys=endpoints.at(worker).keys))
+    assert not await hello(dataclasses.replace(endpoint, keys=endpoints.at(worker).keys))
     assert len((await one.status()).clients) == 1
 
 
@@ -90,18 +91,18 @@ def test_the_first_at_the_door_of_the_worker_is_the_worker(tmp_path: Path) -> No
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     asked, supervisor = Gate(context, lambda key: True), link.pair(context)
     admission.listen(supervisor, tmp_path / "w")
-    door = endpoints.at(tmp_path / "w")
-    assert door.keys
-    comers = [endpoints.Door(door.endpoint), dataclasses.replace(door, keys=endpoints.new_keys()), door]
+    endpoint = endpoints.at(tmp_path / "w")
+    assert endpoint.keys
+    comers = [endpoints.Endpoint(endpoint.address), dataclasses.replace(endpoint, keys=new_keys()), endpoint]
     ends = [link.pair(context) for _ in comers]
     try:
         for end, comer in zip(ends, comers, strict=True):
             endpoints.connect(end, comer)
             end.send(comer.keys.public if comer.keys else b"nobody", zmq.NOBLOCK)
-            deadline = time.monotonic() + (READY_S if comer is door else 0.5)
+            deadline = time.monotonic() + (READY_S if comer is endpoint else 0.5)
             while time.monotonic() < deadline and not supervisor.poll(5):
                 asked.answer()
-        assert supervisor.recv(zmq.NOBLOCK) == door.keys.public
+        assert supervisor.recv(zmq.NOBLOCK) == endpoint.keys.public
         assert not supervisor.poll(50)
     finally:
         for socket in (asked.socket, supervisor, *ends):
