@@ -41,7 +41,7 @@ def _none(text: str, name: str) -> Iterator[Import]:
     return iter(())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # caches are keyed by rows: by identity, which is faster than by all fields
 class Language:
     """`openers` end a line that begins a block; `offside` languages close it by indentation alone. Where `headers` has
     words, a line that opens a block begins with one of them.
@@ -55,8 +55,8 @@ class Language:
     `imports` yields what a text imports from files of the workspace, given also its file's name; `endings` are tried
     after a path that it imports.
 
-    `edits` names the structured edits that the language has; `lines`: each line is a document of its own. `wheel` is
-    (module, function) of a grammar wheel; `bundled` names the grammar in tree-sitter-languages.
+    `edits` names the format whose structured edits the language has; `lines`: each line is a document of its own.
+    `wheel` is (module, function) of a grammar wheel; `bundled` names the grammar in tree-sitter-languages.
     """
 
     id: str
@@ -80,7 +80,7 @@ class Language:
     kin: str = ""
     imports: Callable[[str, str], Iterator[Import]] = _none
     endings: tuple[str, ...] = ("",)
-    edits: Literal["json", "markdown", "scalars", ""] = ""
+    edits: Literal["json", "markdown", "yaml", "toml", ""] = ""
     lines: bool = False
     extensions: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
@@ -138,10 +138,6 @@ def _ecma_imports(text: str, name: str) -> Iterator[Import]:
 
 
 _C_INCLUDE = re.compile(r"^[ \t]*#[ \t]*(?:include|import)[ \t]*\"([^\"\n]{1,300})\"", re.MULTILINE)
-_RUST = re.compile(
-    r"^[ \t]*(?:pub(?:\([^)\n]*\))?[ \t]+)?(?:mod[ \t]+(\w+)[ \t]*;|use[ \t]+((?:crate|super|self)(?:::\w+)+))",
-    re.MULTILINE,
-)
 
 
 def _c_imports(text: str, name: str) -> Iterator[Import]:
@@ -244,8 +240,8 @@ _TABLE = (
     _braced("java", _wheel("java"), "java", extensions=(".java",)),
     Language("html", _wheel("html"), "html", block_comment=_MARKUP_COMMENT, quotes='"', extensions=(".html", ".htm")),
     Language("css", _wheel("css"), "css", None, ("{",), block_comment=_C_COMMENT, extensions=(".css",)),
-    Language("yaml", _wheel("yaml"), "yaml", "#", (":",), offside=True, edits="scalars", extensions=(".yaml", ".yml")),
-    Language("toml", _wheel("toml"), "toml", "#", long_quotes=('"""', "'''"), edits="scalars", extensions=(".toml",)),
+    Language("yaml", _wheel("yaml"), "yaml", "#", (":",), offside=True, edits="yaml", extensions=(".yaml", ".yml")),
+    Language("toml", _wheel("toml"), "toml", "#", long_quotes=('"""', "'''"), edits="toml", extensions=(".toml",)),
     Language("shellscript", _wheel("bash"), "bash", "#", ("then", "do", "else", "{"), spanning="\"'",
              interpolations=("${", "$("), dollars=True, extensions=(".sh", ".bash"), aliases=("bash", "sh", "zsh")),
     _braced("csharp", None, "c_sharp", extensions=(".cs",), aliases=("cs",)),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caesura.server.structured.json.layout import style
-from caesura.server.text.json import JsonTree, NotJson, place, read
+from caesura.server.text.json import JsonTree, NotJson, place, read, scan
 
 GOOD = [
     *("0", "-0", "1e5", "-1.5E-3", "1E+2", "true", "false", "null", '""', " [] ", "{}\n", "[[[]]]", '"\\u00e9\\/"'),
@@ -133,6 +133,31 @@ def test_comments_and_trailing_commas_are_read_where_the_file_may_have_them() ->
     assert document.value() == {"a": [1, 2], "b": "// no"}
     assert [text[slice(*span)] for span in document.comments] == ["// one", "/* two */", '// "three"', "/* four */"]
     assert not known(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "opened", "pending", "wants"),
+    [
+        ("", [], None, "value"),
+        ("{}", [], None, ""),
+        ('[1, {"a": [2], ', [0, 2], None, "key"),
+        ('{"a"', [0], (1, 4), ""),
+        ('{"a": ', [0], (1, 4), "value"),
+        ("[1", [0], None, ""),
+        ("[[1,", [0, 1], None, "value"),
+    ],
+)
+def test_an_unfinished_text_says_what_is_open_and_what_comes_next(
+    text: str, opened: list[int], pending: tuple[int, int] | None, wants: str
+) -> None:
+    tree = scan(text, relaxed=False)
+    assert (tree.open, tree.pending, tree.wants, tree.fault) == (opened, pending, wants, None)
+
+
+def test_a_broken_text_is_read_up_to_its_fault() -> None:
+    tree = scan('{"a": [1, 2 3], "b": 4}', relaxed=False)
+    assert tree.fault is not None
+    assert (tree.fault.offset, tree.path(3), tree.source(3)) == (12, ("a", 1), "2")
 
 
 @pytest.mark.parametrize("text", ["[1,,]", "[,]", "{,}", "/* open", "/ one", "[1 /* x]", "{'a': 1}", "// only"])

@@ -12,6 +12,7 @@ from caesura.server.context.context import context
 from caesura.server.context.files import Files
 from caesura.server.context.neighbours import Target, choose
 from caesura.server.languages import Import, Language
+from caesura.server.structured.edits import offers
 
 STOCK = ";; what is there\nrecipe syrup begin\n   sugar 3\n   water 2\n"
 MAIN = "needs stock\n\nrecipe tea begin\n   syrup"
@@ -60,6 +61,12 @@ async def test_what_a_file_imports_is_shown_with_its_definitions(tmp_path: Path)
 )
 def test_its_comments_and_strings_are_known(before: str, scope: str) -> None:
     assert context(before, len(before), len(before), language="brew").scope == scope
+
+
+def test_a_format_of_its_own_name_has_the_structured_edits_of_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(languages.LANGUAGES, "menu", Language("menu", edits="yaml", comment="#"))
+    [offer, *_] = offers("tea: hot\n", 5, 8, language="menu")
+    assert offer.text(["cold"]) == "cold"
 
 
 def test_a_body_is_indented_as_the_file_does_it() -> None:

@@ -27,7 +27,7 @@ TIME_S = 0.25  # for one document; what has been read by then is the answer
 CACHED = 4 << 20  # bytes of files kept as text
 IMPORTS = 40_000  # code points at the start of a document where imports are looked for
 
-Key = tuple[int, int, int]  # a file's inode, time of change in ns and size
+FileStamp = tuple[int, int, int]  # a file's inode, time of change in ns and size
 
 
 class TextFiles:
@@ -35,7 +35,7 @@ class TextFiles:
 
     def __init__(self, room: int, largest: int) -> None:
         self._largest = largest
-        self._kept = Recent[Path, tuple[Key, str]](room, lambda _, kept: getsizeof(kept[1]))
+        self._kept = Recent[Path, tuple[FileStamp, str]](room, lambda _, kept: getsizeof(kept[1]))
 
     def __repr__(self) -> str:
         return f"<TextFiles of {len(self)} files>"
@@ -48,13 +48,13 @@ class TextFiles:
         ValueError for what is not UTF-8."""
         with open(real, "rb", opener=paths.unfollowed) as file:
             about = os.fstat(file.fileno())
-            key = about.st_ino, about.st_mtime_ns, about.st_size
+            stamp = about.st_ino, about.st_mtime_ns, about.st_size
             if not stat.S_ISREG(about.st_mode) or about.st_size > self._largest:
                 return None
-            if (kept := self._kept.get(real)) and kept[0] == key:
+            if (kept := self._kept.get(real)) and kept[0] == stamp:
                 return kept[1]
             text = file.read(self._largest).decode()
-        self._kept.put(real, (key, text))
+        self._kept.put(real, (stamp, text))
         return text
 
 

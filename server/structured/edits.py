@@ -36,10 +36,10 @@ def offers(text: str, start: int, end: int, *, language: str, schema: Schema | N
             from caesura.server.structured.markdown import edits as markdown_edits
 
             return markdown_edits.offers(text, start, end)
-        case "scalars":
+        case "yaml" | "toml" as form:
             from caesura.server.structured import scalars
 
-            return scalars.offers(text, start, end, language=language)
+            return scalars.offers(text, start, end, language=form)
     raise NoOffer("Structured edits work in JSON, Markdown, YAML and TOML only.")
 
 
