@@ -5,7 +5,7 @@
 
 FOLDER holds CommonMark's spec.txt. At every line of every example, and of tables and lists made here, all offers are
 taken; their holes get texts drawn from their patterns, marks of Markdown more often than not. No model and no engine is
-used: this is about the grammars. The judge is markdown-it, which shares no code with the server's reader.
+used: this is about the grammars. The judge is markdown-it, inline text included, where the server compares blocks.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from latency import HERE, Report, conditions, save, table
 
 from caesura.model_store import DEFAULT
 from caesura.server.structured.markdown import edits
-from caesura.server.structured.markdown.blocks import Entry, lines_of, read
+from caesura.server.structured.markdown.blocks import BlockShape, lines_of, read
 from caesura.server.structured.offer import NoOffer, Offer
 from caesura.wire import Pattern
 
@@ -155,7 +155,7 @@ def measure(documents: list[str], count: int, seed: int) -> Report:
     }
 
 
-def _shape(text: str) -> list[Entry]:
+def _shape(text: str) -> list[BlockShape]:
     return [entry for entry in read(text).shape() if entry.kind not in ("definition", "front")]
 
 

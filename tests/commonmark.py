@@ -1,4 +1,4 @@
-"""What markdown-it makes of an edit: whether all but the edit is as it was. The independent reader of the tests."""
+"""What markdown-it makes of an edit: whether all but the edit is as it was, inline text included."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -46,6 +46,13 @@ BLOCKS = {
 def blocks(text: str) -> list[tuple[int, str, int]]:
     """Depth, kind and first line of each block, definitions and front matter left out."""
     return [(t.level, BLOCKS[t.type], t.map[0]) for t in READER.parse(text) if t.type in BLOCKS and t.map]
+
+
+def paragraphs(text: str) -> list[str]:
+    """The text of each paragraph, its lines without blanks around them."""
+    tokens = READER.parse(text)
+    inline = [tokens[n + 1].content for n, token in enumerate(tokens) if token.type == "paragraph_open"]
+    return ["\n".join(line.strip(" \t") for line in content.split("\n")) for content in inline]
 
 
 def links(text: str) -> set[str]:

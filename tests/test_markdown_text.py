@@ -1,4 +1,4 @@
-"""The block structure of Markdown, as an independent reader sees it."""
+"""The blocks of Markdown: lines and columns as markdown-it has them, what it lacks, and bounds on its time."""
 
 import time
 from itertools import product
@@ -6,7 +6,8 @@ from itertools import product
 import pytest
 
 from caesura.server.structured.markdown.blocks import cells, lines_of, read
-from tests.commonmark import blocks
+from caesura.server.structured.offer import NoOffer
+from tests.commonmark import blocks, paragraphs
 
 PIECES = (
     "- ",
@@ -57,14 +58,32 @@ def structure(text: str) -> list[tuple[int, str, int]]:
         "-\t\ta\n- \tb\n\n\t\tc\n",
     ],
 )
-def test_blocks_are_where_another_reader_finds_them(text: str) -> None:
+def test_blocks_are_where_markdown_it_has_them(text: str) -> None:
     assert structure(text) == blocks(text)
 
 
-def test_blocks_are_where_another_reader_finds_them_whatever_stands_together() -> None:
+def test_blocks_and_columns_are_where_markdown_it_has_them_whatever_stands_together() -> None:
     for pieces in product(PIECES, repeat=3):
         text = "".join(pieces) + "a"
+        tree = read(text)
         assert structure(text) == blocks(text), text
+        assert [tree.content(block) for _, block in tree.blocks if block.kind == "paragraph"] == paragraphs(text), text
+
+
+def test_a_row_that_begins_like_a_list_item_is_no_table() -> None:
+    assert [e.kind for e in read("- a | b\n--|--\n").shape()] == ["list", "item", "paragraph"]
+
+
+def test_an_open_fence_at_the_top_has_the_empty_line_at_the_end_and_one_in_an_item_has_not() -> None:
+    assert [(e.kind, e.last) for e in read("```\n").shape()] == [("fence", 1)]
+    assert [(e.kind, e.last) for e in read("- ```\n").shape()] == [("list", 0), ("item", 0), ("fence", 0)]
+
+
+def test_a_definition_keeps_its_target_as_it_is_written() -> None:
+    assert [e.detail for e in read("[A  b]: <c d> 'e'\n[x]:\njavascript:y\n").shape()] == [
+        ("a b", "<c d>"),
+        ("x", "javascript:y"),
+    ]
 
 
 def test_a_list_is_loose_where_a_blank_line_parts_its_items() -> None:
@@ -108,4 +127,14 @@ def test_lines_end_as_editors_end_them() -> None:
 def test_hostile_text_is_read_in_a_moment(text: str) -> None:
     began = time.thread_time()
     read(text + "\n" + text)
+    assert time.thread_time() - began < 1
+
+
+@pytest.mark.parametrize(
+    "text", ["> " * 40 + "a\n" + "b\n" * 5_000, "|a" * 250 + "|\n" + "|-" * 250 + "|\n" + "|\n" * 1_000]
+)
+def test_text_that_would_take_long_to_read_is_refused(text: str) -> None:
+    began = time.thread_time()
+    with pytest.raises(NoOffer, match="too long to read"):
+        read(text)
     assert time.thread_time() - began < 1

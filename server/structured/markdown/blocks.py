@@ -1,54 +1,49 @@
-"""The block structure of a Markdown text, line by line: CommonMark's containers and leaves, GFM's tables, front matter.
+"""The blocks of a Markdown text by line: CommonMark, GFM's tables and front matter, read with markdown-it-py.
 
-What is read: which block each line belongs to and where its content begins. Inline text is only searched for code
-spans and link targets. Offsets are code points; lines end in \\n, \\r\\n or \\r.
+A block has its lines, and for each line of text the column where its content begins, which markdown-it-py knows only
+while it reads. Inline text is not read. Offsets are code points; lines end in \\n, \\r\\n or \\r.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
-from typing import NamedTuple
+from itertools import accumulate, pairwise
+from typing import Literal, NamedTuple
 
-MAX_DEPTH = 100  # containers in one another; what is deeper is read as a paragraph
+from markdown_it import MarkdownIt, rules_block
+from markdown_it.parser_block import RuleFuncBlockType
+from markdown_it.rules_block import StateBlock
+from markdown_it.token import Token
+
+from caesura.server.structured.offer import NoOffer
+
+MAX_DEPTH = 40  # nested containers; a line that lies deeper is read as a block of code
+MAX_WORK = 1_000_000  # steps of one or two microseconds that reading a text may take: tests of a line, and tokens
+_STEPS, _LINE_STEPS, _CHARACTER_STEPS = 10_000, 40, 2  # for a text, each line and each code point; prose needs a tenth
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|\Z)")
-_HEADING = re.compile(r"(#{1,6})(?:[ \t]|$)")
-_FENCE = re.compile(r"(`{3,})([^`]*)$|(~{3,})(.*)$")
-_RULE = re.compile(r"(?:\*[ \t]*){3,}$|(?:-[ \t]*){3,}$|(?:_[ \t]*){3,}$")
-_UNDERLINE = re.compile(r"(?:=+|-+)[ \t]*$")
-_MARKER = re.compile(r"(?:[-+*]|(\d{1,9})[.)])(?=[ \t]|$)")
-_DELIMITERS = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$")
 _FRONT_KEY = re.compile(r"[^\s#:\-\[{][^:]*:(?:\s|$)|#")
-_LABEL = r" {0,3}\[(?P<label>(?:[^\[\]\\]|\\.){1,999})\]:[ \t]*\n?[ \t]*(?P<target><(?:[^<>\n\\]|\\.)*>|[^\s<]\S*)"
-_DEFINITION = re.compile(
-    _LABEL
-    + r"(?:(?:[ \t]+\n?|[ \t]*\n)[ \t]*(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|\((?:[^()\\]|\\.)*\)))?[ \t]*(?:\n|$)"
-)
-_PLAIN_DEFINITION = re.compile(_LABEL + r"[ \t]*(?:\n|$)")  # what stands on the next line is no title
-_HTML_BLOCKS = (
-    "address|article|aside|base|basefont|blockquote|body|caption|center|col|colgroup|dd|details|dialog|dir|div|dl|dt|"
-    "fieldset|figcaption|figure|footer|form|frame|frameset|h[1-6]|head|header|hr|html|iframe|legend|li|link|main|menu|"
-    "menuitem|nav|noframes|ol|optgroup|option|p|param|search|section|summary|table|tbody|td|tfoot|th|thead|title|tr|"
-    "track|ul"
-)
-_ATTRIBUTE = r"\s+[a-zA-Z_:][\w:.-]*(?:\s*=\s*(?:[^\s\"'=<>`]+|'[^']*'|\"[^\"]*\"))?"
-_HTML: tuple[tuple[re.Pattern[str], re.Pattern[str] | None], ...] = tuple(
-    (re.compile(begin, re.IGNORECASE), re.compile(end, re.IGNORECASE) if end else None)
-    for begin, end in (
-        (r"<(?:script|pre|style|textarea)(?:[ \t>]|$)", r"</(?:script|pre|style|textarea)>"),
-        (r"<!--", r"-->"),
-        (r"<\?", r"\?>"),
-        (r"<![a-z]", r">"),
-        (r"<!\[CDATA\[", r"\]\]>"),
-        (rf"</?(?:{_HTML_BLOCKS})(?:[ \t]|/?>|$)", None),
-        (rf"(?:<[a-z][a-z0-9-]*(?:{_ATTRIBUTE})*\s*/?>|</[a-z][a-z0-9-]*\s*>)[ \t]*$", None),
-    )
-)
-_LAST_HTML = len(_HTML) - 1  # the kind that does not interrupt a paragraph
-_VERBATIM = ("fence", "code", "html", "front")
-_LEAVES = ("paragraph", "table")
+_DEFINITION = re.compile(r"\[((?:[^\[\]\\]|\\.)+)\]:[ \t\n]*(<(?:[^<>\n\\]|\\.)*>|[^ \t\n]+)", re.DOTALL)
+_BAR = re.compile(r"(?<!\\)\|")
+
+_CONTAINERS = {
+    "blockquote_open": "quote",
+    "bullet_list_open": "list",
+    "ordered_list_open": "list",
+    "list_item_open": "item",
+}
+_LEAVES = {
+    "paragraph_open": "paragraph",
+    "heading_open": "heading",
+    "table_open": "table",
+    "definition": "definition",
+    "hr": "rule",
+    "code_block": "code",
+    "fence": "fence",
+    "html_block": "html",
+}
+_CLOSES = frozenset(opening.replace("open", "close") for opening in _CONTAINERS)
 
 
 class Line(NamedTuple):
@@ -64,9 +59,10 @@ class Line(NamedTuple):
 
 @dataclass(eq=False)
 class Block:
-    """`first` and `last` are lines, blank ones at the end not counted. `starts` has, for each line of a leaf, where its
-    content begins in that line, and for an item where its marker stands. `detail` is what makes two blocks of a kind
-    different in structure: the level of a heading, a list's marker, the columns of a table."""
+    """`first` and `last` are lines; blank lines at the end do not count. `starts` maps each line of a paragraph,
+    heading, table or definition, and the first line of a fence, to the column where its content begins; for an item, to
+    the column of its marker. `detail` is what else must stay as it is: the level of a heading, the marker of a list,
+    the number of columns of a table."""
 
     kind: str
     first: int
@@ -76,19 +72,19 @@ class Block:
     starts: dict[int, int] = field(default_factory=dict)
     detail: tuple[object, ...] = ()
     marker: str = ""  # of an item or a fence
-    indent: int = 0  # columns that an item's lines are indented by, or that a fence is
-    closed: bool = False  # a fence, or HTML, with its end
+    code: str = ""  # in a fence
+    closed: bool = False  # a fence that has its end
 
     def ancestors(self) -> "Iterator[Block]":
-        """This block and what it lies in, outwards."""
+        """This block and the blocks around it, from the inside out."""
         block: Block | None = self
         while block is not None:
             yield block
             block = block.parent
 
 
-class Entry(NamedTuple):
-    """A block, in the order of the text, as two readings are compared by."""
+class BlockShape(NamedTuple):
+    """A block as two readings of a text are compared by."""
 
     depth: int
     kind: str
@@ -98,7 +94,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Document:
+class MarkdownTree:
     text: str
     lines: list[Line]
     root: Block
@@ -111,14 +107,14 @@ class Document:
         return low
 
     def block_at(self, line: int) -> Block:
-        """The innermost block that the line lies in; a blank line between two blocks lies in what holds both."""
+        """The innermost block around a line; for a blank line between two blocks, the block that holds both."""
         block = self.root
         while inner := next((child for child in block.children if child.first <= line <= child.last), None):
             block = inner
         return block
 
     def content(self, block: Block) -> str:
-        """The text of a paragraph or heading, its lines without what their containers put before them."""
+        """The text of a paragraph or heading, without what its containers put before each line."""
         return "\n".join(self.lines[line].text[at:].strip(" \t") for line, at in block.starts.items())
 
     @cached_property
@@ -131,357 +127,188 @@ class Document:
             waiting += [(depth + 1, child) for child in reversed(block.children)]
         return found[1:]
 
-    def shape(self) -> list[Entry]:
-        return [Entry(depth, b.kind, b.detail, b.first, b.last) for depth, b in self.blocks]
+    def shape(self) -> list[BlockShape]:
+        return [BlockShape(depth, b.kind, b.detail, b.first, b.last) for depth, b in self.blocks]
 
 
 def lines_of(text: str) -> list[Line]:
-    """The lines; a text that ends in a line's end has an empty one behind it."""
+    """The lines; after a line's end at the end of the text comes an empty line."""
     lines = [Line(match[1], match.start(), match[2]) for match in _LINE.finditer(text)]
     return lines[:-1] if len(lines) > 1 and not lines[-2].ending else lines  # the end matches once more
 
 
-def read(text: str) -> Document:
-    """Linear in the text. Never raises: every text is Markdown."""
+def read(text: str) -> MarkdownTree:
+    """Every text is Markdown. Raises NoOffer for a text whose nested lines would take too long to read."""
     lines = lines_of(text)
-    reader = _Reader(lines)
-    for number in range(reader.front(), len(lines)):
-        if number and number + 1 == len(lines) and not lines[number].text and reader.is_nested:
-            break  # nothing behind the last line's end: it belongs to no item, even if code there is not closed
-        reader.line(number)
-    reader.close(1)
-    for block in reader.lists:
-        block.detail = (*block.detail, _is_tight(block))
-    return Document(text, lines, reader.root)
+    front = _front(lines)
+    state = _State(lines)
+    _PARSER.block.tokenize(state, front, state.lineMax)
+    root = Block("document", 0, len(lines) - 1)
+    if front:
+        root.children.append(Block("front", 0, front - 1, root))
+    _build(root, state.tokens, lines)
+    return MarkdownTree(text, lines, root)
 
 
-class _Place:
-    """How far a line is read: the index and column, and what is left of a tab that was taken in part."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.index = self.column = self.rest = 0
-        self.find()
-
-    def find(self) -> None:
-        """The next character that is no blank, and how many columns of blanks stand before it."""
-        index, column = self.index, self.column
-        if self.rest:
-            index, column = index + 1, column + self.rest
-        while index < len(self.text) and (mark := self.text[index]) in " \t":
-            column += 1 if mark == " " else 4 - column % 4
-            index += 1
-        self.next, self.indent, self.blank = index, column - self.column, index == len(self.text)
-
-    def skip(self) -> None:
-        """Over the blanks."""
-        self.index, self.column, self.rest = self.next, self.column + self.indent, 0
-        self.indent = 0
-
-    def take(self, count: int) -> None:
-        """Characters that are no blanks."""
-        self.index, self.column = self.index + count, self.column + count
-        self.find()
-
-    def advance(self, columns: int) -> None:
-        """Over at most so many columns of blanks."""
-        while columns > 0 and self.index < len(self.text) and (mark := self.text[self.index]) in " \t":
-            width = (self.rest or 4 - self.column % 4) if mark == "\t" else 1
-            step = min(width, columns)
-            self.column, columns, self.rest = self.column + step, columns - step, width - step
-            self.index += not self.rest
-        self.find()
-
-
-class _Reader:
-    """CommonMark's first phase: open blocks from the outermost to the innermost, one line at a time."""
-
-    def __init__(self, lines: list[Line]) -> None:
-        self.lines = lines
-        self.root = Block("document", 0, 0)
-        self.lists: list[Block] = []
-        self._open = [self.root]
-
-    @property
-    def is_nested(self) -> bool:
-        return len(self._open) > 2
-
-    def front(self) -> int:
-        """Read front matter, where there is some; the line behind it."""
-        texts = (line.text.rstrip() for line in self.lines)
-        if next(texts) != "---":
-            return 0
-        first = None
-        for number, text in enumerate(texts, 1):
-            if text in ("---", "..."):
-                if first is None or not _FRONT_KEY.match(first):
-                    return 0
-                self._add(Block("front", 0, number))
-                self.close(1)
-                return number + 1
-            first = first if first is not None or not text else text
+def _front(lines: Sequence[Line]) -> int:
+    """The number of lines of the front matter."""
+    if lines[0].text.rstrip() != "---":
         return 0
+    first = ""
+    for number, line in enumerate(lines[1:], 1):
+        if line.text.rstrip() in ("---", "..."):
+            return number + 1 if _FRONT_KEY.match(first) else 0
+        first = first or line.text.rstrip()
+    return 0
 
-    def line(self, number: int) -> None:
-        place = _Place(self.lines[number].text)
-        kept = self._continued(place, number)
-        if kept < 0:  # the line closed a fence
-            return
-        tip = self._open[-1]
-        opened = False
-        while self._open[kept - 1].kind not in _VERBATIM and len(self._open) < MAX_DEPTH:
-            if place.indent >= 4:
-                if not place.blank and tip.kind != "paragraph" and self._open[kept - 1].kind not in _LEAVES:
-                    self.close(kept)
-                    place.advance(4)
-                    self._add(Block("code", number, number))
-                    kept, opened = len(self._open), True
-                break
-            if place.blank or place.text[place.next] not in "#`~*+-_=<>|:0123456789":
-                break
-            begun = self._begun(place, number, kept)
-            if begun is None:
-                break
-            if begun < 0:
-                return
-            kept, opened, tip = begun, True, self._open[-1]
-        if kept < len(self._open) and not opened and not place.blank and tip.kind == "paragraph":
-            self._extend(number, place.next)  # a lazy line
-            return
-        self.close(kept)
-        self._content(place, number)
 
-    def close(self, kept: int) -> None:
-        """All open blocks but the `kept` outermost."""
-        while len(self._open) > kept:
-            block = self._open.pop()
-            if block.kind == "paragraph":
-                self._split_definitions(block)
+# markdown-it-py
 
-    def _continued(self, place: _Place, number: int) -> int:
-        """How many open blocks the line goes on with."""
-        kept = 1
-        for block in self._open[1:]:
-            if block.kind == "quote":
-                if place.indent > 3 or place.blank or place.text[place.next] != ">":
-                    break
-                place.skip()
-                place.take(1)
-                place.advance(1)
-                for outer in self._open[: kept + 1]:  # a line of a quote is its own, also a blank one
-                    outer.last = number
-            elif block.kind == "item":
-                if place.blank:
-                    if not block.children:
-                        break
-                    place.skip()
-                elif place.indent >= block.indent:
-                    place.advance(block.indent)
-                else:
-                    break
-            elif block.kind == "fence":
-                run = place.text[place.next :].rstrip(" \t")
-                if place.indent <= 3 and len(run) >= len(block.marker) and set(run) == {block.marker[0]}:
-                    block.closed = True
-                    block.detail = (block.marker, True)
-                    self._extend(number, place.next)
-                    self.close(kept)
-                    return -1
-                place.advance(block.indent)
-            elif block.kind == "code":
-                if not place.blank and place.indent < 4:
-                    break
-                place.advance(4)
-            elif place.blank and (block.kind in _LEAVES or (block.kind == "html" and not block.marker)):
-                break
-            if block.kind == "table" and place.indent >= 4:
-                break
-            kept += 1
-        return kept
 
-    def _begun(self, place: _Place, number: int, kept: int) -> int | None:
-        """Open what begins here: how many blocks are open then, -1 where the line is done; None where nothing does."""
-        text, at, inside = place.text, place.next, self._open[kept - 1]
-        paragraph = inside.kind == "paragraph"
-        outer = kept - 1 if inside.kind in _LEAVES else kept  # a leaf gives way to what begins
-        rest = text[at:]
-        if rest[0] == ">":
-            place.skip()
-            place.take(1)
-            place.advance(1)
-            return self._start(Block("quote", number, number), outer)
-        if match := _HEADING.match(rest):
-            block = Block("heading", number, number, detail=(len(match[1]),), starts={number: at + len(match[1])})
-            return self._finish(block, outer)
-        if match := _FENCE.match(rest):
-            marker = match[1] or match[3]
-            block = Block("fence", number, number, detail=(marker, False), starts={number: at}, marker=marker)
-            block.indent = place.indent
-            self._start(block, outer)
-            return -1
-        if rest[0] == "<":
-            for kind, (begin, end) in enumerate(_HTML):
-                if begin.match(rest) and (kind != _LAST_HTML or not (paragraph or self._open[-1].kind == "paragraph")):
-                    block = Block("html", number, number, detail=(kind,), marker=end.pattern if end else "")
-                    if end and end.search(rest):
-                        return self._finish(block, outer)
-                    self._start(block, outer)
-                    return -1
-            return None
-        if paragraph and (columns := self._columns(rest, inside)):
-            return self._table(number, at, columns, outer)
-        if paragraph and _UNDERLINE.match(rest) and not _is_definitions(self._joined(inside)):
-            self._extend(number, at)
-            self._heading_of(inside, rest)
-            return -1
-        if _RULE.match(rest):
-            return self._finish(Block("rule", number, number), outer)
-        if match := _MARKER.match(rest):
-            return self._item(place, number, match, kept, outer)
-        return None
+class _State(StateBlock):
+    """What the library knows while it reads, and a bound on the time that it takes."""
 
-    def _item(self, place: _Place, number: int, match: re.Match[str], kept: int, outer: int) -> int | None:
-        empty = not place.text[place.next + match.end() :].strip(" \t")
-        if self._open[kept - 1].kind == "paragraph" and (empty or (match[1] is not None and int(match[1]) != 1)):
-            return None
-        marker, at, indent = match[0], place.next, place.indent
-        kind = marker[-1]
-        above = self._open[outer - 1]
-        fits = above.kind == "list" and above.marker == kind
-        if above.kind == "list" and not fits:
-            outer -= 1
-        if not fits:
-            start = int(match[1]) if match[1] else None
-            outer = self._start(Block("list", number, number, detail=(kind, start), marker=kind), outer)
-            self.lists.append(self._open[-1])
-        place.skip()
-        place.take(len(marker))
-        blanks = place.indent if not place.blank and place.indent <= 4 else 1
-        place.advance(blanks)
-        block = Block("item", number, number, starts={number: at}, marker=marker, indent=indent + len(marker) + blanks)
-        return self._start(block, outer)
+    def __init__(self, lines: Sequence[Line]) -> None:
+        texts = [line.text for line in lines]
+        super().__init__("\n".join([*texts, ""]).replace("\0", "\N{REPLACEMENT CHARACTER}"), _PARSER, {}, [])
+        self._begins = list(accumulate((len(text) + 1 for text in texts), initial=0))
+        self._left = min(MAX_WORK, _STEPS + _LINE_STEPS * len(texts) + _CHARACTER_STEPS * len(self.src))
 
-    def _columns(self, delimiters: str, paragraph: Block) -> int:
-        """Of the table whose header the paragraph's last line is; 0 where it is none."""
-        if not _DELIMITERS.match(delimiters) or re.match(r"-[ \t]", delimiters):
-            return 0
-        last = paragraph.last
-        header = self.lines[last].text[paragraph.starts[last] :]
-        if "|" not in header:
-            return 0
-        columns = len(cells(delimiters, 0).cells)
-        return columns if columns == len(cells(header, 0).cells) else 0
+    def column(self, line: int) -> int:
+        """Where the content of a line begins, past what the open containers put before it."""
+        return self.bMarks[line] + self.tShift[line] - self._begins[line]
 
-    def _table(self, number: int, at: int, columns: int, outer: int) -> int:
-        paragraph = self._open[outer]
-        header = paragraph.last
-        start = paragraph.starts.pop(header)
-        if paragraph.starts:
-            paragraph.last = max(paragraph.starts)
-            self.close(outer)
+    def push(self, ttype: str, tag: str, nesting: Literal[-1, 0, 1]) -> Token:
+        token = super().push(ttype, tag, nesting)
+        if ttype == "list_item_open":  # the library goes on to move the line's start past the marker
+            token.meta["starts"] = {self.line: self.column(self.line)}
+        self._work()
+        return token
+
+    def is_code_block(self, line: int) -> bool:
+        self._work()  # every rule asks this first
+        return super().is_code_block(line)
+
+    def _work(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise NoOffer("The blocks of this document take too long to read; split it to edit it by structure.")
+
+
+class _CommonMark(MarkdownIt):
+    """Every target of a link counts, and stays as it is written."""
+
+    def validateLink(self, url: str) -> bool:  # noqa: N802 - the library's name
+        return True
+
+    def normalizeLink(self, url: str) -> str:  # noqa: N802 - the library's name
+        return url
+
+
+def _with_starts(rule: RuleFuncBlockType) -> RuleFuncBlockType:
+    """The rule, which also notes where the content of each line of its block begins."""
+
+    def noting(state: StateBlock, first: int, end: int, silent: bool) -> bool:
+        known = len(state.tokens)
+        found = rule(state, first, end, silent)
+        if found and not silent and isinstance(state, _State):
+            state.tokens[known].meta["starts"] = {line: state.column(line) for line in range(first, state.line)}
+        return found
+
+    return noting
+
+
+def _too_deep(state: StateBlock, first: int, end: int, silent: bool) -> bool:
+    if silent or state.level < MAX_DEPTH:
+        return False
+    state.line = first + 1
+    state.push("code_block", "code", 0).map = [first, state.line]
+    return True
+
+
+def _parser() -> MarkdownIt:
+    # At its own bound the library would leave out the rest of the text.
+    parser = _CommonMark("commonmark", {"maxNesting": MAX_DEPTH + 2, "inline_definitions": True})
+    ruler, inside = parser.block.ruler, ["paragraph", "reference"]
+    ruler.before("table", "too_deep", _too_deep)
+    ruler.at("fence", _with_starts(rules_block.fence), {"alt": [*inside, "blockquote", "list"]})
+    ruler.at("reference", _with_starts(rules_block.reference))
+    ruler.at("heading", _with_starts(rules_block.heading), {"alt": [*inside, "blockquote"]})
+    # A row that begins like another block is that block, as on GitHub; the library's own table would come first.
+    ruler.before("lheading", "late_table", _with_starts(rules_block.table), {"alt": inside})
+    ruler.at("lheading", _with_starts(rules_block.lheading))
+    ruler.at("paragraph", _with_starts(rules_block.paragraph))
+    ruler.getRules("")  # makes the library's cache of rules, which two threads must not make at once
+    return parser
+
+
+_PARSER = _parser()
+
+
+# From tokens to blocks
+
+
+def _build(root: Block, tokens: Sequence[Token], lines: Sequence[Line]) -> None:
+    block = root
+    for token in tokens:
+        if kind := _CONTAINERS.get(token.type):
+            block = _opened(token, kind, block)
+        elif token.type in _CLOSES:
+            _close(block, lines)
+            assert block.parent is not None, "a container lies in another"
+            block = block.parent
+        elif kind := _LEAVES.get(token.type):
+            _describe(_opened(token, kind, block), token, lines)
+
+
+def _opened(token: Token, kind: str, parent: Block) -> Block:
+    assert token.map is not None, "a block has lines"
+    first, end = token.map
+    block = Block(kind, first, end - 1, parent, starts=token.meta.get("starts", {}))
+    if kind == "list":
+        block.detail = (token.markup, token.attrs.get("start", 1) if token.type == "ordered_list_open" else None)
+    elif kind == "item":
+        block.marker = token.info + token.markup
+    parent.children.append(block)
+    return block
+
+
+def _describe(block: Block, token: Token, lines: Sequence[Line]) -> None:
+    """What there is to say of a leaf."""
+    if block.last == len(lines) - 1 and not lines[-1].text and block.parent and block.parent.parent:
+        block.last -= 1  # the empty line at the end belongs to no item, even after a fence that is not closed
+    if block.kind == "heading":
+        level = int(token.tag[1])
+        block.detail = (level, "underlined") if token.markup in ("-", "=") else (level,)
+        if token.markup in ("-", "="):
+            block.starts.pop(block.last)
         else:
-            self._open.pop()
-            self._open[-1].children.pop()
-        self._start(Block("table", header, header, detail=(columns,), starts={header: start}), outer)
-        self._extend(number, at)
-        return -1
-
-    def _heading_of(self, paragraph: Block, underline: str) -> None:
-        """A paragraph with a line under it is a heading, and definitions above it are none of it."""
-        self._split_definitions(paragraph)
-        paragraph.kind, paragraph.detail = "heading", (1 if underline[0] == "=" else 2, "underlined")
-        paragraph.starts.pop(paragraph.last)
-        self._open.remove(paragraph)
-
-    def _content(self, place: _Place, number: int) -> None:
-        """What is left of the line, in the innermost block."""
-        block = self._open[-1]
-        if block.kind in ("fence", "html", "code"):
-            if not place.blank or block.kind != "code":
-                self._extend(number, place.index)
-            if block.kind == "html" and block.marker and re.search(block.marker, place.text, re.IGNORECASE):
-                self.close(len(self._open) - 1)
-        elif place.blank:
-            return
-        elif block.kind in _LEAVES:
-            self._extend(number, place.next)
-        else:
-            self._add(Block("paragraph", number, number, starts={number: place.next}))
-            self._extend(number, place.next)
-
-    def _extend(self, number: int, at: int) -> None:
-        self._open[-1].starts[number] = at
-        for block in self._open:
-            block.last = number
-
-    def _add(self, block: Block) -> None:
-        parent = self._open[-1]
-        if parent.kind == "list" and block.kind != "item":  # what is no item ends the list
-            self.close(len(self._open) - 1)
-            parent = self._open[-1]
-        block.parent = parent
-        parent.children.append(block)
-        self._open.append(block)
-        for outer in self._open:
-            outer.last = max(outer.last, block.last)
-
-    def _start(self, block: Block, outer: int) -> int:
-        self.close(outer)
-        self._add(block)
-        return len(self._open)
-
-    def _finish(self, block: Block, outer: int) -> int:
-        """A block of one line."""
-        self._start(block, outer)
-        self.close(len(self._open) - 1)
-        return -1
-
-    def _joined(self, paragraph: Block) -> str:
-        return "\n".join(self.lines[line].text[at:] for line, at in paragraph.starts.items())
-
-    def _split_definitions(self, paragraph: Block) -> None:
-        """Link reference definitions at the start of a paragraph become blocks of their own."""
-        text = self._joined(paragraph)
-        numbers, at = list(paragraph.starts), 0
-        parent = paragraph.parent
-        assert parent is not None, "a paragraph lies in something"
-        assert parent.children[-1] is paragraph, "it is closed before anything stands behind it"
-        while text.startswith("[", at) and (match := _definition(text, at)):
-            taken = text.count("\n", at, match.end()) + (not match[0].endswith("\n"))
-            lines, numbers, at = numbers[:taken], numbers[taken:], match.end()
-            detail = (" ".join(match["label"].split()).casefold(), match["target"])
-            block = Block("definition", lines[0], lines[-1], parent, detail=detail)
-            parent.children.insert(-1, block)
-            if not numbers:
-                parent.children.pop()
-                return
-        paragraph.first = numbers[0]
-        paragraph.starts = {line: paragraph.starts[line] for line in numbers}
+            block.starts[block.first] += level
+    elif block.kind == "table":
+        rule = lines[block.first + 1].text
+        block.detail = (len(cells(rule, block.starts[block.first + 1]).cells),)
+    elif block.kind == "fence":
+        block.marker, block.code = token.markup, token.content
+        block.closed = token.content.count("\n") == block.last - block.first - 1
+        block.detail = (block.marker, block.closed)
+    elif block.kind == "definition":
+        text = "\n".join(lines[line].text[at:] for line, at in block.starts.items())
+        match = _DEFINITION.match(text)
+        assert match is not None, "the library has read one"
+        block.detail = (" ".join(match[1].split()).casefold(), match[2])
 
 
-def _definition(text: str, at: int) -> re.Match[str] | None:
-    match = _DEFINITION.match(text, at) or _PLAIN_DEFINITION.match(text, at)
-    if match is None or not match["label"].strip():
-        return None
-    return match if match["target"].startswith("<") or _is_balanced(match["target"]) else None
-
-
-def _is_balanced(target: str) -> bool:
-    """Whether the parentheses that are not escaped come in pairs."""
-    depth = 0
-    for mark in re.sub(r"\\.", "", target):
-        depth += (mark == "(") - (mark == ")")
-        if depth < 0:
-            return False
-    return depth == 0
-
-
-def _is_definitions(text: str) -> bool:
-    """Whether a paragraph has nothing but definitions."""
-    at = 0
-    while text.startswith("[", at) and (match := _definition(text, at)):
-        at = match.end()
-    return at == len(text)
+def _close(block: Block, lines: Sequence[Line]) -> None:
+    """Set the last line of a container, for which the library counts blank lines that follow."""
+    last = max((child.last for child in block.children), default=block.first)
+    if block.kind == "quote":
+        depth = sum(outer.kind == "quote" for outer in block.ancestors())
+        while block.last > last and lines[block.last].text.count(">") < depth:
+            block.last -= 1
+    else:
+        block.last = last
+    if block.kind == "list":
+        block.detail = (*block.detail, _is_tight(block))
 
 
 def _is_tight(block: Block) -> bool:
@@ -498,7 +325,7 @@ class Row(NamedTuple):
 
     lead: str  # with the bar before the first cell, if there is one
     cells: tuple[str, ...]
-    tail: str  # likewise behind the last
+    tail: str  # likewise after the last
 
     def text(self) -> str:
         return self.lead + "|".join(self.cells) + self.tail
@@ -512,11 +339,8 @@ class Row(NamedTuple):
         return found
 
 
-_BAR = re.compile(r"(?<!\\)\|")
-
-
 def cells(line: str, at: int) -> Row:
-    """The row that stands in the line from `at` on."""
+    """The row that stands in the line from column `at` on."""
     first = at + len(line[at:]) - len(line[at:].lstrip(" \t"))
     bars = [match.start() for match in _BAR.finditer(line, first)]
     opening = bool(bars) and bars[0] == first

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from caesura import wire
-from caesura.server.structured.markdown.blocks import Block, Document, Entry, read
+from caesura.server.structured.markdown.blocks import Block, BlockShape, MarkdownTree, read
 from caesura.server.structured.offer import NoOffer, Offer
 
 SAMPLE = "x"  # what stands in a hole for a trial
@@ -18,25 +18,28 @@ Piece = str | wire.Hole
 
 
 @dataclass(frozen=True)
-class Change:
+class MarkdownChange:
     """How an edit may change the structure of `document`: new lines come after line `below`, and blocks in `grown` hold
     them; `inserted` are new; `details` are those of blocks that change. `inside` looks at the edit itself."""
 
-    document: Document
+    document: MarkdownTree
     below: int
     grown: frozenset[Block] = frozenset()
-    inserted: tuple[Entry, ...] = ()
+    inserted: tuple[BlockShape, ...] = ()
     details: Mapping[Block, tuple[object, ...]] = field(default_factory=dict)
-    inside: Callable[[Document], str | None] = lambda new: None
+    inside: Callable[[MarkdownTree], str | None] = lambda new: None
 
     def check(self, text: str) -> str | None:
-        new = read(text)
+        try:
+            new = self.document if text == self.document.text else read(text)
+        except NoOffer as refusal:
+            return str(refusal)
         more = len(new.lines) - len(self.document.lines)
         expected = list(self.inserted)
         for depth, block in self.document.blocks:
             first, last = (line + more * (line > self.below) for line in (block.first, block.last))
             last += more * (block in self.grown and block.last <= self.below)
-            expected.append(Entry(depth, block.kind, self.details.get(block, block.detail), first, last))
+            expected.append(BlockShape(depth, block.kind, self.details.get(block, block.detail), first, last))
         expected.sort(key=lambda entry: (entry.first, entry.depth))
         return BROKEN if new.shape() != expected else self.inside(new)
 
@@ -44,7 +47,7 @@ class Change:
 def tried(
     title: str,
     text: str,
-    change: Change,
+    change: MarkdownChange,
     span: tuple[int, int],
     pieces: Iterable[Piece],
     *,
@@ -71,6 +74,6 @@ def hole_of(pattern: str, tokens: int, kind: Literal["line", "block", "span"] = 
     return wire.Hole(tokens, kind, wire.Pattern(pattern))
 
 
-def newline_of(document: Document, line: int) -> str:
+def newline_of(document: MarkdownTree, line: int) -> str:
     """How the line ends, or where it is the last, how the others do."""
     return document.lines[line].ending or document.lines[0].ending or "\n"

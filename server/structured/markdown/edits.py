@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
+from caesura.server.context.context import line_before
 from caesura.server.languages import LANGUAGES, grammar, language
 from caesura.server.structured import scalars
-from caesura.server.structured.markdown.blocks import Block, Document, Entry, read
-from caesura.server.structured.markdown.changes import BROKEN, SAMPLE, Change, Piece, hole_of, newline_of, tried
+from caesura.server.structured.markdown.blocks import Block, BlockShape, MarkdownTree, read
+from caesura.server.structured.markdown.changes import BROKEN, SAMPLE, MarkdownChange, Piece, hole_of, newline_of, tried
 from caesura.server.structured.markdown.links import in_link, inline_of
 from caesura.server.structured.markdown.patterns import besides, body, either
 from caesura.server.structured.markdown.tables import Table
@@ -22,6 +23,7 @@ MAX_TEXT = 300_000  # code points: reading takes up to a second for a million, a
 _LINE_TOKENS, _BODY_TOKENS = 40, 128
 
 _TASK = re.compile(r"\[[ xX]\](?:[ \t]+|$)")
+_BLANK_REST = re.compile(r"[ \t]*+(?=[\r\n]|\Z)")
 _OTHER = "There is no table, list, empty heading or empty fence here; plain text is filled by completion."
 
 
@@ -45,7 +47,7 @@ def offers(text: str, start: int, end: int) -> list[Offer]:
         if table is None:
             raise NoOffer("Select whole cells of a table or a link's target; other text is filled as a selection.")
         return [table.selected(start, end)]
-    if begun := _begun(document, start):
+    if begun := _begun(text, start):
         return [begun]
     if table:
         return _first_of(
@@ -64,13 +66,13 @@ def completion(text: str, offset: int) -> Offer | None:
     cursor. None where ordinary completion does it."""
     if len(text) > MAX_TEXT:
         return None
-    document = read(text)
-    line = document.line_of(offset)
-    block = document.block_at(line)
     try:
-        if block.kind == "table":
-            return Table(document, block, line).rest_of_row(offset)
-        return _begun(document, offset) if block.kind not in ("front", "code", "html", "fence") else None
+        if "|" not in line_before(text, offset):
+            return _begun(text, offset)
+        document = read(text)
+        line = document.line_of(offset)
+        block = document.block_at(line)
+        return Table(document, block, line).rest_of_row(offset) if block.kind == "table" else None
     except NoOffer:
         return None
 
@@ -93,7 +95,7 @@ def _first_of(*makers: Callable[[], Offer | None]) -> list[Offer]:
 # List items and headings
 
 
-def _item_at(document: Document, line: int) -> Block | None:
+def _item_at(document: MarkdownTree, line: int) -> Block | None:
     """The innermost item that the line lies in; of a blank line between two items, the one above."""
     block = document.block_at(line)
     if block.kind == "list":
@@ -101,7 +103,7 @@ def _item_at(document: Document, line: int) -> Block | None:
     return next((outer for outer in block.ancestors() if outer.kind == "item"), None)
 
 
-def _add_item(document: Document, item: Block) -> Offer:
+def _add_item(document: MarkdownTree, item: Block) -> Offer:
     siblings = item.parent
     assert siblings is not None, "an item lies in a list"
     line = document.lines[item.first]
@@ -116,11 +118,11 @@ def _add_item(document: Document, item: Block) -> Offer:
     gap = newline + (prefix.rstrip() + newline if apart else "")
     below = item.last + 1 + apart
     depth = sum(1 for _ in siblings.ancestors())
-    change = Change(
+    change = MarkdownChange(
         document,
         item.last,
         frozenset(siblings.ancestors()),
-        (Entry(depth, "item", (), below, below), Entry(depth + 1, "paragraph", (), below, below)),
+        (BlockShape(depth, "item", (), below, below), BlockShape(depth + 1, "paragraph", (), below, below)),
     )
     near = sorted(siblings.children, key=lambda one: abs(one.first - item.first))
     texts = (document.content(one.children[0]) for one in near if one.children)
@@ -132,7 +134,7 @@ def _add_item(document: Document, item: Block) -> Offer:
     return tried("Add an item below", document.text, change, (start, end), pieces)
 
 
-def _renumbered(document: Document, item: Block, start: int) -> tuple[str, int]:
+def _renumbered(document: MarkdownTree, item: Block, start: int) -> tuple[str, int]:
     """The text from `start` to the last marker of the items behind, with the next number in each, and its end. Nothing
     where they do not go on from the item's, or a longer number would move what is in an item."""
     assert item.parent is not None, "an item lies in a list"
@@ -160,58 +162,51 @@ def _next_marker(item: Block) -> str:
     return str(min(int(digits) + 1, 999_999_999)).zfill(len(digits)) + kind
 
 
-def _begun(document: Document, offset: int) -> Offer | None:
+def _begun(text: str, offset: int) -> Offer | None:
     """The text of an item or a heading that has none yet. What stands there may still be read as something else (`- `
     under a line makes it a heading), so the structure to keep is the one with a word in place."""
-    number = document.line_of(offset)
-    line = document.lines[number]
-    head = line.text[: offset - line.start]
-    if line.end > offset and document.text[offset : line.end].strip(" \t"):
+    if not (rest := _BLANK_REST.match(text, offset)):
         return None
-    glue = "" if head[-1:] in (" ", "\t") else " "
-    ready = read(document.text[:offset] + glue + SAMPLE + document.text[line.end :])
+    glue = "" if text[:offset].endswith((" ", "\t")) else " "
+    ready = read(text[:offset] + glue + SAMPLE + text[rest.end() :])
+    number = ready.line_of(offset)
     block = ready.block_at(number)
-    text = ready.content(block)
-    inline = inline_of(document, number)
-    if block.kind == "heading" and len(block.detail) == 1 and text == SAMPLE:
-        title, pattern = "Fill the heading", inline.heading
+    content = ready.content(block)
+    if block.kind == "heading" and len(block.detail) == 1 and content == SAMPLE:
+        title, pattern = "Fill the heading", inline_of(read(text), number).heading  # which does not link to itself
     elif (
         block.kind == "paragraph"
-        and re.fullmatch(rf"(?:\[[ xX]\][ \t]+)?{SAMPLE}", text)
+        and re.fullmatch(rf"(?:\[[ xX]\][ \t]+)?{SAMPLE}", content)
         and block.parent is not None
         and block.parent.kind == "item"
         and block.parent.first == block.first
     ):
-        title, pattern = "Fill the item", inline.item
+        title, pattern = "Fill the item", inline_of(ready, number).item
     else:
         return None
     pieces: list[Piece] = [glue, hole_of(pattern, _LINE_TOKENS)]
-    return replace(tried(title, document.text, Change(ready, number), (offset, line.end), pieces), part=words)
+    return replace(tried(title, text, MarkdownChange(ready, number), (offset, rest.end()), pieces), part=words)
 
 
 # Fences
 
 
-def _in_fence(document: Document, fence: Block, line: int, start: int, end: int) -> Offer:
+def _in_fence(document: MarkdownTree, fence: Block, line: int, start: int, end: int) -> Offer:
     opening = document.lines[fence.first]
     at = fence.starts[fence.first] + len(fence.marker)
     info = opening.text[at:].strip()
-    empty = not any(
-        document.lines[n].text[fence.starts[n] :].strip()
-        for n in range(fence.first + 1, fence.last + (not fence.closed))
-    )
     if line == fence.first and not info and start == end:
         names = [name for row in LANGUAGES.values() for name in (row.id, *row.aliases) if "." not in name]
-        change = Change(document, document.root.last)
+        change = MarkdownChange(document, document.root.last)
         span = opening.start + at, opening.end
         hole = hole_of(either(names), 8, "span")
         return tried("Fill the language of the code", document.text, change, span, [hole], samples=names[:1])
-    if not empty:
+    if fence.code.strip():
         raise NoOffer("The cursor is in code, which has no structured edits; use completion or fill a selection there.")
     return _fill_fence(document, fence, info.split()[0].lower() if info else "")
 
 
-def _fill_fence(document: Document, fence: Block, name: str) -> Offer:
+def _fill_fence(document: MarkdownTree, fence: Block, name: str) -> Offer:
     opening = document.lines[fence.first]
     newline = newline_of(document, fence.first)
     prefix = re.sub(r"[^>\s]", " ", opening.text[: fence.starts[fence.first]])
@@ -225,19 +220,16 @@ def _fill_fence(document: Document, fence: Block, name: str) -> Offer:
         ready = read(document.text[:end] + close + document.text[end:])
     known = language(name, f"code.{name}")
 
-    def inside(new: Document) -> str | None:
-        block = new.block_at(fence.first)
-        numbers = range(block.first + 1, block.last)
-        code = "\n".join(new.lines[n].text[block.starts[n] :] for n in numbers)
-        tree = repair.parsed(code + "\n", known.id)
+    def inside(new: MarkdownTree) -> str | None:
+        tree = repair.parsed(new.block_at(fence.first).code, known.id)
         broken = tree is not None and repair.faults(tree).nodes > 0
         return f"The code in the fence does not parse as {known.id}." if broken else None
 
-    def whole(new: Document) -> str | None:
+    def whole(new: MarkdownTree) -> str | None:
         return None if ready.blocks and new.block_at(fence.first).closed else BROKEN
 
     hole = hole_of(body(fence.marker, prefix, newline), _BODY_TOKENS, "block")
-    change = Change(ready, fence.first, inside=whole)
+    change = MarkdownChange(ready, fence.first, inside=whole)
     span = opening.end, end
     trial = tried("Fill the code", document.text, change, span, [newline, prefix, hole, close])
     return replace(trial, check=replace(change, inside=inside).check, level="parses" if grammar(known) else "valid")
@@ -246,7 +238,7 @@ def _fill_fence(document: Document, fence: Block, name: str) -> Offer:
 # Front matter
 
 
-def _in_front(document: Document, front: Block, start: int, end: int) -> list[Offer]:
+def _in_front(document: MarkdownTree, front: Block, start: int, end: int) -> list[Offer]:
     base, close = document.lines[1].start, document.lines[front.last].start
     if not base <= start <= end < close:
         raise NoOffer("The marks around the front matter stay as they are; put the cursor after a key.")
@@ -254,12 +246,12 @@ def _in_front(document: Document, front: Block, start: int, end: int) -> list[Of
         document.text[base:close], start - base, end - base, language="yaml")]  # fmt: skip
 
 
-def _moved(document: Document, offer: Offer, base: int) -> Offer:
+def _moved(document: MarkdownTree, offer: Offer, base: int) -> Offer:
     """An offer for the front matter as one for the document."""
 
-    def inside(new: Document) -> str | None:
+    def inside(new: MarkdownTree) -> str | None:
         front = new.root.children[0]
         return offer.check(new.text[base : new.lines[front.last].start])
 
-    change = Change(document, document.line_of(base + offer.start), inside=inside)
+    change = MarkdownChange(document, document.line_of(base + offer.start), inside=inside)
     return replace(offer, start=base + offer.start, end=base + offer.end, check=change.check)

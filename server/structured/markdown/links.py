@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from caesura.server.structured.markdown.blocks import Block, Document
-from caesura.server.structured.markdown.changes import Change, hole_of, tried
+from caesura.server.structured.markdown.blocks import Block, MarkdownTree
+from caesura.server.structured.markdown.changes import MarkdownChange, hole_of, tried
 from caesura.server.structured.markdown.patterns import Inline, either, few
 from caesura.server.structured.offer import NoOffer, Offer
 
@@ -17,14 +17,14 @@ _SEARCHED = 20_000  # code points of one block: code spans that do not close are
 _TICKS = re.compile(r"(?<!\\)(`+)(?!`)(.*?)(?<!`)\1(?!`)", re.DOTALL)
 
 
-def inline_of(document: Document, line: int) -> Inline:
+def inline_of(document: MarkdownTree, line: int) -> Inline:
     """The patterns of inline text in the document, for a hole in the line."""
     near = sorted(targets(document), key=lambda found: abs(found[0] - line))
     labels = [str(block.detail[0]) for _, block in document.blocks if block.kind == "definition"]
     return Inline([target for _, target, image in near if not image], labels)
 
 
-def targets(document: Document) -> Iterator[tuple[int, str, bool]]:
+def targets(document: MarkdownTree) -> Iterator[tuple[int, str, bool]]:
     """Where the document links to: (line, target, whether it is an image), anchors of its headings included."""
     slugs = dict[str, int]()
     for _, block in document.blocks:
@@ -50,7 +50,7 @@ def _slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
 
 
-def in_link(document: Document, block: Block, start: int, end: int) -> Offer | None:
+def in_link(document: MarkdownTree, block: Block, start: int, end: int) -> Offer | None:
     """The target of `[text]()`, or the text of `[](target)`, where the cursor stands in the empty pair or the selection
     is all of it."""
     if block.kind not in ("paragraph", "heading", "table"):
@@ -58,7 +58,7 @@ def in_link(document: Document, block: Block, start: int, end: int) -> Offer | N
     number = document.line_of(start)
     line = document.lines[number]
     head, selected, tail = line.text[: start - line.start], document.text[start:end], document.text[end : line.end]
-    change = Change(document, document.root.last)
+    change = MarkdownChange(document, document.root.last)
     opening = document.lines[block.first].start
     if "\n" in selected or _is_code(document.text[opening : line.end], start - opening):
         return None

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from caesura import wire
-from caesura.server.structured.markdown.blocks import Block, Document, Row, cells
-from caesura.server.structured.markdown.changes import Change, Piece, hole_of, newline_of, tried
+from caesura.server.structured.markdown.blocks import Block, MarkdownTree, Row, cells
+from caesura.server.structured.markdown.changes import MarkdownChange, Piece, hole_of, newline_of, tried
 from caesura.server.structured.markdown.links import inline_of
 from caesura.server.structured.markdown.patterns import besides
 from caesura.server.structured.offer import NoOffer, Offer
@@ -17,13 +17,13 @@ MOST_HOLES = 16  # of one job
 _CELL_TOKENS = 24
 _CANVAS = 480  # tokens from the first hole to the last: somewhat less than an engine takes
 
-Place = tuple[int, int]  # row, column
+Cell = tuple[int, int]  # row, column
 
 
 class Table:
     """A table's rows, measured. The row in line `typed` is being written: the others say how it is to look."""
 
-    def __init__(self, document: Document, block: Block, typed: int | None = None) -> None:
+    def __init__(self, document: MarkdownTree, block: Block, typed: int | None = None) -> None:
         self.document, self.block = document, block
         self.numbers = sorted(block.starts)
         self.typed = None if typed is None else self.numbers.index(typed)
@@ -127,7 +127,7 @@ class Table:
 
     def selected(self, start: int, end: int) -> Offer:
         """The cells whose text is selected; one that is selected in part is not a cell."""
-        places = list[Place]()
+        places = list[Cell]()
         for r, row in enumerate(self.rows):
             for c, (a, b) in enumerate(row.spans()[: self.columns]):
                 raw, base = row.cells[c], self._start(r)
@@ -189,7 +189,7 @@ class Table:
 
     # How it is made
 
-    def _fill(self, places: Sequence[Place], title: str) -> Offer:
+    def _fill(self, places: Sequence[Cell], title: str) -> Offer:
         """New text for the cells at the places."""
         start, end = self._span()
         edges = [(self._start(r) + a, self._start(r) + b) for r, c in places for a, b in [self.rows[r].spans()[c]]]
@@ -222,7 +222,7 @@ class Table:
         found = [self.rows[r].cells[0].strip(" \t") for r in near if self.rows[r].cells]
         return found if len(set(found)) == len(found) else []
 
-    def _holes(self, places: Sequence[Place], row: Row, between: int, known: Sequence[str] = ()) -> list[wire.Hole]:
+    def _holes(self, places: Sequence[Cell], row: Row, between: int, known: Sequence[str] = ()) -> list[wire.Hole]:
         """One a place, so long that all fit on a canvas with what stands `between` the first and the last. The first
         gets no `known` text."""
         if len(places) > MOST_HOLES:
@@ -238,19 +238,19 @@ class Table:
         first, *others = (self.inline.first_cell if bare and c == 0 else self.inline.cell for _, c in places)
         return [hole_of(pattern, tokens, "span") for pattern in (besides(known, first), *others)]
 
-    def _change(self, below: int, rows: Mapping[int, int], columns: int | None = None) -> Change:
+    def _change(self, below: int, rows: Mapping[int, int], columns: int | None = None) -> MarkdownChange:
         """Lines of the new table, and the cells that each must have."""
 
-        def inside(new: Document) -> str | None:
+        def inside(new: MarkdownTree) -> str | None:
             table = next(block for block in new.block_at(self.block.first).ancestors() if block.kind == "table")
             found = ((n, len(cells(new.lines[n].text, table.starts[n]).cells)) for n in rows)
             bad = next((n for n, count in found if count != rows[n]), None)
             return None if bad is None else f"The row in line {bad + 1} would not have {rows[bad]} cells."
 
         details = {self.block: (columns,)} if columns else {}
-        return Change(self.document, below, frozenset(self.block.ancestors()), details=details, inside=inside)
+        return MarkdownChange(self.document, below, frozenset(self.block.ancestors()), details=details, inside=inside)
 
-    def _laid(self, rows: Sequence[Row], fills: Mapping[Place, str], endings: Sequence[str]) -> str:
+    def _laid(self, rows: Sequence[Row], fills: Mapping[Cell, str], endings: Sequence[str]) -> str:
         """The whole table with the fills in place, each column as wide as its widest cell."""
         grid = [
             [self._cell(fills[r, c], c, row) if (r, c) in fills else cell for c, cell in enumerate(row.cells)]
