@@ -1,6 +1,7 @@
-"""How an edit may change a Markdown document's structure, and offers that keep to it.
+"""The changes of structure that an edit of Markdown may make, and offers that are held to them.
 
-The check of an offer reads the new document and compares; an offer is made only when a plain word in every hole passes.
+The check of an offer reads the new document and compares. No offer is made unless it passes with a plain word in every
+hole.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ from caesura import wire
 from caesura.server.structured.markdown.blocks import Block, BlockShape, MarkdownTree, read
 from caesura.server.structured.offer import NoOffer, Offer
 
-SAMPLE = "x"  # what stands in a hole for a trial
+SAMPLE = "x"  # the text of a hole in a trial
 BROKEN = "The edit would change the structure of the text around it."
 
 Piece = str | wire.Hole
@@ -19,8 +20,8 @@ Piece = str | wire.Hole
 
 @dataclass(frozen=True)
 class MarkdownChange:
-    """How an edit may change the structure of `document`: new lines come after line `below`, and blocks in `grown` hold
-    them; `inserted` are new; `details` are those of blocks that change. `inside` looks at the edit itself."""
+    """The structure that `document` has after an edit: new lines come after line `below`, inside the blocks `grown`;
+    `inserted` are new blocks; `details` replaces the details of blocks. `inside` checks the edit itself."""
 
     document: MarkdownTree
     below: int
@@ -55,7 +56,7 @@ def tried(
     assemble: Callable[[Sequence[str]], str] | None = None,
     level: Literal["valid", "parses"] = "valid",
 ) -> Offer:
-    """The offer, after a trial with plain words. Raises NoOffer where these alone would change the structure."""
+    """The offer, after a trial with plain words. Raises NoOffer if even these would change the structure."""
     segments = list[wire.Text | wire.Hole]()
     for piece in pieces:
         if isinstance(piece, str) and segments and isinstance(last := segments[-1], wire.Text):
@@ -66,7 +67,7 @@ def tried(
     offer = Offer(title, start, end, tuple(segments), assemble=assemble, check=change.check, level=level)
     words = samples or [SAMPLE] * len(offer.holes)
     if change.check(text[:start] + offer.text(words) + text[end:]) is not None:
-        raise NoOffer("What follows would become part of the edit; put a blank line below this one first.")
+        raise NoOffer("The next line would become part of the edit; put a blank line below this one first.")
     return offer
 
 
@@ -75,5 +76,5 @@ def hole_of(pattern: str, tokens: int, kind: Literal["line", "block", "span"] = 
 
 
 def newline_of(document: MarkdownTree, line: int) -> str:
-    """How the line ends, or where it is the last, how the others do."""
+    """The line's end; for the last line, the end of the first."""
     return document.lines[line].ending or document.lines[0].ending or "\n"

@@ -1,4 +1,4 @@
-"""Structured edits of Markdown: which make sense at a place, and those of lists, headings, fences and front matter.
+"""Finds the structured edits of Markdown for a place, and makes those of lists, headings, fences and front matter.
 
 Tables and links have files of their own. Front matter is YAML.
 """
@@ -14,12 +14,12 @@ from caesura.server.structured import scalars
 from caesura.server.structured.markdown.blocks import Block, BlockShape, MarkdownTree, read
 from caesura.server.structured.markdown.changes import BROKEN, SAMPLE, MarkdownChange, Piece, hole_of, newline_of, tried
 from caesura.server.structured.markdown.links import in_link, inline_of
-from caesura.server.structured.markdown.patterns import besides, body, either
+from caesura.server.structured.markdown.patterns import body, either, except_for
 from caesura.server.structured.markdown.tables import Table
 from caesura.server.structured.offer import NoOffer, Offer, words
 from caesura.server.text import repair
 
-MAX_TEXT = 300_000  # code points: reading takes up to a second for a million, and every offer is tried once
+MAX_TEXT = 300_000  # code points: prose takes 60 ms to read, and each offer is tried once
 _LINE_TOKENS, _BODY_TOKENS = 40, 128
 
 _TASK = re.compile(r"\[[ xX]\](?:[ \t]+|$)")
@@ -28,7 +28,7 @@ _OTHER = "There is no table, list, empty heading or empty fence here; plain text
 
 
 def offers(text: str, start: int, end: int) -> list[Offer]:
-    """The edits that make sense at a cursor or a selection, best first. Raises NoOffer."""
+    """The edits that fit a cursor or a selection, best first. Raises NoOffer."""
     if len(text) > MAX_TEXT:
         raise NoOffer(f"The document is longer than {MAX_TEXT:,} characters; split it to edit it by structure.")
     document = read(text)
@@ -62,8 +62,8 @@ def offers(text: str, start: int, end: int) -> list[Offer]:
 
 
 def completion(text: str, offset: int) -> Offer | None:
-    """What a line that has begun a table's row, a list item or a heading may go on with: the first hole begins at the
-    cursor. None where ordinary completion does it."""
+    """The rest of a table row, list item or heading that the line has begun; its first hole begins at the cursor. None
+    where ordinary completion applies."""
     if len(text) > MAX_TEXT:
         return None
     try:
@@ -78,7 +78,7 @@ def completion(text: str, offset: int) -> Offer | None:
 
 
 def _first_of(*makers: Callable[[], Offer | None]) -> list[Offer]:
-    """What can be offered; raises the first NoOffer where nothing can."""
+    """All offers that can be made; raises the first NoOffer if none can."""
     found, refusals = list[Offer](), list[NoOffer]()
     for make in makers:
         try:
@@ -96,7 +96,7 @@ def _first_of(*makers: Callable[[], Offer | None]) -> list[Offer]:
 
 
 def _item_at(document: MarkdownTree, line: int) -> Block | None:
-    """The innermost item that the line lies in; of a blank line between two items, the one above."""
+    """The innermost item around the line; for a blank line between two items, the upper one."""
     block = document.block_at(line)
     if block.kind == "list":
         return [item for item in block.children if item.first <= line][-1]
@@ -108,7 +108,7 @@ def _add_item(document: MarkdownTree, item: Block) -> Offer:
     assert siblings is not None, "an item lies in a list"
     line = document.lines[item.first]
     at = item.starts[item.first]
-    prefix = re.sub(r"[^>\s]", " ", line.text[:at])  # where the list lies in a quote or an item
+    prefix = re.sub(r"[^>\s]", " ", line.text[:at])  # if the list lies in a quote or an item
     rest = line.text[at + len(item.marker) :]
     text = rest.lstrip(" \t")
     blanks = rest[: len(rest) - len(text)] if text and len(rest) - len(text) <= 4 else " "
@@ -127,23 +127,23 @@ def _add_item(document: MarkdownTree, item: Block) -> Offer:
     near = sorted(siblings.children, key=lambda one: abs(one.first - item.first))
     texts = (document.content(one.children[0]) for one in near if one.children)
     known = (_TASK.sub("", text) for text in texts if "\n" not in text)
-    hole = hole_of(besides(known, inline_of(document, item.last).item), _LINE_TOKENS)
+    hole = hole_of(except_for(known, inline_of(document, item.last).item), _LINE_TOKENS)
     start = document.lines[item.last].end
-    behind, end = _renumbered(document, item, start)
-    pieces: list[Piece] = [gap, prefix, _next_marker(item), blanks, task, hole, behind]
+    renumbered, end = _renumbered(document, item, start)
+    pieces: list[Piece] = [gap, prefix, _next_marker(item), blanks, task, hole, renumbered]
     return tried("Add an item below", document.text, change, (start, end), pieces)
 
 
 def _renumbered(document: MarkdownTree, item: Block, start: int) -> tuple[str, int]:
-    """The text from `start` to the last marker of the items behind, with the next number in each, and its end. Nothing
-    where they do not go on from the item's, or a longer number would move what is in an item."""
+    """The text from `start` to the marker of the last item, with the next number in each later item, and where it ends.
+    Empty if the numbers do not continue the item's, or if a longer number would change an indentation."""
     assert item.parent is not None, "an item lies in a list"
-    behind = [sibling for sibling in item.parent.children if sibling.first > item.first]
-    goes_on = all(_next_marker(one) == after.marker != one.marker for one, after in pairwise((item, *behind)))
-    if not behind or not goes_on:
+    later = [sibling for sibling in item.parent.children if sibling.first > item.first]
+    goes_on = all(_next_marker(one) == after.marker != one.marker for one, after in pairwise((item, *later)))
+    if not later or not goes_on:
         return "", start
     text, parts, at = document.text, list[str](), start
-    for one in behind:
+    for one in later:
         marker = document.lines[one.first].start + one.starts[one.first]
         parts += text[at:marker], _next_marker(one)
         at = marker + len(one.marker)
@@ -153,7 +153,7 @@ def _renumbered(document: MarkdownTree, item: Block, start: int) -> tuple[str, i
 
 
 def _next_marker(item: Block) -> str:
-    """The same bullet, or the next number; the same number where all of several items have it."""
+    """The same bullet, or the next number; the same number if several items all have it."""
     digits, kind = item.marker[:-1], item.marker[-1]
     assert item.parent is not None, "an item lies in a list"
     markers = [sibling.marker for sibling in item.parent.children]
@@ -163,8 +163,8 @@ def _next_marker(item: Block) -> str:
 
 
 def _begun(text: str, offset: int) -> Offer | None:
-    """The text of an item or a heading that has none yet. What stands there may still be read as something else (`- `
-    under a line makes it a heading), so the structure to keep is the one with a word in place."""
+    """Fill an item or a heading that has no text yet. Without text it may read as something else (`- ` below a line
+    makes that line a heading), so the structure to keep is the one with a word in place."""
     if not (rest := _BLANK_REST.match(text, offset)):
         return None
     glue = "" if text[:offset].endswith((" ", "\t")) else " "
@@ -173,7 +173,7 @@ def _begun(text: str, offset: int) -> Offer | None:
     block = ready.block_at(number)
     content = ready.content(block)
     if block.kind == "heading" and len(block.detail) == 1 and content == SAMPLE:
-        title, pattern = "Fill the heading", inline_of(read(text), number).heading  # which does not link to itself
+        title, pattern = "Fill the heading", inline_of(ready, number, without=block).heading
     elif (
         block.kind == "paragraph"
         and re.fullmatch(rf"(?:\[[ xX]\][ \t]+)?{SAMPLE}", content)
@@ -215,7 +215,7 @@ def _fill_fence(document: MarkdownTree, fence: Block, name: str) -> Offer:
         close = ""
     else:
         if document.text[opening.end :].strip():
-            raise NoOffer("The fence is not closed, so all that follows is code; close it first.")
+            raise NoOffer("The fence is not closed, so all text after it is code; close it first.")
         end, close = opening.end, f"{newline}{prefix}{fence.marker}"
         ready = read(document.text[:end] + close + document.text[end:])
     known = language(name, f"code.{name}")
@@ -241,13 +241,13 @@ def _fill_fence(document: MarkdownTree, fence: Block, name: str) -> Offer:
 def _in_front(document: MarkdownTree, front: Block, start: int, end: int) -> list[Offer]:
     base, close = document.lines[1].start, document.lines[front.last].start
     if not base <= start <= end < close:
-        raise NoOffer("The marks around the front matter stay as they are; put the cursor after a key.")
+        raise NoOffer("The lines around the front matter cannot be edited; put the cursor after a key.")
     return [_moved(document, offer, base) for offer in scalars.offers(
         document.text[base:close], start - base, end - base, language="yaml")]  # fmt: skip
 
 
 def _moved(document: MarkdownTree, offer: Offer, base: int) -> Offer:
-    """An offer for the front matter as one for the document."""
+    """An offer for the front matter, moved to its place in the document."""
 
     def inside(new: MarkdownTree) -> str | None:
         front = new.root.children[0]

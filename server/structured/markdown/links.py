@@ -1,4 +1,4 @@
-"""What a Markdown document links to, and the edits of its links: no target is made up."""
+"""The link targets of a Markdown document, and the edits of its links, which take only targets that it has."""
 
 import re
 from collections.abc import Iterator
@@ -13,24 +13,25 @@ _LINK = re.compile(
     r"(!?)\[(?:[^\[\]\\\n]|\\.)*\]\([ \t]*(<[^<>\n]+>|[^\s()<>]+(?:\([^\s()]*\)[^\s()]*)*)|<(https?://[^\s<>]+)>|"
     r"(https?://[^\s<>()|\"]+)"
 )
-_SEARCHED = 20_000  # code points of one block: code spans that do not close are looked for over and over
+_SEARCHED = 20_000  # code points of a block: the search for the end of code spans takes quadratic time
 _TICKS = re.compile(r"(?<!\\)(`+)(?!`)(.*?)(?<!`)\1(?!`)", re.DOTALL)
 
 
-def inline_of(document: MarkdownTree, line: int) -> Inline:
-    """The patterns of inline text in the document, for a hole in the line."""
-    near = sorted(targets(document), key=lambda found: abs(found[0] - line))
+def inline_of(document: MarkdownTree, line: int, without: Block | None = None) -> Inline:
+    """The patterns of inline text for a hole in the line; a link to block `without` is not allowed."""
+    near = sorted(targets(document, without), key=lambda found: abs(found[0] - line))
     labels = [str(block.detail[0]) for _, block in document.blocks if block.kind == "definition"]
     return Inline([target for _, target, image in near if not image], labels)
 
 
-def targets(document: MarkdownTree) -> Iterator[tuple[int, str, bool]]:
-    """Where the document links to: (line, target, whether it is an image), anchors of its headings included."""
+def targets(document: MarkdownTree, without: Block | None = None) -> Iterator[tuple[int, str, bool]]:
+    """The link targets and the anchors of headings, each as (line, target, whether it is an image), but for those in
+    block `without`."""
     slugs = dict[str, int]()
     for _, block in document.blocks:
         if block.kind == "definition":
             yield block.first, str(block.detail[1]), False
-        if block.kind not in ("paragraph", "heading", "table"):
+        if block is without or block.kind not in ("paragraph", "heading", "table"):
             continue
         text = document.content(block)[:_SEARCHED]
         if block.kind == "heading" and (slug := _slug(text)):
@@ -45,14 +46,14 @@ def targets(document: MarkdownTree) -> Iterator[tuple[int, str, bool]]:
 
 
 def _slug(heading: str) -> str:
-    """The anchor that a heading gets on code hosts."""
+    """The anchor that code hosts give a heading."""
     text = re.sub(r"!?\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])", r"\1", re.sub(r"[ \t]#+$", "", heading))
     return re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
 
 
 def in_link(document: MarkdownTree, block: Block, start: int, end: int) -> Offer | None:
-    """The target of `[text]()`, or the text of `[](target)`, where the cursor stands in the empty pair or the selection
-    is all of it."""
+    """Fill the target of `[text]()` or the text of `[](target)`, if the cursor stands in the empty brackets or the
+    selection is all that they hold."""
     if block.kind not in ("paragraph", "heading", "table"):
         return None
     number = document.line_of(start)
@@ -69,7 +70,7 @@ def in_link(document: MarkdownTree, block: Block, start: int, end: int) -> Offer
         fit = [target for _, target, image in near if image == bool(match[1]) and target != selected]
         names = few(target for target in fit if block.kind != "table" or "|" not in target)
         if not names:
-            raise NoOffer("The document has no other link, anchor or definition that the target could be taken from.")
+            raise NoOffer("The document has no other link, anchor or definition to take the target from.")
         hole = hole_of(either(names), _TARGET_TOKENS, "span")
         return tried("Fill the link's target", document.text, change, (start, end), [hole], samples=names[:1])
     if head.endswith("[") and re.match(r"\]\([^()\s]+\)", tail) and not re.search(r"[\[\]]", selected):

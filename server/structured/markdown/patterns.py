@@ -1,4 +1,4 @@
-"""What may stand in a hole of Markdown, as patterns: ECMA-262 syntax with the u flag that Python's `re` reads alike.
+"""Patterns for the holes of Markdown, in syntax that ECMA-262 (u flag) and Python's `re` read alike.
 
 Inline text has single blanks between its words, its code spans are closed, it has no HTML, and it links only to
 targets that the document has.
@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-MOST_TARGETS, MOST_BYTES = 200, 3_000  # of a hole for a target; what is further away is left out
-_PROSE_TARGETS, _PROSE_BYTES = 20, 500  # that inline text may link to: each stands in its automaton more than once
+MOST_TARGETS, MOST_BYTES = 200, 3_000  # targets in one hole; those further away are left out
+_PROSE_TARGETS, _PROSE_BYTES = 20, 500  # targets in inline text, whose automaton holds each several times
 
-# Controls, blanks other than " ", what is invisible or turns the direction of writing, what is not assigned for good.
+# Control characters, blanks other than " ", invisible characters, marks of direction, and noncharacters.
 UNFIT = r"\x00-\x1f\x7f-\xa0\xad\u061c\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff\ufff9-\uffff"
 _SYNTAX = re.compile(r"[\^$\\.*+?()\[\]{}|/]")
-_WWW = r"(?!(?:.*[ (*_~\"'])?[wW]{3}\.)"  # GFM makes a link of it
-_BLOCK = (  # what begins another block than a paragraph, at the start of a text
+_WWW = r"(?!(?:.*[ (*_~\"'])?[wW]{3}\.)"  # GFM would make a link
+_BLOCK = (  # a text that begins like this is no paragraph
     r"(?![-+*](?: |$)|[0-9]{1,9}[.)](?: |$)|#{1,6}(?: |$)|>|~~~|[-*_ ]+$|=+$)"
 )
 _ESCAPE = r"\\[!#()*+.<>\[\]_{|}~-]"
@@ -34,7 +34,7 @@ def either(texts: Iterable[str]) -> str:
 
 
 def few(texts: Iterable[str], most: int = MOST_TARGETS, size: int = MOST_BYTES) -> tuple[str, ...]:
-    """The first of the texts, so many that an automaton of them stays small."""
+    """The first of the texts, as many as keep an automaton small."""
     kept = list[str]()
     for text in dict.fromkeys(texts):
         size -= len(text.encode())
@@ -44,28 +44,28 @@ def few(texts: Iterable[str], most: int = MOST_TARGETS, size: int = MOST_BYTES) 
     return tuple(kept)
 
 
-def besides(texts: Iterable[str], pattern: str) -> str:
-    """The pattern without the first of the texts; none of them ends in a blank."""
+def except_for(texts: Iterable[str], pattern: str) -> str:
+    """The pattern, but for the first few of the texts, none of which may end in a blank."""
     known = few((text for text in texts if text), _PROSE_TARGETS, _PROSE_BYTES)
     return f"(?!{either(known)}$){pattern}" if known else pattern
 
 
 @dataclass(frozen=True)
 class Inline:
-    """The patterns of inline text in one document. `targets` come nearest first, as they stand between parentheses;
-    `labels` are those of its reference definitions."""
+    """The patterns of inline text in one document. `targets`, nearest first, are written as between parentheses;
+    `labels` belong to reference definitions."""
 
     targets: Sequence[str] = ()
     labels: Sequence[str] = ()
 
     @cached_property
     def cell(self) -> str:
-        """A table's cell: every bar in it is escaped."""
+        """A table cell: every bar in it is escaped."""
         return f"{_WWW}{self._text(True)}"
 
     @cached_property
     def first_cell(self) -> str:
-        """A cell that no bar stands before: it begins no other block."""
+        """A cell without a bar before it: it begins no other block."""
         return f"{_BLOCK}{self.cell}"
 
     @cached_property
@@ -75,7 +75,7 @@ class Inline:
 
     @cached_property
     def heading(self) -> str:
-        """A heading does not end in the marks that close it."""
+        """A heading's text, which does not end in closing marks."""
         return rf"(?!.*#$){_WWW}{self._text(False)}"
 
     @cached_property
@@ -83,7 +83,7 @@ class Inline:
         return f"{_WWW}{_link_text(True)}"
 
     def rest(self, typed: str) -> str | None:
-        """What may follow `typed` in a cell; None where that is no text that a cell may begin with."""
+        """The text that may follow `typed` in a cell; None if no cell may begin with it."""
         if not typed.strip(" "):
             return self.cell
         if not re.fullmatch(self.cell, typed.strip(" ")) or typed[-1] in ":!<":
@@ -101,8 +101,8 @@ class Inline:
         return f"{word}(?: {word})*"
 
     def _word(self, cell: bool, before: str = "") -> str:
-        """Characters, escapes, code and links. A colon stands before no slash, and a `!` before no link: neither an
-        address nor an image is made up. An `@` stands only at the start, as in a name and not in an address."""
+        """Characters, escapes, code and links. No colon before a slash and no `!` before a link, so that no address and
+        no image is invented. `@` only at the start, as in a name and not in an address."""
         bar = "|" if cell else ""
         inner = "|".join([rf"[^{bar} /\\`<\[\]:!@{UNFIT}]", _ESCAPE, _CELL_CODE if cell else _CODE, "<[-=0-9]"])
         piece = f"(?:{'|'.join([inner, '/', *self._links(cell)])})"
@@ -130,8 +130,8 @@ def _link_text(cell: bool) -> str:
 
 
 def body(marker: str, prefix: str, newline: str) -> str:
-    """The lines of a fenced block: none closes the fence, the first and the last are not blank, and each but the first
-    has `prefix` before it, without its blanks at the end where nothing follows."""
+    """The lines of a fenced block. No line closes the fence; the first and the last are not blank; each line but the
+    first begins with `prefix`, stripped on the right if the line is blank."""
     mark, least = marker[0], len(marker)
     fit = UNFIT.replace(r"\x00-\x1f", r"\x00-\x08\x0a-\x1f")  # tabs indent code
     most = f"{{1,{least - 1}}}"

@@ -1,5 +1,5 @@
-"""Structured edits of Markdown tables: rows, columns, cells. Bars are fixed text. A table whose columns are aligned
-stays so: a column that a fill makes wider is padded in every row.
+"""Structured edits of Markdown tables: rows, columns, cells. Bars are fixed text. An aligned table stays aligned: if a
+fill makes a column wider, every row is padded.
 """
 
 import unicodedata
@@ -10,18 +10,18 @@ from caesura import wire
 from caesura.server.structured.markdown.blocks import Block, MarkdownTree, Row, cells
 from caesura.server.structured.markdown.changes import MarkdownChange, Piece, hole_of, newline_of, tried
 from caesura.server.structured.markdown.links import inline_of
-from caesura.server.structured.markdown.patterns import besides
+from caesura.server.structured.markdown.patterns import except_for
 from caesura.server.structured.offer import NoOffer, Offer
 
-MOST_HOLES = 16  # of one job
+MOST_HOLES = 16  # in one job
 _CELL_TOKENS = 24
-_CANVAS = 480  # tokens from the first hole to the last: somewhat less than an engine takes
+_CANVAS = 480  # tokens from the first hole to the last: a little less than an engine takes
 
 Cell = tuple[int, int]  # row, column
 
 
 class Table:
-    """A table's rows, measured. The row in line `typed` is being written: the others say how it is to look."""
+    """A table's rows, measured. The user is writing the row in line `typed`, so the layout comes from the others."""
 
     def __init__(self, document: MarkdownTree, block: Block, typed: int | None = None) -> None:
         self.document, self.block = document, block
@@ -41,7 +41,7 @@ class Table:
     def __repr__(self) -> str:
         return f"<Table of {len(self.rows)} rows, {self.columns} columns{', aligned' if self.aligned else ''}>"
 
-    # What is offered
+    # Offers
 
     def row_below(self, line: int) -> Offer:
         here = max(self.numbers.index(line), 1)  # a row stands below the delimiters
@@ -112,7 +112,7 @@ class Table:
         return tried("Add a column to the right", self.document.text, change, (begin, end), pieces, assemble=assemble)
 
     def empty_cells(self, line: int) -> Offer | None:
-        """Of the row; of the table where the row has none; None where nothing is empty."""
+        """Fill the empty cells of the row, or of the table if the row has none; None if no cell is empty."""
         empty = [
             (r, c)
             for r, row in enumerate(self.rows)
@@ -126,7 +126,7 @@ class Table:
         return self._fill(places, "Fill the empty cell" if len(places) == 1 else f"Fill the {len(places)} empty cells")
 
     def selected(self, start: int, end: int) -> Offer:
-        """The cells whose text is selected; one that is selected in part is not a cell."""
+        """Replace the selected cells. Raises NoOffer if the selection holds only a part of a cell."""
         places = list[Cell]()
         for r, row in enumerate(self.rows):
             for c, (a, b) in enumerate(row.spans()[: self.columns]):
@@ -142,28 +142,28 @@ class Table:
         return self._fill(places, "Replace the cell" if len(places) == 1 else f"Replace the {len(places)} cells")
 
     def rest_of_row(self, offset: int) -> Offer | None:
-        """What a row that has begun goes on with: the rest of the cell, and of the row where nothing stands behind."""
+        """Fill the rest of the cell at the cursor, and of the row if nothing stands after the cursor."""
         number = self.document.line_of(offset)
         line, here = self.document.lines[number], self.numbers.index(number)
-        before, behind = line.text[: offset - line.start], line.text[offset - line.start :]
+        before, after = line.text[: offset - line.start], line.text[offset - line.start :]
         begun = cells(before, self.block.starts[number])
         column, typed = len(begun.cells) - 1, begun.cells[-1]
-        if begun.tail:  # the cursor is behind a bar
+        if begun.tail:  # the cursor is after a bar
             column, typed = column + 1, begun.tail[1:]
         barred = begun.lead.endswith("|")
         pattern = self.inline.rest(typed)
         if here < 2 or column >= self.columns or pattern is None or barred != self.rows[0].lead.endswith("|"):
             return None
-        if not barred and column == 0:  # it may be another block still
+        if not barred and column == 0:  # it may still become another block
             return None
         glue = "" if typed else self.margin
         begins = typed.lstrip(" \t")
         known = [name[len(begins) :] for name in self._names(here) if name.startswith(begins)] if column == 0 else []
-        hole = hole_of(besides(known, pattern), _CELL_TOKENS, "span")
-        if behind.strip(" \t"):
+        hole = hole_of(except_for(known, pattern), _CELL_TOKENS, "span")
+        if after.strip(" \t"):
             change = self._change(self.block.last, {number: len(self.rows[here].cells)})
-            right = "" if behind[0] == " " else self.margin
-            if not behind.lstrip(" \t").startswith("|"):
+            right = "" if after[0] == " " else self.margin
+            if not after.lstrip(" \t").startswith("|"):
                 return None
             return tried("Fill the cell", self.document.text, change, (offset, offset), [glue, hole, right])
         row = Row("|" * barred, ("",) * self.columns, self.rows[0].tail.strip())
@@ -187,10 +187,10 @@ class Table:
         span = offset, line.end
         return tried("Fill the row", self.document.text, change, span, [*pieces, row.tail], assemble=assemble)
 
-    # How it is made
+    # Layout and holes
 
     def _fill(self, places: Sequence[Cell], title: str) -> Offer:
-        """New text for the cells at the places."""
+        """New text for these cells."""
         start, end = self._span()
         edges = [(self._start(r) + a, self._start(r) + b) for r, c in places for a, b in [self.rows[r].spans()[c]]]
         if not self.aligned:
@@ -217,29 +217,29 @@ class Table:
         )
 
     def _names(self, here: int) -> list[str]:
-        """What the first cells of the rows say, those next to row `here` first; nothing where two say the same."""
+        """The texts of the rows' first cells, nearest to row `here` first; empty if two of them are equal."""
         near = sorted(set(range(2, len(self.rows))) - {self.typed}, key=lambda r: abs(r - here))
         found = [self.rows[r].cells[0].strip(" \t") for r in near if self.rows[r].cells]
         return found if len(set(found)) == len(found) else []
 
     def _holes(self, places: Sequence[Cell], row: Row, between: int, known: Sequence[str] = ()) -> list[wire.Hole]:
-        """One a place, so long that all fit on a canvas with what stands `between` the first and the last. The first
-        gets no `known` text."""
+        """A hole for each place. All fit on one canvas with the text `between` the first and the last; the first takes
+        none of the `known` texts."""
         if len(places) > MOST_HOLES:
             raise NoOffer(
-                f"This needs {len(places)} cells at once and {MOST_HOLES} can be filled; select some of them."
+                f"This edit needs {len(places)} cells and can fill {MOST_HOLES} at once; select some of them."
             )
         if not places:
             return []
         tokens = min(_CELL_TOKENS, (_CANVAS - between // 2) // len(places))
         if tokens < 6:
-            raise NoOffer("The cells are too far apart to be filled at once; select some of them.")
+            raise NoOffer("The cells are too far apart to fill at once; select some of them.")
         bare = not row.lead.endswith("|")
         first, *others = (self.inline.first_cell if bare and c == 0 else self.inline.cell for _, c in places)
-        return [hole_of(pattern, tokens, "span") for pattern in (besides(known, first), *others)]
+        return [hole_of(pattern, tokens, "span") for pattern in (except_for(known, first), *others)]
 
     def _change(self, below: int, rows: Mapping[int, int], columns: int | None = None) -> MarkdownChange:
-        """Lines of the new table, and the cells that each must have."""
+        """The allowed change: `rows` maps lines of the new table to the number of cells that each must have."""
 
         def inside(new: MarkdownTree) -> str | None:
             table = next(block for block in new.block_at(self.block.first).ancestors() if block.kind == "table")
@@ -251,7 +251,7 @@ class Table:
         return MarkdownChange(self.document, below, frozenset(self.block.ancestors()), details=details, inside=inside)
 
     def _laid(self, rows: Sequence[Row], fills: Mapping[Cell, str], endings: Sequence[str]) -> str:
-        """The whole table with the fills in place, each column as wide as its widest cell."""
+        """The whole table with the fills, each column as wide as its widest cell."""
         grid = [
             [self._cell(fills[r, c], c, row) if (r, c) in fills else cell for c, cell in enumerate(row.cells)]
             for r, row in enumerate(rows)
@@ -271,13 +271,13 @@ class Table:
         return " " * left + cell + " " * right
 
     def _cell(self, fill: str, column: int, row: Row) -> str:
-        """The text in its margins, padded where the table is aligned."""
+        """The text between its margins, padded if the table is aligned."""
         left, right = self._margins(column, row)
         room = max(0, self.widths[column] - _width(left + fill + right)) if self.aligned else 0
-        before, behind = self._padding(room, column)
+        before, after = self._padding(room, column)
         if column + 1 == self.columns and not row.tail.strip():
-            behind = 0
-        return " " * before + left + fill + right + " " * behind
+            after = 0
+        return " " * before + left + fill + right + " " * after
 
     def _padding(self, room: int, column: int) -> tuple[int, int]:
         side = self.sides[column]
@@ -289,14 +289,16 @@ class Table:
         return left, "" if column + 1 == self.columns and not row.tail.strip() else self.margin
 
     def _dashes(self, width: int, tail: str) -> str:
-        """Delimiters of a new column, with margins where the table's own have them."""
+        """The delimiters of a new column, with margins if the other delimiters have them."""
         spaced = any(cell[:1] == " " for cell in self.rows[1].cells[1:] or self.rows[1].cells)
         if spaced or not self.margin:
             return self.margin * spaced + "-" * width + tail * spaced
         return "-" * (width + len(self.margin) + len(tail))
 
     def _is_aligned(self, row: Row) -> bool:
-        free = self.columns - 1 if not self.rows[0].tail.strip() else self.columns  # an open end may be of any width
+        free = (
+            self.columns - 1 if not self.rows[0].tail.strip() else self.columns
+        )  # a last column without a bar may have any width
         return (
             len(row.cells) == self.columns
             and all(_width(row.cells[c]) == self.widths[c] for c in range(free))
@@ -317,7 +319,7 @@ class Table:
 
 
 def _width(text: str) -> int:
-    """Columns on a screen: wide characters take two, combining ones none."""
+    """The width on a screen: wide characters take two columns, combining characters none."""
     if text.isascii():
         return len(text)
     return sum(
