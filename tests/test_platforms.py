@@ -74,13 +74,17 @@ async def test_the_end_of_a_process_is_noticed_by_the_other(
 def test_a_model_is_loaded_without_glibc(platform: str, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import ctypes
 
-    def missing(name: str | None) -> None:
-        raise TypeError("argument of type 'NoneType' is not iterable")  # as Windows says
-
     from caesura.engine import models
 
+    real = ctypes.CDLL
+
+    def nameless(name: str | None) -> ctypes.CDLL:
+        if name is None:
+            raise TypeError("argument of type 'NoneType' is not iterable")  # as Windows says
+        return real(name)
+
     monkeypatch.setattr(sys, "platform", platform)
-    monkeypatch.setattr(ctypes, "CDLL", missing)
+    monkeypatch.setattr(ctypes, "CDLL", nameless)
     with worker.frugal():
         assert models.load(str(tiny_folder)).device == "cpu"
 
