@@ -79,7 +79,8 @@ HEAVY = ("torch", "safetensors", "tokenizers", "numpy", "triton")
             tuple(f"caesura.client.{name}" for name in ("shared", "paired", "launch", "connection")),
             HANDLERS[1:],
         ),
-        (("caesura",), ("huggingface_hub", "httpx2"), ("caesura.hub",)),
+        (("caesura",), ("huggingface_hub",), ("caesura.hub",)),
+        (("caesura",), ("httpx2",), ("caesura.hub", "caesura.client.backends")),
         (("caesura",), ("pickle", "marshal", "shelve", "dill", "cloudpickle"), ()),
         (("caesura",), ("server", "engine", "kernels", "tests", "training"), ()),
     ],
@@ -277,7 +278,7 @@ def test_clients_and_engine_meet_at_sockets_of_two_kinds() -> None:
 
 STARTS = {
     "caesura.cli": (*HEAVY, "zmq", "pygls", "caesura.engine", "caesura.server"),
-    "caesura.commands.lsp": (*HEAVY, "caesura.engine", "caesura.kernels"),
+    "caesura.commands.lsp": (*HEAVY, "httpx2", "caesura.engine", "caesura.kernels"),
     "caesura.commands.fill": (*HEAVY, "caesura.engine", "caesura.kernels"),
     "caesura.commands.engine": (*HEAVY, "zmq", "tree_sitter", "caesura.engine", "caesura.server"),
     "caesura.engine.supervisor.supervisor": (

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 from caesura import wire
 
 State = Literal["connecting", "loading", "ready", "unavailable"]
+Feature = Literal["candidates", "drafts", "grammars", "holes", "speculation"]
 
 
 class EngineError(Exception):
@@ -32,13 +33,27 @@ class EngineBusy(EngineError):
 
 @dataclass(frozen=True)
 class Condition:
-    """The engine's condition. `message` says why it is unavailable; `busy`: a job of ours is running."""
+    """The engine's condition. `message` says why it is unavailable; `busy`: a job of ours is running. It `lacks` what
+    it cannot do: jobs with a grammar or several holes are refused then, and speculative ones; candidates and drafts
+    are only left out."""
 
     state: State
     model: str = ""
     device: str = ""
     message: str = ""
     busy: bool = False
+    lacks: frozenset[Feature] = frozenset()
+
+
+def needs(job: wire.Infill) -> frozenset[Feature]:
+    """The features without which a job has no answer."""
+    holes = [segment for segment in job.segments if isinstance(segment, wire.Hole)]
+    found: dict[Feature, bool] = {
+        "grammars": any(hole.grammar for hole in holes),
+        "holes": len(holes) != 1,
+        "speculation": job.priority == "speculative",
+    }
+    return frozenset(feature for feature, needed in found.items() if needed)
 
 
 def job_id() -> str:

@@ -1,0 +1,1 @@
+"""Engines behind HTTP that the user has named: each kind is one file."""

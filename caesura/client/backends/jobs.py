@@ -1,0 +1,308 @@
+"""Jobs on a service behind HTTP, by the contract of the wire: a job is any number of `Locked` and one `Done`, or an
+EngineError. A newer job of a document ends the older one, a cancelled one closes its connection, and a service that has
+failed is left alone for a while.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from caesura import wire
+from caesura.client.backend import (
+    Condition,
+    EngineBusy,
+    EngineError,
+    EngineFailed,
+    EngineUnavailable,
+    Feature,
+    FinishedJob,
+    State,
+    needs,
+)
+from caesura.client.backends.answer import Answer, is_one_line
+from caesura.client.backends.api import Api, End, Gap, Piece
+from caesura.client.backends.http import MAX_PAUSE_S, Http, Refused
+
+DRAIN_S = 1.0  # for the end of a stream after its last event: then its connection serves the next job
+MOST_JOBS = 8  # at once, as on the wire
+MAX_MS = 600_000.0  # on the wire
+CANNOT: dict[Feature, str] = {
+    "grammars": "keep to a grammar",
+    "holes": "fill several holes together",
+    "speculation": "be asked ahead of time",
+}
+
+
+@dataclass
+class _Live:
+    """A job under way. `end` stops it from outside, with a code of wire.Failed."""
+
+    job: wire.Infill
+    code: str = ""
+    waiting: asyncio.Timeout | None = None
+
+    def end(self, code: str) -> None:
+        self.code = code
+        if self.waiting:
+            self.waiting.reschedule(0.0)
+
+
+@dataclass
+class _Heard:
+    """What a job has heard: the time to its first text, how many events it has told, and how the answer ended."""
+
+    first_s: float = 0.0
+    seq: int = 0
+    last: End | Literal["deadline"] | None = None
+
+
+class HttpBackend:
+    """`host` is shown to the user after the service's name."""
+
+    def __init__(self, api: Api, http: Http, host: str) -> None:
+        self._api = api
+        self._http = http
+        self._host = host
+        self._model = ""  # until the service has said it
+        self._trouble = ""
+        self._loading = False
+        self._failures = 0  # in a row
+        self._rested = 0.0  # the monotonic time before which nothing is asked
+        self._live: dict[str, _Live] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._describing = asyncio.Lock()
+        self.on_change: Callable[[], None] = lambda: None
+        self.on_job: Callable[[FinishedJob], None] = lambda job: None
+
+    def __repr__(self) -> str:
+        return f"<HttpBackend {self._http.name} {self._state} {len(self._live)} jobs {self._trouble!r}>"
+
+    @property
+    def condition(self) -> Condition:
+        device = f"{self._http.name} ({self._host})"
+        return Condition(self._state, self._model, device, self._trouble, bool(self._live), self._api.lacks)
+
+    @property
+    def _state(self) -> State:
+        if self._trouble:
+            return "loading" if self._loading else "unavailable"
+        return "ready" if self._model else "connecting"
+
+    async def start(self) -> None:
+        """Open the connection and ask for the model, in the background."""
+        self._soon(self._greet())
+
+    async def close(self) -> None:
+        self.on_change = lambda: None
+        for live in self._live.values():
+            live.end("cancelled")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._http.close()
+
+    async def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]:
+        """The events of a job, the last a Done. Raises EngineFailed, EngineBusy or EngineUnavailable."""
+        began = time.monotonic()
+        self._admit(job)
+        live, end = _Live(job), "cancelled"
+        last: wire.Locked | wire.Done | None = None
+        self._live[job.job] = live
+        self.on_change()
+        try:
+            async with aclosing(self._events(live, began)) as events:
+                async for last in events:
+                    end = "done" if isinstance(last, wire.Done) else end
+                    yield last
+        except EngineError as error:
+            end = error.code if isinstance(error, EngineFailed) else "unavailable"
+            raise
+        finally:
+            del self._live[job.job]
+            self.on_job(_record(job, end, last, (time.monotonic() - began) * 1000))
+            self.on_change()
+
+    def _admit(self, job: wire.Infill) -> None:
+        """Make room for a job, or raise why there is none."""
+        name = self._http.name
+        if lacking := sorted(needs(job) & self._api.lacks):
+            raise EngineFailed("invalid", f"{name} cannot {' or '.join(CANNOT[feature] for feature in lacking)}.")
+        if self._trouble and time.monotonic() < self._rested:
+            raise EngineUnavailable(self._trouble)
+        for live in self._live.values():
+            if (live.job.document, live.job.kind) == (job.document, job.kind):
+                live.end("superseded")
+            elif live.job.priority == "speculative" != job.priority:
+                live.end("cancelled")
+        others = sum(not live.code for live in self._live.values())
+        if others >= MOST_JOBS or (others and job.priority == "speculative"):
+            raise EngineBusy(f"{name} has too much to do.")
+
+    async def _events(self, live: _Live, began: float) -> AsyncGenerator[wire.Locked | wire.Done, None]:
+        job, deadline = live.job, began + live.job.deadline_ms / 1000
+        gap = _gap(job, deadline)
+        answer, heard = Answer(gap), _Heard()
+        pieces = self._pieces(gap)
+        try:
+            while heard.last is None and not answer.ended:
+                piece = await self._next(live, pieces, deadline)
+                if not isinstance(piece, Piece):
+                    heard.last = piece
+                    continue
+                answer.add(piece)
+                heard.first_s = heard.first_s or time.monotonic() - began
+                if answer.too_long:
+                    raise Refused(
+                        f"{self._http.name} goes on after the limit that was asked for; nothing of it is kept."
+                    )
+                if not answer.ended:
+                    of = max(gap.max_tokens, answer.tokens)
+                    yield wire.Locked(job.job, heard.seq, (answer.fill(done=False),), answer.tokens, of)
+                    heard.seq += 1
+            if heard.last == "deadline" and not answer.text:
+                raise Refused(f"{self._http.name} did not begin to answer in {job.deadline_ms / 1000:g} seconds.")
+            self._recover()
+            yield self._done(job, answer, heard, time.monotonic() - began)
+        except Refused as error:
+            raise self._failed(error) from error
+        finally:
+            if isinstance(heard.last, End):
+                self._soon(_drain(pieces))
+            else:
+                await pieces.aclose()
+
+    async def _pieces(self, gap: Gap) -> AsyncGenerator[Piece | End, None]:
+        if not self._model:
+            await self._describe()
+        async with aclosing(self._api.answer(self._http, gap)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def _next(
+        self, live: _Live, pieces: AsyncGenerator[Piece | End, None], deadline: float
+    ) -> Piece | End | Literal["deadline"]:
+        try:
+            if live.code:
+                raise TimeoutError
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())) as live.waiting:
+                return await anext(pieces)
+        except StopAsyncIteration:
+            raise Refused(f"{self._http.name} ended in the middle of an answer; see its log.") from None
+        except TimeoutError:
+            if live.code:
+                raise EngineFailed(live.code) from None
+            return "deadline"
+        finally:
+            live.waiting = None
+
+    def _done(self, job: wire.Infill, answer: Answer, heard: _Heard, total_s: float) -> wire.Done:
+        end = heard.last if isinstance(heard.last, End) else End()
+        tokens = min(answer.tokens, wire.MAX_TOKENS)
+        return wire.Done(
+            job=job.job,
+            seq=heard.seq,
+            holes=(answer.fill(done=True),),
+            steps=end.steps or tokens,
+            tokens=wire.Tokens(canvas=tokens) if self._api.canvas else wire.Tokens(left_to_right=tokens),
+            timings=wire.Timings(
+                prefill_ms=_milliseconds(end.prefill_ms / 1000),
+                denoise_ms=_milliseconds(end.denoise_ms / 1000),
+                first_lock_ms=_milliseconds(heard.first_s) if heard.first_s else None,
+                total_ms=_milliseconds(total_s),
+            ),
+            stop="deadline" if heard.last == "deadline" else "steps" if end.limit and not answer.ended else "complete",
+        )
+
+    # How the service is
+
+    async def _greet(self) -> None:
+        """Learn the model; again and again while it is loaded."""
+        with suppress(EngineError):
+            await self._described()
+        while self._loading:
+            await asyncio.sleep(max(0.0, self._rested - time.monotonic()))
+            with suppress(EngineError):
+                await self._described()
+
+    async def _described(self) -> None:
+        try:
+            await self._describe()
+        except Refused as error:
+            raise self._failed(error) from error
+
+    async def _describe(self) -> None:
+        async with self._describing:
+            if not self._model or self._trouble:
+                self._model = await self._api.describe(self._http)
+                self._recover()
+
+    def _recover(self) -> None:
+        self._failures, self._rested = 0, 0.0
+        self._set("", loading=False)
+
+    def _failed(self, error: Refused) -> EngineError:
+        """What a job raises, after the service was marked as failed, unless it is the job that is at fault."""
+        if error.job:
+            return EngineFailed("invalid", str(error))
+        pause_s = min(error.pause_s * 2.0 ** min(self._failures, 10), MAX_PAUSE_S)
+        self._failures += 1
+        self._rested = time.monotonic() + pause_s
+        began = error.loading and not self._loading
+        self._set(str(error), loading=error.loading)
+        if began:
+            self._soon(self._greet())
+        return EngineUnavailable(str(error))
+
+    def _set(self, trouble: str, *, loading: bool) -> None:
+        changed = (trouble, loading) != (self._trouble, self._loading)
+        self._trouble, self._loading = trouble, loading
+        if changed:
+            self.on_change()
+
+    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _drain(pieces: AsyncGenerator[Piece | End, None]) -> None:
+    """Read a stream to its end, so that its connection can be used again."""
+    with suppress(Refused, TimeoutError):
+        async with aclosing(pieces), asyncio.timeout(DRAIN_S):
+            async for _ in pieces:
+                pass
+
+
+def _gap(job: wire.Infill, deadline: float) -> Gap:
+    """The one hole of a job; fixed text around it is context."""
+    at = next(i for i, segment in enumerate(job.segments) if isinstance(segment, wire.Hole))
+    hole = job.segments[at]
+    assert isinstance(hole, wire.Hole)
+    fixed = [segment.text if isinstance(segment, wire.Text) else "" for segment in job.segments]
+    prefix, suffix = job.prefix + "".join(fixed[:at]), "".join(fixed[at + 1 :]) + job.suffix
+    return Gap(
+        document=job.document,
+        prefix=prefix,
+        suffix=suffix,
+        neighbours=job.neighbours,
+        max_tokens=hole.max_tokens,
+        one_line=is_one_line(hole, suffix),
+        seed=job.seed,
+        left_ms=max(0.0, (deadline - time.monotonic()) * 1000),
+    )
+
+
+def _record(job: wire.Infill, end: str, last: wire.Locked | wire.Done | None, total_ms: float) -> FinishedJob:
+    ms = {"total": total_ms}
+    if isinstance(last, wire.Done):
+        stages = {"prefill": last.timings.prefill_ms, "denoise": last.timings.denoise_ms}
+        ms = {name: taken for name, taken in stages.items() if taken} | ms
+        return FinishedJob(job.job, end, job.priority, last.steps, ms)
+    return FinishedJob(job.job, end, job.priority, last.step if last else 0, ms)
+
+
+def _milliseconds(seconds: float) -> float:
+    return min(max(seconds * 1000, 0.0), MAX_MS)

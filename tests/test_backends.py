@@ -1,0 +1,322 @@
+"""Engines behind HTTP: whatever a service does, a job has one end and a failure is one sentence."""
+
+import asyncio
+import time
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from caesura import wire
+from caesura.client.backend import EngineError, EngineFailed, EngineUnavailable, FinishedJob, job_id
+from caesura.client.backends.api import Api
+from caesura.client.backends.http import Http
+from caesura.client.backends.jobs import HttpBackend
+from caesura.client.backends.llama_server import LlamaServer
+
+from .service import Service, events, response, serving
+
+PROPS = response({"total_slots": 4, "model_alias": "", "model_path": "/models/qwen.gguf"})
+END = {"content": "", "stop": True, "stop_type": "eos", "timings": {"prompt_ms": 12.5, "predicted_ms": 30.25}}
+
+
+def part(text: str, logprob: float = 0.0) -> dict[str, Any]:
+    return {"content": text, "stop": False, "completion_probabilities": [{"id": 1, "logprob": logprob}]}
+
+
+STREAM = events(part("a", -0.5), part(" +"), part(" b", -0.5), END, done=False)
+
+
+def job(**changes: Any) -> wire.Infill:
+    given = {"prefix": "x = ", "suffix": "\n", "segments": (wire.Hole(16, "line"),), "deadline_ms": 2000.0}
+    return wire.Infill(**{"job": job_id(), "document": "d", **given, **changes})
+
+
+def backend(service: Service, api: Api | None = None, key: str = "") -> HttpBackend:
+    return HttpBackend(api or LlamaServer(), Http("desk", service.url, key), "127.0.0.1")
+
+
+async def asked(found: HttpBackend, job: wire.Infill) -> list[wire.Locked | wire.Done]:
+    async with aclosing(found.infill(job)) as heard:
+        return [event async for event in heard]
+
+
+async def test_an_answer_is_told_as_it_grows_and_then_whole() -> None:
+    async with serving(PROPS, STREAM) as service:
+        found = backend(service)
+        finished = list[FinishedJob]()
+        found.on_job = finished.append
+        *locked, done = await asked(found, job())
+        await found.close()
+    assert [event.holes[0].text for event in locked] == ["a", "a +", "a + b"]
+    assert [event.seq for event in locked] == [0, 1, 2]
+    assert all(isinstance(event, wire.Locked) and event.holes[0].open for event in locked)
+    assert isinstance(done, wire.Done)
+    assert (done.seq, done.stop, done.holes[0].text, done.holes[0].open) == (3, "complete", "a + b", 0)
+    assert done.holes[0].confidence == pytest.approx(0.3679, abs=1e-4)
+    assert [end for end, _ in done.holes[0].probabilities] == [1, 3, 5]
+    assert (done.timings.prefill_ms, done.timings.denoise_ms) == (12.5, 30.25)
+    assert done.tokens == wire.Tokens(left_to_right=3)
+    assert [(one.end, one.steps) for one in finished] == [("done", 3)]
+    for event in (*locked, done):
+        assert wire.decode_engine(wire.encode(event)) == event  # within the bounds of the wire
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (response({"error": {"type": "invalid_api_key"}}, 401), "does not accept the key"),
+        (response({"error": {"type": "account_error"}}, 402), "asks for payment"),
+        (response({"error": {"message": "x = secret"}}, 404), "has no such model or address"),
+        (response({}, 429, retry_after="7"), "too many requests"),
+        (response({}, 500), "failed with error 500"),
+        (response({}, 501), "cannot fill gaps"),
+        (response({}, 503), "not ready yet"),
+        (response({}, 418), "refuses the request with error 418"),
+        (response({"error": {"type": "exceed_context_size_error"}}, 400), "too long for desk"),
+        (response({"error": {"code": "context_length_exceeded"}}, 400), "too long for desk"),
+        (response("", 302, location="http://127.0.0.1:1/"), "redirects to another address"),
+        (response("<html>", kind="text/html"), "answers with a web page"),
+        (response("{", kind="application/json"), "cannot be read"),
+        (response({"content": 1, "stop": False}), "cannot be read"),
+        (response({"content": "a", "stop": False}), "ended in the middle"),
+        (events(part("a"), done=False), "ended in the middle"),
+        (events({"error": {"code": 500, "message": "x = secret"}}, done=False), "failed with error 500"),
+        (events('{"content": "é", "stop": false}', done=False).replace("é".encode(), b"\xff\xff"), "not UTF-8"),
+        (events("[" * 100_000, done=False), "cannot be read"),
+        (response(b"\x1f\x8b", content_encoding="gzip"), "compresses answers"),
+        (response("data: " + "x" * (1 << 20), kind="text/event-stream"), "an event of more than 1 MiB"),
+        (response(" " * (1 << 20) + " ", kind="application/json"), "more than 1 MiB"),
+        (events(*[part("abcd ")] * 600, done=False), "goes on after the limit"),
+        (events(part("x" * 16_385), done=False), "goes on after the limit"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "broke the connection"),
+        ((), "broke the connection"),
+        ((b"HTTP/1.1 200 X\r\n", ...), "did not begin to answer in 0.2 seconds"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_a_failure_is_one_sentence_without_a_word_of_the_service(answer: Any, sentence: str) -> None:
+    async with serving(PROPS, answer) as service:
+        found = backend(service)
+        with pytest.raises(EngineError, match=sentence) as raised:
+            await asked(found, job(deadline_ms=200.0 if "begin" in sentence else 5000.0))
+        await found.close()
+    assert "secret" not in str(raised.value)
+    assert str(raised.value).endswith(".")
+
+
+async def test_a_service_that_failed_is_left_alone_and_asked_again_later() -> None:
+    async with serving(PROPS, response({}, 429, retry_after="600"), STREAM) as service:
+        found = backend(service)
+        for _ in range(3):
+            with pytest.raises(EngineUnavailable, match="too many requests"):
+                await asked(found, job())
+        assert len(service.asked) == 2
+        assert (found.condition.state, found.condition.message[:8]) == ("unavailable", "desk has")
+        found._rested = 0.0
+        assert (await asked(found, job()))[-1].holes[0].text == "a + b"
+        assert found.condition.state == "ready"
+        await found.close()
+
+
+async def test_pauses_grow_and_a_text_that_is_too_long_makes_none() -> None:
+    async with serving(PROPS, response({"error": {"type": "exceed_context_size_error"}}, 400)) as service:
+        found = backend(service)
+        for _ in range(2):
+            with pytest.raises(EngineFailed, match="too long") as raised:
+                await asked(found, job())
+            assert raised.value.code == "invalid"
+        assert found.condition.state == "ready"
+        service.answers = [response({}, 500)]
+        pauses = []
+        for _ in range(3):
+            found._rested = 0.0
+            with pytest.raises(EngineUnavailable):
+                await asked(found, job())
+            pauses.append(round(found._rested - time.monotonic()))
+        assert pauses == [1, 2, 4]
+        await found.close()
+
+
+async def test_wherever_a_stream_is_cut_a_job_has_one_end() -> None:
+    """At each byte: an answer that is whole, or a failure, and text only grows until then."""
+    ends = set[str]()
+    async with serving(PROPS) as service:
+        found = backend(service)
+        await asked_nothing(found)
+        for size in range(len(STREAM) + 1):
+            service.answers = [(STREAM[:size],)]
+            found._rested, texts = 0.0, [""]
+            try:
+                async with aclosing(found.infill(job())) as heard:
+                    async for event in heard:
+                        assert event.holes[0].text.startswith(texts[-1])
+                        texts.append(event.holes[0].text)
+                        assert isinstance(event, wire.Locked) or event.holes[0].text == "a + b"
+                ends.add("done")
+            except EngineUnavailable as error:
+                ends.add(str(error))
+        await found.close()
+    assert {"done", "desk broke the connection in the middle of an answer; see its log."} <= ends
+
+
+async def asked_nothing(found: HttpBackend) -> None:
+    """Wait until the model is known."""
+    await found.start()
+    while found.condition.state == "connecting":
+        await asyncio.sleep(0)
+
+
+async def test_cancelling_closes_the_connection_at_once() -> None:
+    async with serving(PROPS, (STREAM[:-60], ...)) as service:
+        found = backend(service)
+        await asked_nothing(found)
+        taken = []
+        for _ in range(5):
+            service.left.clear()
+            async with aclosing(found.infill(job())) as heard:
+                await anext(heard)
+                began = time.monotonic()
+            await service.left.wait()
+            taken.append((time.monotonic() - began) * 1000)
+        await found.close()
+    assert sorted(taken)[2] < 5
+
+
+async def test_a_task_that_is_cancelled_closes_the_connection_too() -> None:
+    async with serving(PROPS, (STREAM[:60], ...)) as service:
+        found = backend(service)
+        task = asyncio.create_task(asked(found, job()))
+        while len(service.asked) < 2:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await service.left.wait()
+        assert not found.condition.busy
+        await found.close()
+
+
+async def test_a_newer_job_of_a_document_ends_the_older_one_and_any_job_a_speculative_one() -> None:
+    async with serving(PROPS, (STREAM[:-60], ...)) as service:
+        found = backend(service)
+        for older, newer, code in [
+            (job(), job(), "superseded"),
+            (job(document="other", priority="speculative"), job(), "cancelled"),
+        ]:
+            service.answers = [(STREAM[:-60], ...), STREAM]
+            service.left.clear()
+            async with aclosing(found.infill(older)) as heard:
+                await anext(heard)
+                ended = asyncio.create_task(drained(heard))
+                assert (await asked(found, newer))[-1].holes[0].text == "a + b"
+                assert await ended == code
+            await service.left.wait()
+        await found.close()
+
+
+async def drained(heard: Any) -> str:
+    try:
+        async for _ in heard:
+            pass
+    except EngineFailed as error:
+        return error.code
+    return "done"
+
+
+async def test_a_deadline_gives_what_there_is() -> None:
+    async with serving(PROPS, (STREAM[:-60], ...)) as service:
+        found = backend(service)
+        done = (await asked(found, job(deadline_ms=300.0)))[-1]
+        assert isinstance(done, wire.Done)
+        assert (done.stop, done.holes[0].text) == ("deadline", "a + b")
+        await found.close()
+
+
+async def test_jobs_share_a_warm_connection_and_each_document_has_a_slot() -> None:
+    async with serving(PROPS, STREAM) as service:
+        found = backend(service)
+        for document in ("one", "two", "one", "one"):
+            await asked(found, job(document=document))
+            await asyncio.gather(*found._tasks)
+        await found.close()
+        slots = [body["id_slot"] for _, body in service.asked if body]
+    assert service.connections == 1
+    assert slots[0] == slots[2] == slots[3] != slots[1]
+
+
+async def test_what_is_asked_of_a_llama_server() -> None:
+    async with serving(PROPS, STREAM) as service:
+        found = backend(service, key="k123")
+        here = wire.Neighbour("# other.py", "y = 1\n")
+        segments = (wire.Text("<"), wire.Hole(7, "block"), wire.Text(">"))
+        await asked(found, job(neighbours=(here,), segments=segments, seed=5, prefix="<|fim_prefix|>"))
+        await asked(found, job(deadline_ms=900.0))
+        await found.close()
+    (path, body), (_, second) = service.asked[1:]
+    assert path == "/infill"
+    assert (body["input_prefix"], body["input_suffix"], body["n_predict"]) == ("<|fim_prefix|><", ">\n", 7)
+    assert body["input_extra"] == [{"filename": "# other.py", "text": "y = 1\n"}]
+    assert (body["seed"], body["stop"], body["cache_prompt"], body["stream"]) == (5, [], True, True)
+    assert (second["temperature"], second["stop"]) == (0.0, ["\n"])
+    assert 0 < second["t_max_predict_ms"] <= 900
+    assert "authorization: bearer k123" in service.heads[1].lower()
+    assert "accept-encoding: identity" in service.heads[1].lower()
+
+
+@pytest.mark.parametrize(
+    ("hole", "prefix", "suffix", "text", "kept"),
+    [
+        (wire.Hole(16, "line"), "x = ", "\n", "1\ny = 2", "1"),
+        (wire.Hole(16, "span"), "f(", ")\n", "a, b\r\n", "a, b"),
+        (wire.Hole(16, "auto"), "f(", ")\n", "a\nb", "a"),
+        (wire.Hole(16, "auto"), "x = ", "\n", "1\ny = 2\n", "1\ny = 2\n"),
+        (wire.Hole(16, "block"), "def f():\n    ", "\n", "a\n\n    b\n  )\nc\nd", "a\n\n    b\n  )"),
+        (wire.Hole(16, "block"), "x\n", "\n", "a\nb\n", "a\nb\n"),
+    ],
+)
+async def test_an_answer_ends_where_its_hole_does(
+    hole: wire.Hole, prefix: str, suffix: str, text: str, kept: str
+) -> None:
+    async with serving(PROPS, events(*map(part, text), END, done=False)) as service:
+        found = backend(service)
+        heard = await asked(found, job(segments=(hole,), prefix=prefix, suffix=suffix))
+        await found.close()
+    done = heard[-1]
+    assert isinstance(done, wire.Done)
+    assert (done.holes[0].text, done.stop) == (kept, "complete")
+    assert [end for end, _ in done.holes[0].probabilities][-1] == len(kept)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"segments": (wire.Hole(), wire.Text("+"), wire.Hole())}, "desk cannot fill several holes together."),
+        ({"segments": (wire.Hole(grammar=wire.Json()),)}, "desk cannot keep to a grammar."),
+    ],
+)
+async def test_what_it_cannot_do_is_said_without_a_request(changes: dict[str, Any], sentence: str) -> None:
+    async with serving(PROPS) as service:
+        found = backend(service)
+        with pytest.raises(EngineFailed, match=sentence):
+            await asked(found, job(**changes))
+        assert not service.asked
+        await found.close()
+
+
+async def test_a_service_that_loads_its_model_is_ready_later() -> None:
+    async with serving(response({"error": {"code": 503}}, 503, retry_after="0"), PROPS) as service:
+        found = backend(service)
+        states = list[str]()
+        found.on_change = lambda: states.append(found.condition.state)
+        await found.start()
+        while found.condition.state != "ready":
+            await asyncio.sleep(0.01)
+        assert states == ["loading", "ready"]
+        assert (found.condition.model, found.condition.device) == ("qwen", "desk (127.0.0.1)")
+        await found.close()
+
+
+async def test_nobody_at_the_address() -> None:
+    found = HttpBackend(LlamaServer(), Http("desk", "http://127.0.0.1:1"), "127.0.0.1")
+    with pytest.raises(EngineUnavailable, match="desk cannot be reached"):
+        await asked(found, job())
+    await found.close()
