@@ -16,6 +16,7 @@ import caesura
 
 LineColumn = tuple[int, int]  # line and column, from 1, the column in code points
 
+BACKENDS = ("llama-server", "vllm", "fim", "inception")
 FORMS = ("int8", "int4", "fp8", "nvfp4")
 WAS_SAMPLER = ("verify", "left_to_right")  # methods that --sampler took before there was --method
 
@@ -155,6 +156,9 @@ def _parser() -> argparse.ArgumentParser:
     use.add_argument("--engine", metavar="NAME", help="which one, where there are several")
     _pair_action(add_pair("forget", help="here: let it have them no more"), "forget", "name")
 
+    backend = add("backend", help="use an engine of another maker over HTTP, for the folders that you name")
+    _backend(backend)
+
     status = add("status", help="the engines that run")
     _json(status)
     status.set_defaults(run="status:status")
@@ -208,6 +212,29 @@ def _model_action(parser: argparse.ArgumentParser, function: str, *positional: s
         parser.add_argument(name, metavar=name.upper())
     _json(parser, default=argparse.SUPPRESS)  # or it would undo the one of `caesura models --json list`
     parser.set_defaults(run=f"models:{function}")
+
+
+def _backend(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run="backend:show")
+    add = parser.add_subparsers(metavar="add NAME URL | use FOLDER | list | test NAME | remove NAME").add_parser
+    new = add("add", help="know a service, or change what is known; nothing is sent there yet")
+    new.add_argument("name", type=_name, metavar="NAME")
+    new.add_argument("url", type=_url, metavar="URL", help="https://HOST, or http://ADDRESS:PORT in your own network")
+    new.add_argument("--kind", required=True, choices=BACKENDS)
+    new.add_argument("--model", metavar="NAME", help="which of its models (default: its first or only one)")
+    new.add_argument("--format", metavar="NAME", help="of fim: write the prompt in this format, as qwen")
+    new.add_argument("--key-from", metavar="VARIABLE|keyring", help="where the key is; it is never kept by Caesura")
+    new.add_argument("--fallback", action="store_true", help="let the local engine answer while the service does not")
+    new.set_defaults(run="backend:add")
+    use = add("use", help="let it have the documents of a folder")
+    use.add_argument("folder", metavar="FOLDER")
+    use.add_argument("--backend", metavar="NAME", help="which one, where there are several")
+    use.set_defaults(run="backend:use")
+    add("list", help="what is known (as without a further word)").set_defaults(run="backend:show")
+    for name, about in (("test", "fill one gap of ours"), ("remove", "forget a service, or a folder")):
+        one = add(name, help=about)
+        one.add_argument("name", metavar="NAME")
+        one.set_defaults(run=f"backend:{name}")
 
 
 def _pair_action(
@@ -309,6 +336,12 @@ def _address(text: str) -> str:
     from caesura.ipc import pairing
 
     return _said(pairing.address, text)
+
+
+def _url(text: str) -> str:
+    from caesura.client.backends import named
+
+    return _said(named.address, text)
 
 
 def _own_address(text: str) -> str:

@@ -6,7 +6,7 @@ import logging
 from lsprotocol import types
 
 from caesura import __version__, logs
-from caesura.client.shared import Engine
+from caesura.client import choose
 from caesura.server.lsp import client, loopback
 from caesura.server.lsp.actions import Actions
 from caesura.server.lsp.commands import Commands
@@ -81,6 +81,6 @@ def main(port: int | None = None) -> int:
     """Serve stdio, or the one client of a loopback port; the exit code. Raises loopback.NoClient."""
     logs.begin(logging.WARNING, "caesura: %(message)s")
     app = App(
-        lambda options, client, remote: Engine(client=client, model=options.model, device=options.device, remote=remote)
+        lambda options, client, agreed: choose.engine(agreed, client=client, model=options.model, device=options.device)
     )
     return app.server.serve() if port is None else loopback.serve(app.server, port)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from caesura import __version__
+from caesura.client import choose
 from caesura.client.backend import Backend
-from caesura.ipc.pairing import Remote, agreement
+from caesura.ipc.consent import Consented
 from caesura.server.context.project import Project
 from caesura.server.fills.fills import Fills
 from caesura.server.fills.history import LastFills
@@ -23,8 +24,8 @@ from caesura.server.text.workspace import ContentChange, OpenDocument, Workspace
 CLOSE_S = 1.0
 AT_START = ("model", "device", "popup")  # settings that are read when the server starts
 
-MakeEngine = Callable[[Options, str, Remote | None], Backend]
-"""(settings, a name for the client, the paired engine that the user has named for the workspace) -> an engine."""
+MakeEngine = Callable[[Options, str, Consented | None], Backend]
+"""(settings, a name for the client, the engine elsewhere that the user has named for the workspace) -> an engine."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ class Session:
         self.problems: set[str] = set()  # with its settings and its projects' rules, as sentences that were logged
         self.settings = Settings(parse(editor.settings)[0])
         self.workspace = Workspace(editor.encoding, list(editor.folders))
-        found = agreement(self.workspace.folders)
+        found = choose.agreement(self.workspace.folders)
         self.project = Project(self.workspace, self.settings, found)
-        self.engine = make_engine(self.settings.options, editor.name, found.remote if found else None)
+        self.engine = make_engine(self.settings.options, editor.name, found.engine if found else None)
         self._stats, self._trace = Stats(), Trace()
         self.panes = Panes(self.engine, self.settings, self.project, self._stats, self._trace)
         self._last = LastFills()

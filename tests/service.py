@@ -2,11 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+Reply = bytes | tuple[Any, ...] | Callable[[str, Any], bytes | tuple[Any, ...]]
 RECORDED = Path(__file__).parent / "data" / "backends"
 
 
@@ -29,18 +30,20 @@ def events(*data: object, done: bool = True) -> bytes:
 
 
 class Service:
-    """`answers` are used up in order; the last one stays. `...` in a list of parts waits until the client hangs up."""
+    """`answers` are used up in order; the last one stays. A tuple has parts, after which the connection ends; `...` in
+    it waits until the client hangs up. A function gets the path and the body."""
 
-    def __init__(self, *answers: bytes | tuple[Any, ...]) -> None:
+    def __init__(self, *answers: Reply) -> None:
         self.answers = list(answers)
         self.asked: list[tuple[str, Any]] = []  # path and body of each request
         self.heads: list[str] = []
-        self.connections = 0
+        self.connections, self.open = 0, 0
         self.left = asyncio.Event()  # a client has hung up on an answer that waits
         self.url = ""
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.open += 1
         try:
             while head := await self._head(reader):
                 length = int(head.lower().partition("content-length: ")[2].split("\r\n")[0] or 0)
@@ -48,6 +51,7 @@ class Service:
                 self.asked.append((head.split(" ")[1], json.loads(body) if body else None))
                 self.heads.append(head)
                 answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+                answer = answer(*self.asked[-1]) if callable(answer) else answer
                 for part in answer if isinstance(answer, tuple) else (answer,):
                     if part is ...:
                         with suppress(ConnectionError):
@@ -61,6 +65,7 @@ class Service:
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
+            self.open -= 1
             writer.close()
 
     async def _head(self, reader: asyncio.StreamReader) -> str:
@@ -71,7 +76,7 @@ class Service:
 
 
 @asynccontextmanager
-async def serving(*answers: bytes | tuple[Any, ...]) -> AsyncIterator[Service]:
+async def serving(*answers: Reply) -> AsyncIterator[Service]:
     service = Service(*answers)
     server = await asyncio.start_server(service._serve, "127.0.0.1", 0)
     service.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

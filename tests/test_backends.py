@@ -2,19 +2,24 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
 
 import pytest
 
 from caesura import wire
-from caesura.client.backend import EngineError, EngineFailed, EngineUnavailable, FinishedJob, job_id
+from caesura.client.backend import EngineBusy, EngineError, EngineFailed, EngineUnavailable, FinishedJob, job_id
 from caesura.client.backends.api import Api
+from caesura.client.backends.fim import Fim
 from caesura.client.backends.http import Http
+from caesura.client.backends.inception import Inception
 from caesura.client.backends.jobs import HttpBackend
 from caesura.client.backends.llama_server import LlamaServer
+from caesura.client.backends.vllm import CANVAS, STEPS, VOCABULARY, Vllm
+from caesura.fim_formats import FimFile, undo
 
-from .service import Service, events, response, serving
+from .service import Service, events, recorded, response, serving
 
 PROPS = response({"total_slots": 4, "model_alias": "", "model_path": "/models/qwen.gguf"})
 END = {"content": "", "stop": True, "stop_type": "eos", "timings": {"prompt_ms": 12.5, "predicted_ms": 30.25}}
@@ -33,7 +38,7 @@ def job(**changes: Any) -> wire.Infill:
 
 
 def backend(service: Service, api: Api | None = None, key: str = "") -> HttpBackend:
-    return HttpBackend(api or LlamaServer(), Http("desk", service.url, key), "127.0.0.1")
+    return HttpBackend(api or LlamaServer(), Http("desk", service.url, lambda: key), "127.0.0.1")
 
 
 async def asked(found: HttpBackend, job: wire.Infill) -> list[wire.Locked | wire.Done]:
@@ -138,21 +143,31 @@ async def test_pauses_grow_and_a_text_that_is_too_long_makes_none() -> None:
         await found.close()
 
 
-async def test_wherever_a_stream_is_cut_a_job_has_one_end() -> None:
+KINDS: dict[str, tuple[Callable[[], Api], bytes, str]] = {
+    "llama-server": (LlamaServer, STREAM, "a + b"),
+    "fim": (lambda: Fim("m", ""), recorded("written/fim"), "a + b"),
+    "fim without chances": (lambda: Fim("m", "qwen"), recorded("written/fim_without_chances"), "a + b"),
+    "inception": (lambda: Inception(""), recorded("written/inception"), "a + b"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_wherever_a_stream_is_cut_a_job_has_one_end(kind: str) -> None:
     """At each byte: an answer that is whole, or a failure, and text only grows until then."""
+    api, stream, whole = KINDS[kind]
     ends = set[str]()
     async with serving(PROPS) as service:
-        found = backend(service)
+        found = backend(service, api())
         await asked_nothing(found)
-        for size in range(len(STREAM) + 1):
-            service.answers = [(STREAM[:size],)]
+        for size in range(stream.index(b"\r\n\r\n"), len(stream) + 1):
+            service.answers = [(stream[:size],)]
             found._rested, texts = 0.0, [""]
             try:
                 async with aclosing(found.infill(job())) as heard:
                     async for event in heard:
                         assert event.holes[0].text.startswith(texts[-1])
                         texts.append(event.holes[0].text)
-                        assert isinstance(event, wire.Locked) or event.holes[0].text == "a + b"
+                        assert isinstance(event, wire.Locked) or event.holes[0].text == whole
                 ends.add("done")
             except EngineUnavailable as error:
                 ends.add(str(error))
@@ -316,7 +331,167 @@ async def test_a_service_that_loads_its_model_is_ready_later() -> None:
 
 
 async def test_nobody_at_the_address() -> None:
-    found = HttpBackend(LlamaServer(), Http("desk", "http://127.0.0.1:1"), "127.0.0.1")
+    found = HttpBackend(LlamaServer(), Http("desk", "http://127.0.0.1:1", str), "127.0.0.1")
     with pytest.raises(EngineUnavailable, match="desk cannot be reached"):
         await asked(found, job())
     await found.close()
+
+
+# Other kinds
+
+
+async def test_a_completion_service_gets_a_suffix_and_its_chances_are_heard() -> None:
+    models = response({"object": "list", "data": [{"id": "coder", "object": "model"}]})
+    async with serving(models, recorded("written/fim")) as service:
+        found = backend(service, Fim("", ""))
+        near = wire.Neighbour("# other.py", "y = 1\n")
+        done = (await asked(found, job(neighbours=(near,), seed=3)))[-1]
+        assert (found.condition.model, found.condition.state) == ("coder", "ready")
+        await found.close()
+    assert [path for path, _ in service.asked] == ["/v1/models", "/v1/completions"]
+    body = service.asked[1][1]
+    assert (body["prompt"], body["suffix"], body["model"]) == ("# other.py\ny = 1\n\nx = ", "\n", "coder")
+    assert (body["stop"], body["seed"], body["max_tokens"]) == (["\n"], 3, 16)
+    assert done.holes[0].confidence == pytest.approx(0.3679, abs=1e-4)
+
+
+async def test_a_completion_service_without_suffix_gets_the_models_own_prompt() -> None:
+    async with serving(recorded("written/fim_without_chances")) as service:
+        found = backend(service, Fim("m", "qwen"))
+        near = wire.Neighbour("# other.py", "y = 1\n")
+        done = (await asked(found, job(neighbours=(near,))))[-1]
+        with pytest.raises(EngineFailed, match=r"desk is not asked here: the text contains <\|fim_middle\|>"):
+            await asked(found, job(suffix="<|fim_middle|>"))
+        assert found.condition.state == "ready"
+        await found.close()
+    ((path, body),) = service.asked
+    prompt = undo(body["prompt"])
+    assert prompt
+    assert (path, prompt.prefix, prompt.suffix) == ("/v1/completions", "x = ", "\n")
+    assert prompt.files == (FimFile("# other.py", "y = 1\n"),)
+    assert "suffix" not in body
+    assert len(body["stop"]) <= 4
+    assert (done.holes[0].confidence, done.holes[0].probabilities) == (1.0, ())  # it does not say how sure it is
+
+
+async def test_mercury_is_asked_without_its_defaults_for_prose() -> None:
+    async with serving(recorded("written/inception")) as service:
+        found = backend(service, Inception(""))
+        done = (await asked(found, job(segments=(wire.Hole(32, "block"),))))[-1]
+        await asked(found, job())
+        await found.close()
+    (path, block), (_, line) = service.asked
+    assert path == "/v1/fim/completions"
+    assert (block["model"], block["presence_penalty"], block["max_tokens"]) == ("mercury-edit-2", 0.0, 32)
+    assert "\n\n" not in block["stop"]
+    assert block["stop"]
+    assert line["stop"] == ["\n"]
+    assert isinstance(done, wire.Done)
+    assert done.tokens == wire.Tokens(canvas=3)
+
+
+async def test_what_may_cost_money_is_not_asked_ahead_of_time() -> None:
+    async with serving(recorded("written/inception")) as service:
+        found = HttpBackend(Inception(""), Http("desk", service.url, str), "host", metered=True)
+        with pytest.raises(EngineBusy, match="not asked ahead of time"):
+            await asked(found, job(priority="speculative"))
+        assert "speculation" in found.condition.lacks
+        assert not service.asked
+        await found.close()
+
+
+# Our canvas on vLLM: a tokenizer of one token a character, and a model that knows the answer
+
+
+def canvas_server(answer: str, broken: dict[str, Any] | None = None) -> Callable[[str, Any], bytes]:
+    def reply(path: str, body: Any) -> bytes:
+        if path == "/v1/models":
+            return response({"data": [{"id": "diffusion"}]})
+        if path == "/tokenize":
+            text = body["prompt"] if "prompt" in body else body["messages"][0]["content"]
+            return response({"tokens": list(map(ord, text)), "count": len(text), "max_model_len": 8192})
+        asked = body["vllm_xargs"]
+        canvas, pinned = asked["diffusion_seed_canvas"], asked.get("diffusion_pinned", [])
+        size = len(canvas) - len(pinned)
+        fits = size == len(answer)
+        text = (answer[:size].ljust(size) + "".join(chr(canvas[at]) for at in pinned)) if size else ""
+        chances = [-0.1 if fits else -3.0] * size + [-0.1 if fits else -5.0] * len(pinned)
+        choice = {"text": text, "finish_reason": "length", "logprobs": {"token_logprobs": chances}}
+        return response({"choices": [choice | (broken or {})]})
+
+    return reply
+
+
+async def test_our_canvas_on_vllm_tries_lengths_and_takes_the_one_that_fits() -> None:
+    async with serving(canvas_server("a + bc")) as service:
+        found = backend(service, Vllm(""))
+        locked, done = await asked(found, job(prefix="x = ", suffix="\n\ny = 1\n", segments=(wire.Hole(20, "line"),)))
+        await found.close()
+    assert isinstance(done, wire.Done)
+    assert (done.holes[0].text, done.steps, done.tokens) == ("a + bc", STEPS, wire.Tokens(canvas=6))
+    assert done.holes[0].confidence == pytest.approx(0.5488, abs=1e-4)
+    assert locked.holes[0].text == "a + bc"
+    bodies = [body for path, body in service.asked if path == "/v1/completions"]
+    assert sorted(body["max_tokens"] for body in bodies) == [11, 14, 20, 28]
+    for body in bodies:
+        asked_for = body["vllm_xargs"]
+        canvas, pinned = asked_for["diffusion_seed_canvas"], asked_for["diffusion_pinned"]
+        assert len(canvas) == asked_for["diffusion_canvas_length"] == body["max_tokens"] <= CANVAS
+        assert [chr(canvas[at]) for at in pinned] == list("\n\ny = 1\n")
+        assert pinned == list(range(len(canvas) - 8, len(canvas)))
+        assert all(0 <= token < VOCABULARY for token in canvas)
+        assert (asked_for["diffusion_read_only"], asked_for["diffusion_max_steps"]) == (1, STEPS)
+        assert "".join(map(chr, body["prompt"])).endswith("x = ")
+    thought = next(body for path, body in service.asked if path == "/tokenize" and "messages" in body)
+    assert thought["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+async def test_the_ids_of_what_stays_are_asked_for_once() -> None:
+    async with serving(canvas_server("abc")) as service:
+        found = backend(service, Vllm("m"))
+        for prefix in ("x = ", "x = a"):
+            await asked(found, job(prefix=prefix))
+        await found.close()
+    asked_for = [body for path, body in service.asked if path == "/tokenize"]
+    assert [body["prompt"] for body in asked_for if "prompt" in body] == ["x = ", "\n", "x = a"]
+    assert sum("messages" in body for body in asked_for) == 1
+
+
+@pytest.mark.parametrize(
+    "broken", [{"text": "abc"}, {"logprobs": {"token_logprobs": [-1.0]}}, {"text": "abc", "logprobs": None}]
+)
+async def test_a_server_that_ignores_the_canvas_is_found_out(broken: dict[str, Any]) -> None:
+    async with serving(canvas_server("abc", broken)) as service:
+        found = backend(service, Vllm("m"))
+        with pytest.raises(EngineUnavailable, match=r"keep to the canvas|cannot be read"):
+            await asked(found, job())
+        await found.close()
+
+
+async def test_cancelling_ends_all_lengths() -> None:
+    def waits(path: str, body: Any) -> Any:
+        return (b"HTTP/1.1 200 X\r\n", ...) if path == "/v1/completions" else canvas_server("abc")(path, body)
+
+    async with serving(waits) as service:
+        found = backend(service, Vllm("m"))
+        task = asyncio.create_task(asked(found, job()))
+        while sum(path == "/v1/completions" for path, _ in service.asked) < 4:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        while service.open > 0:
+            await asyncio.sleep(0.001)
+        await found.close()
+    assert task.cancelled()
+
+
+@pytest.mark.parametrize("status", [400, 503])
+async def test_a_length_that_fails_fails_the_job(status: int) -> None:
+    def fails(path: str, body: Any) -> Any:
+        failed = path == "/v1/completions" and body["max_tokens"] > 5
+        return response({}, status) if failed else canvas_server("abc")(path, body)
+
+    async with serving(fails) as service:
+        found = backend(service, Vllm("m"))
+        with pytest.raises(EngineUnavailable):
+            await asked(found, job())
+        await found.close()

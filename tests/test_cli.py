@@ -27,9 +27,9 @@ from caesura import cli, model_store, paths, speeds, wire
 from caesura.client.backend import FinishedJob
 from caesura.client.shared import Engine
 from caesura.commands import CommandFailed, common, doctor, fill
-from caesura.commands.file import SourceFile
 from caesura.ipc import rendezvous
 from caesura.server.records import stats, trace
+from caesura.source_file import SourceFile
 
 SURE = "caesura: sure (0.90).\n"
 FAKE = Path(__file__).with_name("fake_engine.py")
@@ -640,7 +640,7 @@ def test_a_second_engine_is_refused(run: Run) -> None:
 def test_stop_and_nothing_to_stop(run: Run) -> None:
     assert re.fullmatch(r"Stopped process \d+\.\n", run("stop").out)
     assert run("stop") == Ran(0, "No engine is running.\n", "")
-    assert json.loads(run("status", "--json").out) == {"engines": [], "remote": []}
+    assert json.loads(run("status", "--json").out) == {"engines": [], "remote": [], "backends": []}
     assert run("status").out.startswith("No engine is running")
     start_engine()
 

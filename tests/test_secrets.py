@@ -30,6 +30,7 @@ from .test_privacy import TOKENS
 WORD = "CONFIDENTIAL"  # stands in every document, covered nowhere
 SERVER = f"""
 import asyncio, sys, threading
+from caesura.client import choose
 from caesura.server import app
 from caesura.server.lsp.completion import GhostText
 
@@ -49,7 +50,7 @@ def fails_elsewhere(self, params):
     self._server.tasks = [asyncio.ensure_future(fails_later(self, params))]
     del self._server.tasks
 
-Engine, app.Engine = app.Engine, engine
+Engine, choose.Engine = choose.Engine, engine
 GhostText.did_show = fails
 GhostText.did_accept_a_part = fails_elsewhere
 GhostText.stream = fails_later

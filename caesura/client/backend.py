@@ -48,11 +48,7 @@ class Condition:
 def needs(job: wire.Infill) -> frozenset[Feature]:
     """The features without which a job has no answer."""
     holes = [segment for segment in job.segments if isinstance(segment, wire.Hole)]
-    found: dict[Feature, bool] = {
-        "grammars": any(hole.grammar for hole in holes),
-        "holes": len(holes) != 1,
-        "speculation": job.priority == "speculative",
-    }
+    found: dict[Feature, bool] = {"grammars": any(hole.grammar for hole in holes), "holes": len(holes) != 1}
     return frozenset(feature for feature, needed in found.items() if needed)
 
 

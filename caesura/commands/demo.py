@@ -5,9 +5,9 @@ import asyncio
 import os
 
 from caesura.commands import CommandFailed, draft
-from caesura.commands.file import SourceFile
 from caesura.demo.app import Document, examples, serve
 from caesura.demo.fills import MAX_TEXT
+from caesura.source_file import SourceFile
 
 
 def run(options: argparse.Namespace) -> None:

@@ -15,7 +15,6 @@ from caesura import wire
 from caesura.client.shared import Engine
 from caesura.commands import CommandFailed
 from caesura.commands.common import Filled, filled, kept, print_json, remarks, report, schema_files, shared, withheld
-from caesura.commands.file import SourceFile
 from caesura.server.fills.history import LastFills
 from caesura.server.fills.result import FillResult, Level
 from caesura.server.fills.structured import Find, StructuredEdits, choose, finder
@@ -24,6 +23,7 @@ from caesura.server.languages import language
 from caesura.server.options import Settings
 from caesura.server.structured.offer import NoOffer, Offer
 from caesura.server.text.document import Document, Span
+from caesura.source_file import SourceFile
 
 
 def edit(options: argparse.Namespace) -> None:

@@ -26,7 +26,6 @@ from caesura.commands.common import (
     shared,
     withheld,
 )
-from caesura.commands.file import SourceFile
 from caesura.gaps import TextGap, at_cursor, gap, infill
 from caesura.schema.dialects import SchemaError
 from caesura.server.context.context import context, hole
@@ -37,6 +36,7 @@ from caesura.server.languages import JSON, language
 from caesura.server.options import Options
 from caesura.server.text import repair
 from caesura.server.text.document import Span
+from caesura.source_file import SourceFile
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -11,11 +11,14 @@ import msgspec
 
 from caesura import wire
 from caesura.client.backend import EngineError
+from caesura.client.backends import named
+from caesura.client.backends.named import NamedService
 from caesura.client.shared import Engine
 from caesura.commands.common import print_json
 from caesura.ipc import pairing, rendezvous
 
 STOP_S = 5.0
+PATIENCE_S = 3.0  # with a service that does not say how it is
 # How our own clients that are no editors begin their names.
 OURS = ("command line", "demo", "caesura demo", "bench", "simulator")
 
@@ -24,8 +27,9 @@ def status(options: argparse.Namespace) -> None:
     """Every engine of this user: other models and versions may have one of their own, and so may paired machines."""
     found = asyncio.run(_statuses())
     away = asyncio.run(_remotes())
+    backends = asyncio.run(_backends())
     if options.json:
-        print_json({"engines": found, "remote": away})
+        print_json({"engines": found, "remote": away, "backends": backends})
     elif not found and not rendezvous.running():  # else stderr says which did not answer
         print("No engine is running; an editor or `caesura fill` starts it.")
     for one in [] if options.json else found:
@@ -33,6 +37,9 @@ def status(options: argparse.Namespace) -> None:
     for other in [] if options.json else away:
         about = _line(other.status) if other.status else other.trouble
         print(f"on {other.name} ({other.address}): {about}")
+    for service in [] if options.json else backends:
+        about = f"{service.state}: {service.model}" if service.state == "ready" else service.trouble
+        print(f"{service.name} ({service.url}): {about}")
 
 
 class Away(msgspec.Struct, frozen=True):
@@ -42,6 +49,36 @@ class Away(msgspec.Struct, frozen=True):
     address: str
     status: wire.Status | None
     trouble: str = ""
+
+
+class Behind(msgspec.Struct, frozen=True):
+    """A service that the user has named; `trouble` says why it is not ready."""
+
+    name: str
+    url: str
+    state: str
+    model: str
+    trouble: str = ""
+
+
+async def _backends() -> list[Behind]:
+    """Each is asked for its model, with the key that it needs."""
+    return list(await asyncio.gather(*map(_behind, named.services())))
+
+
+async def _behind(service: NamedService) -> Behind:
+    from caesura.client.backends import kinds
+
+    backend = kinds.backend(service)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await backend.described()
+    except (EngineError, TimeoutError):
+        pass
+    found = backend.condition
+    await backend.close()
+    trouble = found.message or ("" if found.state == "ready" else f"{service.name} does not answer.")
+    return Behind(service.name, service.url, found.state, found.model, trouble)
 
 
 async def _remotes() -> list[Away]:

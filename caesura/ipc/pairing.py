@@ -6,9 +6,6 @@ quoting in a shell.
 """
 
 import ipaddress
-import logging
-import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -16,8 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from caesura import paths
-
-log = logging.getLogger(__name__)
+from caesura.ipc.consent import WatchedFile
 
 HexKey = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 MachineName = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -42,9 +38,9 @@ class Remote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: HexKey
     folders: tuple[str, ...] = ()
 
-    def covers(self, path: Path) -> bool:
-        """True if a file or folder, after following links, is in a folder named for this engine."""
-        return path.is_absolute() and any(Path(os.path.realpath(path)).is_relative_to(f) for f in self.folders)
+    @property
+    def identity(self) -> tuple[str, ...]:
+        return self.name, self.address, self.key
 
 
 class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,11 +49,6 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def admits(self, key: str) -> bool:
         return any(client.key == key for client in self.clients)
-
-    def remote(self, folders: Sequence[str]) -> Remote | None:
-        """The first engine named for all of these folders; None without folders."""
-        fits = (one for one in self.engines if folders and all(one.covers(Path(folder)) for folder in folders))
-        return next(fits, None)
 
 
 def pairs() -> Pairs:
@@ -74,34 +65,9 @@ def save(found: Pairs) -> None:
     paths.write(_path(), msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
 
 
-class Watched:
-    """The current pairs. The file is read again when it changes, so that a revoked pair ends at once. If it cannot be
-    read, no machine is paired."""
-
-    def __init__(self) -> None:
-        self._pairs = Pairs()
-        self._seen: tuple[int, int] | None = None
-        self._trouble = ""  # the last warning
-
-    def __repr__(self) -> str:
-        return f"<Watched {len(self._pairs.clients)} clients, {len(self._pairs.engines)} engines>"
-
-    @property
-    def pairs(self) -> Pairs:
-        try:
-            about = _path().lstat()
-            seen = about.st_ino, about.st_ctime_ns
-            if seen != self._seen:
-                self._pairs = pairs()
-            self._seen, self._trouble = seen, ""
-        except FileNotFoundError:
-            self._pairs, self._seen = Pairs(), None
-        except (paths.DamagedFile, paths.UnsafeFolder, OSError) as error:  # may pass without a change of the file
-            self._pairs, self._seen = Pairs(), None
-            if str(error) != self._trouble:
-                self._trouble = str(error)
-                log.warning("No machine counts as paired: %s", error)
-        return self._pairs
+def watched() -> WatchedFile[Pairs]:
+    """The current pairs. If they cannot be read, no machine is paired."""
+    return WatchedFile(_path(), pairs, Pairs(), "No machine counts as paired")
 
 
 def address(text: str) -> str:
@@ -136,27 +102,3 @@ def _split(text: str) -> tuple[str, int]:
 
 def _path() -> Path:
     return paths.keys() / "pairs.json"
-
-
-class Agreement:
-    """The folders that the user lets `remote` see. It ends as soon as the user revokes it, even during a job."""
-
-    def __init__(self, remote: Remote, paired: Watched) -> None:
-        self.remote = remote
-        self._paired = paired
-
-    def __repr__(self) -> str:
-        return f"<Agreement with {self.remote.name} on {len(self.remote.folders)} folders>"
-
-    def covers(self, path: Path) -> bool:
-        """True if the file at `path`, after following links, may be sent. A file that is not on this disk never may."""
-        own = self.remote.name, self.remote.address, self.remote.key
-        now = (one for one in self._paired.pairs.engines if (one.name, one.address, one.key) == own)
-        return any(one.covers(path) for one in now)
-
-
-def agreement(folders: Sequence[str]) -> Agreement | None:
-    """The agreement for all folders of a workspace; None if this machine's engine is to be used."""
-    paired = Watched()
-    remote = paired.pairs.remote(folders)
-    return Agreement(remote, paired) if remote else None

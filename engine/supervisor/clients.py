@@ -58,8 +58,8 @@ class Front:
         self._context = context
         self._path = path
         self._backlogs: dict[bytes, _Backlog] = {}
-        self._paired = pairing.Watched()
-        self._gate = Gate(context, lambda key: self._paired.pairs.admits(key))
+        self._paired = pairing.watched()
+        self._gate = Gate(context, lambda key: self._paired.now.admits(key))
         self._doors: list[zmq.Socket[bytes]] = []
         self._next = 0  # the socket to read first
         admission.listen(self._add(), path)
@@ -172,7 +172,7 @@ class Front:
 
     def _read(self, door: int, frame: zmq.Frame) -> wire.ClientMessage | None:
         """Decode a message. Another machine may not stop the engine; one that is no longer paired only leaves."""
-        if door and not self._paired.pairs.admits(str(frame.get("User-Id"))):
+        if door and not self._paired.now.admits(str(frame.get("User-Id"))):
             return BYE
         try:
             message = wire.decode_client(frame.bytes)

@@ -12,7 +12,7 @@ from pathlib import Path
 from sys import getsizeof
 
 from caesura import paths
-from caesura.ipc.pairing import Agreement
+from caesura.ipc.consent import Agreement
 from caesura.recent import Recent
 from caesura.server.context.neighbours import Snapshot
 from caesura.server.context.outline import index
@@ -98,7 +98,7 @@ class Files:
         """Folders that came to the workspace when its engine was chosen already."""
         for folder in self._read_rules if self._agreement else ():
             if self._agreement and not self._agreement.covers(folder):
-                name = self._agreement.remote.name
+                name = self._agreement.engine.name
                 yield f"{folder} gets no completions: it was not named for the engine {name}. Restart the editor."
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from sys import getsizeof
 
 from caesura import wire
-from caesura.ipc.pairing import Agreement
+from caesura.ipc.consent import Agreement
 from caesura.recent import Recent
 from caesura.schema.dialects import SchemaError
 from caesura.schema.document import Schema

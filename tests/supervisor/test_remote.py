@@ -24,7 +24,7 @@ import zmq.asyncio
 from zmq.utils import z85
 
 from caesura import cli, paths, wire
-from caesura.client import launch, paired
+from caesura.client import choose, launch, paired
 from caesura.client.backend import EngineFailed, EngineUnavailable
 from caesura.client.shared import HELLO_S, Engine
 from caesura.engine.supervisor import admission, link
@@ -518,15 +518,15 @@ def test_pairs_that_could_not_be_read_count_again_once_that_is_mended(
 ) -> None:
     key = "ab" * 32
     assert cli.main(["pair", "allow", key, "--name", "desk"]) == 0
-    watched = pairing.Watched()
-    assert watched.pairs.clients
+    watched = pairing.watched()
+    assert watched.now.clients
     laptop.keys.chmod(0o755)
-    stranger = pairing.Watched()  # who has never read them
+    stranger = pairing.watched()  # who has never read them
     for _ in range(3):
-        assert not stranger.pairs.clients
+        assert not stranger.now.clients
     assert caplog.text.count("No machine counts as paired") == 1
     laptop.keys.chmod(0o700)  # which does not change the file
-    assert stranger.pairs.clients
+    assert stranger.now.clients
 
 
 async def test_who_cannot_be_read_is_not_let_in(desk: Desk) -> None:
@@ -671,7 +671,7 @@ def test_only_folders_that_were_named_use_another_machine(laptop: Machine, tmp_p
     (named / "out").symlink_to(other)
     (tmp_path / "in").symlink_to(named)
     assert laptop.run("pair", "with", "desk:7411", "ab" * 32) == 0
-    assert pairing.agreement([str(named)]) is None
+    assert choose.agreement([str(named)]) is None
     assert laptop.run("pair", "use", str(named)) == 0
     for folders, used in (
         ([named], True),
@@ -687,9 +687,9 @@ def test_only_folders_that_were_named_use_another_machine(laptop: Machine, tmp_p
         ([named / ".." / "other"], False),
         ([Path("named")], False),
     ):
-        assert (pairing.agreement([str(folder) for folder in folders]) is not None) is used, folders
+        assert (choose.agreement([str(folder) for folder in folders]) is not None) is used, folders
     assert laptop.run("pair", "forget", str(named)) == 0
-    assert pairing.agreement([str(named)]) is None
+    assert choose.agreement([str(named)]) is None
 
 
 class Editor:

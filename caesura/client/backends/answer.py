@@ -4,7 +4,7 @@ another one writes on until it is stopped. A repeated suffix stays: the language
 import math
 
 from caesura import wire
-from caesura.client.backends.api import Gap, Piece
+from caesura.client.backends.api import ServiceGap, TextPiece
 
 MAX_TEXT = 16_384  # code points of a fill, as on the wire
 CLOSERS = ")]}>"  # a line that begins with one may stand further left than the block before it
@@ -17,10 +17,10 @@ def is_one_line(hole: wire.Hole, suffix: str) -> bool:
     return hole.kind != "block"
 
 
-class Answer:
+class HoleText:
     """What has been written of a gap; `ended` once the text has left it."""
 
-    def __init__(self, gap: Gap) -> None:
+    def __init__(self, gap: ServiceGap) -> None:
         self.text = ""
         self.tokens = 0
         self.ended = False
@@ -30,14 +30,14 @@ class Answer:
         self._probabilities: list[tuple[int, float]] = []
 
     def __repr__(self) -> str:
-        return f"<Answer {self.tokens} tokens{' ended' * self.ended}>"
+        return f"<HoleText {self.tokens} tokens{' ended' * self.ended}>"
 
     @property
     def too_long(self) -> bool:
         """True if the service goes on where it should have stopped."""
         return len(self.text) > MAX_TEXT or max(self.tokens, len(self._probabilities)) > wire.MAX_TOKENS
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: TextPiece) -> None:
         self.tokens += piece.tokens
         self._known &= piece.probability is not None
         chance = min(max(piece.probability or 0.0, 0.0), 1.0)

@@ -10,7 +10,7 @@ from caesura.client.backends.http import Http
 
 
 @dataclass(frozen=True)
-class Gap:
+class ServiceGap:
     """One hole with the text around it. `seed` 0 asks for the best answer, another for another plausible one; `left_ms`
     remain until the deadline."""
 
@@ -25,7 +25,7 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextPiece:
     """Text that continues the answer. `probability` is that of all its tokens, given what stands before them."""
 
     text: str
@@ -34,11 +34,12 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class End:
-    """The service has said all, or has reached the limit of tokens. Times are the service's own; `steps` is the number
-    of its forwards, 0 for one a token."""
+class AnswerEnd:
+    """The service has said all, or has reached the limit of tokens. `tokens` of the whole answer, 0 where the pieces
+    count them; `steps` are the service's forwards, 0 for one a token; times are its own."""
 
     limit: bool = False
+    tokens: int = 0
     steps: int = 0
     prefill_ms: float = 0.0
     denoise_ms: float = 0.0
@@ -51,7 +52,7 @@ class Api(Protocol):
     canvas: bool
 
     async def describe(self, http: Http) -> str:
-        """The name of the model, once the service can answer. Raises Refused."""
+        """The name of the model, once the service can answer. Raises RequestFailed."""
 
-    def answer(self, http: Http, gap: Gap) -> AsyncGenerator[Piece | End, None]:
-        """The answer piece by piece, and its End; without that it counts as broken. Raises Refused."""
+    def answer(self, http: Http, gap: ServiceGap) -> AsyncGenerator[TextPiece | AnswerEnd, None]:
+        """The answer piece by piece, and its AnswerEnd; without that it counts as broken. Raises RequestFailed."""

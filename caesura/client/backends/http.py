@@ -5,8 +5,9 @@ small one may unpack to gigabytes.
 No sentence quotes the service: its words may be text of a document.
 """
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -14,23 +15,24 @@ import httpx2
 import msgspec
 
 from caesura import __version__
+from caesura.client.backends.named import NoKey
 
 CONNECT_S = 2.0
 WRITE_S = 5.0
 IDLE_S = 120.0  # that a connection is kept open without a job
-CONNECTIONS = 8  # jobs at once; as many as the wire allows a client
+CONNECTIONS = 32  # at once; a job may need several
 MAX_EVENT = 1 << 20  # bytes of one event or JSON answer
 PAUSE_S = 1.0  # after the first failure; doubled with each further one
 HOPELESS_S = 30.0  # after a failure that only a person can mend
 MAX_PAUSE_S = 600.0
 
-Told = TypeVar("Told")
+_Form = TypeVar("_Form")
 
 for _name in ("httpx2", "httpcore2"):  # at DEBUG they log headers, and the key with them
     logging.getLogger(_name).setLevel(logging.WARNING)
 
 
-class Refused(Exception):
+class RequestFailed(Exception):
     """No answer; the message is a sentence for a person. `pause_s`: how long to leave the service alone. `loading`: it
     will be ready soon. `job`: another job may fare better."""
 
@@ -42,17 +44,16 @@ class Refused(Exception):
 
 
 class Http:
-    """`name` is the user's for the service; `url` has no path after its base."""
+    """`name` is the user's for the service; `url` ends before the paths of its API. `key` is called in a thread before
+    the first request, and again when its key was refused."""
 
-    def __init__(self, name: str, url: str, key: str = "") -> None:
+    def __init__(self, name: str, url: str, key: Callable[[], str]) -> None:
         self.name = name
+        self._read_key = key
+        self._key: str | None = None
         self._client = httpx2.AsyncClient(
             base_url=url,
-            headers={
-                "accept-encoding": "identity",
-                "user-agent": f"caesura/{__version__}",
-                **({"authorization": f"Bearer {key}"} if key else {}),
-            },
+            headers={"accept-encoding": "identity", "user-agent": f"caesura/{__version__}"},
             timeout=httpx2.Timeout(None, connect=CONNECT_S, write=WRITE_S),  # reading ends at the job's deadline
             limits=httpx2.Limits(max_connections=CONNECTIONS, keepalive_expiry=IDLE_S),
             trust_env=False,
@@ -61,29 +62,37 @@ class Http:
     def __repr__(self) -> str:
         return f"<Http {self.name}>"
 
-    async def get(self, path: str, form: type[Told]) -> Told:
-        """A JSON answer, read as `form`. Raises Refused."""
-        async with aclosing(self._answers(self._client.build_request("GET", path), form)) as answers:
+    async def get(self, path: str, form: type[_Form]) -> _Form:
+        """A JSON answer, read as `form`. Raises RequestFailed."""
+        return await self._one(self._answers(self._client.build_request("GET", path), form))
+
+    async def ask(self, path: str, body: Mapping[str, Any], form: type[_Form]) -> _Form:
+        """The JSON answer to a post, read as `form`. Raises RequestFailed."""
+        return await self._one(self.post(path, body, form))
+
+    async def _one(self, answers: AsyncGenerator[_Form, None]) -> _Form:
+        async with aclosing(answers):
             async for found in answers:
                 return found
-        raise Refused(self._unreadable, HOPELESS_S)
+        raise RequestFailed(self._unreadable, HOPELESS_S)
 
-    def post(self, path: str, body: Mapping[str, Any], form: type[Told]) -> AsyncGenerator[Told, None]:
+    def post(self, path: str, body: Mapping[str, Any], form: type[_Form]) -> AsyncGenerator[_Form, None]:
         """Each event of a stream, or a plain answer, read as `form`. Leaving early closes the connection. Raises
-        Refused."""
+        RequestFailed."""
         return self._answers(self._client.build_request("POST", path, json=dict(body)), form)
 
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _answers(self, request: httpx2.Request, form: type[Told]) -> AsyncGenerator[Told, None]:
+    async def _answers(self, request: httpx2.Request, form: type[_Form]) -> AsyncGenerator[_Form, None]:
+        await self._authorize(request)
         try:
             response = await self._client.send(request, stream=True)
             try:
                 self._check_encoding(response)
                 if response.status_code != 200:
                     wait_s = _retry_after(response.headers.get("retry-after", ""))
-                    raise self._refused(response.status_code, await self._body(response), wait_s)
+                    raise self._failure(response.status_code, await self._body(response), wait_s)
                 kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
                 if kind == "text/event-stream":
                     async for event in httpx2.EventSource(response, MAX_EVENT):
@@ -93,77 +102,90 @@ class Http:
                 elif kind == "application/json":
                     yield self._read(await self._body(response), form)
                 else:
-                    raise Refused(f"{self.name} answers with {_named(kind)}, not JSON; check its address.", HOPELESS_S)
+                    raise RequestFailed(
+                        f"{self.name} answers with {_named(kind)}, not JSON; check its address.", HOPELESS_S
+                    )
             finally:
                 await response.aclose()
         except httpx2.SSEError as error:
-            raise Refused(
+            raise RequestFailed(
                 f"{self.name} sent an event of more than {MAX_EVENT >> 20} MiB; nothing of it is kept."
             ) from error
         except httpx2.ConnectError as error:
-            raise Refused(_unreached(self.name, error)) from error
+            raise RequestFailed(_unreached(self.name, error)) from error
         except httpx2.TimeoutException as error:
-            raise Refused(f"{self.name} does not take the connection; see that it runs.") from error
+            raise RequestFailed(f"{self.name} does not take the connection; see that it runs.") from error
         except (httpx2.HTTPError, httpx2.StreamError) as error:
-            raise Refused(f"{self.name} broke the connection in the middle of an answer; see its log.") from error
+            raise RequestFailed(f"{self.name} broke the connection in the middle of an answer; see its log.") from error
+
+    async def _authorize(self, request: httpx2.Request) -> None:
+        try:
+            self._key = await asyncio.to_thread(self._read_key) if self._key is None else self._key
+        except NoKey as error:
+            raise RequestFailed(str(error), HOPELESS_S) from error
+        if self._key:
+            request.headers["authorization"] = f"Bearer {self._key}"
 
     def _check_encoding(self, response: httpx2.Response) -> None:
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
-            raise Refused(f"{self.name} compresses answers though it was asked not to; switch that off.", HOPELESS_S)
+            raise RequestFailed(
+                f"{self.name} compresses answers though it was asked not to; switch that off.", HOPELESS_S
+            )
 
     async def _body(self, response: httpx2.Response) -> bytes:
         body = bytearray()
         async for chunk in response.aiter_raw():
             body += chunk
             if len(body) > MAX_EVENT:
-                raise Refused(f"{self.name} sent more than {MAX_EVENT >> 20} MiB at once; nothing of it is kept.")
+                raise RequestFailed(f"{self.name} sent more than {MAX_EVENT >> 20} MiB at once; nothing of it is kept.")
         return bytes(body)
 
-    def _read(self, data: bytes, form: type[Told]) -> Told:
+    def _read(self, data: bytes, form: type[_Form]) -> _Form:
         if b"\xef\xbf\xbd" in data:  # what the library puts where bytes are no UTF-8
-            raise Refused(f"{self.name} sent text that is not UTF-8; nothing of it is kept.")
+            raise RequestFailed(f"{self.name} sent text that is not UTF-8; nothing of it is kept.")
         try:
             return msgspec.json.decode(data, type=form)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise self._refused(500, data) if _is_error(data) else Refused(self._unreadable) from error
+            raise self._failure(500, data) if _is_error(data) else RequestFailed(self._unreadable) from error
 
     @property
     def _unreadable(self) -> str:
         return f"{self.name} sent an answer that cannot be read; check its kind, address and version."
 
-    def _refused(self, status: int, body: bytes, wait_s: float = 0.0) -> Refused:
+    def _failure(self, status: int, body: bytes, wait_s: float = 0.0) -> RequestFailed:
         name = self.name
         if 300 <= status < 400:
-            return Refused(f"{name} redirects to another address; add it again with the final one.", HOPELESS_S)
+            return RequestFailed(f"{name} redirects to another address; add it again with the final one.", HOPELESS_S)
         if status in (400, 413, 422, 500) and _too_long(body):
             shorter = "lower the settings contextBefore and contextAfter"
-            return Refused(f"The text around the gap is too long for {name}; {shorter}.", 0.0, job=True)
+            return RequestFailed(f"The text around the gap is too long for {name}; {shorter}.", 0.0, job=True)
         match status:
             case 401 | 403:
-                return Refused(
+                self._key = None
+                return RequestFailed(
                     f"{name} does not accept the key; check where `caesura backend list` takes it from.", HOPELESS_S
                 )
             case 402:
-                return Refused(f"{name} asks for payment; check the account there.", HOPELESS_S)
+                return RequestFailed(f"{name} asks for payment; check the account there.", HOPELESS_S)
             case 404:
-                return Refused(
+                return RequestFailed(
                     f"{name} has no such model or address; check them with `caesura backend list`.", HOPELESS_S
                 )
             case 429:
-                return Refused(
+                return RequestFailed(
                     f"{name} has had too many requests; it is asked again after a pause.", wait_s or HOPELESS_S
                 )
             case 501:
-                return Refused(f"The model of {name} cannot fill gaps; run one with tokens for that.", HOPELESS_S)
+                return RequestFailed(f"The model of {name} cannot fill gaps; run one with tokens for that.", HOPELESS_S)
             case 503:
-                return Refused(
+                return RequestFailed(
                     f"{name} is not ready yet: it loads its model or has too much to do.",
                     wait_s or PAUSE_S,
                     loading=True,
                 )
             case _ if status >= 500:
-                return Refused(f"{name} failed with error {status}; see its log.", wait_s or PAUSE_S)
-        return Refused(f"{name} refuses the request with error {status}; check its kind and version.", HOPELESS_S)
+                return RequestFailed(f"{name} failed with error {status}; see its log.", wait_s or PAUSE_S)
+        return RequestFailed(f"{name} refuses the request with error {status}; check its kind and version.", HOPELESS_S)
 
 
 def _named(kind: str) -> str:

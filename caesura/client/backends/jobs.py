@@ -22,18 +22,15 @@ from caesura.client.backend import (
     State,
     needs,
 )
-from caesura.client.backends.answer import Answer, is_one_line
-from caesura.client.backends.api import Api, End, Gap, Piece
-from caesura.client.backends.http import MAX_PAUSE_S, Http, Refused
+from caesura.client.backends.answer import HoleText, is_one_line
+from caesura.client.backends.api import AnswerEnd, Api, ServiceGap, TextPiece
+from caesura.client.backends.http import MAX_PAUSE_S, Http, RequestFailed
 
 DRAIN_S = 1.0  # for the end of a stream after its last event: then its connection serves the next job
 MOST_JOBS = 8  # at once, as on the wire
 MAX_MS = 600_000.0  # on the wire
-CANNOT: dict[Feature, str] = {
-    "grammars": "keep to a grammar",
-    "holes": "fill several holes together",
-    "speculation": "be asked ahead of time",
-}
+SPECULATION: frozenset[Feature] = frozenset({"speculation"})
+CANNOT: dict[Feature, str] = {"grammars": "keep to a grammar", "holes": "fill several holes together"}
 
 
 @dataclass
@@ -56,16 +53,18 @@ class _Heard:
 
     first_s: float = 0.0
     seq: int = 0
-    last: End | Literal["deadline"] | None = None
+    last: AnswerEnd | Literal["deadline"] | None = None
 
 
 class HttpBackend:
-    """`host` is shown to the user after the service's name."""
+    """`host` is shown to the user after the service's name. With `metered`, work ahead of the user is refused, for it
+    may cost money."""
 
-    def __init__(self, api: Api, http: Http, host: str) -> None:
+    def __init__(self, api: Api, http: Http, host: str, *, metered: bool = False) -> None:
         self._api = api
         self._http = http
         self._host = host
+        self._lacks = api.lacks | SPECULATION if metered else api.lacks
         self._model = ""  # until the service has said it
         self._trouble = ""
         self._loading = False
@@ -83,7 +82,7 @@ class HttpBackend:
     @property
     def condition(self) -> Condition:
         device = f"{self._http.name} ({self._host})"
-        return Condition(self._state, self._model, device, self._trouble, bool(self._live), self._api.lacks)
+        return Condition(self._state, self._model, device, self._trouble, bool(self._live), self._lacks)
 
     @property
     def _state(self) -> State:
@@ -128,8 +127,10 @@ class HttpBackend:
     def _admit(self, job: wire.Infill) -> None:
         """Make room for a job, or raise why there is none."""
         name = self._http.name
-        if lacking := sorted(needs(job) & self._api.lacks):
+        if lacking := sorted(needs(job) & self._lacks):
             raise EngineFailed("invalid", f"{name} cannot {' or '.join(CANNOT[feature] for feature in lacking)}.")
+        if job.priority == "speculative" and "speculation" in self._lacks:
+            raise EngineBusy(f"{name} is not asked ahead of time, since that may cost money.")
         if self._trouble and time.monotonic() < self._rested:
             raise EngineUnavailable(self._trouble)
         for live in self._live.values():
@@ -144,18 +145,18 @@ class HttpBackend:
     async def _events(self, live: _Live, began: float) -> AsyncGenerator[wire.Locked | wire.Done, None]:
         job, deadline = live.job, began + live.job.deadline_ms / 1000
         gap = _gap(job, deadline)
-        answer, heard = Answer(gap), _Heard()
+        answer, heard = HoleText(gap), _Heard()
         pieces = self._pieces(gap)
         try:
             while heard.last is None and not answer.ended:
                 piece = await self._next(live, pieces, deadline)
-                if not isinstance(piece, Piece):
+                if not isinstance(piece, TextPiece):
                     heard.last = piece
                     continue
                 answer.add(piece)
                 heard.first_s = heard.first_s or time.monotonic() - began
                 if answer.too_long:
-                    raise Refused(
+                    raise RequestFailed(
                         f"{self._http.name} goes on after the limit that was asked for; nothing of it is kept."
                     )
                 if not answer.ended:
@@ -163,18 +164,18 @@ class HttpBackend:
                     yield wire.Locked(job.job, heard.seq, (answer.fill(done=False),), answer.tokens, of)
                     heard.seq += 1
             if heard.last == "deadline" and not answer.text:
-                raise Refused(f"{self._http.name} did not begin to answer in {job.deadline_ms / 1000:g} seconds.")
+                raise RequestFailed(f"{self._http.name} did not begin to answer in {job.deadline_ms / 1000:g} seconds.")
             self._recover()
             yield self._done(job, answer, heard, time.monotonic() - began)
-        except Refused as error:
+        except RequestFailed as error:
             raise self._failed(error) from error
         finally:
-            if isinstance(heard.last, End):
+            if isinstance(heard.last, AnswerEnd):
                 self._soon(_drain(pieces))
             else:
                 await pieces.aclose()
 
-    async def _pieces(self, gap: Gap) -> AsyncGenerator[Piece | End, None]:
+    async def _pieces(self, gap: ServiceGap) -> AsyncGenerator[TextPiece | AnswerEnd, None]:
         if not self._model:
             await self._describe()
         async with aclosing(self._api.answer(self._http, gap)) as pieces:
@@ -182,15 +183,15 @@ class HttpBackend:
                 yield piece
 
     async def _next(
-        self, live: _Live, pieces: AsyncGenerator[Piece | End, None], deadline: float
-    ) -> Piece | End | Literal["deadline"]:
+        self, live: _Live, pieces: AsyncGenerator[TextPiece | AnswerEnd, None], deadline: float
+    ) -> TextPiece | AnswerEnd | Literal["deadline"]:
         try:
             if live.code:
                 raise TimeoutError
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())) as live.waiting:
                 return await anext(pieces)
         except StopAsyncIteration:
-            raise Refused(f"{self._http.name} ended in the middle of an answer; see its log.") from None
+            raise RequestFailed(f"{self._http.name} ended in the middle of an answer; see its log.") from None
         except TimeoutError:
             if live.code:
                 raise EngineFailed(live.code) from None
@@ -198,9 +199,9 @@ class HttpBackend:
         finally:
             live.waiting = None
 
-    def _done(self, job: wire.Infill, answer: Answer, heard: _Heard, total_s: float) -> wire.Done:
-        end = heard.last if isinstance(heard.last, End) else End()
-        tokens = min(answer.tokens, wire.MAX_TOKENS)
+    def _done(self, job: wire.Infill, answer: HoleText, heard: _Heard, total_s: float) -> wire.Done:
+        end = heard.last if isinstance(heard.last, AnswerEnd) else AnswerEnd()
+        tokens = min(end.tokens or answer.tokens, wire.MAX_TOKENS)
         return wire.Done(
             job=job.job,
             seq=heard.seq,
@@ -221,16 +222,17 @@ class HttpBackend:
     async def _greet(self) -> None:
         """Learn the model; again and again while it is loaded."""
         with suppress(EngineError):
-            await self._described()
+            await self.described()
         while self._loading:
             await asyncio.sleep(max(0.0, self._rested - time.monotonic()))
             with suppress(EngineError):
-                await self._described()
+                await self.described()
 
-    async def _described(self) -> None:
+    async def described(self) -> None:
+        """Ask for the model. Raises EngineUnavailable."""
         try:
             await self._describe()
-        except Refused as error:
+        except RequestFailed as error:
             raise self._failed(error) from error
 
     async def _describe(self) -> None:
@@ -243,7 +245,7 @@ class HttpBackend:
         self._failures, self._rested = 0, 0.0
         self._set("", loading=False)
 
-    def _failed(self, error: Refused) -> EngineError:
+    def _failed(self, error: RequestFailed) -> EngineError:
         """What a job raises, after the service was marked as failed, unless it is the job that is at fault."""
         if error.job:
             return EngineFailed("invalid", str(error))
@@ -268,22 +270,22 @@ class HttpBackend:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _drain(pieces: AsyncGenerator[Piece | End, None]) -> None:
+async def _drain(pieces: AsyncGenerator[TextPiece | AnswerEnd, None]) -> None:
     """Read a stream to its end, so that its connection can be used again."""
-    with suppress(Refused, TimeoutError):
+    with suppress(RequestFailed, TimeoutError):
         async with aclosing(pieces), asyncio.timeout(DRAIN_S):
             async for _ in pieces:
                 pass
 
 
-def _gap(job: wire.Infill, deadline: float) -> Gap:
+def _gap(job: wire.Infill, deadline: float) -> ServiceGap:
     """The one hole of a job; fixed text around it is context."""
     at = next(i for i, segment in enumerate(job.segments) if isinstance(segment, wire.Hole))
     hole = job.segments[at]
     assert isinstance(hole, wire.Hole)
     fixed = [segment.text if isinstance(segment, wire.Text) else "" for segment in job.segments]
     prefix, suffix = job.prefix + "".join(fixed[:at]), "".join(fixed[at + 1 :]) + job.suffix
-    return Gap(
+    return ServiceGap(
         document=job.document,
         prefix=prefix,
         suffix=suffix,

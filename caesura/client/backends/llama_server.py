@@ -12,7 +12,7 @@ from math import exp
 import msgspec
 
 from caesura.client.backend import Feature
-from caesura.client.backends.api import End, Gap, Piece
+from caesura.client.backends.api import AnswerEnd, ServiceGap, TextPiece
 from caesura.client.backends.http import Http
 
 TEMPERATURE = 0.7  # of another plausible answer
@@ -62,7 +62,7 @@ class LlamaServer:
         path = (found.model_alias or found.model_path).replace("\\", "/")
         return path.rpartition("/")[2].removesuffix(".gguf") or "a model"
 
-    async def answer(self, http: Http, gap: Gap) -> AsyncGenerator[Piece | End, None]:
+    async def answer(self, http: Http, gap: ServiceGap) -> AsyncGenerator[TextPiece | AnswerEnd, None]:
         body = {
             "input_prefix": gap.prefix,
             "input_suffix": gap.suffix,
@@ -80,7 +80,7 @@ class LlamaServer:
         async with aclosing(http.post("infill", body, InfillEvent)) as events:
             async for event in events:
                 if event.content:
-                    yield Piece(event.content, event.probability)
+                    yield TextPiece(event.content, event.probability)
                 if event.stop:
                     ms = event.timings
-                    yield End(event.stop_type == "limit", prefill_ms=ms.prompt_ms, denoise_ms=ms.predicted_ms)
+                    yield AnswerEnd(event.stop_type == "limit", prefill_ms=ms.prompt_ms, denoise_ms=ms.predicted_ms)

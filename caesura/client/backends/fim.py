@@ -1,0 +1,115 @@
+"""Any service with `POST /v1/completions` as OpenAI had it (vLLM, LM Studio, Ollama, llama-server): with a `suffix`, or
+with a prompt in a code model's own format."""
+
+import math
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from caesura.client.backend import Feature
+from caesura.client.backends.api import AnswerEnd, ServiceGap, TextPiece
+from caesura.client.backends.http import HOPELESS_S, Http, RequestFailed
+from caesura.fim_formats import FORMATS, FimFile, MarkedText, render
+
+TEMPERATURE = 0.7  # of another plausible answer
+MOST_STOPS = 4  # that OpenAI-like services take
+
+
+class ListedModel(msgspec.Struct, frozen=True):
+    id: str
+
+
+class ListedModels(msgspec.Struct, frozen=True):
+    data: tuple[ListedModel, ...]
+
+
+class ChosenChances(msgspec.Struct, frozen=True):
+    """Log-probabilities of the tokens of a piece. NamedServices that have none leave it out or send it empty."""
+
+    token_logprobs: tuple[float | None, ...] | None = None
+
+
+class CompletionChoice(msgspec.Struct, frozen=True):
+    text: str = ""
+    finish_reason: str | None = None
+    logprobs: ChosenChances | None = None
+
+    @property
+    def probability(self) -> float | None:
+        found = self.logprobs.token_logprobs if self.logprobs else None
+        return math.exp(min(0.0, sum(one or 0.0 for one in found))) if found else None
+
+
+class CompletionUsage(msgspec.Struct, frozen=True):
+    completion_tokens: int = 0
+
+
+class CompletionEvent(msgspec.Struct, frozen=True):
+    choices: tuple[CompletionChoice, ...]
+    usage: CompletionUsage | None = None
+
+
+class Fim:
+    """Without a `model` the first one that the service lists is used. `format` is a row of FORMATS, or empty."""
+
+    lacks: frozenset[Feature] = frozenset({"candidates", "drafts", "grammars", "holes"})
+    canvas = False
+
+    def __init__(self, model: str, format: str) -> None:
+        self._model = model
+        self._format = FORMATS[format] if format else None
+
+    async def describe(self, http: Http) -> str:
+        self._model = self._model or await first_model(http)
+        return self._model
+
+    def answer(self, http: Http, gap: ServiceGap) -> AsyncGenerator[TextPiece | AnswerEnd, None]:
+        stops = (*(("\n",) if gap.one_line else ()), *(self._format.markers if self._format else ()))
+        body = {
+            "model": self._model,
+            **self._shown(http, gap),
+            "max_tokens": gap.max_tokens,
+            "stop": stops[:MOST_STOPS],
+            "logprobs": 1,
+            "stream": True,
+            **({"seed": gap.seed, "temperature": TEMPERATURE} if gap.seed else {"temperature": 0.0}),
+        }
+        return completed(http, "v1/completions", body)
+
+    def _shown(self, http: Http, gap: ServiceGap) -> dict[str, str]:
+        """Prompt, and the suffix where the service takes it by itself."""
+        files = tuple(FimFile(one.name, one.text) for one in gap.neighbours)
+        if self._format is None:
+            return {"prompt": with_neighbours(gap), "suffix": gap.suffix}
+        try:
+            return {"prompt": render(self._format, gap.prefix, gap.suffix, files)}
+        except MarkedText as error:
+            raise RequestFailed(
+                f"{http.name} is not asked here: {str(error)[0].lower()}{str(error)[1:]}", 0.0, job=True
+            ) from error
+
+
+async def first_model(http: Http) -> str:
+    found = await http.get("v1/models", ListedModels)
+    if not found.data:
+        raise RequestFailed(f"{http.name} has no model; load one there.", HOPELESS_S)
+    return found.data[0].id
+
+
+def with_neighbours(gap: ServiceGap) -> str:
+    """The prefix after the neighbours, each below its name."""
+    return "".join(f"{one.name}\n{one.text}\n" for one in gap.neighbours) + gap.prefix
+
+
+async def completed(http: Http, path: str, body: Mapping[str, Any]) -> AsyncGenerator[TextPiece | AnswerEnd, None]:
+    """The pieces of a text completion, streamed or whole."""
+    async with aclosing(http.post(path, body, CompletionEvent)) as events:
+        async for event in events:
+            for choice in event.choices[:1]:
+                if choice.text:
+                    yield TextPiece(choice.text, choice.probability)
+                if choice.finish_reason is not None:
+                    tokens = event.usage.completion_tokens if event.usage else 0
+                    yield AnswerEnd(limit=choice.finish_reason == "length", tokens=tokens)
