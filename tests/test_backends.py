@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
@@ -90,6 +91,7 @@ async def test_an_answer_is_told_as_it_grows_and_then_whole() -> None:
         (events('{"content": "é", "stop": false}', done=False).replace("é".encode(), b"\xff\xff"), "not UTF-8"),
         (events("[" * 100_000, done=False), "cannot be read"),
         (response(b"\x1f\x8b", content_encoding="gzip"), "compresses answers"),
+        (response(zlib.compress(STREAM), kind="text/event-stream; charset=zlib"), "not UTF-8|ended in the middle"),
         (response("data: " + "x" * (1 << 20), kind="text/event-stream"), "an event of more than 1 MiB"),
         (response(" " * (1 << 20) + " ", kind="application/json"), "more than 1 MiB"),
         (events(*[part("abcd ")] * 600, done=False), "goes on after the limit"),
@@ -263,12 +265,14 @@ async def test_what_is_asked_of_a_llama_server() -> None:
         found = backend(service, key="k123")
         here = wire.Neighbour("# other.py", "y = 1\n")
         segments = (wire.Text("<"), wire.Hole(7, "block"), wire.Text(">"))
-        await asked(found, job(neighbours=(here,), segments=segments, seed=5, prefix="<|fim_prefix|>"))
-        await asked(found, job(deadline_ms=900.0))
+        await asked(found, job(neighbours=(here,), segments=segments, seed=5, prefix="a\n<|fim_prefix|>"))
+        await asked(found, job(deadline_ms=900.0, prefix="a\nif b < c: d = "))
         await found.close()
     (path, body), (_, second) = service.asked[1:]
     assert path == "/infill"
-    assert (body["input_prefix"], body["input_suffix"], body["n_predict"]) == ("<|fim_prefix|><", ">\n", 7)
+    assert (body["input_prefix"], body["prompt"]) == ("a\n<|fim_prefix|><", "")  # which would be read as a token
+    assert (second["input_prefix"], second["prompt"]) == ("a\n", "if b < c: d = ")  # the line that grows comes last
+    assert (body["input_suffix"], body["n_predict"]) == (">\n", 7)
     assert body["input_extra"] == [{"filename": "# other.py", "text": "y = 1\n"}]
     assert (body["seed"], body["stop"], body["cache_prompt"], body["stream"]) == (5, [], True, True)
     assert (second["temperature"], second["stop"]) == (0.0, ["\n"])
@@ -328,6 +332,23 @@ async def test_a_service_that_loads_its_model_is_ready_later() -> None:
         assert states == ["loading", "ready"]
         assert (found.condition.model, found.condition.device) == ("qwen", "desk (127.0.0.1)")
         await found.close()
+
+
+async def test_a_service_that_hung_up_meanwhile_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(PROPS, (), STREAM) as service:
+        found = backend(service)
+        await asked_nothing(found)
+        monkeypatch.setattr(found._http, "_used", 0.0)  # long ago
+        assert (await asked(found, job()))[-1].holes[0].text == "a + b"
+        await found.close()
+
+
+async def test_no_cookie_is_kept() -> None:
+    async with serving(response({}, set_cookie="id=1"), STREAM) as service:
+        found = backend(service)
+        await asked(found, job())
+        await found.close()
+    assert not any("cookie" in head.lower() for head in service.heads)
 
 
 async def test_nobody_at_the_address() -> None:

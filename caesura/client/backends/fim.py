@@ -25,20 +25,30 @@ class ListedModels(msgspec.Struct, frozen=True):
     data: tuple[ListedModel, ...]
 
 
-class ChosenChances(msgspec.Struct, frozen=True):
-    """Log-probabilities of the tokens of a piece. NamedServices that have none leave it out or send it empty."""
+class TokenLogprob(msgspec.Struct, frozen=True):
+    logprob: float | None
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True):
+    """Those of a piece's tokens: `token_logprobs` by OpenAI's description, `content` from llama-server. Some services
+    have neither."""
 
     token_logprobs: tuple[float | None, ...] | None = None
+    content: tuple[TokenLogprob, ...] | None = None
+
+    @property
+    def all(self) -> list[float | None]:
+        return [*(self.token_logprobs or ()), *(one.logprob for one in self.content or ())]
 
 
 class CompletionChoice(msgspec.Struct, frozen=True):
     text: str = ""
     finish_reason: str | None = None
-    logprobs: ChosenChances | None = None
+    logprobs: CompletionLogprobs | None = None
 
     @property
     def probability(self) -> float | None:
-        found = self.logprobs.token_logprobs if self.logprobs else None
+        found = self.logprobs.all if self.logprobs else None
         return math.exp(min(0.0, sum(one or 0.0 for one in found))) if found else None
 
 

@@ -7,8 +7,10 @@ No sentence quotes the service: its words may be text of a document.
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, TypeVar
 
 import httpx2
@@ -19,7 +21,8 @@ from caesura.client.backends.named import NoKey
 
 CONNECT_S = 2.0
 WRITE_S = 5.0
-IDLE_S = 120.0  # that a connection is kept open without a job
+KEPT_S = 120.0  # that a connection is kept open without a job
+IDLE_S = 2.0  # after which the service may have closed it
 CONNECTIONS = 32  # at once; a job may need several
 MAX_EVENT = 1 << 20  # bytes of one event or JSON answer
 PAUSE_S = 1.0  # after the first failure; doubled with each further one
@@ -55,9 +58,11 @@ class Http:
             base_url=url,
             headers={"accept-encoding": "identity", "user-agent": f"caesura/{__version__}"},
             timeout=httpx2.Timeout(None, connect=CONNECT_S, write=WRITE_S),  # reading ends at the job's deadline
-            limits=httpx2.Limits(max_connections=CONNECTIONS, keepalive_expiry=IDLE_S),
+            limits=httpx2.Limits(max_connections=CONNECTIONS, keepalive_expiry=KEPT_S),
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # keeps none
             trust_env=False,
         )
+        self._used = 0.0  # the monotonic time of the last answer
 
     def __repr__(self) -> str:
         return f"<Http {self.name}>"
@@ -87,7 +92,8 @@ class Http:
     async def _answers(self, request: httpx2.Request, form: type[_Form]) -> AsyncGenerator[_Form, None]:
         await self._authorize(request)
         try:
-            response = await self._client.send(request, stream=True)
+            response = await self._sent(request)
+            response.encoding = "utf-8"  # whatever it says: `zlib` is a charset too, for Python
             try:
                 self._check_encoding(response)
                 if response.status_code != 200:
@@ -117,6 +123,18 @@ class Http:
             raise RequestFailed(f"{self.name} does not take the connection; see that it runs.") from error
         except (httpx2.HTTPError, httpx2.StreamError) as error:
             raise RequestFailed(f"{self.name} broke the connection in the middle of an answer; see its log.") from error
+
+    async def _sent(self, request: httpx2.Request) -> httpx2.Response:
+        """The head of an answer. A service may close an idle connection just when it is used again."""
+        idle = time.monotonic() - self._used > IDLE_S
+        try:
+            return await self._client.send(request, stream=True)
+        except (httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError):
+            if not idle:
+                raise
+            return await self._client.send(request, stream=True)
+        finally:
+            self._used = time.monotonic()
 
     async def _authorize(self, request: httpx2.Request) -> None:
         try:

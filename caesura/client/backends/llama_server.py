@@ -1,9 +1,11 @@
 """llama-server's `POST /infill` (llama.cpp, tools/server/README.md). It puts the prompt together from the model's own
-tokens, and reads no token of its own out of a text.
+tokens, and reads no such token out of prefix and suffix.
 
-Each document has a slot of the server, whose KV cache then holds the document's context.
+Typing within a line costs one token: each document has a slot of the server, whose KV cache holds its context, and what
+stands before the cursor on its line comes after the suffix, as the start of the answer.
 """
 
+import re
 import zlib
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -16,6 +18,7 @@ from caesura.client.backends.api import AnswerEnd, ServiceGap, TextPiece
 from caesura.client.backends.http import Http
 
 TEMPERATURE = 0.7  # of another plausible answer
+_MARKER = re.compile(r"[<\[]\S*[>\]]")
 
 
 class Props(msgspec.Struct, frozen=True):
@@ -63,8 +66,10 @@ class LlamaServer:
         return path.rpartition("/")[2].removesuffix(".gguf") or "a model"
 
     async def answer(self, http: Http, gap: ServiceGap) -> AsyncGenerator[TextPiece | AnswerEnd, None]:
+        above, line = _split(gap.prefix)
         body = {
-            "input_prefix": gap.prefix,
+            "input_prefix": above,
+            "prompt": line,
             "input_suffix": gap.suffix,
             "input_extra": [{"filename": one.name, "text": one.text} for one in gap.neighbours],
             "n_predict": gap.max_tokens,
@@ -84,3 +89,10 @@ class LlamaServer:
                 if event.stop:
                     ms = event.timings
                     yield AnswerEnd(event.stop_type == "limit", prefill_ms=ms.prompt_ms, denoise_ms=ms.predicted_ms)
+
+
+def _split(prefix: str) -> tuple[str, str]:
+    """The lines above and the cursor's own. The server reads tokens out of the latter, so a line that might hold one
+    stays with those above."""
+    at = prefix.rfind("\n") + 1
+    return (prefix, "") if _MARKER.search(prefix, at) else (prefix[:at], prefix[at:])
