@@ -37,13 +37,13 @@ class Service:
         self.answers = list(answers)
         self.asked: list[tuple[str, Any]] = []  # path and body of each request
         self.heads: list[str] = []
-        self.connections, self.open = 0, 0
+        self.connections = 0
+        self.waiting = 0  # answers that wait
         self.left = asyncio.Event()  # a client has hung up on an answer that waits
         self.url = ""
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        self.open += 1
         try:
             while head := await self._head(reader):
                 length = int(head.lower().partition("content-length: ")[2].split("\r\n")[0] or 0)
@@ -54,8 +54,10 @@ class Service:
                 answer = answer(*self.asked[-1]) if callable(answer) else answer
                 for part in answer if isinstance(answer, tuple) else (answer,):
                     if part is ...:
+                        self.waiting += 1
                         with suppress(ConnectionError):
                             await reader.read()
+                        self.waiting -= 1
                         self.left.set()
                         return
                     writer.write(part)
@@ -65,7 +67,6 @@ class Service:
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
-            self.open -= 1
             writer.close()
 
     async def _head(self, reader: asyncio.StreamReader) -> str:

@@ -3,8 +3,8 @@
 import asyncio
 import time
 import zlib
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from caesura.client.backends.llama_server import LlamaServer
 from caesura.client.backends.vllm import CANVAS, STEPS, VOCABULARY, Vllm
 from caesura.fim_formats import FimFile, undo
 
-from .service import Service, events, recorded, response, serving
+from .service import Reply, Service, events, recorded, response, serving
 
 PROPS = response({"total_slots": 4, "model_alias": "", "model_path": "/models/qwen.gguf"})
 END = {"content": "", "stop": True, "stop_type": "eos", "timings": {"prompt_ms": 12.5, "predicted_ms": 30.25}}
@@ -145,22 +145,123 @@ async def test_pauses_grow_and_a_text_that_is_too_long_makes_none() -> None:
         await found.close()
 
 
-KINDS: dict[str, tuple[Callable[[], Api], bytes, str]] = {
-    "llama-server": (LlamaServer, STREAM, "a + b"),
-    "fim": (lambda: Fim("m", ""), recorded("written/fim"), "a + b"),
-    "fim without chances": (lambda: Fim("m", "qwen"), recorded("written/fim_without_chances"), "a + b"),
-    "inception": (lambda: Inception(""), recorded("written/inception"), "a + b"),
+def canvas_server(answer: str, broken: dict[str, Any] | None = None) -> Callable[[str, Any], bytes]:
+    """vLLM with a tokenizer of one token a character, and a model that knows the answer."""
+
+    def reply(path: str, body: Any) -> bytes:
+        if path == "/v1/models":
+            return response({"data": [{"id": "diffusion"}]})
+        if path == "/tokenize":
+            text = body["prompt"] if "prompt" in body else body["messages"][0]["content"]
+            return response({"tokens": list(map(ord, text)), "count": len(text), "max_model_len": 8192})
+        asked = body["vllm_xargs"]
+        canvas, pinned = asked["diffusion_seed_canvas"], asked.get("diffusion_pinned", [])
+        size = len(canvas) - len(pinned)
+        fits = size == len(answer)
+        text = (answer[:size].ljust(size) + "".join(chr(canvas[at]) for at in pinned)) if size else ""
+        chances = [-0.1 if fits else -3.0] * size + [-0.1 if fits else -5.0] * len(pinned)
+        choice = {"text": text, "finish_reason": "length", "logprobs": {"token_logprobs": chances}}
+        return response({"choices": [choice | (broken or {})]})
+
+    return reply
+
+
+KINDS: dict[str, tuple[Callable[[], Api], Reply]] = {
+    "llama-server": (LlamaServer, STREAM),
+    "fim": (lambda: Fim("m", ""), recorded("written/fim")),
+    "fim without chances": (lambda: Fim("m", "qwen"), recorded("written/fim_without_chances")),
+    "inception": (lambda: Inception(""), recorded("written/inception")),
+    "vllm": (lambda: Vllm("m"), canvas_server("a + b")),
 }
+STREAMS = {kind: stream for kind, (_, stream) in KINDS.items() if isinstance(stream, bytes)}
+
+
+@asynccontextmanager
+async def asking(kind: str, reply: Reply | None = None) -> AsyncIterator[tuple[Service, HttpBackend]]:
+    """A backend of a kind that knows its model already, and its service, which says `reply` instead of its own."""
+    async with serving(PROPS) as service:
+        found = backend(service, KINDS[kind][0]())
+        await asked_nothing(found)
+        service.answers, service.asked = [reply or KINDS[kind][1]], []
+        try:
+            yield service, found
+        finally:
+            await found.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)
+async def test_every_kind_fills_a_gap_and_shows_the_neighbours(kind: str) -> None:
+    async with asking(kind) as (service, found):
+        near = wire.Neighbour("# other.py", "height = 1")
+        done = (await asked(found, job(neighbours=(near,), segments=(wire.Hole(5, "line"),))))[-1]
+    assert isinstance(done, wire.Done)
+    assert (done.holes[0].text, done.stop) == ("a + b", "complete")
+    assert (done.tokens.canvas or done.tokens.left_to_right) >= 2
+    assert done.timings.total_ms > 0
+    assert "height = 1" in str([body for _, body in service.asked])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_every_kind_ends_its_requests_with_the_job(kind: str) -> None:
+    """A cancelled one at once, and one past its deadline."""
+    canvas = canvas_server("a + b")
+
+    def waits(path: str, body: Any) -> Any:
+        return canvas(path, body) if path == "/tokenize" else (b"HTTP/1.1 200 X\r\n", ...)
+
+    async with asking(kind, waits) as (service, found):
+        task = asyncio.create_task(asked(found, job()))
+        while not service.asked or service.asked[-1][0] == "/tokenize":
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await service.left.wait()
+        with pytest.raises(EngineUnavailable, match="did not begin to answer"):
+            await asked(found, job(deadline_ms=100.0))
+        while service.waiting:
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_another_seed_asks_for_another_answer_where_a_service_can_give_one(kind: str) -> None:
+    async with asking(kind) as (service, found):
+        bodies = list[str]()
+        for seed in (0, 1, 2):
+            service.asked.clear()
+            await asked(found, job(seed=seed))
+            bodies.append(str([body for path, body in service.asked if path != "/tokenize"]))
+    assert len(set(bodies)) == (1 if kind == "inception" else 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("segments", "sentence"),
+    [
+        ((wire.Hole(), wire.Text("+"), wire.Hole()), "desk cannot fill several holes together."),
+        ((wire.Hole(grammar=wire.Json()),), "desk cannot keep to a grammar."),
+    ],
+)
+async def test_no_kind_is_asked_for_what_it_cannot_do(kind: str, segments: Any, sentence: str) -> None:
+    async with asking(kind) as (service, found):
+        with pytest.raises(EngineFailed, match=sentence):
+            await asked(found, job(segments=segments))
+        assert not service.asked
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_no_kind_gives_more_than_one_answer_or_takes_a_draft(kind: str) -> None:
+    async with asking(kind) as (service, found):
+        done = (await asked(found, job(candidates=3, draft=("a draft",))))[-1]
+        assert {"candidates", "drafts"} <= found.condition.lacks
+    assert isinstance(done, wire.Done)
+    assert done.alternatives == ()
+    assert "a draft" not in str(service.asked)
+
+
+@pytest.mark.parametrize("kind", STREAMS)
 async def test_wherever_a_stream_is_cut_a_job_has_one_end(kind: str) -> None:
     """At each byte: an answer that is whole, or a failure, and text only grows until then."""
-    api, stream, whole = KINDS[kind]
-    ends = set[str]()
-    async with serving(PROPS) as service:
-        found = backend(service, api())
-        await asked_nothing(found)
+    stream, ends = STREAMS[kind], set[str]()
+    async with asking(kind) as (service, found):
         for size in range(stream.index(b"\r\n\r\n"), len(stream) + 1):
             service.answers = [(stream[:size],)]
             found._rested, texts = 0.0, [""]
@@ -169,11 +270,10 @@ async def test_wherever_a_stream_is_cut_a_job_has_one_end(kind: str) -> None:
                     async for event in heard:
                         assert event.holes[0].text.startswith(texts[-1])
                         texts.append(event.holes[0].text)
-                        assert isinstance(event, wire.Locked) or event.holes[0].text == whole
+                        assert isinstance(event, wire.Locked) or event.holes[0].text == "a + b"
                 ends.add("done")
             except EngineUnavailable as error:
                 ends.add(str(error))
-        await found.close()
     assert {"done", "desk broke the connection in the middle of an answer; see its log."} <= ends
 
 
@@ -198,18 +298,6 @@ async def test_cancelling_closes_the_connection_at_once() -> None:
             taken.append((time.monotonic() - began) * 1000)
         await found.close()
     assert sorted(taken)[2] < 5
-
-
-async def test_a_task_that_is_cancelled_closes_the_connection_too() -> None:
-    async with serving(PROPS, (STREAM[:60], ...)) as service:
-        found = backend(service)
-        task = asyncio.create_task(asked(found, job()))
-        while len(service.asked) < 2:
-            await asyncio.sleep(0.001)
-        task.cancel()
-        await service.left.wait()
-        assert not found.condition.busy
-        await found.close()
 
 
 async def test_a_newer_job_of_a_document_ends_the_older_one_and_any_job_a_speculative_one() -> None:
@@ -303,22 +391,6 @@ async def test_an_answer_ends_where_its_hole_does(
     assert isinstance(done, wire.Done)
     assert (done.holes[0].text, done.stop) == (kept, "complete")
     assert [end for end, _ in done.holes[0].probabilities][-1] == len(kept)
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"segments": (wire.Hole(), wire.Text("+"), wire.Hole())}, "desk cannot fill several holes together."),
-        ({"segments": (wire.Hole(grammar=wire.Json()),)}, "desk cannot keep to a grammar."),
-    ],
-)
-async def test_what_it_cannot_do_is_said_without_a_request(changes: dict[str, Any], sentence: str) -> None:
-    async with serving(PROPS) as service:
-        found = backend(service)
-        with pytest.raises(EngineFailed, match=sentence):
-            await asked(found, job(**changes))
-        assert not service.asked
-        await found.close()
 
 
 async def test_a_service_that_loads_its_model_is_ready_later() -> None:
@@ -421,26 +493,7 @@ async def test_what_may_cost_money_is_not_asked_ahead_of_time() -> None:
         await found.close()
 
 
-# Our canvas on vLLM: a tokenizer of one token a character, and a model that knows the answer
-
-
-def canvas_server(answer: str, broken: dict[str, Any] | None = None) -> Callable[[str, Any], bytes]:
-    def reply(path: str, body: Any) -> bytes:
-        if path == "/v1/models":
-            return response({"data": [{"id": "diffusion"}]})
-        if path == "/tokenize":
-            text = body["prompt"] if "prompt" in body else body["messages"][0]["content"]
-            return response({"tokens": list(map(ord, text)), "count": len(text), "max_model_len": 8192})
-        asked = body["vllm_xargs"]
-        canvas, pinned = asked["diffusion_seed_canvas"], asked.get("diffusion_pinned", [])
-        size = len(canvas) - len(pinned)
-        fits = size == len(answer)
-        text = (answer[:size].ljust(size) + "".join(chr(canvas[at]) for at in pinned)) if size else ""
-        chances = [-0.1 if fits else -3.0] * size + [-0.1 if fits else -5.0] * len(pinned)
-        choice = {"text": text, "finish_reason": "length", "logprobs": {"token_logprobs": chances}}
-        return response({"choices": [choice | (broken or {})]})
-
-    return reply
+# Our canvas on vLLM
 
 
 async def test_our_canvas_on_vllm_tries_lengths_and_takes_the_one_that_fits() -> None:
@@ -487,22 +540,6 @@ async def test_a_server_that_ignores_the_canvas_is_found_out(broken: dict[str, A
         with pytest.raises(EngineUnavailable, match=r"keep to the canvas|cannot be read"):
             await asked(found, job())
         await found.close()
-
-
-async def test_cancelling_ends_all_lengths() -> None:
-    def waits(path: str, body: Any) -> Any:
-        return (b"HTTP/1.1 200 X\r\n", ...) if path == "/v1/completions" else canvas_server("abc")(path, body)
-
-    async with serving(waits) as service:
-        found = backend(service, Vllm("m"))
-        task = asyncio.create_task(asked(found, job()))
-        while sum(path == "/v1/completions" for path, _ in service.asked) < 4:
-            await asyncio.sleep(0.001)
-        task.cancel()
-        while service.open > 0:
-            await asyncio.sleep(0.001)
-        await found.close()
-    assert task.cancelled()
 
 
 @pytest.mark.parametrize("status", [400, 503])

@@ -20,7 +20,7 @@ def rows(title: str, text: str = PEERS, level: str = "##") -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
-@pytest.mark.parametrize(("name", "least"), [("peers.md", 30), ("protocol.md", 20)])
+@pytest.mark.parametrize(("name", "least"), [("peers.md", 30), ("protocol.md", 20), ("backends.md", 20)])
 def test_every_test_that_a_document_names_exists(name: str, least: int) -> None:
     named = re.findall(r"`(tests/\S+\.py)::(\w+)`", (ROOT / "docs" / name).read_text("utf-8"))
     assert len(named) > least
