@@ -1,5 +1,5 @@
-"""The package list, so that a new sub-package cannot be forgotten (tests/test_package.py builds the wheel), and the
-library of kernels/cpu, which the package does without where there is no compiler."""
+"""The package list, so that a new sub-package cannot be forgotten (tests/house/test_package.py builds the wheel), and
+the library of kernels/cpu, which the package does without where there is no compiler."""
 
 import hashlib
 import sys

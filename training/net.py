@@ -1,8 +1,8 @@
 """The two paths of `block_llama` with gradients, over batches of one fixed shape, and what is minimised.
 
 Frozen base + a low-rank update of one of its paths, or one set of float32 weights for both, used in bfloat16 where the
-device has it. `tests/test_training.py` holds that the logits are the runtime's. A layer is written as the two functions
-around its attention, so that `compiled` builds them once instead of once a layer.
+device has it. `tests/tools/test_training.py` holds that the logits are the runtime's. A layer is written as the two
+functions around its attention, so that `compiled` builds them once instead of once a layer.
 """
 
 import math

@@ -16,8 +16,8 @@ from caesura.engine.weights.convert import convert
 from caesura.engine.weights.forms import Quantise
 from caesura.kernels import attention, experts, head, matmul, norms, rotary
 
-from .. import gemma
-from ..tiny import CODE
+from ..checkpoints import gemma
+from ..checkpoints.tiny import CODE
 
 pytest.importorskip("triton")
 

@@ -16,7 +16,7 @@ from caesura import wire
 from caesura.client.backend import EngineFailed, job_id
 from caesura.client.shared import Engine
 
-from ..test_lsp import Client
+from ..lsp.test_lsp import Client
 
 pytestmark = pytest.mark.real
 

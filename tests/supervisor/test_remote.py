@@ -34,9 +34,9 @@ from caesura.engine.supervisor.ledger import ELSEWHERE, MAX_PEERS
 from caesura.ipc import pairing, rendezvous
 from caesura.ipc.keys import Keys, new_keys, own_keys
 
-from .. import points
-from ..test_lsp import Client
-from ..test_secrets import lines, planted
+from ..context.test_secrets import lines, planted
+from ..lsp.test_lsp import Client
+from ..processes import points
 from .test_processes import FAKE, READY_S, answer, first_event, job, running, status_when, until
 
 NOBODY = 65_534

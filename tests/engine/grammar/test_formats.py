@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from caesura.engine.grammar.formats import FORMATS
 
-from ...walks import walks
+from ...structured.walks import walks
 
 LABEL = "a" * 63
 GOOD = {

@@ -25,8 +25,8 @@ from caesura.engine.weights.forms import Quantise
 from caesura.kernels.linear import Dense
 from caesura.wire import Hole
 
-from ... import gemma
-from ...tiny import CODE, alone, infill
+from ...checkpoints import gemma
+from ...checkpoints.tiny import CODE, alone, infill
 from ..weights.test_gguf import spoilt
 
 ARCHITECTURE = "diffusion-gemma"

@@ -13,9 +13,9 @@ import pytest
 from caesura.engine import models
 from caesura.engine.weights import stored
 
-from ... import tiny
-from ...mutants import Folders
-from ...strangers import visit
+from ...checkpoints import tiny
+from ...processes.mutants import Folders
+from ...processes.strangers import visit
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,243 @@
+"""What the engine's tests run on instead of a checkpoint: a tiny random model made by code, and one that says what it
+is told. Nothing here knows more of the engine than its `Model` protocol.
+"""
+
+import importlib.util
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import tokenizers
+import torch
+from tokenizers import decoders, pre_tokenizers, trainers
+from torch import Tensor
+
+from caesura import wire
+from caesura.engine.cache import KV, Cache, Kept
+from caesura.engine.canvas.layout import Layout, lay
+from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.models import Drafter, Model, Run
+from caesura.engine.noise import Absorbing, Noise
+from caesura.engine.samplers import statistics
+from caesura.engine.scheduler import Event, Scheduler
+from caesura.engine.tokens.tokenizer import Tokenizer
+from caesura.kernels.head import Rows, Seen
+
+SPECIALS = ["<|endoftext|>", "<file_sep>"]
+VOCABULARY = 400
+CONFIG = {
+    "model_type": "block_llama",
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "num_layers": 2,
+    "num_heads": 2,
+    "num_kv_heads": 1,
+    "intermediate_size": 96,
+    "rope_theta": 10000.0,
+    "rms_norm_eps": 1e-5,
+    "separator": "<file_sep>",
+}
+
+FUNCTION = '''\
+def {name}_{other}({name}, {other}=None):
+    """Return the {name} of {other}, or `None`."""
+    if not {name} and self._{other} is None:
+        return f'{{{name}}}: {{{other}}}'
+    for _, value in enumerate({name}.{other}(__file__)):
+        print(value, "\\n", end="")
+    self._{name} = [{other}[0], {other}[-1]]
+    return {{"{name}": {name} + 1, "{other}": {other} != 20}}
+
+'''
+CLASS = """\
+class {name}:
+\t__slots__ = ("_{other}",)
+\tasync def {other}(self, *args, **kwargs) -> {name} | None:
+\t\ttry:
+\t\t\tawait self._{other}(*args)
+\t\texcept ValueError as error:
+\t\t\traise {name}(error) from error\r
+\f
+"""
+NAMES = [
+    *("count", "total", "item", "key", "index", "line", "text", "row", "left", "right"),
+    *("path", "file", "node", "tree", "state", "job", "peer", "cache", "model", "step"),
+]
+CODE = "".join(
+    FUNCTION.format(name=a, other=b) + CLASS.format(name=a.title(), other=b)
+    for a, b in zip(NAMES, NAMES[7:] + NAMES[:7], strict=True)
+)
+
+
+def script(name: str) -> ModuleType:
+    """A file of training/, which is no package."""
+    path = Path(__file__).parents[2] / "training" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def train_tokenizer(path: Path, expression: str = "", more: Sequence[str] = ()) -> Path:
+    """Byte-level BPE with GPT-2's pre-tokens and single digits, as the shipped one, or split by an expression; with
+    `more` special tokens."""
+    splits = [pre_tokenizers.Split(tokenizers.Regex(expression), "isolated")] if expression else []
+    digits = [] if expression else [pre_tokenizers.Digits(individual_digits=True)]
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not expression)
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.Sequence([*splits, *digits, byte_level])
+    inner.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[*SPECIALS, *more],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    inner.train_from_iterator([CODE], trainer)
+    assert inner.get_vocab_size() == VOCABULARY
+    inner.save(str(path))
+    return path
+
+
+def make(folder: Path) -> Path:
+    """A whole model folder, under 1 MB."""
+    trained = folder.with_suffix(".json")
+    train_tokenizer(trained)
+    script("scratch").write(folder, {**CONFIG, "name": "tiny"}, trained)
+    return folder
+
+
+class Plain:
+    """What a family of uniform noise is asked, for one whose hidden rows are its logits."""
+
+    drafter: Drafter | None = None
+    drafting: Model | None = None
+    expand_id: int | None = None
+
+    def hidden(self, runs: Sequence[Run]) -> Tensor:
+        return self.denoise(runs)
+
+    def denoise(self, runs: Sequence[Run]) -> Tensor:
+        raise NotImplementedError
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+    def observe(self, rows: Rows) -> Seen:
+        z = rows.hidden + rows.bans[rows.which]
+        best, *rest = (values[0] for values in statistics(z / rows.temperature[:, None]))
+        found = self.score(z, best), z.logsumexp(-1), rows.hidden.logsumexp(-1)
+        return Seen(best, *rest, *found, torch.ones(len(z), 1), z.shape[1], torch.zeros(len(z), 1))
+
+    def score(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        return hidden.gather(1, ids[:, None])[:, 0]
+
+    def draw(self, rows: Rows, seen: Seen, at: Tensor, wanted: Tensor) -> Tensor:
+        p = ((rows.hidden + rows.bans[rows.which]) / rows.temperature[:, None]).softmax(-1)
+        return (p.cumsum(-1) < at[:, None]).sum(-1)
+
+    def condition(self, logits: Tensor) -> None:
+        """It has said all."""
+
+    def embedded(self, ids: Tensor) -> None:
+        """As `condition`."""
+
+
+class Scripted(Plain):
+    """A `Model` that answers each slot from a list, with logits of `sure` over zero, and null behind its end. Left to
+    right it has no opinion."""
+
+    name, device, shift, tail, head, max_context, chunk = "scripted", "cpu", 0, 4, 12, 768, 64
+    visibility: str = "context"
+    block_size = 1
+    rows, radius, finish = 512, 0, list[int]()
+    sampler, prompt, ends = "threshold", "suffix_first", frozenset[int]()
+
+    def __init__(self, tokenizer: Tokenizer, answer: Sequence[int], noise: Noise | None = None, sure: float = 20.0):
+        self.tokenizer, self.answer, self.sure = tokenizer, list(answer), sure
+        self.start: Sequence[int] = ()
+        self.separator: Sequence[int] = [tokenizer.special("<file_sep>")]
+        self.noise: Noise = noise or Absorbing(tokenizer.size)
+        self.method = self.noise.method
+        self.null_id: int | None = tokenizer.size + 1 if self.noise.absorbing else None
+        self.lengths = "null" if self.noise.absorbing else "race"
+        self.width = tokenizer.size + (2 if self.noise.absorbing else 0)
+
+    def cache(self) -> Cache:
+        return Cache([Kept(1, 1)])
+
+    def prefill(self, ids: Sequence[int], kv: KV) -> None:
+        kv.reserve(len(ids))
+        kv.ids += ids
+        kv.length += len(ids)
+
+    def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
+        logits = self.denoise(canvases)
+        for run in trees:
+            assert run.ids, "a pass without rows"
+            self.prefill(run.fresh, run.kv)
+            run.kv.reserve(len(run.ids))
+            run.kv.length += len(run.ids)
+        return torch.zeros(sum(len(run.ids) for run in trees), self.tokenizer.size), logits
+
+    def denoise(self, runs: Sequence[Run]) -> Tensor:
+        rows = [torch.zeros(0, self.width)]
+        for run in runs:
+            self.prefill(run.fresh, run.kv)
+            for slot in range(len(run.wanted if run.wanted is not None else run.ids)):
+                rows.append(torch.zeros(1, self.width))
+                token = self.answer[slot] if slot < len(self.answer) else self.null_id
+                rows[-1][0, 0 if token is None else token] = self.sure
+        return torch.cat(rows)
+
+
+class Clock:
+    """Time as the tests will have it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def infill(job: str, prefix: str, suffix: str = "", *segments: wire.Text | wire.Hole, **more: object) -> wire.Infill:
+    """A job in a document of its own, unless told otherwise."""
+    fields = {"document": job, "segments": segments or (wire.Hole(16),), **more}
+    return wire.Infill(job=job, prefix=prefix, suffix=suffix, **fields)  # type: ignore[arg-type]
+
+
+def laid_out(
+    model: Model, prefix: str, suffix: str, *segments: wire.Text | wire.Hole, slots: int, **more: object
+) -> Layout:
+    """A job's layout, as the scheduler makes it."""
+    return lay(model, Vocabulary(model), infill("j", prefix, suffix, *segments, **more), slots)
+
+
+def run(
+    scheduler: Scheduler, jobs: Iterable[wire.Infill], clock: Callable[[], float] | None = None, peer: bytes = b"peer"
+) -> dict[str, list[wire.EngineMessage]]:
+    """Take the jobs at once, step until nothing is left, and return each job's events."""
+    clock = clock or Clock()
+    jobs = list(jobs)
+    events: list[Event] = [event for job in jobs for event in scheduler.take(peer, job, clock())]
+    for _ in range(400):
+        if not scheduler.busy:
+            break
+        events += scheduler.step(clock)
+    assert not scheduler.busy, "the jobs do not come to an end"
+    assert {to for to, _ in events} <= {peer}
+    return {job.job: [e for _, e in events if getattr(e, "job", None) == job.job] for job in jobs}
+
+
+def done(events: Sequence[wire.EngineMessage]) -> wire.Done:
+    """The answer, which comes last."""
+    assert isinstance(events[-1], wire.Done), events[-1]
+    return events[-1]
+
+
+def alone(model: Model, job: wire.Infill) -> wire.Done:
+    """The answer of a fresh engine."""
+    return done(run(Scheduler(model), [job])[job.job])

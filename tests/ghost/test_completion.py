@@ -1,0 +1,153 @@
+"""What is inserted for a fill. `|` is the cursor; the result is the whole text with the insertion in it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caesura.server.answers.finish import finish
+from caesura.server.context.context import context
+
+from ..structured.marked import marked
+
+
+@pytest.mark.parametrize(
+    ("source", "fill", "inserted"),
+    [
+        # as it is
+        ("def f(a):\n    return |a", "a + ", "a + "),
+        ("ret|", "urn 1", "urn 1"),  # mid-token
+        ("ma|x)", "max", "max"),  # a word's end is no repetition
+        ("|", "import os\n", "import os"),  # empty file
+        ("x = 1\n|", "y = 2", "y = 2"),  # end of file
+        ("x = '😀'\ny = |", "x + '😀'", "x + '😀'"),
+        ("a\x0cb = |\n", "1\x0c+ 2", "1\x0c+ 2"),
+        # nothing beyond the kind of hole
+        ("x = |\n", "1\ny = 2", "1"),
+        ("x = |\n", "\n1", ""),
+        ("foo(|, b)", "a\n, c", "a"),
+        ("def f():\n    |\n", "x = 1\n    return x\n\ndef g():\n    pass\n", "x = 1\n    return x"),
+        ("def f():|\n", "\n    return 1\nx = 2\n", "\n    return 1"),
+        ("if a:\n    |\n", "b()\nelse:\n    c()", "b()"),
+        # the first line goes on at the cursor's column
+        ("def f():\n    |\n", "    return 1", "return 1"),
+        ("def f():\n|\n", "    return 1\n    # end", "    return 1\n    # end"),
+        ("return |\n", " 1", "1"),
+        ("return|\n", " 1", " 1"),
+        # white space
+        ("x = |\n", "1  ", "1"),
+        ("x = |y\n", "a + ", "a + "),
+        ("x = | + y\n", "a ", "a"),
+        ("def f():\n    |\n", "a = 1   \n    \n    b = 2", "a = 1\n\n    b = 2"),
+        ("x = |\n", "   ", ""),
+        # what follows on the line
+        ("foo(|)", "a, b)", "a, b"),
+        ("foo(|)", "bar()", "bar()"),
+        ("foo(bar(|)", "a)", "a)"),  # one bracket is missing
+        ("foo(bar(|))", "a))", "a"),
+        ("foo(|, c)", "a)", "a"),
+        ("x = [|]", "1, 2]", "1, 2"),
+        ('print("|")', 'hello")', "hello"),
+        ("print(|)", '"hi")', '"hi"'),
+        ("foo(|x + y)", "x + y", ""),
+        ("foo(|x + y)", "a, x", "a, "),
+        ("x = f(|);", "1);", "1"),
+        # what follows on the next lines
+        ("def f():\n    |\n    return x\n", "x = 1\n    return x", "x = 1"),
+        ("def f():\n    a()\n    |\n    return x\n", "return x", ""),
+        # invisible characters
+        ("x = |\n", "1\u200b\u202e\x07\ufeff", "1"),
+        ("y = '\u200b'\nx = |\n", "'\u200b\u200c'", "'\u200b'"),
+        # line ends
+        ("def f():\r\n    |\r\n", "a = 1\n    return a\n", "a = 1\r\n    return a"),
+        ("def f():\n    |\n", "a = 1\r\n    return a\r\n", "a = 1\n    return a"),
+        ("def f():\n    |x = 1\n    y = 1|\n    return x\n", "x = 2\n    y = 2\n    return x", "x = 2\n    y = 2"),
+        # what a model says beyond the text
+        ("x = |\n", "1<|fim_suffix|>2", "1"),
+        ("x = |\n", "<｜fim▁begin｜>1", "1"),
+        ("STOP = '</s>'\nx = |\n", "'</s>'", "'</s>'"),
+        ("def f():\n    |\n", "```\n    return 1\n```", "return 1"),
+        ("x = |\n", "${1:name}$0", "name"),
+        ("def f():\n    |\n", "a = 1\n    # File: other.py\n    b = 2", "a = 1"),
+        # the lines around once more
+        ("import os\n|\n", "import os", ""),
+        ("import os\nimport |\n", "os", ""),
+        ("|\nimport os\n", "import os", ""),
+        ("a()\nb()\n|\n", "a()", "a()"),
+        ("x = [\n    [\n        1\n    ]\n|\n", "]", "]"),
+        ("def f():\n    |\n", "a()\n    b()\n" * 3, "a()\n    b()"),
+        ("def f():\n    |\n", "a()\n    a()", "a()\n    a()"),
+        # what a token limit has cut
+        ("def f():\n    |\n", "a = 1\n    b = g(a,", "a = 1"),
+        ("def f():\n    |\n", "a = 1\n    if a:\n        for b in a:", "a = 1"),
+        ("def f():\n    |\n", "x = [\n        1,\n    ]", "x = [\n        1,\n    ]"),
+        # inside the bracket or string that the hole is in
+        ("foo(|)", "a) + bar(b", "a"),
+        ("foo(bar(|)", "a), b)", "a), b"),
+        ("x = '|'\n", "it\\'s'", "it\\'s"),
+        ('"""First |\n"""\n', 'line."""\nimport os', "line."),
+        ('"""First |\n', 'line."""\nimport os', 'line."""'),
+        ("# see (|\n", "below", "below"),
+        # a block no higher than its neighbours, up to where it closes what it opened
+        (
+            "def f():\n    a()\n    b()\n\n\ndef g():\n    |\n",
+            "a()\n    b()\n    c()\n    d()",
+            "a()\n    b()\n    c()",
+        ),
+        ("def f():\n    a()\n\n\ndef g():\n    |\n", "a()\n    b(\n        1,\n        2,\n    )", "a()"),
+        # the depth of a body
+        ("def f():\n|\n", "return 1", "    return 1"),
+        ("def f():\n|\n", "a = 1\nreturn a", "    a = 1\n    return a"),
+        ("def f(a,\n      b):\n    |\n", "c = 1\n    return c", "c = 1\n    return c"),
+        # tabs and spaces
+        ("class C:\n\tdef f():\n\t\t|\n", "a = 1\n        return a", "a = 1\n\t\treturn a"),
+        ("class C:\n  def f():\n    |\n", "if a:\n\t\t\treturn a", "if a:\n      return a"),
+    ],
+)
+def test_python(source: str, fill: str, inserted: str) -> None:
+    assert finish(fill, marked(source)) == inserted
+
+
+@pytest.mark.parametrize(
+    ("source", "fill", "inserted"),
+    [
+        ("function f() {\n  |\n}\n", "return 1;\n}", "return 1;"),
+        ("function f() {\n  |", "return 1;\n}", "return 1;\n}"),  # the brace is not there yet
+        ("if (a) {\n  if (b) {\n    |\n  }\n}\n", "c();\n  }\n}\n", "c();"),
+        ("function f() {\n\t|\n}\n", "let a = 1;\n    return a;", "let a = 1;\n\treturn a;"),
+        ("f(`|`)", "a${b}`", "a${b}"),
+        ("function f() {|}\n", "\n  return 1;\n}", "\n  return 1;\n"),
+        ("function f() {|}\n", " return 1; ", " return 1; "),
+        ("f(() => {|})\n", "\n  a();\n});", "\n  a();\n"),
+        ("function f() {\n  |\n", "return 1;\n};\n", "return 1;\n};"),
+        ("class A {\n  f() {\n    a();\n  |\n\n  g() {\n  }\n}\n", "}", "}"),  # a shallower brace is another's
+        ("a = {\n  b: 1,\n  |\n};\n", "c: 2,\n},", "c: 2,"),
+    ],
+)
+def test_javascript(source: str, fill: str, inserted: str) -> None:
+    assert finish(fill, marked(source, "javascript")) == inserted
+
+
+def test_a_bracket_that_opened_beyond_the_context_does_not_lend_its_closer() -> None:
+    methods = "  m() {\n    a();\n  }\n\n" * 400
+    begun = f"class A {{\n{methods}  f(a) {{\n    if (a) {{\n      "
+    hole = marked(begun + "b();\n    |\n    c();\n  }\n}\n", "javascript")
+    assert "class" not in hole.prefix
+    assert finish("}", hole) == "}"
+    hole = marked(begun + "|\n    }\n    c();\n  }\n}\n", "javascript")
+    assert finish("b();\n    }\n    c();\n  }", hole) == "b();"
+
+
+def test_prose_keeps_its_apostrophes() -> None:
+    assert finish("don't (you) think?", marked("I |\n", "markdown")) == "don't (you) think?"
+
+
+texts = st.text("ab (){}[]\"'\n\r\t:😀\u200b\x0c", max_size=30)
+
+
+@given(texts, texts, texts, st.sampled_from(["python", "javascript", "markdown"]))
+def test_an_insertion_keeps_its_bounds(before: str, after: str, fill: str, language: str) -> None:
+    hole = context(before + after, len(before), len(before), language=language)
+    done = finish(fill, hole)
+    assert "\u200b" not in done or "\u200b" in before + after
+    assert hole.kind == "block" or not {"\n", "\r"} & set(done)
+    assert done == "" or done.strip()

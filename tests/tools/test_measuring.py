@@ -1,0 +1,500 @@
+"""What gpu/ measures, at sizes that a CPU can do: the numbers fit each other and the tensors, a run that was cut off
+goes on, and the queue does what is worth most first within its time."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from caesura.kernels.linear import Linear
+
+ROOT = Path(__file__).parents[2]
+FORMS = ("bf16", "fp8", "nvfp4")
+SKIPPED = "skipped, there is no CUDA device here."
+
+
+@pytest.fixture(scope="module", autouse=True)
+def beside() -> Iterator[None]:
+    """The scripts import what lies beside them."""
+    added = [str(ROOT / name) for name in ("gpu", "bench")]
+    sys.path[:0] = added
+    yield
+    for path in added:
+        sys.path.remove(path)
+
+
+@pytest.fixture(scope="module")
+def stand_in(beside: None) -> ModuleType:
+    return import_module("stand_in")
+
+
+@pytest.fixture(scope="module")
+def counted(beside: None) -> ModuleType:
+    return import_module("counted")
+
+
+@pytest.fixture(scope="module")
+def measuring(beside: None) -> ModuleType:
+    return import_module("measuring")
+
+
+def script(name: str, *arguments: object, expected: int = 0, checkout: Path = ROOT, **environment: object) -> str:
+    env = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"} | {k: str(v) for k, v in environment.items()}
+    command = [str(checkout / "gpu" / name), *map(str, arguments)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == expected, done.stdout + done.stderr
+    return done.stdout
+
+
+# What is counted
+
+
+def tensors(value: object) -> Iterator[Tensor]:
+    """All that a model's weights hold, each as often as it is there."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Linear):
+        yield from value.tensors
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from tensors(part)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_bytes_counted_are_those_of_the_tensors(stand_in: ModuleType, counted: ModuleType, form: str) -> None:
+    """Of so many rows that no expert is left out; `embed` and `head` are one tensor that is read twice."""
+    model, rows, context = stand_in.model(stand_in.sizes(tiny=True), form, "cpu", 64), 200, 40
+    parts = counted.work(model, rows, context)
+    stored = {name: part.bytes for name, part in parts.items() if name not in ("attention", "sampler")}
+    assert sum(stored.values()) == pytest.approx(sum(tensor.nbytes for tensor in tensors(model.weights)))
+    kv = model.cache().lease([])
+    model.prefill(list(range(context)), kv)
+    kv.reserve(rows)
+    low, high = (context - (model.config.sliding_window - 1), 0), context + rows
+    seen = [kv.get(layer, low[not shape.sliding], high) for layer, shape in enumerate(model.config.shapes)]
+    assert parts["attention"].bytes == sum(t.nbytes for pair in seen for t in pair)
+    assert parts["sampler"].bytes == 2 * rows * model.width * 2
+
+
+def test_few_rows_leave_experts_out(stand_in: ModuleType, counted: ModuleType) -> None:
+    model = stand_in.model(stand_in.sizes(tiny=True), "fp8", "cpu", 64)
+    one, all = (counted.work(model, rows, 8)["experts"].bytes for rows in (1, 200))
+    assert one == pytest.approx(all * model.config.top_k_experts / model.config.num_experts)
+
+
+def test_what_is_counted_on_tensors_is_what_the_published_sizes_say(stand_in: ModuleType, counted: ModuleType) -> None:
+    """Of the 26B shape, without its memory. There the canvas's own keys count for nothing, and neither do norms."""
+    config, rows, context = stand_in.sizes(tiny=False), 256, 8192
+    model = stand_in.model(config, "bf16", "meta", context)
+    ours, published = counted.work(model, rows, context), import_module("roofline")
+    theirs = published.work(config["text_config"], rows, context, 2)
+    for name, part in theirs.items():
+        assert ours[name].flops == pytest.approx(part.flops)
+        if name not in ("sampler", "attention", "rest"):
+            assert ours[name].bytes == pytest.approx(part.bytes), name
+    assert 12 < counted.floor_ms(model, rows, 2048) < 14  # 13.3 in the specification, where logits are written
+
+
+# What is measured
+
+
+def measured(folder: Path, *arguments: object) -> list[dict[str, Any]]:
+    """gpu/gemma in this process, with its book in the folder."""
+    options = "--tiny", "--device", "cpu", "--book", folder / "book", "--out", folder / "gemma.json"
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["gemma", *map(str, (*arguments, *options))])
+        status = import_module("gemma").main()
+    torch.set_num_threads(threads)
+    lines: list[dict[str, Any]] = json.loads((folder / "gemma.json").read_text())["lines"]
+    assert status == 0
+    return lines
+
+
+@pytest.fixture(scope="module")
+def folder(beside: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where everything was measured once."""
+    folder = tmp_path_factory.mktemp("measured")
+    measured(folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_the_model_is_timed_as_it_is_served(folder: Path) -> None:
+    lines = json.loads((folder / "gemma.json").read_text())["lines"]
+    assert not [line for line in lines if "failed" in line]
+    assert {(line["measure"], line["form"]) for line in lines} == {
+        *((measure, form) for measure in ("protocol", "infill", "steps") for form in FORMS),
+        ("steps", "transformers"),
+    }
+    for line in lines:
+        assert 0 < line["p50_ms"] <= line["p95_ms"]
+        if "of_floor" in line:
+            assert line["of_floor"] == pytest.approx(line["floor_ms"] / line["p50_ms"], rel=1e-4)
+        if line["measure"] == "protocol":
+            canvas, denoising = 16, 4
+            assert line["forwards"] == denoising + ("rides" not in line["way"])
+            assert line["tokens_s"] == pytest.approx(canvas / (line["forwards"] * line["ms_a_forward"]) * 1e3, rel=1e-4)
+            assert line["tokens_s_with_prompt"] < line["tokens_s"]
+            assert line["replayed"] == (0 if line["way"] == "anew" else denoising - 1)
+        elif line["measure"] == "infill":
+            assert line["replayed"] == line["steps"] - 1, "the first step knows nothing yet"
+        elif line["form"] != "transformers":
+            assert line["gb_s"] == pytest.approx(line["gb"] / line["p50_ms"] * 1e3, rel=1e-4)
+            assert line["replayed"] >= 5
+
+
+def test_the_protocol_is_the_published_one(stand_in: ModuleType) -> None:
+    gemma = import_module("gemma")
+    plan, canvas = gemma.Plan(), stand_in.sizes(tiny=False)["canvas_length"]
+    assert (plan.prompt, plan.canvases * canvas, plan.denoising + 1) == (1024, 1024, gemma.VLLM["forwards"])
+    assert canvas / (17 * gemma.VLLM["ms_a_forward"]) * 1e3 == pytest.approx(gemma.VLLM["tokens_s"], rel=0.05)
+
+
+@pytest.mark.slow
+def test_a_run_without_time_says_what_is_not_measured(tmp_path: Path) -> None:
+    said = script("gemma", "fp8", "--seconds", 0, expected=75, DEVICE="cpu", CAESURA_WORK=tmp_path).splitlines()
+    wanted = json.loads(said[-1])["lines"]
+    assert {line["failed"] for line in wanted} == {"not measured"}
+    assert len([line for line in said[:-1] if line.endswith("not measured")]) == len(wanted), "in the tables too"
+
+
+@pytest.mark.slow
+def test_what_lacks_in_the_book_is_measured_and_nothing_else(folder: Path) -> None:
+    known = (folder / "book").read_text().splitlines(keepends=True)
+    (folder / "book").write_text("".join(known[:3] + known[4:]))
+    found = measured(folder, "bf16")
+    now = (folder / "book").read_text().splitlines(keepends=True)
+    assert now[:-1] == known[:3] + known[4:]
+    assert now[-1].partition('"p50_ms"')[0] == known[3].partition('"p50_ms"')[0]
+    assert measured(folder, "bf16", "--seconds", 0) == found
+
+
+@pytest.mark.slow
+def test_every_kernel_is_measured_beside_pytorch_and_its_bound(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    document = json.loads(script("kernels", DEVICE="cpu", CAESURA_WORK=tmp_path, OUT=tmp_path).splitlines()[-1])
+    assert json.loads((tmp_path / "kernels.json").read_text()) == document
+    lines = document["lines"]
+    assert {line["kernel"].split(",")[0] for line in lines} == {
+        "head",
+        "attention 16",
+        "attention 32",
+        "experts",
+        "norms and router",
+        "rotary 16",
+        "rotary 32",
+        *(f"linear {shape}" for shape in ("32 x 64", "64 x 32", "64 x 64")),
+    }
+    assert [line["form"] for line in lines if "experts" in line["kernel"]] == list(FORMS)
+    assert all(line["ms"] > 0 and line["pytorch_ms"] > 0 for line in lines)
+    linear = [line for line in lines if "linear" in line["kernel"]]
+    assert all(line["cublas_bf16_ms"] > 0 for line in linear)
+    assert {line["form"] for line in linear if line.get("scaled_mm_ms")} == {"fp8"}
+
+
+@pytest.mark.slow
+def test_the_shape_of_the_small_model_is_measured(tmp_path: Path) -> None:
+    document = json.loads(script("bench", DEVICE="cpu", CAESURA_WORK=tmp_path, OUT=tmp_path).splitlines()[-1])
+    assert json.loads((tmp_path / "bench.json").read_text()) == document
+    assert [line["measure"] for line in document["lines"]] == ["small step", "training"]
+    assert all(line["p50_ms"] > 0 for line in document["lines"])
+
+
+@pytest.mark.slow
+def test_code_models_are_measured_as_they_are_served(tmp_path: Path) -> None:
+    document = json.loads(script("causal", DEVICE="cpu", CAESURA_WORK=tmp_path, OUT=tmp_path).splitlines()[-1])
+    assert json.loads((tmp_path / "causal.json").read_text()) == document
+    lines = document["lines"]
+    assert not [line for line in lines if "failed" in line]
+    assert {(line["measure"], line["shape"]) for line in lines} == {
+        (f"causal {kind}", shape) for kind in ("prefill", "verify", "job") for shape in ("0.5B", "1.5B", "7B")
+    }
+    for line in lines:
+        assert 0 < line["p50_ms"] <= line["p95_ms"]
+        if line["measure"] == "causal prefill":
+            assert line["tokens_s"] == pytest.approx(line["context"] / line["p50_ms"] * 1e3, rel=1e-4)
+            assert line["of_floor"] == pytest.approx(line["floor_ms"] / line["p50_ms"], rel=1e-4)
+        elif line["measure"] == "causal verify":
+            assert line["of_floor"] == pytest.approx(line["floor_ms"] / line["device_p50_ms"], rel=1e-4)
+            assert line["copied_mb"] == pytest.approx(line["rows"] * 512 * 4 / 1e6, rel=1e-4), "float32"
+        else:
+            assert line["ms_a_pass"] == pytest.approx(line["p50_ms"] / line["passes"], rel=1e-4)
+            assert line["passes"] >= (24 if line["method"] == "left_to_right" else 2), "a pass for each token"
+
+
+@pytest.mark.slow
+def test_diffusion_models_are_measured_as_they_are_served(tmp_path: Path) -> None:
+    document = json.loads(script("masked", DEVICE="cpu", CAESURA_WORK=tmp_path, OUT=tmp_path).splitlines()[-1])
+    assert json.loads((tmp_path / "masked.json").read_text()) == document
+    lines = document["lines"]
+    assert not [line for line in lines if "failed" in line]
+    assert {(line["measure"], line["shape"]) for line in lines} == {
+        *((f"masked {kind}", f"7B{form}") for kind in ("step", "race", "job") for form in ("", "-nvfp4", "-fp8")),
+        *((f"masked {kind}", "16B-A1.4B") for kind in ("step", "job")),
+    }
+    for line in lines:
+        assert 0 < line["p50_ms"] <= line["p95_ms"]
+        if line["measure"] == "masked job":
+            assert line["ms_a_step"] == pytest.approx(line["p50_ms"] / line["steps"], rel=1e-4)
+        else:
+            assert line["of_floor"] == pytest.approx(line["floor_ms"] / line["p50_ms"], rel=1e-4)
+    step, race = (next(line for line in lines if line["measure"] == f"masked {kind}") for kind in ("step", "race"))
+    assert race["rows"] > 5 * step["rows"]
+
+
+@pytest.mark.parametrize("shape", ["0.5B", "7B"])
+def test_the_bytes_counted_of_a_code_model_are_those_of_its_tensors(beside: None, shape: str) -> None:
+    """Of the embedding, where it is not the head too, a pass reads a row for each of its own."""
+    causal, rows, context = import_module("causal"), 5, 40
+    model = causal.model(shape, "cpu", tiny=True)
+    parts = causal.work(model, rows, context)
+    stored = tensors([[weights for weights, _ in model._layers], model._head])
+    matrices = sum(tensor.nbytes for tensor in stored if tensor.ndim == 2)
+    assert parts["matrices"].bytes + parts["head"].bytes == matrices
+    kv = model.cache().lease([])
+    model.prefill(list(range(context + rows)), kv)
+    seen = [kv.get(layer, 0, context + rows) for layer in range(model.config.num_layers)]
+    assert parts["attention"].bytes == sum(t.nbytes for pair in seen for t in pair)
+
+
+def test_the_shapes_of_code_models_are_the_published_ones(beside: None) -> None:
+    """By their numbers of parameters: 494 million, 1.54 and 7.62 billion."""
+    causal = import_module("causal")
+    for shape, published in (("0.5B", 494e6), ("1.5B", 1544e6), ("7B", 7616e6)):
+        config = causal.sizes(shape, tiny=False)
+        drawn = causal.Drawn(config, "meta", tied=shape != causal.UNTIED)
+        assert sum(drawn[name].numel() for name in drawn) == pytest.approx(published, rel=0.001)
+
+
+def test_the_shape_of_the_mixture_is_the_published_one(beside: None) -> None:
+    """16 billion parameters, of which a row takes 1.4 billion."""
+    masked = import_module("masked")
+    config = masked.sizes(tiny=False)
+    shapes = masked.Mixed(config, config.mixture, "meta")._shapes
+    counts = {name: torch.Size(shape).numel() for name, shape in shapes.items()}
+    experts = sum(count for name, count in counts.items() if "experts" in name)
+    assert sum(counts.values()) == pytest.approx(16e9, rel=0.03)
+    active = sum(counts.values()) - experts * (1 - config.mixture.top / config.mixture.count)
+    assert active == pytest.approx(1.4e9, rel=0.1)
+
+
+def test_the_bytes_counted_of_a_mixture_are_those_of_its_tensors(beside: None) -> None:
+    """A thousand rows touch every expert."""
+    masked = import_module("masked")
+    config = masked.sizes(tiny=True)
+    shapes = masked.Mixed(config, config.mixture, "meta")._shapes
+    matrices = {name: shape for name, shape in shapes.items() if len(shape) > 1 and "router" not in name}
+    parts = masked.work(masked.served(masked.MIXED, "cpu", tiny=True), 1000, 40, 5)
+    counted = sum(parts[part].bytes for part in ("matrices", "experts", "head"))
+    expected = sum(torch.Size(shape).numel() for name, shape in matrices.items() if name != "embed")
+    assert counted == pytest.approx(2 * expected), "bfloat16"
+
+
+@pytest.mark.parametrize(("device", "waits"), [("cuda", 1), ("cuda:0", 1), ("cpu", 0)])
+def test_a_device_is_waited_for_by_any_of_its_names(
+    measuring: ModuleType, monkeypatch: pytest.MonkeyPatch, device: str, waits: int
+) -> None:
+    waited = list[int]()
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(1))
+    measuring.wait(device)
+    assert len(waited) == waits
+
+
+# The book
+
+
+def test_a_failure_is_a_result_and_is_not_tried_again(measuring: ModuleType, tmp_path: Path) -> None:
+    def fails() -> dict[str, Any]:
+        raise RuntimeError("out of registers\nat line 3")
+
+    for expected in ("RuntimeError: out of registers", "RuntimeError: out of registers"):
+        book, tried = measuring.Book(tmp_path / "book", "cpu", 60), []
+        names = [{"measure": "a", "rows": 1}, {"measure": "a", "rows": 2}]
+        assert book.plan(names) == (not (tmp_path / "book").exists())
+        book.measure(names[0], fails)
+        book.measure(names[1], lambda tried=tried: tried.append(1) or {"p50_ms": 1.0})
+        assert [line.get("failed") for line in book.lines()] == [expected, None]
+        fails = lambda: pytest.fail("it is known")  # noqa: E731
+    assert not tried
+    assert book.report(None) == 0
+
+
+def test_a_line_that_was_cut_off_is_measured_again(measuring: ModuleType, tmp_path: Path) -> None:
+    measuring.Book(tmp_path / "book", "cpu", 60).measure({"measure": "a"}, lambda: {"p50_ms": 1.0})
+    with (tmp_path / "book").open("a") as file:
+        file.write('{"measure": "b", "p50')
+    book = measuring.Book(tmp_path / "book", "cpu", 60)
+    assert not book.plan([{"measure": "a"}])
+    assert book.plan([{"measure": "b"}])
+    book.measure({"measure": "b"}, lambda: {"p50_ms": 2.0})
+    again = measuring.Book(tmp_path / "book", "cpu", 60)
+    assert not again.plan([{"measure": "a"}, {"measure": "b"}])
+
+
+def test_what_another_machine_measured_is_measured_here(
+    measuring: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measuring.Book(tmp_path / "book", "cpu", 60).measure({"measure": "a"}, lambda: {"p50_ms": 1.0})
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    assert measuring.Book(tmp_path / "book", "cuda", 60).plan([{"measure": "a"}])
+
+
+# The queue
+
+ENTRIES = [
+    *("test", "gemma fp8", "causal", "masked", "gemma bf16", "gemma nvfp4", "kernels", "gemma transformers", "bench")
+]
+
+
+class Machine:
+    """The queue with scripts that only say they were called; `status` is what they return, by name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.checkout, self.work, self.out = folder / "checkout", folder / "work", folder / "out"
+        (self.checkout / "gpu").mkdir(parents=True)
+        (self.work / "run").mkdir(parents=True)
+        self.out.mkdir()
+        for name in ("queue", "env"):
+            target = self.checkout / "gpu" / name
+            target.write_bytes((ROOT / "gpu" / name).read_bytes())
+            target.chmod(0o755)
+        self.says(
+            "test gemma causal masked kernels bench",
+            'mkdir -p "$CAESURA_WORK/measured"; echo {} >>"$CAESURA_WORK/measured/a.jsonl"',
+        )
+
+    def says(self, names: str, more: str) -> None:
+        for name in names.split():
+            path = self.checkout / "gpu" / name
+            path.write_text(f'#!/usr/bin/env bash\necho "{name} $*" >>"$CAESURA_WORK/called"\n{more}\n')
+            path.chmod(0o755)
+
+    def call(self, expected: int = 0, **environment: object) -> tuple[str, list[str]]:
+        """What was said last, and what was called, without the seconds."""
+        said = script(
+            "queue",
+            expected=expected,
+            checkout=self.checkout,
+            DEVICE="cpu",
+            CAESURA_WORK=self.work,
+            OUT=self.out,
+            **environment,
+        )
+        calls = self.work / "called"
+        made = calls.read_text().splitlines() if calls.exists() else []
+        calls.unlink(missing_ok=True)
+        return said.splitlines()[-1] if said else "", [line.partition(" --seconds")[0].strip() for line in made]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_without_a_gpu_the_scripts_say_so(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    for name in ("queue", "test", "gemma", "causal", "masked", "compile", "kernels", "bench", "train", "shallow"):
+        assert script(name, CAESURA_WORK=tmp_path).endswith(f"{SKIPPED}\n")
+
+
+def test_what_is_worth_most_comes_first_and_nothing_twice(machine: Machine) -> None:
+    assert machine.call() == ("gpu/queue: done.", ENTRIES)
+    assert (machine.out / "measured.jsonl").read_text() == "{}\n" * len(ENTRIES)
+    assert machine.call() == ("gpu/queue: done.", [])
+
+
+def test_a_call_ends_within_its_time_and_the_next_one_goes_on(machine: Machine) -> None:
+    machine.says("gemma", "exit 75")
+    said, calls = machine.call()
+    assert said == "gpu/queue: call it again."
+    unfinished = [name for name in ENTRIES if "gemma" in name]
+    assert calls == [*ENTRIES, *unfinished], "what had too little time gets what is left over"
+    machine.says("gemma", "")
+    assert machine.call(LIMIT=40) == ("gpu/queue: call it again.", []), "nothing is begun in the last seconds"
+    assert machine.call() == ("gpu/queue: done.", unfinished)
+
+
+def test_what_hangs_is_stopped(machine: Machine) -> None:
+    machine.says("test", "exec sleep 60")
+    said, calls = machine.call(LIMIT=2, LEAST=1)
+    assert (said, calls) == ("gpu/queue: call it again.", ["test"])
+
+
+def test_what_fails_is_tried_twice_and_said(machine: Machine) -> None:
+    machine.says("kernels", "exit 1")
+    _, calls = machine.call(expected=1)
+    assert calls == [*ENTRIES, "kernels"]
+    assert machine.call(expected=1)[1] == []
+
+
+def trained(machine: Machine) -> None:
+    (machine.work / "model").mkdir()
+    (machine.work / "model" / "manifest.json").touch()
+    machine.says("take", 'echo "gpu/take: load $1 of 2."; touch "$OUT/load$1"')
+
+
+def test_training_comes_first_with_the_tests_beside_it_and_its_result_before_what_is_measured(machine: Machine) -> None:
+    trained(machine)
+    machine.says("train", "")
+    assert machine.call() == ("gpu/queue: call it again.", ["train", "test", "train"]), "it goes on beyond this call"
+    machine.says("train", 'touch "$CAESURA_WORK/run/done"')
+    rest = [name for name in ENTRIES if name != "test"]
+    assert machine.call() == ("gpu/queue: call it again.", ["train", "train", "take 1", *rest])
+    assert machine.call() == ("gpu/queue: done.", ["train", "train", "take 2"])
+    assert sorted(path.name for path in machine.out.iterdir()) == ["load1", "load2", "measured.jsonl", "queue.log"]
+
+
+def test_a_training_that_fails_does_not_keep_the_rest_from_being_measured(machine: Machine) -> None:
+    trained(machine)
+    machine.says("train", "exit 1")
+    assert machine.call(expected=1)[1] == ["train", *ENTRIES]
+
+
+# What travels
+
+
+def test_loads_travel_beside_the_checkout_as_it_is(tmp_path: Path) -> None:
+    """64 MiB a call, without the base, which travels in parts."""
+    mib, stage = 1 << 20, tmp_path / ".stage"
+    for name in ("packs", "coder"):
+        (stage / name).mkdir(parents=True)
+    for name, size in (("data", 30), (".stage/coder/base-1.safetensors", 50), (".stage/packs/a.pack", 7)):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(size * mib)
+    command = [sys.executable, ROOT / "gpu" / "parts.py", "stage", "--base", ".stage/coder", "--out", ".stage"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    loads = [[path.stat().st_size for path in load.iterdir()] for load in stage.glob("[0-9]*")]
+    assert sum(map(sum, loads)) >= 57 * mib
+    assert max(map(sum, loads)) <= (64 - 30) * mib
+    assert len(loads) == 2
+
+
+def test_for_measuring_alone_weights_only_get_out_of_the_way(machine: Machine) -> None:
+    embedded = machine.checkout / "engine" / "embedded"
+    embedded.mkdir(parents=True)
+    (embedded / "base.safetensors").write_text("weights")
+    coder = machine.checkout / "models" / "coder" / "caesura_coder"
+    coder.mkdir(parents=True)
+    for number in (1, 2):
+        (coder / f"base-{number}.safetensors").write_text(f"weights {number}")
+    (machine.checkout / "gpu" / "stage").write_bytes((ROOT / "gpu" / "stage").read_bytes())
+    (machine.checkout / "gpu" / "stage").chmod(0o755)
+    for _ in range(2):
+        script("stage", checkout=machine.checkout, NO_WHEELS=1)
+        assert not [*embedded.iterdir(), *coder.iterdir()]
+        assert not list((machine.checkout / ".stage").glob("[0-9]*"))
+    script("stage", "--undo", checkout=machine.checkout)
+    assert (embedded / "base.safetensors").read_text() == "weights"
+    assert [path.read_text() for path in sorted(coder.iterdir())] == ["weights 1", "weights 2"]
