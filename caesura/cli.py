@@ -1,7 +1,7 @@
-"""The command line: what there is to say, and where it is done. Exit codes: 0 done, 1 failed, 2 wrong usage, 3
-nothing is sure enough for `--strict`.
+"""The command line: the parser of all commands. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 nothing is sure enough
+for `--strict`.
 
-Each command is a function of `caesura.commands`, imported when it is called: `caesura lsp` must start at once.
+Each command is a function in `caesura.commands`, imported when it is called, so that `caesura lsp` starts fast.
 """
 
 import argparse
@@ -18,7 +18,7 @@ LineColumn = tuple[int, int]  # line and column, from 1, the column in code poin
 
 BACKENDS = ("llama-server", "vllm", "fim", "inception")
 FORMS = ("int8", "int4", "fp8", "nvfp4")
-WAS_SAMPLER = ("verify", "left_to_right")  # methods that --sampler took before there was --method
+WAS_SAMPLER = ("verify", "left_to_right")  # methods that --sampler took before --method existed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,13 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Takes options by their whole names only, or a typo of one would be another; so do the commands' parsers."""
+    """A parser that takes no abbreviated options, since a typo of one could be another."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
 
     def parse_known_args(self, *arguments: Any, **options: Any) -> Any:
-        """Refuses what is unknown here, where the usage is that of the command."""
+        """Refuse unknown arguments here, where the error shows the usage of the command."""
         found, unknown = super().parse_known_args(*arguments, **options)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -76,14 +76,19 @@ def _parser() -> argparse.ArgumentParser:
 
     lsp = add("lsp", help="the language server, on stdin and stdout")
     lsp.add_argument(
-        *("--tcp",), type=_port, nargs="?", const=0, metavar="PORT", help="for one client on loopback, with a token"
+        "--tcp",
+        type=_port,
+        nargs="?",
+        const=0,
+        metavar="PORT",
+        help="serve one client on loopback, with a token, instead of stdin",
     )
     lsp.set_defaults(run="lsp:run")
 
     fill = add("fill", help="fill one gap of a file")
     fill.add_argument("file", metavar="FILE")
     fill.add_argument("--at", required=True, type=_position, metavar="LINE:COL", help="from 1, columns in characters")
-    fill.add_argument("--to", type=_position, metavar="LINE:COL", help="replace what lies between (default: nothing)")
+    fill.add_argument("--to", type=_position, metavar="LINE:COL", help="replace the text up to here (default: insert)")
     fill.add_argument("--watch", action="store_true", help="show the canvas while it resolves")
     fill.add_argument("--write", action="store_true", help="write the fill into the file")
     _certainty(fill)
@@ -105,23 +110,31 @@ def _parser() -> argparse.ArgumentParser:
         "--to", type=_position, metavar="LINE:COL", help="select up to here (default: nothing is selected)"
     )
     edit.add_argument("--schema", metavar="SCHEMA.json", help="default: the one that the file names in $schema")
-    edit.add_argument("--offer", default=0, type=_offer, metavar="TITLE|N", help="which one of --list (default: 1)")
+    edit.add_argument(
+        "--offer",
+        default=0,
+        type=_offer,
+        metavar="TITLE|N",
+        help="the edit, by its title or its number in --list (default: 1)",
+    )
     what = edit.add_mutually_exclusive_group()
-    what.add_argument("--list", action="store_true", help="show the edits there are, and do none")
+    what.add_argument("--list", action="store_true", help="list the possible edits and change nothing")
     what.add_argument("--write", action="store_true", help="write the edit into the file")
     _certainty(edit)
     _generation(edit)
     edit.set_defaults(run="edit:edit")
 
-    evaluate = add("eval", help="complete every case of a JSON Lines file; goes on where it was interrupted")
+    evaluate = add("eval", help="complete every case of a JSON Lines file; resumes after an interruption")
     evaluate.add_argument("cases", metavar="CASES.jsonl")
     evaluate.add_argument("--out", required=True, metavar="COMPLETIONS.jsonl")
     _generation(evaluate, json=False)
     evaluate.set_defaults(run="eval:run")
 
     demo = add("demo", help="a page that shows the canvas step by step, next to the same gap filled left to right")
-    demo.add_argument("file", nargs="?", metavar="FILE", help="a text to fill, besides the examples; never written")
-    demo.add_argument("--port", type=_port, default=0, metavar="N", help="default: one that is free")
+    demo.add_argument(
+        "file", nargs="?", metavar="FILE", help="a text to fill in addition to the examples; it is never changed"
+    )
+    demo.add_argument("--port", type=_port, default=0, metavar="N", help="default: a free port")
     demo.add_argument("--no-browser", action="store_true", help="only print the address")
     _model(demo)
     demo.set_defaults(run="demo:run")
@@ -129,80 +142,80 @@ def _parser() -> argparse.ArgumentParser:
     engine = add("engine", help="start the engine that all editors share")
     _model(engine)
     engine.add_argument(
-        *("--quantise",), choices=FORMS, help="keep weights of floats so: int8 or int4 on a CPU, fp8 or nvfp4 on a GPU"
+        "--quantise", choices=FORMS, help="quantise float weights: int8 or int4 on a CPU, fp8 or nvfp4 on a GPU"
     )
-    engine.add_argument("--foreground", action="store_true", help="be the engine instead of starting it")
+    engine.add_argument("--foreground", action="store_true", help="run the engine in this process")
     engine.add_argument(
         "--listen",
         type=_own_address,
         metavar="ADDRESS:PORT",
-        help="be an engine that paired machines may use, at one address of this machine",
+        help="run an engine for paired machines, at one address of this machine",
     )
     engine.set_defaults(run="engine:run")
 
-    pair = add("pair", help="use the engine of another machine of yours, for the folders that you name")
+    pair = add("pair", help="use the engine of another machine of yours, for folders that you name")
     pair.set_defaults(run="pair:show")
     add_pair = pair.add_subparsers(
         metavar="allow KEY | revoke NAME | with HOST:PORT KEY | use FOLDER | forget NAME"
     ).add_parser
-    allow = _pair_action(add_pair("allow", help="there: let a machine use this one's engine"), "allow", "key", _key)
-    allow.add_argument("--name", type=_name, metavar="NAME", help="what to call it (default: the start of its key)")
-    _pair_action(add_pair("revoke", help="there: let it in no more"), "revoke", "name")
-    meet = add_pair("with", help="here: know the engine of another machine; nothing is sent there yet")
+    allow = _pair_action(add_pair("allow", help="there: let another machine use this engine"), "allow", "key", _key)
+    allow.add_argument("--name", type=_name, metavar="NAME", help="its name (default: the start of its key)")
+    _pair_action(add_pair("revoke", help="there: no longer let it in"), "revoke", "name")
+    meet = add_pair("with", help="here: add the engine of another machine; nothing is sent there yet")
     meet.add_argument("address", type=_address, metavar="HOST:PORT")
     _pair_action(meet, "meet", "key", _key)
-    meet.add_argument("--name", type=_name, metavar="NAME", help="what to call it (default: its host)")
-    use = _pair_action(add_pair("use", help="here: let it have the documents of a folder"), "use", "folder")
-    use.add_argument("--engine", metavar="NAME", help="which one, where there are several")
-    _pair_action(add_pair("forget", help="here: let it have them no more"), "forget", "name")
+    meet.add_argument("--name", type=_name, metavar="NAME", help="its name (default: its host)")
+    use = _pair_action(add_pair("use", help="here: allow it the documents of a folder"), "use", "folder")
+    use.add_argument("--engine", metavar="NAME", help="the engine, if there are several")
+    _pair_action(add_pair("forget", help="here: no longer allow it"), "forget", "name")
 
     backend = add("backend", help="use an engine of another maker over HTTP, for the folders that you name")
     _backend(backend)
 
-    status = add("status", help="the engines that run")
+    status = add("status", help="show the running engines")
     _json(status)
     status.set_defaults(run="status:status")
 
-    stop = add("stop", help="end the engines that run")
+    stop = add("stop", help="stop the running engines")
     stop.set_defaults(run="status:stop")
 
-    doctor = add("doctor", help="check the installation and look back at the last sessions")
+    doctor = add("doctor", help="check the installation and the last sessions")
     _model(doctor)
     _json(doctor)
     doctor.set_defaults(run="doctor:run")
 
-    stats = add("stats", help="how many suggestions were taken, counted on this machine")
-    stats.add_argument("--reset", action="store_true", help="forget all counts")
+    stats = add("stats", help="show how many suggestions were accepted on this machine")
+    stats.add_argument("--reset", action="store_true", help="delete all counts")
     _json(stats)
     stats.set_defaults(run="settings:stats")
 
-    settings = add("settings", help="the language server's settings")
+    settings = add("settings", help="list the language server's settings")
     settings.add_argument("--schema", action="store_true", help="as a JSON schema, for editors that check settings")
     settings.set_defaults(run="settings:settings")
 
-    models = add("models", help="the models on this machine")
+    models = add("models", help="list, add, download, check and convert models")
     models.set_defaults(run="models:listing", json=False)
     _json(models)
     add = models.add_subparsers(
         metavar="list | add PATH | pull ORG/NAME | show NAME | verify NAME | convert PATH"
     ).add_parser
-    _model_action(add("list", help="their names, sizes and speeds (as without a further word)"), "listing")
+    _model_action(add("list", help="list names, sizes and speeds (the default)"), "listing")
     more = add("add", help="make a model of yours available by name")
-    more.add_argument("--name", type=_name, metavar="NAME", help="what to call it (default: as its file or folder)")
+    more.add_argument("--name", type=_name, metavar="NAME", help="its name (default: that of its file or folder)")
     _model_action(more, "add", "path")
     pull = add("pull", help="download a model from a hub; no other command downloads anything")
     pull.add_argument("model", type=_repository, metavar="ORG/NAME[@REV]", help="REV: a branch, tag or commit")
-    pull.add_argument("--name", type=_name, metavar="NAME", help="what to call it (default: NAME)")
+    pull.add_argument("--name", type=_name, metavar="NAME", help="its name (default: NAME)")
     pull.add_argument("--yes", action="store_true", help="agree to its licence, also if that is not a free one")
     _json(pull, default=argparse.SUPPRESS)
     pull.set_defaults(run="pull:pull")
-    _model_action(add("show", help="what a model's manifest and headers say"), "show", "name")
+    _model_action(add("show", help="show a model's manifest and headers"), "show", "name")
     verify = add("verify", help="check a model's files, tensors and recorded answers")
-    verify.add_argument("--record", action="store_true", help="record the answers to a tiny input, to be checked later")
+    verify.add_argument("--record", action="store_true", help="record the answers to a tiny input for later checks")
     _model_action(verify, "verify", "name")
     convert = add("convert", help="quantise a checkpoint of floats: int8 and int4 for a CPU, fp8 and nvfp4 for a GPU")
     convert.add_argument("--to", required=True, choices=FORMS)
-    convert.add_argument("--out", metavar="FOLDER", help="default: PATH-FORM, beside it")
+    convert.add_argument("--out", metavar="FOLDER", help="default: PATH-FORM, next to it")
     _model_action(convert, "convert", "path")
     return parser
 
@@ -210,7 +223,7 @@ def _parser() -> argparse.ArgumentParser:
 def _model_action(parser: argparse.ArgumentParser, function: str, *positional: str) -> None:
     for name in positional:
         parser.add_argument(name, metavar=name.upper())
-    _json(parser, default=argparse.SUPPRESS)  # or it would undo the one of `caesura models --json list`
+    _json(parser, default=argparse.SUPPRESS)  # else it would reset the one in `caesura models --json list`
     parser.set_defaults(run=f"models:{function}")
 
 
@@ -248,7 +261,7 @@ def _pair_action(
 def _certainty(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--least", type=_probability, metavar="P", help="show no fill less likely than P, 0 to 1")
     parser.add_argument(
-        "--strict", action="store_true", help="exit code 3 where no fill is likely (or as likely as --least)"
+        "--strict", action="store_true", help="exit with 3 if no fill is likely (or as likely as --least)"
     )
 
 
@@ -257,8 +270,10 @@ def _generation(parser: argparse.ArgumentParser, *, json: bool = True) -> None:
         _json(parser)
     _model(parser)
     parser.add_argument("--method", metavar="M", help="how holes are filled, by name; default: the model's own")
-    parser.add_argument("--sampler", metavar="S", help="what a step of a canvas accepts, by name; default: its own")
-    parser.add_argument("--prompt-format", metavar="P", help="how the model is shown the text; default: its own")
+    parser.add_argument(
+        "--sampler", metavar="S", help="which slots a step of a canvas accepts, by name; default: its own"
+    )
+    parser.add_argument("--prompt-format", metavar="P", help="how the text is shown to the model; default: its own")
     parser.add_argument("--deadline-ms", type=_milliseconds, default=10_000.0, metavar="N", help="default: %(default)g")
 
 
@@ -284,7 +299,7 @@ def _position(text: str) -> LineColumn:
 
 
 def _offer(text: str) -> int | str:
-    """By its number in the list, from 0, or by its title."""
+    """The index of an edit, or its title."""
     return int(text) - 1 if text.isdecimal() else text
 
 
@@ -351,7 +366,7 @@ def _own_address(text: str) -> str:
 
 
 def _said(check: Callable[[str], str], text: str) -> str:
-    """argparse shows the sentence of its own kind of error only."""
+    """Run a check with its error as one of argparse, which shows no others."""
     try:
         return check(text)
     except ValueError as error:

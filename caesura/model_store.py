@@ -1,8 +1,7 @@
-"""The models on this machine: names, and the folders and files that they stand for; manifests and checksums. Loads no
-weights.
+"""The models on this machine: their names, folders, files, manifests and checksums. Loads no weights.
 
-Two names are distributions of their own, found without importing them. Every other name is a folder of the user's
-models folder. A model may also be given by path: a folder, or a GGUF file.
+Two names are distributions, found without importing them. Every other name is a folder in the user's models folder. A
+model may also be given by path: a folder, or a GGUF file.
 """
 
 import functools
@@ -22,38 +21,37 @@ from caesura import paths
 DEFAULT = "default"  # stands for the first of PACKAGES that is installed
 CODER, SMALL = "coder", "small"
 PACKAGES = {CODER: "caesura_coder", SMALL: "caesura_small"}
-FORMER = "embedded"  # what `small` was called, in settings of that time
+FORMER = "embedded"  # the former name of `small`, which old settings contain
 MANIFEST = "manifest.json"
-PUBLISHED = ("model.safetensors", "model.safetensors.index.json")  # one of them is in every published checkpoint
+PUBLISHED = ("model.safetensors", "model.safetensors.index.json")  # every published checkpoint has one of them
 GGUF = ".gguf"
-_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")  # how llama.cpp names the parts of a split file
+_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")  # the names of a split file's parts, by llama.cpp
 
 log = logging.getLogger(__name__)
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What every manifest says, whatever else it does: the sha256 of each file of its folder. Our own models also have
-    the MiB that an engine takes with them, those from a hub their repository and its commit."""
+    """The fields we read of a manifest: the sha256 of each file in its folder; for our own models the memory (MiB) of
+    an engine that runs them; for those from a hub the repository and its commit."""
 
     files: dict[str, str]
     licence: str = ""
-    license: str = ""  # as others spell it
+    license: str = ""  # the other spelling
     memory_mb: float | None = None
     repository: str = ""  # ORG/NAME
     revision: str = ""
 
 
 class NoManifest(Exception):
-    """A folder without a readable manifest; the message is a sentence for the user."""
+    """A folder has no readable manifest; the message is a sentence for the user."""
 
 
 class NoModel(Exception):
-    """There is no such model; the message is a sentence for the user, with what to do about it."""
+    """There is no such model; the message is a sentence for the user, with the next step."""
 
 
 def named(model: str) -> str:
-    """The name or path of a model, where a word may stand for another. Raises NoModel where `default` has nothing to
-    stand for."""
+    """The name or path of a model, with `default` and a former name resolved. Raises NoModel if none is installed."""
     if model == DEFAULT:
         if (name := default()) is None:
             raise NoModel(none_installed())
@@ -70,18 +68,18 @@ def default() -> str | None:
 
 
 def none_installed() -> str:
-    """What to do where `default` stands for nothing, in a sentence."""
+    """The next step if no model is installed, in a sentence."""
     return f"No model is installed: {_advice(CODER)}."
 
 
 @functools.cache
 def _say_renamed() -> None:
-    """Once a process."""
+    """Logs once per process."""
     log.warning("The model `%s` is called `%s` now; change your setting to that, or to `default`.", FORMER, SMALL)
 
 
 def _installed(name: str) -> Path | None:
-    """The folder of a distribution that is whole. One without its weights, as in a clone that lacks them, is none."""
+    """The folder of a distribution; None if it is not installed or lacks its weights, as in some clones."""
     spec = importlib.util.find_spec(PACKAGES[name])  # locates the package without importing it
     homes = [Path(home) for home in spec.submodule_search_locations or []] if spec else []
     return next(filter(_whole, homes), None)
@@ -127,7 +125,7 @@ def _only_file(folder: Path) -> Path | None:
 
 
 def parts(file: Path) -> list[Path]:
-    """The parts of a split GGUF file that lie beside the given one, in their order; of any other file, itself."""
+    """The parts of a split GGUF file that lie next to the given one, in order; any other file is its only part."""
     part = _PART.search(file.name)
     if part is None:
         return [file]
@@ -137,14 +135,14 @@ def parts(file: Path) -> list[Path]:
 
 
 def title(file: Path) -> str:
-    """What a GGUF file is called: without its number where it is part of a split one."""
+    """The name of a GGUF file, without the number of its part."""
     part = _PART.search(file.name)
     return file.name[: part.start()] if part else file.stem
 
 
 def resolve(model: str) -> str:
-    """The model in words that mean the same in every folder: the name of a distribution or an absolute path. A name
-    that stands for nothing stays as it is, for the engine to say so. Raises NoModel as `named`."""
+    """The model as a name or path that means the same in every folder: a distribution or an absolute path. An unknown
+    name stays as it is, and the engine reports it. Raises NoModel as `named`."""
     name = named(model)
     if name in PACKAGES:
         return name
@@ -169,20 +167,20 @@ def _usable(found: Path) -> bool:
 
 
 def published(found: Path) -> bool:
-    """Whether a folder has weights as their publishers name them; such a folder needs no manifest."""
+    """True if a folder has weights under their publishers' names; such a folder needs no manifest."""
     return any((found / name).is_file() for name in PUBLISHED)
 
 
 def files(found: Path) -> list[Path]:
-    """The files of a model. A distribution has some of Python's besides."""
+    """The files of a model, without the Python files of a distribution."""
     if found.is_file():
         return parts(found)
     return sorted(file for file in found.iterdir() if file.is_file() and file.suffix not in (".py", ".pyc"))
 
 
 def identity(model: str) -> str:
-    """What tells this model from every other: its manifest, or where it lies if it has none; of a file its size and
-    time too. Raises NoModel as `named`."""
+    """A text that differs for every two models: the hash of the manifest, else the path; for a file also its size and
+    time. Raises NoModel as `named`."""
     name = named(model)
     try:
         found = locate(name)

@@ -1,4 +1,4 @@
-"""A file on disk as the command line edits it: checked when read, replaced whole and only if nobody else changed it."""
+"""A file that the command line edits: checked when read, and replaced as a whole, only if nobody else changed it."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ _LINE_END = re.compile(r"\r\n|\n|\r")
 
 @dataclass(frozen=True)
 class SourceFile:
-    """`text` is without the byte order mark, which no editor counts as a column."""
+    """A text file. `text` has no byte order mark, which editors do not count as a column."""
 
     path: Path
     data: bytes
@@ -26,7 +26,7 @@ class SourceFile:
 
     @staticmethod
     def read(name: str) -> "SourceFile":
-        """Raises CommandFailed for what is not a text file of sensible size."""
+        """Read a text file of at most MAX_BYTES. Raises CommandFailed."""
         path = Path(name)
         try:
             state = path.stat()
@@ -48,7 +48,7 @@ class SourceFile:
         return SourceFile(path, data, text.removeprefix(_BOM))
 
     def offset(self, line: int, column: int) -> int:
-        """The offset of a position counted from 1. Raises CommandFailed past the end of the file or of the line."""
+        """The offset of a position counted from 1. Raises CommandFailed after the end of the file or of the line."""
         starts = [0, *(found.end() for found in _LINE_END.finditer(self.text))]
         if line > len(starts):
             raise CommandFailed(f"{self.path} has no line {line}; its last is {len(starts)}.")

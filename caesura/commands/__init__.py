@@ -1,18 +1,18 @@
-"""The commands, one module a subject. Each takes the parsed options; a failure is an exception with one sentence."""
+"""The commands, a module for each subject. They take the parsed options and fail with an exception of one sentence."""
 
 import os
 
 
 class CommandFailed(Exception):
-    """The command cannot do what was asked; the message is a sentence for the user."""
+    """The command failed; the message is a sentence for the user."""
 
 
 class Unsure(CommandFailed):
-    """All that is proposed is less likely than what was asked for."""
+    """Every fill is less likely than the user asked for."""
 
 
 def draft(model: str | None) -> None:
-    """Have a model draft in the engine that this command uses. Raises model_store.NoModel."""
+    """Choose the model that drafts in the engine of this command. Raises model_store.NoModel."""
     from caesura import model_store
 
     if model:
@@ -22,7 +22,7 @@ def draft(model: str | None) -> None:
 
 
 def explain(error: Exception) -> str | None:
-    """The sentence of a failure that a user can act on; None for a fault of our own, which deserves its traceback."""
+    """The sentence of a failure that the user can act on; None for a bug, which keeps its traceback."""
     from caesura import model_store, paths
     from caesura.client.backend import EngineError, EngineFailed
     from caesura.ipc import rendezvous

@@ -1,5 +1,5 @@
-"""`caesura doctor`: what a working installation needs, checked in the order in which one thing leans on another, and
-how the last sessions in an editor went.
+"""`caesura doctor`: checks of the installation, each after those that it depends on, and a report on the last sessions
+in an editor.
 """
 
 import argparse
@@ -36,16 +36,16 @@ LATE = (
     "Let an editor suggest only what is asked for: set `mode` to `manual`; `caesura settings` says how it is written."
 )
 ASK = "Turn inline completion on in your editor: it has to send `textDocument/inlineCompletion`."
-SLOW_MS = 2000.0  # that half of the fills may take
-START_S = 2.0  # of the language server, until it answers
+SLOW_MS = 2000.0  # upper limit of the median time of a fill
+START_S = 2.0  # upper limit of the language server's start
 GIVE_UP_S = 20.0
-LATE_MS = 500.0  # p95 of the wait for an answer in an editor
-ENOUGH = 25  # answers of a session: the p95 of fewer is little more than the slowest
-SESSIONS = 5  # looked back at
+LATE_MS = 500.0  # upper limit of the p95 of the wait for an answer in an editor
+ENOUGH = 25  # least answers of a session for a p95
+SESSIONS = 5  # number of sessions in the report
 
 
 HALF = "ms (half of them / 95 % took at most this)"
-STAGES = {  # as wire.Timings and trace.RequestRecord call them
+STAGES = {  # words for the keys of wire.Timings and trace.RequestRecord
     "total": "in all",
     "queue": "waiting",
     "prefill": "reading the text",
@@ -55,7 +55,7 @@ STAGES = {  # as wire.Timings and trace.RequestRecord call them
     "gate": "checking",
     "wait": "in all",
 }
-ANSWERS: dict[str, str] = {  # as trace.AnswerKind calls them
+ANSWERS: dict[str, str] = {  # words for trace.AnswerKind
     "typed_through": "typed along with",
     "warm": "begun before the editor asked",
     "cold": "begun when it asked",
@@ -67,8 +67,8 @@ ANSWERS: dict[str, str] = {  # as trace.AnswerKind calls them
 
 
 class Check(msgspec.Struct, frozen=True):
-    """`next` is what to do about it, empty where nothing is wrong. `slow`: the time was measured just now, so the
-    present load may explain it."""
+    """The result of a check. `next` is the next step, empty if nothing is wrong. `slow` marks a time measured just now,
+    which the present load may explain."""
 
     name: str
     ok: bool
@@ -78,7 +78,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 def run(options: argparse.Namespace) -> None:
-    busy = _busy()  # before we keep the machine busy ourselves
+    busy = _busy()  # before we load the machine ourselves
     checks = [_python(), *_packages(), _zeromq(), _grammars(), _runtime(), _model(options.model)]
     checks += [asyncio.run(_server()), *asyncio.run(_engine(options))]
     past, found = _past()
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _busy() -> str:
-    """Why a time of now says nothing of the installation; empty where it does."""
+    """The reason why times measured now are not judged; empty if they are."""
     load, cores = (os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0), os.cpu_count() or 1
     if load <= cores:
         return ""
@@ -124,7 +124,7 @@ def _packages() -> Iterator[Check]:
 
 
 def _zeromq() -> Check:
-    ok = zmq.zmq_version_info() >= (4, 3, 5)  # older ones can be crashed by whoever may connect
+    ok = zmq.zmq_version_info() >= (4, 3, 5)  # any peer can crash older ones
     return Check("libzmq", ok, zmq.zmq_version(), "" if ok else "Install pyzmq 27 or newer from its wheel.")
 
 
@@ -135,7 +135,7 @@ def _grammars() -> Check:
         try:
             if grammar(row) is None:
                 bad.append(row.id)
-        except Exception:  # a wheel of another ABI, a broken one
+        except Exception:  # a broken wheel, or one for another ABI
             bad.append(row.id)
     found = f"{len(rows) - len(bad)} of {len(rows)} load" + (f"; not {', '.join(bad)}" if bad else "")
     return Check("grammars", not bad, found, INSTALL if bad else "")
@@ -166,7 +166,7 @@ def _model(name: str) -> Check:
 
 
 async def _server() -> Check:
-    """Start the language server as an editor does, and see what it offers."""
+    """Start the language server as an editor does, and check its capabilities."""
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     began = time.monotonic()
     process = await asyncio.create_subprocess_exec(
@@ -188,7 +188,7 @@ async def _server() -> Check:
 
 
 async def _initialize(process: asyncio.subprocess.Process) -> None:
-    """Raises LookupError where the server offers no inline completion."""
+    """Send `initialize`. Raises LookupError if the server offers no inline completion."""
     assert process.stdin is not None
     assert process.stdout is not None
     params: dict[str, object] = {
@@ -206,7 +206,7 @@ async def _initialize(process: asyncio.subprocess.Process) -> None:
 
 
 async def _engine(options: argparse.Namespace) -> list[Check]:
-    """Start it if need be, fill a gap, and ask where the time went."""
+    """Start the engine if necessary, fill a gap, and report its times."""
     try:
         async with shared(options) as (engine, welcome):
             done = await ask(engine, _job(), lambda event: None)
@@ -228,7 +228,7 @@ def _kernels(device: str) -> Check:
 
 
 def _record(model: str, done: wire.Done, status: wire.Status) -> None:
-    """For `caesura models`. Raises OSError or UnsafeFolder."""
+    """Record the speed for `caesura models`. Raises OSError or UnsafeFolder."""
     if not done.steps:
         return
     measured = speeds.Speed(
@@ -266,14 +266,14 @@ def _times(stages: Mapping[str, tuple[float, float]]) -> str:
 
 
 def _faster(model: str) -> str:
-    """What to do about a model that is slow on a machine with nothing else to do."""
+    """The next step if a model is slow on an idle machine."""
     if model_store.named(model) != model_store.SMALL and model_store.SMALL in model_store.names():
         return "Try the smaller model: `caesura doctor --model small`; the setting `model` chooses it."
     return LATE
 
 
 def _past() -> tuple[list[trace.Past], list[Check]]:
-    """The last sessions in editors, and what is to be said of them."""
+    """The last sessions in editors, and checks of them."""
     try:
         path = trace.file()
         past = trace.read(path)[-SESSIONS:]
@@ -292,7 +292,7 @@ def _past() -> tuple[list[trace.Past], list[Check]]:
 
 
 def _editor(last: trace.SessionRecord, *, asked: bool) -> Iterator[Check]:
-    """What the one that ran last has said of itself. Some ask for inline completions without announcing it."""
+    """Checks of the last editor. Some editors ask for inline completions without announcing them."""
     abilities = ", ".join(last.capabilities) or "nothing that matters here"
     engine = f"{last.model} on {last.device}" if last.model else "no engine yet"
     found = f"{last.client}, {last.encoding}, {engine}; announces {abilities}"
@@ -315,7 +315,7 @@ def _answers(past: Sequence[trace.Past]) -> Iterator[Check]:
 
 
 def _sessions(past: Sequence[trace.Past]) -> list[dict[str, object]]:
-    """For `--json`: times in ms as [p50, p95], answers with their count before."""
+    """The sessions for `--json`: times as [p50, p95] in ms, after the count for answers."""
     return [
         {
             "at": one.at,

@@ -1,5 +1,5 @@
-"""`caesura engine`: be the shared engine, or start it. Clients wait for a process that is it to begin, so it imports
-nothing of theirs."""
+"""`caesura engine`: run the shared engine, or start it. Clients wait until it runs, so this imports no client code at
+first."""
 
 import argparse
 import asyncio
@@ -14,7 +14,7 @@ from caesura.commands import CommandFailed, draft
 def run(options: argparse.Namespace) -> None:
     draft(options.draft)
     if options.quantise:
-        os.environ["CAESURA_QUANTISE"] = options.quantise  # of the process that loads the model
+        os.environ["CAESURA_QUANTISE"] = options.quantise  # read by the process that loads the model
     if options.foreground or options.listen:
         _serve(options)
     else:

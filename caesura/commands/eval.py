@@ -1,4 +1,4 @@
-"""`caesura eval`: complete every case of a benchmark file, one at a time, as an editor would ask for it."""
+"""`caesura eval`: complete every case of a benchmark file, one at a time, as an editor does."""
 
 import argparse
 import asyncio
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class EvalCase(msgspec.Struct, frozen=True):
-    """`kind` as an editor would find it, unless the file knows better."""
+    """A gap of the benchmark. An empty `kind` is found from the text, as in an editor."""
 
     id: str
     prefix: str
@@ -37,8 +37,9 @@ class EvalCase(msgspec.Struct, frozen=True):
 
 
 class Completion(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`ms` is what a client waits: from sending the job to its last event. `confidence` is that of a token, `chance`
-    that of all tokens of the engine's text, but not of its ending there. `error`: there is no completion."""
+    """An answer. `ms` is the time from sending the job to its last event. `confidence` is per token; `chance`
+    is the probability of all tokens of the engine's text, without that of its end. With an `error` there is no answer.
+    """
 
     id: str
     completion: str
@@ -58,7 +59,7 @@ class Completion(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def made_with(self) -> tuple[str, str, str, str, float]:
-        """The options that change an answer: one file holds answers of one kind."""
+        """The options that change an answer; they are the same for all answers of a file."""
         return self.model, self.method, self.sampler, self.prompt, self.deadline_ms
 
 
@@ -80,7 +81,7 @@ def _made_with(options: argparse.Namespace) -> tuple[str, str, str, str, float]:
 
 
 def _done(out: Path, options: argparse.Namespace) -> list[Completion]:
-    """The answers that `out` has, left there alone: a line cut by a kill and every error go, to be tried again."""
+    """The answers in `out`. Removes errors and a line cut by a kill, so that these cases run again."""
     data = out.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
     found = list(_parsed(out, whole.splitlines(), Completion))
@@ -119,7 +120,7 @@ async def _one(engine: Engine, case: EvalCase, options: argparse.Namespace) -> C
     began = time.perf_counter()
     try:
         done = await ask(engine, asked.job(job_options(options), "complete"), lambda event: None)
-    except EngineFailed as error:  # of this case; an engine that is unavailable ends the run, to be resumed later
+    except EngineFailed as error:  # of this case only; an unavailable engine ends the run, which can be resumed
         return Completion(case.id, "", (time.perf_counter() - began) * 1000, error=str(error))
     text, fill = asked.chosen(done)
     told = fill.probabilities

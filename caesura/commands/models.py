@@ -1,7 +1,6 @@
-"""`caesura models`: which there are, one more of the user's own, what they hold, whether they are whole, and smaller
-forms of them.
+"""`caesura models`: list, add, show, verify and convert models.
 
-The engine is imported by what looks at a published checkpoint; all else stays quick.
+Only functions that read a published checkpoint import the engine, so that the others start fast.
 """
 
 import argparse
@@ -19,14 +18,14 @@ from caesura import model_store, paths, speeds
 from caesura.commands import CommandFailed
 from caesura.commands.common import print_json
 
-UNITS = {"size": " bytes", "bytes": " of tensors", "memory_mb": " MiB"}  # after what `show` prints
+UNITS = {"size": " bytes", "bytes": " of tensors", "memory_mb": " MiB"}  # of the values that `show` prints
 HEAD = ("name", "on disk", "memory", "licence", "speed on this machine")
 # The user's own models cannot have these names.
 RESERVED = (model_store.DEFAULT, model_store.FORMER, *model_store.PACKAGES)
 
 
 class ModelEntry(msgspec.Struct, frozen=True):
-    """A model that can be named. `memory_mb` (MiB): measured here, else what its manifest says."""
+    """A model with a name. `memory_mb` (MiB) is measured here, or else from its manifest."""
 
     name: str
     path: str
@@ -65,7 +64,7 @@ def _entries() -> Iterator[ModelEntry]:
 
 
 def _manifest(path: Path) -> model_store.Manifest:
-    """What a model says of itself; one without a manifest says nothing."""
+    """The manifest of a model; an empty one if it has none."""
     try:
         return model_store.manifest(path)
     except model_store.NoManifest:
@@ -104,7 +103,7 @@ def add(options: argparse.Namespace) -> None:
 
 
 def check(path: Path) -> None:
-    """From the headers, whether a model can be loaded. Raises CommandFailed."""
+    """Check from the headers that a model can be loaded. Raises CommandFailed."""
     with _sentences():
         from caesura.engine.weights import audit
 
@@ -112,7 +111,7 @@ def check(path: Path) -> None:
 
 
 def check_family(folder: Path) -> None:
-    """From config.json alone, whether there is code for such a model. Raises CommandFailed."""
+    """Check from config.json alone that there is code for such a model. Raises CommandFailed."""
     with _sentences():
         from caesura.engine.models import read_config
 
@@ -120,7 +119,7 @@ def check_family(folder: Path) -> None:
 
 
 def added(target: Path, about: Mapping[str, object] | None) -> None:
-    """Say by which name a model can be used now, or all that is known `about` it as JSON."""
+    """Print the name by which a model can now be used, or everything known `about` it as JSON."""
     if about is not None:
         print_json({"name": target.name, **about})
     else:
@@ -128,7 +127,7 @@ def added(target: Path, about: Mapping[str, object] | None) -> None:
 
 
 def place(name: str) -> Path:
-    """The folder of a model that the user has added. Raises CommandFailed for a name that means something else."""
+    """The folder of a model that the user adds. Raises CommandFailed for a reserved name."""
     if name in RESERVED or name.startswith("."):
         raise CommandFailed(f"A model of yours cannot be called {name!r}; choose another name with --name.")
     return paths.models() / name
@@ -146,7 +145,7 @@ def called(name: str) -> str:
 
 
 def link(source: Path, target: Path, copy: Callable[[Path, Path], object]) -> None:
-    """A copy where there are no links, as on Windows without the right to make them."""
+    """Link a file or folder; copy it where links are not allowed, as on Windows without that right."""
     try:
         target.symlink_to(source.resolve(), target_is_directory=source.is_dir())
     except (OSError, NotImplementedError):
@@ -177,9 +176,9 @@ def _place(path: Path) -> dict[str, object]:
 
 
 def _short(value: object) -> str:
-    """A value in a line: of lists and objects, which `--json` has in full, how much is in them."""
+    """A value in one line: for lists and objects, which `--json` prints in full, their size or names."""
     if isinstance(value, Mapping) and all(isinstance(part, str) for part in value.values()):
-        return ", ".join(value)  # files by name, without their hashes
+        return ", ".join(value)  # the names of files, without hashes
     if isinstance(value, Mapping):
         return "recorded"  # the canary's input and answers
     if isinstance(value, list):
@@ -208,7 +207,7 @@ def verify(options: argparse.Namespace) -> None:
 
 
 def _computed(folder: Path, record: bool) -> int | None:
-    """Check the tensors against the family's loader, then the answers: the rows that are as recorded."""
+    """Check the tensors against the family's loader, then the answers. Returns the rows that are as recorded."""
     with _sentences():
         from caesura.engine.weights import audit
 
@@ -239,13 +238,13 @@ def _progress(done: int, total: int) -> None:
 
 
 def _hashed(folder: Path) -> bool:
-    """Whether there are hashes: files and published checkpoints may come without, our own models do not."""
+    """True if a model must have hashes: files and published checkpoints may have none."""
     return (folder / model_store.MANIFEST).is_file() or not (folder.is_file() or model_store.published(folder))
 
 
 @contextmanager
 def _sentences() -> Iterator[None]:
-    """What the engine finds wrong with a model, as the sentence of this command."""
+    """Turn the engine's errors about a model into CommandFailed."""
     from caesura.engine.models import ModelError
     from caesura.engine.tokens.tokenizer import TokenizerError
     from caesura.engine.weights.stored import WeightsError

@@ -1,5 +1,5 @@
-"""`caesura pair`: two machines of one user get to know each other's keys, and folders are named whose documents may be
-sent to the other one. After each step it says the next.
+"""`caesura pair`: exchange keys between two machines of one user, and name the folders whose documents may be sent to
+the other machine. Each step prints the next.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from caesura.ipc.pairing import PairedClient, Pairs, Remote
 
 
 def show(options: argparse.Namespace) -> None:
-    """This machine's key, and what is paired."""
+    """Print this machine's key and the paired machines."""
     key, found = own_keys().public.hex(), pairing.pairs()
     print(f"This machine's key: {key}")
     for client in found.clients:
@@ -69,7 +69,7 @@ def use(options: argparse.Namespace) -> None:
 
 
 def forget(options: argparse.Namespace) -> None:
-    """An engine by name, or a folder."""
+    """Forget an engine by name, or a folder."""
     found, folder = pairing.pairs(), os.path.realpath(options.name)
     engines = tuple(_without(one, folder) for one in found.engines if one.name != options.name)
     if engines == found.engines:

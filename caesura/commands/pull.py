@@ -1,4 +1,4 @@
-"""`caesura models pull`: show what a model of a hub takes, download it, and make it available by name."""
+"""`caesura models pull`: show the size of a hub's model, download it, and make it available by name."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ from caesura import hub, model_store
 from caesura.commands import CommandFailed
 from caesura.commands.models import added, called, check, check_family, link, place, taken
 
-SPARE = 100_000_000  # bytes of a disk that a download leaves free
+SPARE = 100_000_000  # bytes of disk that stay free after a download
 FREE = frozenset(  # the hub's identifiers of licences that allow any use
     {
         *("apache-2.0", "mit", "bsd", "bsd-2-clause", "bsd-3-clause", "isc", "zlib", "unlicense", "cc0-1.0", "wtfpl"),
@@ -49,7 +49,7 @@ def pull(options: argparse.Namespace) -> None:
 
 
 def _is_of(folder: Path, name: str) -> bool:
-    """A folder from the same repository may be replaced: by another commit, or to mend it."""
+    """True if a folder comes from a repository; a pull may then replace it."""
     try:
         return model_store.manifest(folder).repository == name
     except model_store.NoManifest:
@@ -57,15 +57,15 @@ def _is_of(folder: Path, name: str) -> bool:
 
 
 def _supported(model: hub.Repository) -> None:
-    """Fetch the small file that names the family first: nobody downloads gigabytes that cannot be loaded."""
+    """Fetch the small file that names the family first, so that nobody downloads gigabytes that cannot be loaded."""
     hub.fetch(model, next(file for file in model.files if file.name == hub.CONFIG), lambda _: None)
     check_family(model.folder)
 
 
 def _show(model: hub.Repository) -> None:
-    """Print size, memory and licence. Raises CommandFailed where the disk is too small."""
+    """Print size, memory and licence. Raises CommandFailed if the disk is too small."""
     memory = f"{_size(model.weights)} of weights as stored (GPU)"
-    if 0 < model.parameters < model.weights / 1.5:  # of 16 bits or more
+    if 0 < model.parameters < model.weights / 1.5:  # stored in 16 bits or more
         eight, four = (_size(int(model.parameters * bits / 8)) for bits in (8.5, 4.5))
         memory += f", {eight} in 8 bits (CPU), {four} in 4 bits and a little more (convert --to int4)"
     rows = {
@@ -86,7 +86,7 @@ def _size(count: int) -> str:
 
 
 def _agreed(model: hub.Repository, yes: bool) -> None:
-    """Raises CommandFailed where the user has not agreed to a licence that is not free."""
+    """Ask about a licence that is not free. Raises CommandFailed unless the user agrees."""
     if yes or model.licence.lower() in FREE:
         return
     stated = f"has the licence {model.licence}, which is not a free one" if model.licence else "states no licence"
@@ -98,7 +98,7 @@ def _agreed(model: hub.Repository, yes: bool) -> None:
 
 
 def _download(model: hub.Repository) -> Mapping[str, str]:
-    """sha256 by file."""
+    """Download all files. Returns their sha256 by name."""
     hashes, done = dict[str, str](), 0
     with _bar(sum(file.size for file in model.files)) as bar:
         for file in model.files:
@@ -122,7 +122,7 @@ def _bar(total: int) -> Iterator[Progress]:
 
 
 def _install(model: hub.Repository, hashes: Mapping[str, str], target: Path) -> None:
-    """Make the folder, links into the cache and a manifest, next to the old one, then exchange them."""
+    """Make the new folder (links into the cache and a manifest) next to the old one, then exchange them."""
     about = {"repository": model.name, "revision": model.commit, "licence": model.licence, "files": dict(hashes)}
     with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as work:
         made = Path(work, target.name)

@@ -33,7 +33,7 @@ def settings(options: argparse.Namespace) -> None:
 
 
 def schema() -> dict[str, Any]:
-    """A JSON schema of the object that an editor sends."""
+    """The JSON schema of the settings object of an editor."""
     found = msgspec.json.schema(Options)
     parts: dict[str, Any] = found["$defs"]
     whole = parts.pop("Options")
@@ -51,7 +51,7 @@ def _entry(name: str, about: Mapping[str, Any]) -> Iterator[str]:
 
 
 def table() -> str:
-    """Markdown, ending in a line break."""
+    """The table of all settings in Markdown, with a final line break."""
     return "".join(f"{line}\n" for line in _lines(schema()["properties"]))
 
 

@@ -1,4 +1,4 @@
-"""`caesura status` and `caesura stop`: the shared engines as processes."""
+"""`caesura status` and `caesura stop`: the running engines."""
 
 import argparse
 import asyncio
@@ -18,19 +18,19 @@ from caesura.commands.common import print_json
 from caesura.ipc import pairing, rendezvous
 
 STOP_S = 5.0
-PATIENCE_S = 3.0  # with a service that does not say how it is
-# How our own clients that are no editors begin their names.
+PATIENCE_S = 3.0  # with a service that does not report its state
+# The first words of the names of our own clients other than editors.
 OURS = ("command line", "demo", "caesura demo", "bench", "simulator")
 
 
 def status(options: argparse.Namespace) -> None:
-    """Every engine of this user: other models and versions may have one of their own, and so may paired machines."""
+    """Print every engine of this user: one for each model and version, and those of paired machines."""
     found = asyncio.run(_statuses())
     away = asyncio.run(_remotes())
     backends = asyncio.run(_backends())
     if options.json:
         print_json({"engines": found, "remote": away, "backends": backends})
-    elif not found and not rendezvous.running():  # else stderr says which did not answer
+    elif not found and not rendezvous.running():  # if one runs, stderr says that it did not answer
         print("No engine is running; an editor or `caesura fill` starts it.")
     for one in [] if options.json else found:
         print(_line(one))
@@ -43,7 +43,7 @@ def status(options: argparse.Namespace) -> None:
 
 
 class Away(msgspec.Struct, frozen=True):
-    """A paired machine's engine; `trouble` says why it has no status."""
+    """The engine of a paired machine; `trouble` is the reason if there is no status."""
 
     name: str
     address: str
@@ -93,7 +93,7 @@ async def _away(remote: pairing.Remote) -> Away:
 
 
 async def _statuses() -> list[wire.Status]:
-    """Of every engine that answers; the others are named on stderr."""
+    """The status of every engine that answers; stderr names the others."""
     found = []
     for place in rendezvous.running():
         try:
@@ -114,7 +114,7 @@ async def _status(*, place: rendezvous.EnginePlace | None = None, remote: pairin
 
 def _line(one: wire.Status) -> str:
     memory = one.memory_mb + (one.worker_memory_mb or 0)
-    clients = _clients(one.clients) if one.clients else f"{one.peers} clients"  # engines of older builds name none
+    clients = _clients(one.clients) if one.clients else f"{one.peers} clients"  # engines of older builds send no names
     lines = [
         f"{one.state}: {one.model} on {one.device}, process {one.pid}, up {one.uptime_s:.0f} s",
         f"  {clients}, {one.live} jobs running, {one.queued} waiting, {one.done} done",
@@ -127,7 +127,7 @@ def _line(one: wire.Status) -> str:
 
 
 def _clients(names: Sequence[str]) -> str:
-    """The editors by name and how many clients of ours there are, without the command that asks."""
+    """The names of the editors and the number of our other clients, without this command."""
     editors = Counter(name for name in names if not name.startswith(OURS))
     others = max(0, len(names) - editors.total() - 1)
     found = [f"{count} {name}" if count > 1 else name for name, count in editors.items()]
@@ -153,7 +153,7 @@ async def _stop(place: rendezvous.EnginePlace) -> None:
         async with asyncio.timeout(STOP_S):
             await found.stop()
     except (EngineError, TimeoutError):
-        pass  # it speaks another protocol, or hangs
+        pass  # it has another protocol, or hangs
     finally:
         await found.close()
 

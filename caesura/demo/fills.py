@@ -1,6 +1,6 @@
-"""One gap, filled twice by the same engine: as asked, and from left to right. What the page shows of both.
+"""A gap of the demo, filled twice by the same engine: by the chosen sampler and from left to right.
 
-Before the first run the context is read by a job of one token, so that both start with it in the cache.
+A job of one token reads the context first, so that both runs start with a warm KV cache.
 """
 
 import time
@@ -21,11 +21,11 @@ MAX_TEXT = 1 << 18  # code points of a document
 DEADLINE_MS = 60_000.0
 
 RunName = Literal["diffusion", "left_to_right"]
-DemoWay = Literal["verify", "left_to_right", "threshold"]  # two methods, and a sampler that has the canvas alone
+DemoWay = Literal["verify", "left_to_right", "threshold"]  # two methods, and a sampler of the canvas
 
 
 class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the page asks for: the span `start:end` (code points) of a text, by a sampler, from a seed."""
+    """The request of the page: fill the span `start:end` (code points) of a text by a sampler, from a seed."""
 
     text: str
     start: Annotated[int, Meta(ge=0)]
@@ -46,7 +46,7 @@ class ContextRead(msgspec.Struct, frozen=True, tag="read"):
 
 
 class Step(msgspec.Struct, frozen=True, tag="step"):
-    """The gap after a step, by our clock: milliseconds since the run was asked for."""
+    """The gap after a step, `ms` milliseconds after the start of the run."""
 
     run: RunName
     ms: float
@@ -55,7 +55,7 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
-    """The answer. `inserted` is what of it an editor would insert."""
+    """The answer; `inserted` is the text that an editor would insert."""
 
     run: RunName
     ms: float
@@ -67,7 +67,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
 
 
 class DemoFailed(msgspec.Struct, frozen=True, tag="failed"):
-    """There is no answer; a sentence for a person."""
+    """There is no answer; the message is a sentence for the user."""
 
     message: str
 
@@ -76,7 +76,7 @@ DemoEvent = Waiting | ContextRead | Step | Ended | DemoFailed
 
 
 async def fill(engine: Engine, wanted: Wanted) -> AsyncGenerator[DemoEvent, None]:
-    """All that happens to the gap. Closing it cancels the job that runs."""
+    """Fill the gap twice and yield all events. Closing the generator cancels the running job."""
     start, end = sorted((min(wanted.start, len(wanted.text)), min(wanted.end, len(wanted.text))))
     asked = gap(wanted.text, start, end, language(wanted.language, "").id)
     runs: tuple[tuple[RunName, DemoWay], ...] = (("diffusion", wanted.sampler), ("left_to_right", "left_to_right"))
