@@ -122,3 +122,9 @@ def infill(
         seed=options.seed,
         schemas=schemas,
     )
+
+
+def probe(prefix: str) -> wire.Infill:
+    """A short job that shows whether an engine answers: the rest of a line of Python."""
+    around = context(f"{prefix}\n", len(prefix), len(prefix), language="python")
+    return infill(around, [wire.Hole(max_tokens=16, kind="line")], JobOptions(), "complete")

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from caesura import wire
-from caesura.client.backend import job_id
 from caesura.client.backends import named
 from caesura.client.backends.named import KEYRING, NamedService
 from caesura.commands import CommandFailed
@@ -87,18 +85,11 @@ def remove(options: argparse.Namespace) -> None:
 async def _tried(service: NamedService) -> str:
     """One short gap of our own text."""
     from caesura.client.backends import kinds
+    from caesura.gaps import probe
 
     backend, began, first_s = kinds.backend(service), time.monotonic(), 0.0
-    job = wire.Infill(
-        job=job_id(),
-        document=job_id(),
-        prefix="def add(a, b):\n    return ",
-        suffix="\n",
-        language="python",
-        segments=(wire.Hole(16, "line"),),
-    )
     try:
-        async with aclosing(backend.infill(job)) as events:
+        async with aclosing(backend.infill(probe("def add(a, b):\n    return "))) as events:
             async for event in events:
                 first_s = first_s or time.monotonic() - began
                 last = event

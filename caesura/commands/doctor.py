@@ -20,12 +20,12 @@ from caesura import model_store, paths, speeds, wire
 from caesura.client.backend import EngineError
 from caesura.commands import CommandFailed, explain
 from caesura.commands.common import ask, print_json, shared
-from caesura.gaps import JobOptions, infill
+from caesura.gaps import probe
 from caesura.ipc import rendezvous
-from caesura.server.context.context import context
 from caesura.server.languages import LANGUAGES, grammar
 from caesura.server.records import trace
 
+PROBE = "def area(width, height):\n    return "
 PACKAGES = ("torch", "safetensors", "tokenizers", "numpy", "pyzmq", "msgspec", "pygls", "tree-sitter")
 SUPPORTED = ((3, 11), (3, 14))
 INSTALL = "Install Caesura again: run `make install` in your clone."
@@ -209,7 +209,7 @@ async def _engine(options: argparse.Namespace) -> list[Check]:
     """Start the engine if necessary, fill a gap, and report its times."""
     try:
         async with shared(options) as (engine, welcome):
-            done = await ask(engine, _job(), lambda event: None)
+            done = await ask(engine, probe(PROBE), lambda event: None)
             status = await engine.status()
         _record(options.model, done, status)
     except (EngineError, model_store.NoModel, rendezvous.NoPlace, paths.UnsafeFolder, OSError) as error:
@@ -325,9 +325,3 @@ def _sessions(past: Sequence[trace.Past]) -> list[dict[str, object]]:
         }
         for one in past
     ]
-
-
-def _job() -> wire.Infill:
-    prefix = "def area(width, height):\n    return "
-    around = context(f"{prefix}\n", len(prefix), len(prefix), language="python")
-    return infill(around, [wire.Hole(max_tokens=16, kind="line")], JobOptions(), "complete")
