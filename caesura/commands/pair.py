@@ -41,9 +41,9 @@ def revoke(options: argparse.Namespace) -> None:
     found = pairing.pairs()
     left = tuple(client for client in found.clients if options.name not in (client.name, client.key))
     if left == found.clients:
-        raise CommandFailed(f"No machine {options.name} is let in; `caesura pair` lists those that are.")
+        raise CommandFailed(f"No machine {options.name} may use this engine; `caesura pair` lists those that may.")
     pairing.save(replace(found, clients=left))
-    print(f"{options.name} is let in no more; a running engine ends its jobs within a second.")
+    print(f"{options.name} may no longer use this machine's engine; a running engine ends its jobs within a second.")
 
 
 def meet(options: argparse.Namespace) -> None:
@@ -53,7 +53,7 @@ def meet(options: argparse.Namespace) -> None:
     _unused(name, [engine.name for engine in others])
     folders = before.folders if before else ()
     pairing.save(replace(found, engines=(*others, Remote(name, options.address, options.key, folders))))
-    print(f"{name} is known. Name the folders whose documents may be sent to it: caesura pair use FOLDER")
+    print(f"{name} is added. Name the folders whose documents may be sent to it: caesura pair use FOLDER")
 
 
 def use(options: argparse.Namespace) -> None:

@@ -87,7 +87,7 @@ def stats(options: argparse.Namespace) -> None:
     path = records.file()
     if options.reset:
         records.reset(path)
-        print("All counts are gone.")
+        print("All counts are deleted.")
         return
     days, today = records.read(path), date.today()
     periods = {length: records.total(days, today - timedelta(days=length - 1), today) for length in PERIODS}

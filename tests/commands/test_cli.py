@@ -829,7 +829,7 @@ def test_stats_can_be_forgotten_also_when_the_file_is_damaged(run: Run) -> None:
     ran = run("stats")
     assert (ran.code, ran.out) == (1, "")
     assert "`caesura stats --reset`" in ran.err
-    assert run("stats", "--reset") == Ran(0, "All counts are gone.\n", "")
+    assert run("stats", "--reset") == Ran(0, "All counts are deleted.\n", "")
     assert run("stats").code == 0
 
 

@@ -128,6 +128,7 @@ BELOW = {"answers", "structured", "context", "text", "languages", "options", "cl
 ROOMS: dict[str, set[str]] = {
     "caesura.ipc": {"wire", "paths", "model_store", "__version__"},
     "caesura.client": {"ipc", "wire", "model_store", "paths", "fim_formats", "__version__"},
+    "caesura.gaps": {*BELOW, "ghost"},
     "caesura.server.options": {"wire", "model_store"},
     "caesura.server.languages": set(),
     "caesura.server.text": {"languages"},
@@ -151,6 +152,17 @@ def room(module: str) -> str:
 def test_a_part_of_the_server_imports_what_it_may(name: str) -> None:
     used = {other for module in MODULES if inside(module, name) for other in imported(module)}
     assert {room(other) for other in used if other.startswith("caesura.")} - {room(name), "server"} <= ROOMS[name]
+
+
+def test_jobs_are_built_in_one_place_for_editors_and_in_one_for_the_command_line() -> None:
+    found = {
+        name
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "Infill"
+        if not inside(name, "caesura.engine")
+    }
+    assert found == {"caesura.server.suggest", "caesura.gaps"}
 
 
 TWICE = {  # names that mean the same twice
