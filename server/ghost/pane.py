@@ -259,7 +259,8 @@ class Pane:
             if canvas is self.canvases.ahead and not canvas.speculative:
                 self._adopt()
         except EngineError as error:
-            self._services.report(str(error))
+            if job.priority != "speculative":  # for which nobody waits
+                self._services.report(str(error))
             hopeless = isinstance(error, (EngineBusy, EngineUnavailable))  # another job now would fare no better
             if canvas.typed.written and not canvas.shown and not hopeless:
                 self._restart(canvas)  # no job has begun for the newest keys, nor does the editor show anything

@@ -8,6 +8,8 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from caesura import wire
 from caesura.client.backend import EngineBusy, EngineError, EngineFailed, EngineUnavailable, FinishedJob, job_id
@@ -336,16 +338,32 @@ async def test_a_deadline_gives_what_there_is() -> None:
         await found.close()
 
 
-async def test_jobs_share_a_warm_connection_and_each_document_has_a_slot() -> None:
+async def test_jobs_share_a_warm_connection() -> None:
     async with serving(PROPS, STREAM) as service:
         found = backend(service)
-        for document in ("one", "two", "one", "one"):
-            await asked(found, job(document=document))
+        for _ in range(3):
+            await asked(found, job())
             await asyncio.gather(*found._tasks)
         await found.close()
-        slots = [body["id_slot"] for _, body in service.asked if body]
+    assert len(service.asked) == 4
     assert service.connections == 1
-    assert slots[0] == slots[2] == slots[3] != slots[1]
+
+
+async def test_a_job_gets_the_slot_that_has_its_context() -> None:
+    """Also under another name, as where a resting cursor's context was read before the first key."""
+    one, two, three, four, five = (f"{word}\n" * 100 for word in ("one", "two", "three", "four", "five"))
+    async with serving(PROPS, STREAM) as service:
+        found = backend(service)
+        for text in (one, two, one + "a = ", three, two[:-8] + "b\n", four, five, one, two):
+            await asked(found, job(prefix=text, document=text[:9]))
+        await found.close()
+        slots = [body["id_slot"] for _, body in service.asked if body]
+    first, second, again, third, edited, fourth, fifth, lost, kept = slots
+    assert first == again
+    assert second == edited == kept
+    assert {first, second, third, fourth} == set(range(4))
+    assert fifth == first  # out of use for the longest time
+    assert lost == third
 
 
 async def test_what_is_asked_of_a_llama_server() -> None:
@@ -553,3 +571,28 @@ async def test_a_length_that_fails_fails_the_job(status: int) -> None:
         with pytest.raises(EngineUnavailable):
             await asked(found, job())
         await found.close()
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+@given(st.data())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_whatever_bytes_come_a_job_has_one_end(kind: str, data: st.DataObject) -> None:
+    stream = bytearray(STREAMS[kind])
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(stream) - 1))
+        stream[at : at + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=9))
+
+    async def ask() -> None:
+        async with asking(kind, (bytes(stream),)) as (_, found):
+            finished = list[FinishedJob]()
+            found.on_job = finished.append
+            heard, ended = list[Any](), 0
+            try:
+                heard = await asked(found, job())
+            except EngineError as error:
+                ended, sentence = 1, str(error)
+                assert sentence.endswith(".")
+            assert ended + sum(isinstance(event, wire.Done) for event in heard) == len(finished) == 1
+            assert not heard or isinstance(heard[-1], wire.Done)
+
+    asyncio.run(ask())

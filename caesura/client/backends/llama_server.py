@@ -1,12 +1,11 @@
 """llama-server's `POST /infill` (llama.cpp, tools/server/README.md). It puts the prompt together from the model's own
 tokens, and reads no such token out of prefix and suffix.
 
-Typing within a line costs one token: each document has a slot of the server, whose KV cache holds its context, and what
+Typing within a line costs one token: a job gets the slot of the server whose KV cache has most of its context, and what
 stands before the cursor on its line comes after the suffix, as the start of the answer.
 """
 
 import re
-import zlib
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from math import exp
@@ -18,6 +17,7 @@ from caesura.client.backends.api import AnswerEnd, ServiceGap, TextPiece
 from caesura.client.backends.http import Http
 
 TEMPERATURE = 0.7  # of another plausible answer
+MOST_SLOTS = 64
 _MARKER = re.compile(r"[<\[]\S*[>\]]")
 
 
@@ -52,16 +52,34 @@ class InfillEvent(msgspec.Struct, frozen=True):
         return exp(min(0.0, sum(one.logprob for one in found))) if found else None
 
 
+class SlotChoice:
+    """Which slot has what: a job goes where half of its context is already, else to the slot that is out of use for the
+    longest time. The server would choose so by itself, but not a slot that is still busy with a job that we ended."""
+
+    def __init__(self, count: int) -> None:
+        self._texts = dict.fromkeys(range(count), "")  # of each slot's newest job, the one in use last at the end
+
+    def __repr__(self) -> str:
+        return f"<SlotChoice {list(self._texts)}>"
+
+    def of(self, text: str) -> int:
+        best = max(self._texts, key=lambda slot: _shared(self._texts[slot], text))
+        found = best if 2 * _shared(self._texts[best], text) >= len(text) else next(iter(self._texts))
+        del self._texts[found]
+        self._texts[found] = text
+        return found
+
+
 class LlamaServer:
     lacks: frozenset[Feature] = frozenset({"candidates", "drafts", "grammars", "holes"})
     canvas = False
 
     def __init__(self) -> None:
-        self._slots = 1
+        self._slots = SlotChoice(1)
 
     async def describe(self, http: Http) -> str:
         found = await http.get("props", Props)
-        self._slots = max(1, found.total_slots)
+        self._slots = SlotChoice(min(max(1, found.total_slots), MOST_SLOTS))
         path = (found.model_alias or found.model_path).replace("\\", "/")
         return path.rpartition("/")[2].removesuffix(".gguf") or "a model"
 
@@ -77,7 +95,7 @@ class LlamaServer:
             "stop": ["\n"] if gap.one_line else [],
             "stream": True,
             "cache_prompt": True,
-            "id_slot": zlib.crc32(gap.document.encode()) % self._slots,
+            "id_slot": self._slots.of("".join((*(one.text for one in gap.neighbours), above))),
             "n_probs": 1,
             "response_fields": InfillEvent.__struct_fields__,  # the last event has the prompt too
             **({"seed": gap.seed % 2**32, "temperature": TEMPERATURE} if gap.seed else {"temperature": 0.0}),
@@ -96,3 +114,12 @@ def _split(prefix: str) -> tuple[str, str]:
     stays with those above."""
     at = prefix.rfind("\n") + 1
     return (prefix, "") if _MARKER.search(prefix, at) else (prefix[:at], prefix[at:])
+
+
+def _shared(one: str, other: str) -> int:
+    """How many code points two texts begin with alike."""
+    least, most = 0, min(len(one), len(other))
+    while least < most:
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if one[:middle] == other[:middle] else (least, middle - 1)
+    return least
