@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from caesura import wire
 from caesura.client.backend import EngineBusy, EngineError, EngineFailed, EngineUnavailable, FinishedJob, job_id
+from caesura.client.backends import jobs
 from caesura.client.backends.api import Api
 from caesura.client.backends.fim import Fim
 from caesura.client.backends.http import Http
@@ -424,13 +425,25 @@ async def test_a_service_that_loads_its_model_is_ready_later() -> None:
         await found.close()
 
 
-async def test_a_service_that_hung_up_meanwhile_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(PROPS, (), STREAM) as service:
+async def test_a_service_that_takes_the_connection_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "DESCRIBE_S", 0.05)
+    async with serving((b"HTTP/1.1 200 X\r\n", ...)) as service:
         found = backend(service)
-        await asked_nothing(found)
-        monkeypatch.setattr(found._http, "_used", 0.0)  # long ago
-        assert (await asked(found, job()))[-1].holes[0].text == "a + b"
+        await found.start()
+        with pytest.raises(EngineUnavailable, match="takes connections but does not answer"):
+            await asked(found, job())
+        await service.left.wait()
         await found.close()
+
+
+async def test_a_service_that_closes_its_connections_as_they_are_used_again_is_asked_again() -> None:
+    async with serving(PROPS, STREAM, (), STREAM, (STREAM,)) as service:
+        found = backend(service)
+        for _ in range(20):
+            assert (await asked(found, job()))[-1].holes[0].text == "a + b"
+            await asyncio.gather(*found._tasks)
+        await found.close()
+    assert len(service.asked) == 22
 
 
 async def test_no_cookie_is_kept() -> None:

@@ -7,7 +7,6 @@ No sentence quotes the service: its words may be text of a document.
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -22,7 +21,6 @@ from caesura.client.backends.named import NoKey
 CONNECT_S = 2.0
 WRITE_S = 5.0
 KEPT_S = 120.0  # that a connection is kept open without a job
-IDLE_S = 2.0  # after which the service may have closed it
 CONNECTIONS = 32  # at once; a job may need several
 MAX_EVENT = 1 << 20  # bytes of one event or JSON answer
 PAUSE_S = 1.0  # after the first failure; doubled with each further one
@@ -63,7 +61,6 @@ class Http:
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # keeps none
             trust_env=False,
         )
-        self._used = 0.0  # the monotonic time of the last answer
 
     def __repr__(self) -> str:
         return f"<Http {self.name}>"
@@ -126,16 +123,21 @@ class Http:
             raise RequestFailed(f"{self.name} broke the connection in the middle of an answer; see its log.") from error
 
     async def _sent(self, request: httpx2.Request) -> httpx2.Response:
-        """The head of an answer. A service may close an idle connection just when it is used again."""
-        idle = time.monotonic() - self._used > IDLE_S
-        try:
-            return await self._client.send(request, stream=True)
-        except (httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError):
-            if not idle:
-                raise
-            return await self._client.send(request, stream=True)
-        finally:
-            self._used = time.monotonic()
+        """The head of an answer. A service may have closed an idle connection just now, as llama-server does after each
+        stream: then the next one is tried, until a new one is made."""
+        new = False
+
+        async def trace(event: str, about: Mapping[str, Any]) -> None:
+            nonlocal new
+            new = new or event == "connection.connect_tcp.started"
+
+        request.extensions["trace"] = trace
+        while True:
+            try:
+                return await self._client.send(request, stream=True)
+            except (httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError):
+                if new:
+                    raise
 
     async def _authorize(self, request: httpx2.Request) -> None:
         try:

@@ -26,6 +26,7 @@ from caesura.client.backends.answer import HoleText, is_one_line
 from caesura.client.backends.api import AnswerEnd, Api, ServiceGap, TextPiece
 from caesura.client.backends.http import MAX_PAUSE_S, Http, RequestFailed
 
+DESCRIBE_S = 5.0  # for the model's name
 DRAIN_S = 1.0  # for the end of a stream after its last event: then its connection serves the next job
 MOST_JOBS = 8  # at once, as on the wire
 MAX_MS = 600_000.0  # on the wire
@@ -238,7 +239,13 @@ class HttpBackend:
     async def _describe(self) -> None:
         async with self._describing:
             if not self._model or self._trouble:
-                self._model = await self._api.describe(self._http)
+                try:
+                    async with asyncio.timeout(DESCRIBE_S):
+                        self._model = await self._api.describe(self._http)
+                except TimeoutError:
+                    raise RequestFailed(
+                        f"{self._http.name} takes connections but does not answer; see its log."
+                    ) from None
                 self._recover()
 
     def _recover(self) -> None:
