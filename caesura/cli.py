@@ -137,7 +137,14 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--port", type=_port, default=0, metavar="N", help="default: a free port")
     demo.add_argument("--no-browser", action="store_true", help="only print the address")
     _model(demo)
-    demo.set_defaults(run="demo:run")
+    demo.set_defaults(run="web:demo")
+
+    serve = add("serve", help="answer editors' plugins that speak HTTP, on loopback, with a token")
+    serve.add_argument(
+        "--port", type=_port, default=8012, metavar="N", help="default: %(default)s; 0: one that is free"
+    )
+    _model(serve)
+    serve.set_defaults(run="web:serve")
 
     engine = add("engine", help="start the engine that all editors share")
     _model(engine)

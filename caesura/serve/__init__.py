@@ -1,0 +1,1 @@
+"""`caesura serve`: the engine over HTTP, for editors and plugins that do not speak LSP."""

@@ -1,0 +1,101 @@
+"""`/v1/completions` as OpenAI has it: a prompt and a suffix, or a prompt in which a code model's markers show the gap.
+
+Answers have the fields that clients need. The tokens of a prompt are not known, nor is the time: both are 0. Sampling
+parameters (temperature, top_p, seed and the like) are left alone: the answer is the most probable text.
+"""
+
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from http import HTTPStatus
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
+
+from caesura import fim_formats
+from caesura.client.backend import Backend, job_id
+from caesura.serve.bodies import StopField, decoded, json, last, stops, streamed
+from caesura.serve.filling import FillAnswer, FillQuery, Finish, fill
+from caesura.serve.hosting import RequestRefused
+
+Limit = Annotated[int, Meta(ge=0)]
+Number = Annotated[int, Meta(ge=1, le=8)]
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    include_usage: bool = False
+
+
+class CompletionRequest(msgspec.Struct, frozen=True):
+    """`language` is ours: the id of the text's language, for clients that know it."""
+
+    prompt: str | Annotated[list[str], Meta(min_length=1, max_length=1)]
+    suffix: str | None = None
+    max_tokens: Limit | None = None
+    n: Number | None = None
+    stop: StopField = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    echo: bool | None = None
+    logprobs: int | None = None
+    language: str = ""
+
+
+async def completions(engine: Backend, request: Request) -> Response:
+    asked = decoded(await request.body(), CompletionRequest)
+    if asked.echo or asked.logprobs:
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, "caesura serve has neither `echo` nor `logprobs`; leave them out.")
+    found = fill(engine, wanted(asked))
+    head = partial(_head, engine, f"cmpl-{job_id()}")
+    if asked.stream:
+        with_usage = asked.stream_options is not None and asked.stream_options.include_usage
+        return await streamed(_chunks(found, head, with_usage), b"data: [DONE]\n\n")
+    answer = await last(found)
+    choices = [_choice(text.text, n, text.finish) for n, text in enumerate(answer.texts)]
+    return json({**head(), "choices": choices, "usage": _usage(answer)})
+
+
+def wanted(asked: CompletionRequest) -> FillQuery:
+    (prompt,) = asked.prompt if isinstance(asked.prompt, list) else [asked.prompt]
+    marked = fim_formats.undo(prompt) if not asked.suffix else None
+    return FillQuery(
+        marked.prefix if marked else prompt,
+        marked.suffix if marked else asked.suffix or "",
+        asked.language,
+        tuple((file.name, file.text) for file in marked.files) if marked else (),
+        asked.max_tokens,
+        asked.n or 1,
+        stops(asked.stop),
+        stream=bool(asked.stream),
+    )
+
+
+def _head(engine: Backend, id: str) -> dict[str, Any]:
+    """Read late: an engine that starts has no name yet."""
+    return {"id": id, "object": "text_completion", "created": 0, "model": engine.condition.model}
+
+
+async def _chunks(
+    found: AsyncGenerator[str | FillAnswer, None], head: Callable[[], dict[str, Any]], with_usage: bool
+) -> AsyncGenerator[dict[str, Any], None]:
+    """The first candidate in pieces, then each other one whole."""
+    async with contextlib.aclosing(found):
+        async for item in found:
+            if isinstance(item, str):
+                yield {**head(), "choices": [_choice(item, 0, None)]}
+                continue
+            for n, text in enumerate(item.texts):
+                yield {**head(), "choices": [_choice(text.text if n else "", n, text.finish)]}
+            if with_usage:
+                yield {**head(), "choices": [], "usage": _usage(item)}
+
+
+def _choice(text: str, index: int, finish: Finish | None) -> dict[str, object]:
+    return {"text": text, "index": index, "logprobs": None, "finish_reason": finish}
+
+
+def _usage(answer: FillAnswer) -> dict[str, int]:
+    return {"prompt_tokens": 0, "completion_tokens": answer.tokens, "total_tokens": answer.tokens}

@@ -1,0 +1,55 @@
+"""The failures of `caesura serve`: one JSON error each, in OpenAI's shape, with a sentence for a person."""
+
+import logging
+from http import HTTPStatus
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from caesura.client.backend import EngineBusy, EngineError, EngineFailed, EngineUnavailable
+from caesura.serve.hosting import RequestRefused
+
+FAULT = "Caesura failed on this request; the lines that `caesura serve` printed say why."
+_FAILED = {"invalid": HTTPStatus.BAD_REQUEST, "expired": HTTPStatus.GATEWAY_TIMEOUT}  # by the engine's code
+_log = logging.getLogger(__name__)
+
+
+def failure(status: int, sentence: str) -> Response:
+    return Response(msgspec.json.encode(described(status, sentence)), status, media_type="application/json")
+
+
+def described(status: int, sentence: str) -> dict[str, object]:
+    code = HTTPStatus(status).name.lower()
+    kind = "rate_limit_error" if status == 429 else "server_error" if status >= 500 else "invalid_request_error"
+    return {"error": {"message": sentence, "type": kind, "param": None, "code": code}}
+
+
+def status_of(error: EngineError) -> HTTPStatus:
+    match error:
+        case EngineBusy():
+            return HTTPStatus.TOO_MANY_REQUESTS
+        case EngineUnavailable():
+            return HTTPStatus.SERVICE_UNAVAILABLE
+        case EngineFailed():
+            return _FAILED.get(error.code, HTTPStatus.INTERNAL_SERVER_ERROR)
+    return HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+async def answered(_: Request, error: Exception) -> Response:
+    """For each kind of exception that a route may raise."""
+    match error:
+        case RequestRefused():
+            return failure(error.status, str(error))
+        case EngineError():
+            return failure(status_of(error), str(error))
+        case HTTPException(status_code=404):
+            return failure(404, "There is no such path here; see `caesura serve --help` for those there are.")
+        case HTTPException():
+            return failure(error.status_code, f"{error.detail}.")
+    _log.error("A fault of Caesura.", exc_info=error)
+    return failure(500, FAULT)
+
+
+KINDS = (RequestRefused, EngineError, HTTPException, Exception)

@@ -1,0 +1,142 @@
+"""A gap that a client describes, and its fill by the shared engine: pieces of text as they are locked, then the answer.
+
+What a fill is cut to, and that secrets are covered in what the engine reads, is as in the language server.
+"""
+
+import contextlib
+import math
+import time
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import PureWindowsPath
+from typing import Literal
+
+from caesura import wire
+from caesura.client.backend import Infiller, job_id
+from caesura.gaps import TextGap, gap
+from caesura.serve.guess import guessed
+from caesura.server import suggest
+from caesura.server.context.context import hole
+from caesura.server.context.secrets import masked, reveals
+from caesura.server.languages import language
+from caesura.server.options import Options
+
+LABEL = 200  # code points of a file's name that are shown, its end
+
+Finish = Literal["stop", "length"]  # the text ends by itself or at a stop string; a limit ends it
+
+
+@dataclass(frozen=True)
+class FillQuery:
+    """What a client asks for. `files` are (name, text), the most useful first. After `patience_ms` the answer is what
+    is locked, as soon as anything is. With `stream` pieces of the first text come before the answer."""
+
+    prefix: str
+    suffix: str
+    language: str = ""
+    files: tuple[tuple[str, str], ...] = ()
+    max_tokens: int | None = None
+    candidates: int = 1
+    stop: tuple[str, ...] = ()
+    patience_ms: float = math.inf
+    stream: bool = False
+
+
+@dataclass(frozen=True)
+class AnswerText:
+    """A candidate. `stopped_by` is the stop string that followed it."""
+
+    text: str
+    finish: Finish
+    stopped_by: str = ""
+
+
+@dataclass(frozen=True)
+class FillAnswer:
+    """The candidates, best first; `tokens` are those of the engine's answer."""
+
+    texts: tuple[AnswerText, ...]
+    tokens: int = 0
+    timings: wire.Timings = field(default_factory=wire.Timings)
+
+
+async def fill(engine: Infiller, wanted: FillQuery) -> AsyncGenerator[str | FillAnswer, None]:
+    """Pieces of the first text, then the FillAnswer. Closing it cancels the job. Raises EngineError."""
+    if wanted.max_tokens == 0:
+        yield FillAnswer((AnswerText("", "length"),))
+        return
+    text = wanted.prefix + wanted.suffix
+    name = language(wanted.language or guessed(wanted.prefix, wanted.suffix)).id
+    asked = gap(text, len(wanted.prefix), len(wanted.prefix), name)
+    to_fill = hole(asked.context, min(wanted.max_tokens or Options().max_tokens, wire.MAX_SLOTS))
+    early = wanted.stream or wanted.stop or wanted.patience_ms < math.inf  # whether a state is looked at
+    sent, began = "", time.monotonic()
+    async with contextlib.aclosing(engine.infill(_job(asked, to_fill, wanted))) as events:
+        async for event in events:
+            if isinstance(event, wire.Done):
+                answer = _answer(asked, to_fill, wanted, event, sent)
+            elif early:
+                now = _shown(asked, asked.fitted(_certain(event.holes[0])), wanted.stop)
+                late = (time.monotonic() - began) * 1000 > wanted.patience_ms
+                if now.stopped_by or (late and now.text):
+                    answer = _early(now, event, began)
+                    break
+                if wanted.stream and (piece := _piece(sent, now.text, wanted.stop)):
+                    sent += piece
+                    yield piece
+    if wanted.stream and (piece := _piece(sent, answer.texts[0].text, ())):
+        yield piece
+    yield answer
+
+
+def _shown(asked: TextGap, text: str, stop: tuple[str, ...]) -> AnswerText:
+    """The text up to the first of the stop strings; nothing where it would show the cover of a secret."""
+    text = "" if reveals(text, asked.context.prefix, asked.context.suffix) else text
+    found = min(((at, one) for one in stop if (at := text.find(one)) >= 0), default=None)
+    return AnswerText(text[: found[0]], "stop", found[1]) if found else AnswerText(text, "stop")
+
+
+def _piece(sent: str, text: str, stop: tuple[str, ...]) -> str:
+    """What of `text` can be sent after `sent`: nothing that may be the start of a stop string."""
+    held = max((n for one in stop for n in range(1, len(one)) if text.endswith(one[:n])), default=0)
+    text = text[: len(text) - held]
+    return text[len(sent) :] if text.startswith(sent) else ""
+
+
+def _certain(state: wire.Fill) -> str:
+    """The text that is locked from the start on: later states only add to it."""
+    return state.text[: state.locked[0][1]] if state.locked and state.locked[0][0] == 0 else ""
+
+
+def _answer(asked: TextGap, to_fill: wire.Hole, wanted: FillQuery, done: wire.Done, sent: str) -> FillAnswer:
+    """What was sent already is the start of the first text, or all of it where no candidate goes on from there."""
+    tokens = done.tokens.canvas + done.tokens.lookup + done.tokens.left_to_right
+    ended = done.stop == "complete" and tokens < to_fill.max_tokens
+    found = list(dict.fromkeys(_shown(asked, text, wanted.stop) for text, _ in asked.proposals(done)))
+    going_on = [one for one in found if one.text.startswith(sent)]
+    first = next((one for one in going_on if one.text), going_on[0] if going_on else AnswerText(sent, "stop"))
+    texts = [first, *(one for one in found if one.text and one != first)][: wanted.candidates]
+    ends = (one if ended or one.stopped_by else replace(one, finish="length") for one in texts)
+    return FillAnswer(tuple(ends), tokens, done.timings)
+
+
+def _early(text: AnswerText, event: wire.Locked, began: float) -> FillAnswer:
+    """The answer of a job that is not over."""
+    spent = (time.monotonic() - began) * 1000
+    finish: Finish = "stop" if text.stopped_by else "length"
+    timings = wire.Timings(denoise_ms=spent, total_ms=spent)
+    return FillAnswer((AnswerText(text.text, finish, text.stopped_by),), len(event.holes[0].probabilities), timings)
+
+
+def _job(asked: TextGap, to_fill: wire.Hole, wanted: FillQuery) -> wire.Infill:
+    candidates = wanted.candidates if wanted.stream else max(wanted.candidates, Options().candidates)
+    site = suggest.Site(asked.context, [to_fill], tuple(_neighbours(wanted, asked.context.language)))
+    return suggest.job(site, suggest.Ask(job_id(), "automatic", candidates))
+
+
+def _neighbours(wanted: FillQuery, name: str) -> Iterator[wire.Neighbour]:
+    """Of a path, of either kind, only the name is shown: the rest may lie outside of any project."""
+    comment = language(name).comment or "#"
+    for path, text in wanted.files:
+        if text.strip() and len(text) <= wire.MAX_NEIGHBOUR:
+            yield wire.Neighbour(f"{comment} {PureWindowsPath(path).name[-LABEL:]}", masked(text))

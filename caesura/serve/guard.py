@@ -1,0 +1,67 @@
+"""Who may ask `caesura serve`: a program that has the token, which a file of the user's own keeps, since editors'
+settings hold it too."""
+
+import hmac
+import secrets
+from http import HTTPStatus
+from pathlib import Path
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from caesura import paths
+from caesura.serve.errors import failure
+from caesura.serve.hosting import ADDRESS
+
+
+def token_file() -> Path:
+    return paths.keys() / "serve"
+
+
+def token() -> str:
+    """The token of this user, made where there is none. Raises paths.UnsafeFolder."""
+    file = token_file()
+    if paths.read(file) is None:
+        paths.write(file, secrets.token_urlsafe(32).encode(), replace=False)
+    found = paths.read(file)
+    assert found is not None, "it was made just now"
+    return found.decode("ascii", "replace").strip()
+
+
+def same(one: str, other: str) -> bool:
+    """In a time that does not depend on where they differ."""
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+class TokenGuard:
+    """Around an application. Host keeps out names that were rebound to us; Origin and Sec-Fetch-Site, which only
+    browsers send, keep out pages; the token keeps out other users. It is a Bearer or, for clients that send none, the
+    first part of the path, which is taken off."""
+
+    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+        self._app, self._token = app, token
+        self._hosts = {f"{name}:{port}" for name in (ADDRESS, "localhost")}
+
+    def __repr__(self) -> str:
+        return f"<TokenGuard {min(self._hosts)}>"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        first, _, rest = scope["path"].removeprefix("/").partition("/")
+        if same(first, self._token):
+            scope = {**scope, "path": f"/{rest}"}
+            refused = self._refused(Headers(scope=scope), first)
+        else:
+            scheme, _, secret = Headers(scope=scope).get("authorization", "").partition(" ")
+            refused = self._refused(Headers(scope=scope), secret if scheme.lower() == "bearer" else "")
+        await (refused or self._app)(scope, receive, send)
+
+    def _refused(self, headers: Headers, secret: str) -> Response | None:
+        if headers.get("host") not in self._hosts:
+            return failure(HTTPStatus.FORBIDDEN, f"This is {min(self._hosts)}, not the host that was asked for.")
+        if "origin" in headers or headers.get("sec-fetch-site", "none") != "none":
+            return failure(HTTPStatus.FORBIDDEN, "A page of a browser may not ask.")
+        if not same(secret, self._token):
+            where = f"Send the token that is in {token_file()}: as `Authorization: Bearer TOKEN`, or before the path."
+            return failure(HTTPStatus.UNAUTHORIZED, where)
+        return None

@@ -1,0 +1,201 @@
+"""An ASGI application on a port of loopback, by uvicorn, within limits. It knows no route.
+
+A request is read whole before the application sees it. An application whose client has gone is cancelled.
+"""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from http import HTTPStatus
+
+import uvicorn
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+ADDRESS = "127.0.0.1"
+MAX_HEAD = 16 << 10  # bytes of request line and headers
+MAX_BODY = 2 << 20  # bytes
+MAX_CONNECTIONS = 32
+READ_S = 10.0  # without a byte of a head, and for a whole body
+WRITE_S = 30.0  # for a part of an answer that nobody reads
+DRAIN_S = 1.0  # without a byte of a body that nobody wants
+
+
+class RequestRefused(Exception):
+    """The request gets this status and a sentence for a person."""
+
+    def __init__(self, status: HTTPStatus, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class Stream(Response):
+    """Sends pieces as they come, and closes `pieces` when the client has gone."""
+
+    def __init__(self, pieces: AsyncGenerator[bytes, None], media_type: str) -> None:
+        super().__init__(media_type=media_type)
+        del self.headers["content-length"]
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with contextlib.aclosing(self._pieces):
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for piece in self._pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+
+
+def bound(port: int) -> socket.socket:
+    """A port of loopback, where clients wait from now on. `port` 0 is one that is free."""
+    return socket.create_server((ADDRESS, port))
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    listener: socket.socket, app: ASGIApp, name: str, headers: Mapping[str, str] = {}
+) -> AsyncIterator[None]:
+    """Answer requests with `app` meanwhile, which users know by `name`; each answer has these headers. In the end all
+    connections are closed."""
+    config = uvicorn.Config(
+        BoundedApp(app, name),
+        lifespan="off",
+        ws="none",
+        interface="asgi3",
+        proxy_headers=False,
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        headers=list(headers.items()),
+        h11_max_incomplete_event_size=MAX_HEAD,
+    )
+    config.load()
+    state = ServerState()
+    state.default_headers = config.encoded_headers
+    server = await asyncio.get_running_loop().create_server(lambda: BoundedConnection(config, state, {}), sock=listener)
+    try:
+        yield
+    finally:
+        server.close()
+        for connection in list(state.connections):
+            connection.transport.abort()
+        if state.tasks:
+            await asyncio.wait(state.tasks)
+
+
+def interruption() -> asyncio.Event:
+    """Set when somebody ends this process."""
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C interrupts us
+            asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    return ended
+
+
+class BoundedConnection(H11Protocol):
+    """One of a bounded number, closed where the head of a request does not come."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            transport.abort()
+        else:
+            self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._await_head()
+
+    def _await_head(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(READ_S, self.timeout_keep_alive_handler)
+
+
+class BoundedApp:
+    """Around an application: the limits of a request's body and of an answer that nobody reads, and what happens when
+    the client has gone."""
+
+    def __init__(self, app: ASGIApp, name: str) -> None:
+        self._app, self._name = app, name
+
+    def __repr__(self) -> str:
+        return f"<BoundedApp {self._name}>"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await _body(scope, receive, self._name)
+
+        async def given() -> Message:
+            if isinstance(body, RequestRefused):
+                raise body
+            return {"type": "http.request", "body": body}
+
+        async def taken(message: Message) -> None:
+            try:
+                async with asyncio.timeout(WRITE_S):
+                    await send(message)
+            except TimeoutError:  # who does not read counts as gone
+                raise asyncio.CancelledError from None
+
+        async def taken_unread(message: Message) -> None:
+            """Closed over the rest of a request, a browser would lose the answer."""
+            ends = message["type"] == "http.response.body" and not message.get("more_body")
+            await taken({**message, "more_body": True} if ends else message)
+            if ends:
+                await _drain(receive)
+                await taken({"type": "http.response.body", "body": b""})
+
+        if isinstance(body, RequestRefused):
+            await self._app(scope, given, taken_unread)
+        else:
+            await _while_connected(self._app(scope, given, taken), receive)
+
+
+async def _while_connected(answering: Awaitable[None], receive: Receive) -> None:
+    """Run the application until it has answered; cancel it when its client has gone."""
+    working = asyncio.ensure_future(answering)
+    leaving = asyncio.ensure_future(receive())  # all is read: nothing but the end can come
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.wait((working, leaving))
+    if not working.cancelled() and (error := working.exception()):
+        raise error
+
+
+async def _body(scope: Scope, receive: Receive, name: str) -> bytes | RequestRefused:
+    """The body of a request, or why it is not read to its end."""
+    sentence = f"What was sent is longer than the {MAX_BODY:,} bytes that {name} takes."
+    too_long = RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence)
+    announced = dict(scope["headers"]).get(b"content-length", b"0")
+    if int(announced) > MAX_BODY:  # h11 has checked that it is a number
+        return too_long
+    parts, size, more = [], 0, True
+    try:
+        async with asyncio.timeout(READ_S):
+            while more:
+                message = await receive()
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                more = message.get("more_body", False)
+                if size > MAX_BODY:
+                    return too_long
+    except TimeoutError:
+        return RequestRefused(HTTPStatus.REQUEST_TIMEOUT, "The request did not come within ten seconds.")
+    return b"".join(parts)
+
+
+async def _drain(receive: Receive) -> None:
+    """Read what is left of a request."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(READ_S):
+            more = True
+            while more:
+                async with asyncio.timeout(DRAIN_S):
+                    more = (await receive()).get("more_body", False)
