@@ -5,22 +5,27 @@ import contextlib
 import os
 import re
 import secrets
-import signal
 import sys
 import threading
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path, PurePath
 from types import MappingProxyType
 
 import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 from caesura.client.shared import Engine
 from caesura.demo import fills
+from caesura.demo.guard import HEADERS, PageGuard
 from caesura.demo.session import COMMAND, NotPassed, Session
-from caesura.demo.web import Refused, Request, Response, Stream, listening
+from caesura.serve import hosting
+from caesura.serve.hosting import RequestRefused, Stream
 from caesura.server.languages import language
 
 PAGE = Path(__file__).parent / "page"
@@ -74,26 +79,41 @@ class App:
         self._engine, self._settings, self._lsp = engine, {**SETTINGS, **settings}, lsp
         self._pages = asyncio.Semaphore(MAX_PAGES)
         self._files = files()
-        self._documents = Response(msgspec.json.encode(list(documents)))
+        self._documents = _json(list(documents))
 
     def __repr__(self) -> str:
         return f"<App {len(self.sessions)} pages>"
 
-    async def answer(self, request: Request) -> Response | Stream:
-        match request.method, request.path.split("/")[1:]:
-            case "GET", _ if request.path in self._files:
-                return self._files[request.path]
+    @contextlib.asynccontextmanager
+    async def listening(self, port: int) -> AsyncIterator[PageGuard]:
+        """Answer meanwhile. `port` 0 is one that is free."""
+        with hosting.bound(port) as listener:
+            guard = PageGuard(listener.getsockname()[1])
+
+            async def answered(request: Request) -> Response:
+                return _json(key) if (key := guard.check(request)) else await self._answer(request)
+
+            routes = [Route("/{path:path}", answered, methods=["GET", "POST"])]
+            asgi = Starlette(routes=routes, exception_handlers={RequestRefused: _refusal})
+            async with hosting.serving(listener, asgi, "the demo", HEADERS):
+                yield guard
+
+    async def _answer(self, request: Request) -> Response:
+        path, body = request.scope["path"], await request.body()
+        match request.method, path.split("/")[1:]:
+            case "GET" | "HEAD", _ if path in self._files:
+                return self._files[path]
             case "POST", ["documents"]:
                 return self._documents
             case "POST", ["sessions"]:
-                return self._session()
+                return _stream(self._session())
             case "POST", ["sessions", name] if name in self.sessions:
-                return self._pass_on(self.sessions[name], request.body)
+                return self._pass_on(self.sessions[name], body)
             case "POST", ["fill"]:
-                return self._fill(request.body)
-        raise Refused(HTTPStatus.NOT_FOUND, "There is no such thing here.")
+                return self._fill(body)
+        raise RequestRefused(HTTPStatus.NOT_FOUND, "There is no such thing here.")
 
-    async def _session(self) -> Stream:
+    async def _session(self) -> AsyncGenerator[object, None]:
         """The messages of a new language server, behind one with the name of the session."""
         if self._pages.locked():
             yield fills.DemoFailed(
@@ -114,18 +134,38 @@ class App:
         try:
             session.pass_on(body)
         except NotPassed as error:
-            raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from error
-        return Response(b"", status=HTTPStatus.NO_CONTENT)
+            raise RequestRefused(HTTPStatus.BAD_REQUEST, str(error)) from error
+        return Response(status_code=HTTPStatus.NO_CONTENT)
 
-    def _fill(self, body: bytes) -> Stream:
+    def _fill(self, body: bytes) -> Response:
         try:
             wanted = msgspec.json.decode(body, type=fills.Wanted)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Refused(HTTPStatus.BAD_REQUEST, f"The demo cannot fill this: {error}.") from error
+            raise RequestRefused(HTTPStatus.BAD_REQUEST, f"The demo cannot fill this: {error}.") from error
         if len(wanted.text) > fills.MAX_TEXT:
             sentence = f"The text is longer than the {fills.MAX_TEXT:,} characters that the demo takes."
-            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence)
-        return fills.fill(self._engine, wanted)
+            raise RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence)
+        return _stream(fills.fill(self._engine, wanted))
+
+
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+def _stream(values: AsyncGenerator[object, None]) -> Stream:
+    """JSON, a value a line."""
+
+    async def lines() -> AsyncGenerator[bytes, None]:
+        async with contextlib.aclosing(values):
+            async for value in values:
+                yield msgspec.json.encode(value) + b"\n"
+
+    return Stream(lines(), "application/x-ndjson")
+
+
+async def _refusal(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestRefused)
+    return PlainTextResponse(f"{error}\n", error.status)
 
 
 def files() -> dict[str, Response]:
@@ -137,20 +177,17 @@ def files() -> dict[str, Response]:
         name = name.with_suffix("") if packed else name
         type = TYPES.get(name.suffix, "text/plain; charset=utf-8")
         headers = {"Content-Encoding": "gzip"} if packed else {}
-        found[f"/{PurePath(name).as_posix()}"] = Response(path.read_bytes(), type, headers=headers)
+        found[f"/{PurePath(name).as_posix()}"] = Response(path.read_bytes(), headers=headers, media_type=type)
     return found | {"/": found["/index.html"]}
 
 
 async def serve(documents: Sequence[Document], port: int, model: str, device: str, *, browser: bool) -> None:
     """Serve the page until somebody ends us. Its ghost text and its fills come from one engine."""
-    ended = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C interrupts us
-            asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    ended = hosting.interruption()
     engine = Engine(client="demo", model=model, device=device)
     app = App(engine, documents, {"model": model, "device": device})
     try:
-        async with listening(port, app.answer) as guard:
+        async with app.listening(port) as guard:
             print(f"The demo is at {guard.address}\nCtrl-C ends it.", flush=True)
             if browser and _has_screen():  # in a thread that nobody waits for: some browsers are slow to start
                 threading.Thread(target=webbrowser.open, args=(guard.address_once,), daemon=True).start()

@@ -21,10 +21,10 @@ import pytest
 
 from caesura import wire
 from caesura.client.backend import EngineUnavailable
-from caesura.demo import web
 from caesura.demo.app import MAX_PAGES, App, Document, examples, files
 from caesura.demo.fills import MAX_TEXT
-from caesura.demo.web import Guard, listening
+from caesura.demo.guard import PageGuard
+from caesura.serve import hosting
 
 ROOT = Path(__file__).parents[2]
 LSP = (sys.executable, str(ROOT / "tests" / "processes" / "lsp_server.py"))
@@ -76,7 +76,7 @@ class FakeEngine:
 class Demo:
     """A demo that runs, and a browser's way to it."""
 
-    guard: Guard
+    guard: PageGuard
     engine: FakeEngine
     app: App
 
@@ -158,7 +158,7 @@ def bearer(secret: str) -> dict[str, str]:
 async def demo() -> AsyncIterator[Demo]:
     engine = FakeEngine()
     app = App(engine, examples(), lsp=LSP)  # type: ignore[arg-type]
-    async with listening(0, app.answer) as guard:
+    async with app.listening(0) as guard:
         yield Demo(guard, engine, app)
 
 
@@ -315,32 +315,33 @@ async def test_no_file_of_the_disk_can_be_read(demo: Demo, path: str) -> None:
 @pytest.mark.parametrize(
     ("data", "status"),
     [
-        (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 4000 + b"\r\n", 431),
-        (b"POST /fill HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n", 413),
-        (b"POST /fill HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", 413),
-        (b"POST /fill HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 411),
-        (b"POST /fill HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
-        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nHost : a\r\n\r\n", 400),
-        (b"GET / HTTP/1.0\r\n\r\n", 400),
-        (b"GET http://127.0.0.1/ HTTP/1.1\r\n\r\n", 400),
-        (b"GET //[ HTTP/1.1\r\n\r\n", 403),
+        (b"GET / HTTP/1.1\r\nHost: HERE\r\n" + b"X: y\r\n" * 4000, 400),  # a head without an end
+        (b"POST /fill HTTP/1.1\r\nHost: HERE\r\nContent-Length: 99999999\r\n\r\n", 403),
+        (b"POST /fill HTTP/1.1\r\nHost: HERE\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", 400),
+        (b"POST /fill HTTP/1.1\r\nHost: HERE\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST /fill HTTP/1.1\r\nHost: HERE\r\nTransfer-Encoding: chunked\r\n\r\nno chunk\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: HERE\r\nHost: b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost : HERE\r\n\r\n", 400),
+        (b"GET / HTTP/1.0\r\n\r\n", 403),
+        (b"GET http://127.0.0.1/ HTTP/1.1\r\nHost: HERE\r\n\r\n", 404),
+        (b"GET //[ HTTP/1.1\r\nHost: HERE\r\n\r\n", 404),
         (b"\x16\x03\x01\r\n\r\n", 400),
-        (b"OPTIONS /fill HTTP/1.1\r\n\r\n", 405),
-        (b"DELETE / HTTP/1.1\r\n\r\n", 405),
+        (b"OPTIONS /fill HTTP/1.1\r\nHost: HERE\r\n\r\n", 405),
+        (b"DELETE / HTTP/1.1\r\nHost: HERE\r\n\r\n", 405),
     ],
 )
 async def test_what_is_no_request_of_ours_is_refused(demo: Demo, data: bytes, status: int) -> None:
-    assert parsed(await demo.raw(data))[0] == status
+    assert parsed(await demo.raw(data.replace(b"HERE", demo.guard.host.encode())))[0] == status
 
 
 async def test_one_that_says_nothing_is_let_go(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "READ_S", 0.1)
+    monkeypatch.setattr(hosting, "READ_S", 0.1)
     assert await demo.raw(b"GET / HT") == b""
 
 
 async def test_connections_are_bounded(demo: Demo) -> None:
-    held = [await asyncio.open_connection("127.0.0.1", demo.port) for _ in range(web.MAX_CONNECTIONS)]
+    held = [await asyncio.open_connection("127.0.0.1", demo.port) for _ in range(hosting.MAX_CONNECTIONS)]
     await asyncio.sleep(0)
     assert await demo.raw(b"GET / HTTP/1.1\r\n\r\n") == b"", "one more is closed"
     held.pop()[1].close()
@@ -374,8 +375,8 @@ async def test_a_wrong_order_is_refused_with_a_sentence(demo: Demo, wrong: objec
     ("length", "sentence"),
     [
         (MAX_TEXT + 1, b"The text is longer than the 262,144 characters that the demo takes.\n"),
-        (web.MAX_BODY, b"What was sent is longer than the 2,097,152 bytes that the demo takes.\n"),
-        (8 * web.MAX_BODY, b"What was sent is longer than the 2,097,152 bytes that the demo takes.\n"),
+        (hosting.MAX_BODY, b"What was sent is longer than the 2,097,152 bytes that the demo takes.\n"),
+        (8 * hosting.MAX_BODY, b"What was sent is longer than the 2,097,152 bytes that the demo takes.\n"),
     ],
 )
 async def test_a_text_over_the_limit_is_refused_with_a_sentence(demo: Demo, length: int, sentence: bytes) -> None:
@@ -505,7 +506,7 @@ async def test_ending_the_demo_ends_what_its_pages_run_without_a_word(caplog: py
     engine.endless = True
     app = App(engine, examples(), lsp=LSP)  # type: ignore[arg-type]
     async with AsyncExitStack() as pages:
-        async with listening(0, app.answer) as guard:
+        async with app.listening(0) as guard:
             demo = Demo(guard, engine, app)
             headers = await demo.enter()
             await anext(await pages.enter_async_context(demo.stream("/sessions", headers)))
