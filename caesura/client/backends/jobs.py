@@ -247,6 +247,7 @@ class HttpBackend:
                         f"{self._http.name} takes connections but does not answer; see its log."
                     ) from None
                 self._recover()
+                self.on_change()
 
     def _recover(self) -> None:
         self._failures, self._rested = 0, 0.0
