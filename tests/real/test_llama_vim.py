@@ -41,6 +41,7 @@ def served(warm: None) -> Iterator[tuple[str, str]]:
 def editor_at_the_door(
     editor: Callable[[str], str], served: tuple[str, str], tmp_path: Path
 ) -> Iterator[tuple[Neovim, Path]]:
+    editor("curl")  # by which the plugin asks
     address, token = served
     page = pasted("http.md", "vim")
     assert TOKEN in page
@@ -74,7 +75,7 @@ def test_llama_vim_shows_a_fill_of_our_engine_and_takes_it(editor_at_the_door: t
             nvim.input("<BS><BS><BS>")
     shown = hint(nvim)
     assert shown.startswith("urn ")
-    assert any(f"ret{shown}" in row for row in nvim.frame.rows), nvim.frame.rows
+    nvim.wait(lambda: any(f"ret{shown}" in row for row in nvim.frame.rows), "it on the screen")
     nvim.input("<Tab>")
     nvim.wait(lambda: nvim.lines[1] == f"    ret{shown}", "the text to be taken")
     first, _, *rest = nvim.lines
