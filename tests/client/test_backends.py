@@ -465,6 +465,16 @@ async def test_the_model_is_told_as_soon_as_it_is_known() -> None:
     assert states == ["ready"]
 
 
+async def test_a_models_name_cannot_write_on_a_terminal() -> None:
+    models = response({"data": [{"id": "evil\x1b[2J\n\u202e" + "x" * 100}]})
+    async with serving(models, recorded("written/fim")) as service:
+        found = backend(service, Fim("", ""))
+        await asked(found, job())
+        await found.close()
+    assert found.condition.model == ("evil2J" + "x" * 100)[:64]
+    assert service.asked[1][1]["model"].startswith("evil\x1b")  # the service gets its own word
+
+
 async def test_nobody_at_the_address() -> None:
     found = HttpBackend(LlamaServer(), Http("desk", "http://127.0.0.1:1", str), "127.0.0.1")
     with pytest.raises(EngineUnavailable, match="desk cannot be reached"):

@@ -4,6 +4,7 @@ failed is left alone for a while.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing, suppress
@@ -28,6 +29,8 @@ from caesura.client.backends.http import MAX_PAUSE_S, Http, RequestFailed
 
 DESCRIBE_S = 5.0  # for the model's name
 DRAIN_S = 1.0  # for the end of a stream after its last event: then its connection serves the next job
+UNSAFE = re.compile(r"[^\w.:/+ -]")  # characters of a model's name that a terminal and an editor do not get
+MAX_NAME = 64
 MOST_JOBS = 8  # at once, as on the wire
 MAX_MS = 600_000.0  # on the wire
 SPECULATION: frozenset[Feature] = frozenset({"speculation"})
@@ -241,11 +244,12 @@ class HttpBackend:
             if not self._model or self._trouble:
                 try:
                     async with asyncio.timeout(DESCRIBE_S):
-                        self._model = await self._api.describe(self._http)
+                        said = await self._api.describe(self._http)
                 except TimeoutError:
                     raise RequestFailed(
                         f"{self._http.name} takes connections but does not answer; see its log."
                     ) from None
+                self._model = UNSAFE.sub("", said)[:MAX_NAME] or "a model"
                 self._recover()
                 self.on_change()
 
