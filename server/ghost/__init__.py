@@ -1,1 +1,1 @@
-"""Ghost text: a document's warm canvas, and what of it is shown."""
+"""Ghost text: the warm canvases of each document, and the suggestions shown from them."""

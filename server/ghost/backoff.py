@@ -1,16 +1,16 @@
-"""Local back-off: suggestions that are not taken raise what the next ones must be worth. Pure; time is an argument."""
+"""Local back-off: each rejected suggestion raises the probability required of the next. Pure; time is an argument."""
 
 from dataclasses import dataclass
 
-GROWS = 1.15  # by a suggestion that was typed over
-SHRINKS = 0.7  # by one that was taken: with one in four taken it stays as it is
-MOST = 2.0
-HALF_LIFE_S = 600.0  # after which half of it is forgotten
+GROWS = 1.15  # factor on the level for each rejected suggestion
+SHRINKS = 0.7  # factor for each accepted one; the level is stable if one in four is accepted
+MOST = 2.0  # the highest level
+HALF_LIFE_S = 600.0  # time in which the level's distance from 1 halves
 
 
 @dataclass
 class Backoff:
-    """`level` 1 asks what the mode asks; level n leaves an n-th of the distance to certainty."""
+    """At `level` 1 the required probability is the mode's; at level n its distance from certainty is divided by n."""
 
     level: float = 1.0
     _at: float = 0.0
@@ -24,7 +24,7 @@ class Backoff:
         self.level = max(1.0, self.level * SHRINKS)
 
     def chance(self, base: float, now: float) -> float:
-        """The probability asked now, where the mode asks for `base`."""
+        """The probability required now, if the mode requires `base`."""
         self._fade(now)
         return 1 - (1 - base) / self.level
 

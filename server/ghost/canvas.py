@@ -1,5 +1,5 @@
-"""One warm canvas: a job for a place in a document, what it has said so far, and what of that fits the text typed
-since. State only: typing.py starts, keeps and stops canvases.
+"""One warm canvas: a job for a place in a document, its answer so far, and the part of it that still fits the text
+typed since. State only: pane.py starts, keeps and stops canvases.
 """
 
 import asyncio
@@ -18,16 +18,16 @@ from caesura.server.ghost.typed import Draft, Proposal, Typed
 from caesura.server.structured.offer import Offer
 from caesura.server.text.document import Edit
 
-LEAST_PART = 8  # code points of a line that are worth showing before all of it is locked
+LEAST_PART = 8  # code points; a shorter start of a line is not shown before the whole line is locked
 
 
 class WarmCanvas:
     """One job and the newest state of its hole.
 
-    `lead` is what the proposal begins with and the engine saw as fixed: a part that was accepted, the item that a
-    popup has selected, or, for a speculative canvas, the whole proposal of the canvas before it. `bar` is what a
-    suggestion must reach. With an `offer`, its segments are filled, and what is shown is all of it, or a part that the
-    offer lets stand alone.
+    `lead` is the start of the proposal that the engine saw as fixed text: an accepted part, the item selected in a
+    popup, or, for a speculative canvas, the whole proposal of the canvas before it. `bar` is the requirement that a
+    suggestion must meet. With an `offer`, the job fills its segments, and the proposal is all of the offer's text, or a
+    part that the offer allows to stand alone.
     """
 
     def __init__(
@@ -39,22 +39,22 @@ class WarmCanvas:
         self.bar = bar
         self.speculative = speculative
         self.offer: Offer | None = None
-        self.fills: tuple[wire.Fill, ...] = ()  # the answer so far; when it is done, with its alternatives
+        self.fills: tuple[wire.Fill, ...] = ()  # the answer so far; with its alternatives once it is done
         self.answer: wire.Done | None = None
         self.over = False  # no more events will come
         self.job = ""
         self.seed = 0
-        self.faint = 0.0  # text that is less likely was not followed
+        self.faint = 0.0  # probability below which the job did not explore text
         self.steps = 0
-        self.context_ms = 0.0  # what it took to cut the context
-        self.stale = False  # the text around has changed since
+        self.context_ms = 0.0  # time to cut the context
+        self.stale = False  # the text around it has changed since
         self.broken = False  # the syntax gate cut the best fill
-        self.mended = False  # another end was denoised for it
-        self.shown = ""  # what the editor was given of it last, from the origin on
-        self.replaces = False  # the lead takes the place of what is typed, which may be something else
+        self.mended = False  # its end has been denoised again for that reason
+        self.shown = ""  # the text that the editor shows from it, from the origin on
+        self.replaces = False  # the lead replaces the typed text, which may differ from it
         self.task: asyncio.Task[None] | None = None
         self._fitted = lru_cache(maxsize=16)(partial(finish, context=place))
-        self._sound: dict[str, str] = {}  # by the whole text from the origin on: what the gate left of it
+        self._sound: dict[str, str] = {}  # text from the origin on -> the part of it that the gate accepted
 
     def __repr__(self) -> str:
         state = "done" if self.answer else "over" if self.over else "live"
@@ -62,7 +62,7 @@ class WarmCanvas:
 
     @property
     def lost(self) -> bool:
-        """True if its job ended without an answer."""
+        """True if the job ended without an answer."""
         return self.over and self.answer is None and self.task is not None
 
     def hear(self, event: wire.Locked | wire.Done) -> None:
@@ -74,15 +74,15 @@ class WarmCanvas:
             self.over = True
 
     def follow(self, edit: Edit) -> bool:
-        """Take an edit of the document into account; False when nothing here holds any more."""
+        """Apply an edit of the document; False if it makes the canvas invalid."""
         if self.typed.follow(edit):
             return True
         self.stale = True
         return self.typed.move(edit)
 
     def agrees(self, cursor: int) -> bool:
-        """True if this canvas still answers for `cursor`: nothing was typed, or just what it proposes. Before it says
-        anything, it may: what it reads is needed for the next key too, and its first draft comes a pass later."""
+        """True if this canvas still answers for `cursor`: nothing was typed, or only text that it proposes. A canvas
+        without a draft agrees too: the next key needs the same prefill, and the first draft comes one pass later."""
         if not self.fills:
             written = self.typed.written
             fits = written.startswith(self.lead) or self.lead.startswith(written)
@@ -91,7 +91,7 @@ class WarmCanvas:
         return rest is not None and bool(rest.insert or not self.over or not self.typed.written)
 
     def ready(self, cursor: int, *, part: bool = False, whole: bool = False) -> bool:
-        """True if there is something to show, or nothing to wait for. `part`: locked words will do."""
+        """True if there is something to show, or nothing to wait for. `part`: locked words are enough."""
         kept = self.typed.left(self.shown, cursor) if self.shown and not whole else None
         return (
             self.over
@@ -100,10 +100,11 @@ class WarmCanvas:
         )
 
     def propose(self, cursor: int, gate: DocumentGate, *, part: bool = False, whole: bool = False) -> Proposal:
-        """The best fill that leaves the syntax sound, up to its last locked boundary; else what is sound of the best.
-        What goes on from what is shown comes before what is better: a ghost never jumps.
+        """The best fill that adds no syntax error, up to its last locked boundary; else the sound start of the best
+        fill. A fill that continues the shown text precedes a better one, so that ghost text never jumps.
 
-        `part` allows locked words that are no whole line. `whole` gives the lead too, in the place of what is typed.
+        `part` allows locked words that are no whole line. `whole` includes the lead, which then replaces the typed
+        text.
         """
         found = [p for p in self._proposals(cursor, part=part and not self.over, whole=whole) if p.insert]
         sound = [p for p in found if self._gated(p, cursor, gate) == p.insert]
@@ -124,7 +125,7 @@ class WarmCanvas:
         return replace(best, others=tuple(others))
 
     def draft(self, cursor: int, gate: DocumentGate) -> Draft:
-        """What a streaming editor may draw at the cursor: as much of the best guess as is sound."""
+        """The draft that a streaming editor may draw at the cursor: the sound start of the best fill."""
         if not self.fills:
             return Draft("")
         fill, nothing = self.fills[0], Proposal("")
@@ -138,11 +139,11 @@ class WarmCanvas:
     def give(self, proposal: Proposal, cursor: int) -> None:
         """The editor shows `proposal` at `cursor` from now on."""
         size = cursor - self.typed.origin
-        behind = "" if proposal.eat else self.typed.text[size:]
-        self.shown = self.typed.text[:size] + proposal.insert + behind
+        after = "" if proposal.eat else self.typed.text[size:]
+        self.shown = self.typed.text[:size] + proposal.insert + after
 
     def rest(self) -> tuple[str] | None:
-        """What a job that follows this one may start from."""
+        """The rest of the best fill, as a draft for the next job."""
         text = self.fills[0].text[max(0, len(self.typed.written) - len(self.lead)) :] if self.fills else ""
         return (text,) if text else None
 
@@ -179,7 +180,7 @@ class WarmCanvas:
                 yield replace(found, confidence=fill.confidence)
 
     def _start(self, fill: wire.Fill, text: str, cursor: int) -> str:
-        """As much of `text` as is worth showing at `cursor`. What has been typed of it is certain."""
+        """The start of `text` that is worth showing at `cursor`. Text that the user has typed is certain."""
         if not fill.probabilities:
             return text if fill.confidence >= self.bar.chance else ""
         size = cursor - self.typed.origin
@@ -203,7 +204,7 @@ class WarmCanvas:
         return ends_line(fill.text, len(start), whole=self.answer is not None and self.context.kind != "span")
 
     def _passes(self, found: Proposal, cursor: int, fill: wire.Fill, start: str) -> bool:
-        """True if what is left to insert is long enough: less of it may be left than of the fill."""
+        """True if the text left to insert is long enough: it may be shorter than the fill."""
         before = self.context.prefix.removesuffix(self.lead)[-1:] + self.typed.text[: cursor - self.typed.origin]
         ends, words = self._ends_line(fill, start), counts_words(self.context)
         return self.bar.passes(before, found.insert, ends_line=ends, words=words)
@@ -212,7 +213,7 @@ class WarmCanvas:
         return Proposal(self.lead + insert, back=max(0, cursor - self.typed.origin))
 
     def _gated(self, proposal: Proposal, cursor: int, gate: DocumentGate) -> str:
-        """What the gate leaves of a proposal; asked once for what amounts to the same text of the document."""
+        """The part of a proposal that the gate accepts. Proposals that make the same document text are checked once."""
         typed = "" if proposal.back else self.typed.text[: cursor - self.typed.origin]
         whole = typed + proposal.insert
         if whole not in self._sound or not self._sound[whole].startswith(typed):
@@ -221,7 +222,7 @@ class WarmCanvas:
 
 
 def joined(offer: Offer, holes: Sequence[wire.Fill]) -> wire.Fill:
-    """What an offer makes of its fills, as one fill. It counts as locked when all of it is."""
+    """The fills of an offer's holes as one fill of the whole offer, locked once all of them are."""
     text = offer.text([fill.text for fill in holes])
     waiting = sum(bool(fill.open) or _locked_run(fill) != fill.text for fill in holes)
     locked = () if waiting else ((0, len(text)),)
@@ -229,8 +230,8 @@ def joined(offer: Offer, holes: Sequence[wire.Fill]) -> wire.Fill:
 
 
 def _chances(offer: Offer, holes: Sequence[wire.Fill], size: int) -> tuple[tuple[int, float], ...]:
-    """The probabilities of fills, by where their tokens end in the text of an offer, of `size` code points. Fixed text
-    is certain; a text that is more than segments put together has only the chance of the whole."""
+    """The probabilities of the fills' tokens, by the offsets of their ends in an offer's text of `size` code points.
+    Fixed text is certain. A text that is more than its segments joined has one probability, that of the whole."""
     found, at, left = list[tuple[int, float]](), 0, iter(holes)
     for segment in offer.segments:
         fill = wire.Fill(segment.text) if isinstance(segment, wire.Text) else next(left)
@@ -244,7 +245,7 @@ def _chances(offer: Offer, holes: Sequence[wire.Fill], size: int) -> tuple[tuple
 
 
 def _settled(fill: wire.Fill, *, done: bool) -> str | None:
-    """The text up to the last locked boundary: all of a whole fill, else the whole lines that are locked."""
+    """The text up to the last locked boundary: all of a complete fill, else its locked whole lines."""
     run = _locked_run(fill)
     if done or (run == fill.text and not fill.open):
         return fill.text
@@ -253,7 +254,7 @@ def _settled(fill: wire.Fill, *, done: bool) -> str | None:
 
 
 def _whole_words(fill: wire.Fill) -> str:
-    """The locked text from the left, without a word whose end is not locked."""
+    """The locked start of the text, without a last word whose end is not locked."""
     run = _locked_run(fill)
     following = fill.text[len(run) : len(run) + 1]
     if following and not _is_word(following):
@@ -274,7 +275,7 @@ def _locked_run(fill: wire.Fill) -> str:
 
 
 def _tokens(fill: wire.Fill, text: str) -> Iterator[tuple[int, float]]:
-    """The tokens of a fill that make `text`, its start; the last one may go on."""
+    """The tokens of a fill that make up its start `text`; the last token may extend beyond it."""
     begin = 0
     for end, probability in fill.probabilities:
         if begin < len(text):
@@ -283,7 +284,7 @@ def _tokens(fill: wire.Fill, text: str) -> Iterator[tuple[int, float]]:
 
 
 def _common(one: str, other: str) -> int:
-    """The length of what two texts begin with alike."""
+    """The length of the common start of two texts."""
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 

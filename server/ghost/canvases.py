@@ -1,16 +1,16 @@
-"""The canvases of one document: which one is at the cursor, and which others are kept. State only."""
+"""The canvases of one document: the one at the cursor, and those that are kept. State only."""
 
 from collections import deque
 
 from caesura.server.ghost.canvas import WarmCanvas
 from caesura.server.text.document import Edit
 
-RESTING = 3  # finished canvases that the cursor has left and may come back to
+RESTING = 3  # most finished canvases kept for a cursor that comes back
 
 
 class Canvases:
-    """`current` is the one at the cursor. `ahead` continues it: with the text that comes after it, computed in idle
-    time, or with another end for it. `resting` are finished ones that the cursor has left."""
+    """`current` is the canvas at the cursor. `ahead` continues it, with the text after it, computed in idle time, or
+    with another end. `resting` are finished canvases that the cursor has left."""
 
     def __init__(self) -> None:
         self.current: WarmCanvas | None = None
@@ -21,7 +21,7 @@ class Canvases:
         return f"<Canvases {self.current} ahead {self.ahead} resting {len(self.resting)}>"
 
     def follow(self, edit: Edit) -> None:
-        """Take an edit into account; a canvas that it makes void is dropped."""
+        """Apply an edit; drop the canvases that it makes invalid."""
         if self.current is not None and not self.current.follow(edit):
             self.current.stop()
             self.current = None
@@ -31,17 +31,17 @@ class Canvases:
             self.resting.remove(canvas)
 
     def agreeing(self, at: int) -> list[WarmCanvas]:
-        """Those that may answer for the cursor at `at`; first those that have said something."""
+        """The canvases that may answer for the cursor at `at`, those with a draft first."""
         known = (self.current, self.ahead, *self.resting)
         return sorted((one for one in known if one and one.agrees(at)), key=lambda one: not one.fills)
 
     def rest_at(self, at: int) -> tuple[str] | None:
-        """The text that is left of one of them at `at`, to start another from."""
+        """The rest of a canvas whose typed text ends at `at`, as a draft for a new one."""
         here = [c for c in (self.current, *self.resting) if c and at == c.typed.origin + len(c.typed.written)]
         return next((rest for canvas in here if (rest := canvas.rest())), None)
 
     def put(self, canvas: WarmCanvas) -> None:
-        """Make `canvas` the current one. The one before it rests if it is done, else it is stopped."""
+        """Make `canvas` the current one. The one before it is kept if it is done, else stopped."""
         old = self.current
         if old is canvas:
             return
@@ -62,7 +62,7 @@ class Canvases:
         self.ahead = canvas
 
     def drop(self) -> None:
-        """Nothing that was computed for this document holds."""
+        """Stop and forget all canvases."""
         if self.current is not None:
             self.current.stop()
         self.current = None

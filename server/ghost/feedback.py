@@ -1,4 +1,4 @@
-"""What becomes of a suggestion: taken, taken in part, or typed over; and how forward the next ones are after it."""
+"""The outcome of each suggestion (accepted, partly accepted or rejected), and the back-off that follows from it."""
 
 import asyncio
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from caesura.server.text.document import Edit
 
 Outcome = Literal["accepted", "partly", "rejected"]
 
-SEEN_S = 0.3  # a suggestion that was typed over sooner was not rejected: nobody had read it
-TAKEN = 2  # code points that come at once are taken, not typed
+SEEN_S = 0.3  # a suggestion that was shown for less is not rejected by other text: the user had no time to read it
+TAKEN = 2  # code points; an insertion of at least this many is an acceptance, not typing
 
 
 class Tally(Protocol):
@@ -28,8 +28,8 @@ class Tally(Protocol):
 
 @dataclass
 class Suggestion:
-    """Text that the editor shows. `since` is when it was first drawn, in seconds of the loop's clock; `taken` counts
-    code points."""
+    """Text that the editor shows. `since` is the time when it was first drawn, in seconds of the loop's clock; `taken`
+    counts accepted code points."""
 
     id: str
     language: str
@@ -42,24 +42,24 @@ class Suggestion:
 
     @property
     def fits(self) -> bool:
-        """True while it agrees with the text."""
+        """True if it agrees with the text typed since."""
         return not self.moved and self.typed.agrees(self.insert)
 
     @property
     def left(self) -> int:
-        """Code points that may still be taken."""
+        """The number of code points that can still be accepted."""
         return len(self.insert) - self.taken
 
     def continues(self, cursor: int, insert: str) -> bool:
-        """True if a proposal for `cursor` is what is left of this one, or begins with it."""
+        """True if a proposal for `cursor` is the rest of this suggestion, or begins with it."""
         return self.stands(cursor) and insert.startswith(self.insert[len(self.typed.written) :])
 
     def stands(self, cursor: int) -> bool:
-        """True if what is left of it can be taken at `cursor`."""
+        """True if the rest of it can be accepted at `cursor`."""
         return not self.over and self.fits and cursor == self.typed.origin + len(self.typed.written)
 
     def follow(self, edit: Edit, now: float) -> tuple[Outcome, int] | None:
-        """Take an edit into account. The outcome, if the edit decides one, and its size in code points."""
+        """Apply an edit. Returns the outcome that it decides, if any, and its size in code points."""
         if not self.typed.follow(edit):
             self.moved = True
         if self.over or self.moved:
@@ -69,14 +69,15 @@ class Suggestion:
             self.over = True
             return ("rejected", len(self.insert)) if now - self.since >= SEEN_S else None
         self.over = not rest
-        size = min(len(edit.text), self.left)  # text that was undone and is taken again counts once
+        size = min(len(edit.text), self.left)  # text that was undone and accepted again counts once
         if len(edit.text) < TAKEN or not size or not self.insert.startswith(self.typed.written):
             return None
         self.taken += size
         return ("partly" if rest else "accepted"), size
 
     def told(self, taken: int) -> tuple[Outcome, int] | None:
-        """The editor says that `taken` code points were accepted in all. The outcome that its edits did not show."""
+        """Apply the editor's report that `taken` code points were accepted in all. Returns the outcome that no edit has
+        shown yet, if any."""
         more = min(taken, len(self.insert)) - self.taken
         if more <= 0:
             return None
@@ -94,14 +95,15 @@ class Feedback:
         self._backoff = Backoff()
 
     def bar(self, *, invoked: bool) -> Bar:
-        """What a suggestion must reach to be shown. If the user asked for one, a short one will do."""
+        """The requirement for showing a suggestion. One that the user asked for may be short."""
         options = self._settings.options
         if invoked:
             return Bar(min(options.chance, MODES["manual"].chance))
         return Bar(self._backoff.chance(options.chance, _now()), options.least_keys)
 
     def shown(self, new: Suggestion, before: Suggestion | None) -> None:
-        """`new` is shown from now on. If it continues what was shown before, only its new text counts."""
+        """Count a suggestion that the editor shows from now on. If it continues the one `before`, only its new text
+        counts."""
         if before is None or not before.continues(new.typed.origin, new.insert):
             self._tally.shown(new.language, len(new.insert))
             return
@@ -110,7 +112,7 @@ class Feedback:
             self._tally.grown(new.language, more)
 
     def judge(self, suggestion: Suggestion, outcome: tuple[Outcome, int] | None) -> None:
-        """Count an outcome, and be more or less forward after it."""
+        """Count an outcome, and adapt the back-off to it."""
         match outcome:
             case ("accepted", size):
                 self._tally.accepted(suggestion.language, size)

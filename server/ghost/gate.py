@@ -1,4 +1,4 @@
-"""Which text is sound in a document as it is now: by the grammar of an offer, or by the document's syntax."""
+"""The check that a text is sound in the current document: by the grammar of an offer, or by the document's syntax."""
 
 from dataclasses import replace
 
@@ -10,8 +10,8 @@ from caesura.server.structured.offer import Offer
 
 
 class DocumentGate:
-    """For the hole at `origin` of `text`. `place` is the context there without a lead. Without `syntax`, only an offer
-    rejects anything."""
+    """Checks texts for the hole at `origin` of `text`. `place` is the context there without a lead. Without `syntax`,
+    only an offer rejects anything."""
 
     def __init__(
         self,
@@ -29,11 +29,11 @@ class DocumentGate:
         self._place = place
         self._offer = offer
         self._syntax = syntax
-        self._gates: dict[tuple[int, int], SyntaxGate] = {}  # all candidates are for the same place
-        self._sound: dict[tuple[int, int, str], str] = {}  # by an offer
+        self._gates: dict[tuple[int, int], SyntaxGate] = {}  # by span, for all its candidates
+        self._sound: dict[tuple[int, int, str], str] = {}  # the results of the offer's check
 
     def __call__(self, start: int, end: int, insert: str) -> str:
-        """As much of `insert` as is sound in place of `start:end`."""
+        """The longest sound start of `insert` in place of `start:end`."""
         if self._offer:
             return self._offered(self._offer, start, end, insert)
         if not self._syntax:
@@ -44,7 +44,7 @@ class DocumentGate:
         return self._gates[start, end].shortened(insert)
 
     def _offered(self, offer: Offer, start: int, end: int, insert: str) -> str:
-        """All or nothing."""
+        """`insert` if the offer accepts it, else the empty string."""
         asked = start, end, insert
         if asked not in self._sound:
             new = self._text[:start] + insert + self._text[end:]

@@ -1,4 +1,4 @@
-"""What ghost text asks the engine at a place of a document."""
+"""The contexts and jobs of ghost text."""
 
 import re
 from dataclasses import replace
@@ -14,25 +14,25 @@ from caesura.server.structured import edits
 from caesura.server.structured.offer import Offer
 from caesura.server.text.workspace import OpenDocument
 
-LEAST_WORD = 3  # letters of a word of prose before its rest is worth a job
+LEAST_WORD = 3  # letters of a word of prose that must be typed before its rest is suggested
 
 _WORD = re.compile(rf"\w{{{LEAST_WORD}}}\Z")
 
 
 class Jobs:
-    """For all documents of a session."""
+    """Makes the contexts, jobs and gates of canvases, for all documents of a session."""
 
     def __init__(self, settings: Settings, project: Project) -> None:
         self._settings = settings
         self._project = project
 
     def end(self, opened: OpenDocument, at: int) -> int:
-        """The end of a hole at the cursor. Closing brackets and quotes there are mostly the editor's: the fill decides
+        """The end of a hole at the cursor. The editor inserted most closing brackets and quotes there: the fill decides
         about them, and the suffix stays the same while they come and go."""
         return at if self._structured(opened) else after_closing(opened.document.text, at, opened.language)
 
     def place(self, opened: OpenDocument, start: int, end: int, lead: str = "") -> Context:
-        """The context of the hole after `lead`, which is assumed to replace `start:end`."""
+        """The context of the hole after `lead`, as if `lead` replaced `start:end`."""
         text, tree, options = opened.document.text, opened.tree.tree, self._settings.options
         if lead:
             text, tree, start = text[:start] + lead + text[end:], None, start + len(lead)
@@ -42,7 +42,7 @@ class Jobs:
         return self._project.frame(opened, found, suggest.budget(options))
 
     def wanted(self, opened: OpenDocument, canvas: WarmCanvas, *, invoked: bool) -> bool:
-        """False where the settings exclude a suggestion, and in Markdown until a word has begun."""
+        """False if the settings exclude a suggestion, and in Markdown until a word has begun."""
         options, start = self._settings.options, canvas.typed.origin
         if opened.document.language == "markdown" and not invoked:
             text = opened.document.text
@@ -54,7 +54,7 @@ class Jobs:
         return {"comment": options.in_comments, "string": options.in_strings}.get(canvas.context.scope, True)
 
     def offer(self, opened: OpenDocument, canvas: WarmCanvas) -> Offer | None:
-        """What the grammar of the document's language allows after the lead of a canvas."""
+        """The offer of the document's language after the lead of a canvas, if it has one."""
         if not self._structured(opened):
             return None
         document = opened.document
@@ -84,7 +84,7 @@ class Jobs:
         return suggest.job(site, ask)
 
     def gate(self, opened: OpenDocument, canvas: WarmCanvas) -> DocumentGate:
-        """The gate for the texts of a canvas, in the document as it is now."""
+        """The gate for the texts of a canvas in the current document."""
         place = replace(canvas.context, prefix=canvas.context.prefix.removesuffix(canvas.lead))
         syntax, text, tree = self._settings.options.syntax_gate, opened.document.text, opened.tree.tree
         return DocumentGate(text, tree, canvas.typed.origin, place, canvas.offer, syntax=syntax)

@@ -1,7 +1,7 @@
 """The ghost text of one document: its canvases, the jobs that fill them, and what the editor shows.
 
-Denoising starts at the edit, so that a request finds it under way. Typing what a canvas proposes costs nothing; after
-any other key a new canvas starts from what is left of the old one.
+Denoising starts at the edit, so a request finds it in progress. Typing along with a proposal is free; after any other
+key a new canvas starts from the rest of the old one.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ from caesura.server.text.lexer import indent_of
 from caesura.server.text.workspace import OpenDocument
 
 FAINT = 25  # explore text up to this many times below the display threshold; typing confirms its start
-NEARBY = 30  # lines within which the neighbours stay as they were chosen, so that the engine's KV of them stays valid
+NEARBY = 30  # lines; within them the chosen neighbours stay, and so does the engine's KV of them
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Selected:
-    """The item that a completion popup has selected: `text` would replace what lies between `start` and the cursor."""
+    """The item selected in a completion popup: `text` would replace the text between `start` and the cursor."""
 
     start: int
     text: str
@@ -49,7 +49,7 @@ class Selected:
 
 @dataclass(frozen=True)
 class Start:
-    """What a canvas at the offset `at` is begun for; `bar` is what a suggestion must reach."""
+    """A request for a canvas at the offset `at`; `bar` is the requirement that a suggestion must meet."""
 
     at: int
     priority: Literal["invoked", "automatic"]
@@ -59,7 +59,7 @@ class Start:
 
 @dataclass
 class Services:
-    """What all panes of a session use."""
+    """The services that all panes of a session share."""
 
     engine: Infiller
     settings: Settings
@@ -67,33 +67,33 @@ class Services:
     feedback: Feedback
     jobs: Jobs
     reader: ContextReader
-    trouble: str = ""  # logged last
+    trouble: str = ""  # the last error in the log
 
     def report(self, trouble: str) -> None:
-        """Log a trouble once, not at every keystroke."""
+        """Log an error once, not at every keystroke."""
         if trouble != self.trouble:
             self.trouble = trouble
             log.warning("No completion: %s", trouble)
 
 
 class Pane:
-    """The ghost text of `opened`."""
+    """The ghost text of the document `opened`."""
 
     def __init__(self, opened: OpenDocument, services: Services) -> None:
         self.opened = opened
         self.canvases = Canvases()
-        self.suggestion: Suggestion | None = None  # that the editor shows
-        self.ticket = 0  # of the newest request
-        self.changed = asyncio.Event()  # replaced whenever it is set
+        self.suggestion: Suggestion | None = None  # shown by the editor
+        self.ticket = 0  # number of the newest request
+        self.changed = asyncio.Event()  # set at each news, and replaced by a new one
         self._services = services
         self._key = job_id()  # names the document to the engine without its path
         self._at = 0  # the offset at the newest edit or request
-        self._start: Start | None = None  # of the canvas there; None where the cursor's place is unknown
+        self._start: Start | None = None  # the newest request for a canvas; None while the cursor's position is unknown
         self._neighbours: tuple[wire.Neighbour, ...] = ()
-        self._line = 0  # for which they were chosen
-        self._generation = -1  # of the project, when they were
-        self._gate: tuple[tuple[object, ...], DocumentGate] | None = None  # the last one, and what it was made for
-        self._readings = 0  # how many had begun, of all documents, when the engine last had the context of the canvas
+        self._line = 0  # of the document, for which they were chosen
+        self._generation = -1  # of the project, when they were chosen
+        self._gate: tuple[tuple[object, ...], DocumentGate] | None = None  # the last gate, after its key
+        self._readings = 0  # `reader.count` when the engine last had this document's context
 
     def __repr__(self) -> str:
         return f"<Pane at {self._at} {self.canvases}>"
@@ -101,14 +101,14 @@ class Pane:
     # What the editor does
 
     def supersede(self) -> int:
-        """Supersede all requests so far; the ticket of the next."""
+        """Supersede all requests so far. Returns the ticket of the next one."""
         self._services.reader.end()
         self.ticket += 1
         self._wake()
         return self.ticket
 
     def edited(self, edits: Sequence[Edit]) -> None:
-        """The text has changed: keep the canvas if the user typed what it proposes, else begin a new one."""
+        """Apply edits: keep the canvas if the user typed what it proposes, else begin a new one."""
         self.supersede()
         now = asyncio.get_running_loop().time()
         for edit in edits:
@@ -123,14 +123,14 @@ class Pane:
             self._refine(canvas)
 
     def replaced(self) -> None:
-        """The whole text was replaced. The cursor's place is unknown: the next request begins a canvas."""
+        """The whole text was replaced. The cursor's position is unknown until the next request begins a canvas."""
         self.close()
         if self.suggestion:
             self.suggestion.moved = True
 
     def rested(self, at: int) -> None:
-        """The cursor has come to rest: have its context read, unless that of a known canvas is still in the engine's
-        cache."""
+        """The cursor has come to rest: have its context prefilled, unless that of a known canvas is still in the
+        engine's cache."""
         reader = self._services.reader
         if not self._services.settings.options.warm or self.off(invoked=False):
             return
@@ -151,7 +151,7 @@ class Pane:
         self._gate = None
 
     def off(self, *, invoked: bool) -> bool:
-        """True if nothing is to be computed for this document."""
+        """True if this document gets no suggestions."""
         options = self._services.settings.options
         asked = invoked or MODES[options.mode].automatic
         allowed = options.enable and asked and options.allows(self.opened.document.language)
@@ -160,24 +160,25 @@ class Pane:
     # The canvas at the cursor
 
     def follow(self, start: Start) -> tuple[WarmCanvas, AnswerKind]:
-        """The canvas for `start`: one there is that still agrees, else a new one; and which of them."""
+        """The canvas for `start`, a kept one that still agrees or a new one, and how it was found."""
         self._at, self._start, self._readings = start.at, start, self._services.reader.count
         canvas = self._known(start.at, start.selected)
         invoked = start.priority == "invoked"
-        if canvas is None or canvas.faint > _bar_for(canvas, start.bar, invoked=invoked).chance:  # some was given up
+        if canvas is None or canvas.faint > _bar_for(canvas, start.bar, invoked=invoked).chance:  # it gave text up
             return self._begin(start), "cold"
         if invoked:
             canvas.bar = canvas.bar.lower(start.bar)
             if canvas.over and not canvas.propose(start.at, self.gate(canvas), whole=start.selected is not None).insert:
-                return self._begin(start, seed=canvas.seed + 1), "cold"  # asked again: something else than nothing
+                return self._begin(start, seed=canvas.seed + 1), "cold"  # asked again after an empty answer
         self.canvases.put(canvas)
         if canvas.speculative:
             return canvas, "speculated"
         return canvas, "typed_through" if canvas.typed.written and canvas.fills else "warm"
 
     def gate(self, canvas: WarmCanvas) -> DocumentGate:
-        """How much of a text is sound in the document as it is now. The drafts of a canvas share a gate until the text
-        changes. Each draft is parsed in the event loop: 1.4 ms at 2,000 lines, 2.6 with a gate of its own (p50)."""
+        """The gate for the texts of `canvas` in the current document. The drafts of a canvas share a gate until the
+        text changes. Each draft is parsed in the event loop: 1.4 ms at 2,000 lines, 2.6 ms with a gate of its own
+        (p50)."""
         options = self._services.settings.options
         key = canvas, self.opened.document.text, self.opened.tree.tree, options.syntax_gate
         if self._gate is None or self._gate[0] != key:
@@ -185,7 +186,7 @@ class Pane:
         return self._gate[1]
 
     def _known(self, at: int, selected: Selected | None) -> WarmCanvas | None:
-        """A canvas that answers for the cursor at `at`, unless edits elsewhere have changed its context."""
+        """A kept canvas that answers for the cursor at `at`, and whose context no edit elsewhere has changed."""
         if selected is not None:
             known = self.canvases.current
             if known is None or (known.lead, known.typed.origin) != (selected.text, selected.start):
@@ -196,14 +197,14 @@ class Pane:
         return next((canvas for canvas in agreeing if not (canvas.stale and self._differs(canvas))), None)
 
     def _differs(self, canvas: WarmCanvas) -> bool:
-        """True if edits elsewhere have changed what the engine was shown for a canvas."""
+        """True if edits elsewhere have changed the context of a canvas."""
         start, end = canvas.typed.origin, canvas.typed.origin + len(canvas.typed.text)
         now = self._services.jobs.place(self.opened, start, end)
         canvas.stale = (now.prefix + canvas.lead, now.suffix) != (canvas.context.prefix, canvas.context.suffix)
         return canvas.stale
 
     def _begin(self, start: Start, *, seed: int = 0) -> WarmCanvas:
-        """A new canvas, warm from what is left of the one before it."""
+        """Begin a new canvas, warm-started from the rest of the one before it."""
         at, text = start.at, self.opened.document.text
         lead, origin = (start.selected.text, start.selected.start) if start.selected else ("", at)
         end = at if start.selected else self._services.jobs.end(self.opened, at)
@@ -218,7 +219,7 @@ class Pane:
         return canvas
 
     def _place(self, start: int, end: int, lead: str = "") -> Context:
-        """The context there, with the neighbours chosen for it."""
+        """The context of the hole; also chooses the neighbours for it."""
         found = self._services.jobs.place(self.opened, start, end, lead)
         line, generation = self.opened.document.position(end)[0], self._services.project.generation
         if self._generation != generation or abs(line - self._line) > NEARBY:
@@ -229,7 +230,7 @@ class Pane:
     # Jobs
 
     def _launch(self, canvas: WarmCanvas, priority: Priority, draft: tuple[str] | None = None) -> None:
-        """Begin the job of a canvas, unless nothing is wanted there."""
+        """Begin the job of a canvas, unless no suggestion is wanted there."""
         if not self._services.jobs.wanted(self.opened, canvas, invoked=priority == "invoked"):
             canvas.over = True
             return
@@ -253,23 +254,23 @@ class Pane:
                 async for event in events:
                     canvas.hear(event)
                     if not canvas.agrees(self._at):
-                        self._restart(canvas)  # it says something else than was typed, or nothing beyond it
+                        self._restart(canvas)  # its text differs from the typed text, or ends with it
                     self._wake()
             self._services.trouble = ""
             if canvas is self.canvases.ahead and not canvas.speculative:
                 self._adopt()
         except EngineError as error:
-            if job.priority != "speculative":  # for which nobody waits
+            if job.priority != "speculative":  # nobody waits for those
                 self._services.report(str(error))
-            hopeless = isinstance(error, (EngineBusy, EngineUnavailable))  # another job now would fare no better
+            hopeless = isinstance(error, (EngineBusy, EngineUnavailable))  # another job would fail too
             if canvas.typed.written and not canvas.shown and not hopeless:
-                self._restart(canvas)  # no job has begun for the newest keys, nor does the editor show anything
+                self._restart(canvas)  # no job covers the newest keys, and the editor shows nothing
         finally:
             canvas.over = True
             self._wake()
 
     def _restart(self, canvas: WarmCanvas) -> None:
-        """Begin a new canvas instead of this one, if that is the one at a cursor whose place is known."""
+        """Replace this canvas by a new one, if it is the current one and the cursor's position is known."""
         if self.canvases.current is canvas and not canvas.replaces and self._start:
             self._begin(self._start)
 
@@ -277,16 +278,17 @@ class Pane:
         self.changed.set()
         self.changed = asyncio.Event()
 
-    # What is shown, and what runs ahead of it
+    # The shown suggestion, and the canvas that runs ahead of it
 
     def show(self, canvas: WarmCanvas, at: int, proposal: Proposal) -> Proposal:
-        """The editor shows a proposal from now on: remember it, and compute what may come after it."""
+        """Record a proposal that the editor shows from now on, and compute what may come after it. Returns it with an
+        id."""
         before, self.suggestion = self.suggestion, None
         if not proposal.insert:
             return proposal
         proposal = replace(proposal, id=job_id())
         if proposal.back:
-            return proposal  # the popup draws it over what is typed, and its edits are not those of our text
+            return proposal  # the popup draws it over the typed text, and its edits do not match our text
         document, now = self.opened.document, asyncio.get_running_loop().time()
         typed = Typed(at, closing=document.text[at : at + proposal.eat])
         self.suggestion = Suggestion(proposal.id, document.language, typed, proposal.insert, now)
@@ -296,9 +298,10 @@ class Pane:
         return proposal
 
     def mend(self, canvas: WarmCanvas, sound: Proposal) -> bool:
-        """The syntax gate cut the proposal: denoise the text after the sound part again; false if that was tried."""
+        """Denoise again what follows the sound part of a proposal that the syntax gate cut. False if that was tried
+        already, or is impossible."""
         lead = canvas.typed.written + sound.insert
-        inside = self._at != canvas.typed.origin + len(canvas.typed.written)  # of brackets that the editor closed
+        inside = self._at != canvas.typed.origin + len(canvas.typed.written)  # the editor closed brackets
         if not canvas.answer or canvas.mended or sound.back or inside or not lead.startswith(canvas.lead):
             return False
         canvas.mended = True
@@ -306,14 +309,14 @@ class Pane:
         return True
 
     def _refine(self, canvas: WarmCanvas) -> None:
-        """A part was accepted: it is fixed now, and the rest of the canvas is denoised again after it."""
+        """Denoise the rest of the canvas again after the accepted part, which is fixed now."""
         taken = canvas.typed.written
         whole = self._at == canvas.typed.origin + len(taken)
         if canvas.answer and not canvas.offer and canvas.rest() and whole and taken.startswith(canvas.lead):
             self._go_ahead(canvas, taken, draft=canvas.rest())
 
     def _speculate(self, canvas: WarmCanvas, proposal: Proposal) -> None:
-        """In idle time, compute what would come next if the proposal were accepted and the line ended."""
+        """Compute, in idle time, what comes next if the user accepts the proposal and ends the line."""
         options, text = self._services.settings.options, self.opened.document.text
         wanted = options.speculate and options.warm and MODES[options.mode].automatic
         ends = canvas.context.kind != "span" and not line_after(text, self._at).strip()
@@ -339,7 +342,7 @@ class Pane:
         self._launch(canvas, priority, draft)
 
     def _adopt(self) -> None:
-        """Take the canvas that ran ahead if it only adds to what the old one proposes: what is shown never jumps."""
+        """Make the canvas ahead the current one if it only extends the shown text, which never jumps; else stop it."""
         old, new = self.canvases.current, self.canvases.ahead
         if old is None or new is None:
             return
@@ -353,7 +356,8 @@ class Pane:
 
 
 def _cursor_after(edits: Sequence[Edit], row: Language) -> int | None:
-    """The cursor after typing; None if no single cursor types this. An auto-closed pair leaves it inside."""
+    """The cursor's offset after typing; None for edits that no single cursor makes. It stays inside an auto-closed
+    pair."""
     if len(edits) != 1:
         return None
     start, text = edits[0].start, edits[0].text
@@ -363,20 +367,20 @@ def _cursor_after(edits: Sequence[Edit], row: Language) -> int | None:
 
 
 def _bar_for(canvas: WarmCanvas, bar: Bar, *, invoked: bool) -> Bar:
-    """What the suggestions of a canvas must reach. A user who asks where the grammar is known gets the best that is
-    valid, as from a structured edit."""
+    """The requirement for the suggestions of a canvas. A user who asks at an offer gets the best valid text, whatever
+    its probability, as from a structured edit."""
     return ALL if invoked and canvas.offer else bar
 
 
 def _after_lead(rest: tuple[str] | None, typed: str, lead: str) -> tuple[str] | None:
-    """What is left of a canvas, as a start for one that has `lead` instead of `typed` before it."""
+    """The rest of a canvas as a draft for one that has `lead` before it instead of `typed`."""
     if rest is None or not (typed + rest[0]).startswith(lead):
         return None
     return ((typed + rest[0]).removeprefix(lead),) if lead else rest
 
 
 def _entered(before: str, lead: str, line_break: str, row: Language) -> str:
-    """`lead` after `before`, with the line break and the indentation that an editor adds at Enter."""
+    """`lead`, with the line break and the indentation that an editor adds at Enter after `before` and `lead`."""
     line = line_before(before + lead, len(before + lead))
     step = ("\t" if "\t" in indent_of(line) else "    ") if opens_block(line, row) else ""
     return lead + line_break + indent_of(line) + step

@@ -18,11 +18,11 @@ from caesura.server.options import MODES, Settings
 from caesura.server.text.document import Edit
 from caesura.server.text.workspace import OpenDocument
 
-MAX_DOCUMENTS = 16  # whose canvases are kept; a new one takes the place of the one untouched for longest
+MAX_DOCUMENTS = 16  # documents with a pane; a new one replaces the least recently used
 
 
 class Panes:
-    """One Pane for each document in which somebody has typed or asked. `tally` counts what became of suggestions,
+    """One Pane for each document in which the user has typed or asked. `tally` counts the outcomes of suggestions,
     `trace` records the requests."""
 
     def __init__(self, engine: Infiller, settings: Settings, project: Project, tally: Tally, trace: Recorder) -> None:
@@ -46,7 +46,7 @@ class Panes:
             pane.replaced()
 
     def rested(self, opened: OpenDocument, at: int) -> None:
-        """The cursor has come to rest. A document that is only looked at does not replace another's pane."""
+        """The cursor has come to rest. A document that the user only views does not replace another's pane."""
         pane = self._panes.get(opened.document.uri) or Pane(opened, self._services)
         pane.rested(at)
 
@@ -59,34 +59,34 @@ class Panes:
         selected: Selected | None = None,
         on_draft: Callable[[Draft], None] | None = None,
     ) -> Callable[[], Awaitable[Proposal | NothingNew]]:
-        """What answers when it is called; see Request. The text is read now, before an edit that may come while the
-        answer waits for its turn."""
+        """A function that answers the request when it is called; see Request. The text is read now, before an edit that
+        may come while the answer waits for its turn."""
         pane = self._pane(opened)
         late = asyncio.get_running_loop().time() + self._settings.options.deadline_ms / 1000
         request = Request(pane, pane.supersede(), at, selected is not None, late, self._trace, on_draft)
         canvas = pane.canvases.current
         shown = canvas is not None and bool(canvas.shown) and canvas.agrees(at)
-        invoked = invoked or (shown and not MODES[self._settings.options.mode].automatic)  # what was asked for stays
+        invoked = invoked or (shown and not MODES[self._settings.options.mode].automatic)  # it was asked for: it stays
         if pane.off(invoked=invoked):
             return request.refuse
         priority: Literal["invoked", "automatic"] = "invoked" if invoked else "automatic"
         return partial(request.answer, *pane.follow(Start(at, priority, self._feedback.bar(invoked=invoked), selected)))
 
     def accepted(self, id: str, units: int | None = None) -> None:
-        """The editor says that it has inserted a proposal: all of it, or so many UTF-16 units from its start."""
+        """The editor has inserted a proposal: all of it, or its first `units` UTF-16 units."""
         for pane in self._panes.values():
             if (suggestion := pane.suggestion) and suggestion.id == id:
                 taken = suggestion.insert.encode("utf-16-le")[: None if units is None else 2 * units]
                 self._feedback.judge(suggestion, suggestion.told(len(taken.decode("utf-16-le", "ignore"))))
 
     def seen(self, id: str) -> None:
-        """The editor says that it has drawn a proposal only now."""
+        """The editor has drawn a proposal only now."""
         for pane in self._panes.values():
             if pane.suggestion and pane.suggestion.id == id:
                 pane.suggestion.since = asyncio.get_running_loop().time()
 
     def close(self, uri: str) -> None:
-        """Free what belongs to a document; its jobs are cancelled."""
+        """Forget a document, and cancel its jobs."""
         self._reader.end()
         if pane := self._panes.pop(uri, None):
             pane.close()

@@ -1,4 +1,4 @@
-"""Has the engine read the context of a resting cursor, so that the first key finds it in the KV cache."""
+"""Prefill for a resting cursor: the engine reads its context, so that the first key finds it in the KV cache."""
 
 import asyncio
 from contextlib import aclosing, suppress
@@ -8,8 +8,8 @@ from caesura.client.backend import EngineError, Infiller, job_id
 
 
 class ContextReader:
-    """There is one reading at a time, of all documents, under one `document` key of the engine's cache. `count` is how
-    many have begun."""
+    """Runs one prefill at a time for all documents, under one `document` key of the engine's cache. `count` is the
+    number of prefills begun."""
 
     def __init__(self, engine: Infiller) -> None:
         self._engine = engine
@@ -23,13 +23,14 @@ class ContextReader:
         self._task = asyncio.create_task(self._prefill(job))
 
     def end(self) -> None:
-        """Before another job begins, so that it finds what was read so far."""
+        """Cancel the prefill. To be called before another job begins, which then finds what was read so far."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
     async def _prefill(self, job: wire.Infill) -> None:
-        """Until the first event: the KV cache has the context then. A failure concerns nobody yet."""
+        """Run a job until its first event: then the KV cache has the context. A failure is ignored: no request waits
+        yet."""
         with suppress(EngineError):
             async with aclosing(self._engine.infill(job)) as events:
                 await anext(events, None)

@@ -1,4 +1,4 @@
-"""How a request is answered: at the first locked boundary, or with a part from the deadline on."""
+"""The answer to a request: at the first locked boundary, or from the deadline on with a part."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,23 +18,24 @@ NOTHING = Proposal("")
 
 
 class Recorder(Protocol):
-    """What we need of trace.Trace."""
+    """The part of trace.Trace that requests use."""
 
     def record(self, request: RequestRecord) -> None: ...
 
 
 @dataclass(frozen=True)
 class NothingNew:
-    """Nothing new to show: a newer edit or request came first, or the engine was lost. `shown_fits`: what the editor
-    shows still agrees with the text."""
+    """The answer if there is nothing new to show: a newer edit or request came first, or the engine was lost.
+    `shown_fits`: the text that the editor shows still agrees with the document."""
 
     shown_fits: bool
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request: for the text as it was when it came. `began` is in seconds of perf_counter; from `late` on, in those
-    of the loop, a part will do. With `on_draft`, each state is reported and the answer waits for the whole canvas."""
+    """One request, for the text at its arrival. `began` is in seconds of perf_counter. From `late` on, in seconds of
+    the loop's clock, a part is enough. With `on_draft`, each state is reported and the answer waits for the whole
+    canvas."""
 
     pane: Pane
     ticket: int
@@ -55,7 +56,7 @@ class Request:
         return NOTHING
 
     async def answer(self, canvas: WarmCanvas, how: AnswerKind) -> Proposal | NothingNew:
-        """The answer from `canvas`, or from the one that takes its place; the canvas goes on after that."""
+        """The answer from `canvas`, or from the one that replaces it; the canvas continues afterwards."""
         canvas, proposal = await self._found(canvas)
         if self.current and canvas.broken and self.pane.mend(canvas, proposal):
             canvas, proposal = await self._found(canvas)
@@ -69,16 +70,16 @@ class Request:
         return self.pane.show(canvas, self.at, proposal)
 
     async def _found(self, canvas: WarmCanvas) -> tuple[WarmCanvas, Proposal]:
-        """The canvas that has something to show or nothing more to say, and what it proposes."""
+        """Wait for a sound proposal, or for the end of the canvas. Returns the canvas and its proposal."""
         while True:
             canvas = await self._ready(canvas)
             proposal = self._choose(canvas) if self.current else NOTHING
             if proposal.insert or canvas.over or not self.current:
                 return canvas, proposal
-            await self.pane.changed.wait()  # nothing of it is sound yet
+            await self.pane.changed.wait()  # no part of it is sound yet
 
     async def _ready(self, canvas: WarmCanvas) -> WarmCanvas:
-        """Wait until there is something to show, or nothing to wait for; the canvas that has it."""
+        """Wait until there is something to show, or nothing to wait for. Returns the canvas at that time."""
         canvases, clock = self.pane.canvases, asyncio.get_running_loop().time
         while self.current:
             canvas = canvases.current or canvas  # another one has begun if this one disagreed with the text
@@ -96,14 +97,14 @@ class Request:
         return canvas
 
     def _draft(self, canvas: WarmCanvas) -> Draft:
-        """A state for a streaming editor, which shows at once as much of it as is ready."""
+        """The state for a streaming editor, which shows its ready part at once."""
         draft = canvas.draft(self.at, self.pane.gate(canvas))
         part = asyncio.get_running_loop().time() >= self.late
         if not canvas.ready(self.at, part=part):
             return draft
         proposal = self._choose(canvas)
         begins = draft.text.startswith(proposal.insert) and proposal.eat == draft.eat
-        if canvas.over:  # the answer comes next, and may differ after the sound part of this
+        if canvas.over:  # the answer comes next, and may differ after this sound part
             draft = replace(draft, locked=min(draft.locked, len(proposal.insert) if begins else 0))
         if not begins:
             return draft
@@ -145,7 +146,7 @@ class Request:
 
 
 def _kind(place: Context) -> str:
-    """The kind of a hole, for the trace: what it lies in, or its extent where that is plain code."""
+    """The kind of a hole for the trace: its scope, or its extent in plain code."""
     return place.kind if place.scope == "code" else place.scope
 
 

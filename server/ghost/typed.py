@@ -1,4 +1,4 @@
-"""What is left of a text at the cursor, after what the user typed since it was computed. State only."""
+"""The text that the user typed since a proposal was computed, and the rest of the proposal after it. State only."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ QUOTES = "\"'`"
 
 @dataclass(frozen=True)
 class Proposal:
-    """`insert` replaces `back` code points before the cursor and `eat` after it; an empty one means nothing to propose.
+    """`insert` replaces `back` code points before the cursor and `eat` after it; an empty one means no proposal.
     `others` are further texts for the same range, best first."""
 
     insert: str
@@ -19,14 +19,14 @@ class Proposal:
     back: int = 0
     others: tuple[str, ...] = ()
     confidence: float = 0.0
-    id: str = ""  # once the editor was given it
+    id: str = ""  # set when the editor gets it
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A canvas on its way: `text` is the best guess for the cursor; its first `locked` code points will not change,
-    though an answer may end before them, where it is surer or sound. The first `ready` are what the plain request
-    would be answered with by now."""
+    """The state of a live canvas. `text` is the best guess at the cursor. Its first `locked` code points will not
+    change, but the answer may end before them, where it is more certain or sound. Its first `ready` code points are
+    what a request that is not streamed would get now."""
 
     text: str
     eat: int = 0
@@ -36,8 +36,8 @@ class Draft:
 
 
 class Typed:
-    """What stands at `origin` that was typed since something was computed for that place. `closing` are the brackets
-    and quotes that stood there then; what was computed may replace them."""
+    """The text that the user typed at the offset `origin` since a proposal was computed for it. `closing` are the
+    brackets and quotes that stood there then; the proposal may replace them."""
 
     def __init__(self, origin: int, text: str = "", closing: str = "") -> None:
         self.origin = origin
@@ -46,30 +46,30 @@ class Typed:
 
     @property
     def written(self) -> str:
-        """Without what closes."""
+        """The typed text, without `closing`."""
         return self.text.removesuffix(self.closing)
 
     def follow(self, edit: Edit) -> bool:
-        """Take an edit of this text into account; False when it is of other text."""
+        """Apply an edit inside this text; False if it lies outside."""
         start, end = edit.start - self.origin, edit.end - self.origin
         if not 0 <= start <= end <= len(self.text):
             return False
-        behind = self.text[end:]
-        self.text = self.text[:start] + edit.text + behind
-        self.closing = min(self.closing, behind, key=len)  # typed over, as far as it is gone
+        after = self.text[end:]
+        self.text = self.text[:start] + edit.text + after
+        self.closing = min(self.closing, after, key=len)  # a part that is gone was typed over
         return True
 
     def move(self, edit: Edit) -> bool:
-        """Take an edit wholly before or behind this text into account; False when it cuts into it."""
+        """Apply an edit before or after this text; False if it overlaps it."""
         if edit.end <= self.origin:
             self.origin += len(edit.text) - (edit.end - edit.start)
             return True
         return edit.start >= self.origin + len(self.text)
 
     def left(self, insert: str, cursor: int) -> Proposal | None:
-        """What of `insert` is left to insert at `cursor`; None where the typed text disagrees with it.
+        """The rest of `insert` at `cursor`; None if the typed text disagrees with it.
 
-        Typed text after the cursor was put there by the editor: a bracket it closed by itself."""
+        Text of `self.text` after the cursor came from the editor: a bracket or quote that it closed."""
         size = cursor - self.origin
         before, after = self.text[: max(0, size)], self.text[max(0, size) :]
         if not 0 <= size <= len(self.text) or not insert.startswith(before):
@@ -86,14 +86,14 @@ class Typed:
         return Proposal(rest[:body]) if ends else Proposal(rest, eat=closed)
 
     def agrees(self, insert: str) -> bool:
-        """True if this is what one types who wants `insert`, a bracket that the editor closes included."""
+        """True if the typed text agrees with `insert`, including brackets that the editor closed."""
         end = self.origin + len(self.text)
         cursors = {end, end - 1, self.origin + len(self.written)}
         return any(self.left(insert, cursor) is not None for cursor in cursors)
 
 
 def _closed(text: str, closing: str) -> int:
-    """How many of `closing`, the brackets and quotes that `text` begins in, it closes."""
+    """The number of marks of `closing` that `text`, which begins inside of them, closes."""
     closed, depth, quote, at = 0, 0, "", 0
     while at < len(text) and closed < len(closing):
         character, inside = text[at], quote or closing[closed]
