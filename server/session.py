@@ -1,4 +1,4 @@
-"""One editor's session: what its handlers share, and all that is kept of its documents."""
+"""One editor's session: the state that its handlers share, and all state of its documents."""
 
 import asyncio
 import contextlib
@@ -21,16 +21,16 @@ from caesura.server.records.trace import SessionRecord, Trace
 from caesura.server.text.document import Encoding
 from caesura.server.text.workspace import ContentChange, OpenDocument, Workspace
 
-CLOSE_S = 1.0
-AT_START = ("model", "device", "popup")  # settings that are read when the server starts
+CLOSE_S = 1.0  # longest wait for the engine's client to close
+AT_START = ("model", "device", "popup")  # settings that are read only when the server starts
 
 MakeEngine = Callable[[Options, str, Consented | None], Backend]
-"""(settings, a name for the client, the engine elsewhere that the user has named for the workspace) -> an engine."""
+"""(settings, the client's name, the engine that the user has named for the workspace, if any) -> an engine."""
 
 
 @dataclass(frozen=True)
 class EditorInfo:
-    """What an editor says about itself at the start: `abilities` by their names in the protocol, `folders` as paths,
+    """The editor's description of itself at the start: `abilities` by their names in the protocol, `folders` as paths,
     `settings` as JSON."""
 
     name: str
@@ -41,11 +41,11 @@ class EditorInfo:
 
 
 class Session:
-    """`open` and `close` are the only ones for everything that is kept of a document."""
+    """`open`, `change`, `lose` and `close` act on all state of a document together."""
 
     def __init__(self, editor: EditorInfo, make_engine: MakeEngine) -> None:
         self._editor = editor
-        self.problems: set[str] = set()  # with its settings and its projects' rules, as sentences that were logged
+        self.problems: set[str] = set()  # sentences on its settings and ignore rules, logged already
         self.settings = Settings(parse(editor.settings)[0])
         self.workspace = Workspace(editor.encoding, list(editor.folders))
         found = choose.agreement(self.workspace.folders)
@@ -64,7 +64,7 @@ class Session:
     # Documents
 
     def open(self, uri: str, language: str, version: int, text: str) -> None:
-        """Also of a document that is open: its text is this from now on."""
+        """Open a document; if it is open already, replace its text."""
         self.panes.close(uri)
         self.workspace.open(uri, language, version, text)
         if opened := self.workspace.get(uri):
@@ -80,7 +80,7 @@ class Session:
             self.panes.edited(opened, edits)
 
     def lose(self, uri: str) -> None:
-        """Our text of a document may differ from the editor's."""
+        """Stop using our text of a document, which may differ from the editor's."""
         self.workspace.lose(uri)
         self.panes.replaced(uri)
 
@@ -91,7 +91,7 @@ class Session:
         self.workspace.close(uri)
 
     def fillable(self, uri: str) -> OpenDocument | None:
-        """A document that a user may have filled. Languages that are off are so for what comes without being asked."""
+        """The document, if fills may be asked for in it. A language that is off gets fills, only no ghost text."""
         opened = self.workspace.get(uri)
         enabled = self.settings.options.enable
         return opened if opened and enabled and not self.project.hidden(opened) else None
@@ -99,13 +99,14 @@ class Session:
     # Settings
 
     def configure(self, settings: Mapping[str, Any]) -> list[str]:
-        """Take settings on top of those that came at the start, instead of later ones; a sentence for each problem."""
+        """Apply settings on top of those from the start, instead of any that came later. Returns a sentence for each
+        problem."""
         before = self.settings.options
         self.settings.options, problems = parse({**self._editor.settings, **settings})
         options = self.settings.options
         if any(getattr(before, name) != getattr(options, name) for name in AT_START):
             problems.append(
-                "The settings 'model', 'device' and 'popup' count when the server starts: restart it to use them."
+                "The settings 'model', 'device' and 'popup' take effect when the server starts; restart it."
             )
         self._stats.enable(options.stats)
         self._trace.enable(options.stats)
@@ -119,7 +120,7 @@ class Session:
         self.project.changed()
 
     def record(self) -> None:
-        """Note in the trace what this session is."""
+        """Write a record of this session to the trace."""
         found, editor = self.engine.condition, self._editor
         self._trace.session(
             SessionRecord(
@@ -134,7 +135,7 @@ class Session:
         )
 
     async def end(self) -> None:
-        """Free everything. An engine that does not answer is not waited for."""
+        """End all jobs, and close the files and the engine. A hanging engine is left after `CLOSE_S`."""
         self.panes.close_all()
         await self._stats.close()
         with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""The server's only builder of jobs: what the engine is asked at a place of a document, with secrets masked. Pure."""
+"""The server's only builder of jobs for the engine. It masks secrets. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from caesura.server.context import secrets
 from caesura.server.context.context import Budget, Context, HoleKind, context
 from caesura.server.options import Options
 
-MOST_NEIGHBOURS = 32  # of a job
+MOST_NEIGHBOURS = 32  # most neighbours of a job
 
 Priority = Literal["invoked", "automatic", "speculative"]
 
 
 @dataclass(frozen=True)
 class Site:
-    """What is filled, and what is known around it: `segments` lie between the prefix and the suffix of `place`. `draft`
-    has a text for each hole to start from, masked by `masked_draft` where it was taken from the document. `evidence`
-    comes before the other neighbours, which are masked already."""
+    """The place to fill: `segments` lie between the prefix and the suffix of `place`. `draft` has a text for each hole
+    to start from, masked by `masked_draft` if it comes from the document. `evidence` precedes `neighbours`, and is
+    masked here; `neighbours` are masked already."""
 
     place: Context
     segments: Sequence[wire.Text | wire.Hole]
@@ -33,8 +33,8 @@ class Site:
 
 @dataclass(frozen=True)
 class Ask:
-    """How the engine is asked. `document` names the document to its cache, without the path; the rest is as in
-    wire.Infill."""
+    """The other fields of a job, as in wire.Infill. `document` is a key for the engine's cache that does not reveal the
+    path."""
 
     document: str
     priority: Priority
@@ -66,7 +66,7 @@ def budget(options: Options) -> Budget:
 
 
 def job(site: Site, ask: Ask) -> wire.Infill:
-    """A job with an id of its own. No secret of the document, its schema or its siblings is in it."""
+    """A job with a new id, without the secrets of the document, its schemas or its evidence."""
     prefix, segments, suffix = secrets.concealed(site.place.prefix, site.segments, site.place.suffix)
     evidence = tuple(wire.Neighbour(near.name, secrets.masked(near.text)) for near in site.evidence)
     return wire.Infill(
@@ -89,6 +89,6 @@ def job(site: Site, ask: Ask) -> wire.Infill:
 
 
 def masked_draft(text: str, place: Context) -> str:
-    """A text that stood in a hole, with the secrets masked that can be seen from around it."""
+    """`text`, taken from the hole of `place`, with the secrets masked that its surroundings show."""
     start = len(place.prefix)
     return secrets.masked(place.prefix + text + place.suffix)[start : start + len(text)]

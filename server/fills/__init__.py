@@ -1,1 +1,1 @@
-"""Gaps that the user asks to fill, and what came of them."""
+"""Fills and structured edits that the user asks for, and their results."""

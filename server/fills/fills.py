@@ -1,5 +1,5 @@
-"""Fills that a user asks for: of a selection, of several holes at once, of a broken region; then another candidate, or
-the rest of a fill again. The results are edits; nothing is applied here.
+"""Fills that the user asks for: a selection, several holes, a broken region; afterwards another candidate, or the rest
+of a fill again. The results are edits, which the caller applies.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -19,19 +19,20 @@ from caesura.server.options import Settings
 from caesura.server.text import repair
 from caesura.server.text.document import Document, Span
 
-MOST_HOLES = 64  # of one fill, whatever number of jobs it takes
-MAX_SELECTION = 800  # code points of a selection: about what the tokens of a hole can hold
-MAX_CANVAS = 512  # tokens from a job's first hole to its last: what the engine takes
-TRIES = 4  # jobs, each with a new seed, before we say that there is nothing else
-CANDIDATES = 4  # asked for with each job
+MOST_HOLES = 64  # most holes of one fill, over all its jobs
+MAX_SELECTION = 800  # most code points of a selection: about as many as the tokens of a hole make
+MAX_CANVAS = 512  # most tokens from a job's first hole to its last, as the engine allows
+TRIES = 4  # most jobs for another candidate, each with a new seed
+CANDIDATES = 4  # candidates per job
 
-HoleBatch = Mapping[HoleIndex, tuple[int, Context, wire.Hole]]  # the holes of a job: offset in its text, context, hole
+HoleBatch = Mapping[HoleIndex, tuple[int, Context, wire.Hole]]  # a job's holes: offset in the text, context, hole
 
 
 class Fills:
-    """For all documents. Each way to fill gives events, the last a FillResult, or raises NoFill or EngineError; leaving
-    them early cancels the job. The text is read at the call. There is no result if the document has changed since, or
-    if a newer fill has begun there. `surround` adds to a context what lies around its document."""
+    """The fills of all documents. Each method that begins one yields events, the last a FillResult, or raises NoFill or
+    EngineError; closing the events early cancels the job. The text is read at the call. A fill ends in NoFill if the
+    document changes meanwhile, or if a newer fill begins in it. `surround` adds the rest of the project to a
+    context."""
 
     def __init__(self, engine: Infiller, settings: Settings, last: LastFills, surround: Surround = alone) -> None:
         self._engine = engine
@@ -43,46 +44,47 @@ class Fills:
         return f"<Fills {self._last}>"
 
     def selection(self, document: Document, spans: Sequence[Span]) -> Events:
-        """Replace what is selected; several selections are filled together."""
+        """Replace the selected texts, all in one fill."""
         inner = [trimmed(document.text, *span) for span in spans]
         if any(end - start > MAX_SELECTION for start, end in inner):
             raise NoFill(f"The selection is longer than {MAX_SELECTION} characters; select less.")
         return self._begin(document, inner)
 
     def holes(self, document: Document, spans: Sequence[Span] = (), marker: str = MARKER) -> Events:
-        """Fill every marker in the spans, or in the whole text; in spans without one, the snippet placeholders."""
+        """Fill every marker in the spans, or in the whole text if there are none; in spans without a marker, fill the
+        snippet placeholders."""
         found = markers(document.text, spans, document.language, marker)
         if not found:
             raise NoFill(f"There is no marker {marker} here; put one where something is missing.")
         return self._begin(document, found)
 
     def repair(self, document: Document, start: int, end: int) -> Events:
-        """Fill the smallest broken region around `start:end` anew, so that the text parses better."""
+        """Replace the smallest broken region around `start:end`, so that the text parses better."""
         tree = repair.parsed(document.text, document.language)
         if tree is None:
-            raise NoFill("There is no syntax tree of this document, so nothing in it can be found broken.")
+            raise NoFill("This document has no syntax tree to find faults with; select the text to replace.")
         spans = repair.regions(tree, document.text, start, end)
         if not spans:
-            raise NoFill("Nothing is broken here, as far as the grammar says.")
+            raise NoFill("Nothing is broken here; select the text to replace.")
         tasks = [Task(document.text, document.language, (Gap(*span),), tree, repairs=True) for span in spans]
         histories = [FillHistory(job_id(), task) for task in tasks]
         events = self._repair(document, histories, self._last.begin(document))
         return or_else(events, "No repair was found that parses better; the text stays as it is.")
 
     def another(self, document: Document, id: str | None = None) -> Events:
-        """Something else in the place of the document's last fill. Raises NoFill where that is not the fill `id`."""
+        """Replace the document's last fill by another candidate. Raises NoFill if the last fill is not `id`."""
         history = self._last.history(document, id)
         events = self._next(document, history, self._last.begin(document), tries=TRIES)
         return or_else(events, "The model proposes nothing else here.")
 
     def keep(self, document: Document, kept: Sequence[Span], id: str | None = None) -> Events:
-        """Keep what lies in `kept` (spans of `filled(document)`) and denoise the rest of that fill again."""
+        """Keep the text in the spans `kept` of `filled(document)`, and denoise the rest of that fill again."""
         history = self._last.history(document, id).keeping(kept)
         events = self._next(document, history, self._last.begin(document), tries=TRIES)
-        return or_else(events, "The model proposes nothing else beside what is kept.")
+        return or_else(events, "The model proposes nothing else next to the kept text.")
 
     def filled(self, document: Document, id: str | None = None) -> Document:
-        """The document with its last fill in it, whether that is applied or not."""
+        """The document with its last fill in it, applied or not."""
         text, _ = self._last.history(document, id).applied()
         return Document(document.uri, document.language, document.version, text, document.encoding)
 
@@ -101,7 +103,7 @@ class Fills:
         return or_else(events, "The model proposes nothing that fits here; the text stays as it is.")
 
     async def _next(self, document: Document, history: FillHistory, turn: Turn, *, tries: int) -> Events:
-        """The best candidate that was not shown yet. Ends without a FillResult if there is none after so many jobs."""
+        """Yield the result for the best candidate not shown yet, or no FillResult if `tries` jobs find none."""
         history.where(document.text)
         found = history.take(gate=self._settings.options.syntax_gate)
         while found is None and tries:
@@ -119,7 +121,7 @@ class Fills:
             yield self._result(document, history, found)
 
     async def _repair(self, document: Document, histories: Sequence[FillHistory], turn: Turn) -> Events:
-        attempts = [*histories, *histories]  # with another seed the second time
+        attempts = [*histories, *histories]  # the second round has another seed
         for number, history in enumerate(attempts):
             yield Progress(number, len(attempts))
             async with aclosing(self._next(document, history, turn, tries=1)) as events:
@@ -129,7 +131,7 @@ class Fills:
                         return
 
     def _result(self, document: Document, history: FillHistory, candidate: Candidate) -> FillResult:
-        """What turns the document as it is into the one with `candidate` in its gaps."""
+        """The edits from the current document to the one with `candidate` in its gaps."""
         spans = history.where(document.text)
         now = [document.text[start:end] for start, end in spans]
         removes = history.task.repairs
@@ -147,8 +149,8 @@ class Fills:
     async def _denoise(
         self, document: Document, history: FillHistory, turn: Turn
     ) -> AsyncGenerator[Progress | list[Candidate], None]:
-        """Fill all holes: those that lie far apart one batch after another, each seeing the fills before it. The last
-        event has the candidates, best first: several only where one job holds all holes."""
+        """Fill all holes. Holes that lie far apart are filled in batches, and each batch sees the fills of those before
+        it. The last event has the candidates, best first; only a fill of one batch has several."""
         task, filled = history.task, dict[HoleIndex, str]()
         count = len(task.places)
         while len(filled) < count:
@@ -160,7 +162,7 @@ class Fills:
                 async for event in events:
                     turn.check()
                     yield Progress(len(filled) + sum(not fill.open for fill in event.holes), count)
-            assert isinstance(event, wire.Done)  # or infill raises
+            assert isinstance(event, wire.Done)  # infill raises otherwise
             choices = [finished(text, batch, fills) for fills in (event.holes, *event.alternatives)]
             if len(batch) == count:
                 yield [task.candidate(choice) for choice in choices]
@@ -169,13 +171,13 @@ class Fills:
         yield [task.candidate(filled)]
 
     def _batch(self, task: Task, text: str, offsets: Mapping[HoleIndex, int]) -> HoleBatch:
-        """The first open holes that fit on one canvas: a token is at least a byte."""
+        """The first open holes that fit on one canvas, counting a token for each byte between them."""
         options, tree = self._settings.options, task.parsed(text)
         batch: dict[HoleIndex, tuple[int, Context, wire.Hole]] = {}
         size = end = 0
         for index, at in offsets.items():
             around = suggest.place(text, at, at, options=options, language=task.language, tree=tree)
-            around, asked = _as_large(around, task.replaced(index), options.max_tokens)
+            around, asked = _enlarged(around, task.replaced(index), options.max_tokens)
             size += asked.max_tokens + (len(text[end:at].encode()) if batch else 0)
             if batch and (size > MAX_CANVAS or len(batch) == wire.MAX_HOLES):
                 break
@@ -183,7 +185,7 @@ class Fills:
         return batch
 
     def _job(self, document: Document, history: FillHistory, text: str, batch: HoleBatch) -> wire.Infill:
-        """The job of a batch. A repair starts from what is broken."""
+        """The job of a batch. The first job of a repair starts from the broken text."""
         outside, segments = laid_out(text, batch)
         around, neighbours = self._surround(document, outside, suggest.budget(self._settings.options))
         warm = history.task.repairs and history.seed == 0
@@ -194,7 +196,7 @@ class Fills:
 
 
 def laid_out(text: str, batch: HoleBatch) -> tuple[Context, list[wire.Text | wire.Hole]]:
-    """What lies around the holes of a job in `text`, and its segments."""
+    """The context around the holes of a job in `text`, and the job's segments."""
     (start, first, _), *_, (_, last, _) = [*batch.values(), *batch.values()]
     segments: list[wire.Text | wire.Hole] = []
     for at, _, asked in batch.values():
@@ -203,8 +205,8 @@ def laid_out(text: str, batch: HoleBatch) -> tuple[Context, list[wire.Text | wir
     return replace(first, suffix=last.suffix), segments
 
 
-def _as_large(around: Context, replaced: str, most: int) -> tuple[Context, wire.Hole]:
-    """The hole of a context, at least as large as the text that it takes the place of."""
+def _enlarged(around: Context, replaced: str, most: int) -> tuple[Context, wire.Hole]:
+    """The context and its hole, enlarged to hold at least as much as the replaced text."""
     lines = replaced.count("\n") + 1
     if lines > 1 and around.kind != "span":
         around = replace(around, kind="block", lines=max(lines, around.lines))
@@ -213,7 +215,7 @@ def _as_large(around: Context, replaced: str, most: int) -> tuple[Context, wire.
 
 
 def finished(text: str, batch: HoleBatch, fills: Sequence[wire.Fill]) -> dict[HoleIndex, str]:
-    """What comes into each hole of `text`, each fitted in after the ones before it."""
+    """The text to insert into each hole of `text`, fitted in after the fills before it."""
     done: dict[HoleIndex, str] = {}
     grown = 0
     for (place, (at, around, _)), fill in zip(batch.items(), fills, strict=True):

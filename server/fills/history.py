@@ -1,4 +1,4 @@
-"""What was filled in each document last, and when a fill is given up for a newer one. State only."""
+"""The last fill of each document, and the check that no newer one has superseded it. State only."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from caesura.server.fills.task import Candidate, Gap, NoFill, Task
 from caesura.server.text.document import Document, Span
 
-MAX_DOCUMENTS = 16  # whose last fill is kept
+MAX_DOCUMENTS = 16  # documents whose last fill is kept
 STALE = "The text has changed meanwhile; try again."
 
 
 @dataclass
 class FillHistory:
-    """A fill and what became of it. `standing` is what lies in each gap once the last result is applied; `waiting` are
-    candidates that were not shown, and `seed` is that of the next job."""
+    """A fill and its candidates. `standing` has the text of each gap once the last result is applied, `waiting` the
+    candidates not shown yet; `seed` is that of the next job."""
 
     id: str
     task: Task
@@ -31,8 +31,8 @@ class FillHistory:
         return f"<FillHistory {len(self.task.gaps)} gaps, {len(self.shown)} shown, seed {self.seed}>"
 
     def take(self, *, gate: bool) -> Candidate | None:
-        """The best candidate that was never shown, now shown: one that fills most holes; of a repair, the smallest.
-        `gate`: only what is sound."""
+        """The best candidate not shown yet, which counts as shown from now on: the one that fills most holes or, for a
+        repair, leaves fewest faults. `gate` excludes unsound candidates."""
         task = self.task
         fresh = [c for c in dict.fromkeys(self.waiting) if c not in self.shown and task.usable(c)]
         if task.repairs:
@@ -45,11 +45,12 @@ class FillHistory:
         return fresh[0] if fresh else None
 
     def applied(self) -> tuple[str, list[Span]]:
-        """The text with the last result in it, and where the gaps lie there."""
+        """The text with the last result in it, and the spans of its gaps."""
         return self.task.put(self.standing)
 
     def where(self, text: str) -> list[Span]:
-        """The gaps in `text`: that with the last result in it, or that without. Raises NoFill for any other."""
+        """The spans of the gaps in `text`, which is the text with the last result or without; raises NoFill for any
+        other."""
         applied, spans = self.applied()
         if text == applied:
             return spans
@@ -58,14 +59,14 @@ class FillHistory:
         raise NoFill("The text has changed since that fill; ask for a new one.")
 
     def keeping(self, kept: Sequence[Span]) -> "FillHistory":
-        """A session for the rest of what stands there: `kept` are spans of the text with the last result in it."""
+        """A new history, for the rest of the fill: `kept` are spans of the text with the last result in it."""
         text, spans = self.applied()
         gaps = tuple(
             Gap(gap.start, gap.end, _parts(text, span, sorted(kept)))
             for gap, span in zip(self.task.gaps, spans, strict=True)
         )
         if not any(part for gap in gaps for part in gap.parts):
-            raise NoFill("What is to be kept lies outside of the fill; select a part of the fill.")
+            raise NoFill("The selection lies outside of the fill; select the part of the fill to keep.")
         task = replace(self.task, gaps=gaps)
         if not task.places:
             raise NoFill("All of the fill is kept; there is nothing left to fill.")
@@ -74,16 +75,16 @@ class FillHistory:
 
 @dataclass(frozen=True)
 class Turn:
-    """The right to edit `document`, until something newer begins there."""
+    """The right to edit `document`, until a newer fill or edit begins there."""
 
     document: Document
     version: int
     turns: dict[str, "Turn"]
 
     def check(self) -> None:
-        """To be called while a fill goes on. Raises NoFill once its result could not be used."""
+        """Raise NoFill if the result would be useless: the document has changed, or a newer fill or edit has begun."""
         if self.turns.get(self.document.uri) is not self:
-            raise NoFill("This fill was given up: a newer one has begun, or the document was closed.")
+            raise NoFill("This fill was cancelled: a newer one has begun, or the document was closed.")
         if self.document.version != self.version:
             raise NoFill(STALE)
 
@@ -99,7 +100,7 @@ class LastFills:
         return f"<LastFills {list(self._histories.values())}>"
 
     def begin(self, document: Document) -> Turn:
-        """Give up whatever was begun in the document before."""
+        """Supersede every fill and edit of the document so far."""
         turn = self._turns[document.uri] = Turn(document, document.version, self._turns)
         return turn
 
@@ -110,20 +111,20 @@ class LastFills:
             self._histories.popitem(last=False)
 
     def history(self, document: Document, id: str | None) -> FillHistory:
-        """The last fill of the document. Raises NoFill where that is not the fill `id`."""
+        """The last fill of the document. Raises NoFill if that is not the fill `id`."""
         found = self._histories.get(document.uri)
         if found is None or id not in (None, found.id):
             raise NoFill("That fill is no longer known; ask for a new one.")
         return found
 
     def close(self, uri: str) -> None:
-        """Forget a document; what is being filled in it ends."""
+        """Forget a document, and end its fills."""
         self._histories.pop(uri, None)
         self._turns.pop(uri, None)
 
 
 def _parts(text: str, span: Span, kept: Sequence[Span]) -> tuple[str | None, ...]:
-    """What is kept of `span`, with a hole wherever something else stood."""
+    """The parts of a gap at `span`: the kept texts, and None for a hole wherever other text stood."""
     parts, at = list[str | None](), span[0]
     for start, end in kept:
         start, end = max(start, at), min(end, span[1])

@@ -1,4 +1,4 @@
-"""What a fill or a structured edit gives that a user asked for."""
+"""The events of a fill or a structured edit: progress, then the result."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -10,7 +10,7 @@ from caesura.server.context.context import Budget, Context
 from caesura.server.fills.task import NoFill
 from caesura.server.text.document import Document, Span
 
-DEADLINE_MS = 30_000.0  # of a job; a person waits for it and can cancel it
+DEADLINE_MS = 30_000.0  # of a job; long, since the user waits for the fill and can cancel it
 
 Level = Literal["", "valid", "checked", "parses"]
 
@@ -25,9 +25,9 @@ class Progress:
 
 @dataclass(frozen=True)
 class FillResult:
-    """`edits` are (start, end, text) in the text of `version`, ascending; `unfilled` are the spans left as they are.
+    """`edits` are (start, end, text) in the text of `version`, ascending; `unfilled` are the spans left unchanged.
 
-    Of a structured edit, `level` is what is sure of it, and `note` a sentence for the user, or empty."""
+    For a structured edit, `level` names the guarantee, and `note` is a sentence for the user, or empty."""
 
     id: str
     version: int
@@ -43,12 +43,12 @@ Surround = Callable[[Document, Context, Budget], tuple[Context, tuple[wire.Neigh
 
 
 def alone(document: Document, place: Context, budget: Budget) -> tuple[Context, tuple[wire.Neighbour, ...]]:
-    """The context of a document with nothing around it."""
+    """The context as it is, without neighbours: a `Surround` that adds nothing."""
     return place, ()
 
 
 async def or_else(events: Events, sentence: str) -> Events:
-    """The same events; raises NoFill where no FillResult is among them."""
+    """The same events; raises NoFill with `sentence` if they do not end in a FillResult."""
     result = False
     async with aclosing(events):
         async for event in events:

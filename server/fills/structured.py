@@ -1,5 +1,5 @@
-"""Structured edits that a user asks for: offers of the languages, run through the engine, and how much of the outcome
-is guaranteed. The results are edits, each checked in the whole document it makes; nothing is applied here.
+"""Structured edits that the user asks for: the offers of a language, filled by the engine, each with its level of
+guarantee. Every edit is checked in the whole document that it makes; the caller applies it.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ from caesura.server.structured import edits
 from caesura.server.structured.offer import NoOffer, Offer
 from caesura.server.text.document import Document, Span
 
-DEADLINE_S = 10.0  # of all tries of a place
-TRIES = 2  # jobs, each with a new seed, before we say that nothing passes the check
-CANDIDATES = 4  # asked for with each job
-MOST_PLACES = 64  # of one edit
+DEADLINE_S = 10.0  # for all jobs of a place
+TRIES = 2  # most jobs of a place, each with a new seed
+CANDIDATES = 4  # candidates per job
+MOST_PLACES = 64  # most places of one edit
 
 TOLD: dict[Level, str] = {  # the best first
     "valid": "valid form, guessed values",
@@ -34,24 +34,24 @@ TOLD: dict[Level, str] = {  # the best first
     "parses": "parses",
 }
 
-Replacement = tuple[int, int, str]  # a span of the text and what takes its place
+Replacement = tuple[int, int, str]  # a span of the text (start, end), and its new text
 Find = Callable[[str, int, int], tuple[Sequence[Offer], str]]
-"""The offers at a place of a text, best first, and a sentence on their schema or nothing. Raises NoOffer. Runs on a
-thread."""
+"""(text, start, end) -> the offers there, best first, and a sentence on their schema, or an empty one. Raises NoOffer.
+Runs on a thread."""
 
 
 @dataclass(frozen=True)
 class _Filled:
-    """What an offer's span becomes, and what is sure of it."""
+    """The new text of an offer's span, and its level of guarantee."""
 
     text: str
     level: Level
 
 
 class StructuredEdits:
-    """For all documents. There is no result if the document has changed since, or if something newer has begun there.
-    `surround` adds to a context what lies around its document. All tries of a place take `deadline_s` at most; then the
-    engine closes what there is as its grammar asks."""
+    """The structured edits of all documents. An edit ends in NoFill if the document changes meanwhile, or if a newer
+    fill or edit begins in it. `surround` adds the rest of the project to a context. All jobs of a place take
+    `deadline_s` at most; then the engine completes its text as the grammar requires."""
 
     def __init__(
         self,
@@ -71,9 +71,9 @@ class StructuredEdits:
         return f"<StructuredEdits {self._last}>"
 
     def edit(self, document: Document, spans: Sequence[Span], find: Find, chosen: int | str = 0) -> Events:
-        """Edit each place by the offer that is chosen there, by title or number: events, the last a FillResult; raises
-        NoFill or EngineError. Leaving early cancels the job. The text is read at the call. Each place sees the edits
-        before it, so that what they bring is not brought again."""
+        """Edit each place by the offer `chosen` there, by title or number. Yields events, the last a FillResult; raises
+        NoFill or EngineError. Closing the events early cancels the job. The text is read at the call. Each place sees
+        the edits before it, so that no edit repeats them."""
         spans = sorted(set(spans))
         if len(spans) > MOST_PLACES:
             raise NoFill(f"There are {len(spans)} places, and {MOST_PLACES} can be edited together; select fewer.")
@@ -117,7 +117,8 @@ class StructuredEdits:
     async def _fill(
         self, document: Document, text: str, offer: Offer, turn: Turn
     ) -> AsyncGenerator[int | _Filled, None]:
-        """The holes that are filled so far; last, the first candidate that passes the check. Raises NoFill."""
+        """Yield the number of holes filled so far and, last, the first candidate that passes the check. Raises
+        NoFill."""
         tried = {text[offer.start : offer.end]}
         problem, late = "", monotonic() + self._deadline_s
         for seed in range(TRIES):
@@ -128,7 +129,7 @@ class StructuredEdits:
                 async for event in events:
                     turn.check()
                     yield sum(not fill.open for fill in event.holes)
-            assert isinstance(event, wire.Done)  # or infill raises
+            assert isinstance(event, wire.Done)  # infill raises otherwise
             for candidate in _candidates(text, offer, event):
                 if candidate.text in tried:
                     continue
@@ -154,11 +155,11 @@ class StructuredEdits:
 
 
 def finder(uri: str, language: str, schemas: SchemaFiles, schema: str | None = None) -> Find:
-    """What offers a document has, by the schema in the file `schema`, else by its own."""
+    """A Find for a document, with the schema in the file `schema`, else its own."""
 
     def find(text: str, start: int, end: int) -> tuple[Sequence[Offer], str]:
         if schema and language not in JSON:
-            raise NoOffer("A schema is for JSON only.")
+            raise NoOffer("A schema applies to JSON only.")
         try:
             found = schemas.find(uri, text, schema) if language in JSON else Found()
         except SchemaError as error:
@@ -166,7 +167,7 @@ def finder(uri: str, language: str, schemas: SchemaFiles, schema: str | None = N
         try:
             offers = edits.offers(text, start, end, language=language, schema=found.schema)
         except NoOffer:
-            if end - start != 1:  # an editor whose cursor is a block sends what it stands on as a selection
+            if end - start != 1:  # a block cursor is sent as a selection of one
                 raise
             offers = edits.offers(text, start, start, language=language, schema=found.schema)
         return offers, found.note
@@ -184,7 +185,7 @@ def applied(text: str, edits: Sequence[Replacement]) -> str:
 
 
 def _moved(span: Span, edits: Sequence[Replacement]) -> Span:
-    """Where a span lies behind the edits before it. Raises NoFill where one has replaced what it holds."""
+    """The span in the text with the edits before it. Raises NoFill if an edit overlaps it."""
     if edits and span[0] < edits[-1][1]:
         raise NoFill("Two of the places belong to one edit; ask for them one after the other.")
     grown = sum(len(new) - (end - start) for start, end, new in edits)
@@ -192,7 +193,7 @@ def _moved(span: Span, edits: Sequence[Replacement]) -> Span:
 
 
 def _original(offer: Offer, edits: Sequence[Replacement]) -> Span:
-    """Where the span of an offer lay before the edits. Raises NoFill where they overlap."""
+    """The span of an offer in the text before the edits. Raises NoFill if an edit overlaps it."""
     grown = sum(len(new) - (end - start) for start, end, new in edits)
     start, end = offer.start - grown, offer.end - grown
     if edits and start < edits[-1][1]:
@@ -201,7 +202,7 @@ def _original(offer: Offer, edits: Sequence[Replacement]) -> Span:
 
 
 def choose(find: Find, text: str, start: int, end: int, chosen: int | str) -> tuple[Offer, str]:
-    """The offer with that title or number at a place, and what there is to say of its schema. Raises NoFill."""
+    """The offer with the title or number `chosen` at a place, and the sentence on its schema. Raises NoFill."""
     try:
         offers, note = find(text, start, end)
     except NoOffer as error:
@@ -217,8 +218,8 @@ def choose(find: Find, text: str, start: int, end: int, chosen: int | str) -> tu
 
 
 def _candidates(text: str, offer: Offer, done: wire.Done) -> Iterator[_Filled]:
-    """What the span of the offer may become, best first. No filler of a covered secret gets into the text, and no
-    character that nobody sees and the file does not use."""
+    """The new texts of the offer's span, best first. None has the placeholder of a masked secret, or an invisible
+    character that the file does not use."""
     known = "".join(offer.schemas)
     for fills in (done.holes, *done.alternatives):
         given = [fill.text for fill in fills]
@@ -228,7 +229,7 @@ def _candidates(text: str, offer: Offer, done: wire.Done) -> Iterator[_Filled]:
 
 
 def _level(offer: Offer, *, sure: bool) -> Level:
-    """`sure`: the engine says that the grammar holds, and nothing was changed since."""
+    """The level of guarantee. `sure`: the engine reports valid text, and nothing has changed it since."""
     if offer.level == "parses" or not (sure or offer.schemas):
         return "parses"
     return offer.level if sure else "checked"

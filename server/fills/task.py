@@ -1,4 +1,4 @@
-"""The gaps of a text, and which texts may be filled in. Pure: spans and texts, no engine."""
+"""A text with gaps, and the check of the texts to fill them. Pure: spans and texts, no engine."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,23 +14,23 @@ from caesura.server.text import repair
 from caesura.server.text.document import Span
 
 MARKER = "<FILL>"
-HARMLESS = ("", "x", "0")  # one of them leaves most places sound
+HARMLESS = ("", "x", "0")  # texts for a gap; at most places one of them breaks nothing
 
 _PLACEHOLDER = re.compile(r"\$\{\d+(?::[^{}]*)?\}|\$\d+")
-_STRAY = re.compile(r"[\s)\]}>\"'`,;]*")  # what a repair may take out without a replacement
+_STRAY = re.compile(r"[\s)\]}>\"'`,;]*")  # text that a repair may delete without a replacement
 
 
-Candidate = tuple[str, ...]  # one text a gap; empty where nothing is proposed
-HoleIndex = tuple[int, int]  # gap, part of the gap
+Candidate = tuple[str, ...]  # a text for each gap; empty if nothing is proposed
+HoleIndex = tuple[int, int]  # index of the gap, and of the part in it
 
 
 class NoFill(Exception):
-    """There is nothing to apply; the message is a sentence for a person."""
+    """There is nothing to apply; the message is a sentence for the user."""
 
 
 @dataclass(frozen=True)
 class Gap:
-    """The span `start:end` gives way to `parts`: None is a hole, a text is kept as it is."""
+    """`parts` replace the span `start:end`: a text is inserted as it is, None is a hole."""
 
     start: int
     end: int
@@ -39,7 +39,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Task:
-    """A text with gaps, ascending and apart, and its tree. What `repairs` it must leave fewer faults."""
+    """A text with ascending, disjoint gaps, and its tree. With `repairs`, a candidate must leave fewer faults."""
 
     text: str
     language: str
@@ -56,23 +56,23 @@ class Task:
         return tuple(self.text[gap.start : gap.end] for gap in self.gaps)
 
     def replaced(self, place: HoleIndex) -> str:
-        """What the hole at `place` takes the place of; empty where it stands beside text that is kept."""
+        """The text that the hole at `place` replaces; empty in a gap that keeps other parts."""
         gap = self.gaps[place[0]]
         return self.text[gap.start : gap.end] if gap.parts == (None,) else ""
 
     def lay(self, filled: Mapping[HoleIndex, str]) -> tuple[str, dict[HoleIndex, int]]:
-        """The text with what is kept and what is filled in place, and where the open holes lie in it."""
-        pieces, size, holes, behind = list[str](), 0, dict[HoleIndex, int](), 0
+        """The text with its kept and filled parts, and the offsets of its open holes."""
+        pieces, size, holes, after = list[str](), 0, dict[HoleIndex, int](), 0
         for g, gap in enumerate(self.gaps):
             parts = [part if part is not None else filled.get((g, p)) for p, part in enumerate(gap.parts)]
-            for p, piece in enumerate([self.text[behind : gap.start], *parts]):
+            for p, piece in enumerate([self.text[after : gap.start], *parts]):
                 if piece is None:
                     holes[g, p - 1] = size
                 else:
                     pieces.append(piece)
                     size += len(piece)
-            behind = gap.end
-        return "".join([*pieces, self.text[behind:]]), holes
+            after = gap.end
+        return "".join([*pieces, self.text[after:]]), holes
 
     def candidate(self, filled: Mapping[HoleIndex, str]) -> Candidate:
         return tuple(
@@ -81,36 +81,37 @@ class Task:
         )
 
     def put(self, texts: Sequence[str]) -> tuple[str, list[Span]]:
-        """The text with `texts` in its gaps, and where they lie in it."""
-        pieces, spans, size, behind = list[str](), list[Span](), 0, 0
+        """The text with `texts` in its gaps, and their spans in it."""
+        pieces, spans, size, after = list[str](), list[Span](), 0, 0
         for gap, text in zip(self.gaps, texts, strict=True):
-            pieces += [self.text[behind : gap.start], text]
-            size += gap.start - behind
+            pieces += [self.text[after : gap.start], text]
+            size += gap.start - after
             spans.append((size, size + len(text)))
-            size, behind = size + len(text), gap.end
-        return "".join([*pieces, self.text[behind:]]), spans
+            size, after = size + len(text), gap.end
+        return "".join([*pieces, self.text[after:]]), spans
 
     def parsed(self, text: str) -> tree_sitter.Tree | None:
-        """The tree of this text with something else in its gaps."""
+        """The tree of `text`, which differs from this task's text only in its gaps."""
         if self.tree is None:
             return None
         tail = len(self.text) - self.gaps[-1].end
         return repair.reparsed(self.tree, self.text, text, self.gaps[0].start, tail, self.language)
 
     def faults(self, candidate: Candidate) -> repair.SyntaxFaults:
-        """What is broken with `candidate` in place; nothing, where that cannot be told."""
+        """The syntax faults of the text with `candidate` in its gaps; none without a tree."""
         tree = self.parsed(self.put(candidate)[0])
         return repair.faults(tree) if tree else repair.SyntaxFaults(0, 0)
 
     @cached_property
     def least_broken(self) -> int:
-        """How many nodes are, with what stood in the gaps or with something harmless; no fill should break more."""
+        """The least number of broken nodes with the original or harmless texts in the gaps: the most that a fill may
+        leave."""
         harmless = [tuple(text for _ in self.gaps) for text in HARMLESS]
         return min(self.faults(texts).nodes for texts in (self.original, *harmless))
 
     def sound(self, candidate: Candidate) -> bool:
-        """Whether it leaves the syntax next to it as it is, ends in no header without a body, and in JSON writes no key
-        that its object has already; with something harmless in the holes that it leaves empty."""
+        """True if the text with `candidate` has no new syntax error, no header without a body at a gap's end, and in
+        JSON no repeated key. Harmless texts fill the gaps that it leaves empty."""
         texts = dict.fromkeys(tuple(text or harmless for text in candidate) for harmless in HARMLESS)
         return any(map(self._fits, texts))
 
@@ -123,7 +124,8 @@ class Task:
         return not bare and not repeats_key(text, spans, self.language)
 
     def usable(self, candidate: Candidate) -> bool:
-        """Whether it proposes something; of a repair, whether the text parses better with it."""
+        """True if the candidate has no placeholder of a secret, and proposes something or, for a repair, makes the text
+        parse better."""
         if reveals("".join(candidate), self.text, ""):
             return False
         if not self.repairs:
@@ -131,19 +133,19 @@ class Task:
         remark = language(self.language).comment or "\n"
         gone = all(not text or text.startswith(remark) for text in candidate)
         if gone and not _STRAY.fullmatch("".join(self.original)):
-            return False  # where code is taken out, what is left parses
+            return False  # deleting code proves nothing: the rest always parses better
         return self.faults(candidate).fewer_than(self.faults(self.original))
 
 
 def repeats_key(text: str, spans: Sequence[Span], language: str) -> bool:
-    """Whether what stands in one of the spans writes a key that its object has already; only JSON is looked at."""
+    """True if a key written in one of the spans repeats one of its object; False for other languages than JSON."""
     return language in JSON and json_text.repeats_key(text, spans)
 
 
 def markers(text: str, spans: Sequence[Span], language_id: str, marker: str = MARKER) -> list[Span]:
-    """The markers in `spans`, or in the whole text where there are none. In spans without markers, snippet placeholders
-    (`$1`, `${1:name}`) count as such, unless that is code in this language. Editors that close tags have made
-    `<FILL></FILL>` of a typed marker: the end belongs to it."""
+    """The markers in `spans`, or in the whole text if there are no spans. In spans without markers, snippet
+    placeholders (`$1`, `${1:name}`) count as markers, unless they are code in this language. An editor that closes tags
+    turns a typed marker into `<FILL></FILL>`: the closing tag is part of the marker."""
     end = f"(?:{re.escape(f'</{marker[1:]}')})?" if marker.startswith("<") else ""
     pattern = re.compile(re.escape(marker) + end)
     found = [m.span() for span in spans or [(0, len(text))] for m in pattern.finditer(text, *span)]
@@ -153,7 +155,7 @@ def markers(text: str, spans: Sequence[Span], language_id: str, marker: str = MA
 
 
 def trimmed(text: str, start: int, end: int) -> Span:
-    """A span without the white space around its text, so that what stands around it keeps its lines and indentation."""
+    """A span without the white space at its ends, so that a fill keeps the lines and the indentation around it."""
     inner = text[start:end]
     if not inner.strip():
         return start, end
