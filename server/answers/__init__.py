@@ -1,1 +1,1 @@
-"""How an answer of the engine is fitted into its place: its end, its indentation, its syntax, its worth."""
+"""The fit of a fill into its place: its end, its indentation, its syntax, and how much of it to show."""

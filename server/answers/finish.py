@@ -1,5 +1,5 @@
-"""From the engine's text for a hole to what is inserted there: nothing that stands around the hole already, nothing
-beyond the kind of hole, and the file's own indentation and line ends. Pure: text in, text out."""
+"""Turn the engine's text for a hole into the text to insert: without repeating the text around it or exceeding the kind
+of hole, and with the file's indentation and line ends. Pure: text in, text out."""
 
 import re
 from collections.abc import Iterator
@@ -11,25 +11,25 @@ from caesura.server.context.secrets import visible
 from caesura.server.languages import UNKNOWN, Language, language
 from caesura.server.text.lexer import PARTNER, Scan, indent_of
 
-_SENTINEL = re.compile(  # what models mark their prompts with
+_SENTINEL = re.compile(  # the special tokens of models' prompts
     r"<[|\uff5c][^|\uff5c<>\n]{1,40}[|\uff5c]>|</s>|<(?:fim_\w+|endoftext|file_sep|repo_?name|SUF|MID|EOT)>|\[MASK\]"
 )
 _ANNOUNCEMENT = re.compile(
     r"\s*(?:(?:Completion|Answer|Output|Response|Code)\s*:|Here(?:'s| is| are)\b[^\n]*:)[ \t]*\n", re.IGNORECASE
 )
-_LABEL = r"(?:(?:Path|File|Filename)\s*:|Compare this snippet from)"  # of another file, in a comment
-_PLACEHOLDER = re.compile(r"\$\{\d+(?::([^{}$\n]*))?\}|\$0\s*\Z")  # of a snippet
+_LABEL = r"(?:(?:Path|File|Filename)\s*:|Compare this snippet from)"  # the label of another file, in a comment
+_PLACEHOLDER = re.compile(r"\$\{\d+(?::([^{}$\n]*))?\}|\$0\s*\Z")  # a placeholder of a snippet
 _LAST_BREAK = re.compile(r".*(\r\n|\r|(?<!\r)\n)", re.DOTALL)
 _FIRST_BREAK = re.compile(r"(\r\n|\r|\n)")
-_ENDS = re.compile(r"(?<=[\w)\]}\"'`;])(?!\w)")  # where a word, a bracket, a string or a statement may end
-_GOES_ON = re.compile(r"[ \t]*[\w(\[\"'`]|(?<=\w)[.]")  # no whole expression ends here
-STATEMENT, EXPRESSION, WORD, INSIDE, IN_STRING = range(5)  # how good an end is, the best first
+_ENDS = re.compile(r"(?<=[\w)\]}\"'`;])(?!\w)")  # possible ends of words, brackets, strings and statements
+_CONTINUES = re.compile(r"[ \t]*[\w(\[\"'`]|(?<=\w)[.]")  # the expression continues
+STATEMENT, EXPRESSION, WORD, INSIDE, IN_STRING = range(5)  # grades of an end, the best first
 
 
 def ends(text: str, context: Context | None = None) -> Iterator[tuple[int, int]]:
-    """The offsets where a shorter `text` may end, each with its grade."""
+    """The offsets where a start of `text` may end, each with its grade."""
     row = language(context.language) if context else UNKNOWN
-    scan = _behind_prefix(context) if context else Scan(row)
+    scan = _open_at_hole(context) if context else Scan(row)
     base, quote, at = len(scan.open), scan.quote, 0
     for found in _ENDS.finditer(text):
         end = found.start()
@@ -42,12 +42,12 @@ def ends(text: str, context: Context | None = None) -> Iterator[tuple[int, int]]
         elif text[end : end + 1] in ("", "\n") and not opens_block(line_before(text, end), row):
             grade = STATEMENT
         else:
-            grade = WORD if _GOES_ON.match(text, end) else EXPRESSION
+            grade = WORD if _CONTINUES.match(text, end) else EXPRESSION
         yield end, grade
 
 
 def finish(text: str, context: Context) -> str:
-    """What to insert at the hole of `context` for the fill `text`; empty when nothing of it is left."""
+    """The text to insert at the hole of `context` for the fill `text`; empty if nothing remains."""
     row = language(context.language)
     before, after = line_before(context.prefix, len(context.prefix)), line_after(context.suffix, 0)
     text = visible(text, context.prefix, context.suffix).replace("\r\n", "\n").replace("\r", "\n")
@@ -64,7 +64,7 @@ def finish(text: str, context: Context) -> str:
     if not after or after[0] in " \t" or not text.strip():
         text = text.rstrip()
     if context.kind == "block" and after.strip() and "\n" in text:
-        text = text.rstrip() + "\n" + context.indent  # the closing bracket gets a line of its own
+        text = text.rstrip() + "\n" + context.indent  # the rest of the line gets its own
     return text.replace("\n", line_break(context))
 
 
@@ -75,14 +75,14 @@ def line_break(context: Context) -> str:
 
 
 def _without_leaks(text: str, context: Context, row: Language) -> str:
-    """Without what belongs to a prompt, a chat or a snippet and not to the file."""
+    """`text` without the marks of prompts, chats and snippets."""
     around = context.prefix + context.suffix
     while (found := _SENTINEL.search(text)) and found[0] not in around:
         text = text[: found.start()] if text[: found.start()].strip() else text[found.end() :]
     if not row.dollars and "${" not in context.prefix[-NEAR:]:
         text = _PLACEHOLDER.sub(lambda placeholder: placeholder[1] or "", text)
     if not (row.comment or row.openers) or context.scope in ("string", "comment"):
-        return text  # prose may well have fences and announcements
+        return text  # prose may contain fences and announcements
     if found := _ANNOUNCEMENT.match(text):
         text = text[found.end() :]
     lines = text.split("\n")
@@ -96,7 +96,7 @@ def _without_leaks(text: str, context: Context, row: Language) -> str:
 
 
 def _within(text: str, context: Context, row: Language, before: str) -> str:
-    """Without what lies beyond the hole's line or block, or behind the bracket or string that the hole is in."""
+    """`text` up to the end of the hole's line or block, or of the bracket or string around the hole."""
     if context.kind != "block":
         return _inside(text.partition("\n")[0], context, row)
     first, *rest = text.split("\n")
@@ -114,10 +114,11 @@ def _within(text: str, context: Context, row: Language, before: str) -> str:
 
 
 def _low_enough(lines: list[str], context: Context) -> str:
-    """As many lines as the block may take, to the end of one that closes what it opened."""
+    """At most `context.lines` lines that are not blank, cut after one that leaves no bracket or string of the fill
+    open; all lines if there is no such cut."""
     if sum(bool(line.strip()) for line in lines) <= context.lines:
         return "\n".join(lines)
-    scan, kept, height = _behind_prefix(context), 0, 0
+    scan, kept, height = _open_at_hole(context), 0, 0
     base = len(scan.open)
     for index, line in enumerate(lines):
         height += bool(line.strip())
@@ -128,17 +129,17 @@ def _low_enough(lines: list[str], context: Context) -> str:
 
 
 def _inside(text: str, context: Context, row: Language) -> str:
-    """Up to where `text` leaves the innermost brackets or string of the prefix, if the suffix closes them. A line that
-    goes from one bracket into the next leaves none."""
+    """`text` up to where it leaves the innermost brackets or string of the prefix, if the suffix closes them. A line
+    such as `} else {` leaves no bracket."""
     before, after = line_before(context.prefix, len(context.prefix)), line_after(context.suffix, 0)
-    scan = _behind_prefix(context)
+    scan = _open_at_hole(context)
     depth, quote = len(scan.open), scan.quote
     spans = quote in (*row.long_quotes, *row.spanning)
     leaves = []
     for end in scan.steps(text):
         if quote and not scan.quote and len(scan.open) == depth:
             if spans and context.suffix.count(quote) % 2 == 0:
-                return text  # no one else ends the string
+                return text  # nothing else ends the string
             leaves.append(end - len(quote))
             quote = ""
         elif len(scan.open) < depth and not _turns(_line_at(before + text + after, len(before) + end - 1), row):
@@ -150,12 +151,12 @@ def _inside(text: str, context: Context, row: Language) -> str:
     faults = {end: _faults(text[:end], context, row) for end in leaves}
     faults[len(text)] = _faults(text, context, row) - opened * (
         len(context.suffix) > NEAR
-    )  # closed where we cannot see
+    )  # the suffix beyond NEAR may close them
     return text[: min(faults, key=lambda end: (faults[end], end))]
 
 
 def _turns(line: str, row: Language) -> bool:
-    """Whether it closes a bracket and opens another of its kind, as `} else {` does."""
+    """True if the line closes a bracket and opens another of the same kind, as `} else {` does."""
     bare = line.strip()
     scan = Scan(row).feed(bare)
     return PARTNER.get(bare[:1]) == bare[-1:] and scan.faults == len(scan.open) == 1
@@ -166,7 +167,7 @@ def _line_at(text: str, offset: int) -> str:
 
 
 def _without_rest_of_line(text: str, context: Context, row: Language, after: str) -> str:
-    """Without an end that repeats what follows on the line, unless the text needs it to be whole."""
+    """`text` without an end that repeats the text after it on the line, unless its brackets need that end."""
     body, rest = text.rstrip(), after.strip()
     for size in range(min(len(body), len(rest)), 0, -1):
         kept = body[:-size]
@@ -182,7 +183,7 @@ def _in_word(text: str, offset: int) -> bool:
 
 
 def _without_following_lines(text: str, context: Context, row: Language, before: str) -> str:
-    """Without the last lines where they repeat the lines after the hole."""
+    """`text` without last lines that repeat the lines after the hole."""
     rest, *below = _lines(context.suffix)
     following = [line.rstrip() for line in below if line.strip()]
     if rest.strip() or not following:
@@ -201,7 +202,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _without_loops(text: str) -> str:
-    """Cut where up to three lines begin to come again and again."""
+    """`text` cut after a group of one to three lines that comes three times in a row."""
     lines = text.split("\n")
     bare = [line.strip() for line in lines]
     for start in range(len(lines)):
@@ -214,7 +215,7 @@ def _without_loops(text: str) -> str:
 
 
 def _without_half_lines(text: str, context: Context, row: Language) -> str:
-    """Without last lines that a token limit has cut: they open what nothing closes, or lack the body they announce."""
+    """`text` without last lines that the token limit has cut: they leave a bracket open, or lack a body."""
     kept = text.rstrip()
     while "\n" in kept:
         shorter, _, last = kept.rpartition("\n")
@@ -226,7 +227,7 @@ def _without_half_lines(text: str, context: Context, row: Language) -> str:
 
 
 def _repeats_lines(text: str, context: Context, before: str, after: str) -> bool:
-    """Whether the insertion only makes the lines above or below appear once more."""
+    """True if the insertion only repeats the lines above or below."""
     made = [line.rstrip() for line in (before + text + after).split("\n") if line.strip()]
     if not made or not any(c.isalnum() for c in text):
         return False
@@ -236,19 +237,19 @@ def _repeats_lines(text: str, context: Context, before: str, after: str) -> bool
 
 
 def _faults(text: str, context: Context, row: Language) -> int:
-    """Brackets without a partner and strings without an end, with `text` in the hole. Only differences mean much:
-    the limits of the context add the same to each count."""
-    scan = _behind_prefix(context).feed(text)
+    """The number of unpaired brackets and strings with `text` in the hole. Compare two counts: the limits of the
+    context add the same to both."""
+    scan = _open_at_hole(context).feed(text)
     return scan.feed_suffix(context.suffix[:NEAR], cut=len(context.prefix) > NEAR).total
 
 
-def _behind_prefix(context: Context) -> Scan:
-    """What is open at the hole."""
-    at = context.prefix.rfind("\n") + 1  # the lines above stay the same while one is typed
-    return _behind_lines(context.prefix[:at], context.language).copy().feed(context.prefix[at:])
+def _open_at_hole(context: Context) -> Scan:
+    """The brackets and strings that are open at the hole."""
+    at = context.prefix.rfind("\n") + 1  # the lines above stay the same during typing
+    return _open_after(context.prefix[:at], context.language).copy().feed(context.prefix[at:])
 
 
 @lru_cache(maxsize=8)
-def _behind_lines(lines: str, name: str) -> Scan:
-    """What is open behind whole lines; to be copied before it is fed."""
+def _open_after(lines: str, name: str) -> Scan:
+    """The brackets and strings that are open after whole lines. Copy it before feeding it."""
     return Scan(language(name)).feed(lines)

@@ -1,4 +1,4 @@
-"""The depth of a fill's lines: from the cursor's column on, in the file's tabs or spaces and steps. Pure."""
+"""The indentation of a fill's lines: from the cursor's column on, in the file's tabs or spaces and steps. Pure."""
 
 import re
 from collections import Counter
@@ -10,27 +10,27 @@ from caesura.server.text.lexer import indent_of
 
 
 def indented(text: str, context: Context, row: Language, before: str) -> str:
-    """`text` as it goes on behind `before`, the part of the hole's line that stands before it."""
+    """`text` with the indentation that it needs after `before`, the start of the hole's line."""
     return _reindented(_joined(text, context, row, before), context, row, before)
 
 
 def _joined(text: str, context: Context, row: Language, before: str) -> str:
-    """The first line goes on at the cursor's column."""
+    """`text` without the first line's indentation if the cursor has it already."""
     if before.strip():
         return text.lstrip(" \t") if before[-1] in " \t" else text
     return text.lstrip(" \t") if before and _deep_enough(context, row) else text
 
 
 def _deep_enough(context: Context, row: Language) -> bool:
-    """Whether the cursor, in a blank line, already stands at the depth that the line above asks for."""
+    """True if the cursor, in a blank line, is as deep as the line above requires."""
     above = context.prefix.rstrip()
     opener = line_before(above, len(above))
     return len(context.indent) >= len(indent_of(opener)) + opens_block(opener, row)
 
 
 def _reindented(text: str, context: Context, row: Language, before: str) -> str:
-    """Tabs or spaces and steps as the file has them, in every line that the fill begins itself; the body of an empty
-    block stands at least one step deeper than its opener."""
+    """`text` with the file's tabs or spaces and steps in every line that the fill begins. The body of an empty block is
+    at least one step deeper than its opener."""
     lines = text.split("\n")
     count = len(lines) - 1 if before else len(lines)
     lines, own = lines[: len(lines) - count], lines[len(lines) - count :]
@@ -48,8 +48,8 @@ def _reindented(text: str, context: Context, row: Language, before: str) -> str:
 
 
 def _indent_unit(context: Context) -> tuple[str, bool]:
-    """One step of indentation in this file, and whether it was seen behind openers rather than guessed."""
-    above = context.prefix[: context.prefix.rfind("\n") + 1]  # of the hole's line only what stays while it is typed
+    """One step of indentation in this file, and True if it was read after openers rather than guessed."""
+    above = context.prefix[: context.prefix.rfind("\n") + 1]  # the hole's line changes during typing
     return _usual_step(above + context.indent + context.suffix, context.language)
 
 
@@ -72,7 +72,7 @@ def _usual_step(text: str, name: str) -> tuple[str, bool]:
 
 
 def _stepped(own: list[str], base: int, unit: int) -> list[str]:
-    """With steps of `unit` where the fill's own steps behind `base` are others."""
+    """The lines with steps of `unit` columns after `base`, if the fill's own steps differ."""
     depths = {len(indent_of(line)) - base for line in own if line.strip()}
     step = min((depth for depth in depths if depth > 0), default=unit)
     if step == unit or step not in (2, 4, 8) or any(depth < 0 or depth % step for depth in depths):
@@ -84,7 +84,7 @@ def _stepped(own: list[str], base: int, unit: int) -> list[str]:
 
 
 def _deepened(first: list[str], own: list[str], context: Context, row: Language, before: str, unit: str) -> list[str]:
-    """The lines moved right, and the first one changed in place, to where the body of the opener above begins."""
+    """The lines `own`, moved right to where the body of the opener above begins; `first` is changed in place."""
     opener = opener_above(context.prefix, row)
     if not opens_block(opener, row):
         return own

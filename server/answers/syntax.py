@@ -1,4 +1,4 @@
-"""The syntax gate: whether a text is still as sound with an insertion as without it, and how much of one is. Pure."""
+"""The syntax gate: it cuts an insertion to the start that adds no syntax error to the text. Pure."""
 
 from bisect import bisect_right
 from functools import cache
@@ -10,23 +10,23 @@ from caesura.server.context.context import NEAR, Context, line_after, line_befor
 from caesura.server.languages import Language, grammar, language
 from caesura.server.text.lexer import PARTNER, Scan
 
-MAX_WINDOW = 200_000  # bytes around the hole that are parsed; in a larger window every insertion is taken as sound
-SMALL_WINDOW = 20_000  # bytes that are parsed sooner than a whole tree is brought up to date
-MAX_TRIALS = 12  # shorter insertions that are parsed before we give up
+MAX_WINDOW = 200_000  # most bytes parsed around the hole; in a larger window every insertion counts as sound
+SMALL_WINDOW = 20_000  # bytes; up to this size, parsing is faster than updating the whole tree
+MAX_TRIALS = 12  # most shorter insertions that are parsed
 _CLOSER = {opening: closing for closing, opening in PARTNER.items()}
 
 
 class SyntaxGate:
     """Judges insertions at the hole `start:end` (code points) of `text`. Nothing is parsed until the first of them.
 
-    Only the outermost statements beside the hole are parsed: `tree`, which may be missing or behind, says where they
-    begin and end. An error is an ERROR or MISSING node outside of any other. A text that is broken already, as one is
-    while somebody types, may stay as broken as it is."""
+    Only the outermost statements next to the hole are parsed; `tree`, which may be missing or out of date, has their
+    bounds. An error is an ERROR or MISSING node outside of any other. An insertion is sound if it leaves no more errors
+    than there were: a text is often broken during typing."""
 
     def __init__(self, text: str, start: int, end: int, context: Context, tree: tree_sitter.Tree | None) -> None:
         self._row = language(context.language)
         self._text, self._start, self._end, self._context = text, start, end, context
-        self._tree = tree.copy() if tree else None  # the document's own goes on with its edits
+        self._tree = tree.copy() if tree else None  # the document's own tree gets its later edits
         self._hole = text[start:end]
         self._window: ParseWindow | None = None
 
@@ -34,12 +34,13 @@ class SyntaxGate:
         return f"<SyntaxGate {self._row.id} {self._start}:{self._end} {self._window}>"
 
     def sound(self, insert: str) -> bool:
-        """Whether the text has no more errors with `insert` in the hole."""
+        """True if the text has no more errors with `insert` in the hole than before."""
         window = self._opened()
         return window is None or self._no_worse(window, insert, self._errors_with(window, insert))
 
     def shortened(self, insert: str) -> str:
-        """As much of `insert` as is sound; empty where nothing of it is. What mends a broken text comes first."""
+        """The best sound start of `insert`, or an empty string. A start that repairs a broken text precedes longer
+        ones."""
         window = self._opened()
         if window is None or not insert:
             return insert
@@ -54,7 +55,7 @@ class SyntaxGate:
         return best
 
     def _no_worse(self, window: "ParseWindow", insert: str, errors: int) -> bool:
-        """Among errors, their number says too little: brackets and strings must have their ends as before."""
+        """True if `insert` adds no errors and, in a broken text, leaves no more unpaired brackets and strings."""
         if not errors:
             return True
         if errors > window.errors:
@@ -62,12 +63,13 @@ class SyntaxGate:
         return insert.rstrip()[-1:] in _CLOSER or self._unpaired(insert) <= self._unpaired(self._hole)
 
     def _unpaired(self, insert: str) -> int:
-        """Brackets and strings near the hole without their other end."""
+        """The number of unpaired brackets and strings near the hole, with `insert` in it."""
         scan = Scan(self._row).feed(self._text[max(0, self._start - NEAR) : self._start]).feed(insert)
         return scan.feed_suffix(self._text[self._end : self._end + NEAR], cut=self._start > NEAR).total
 
     def _shorter(self, insert: str) -> list[str]:
-        """The starts of `insert` that may be sound, the best first. A line end for a bracket behind the hole stays."""
+        """The shorter starts of `insert` that may be sound, the best first. They keep a final line end before a
+        bracket."""
         body = insert.rstrip()
         tail = insert[len(body) :]
         tail = tail if "\n" in tail or "\r" in tail else ""
@@ -75,7 +77,7 @@ class SyntaxGate:
         return [body[:-at] + tail for _, at in rated]
 
     def _opened(self) -> "ParseWindow | None":
-        """The parsed window; None where insertions cannot be judged."""
+        """The parsed window; None if insertions cannot be judged."""
         known = grammar(self._row)
         if known is None:
             return None
@@ -88,7 +90,8 @@ class SyntaxGate:
         return start, start + len(self._hole.encode())
 
     def _errors_with(self, window: "ParseWindow", insert: str) -> int:
-        """The errors with `insert`, whose line may end in brackets that it opens: the user closes them next."""
+        """The number of errors with `insert`. Brackets that it opens at the end of a line are no errors: the user
+        closes them next."""
         errors = window.errors_with(insert)
         if not errors or insert.rstrip()[-1:] not in _CLOSER or line_after(self._text, self._end).strip():
             return errors
@@ -133,12 +136,12 @@ class ParseWindow:
 
 
 def _statements(source: bytes, start: int, end: int, tree: tree_sitter.Tree | None) -> tuple[int, int]:
-    """Whole lines from the settled outermost statement before the hole to the one after it; everything where the tree
-    is missing or has no statements."""
+    """The bytes of whole lines, from the nearest settled outermost statement before the hole to the one after it; all
+    bytes if the tree is missing or has no statements."""
     root = tree.root_node if tree else None
     if root is None or root.is_error or not root.child_count:
         return 0, len(source)
-    statements = root.children  # by the list: tree-sitter 0.26 crashes on some siblings, and on a byte behind the last
+    statements = root.children  # tree-sitter 0.26 crashes on some siblings, and on a byte after the last
     above = bisect_right(statements, source.rfind(b"\n", 0, start) + 1, key=lambda statement: statement.end_byte) - 1
     below = bisect_right(statements, end, key=lambda statement: statement.end_byte) + 1
     while above >= 0 and _unsettled(statements[above]):
@@ -151,12 +154,12 @@ def _statements(source: bytes, start: int, end: int, tree: tree_sitter.Tree | No
 
 
 def _unsettled(statement: tree_sitter.Node) -> bool:
-    """Whether it may end elsewhere once it is parsed again, or is only a comment in something longer."""
+    """True if a statement may end elsewhere when it is parsed again, or is only a comment in a longer one."""
     return statement.has_changes or statement.is_error or statement.is_extra
 
 
 def _errors(root: tree_sitter.Node) -> int:
-    """ERROR and MISSING nodes, those inside of an ERROR apart: their number says nothing."""
+    """The number of ERROR and MISSING nodes, not counting those inside of an ERROR, whose number means nothing."""
     found, waiting = 0, [root] if root.has_error else []
     while waiting:
         node = waiting.pop()
@@ -174,5 +177,5 @@ def _point(source: bytes) -> tuple[int, int]:
 @cache
 def _parser(row: Language) -> tree_sitter.Parser:
     known = grammar(row)
-    assert known is not None, "asked for by a caller who has looked"
+    assert known is not None, "the caller has checked that there is a grammar"
     return tree_sitter.Parser(known)

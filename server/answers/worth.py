@@ -1,6 +1,6 @@
-"""How much of a fill to show: the start that is expected to save the most keys. Pure.
+"""Choose how much of a fill to show: the start that is expected to save most keys. Pure.
 
-A suggestion that is right saves the keys of its text less the one that takes it; a wrong one costs the time to read it.
+A correct suggestion saves the keys of its text, less the one to accept it; a wrong one costs the time to read it.
 """
 
 import itertools
@@ -13,8 +13,8 @@ from caesura.server.answers.finish import INSIDE, STATEMENT, ends
 from caesura.server.context.context import Context
 from caesura.server.languages import UNKNOWN, language
 
-TAB_KEYS = 1  # that taking a suggestion costs
-READING_KEYS = 2  # that reading a wrong one costs
+TAB_KEYS = 1  # cost of accepting a suggestion, in keys
+READING_KEYS = 2  # cost of reading a wrong suggestion, in keys
 
 _LINE_BREAK = re.compile(r"(?:\r\n|\r|\n)[ \t]*")  # Enter, and the indentation that the editor adds
 _WORD = re.compile(r"\w+")
@@ -22,8 +22,8 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class Bar:
-    """What a suggestion must reach to be shown: `chance` is the least probability that all of it is right, and `keys`
-    the least it saves beyond the word at the cursor. With `keys` 0 nothing is too short."""
+    """The requirement for showing a suggestion: `chance` is the least probability that all of it is correct, `keys` the
+    fewest keys that it saves beyond the word at the cursor; 0 for no limit."""
 
     chance: float = 0.0
     keys: int = 0
@@ -32,8 +32,8 @@ class Bar:
         return Bar(min(self.chance, other.chance), min(self.keys, other.keys))
 
     def passes(self, before: str, insert: str, *, ends_line: bool, words: bool) -> bool:
-        """True if `insert` after the text `before` is long enough. What ends a line may be shorter, but must save a
-        key. In prose, finishing the word at the cursor counts too."""
+        """True if `insert` after the text `before` is long enough. With `ends_line` it may be shorter, but must save a
+        key. With `words`, the rest of the word at the cursor counts too."""
         if not self.keys:
             return True
         beyond = keys(insert if words else insert[_rest_of_word(before, insert) :])
@@ -44,17 +44,17 @@ ALL = Bar()
 
 
 def counts_words(context: Context) -> bool:
-    """True if finishing a word is worth a suggestion: in Markdown, plain text and comments."""
+    """True if the rest of a word is worth a suggestion: in Markdown, plain text and comments."""
     return context.scope == "comment" or context.language == UNKNOWN.id or language(context.language).prose
 
 
 def keys(text: str) -> int:
-    """The keys that type `text`: a line break and its indentation are one."""
+    """The number of keys to type `text`; a line break with its indentation is one."""
     return len(_LINE_BREAK.sub("\n", text))
 
 
 def worth(saved: int, chance: float) -> float:
-    """The keys that a suggestion is expected to save."""
+    """The number of keys that a suggestion is expected to save."""
     return chance * (saved - TAB_KEYS) - (1 - chance) * READING_KEYS
 
 
@@ -68,13 +68,13 @@ def best_start(
     lead: str = "",
     whole: bool = True,
 ) -> str:
-    """The start of the fill `text` to show, up to a place where text may end; empty where none reaches the bar.
+    """The start of the fill `text` to show, cut where text may end; empty if none reaches the bar.
 
-    `probabilities` are those of `wire.Fill`; without any, all of `text` is taken. Their product is the chance that all
-    of a start is right, since each is the chance of a token given those before it. The first `typed` code points stand
-    in the document already; `lead`, the end of the context's prefix, does not, and is shown too. `whole`: nothing
-    follows `text`, so that it ends a line. An end inside of brackets or a string that the text itself opens is taken
-    only where there is no other."""
+    `probabilities` are those of `wire.Fill`; without any, the result is all of `text`. Each is the probability of a
+    token given the tokens before it, so their product is the probability that a start is correct. The first `typed`
+    code points are in the document already. `lead`, the end of the context's prefix, is not: it is shown too. `whole`:
+    nothing follows `text`, so it ends a line. An end inside of brackets or a string that `text` opens is the last
+    choice."""
     if not probabilities:
         return text
     before, left = context.prefix.removesuffix(lead) + text[:typed], text[typed:]
@@ -97,7 +97,7 @@ def ends_line(text: str, end: int, *, whole: bool) -> bool:
 
 
 def likely(probabilities: Sequence[tuple[int, float]], chance: float) -> int:
-    """Where the longest start of a fill ends that is right with this `chance`; see `best_start`."""
+    """The end of the longest start of a fill that is correct with at least this `chance`; see `best_start`."""
     found = 0
     for end, probability in itertools.accumulate(probabilities, lambda one, two: (two[0], one[1] * two[1])):
         if probability < chance:
@@ -109,7 +109,7 @@ def likely(probabilities: Sequence[tuple[int, float]], chance: float) -> int:
 def _starts(
     text: str, probabilities: Sequence[tuple[int, float]], context: Context
 ) -> Iterator[tuple[int, int, float]]:
-    """The ends of the starts of `text`, each with its grade and the chance of what stands before it."""
+    """The ends of the starts of `text`, each with its grade and the probability of the text before it."""
     graded = dict(ends(text, context)) | {len(text): STATEMENT}
     tokens, end, chance = iter(probabilities), 0, 1.0
     for at in sorted(graded):
@@ -120,6 +120,6 @@ def _starts(
 
 
 def _rest_of_word(before: str, insert: str) -> int:
-    """The length of what `insert` adds to the word that `before` ends in."""
+    """The length of the start of `insert` that continues the last word of `before`."""
     found = _WORD.match(insert) if _WORD.fullmatch(before[-1:]) else None
     return found.end() if found else 0
