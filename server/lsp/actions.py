@@ -1,4 +1,4 @@
-"""Code actions: which fills and structured edits make sense at a place. Their edits are computed when one is chosen."""
+"""Code actions: the fills and structured edits that make sense at a place. Choosing one computes its edit."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,16 +21,16 @@ from caesura.server.text import repair
 from caesura.server.text.document import Document, Span
 from caesura.server.text.workspace import OpenDocument
 
-MOST_OFFERS = 3  # structured edits that are offered at a place
-MAX_OFFERED = 1_000_000  # code points of a document in which they are looked for when a user asks for actions
-MAX_UNASKED = 100_000  # the same when the editor asks by itself, at each move of the cursor
+MOST_OFFERS = 3  # most structured edits offered at a place
+MAX_OFFERED = 1_000_000  # most code points of a document with structured edits, if the user asks for actions
+MAX_UNASKED = 100_000  # the same if the editor asks by itself, at each move of the cursor
 REWRITE, QUICK_FIX = types.CodeActionKind.RefactorRewrite, types.CodeActionKind.QuickFix
 
 Actioned = list[types.CodeAction | types.Command]
 
 
 class Actions:
-    """The handlers."""
+    """Handles requests for code actions."""
 
     def __init__(self, server: Server, session: Session) -> None:
         self._server = server
@@ -75,7 +75,7 @@ class Actions:
         return [*(self._action(REWRITE, EDIT, str(each.offer), each, ()) for each in wanted), *others]
 
     def resolve(self, action: types.CodeAction) -> types.CodeAction | Awaitable[types.CodeAction]:
-        """The action with its edit; as it was where there is none, with the reason in the log."""
+        """The action with its edit; without one if there is none, and the reason goes to the log."""
         data = action.data if isinstance(action.data, Mapping) else {}
         try:
             request = msgspec.convert(data.get("order"), FillRequest)
@@ -122,7 +122,7 @@ class Actions:
 
 
 def _wanted(kind: types.CodeActionKind, only: Sequence[types.CodeActionKind | str] | None) -> bool:
-    """True if the client asks for this kind, or for one that includes it."""
+    """True if the client wants this kind, or a kind that includes it."""
     return only is None or any(f"{kind.value}.".startswith(f"{_name(wanted)}.") for wanted in only)
 
 
@@ -131,20 +131,20 @@ def _name(kind: types.CodeActionKind | str) -> str:
 
 
 def _rewrites(document: Document, span: Span) -> list[tuple[types.CodeActionKind, str, str, list[Span]]]:
-    """A fill of the markers in the selection, or in the document where nothing is selected; else of the selection."""
+    """A fill of the markers in the selection, or in the document if nothing is selected; else of the selection."""
     start, end = trimmed(document.text, *span)
     where = [span] if start < end else []
     if found := markers(document.text, where, document.language):
         title = f"Infill {len(found)} holes" if len(found) > 1 else "Infill the hole"
         return [(REWRITE, FILL_HOLES, title, where)]
-    least = 2 if document.language in edits.LANGUAGES else 1  # one character may be a block cursor on a bracket
+    least = 2 if document.language in edits.LANGUAGES else 1  # a block cursor on a bracket
     if document.text[start:end].strip() and least <= end - start <= MAX_SELECTION:
         return [(REWRITE, FILL_SELECTION, TITLES[FILL_SELECTION], [span])]
     return []
 
 
 def _damaged(opened: OpenDocument, span: Span, diagnostics: Sequence[types.Diagnostic]) -> bool:
-    """True if something is broken in the range, or where the diagnostics there point."""
+    """True if the syntax is broken in the range, or in the ranges of its diagnostics."""
     tree, document = opened.tree.tree, opened.document
     spans = [span, *(filling.span_of(document, diagnostic.range) for diagnostic in diagnostics)]
     return tree is not None and any(repair.is_broken(tree, document.text, *span) for span in spans)

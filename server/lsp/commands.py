@@ -1,7 +1,7 @@
-"""The commands: what `workspace/executeCommand` runs, and how a fill is shown on the way.
+"""The commands of `workspace/executeCommand`, and the progress bar of a fill.
 
-A command that fills has one argument, a FillRequest, and is answered with `{applied, message?, id?, holes?, unfilled?,
-level?, edit?}`: never with an error, never by a dialog.
+A command that fills has one argument, a FillRequest. Its answer is `{applied, message?, id?, holes?, unfilled?, level?,
+edit?}`, never an error, and never a dialog.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ CommandResult = dict[str, Any]
 
 
 class Commands:
-    """The handlers, and the fills that they run."""
+    """Handles the commands, and knows the fills that run."""
 
     def __init__(self, server: Server, session: Session) -> None:
         self._server = server
@@ -46,17 +46,17 @@ class Commands:
             return self._fill(params)
         if params.command != ACCEPTED:
             return self._failure(f"There is no command {params.command}.")
-        for id in params.arguments or ():  # the command of a completion item: the editor has inserted it
+        for id in params.arguments or ():  # the editor has inserted a completion item
             self._session.panes.accepted(str(id))
         return None
 
     def cancel(self, params: types.WorkDoneProgressCancelParams) -> None:
-        """The user has pressed the button next to the progress bar."""
+        """Cancel the fill whose progress bar the user has cancelled."""
         if task := self._running.get(params.token):
             task.cancel()
 
     def _fill(self, params: types.ExecuteCommandParams) -> CommandResult | Awaitable[CommandResult]:
-        """Read the text as it is now; the rest can wait."""
+        """Read the text now, before later edits, and run the fill."""
         try:
             request = msgspec.convert((params.arguments or [None])[0], FillRequest)
             opened, events = filling.begin(self._session, params.command, request)
@@ -67,7 +67,7 @@ class Commands:
     async def _run(
         self, params: types.ExecuteCommandParams, opened: OpenDocument, events: Events, *, preview: bool
     ) -> CommandResult:
-        """Show progress, and let it or the request be cancelled."""
+        """Run a fill with a progress bar; the user can cancel the bar or the request."""
         bar = ProgressBar(self._server, TITLES[params.command], params.work_done_token)
         work = self._carry_out(TITLES[params.command], opened, events, bar, preview=preview)
         task = self._running[bar.token] = asyncio.create_task(work)
@@ -75,7 +75,7 @@ class Commands:
             return await task
         except asyncio.CancelledError:
             current = asyncio.current_task()
-            if current is None or current.cancelling():  # by $/cancelRequest, which transport.py answers
+            if current is None or current.cancelling():  # cancelled by $/cancelRequest, which transport.py answers
                 raise
             return self._failure("The fill was cancelled.")
         except (EngineError, NoFill) as error:
@@ -99,12 +99,12 @@ class Commands:
             answer |= {"level": result.level} | ({"message": result.note} if result.note else {})
         if preview:
             return answer | {"edit": edit}
-        # Shielded: pygls fails on an answer to a request whose task was cancelled.
+        # Shielded: pygls fails if it gets the answer to a request whose task was cancelled.
         refusal = await asyncio.shield(asyncio.ensure_future(self._apply(title, edit)))
         return answer | ({"applied": True} if refusal is None else self._failure(refusal))
 
     async def _apply(self, title: str, edit: types.WorkspaceEdit) -> str | None:
-        """Why the editor did not apply the edit, or None."""
+        """Apply the edit. Returns a sentence if the editor refused it, else None."""
         workspace = self._server.client_capabilities.workspace
         able = workspace.workspace_edit if workspace else None
         metadata = types.WorkspaceEditMetadata(is_refactoring=True) if able and able.metadata_support else None
@@ -112,7 +112,7 @@ class Commands:
             done = await self._server.workspace_apply_edit_async(
                 types.ApplyWorkspaceEditParams(edit, label=f"Caesura: {title}", metadata=metadata)
             )
-        except Exception:  # whatever kind of error the editor answers with
+        except Exception:  # the editor may answer with any error
             return "The editor could not apply the edit; try again."
         return None if done.applied else "The editor did not apply the edit: the text may have changed; try again."
 
@@ -122,7 +122,8 @@ class Commands:
 
 
 class ProgressBar:
-    """The progress bar of one fill. A bar of ours is shown once the editor has agreed to it."""
+    """The progress bar of one fill. Without a token of the request, the server creates one, which the editor must
+    accept first."""
 
     def __init__(self, server: Server, title: str, token: ProgressToken | None) -> None:
         self.token: ProgressToken = token if token is not None else job_id()
@@ -150,7 +151,7 @@ class ProgressBar:
     async def _create(self) -> None:
         try:
             await self._server.window_work_done_progress_create_async(types.WorkDoneProgressCreateParams(self.token))
-        except Exception:  # the editor shows no bar, which is no reason not to fill
+        except Exception:  # the editor refuses the bar; the fill continues without it
             return
         if not self._over:
             self._begin()

@@ -1,4 +1,4 @@
-"""Ghost text: inline completion, the same streamed, and what the editor says about its items."""
+"""Ghost text: inline completion, plain and streamed, and the editor's feedback on its items."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ NOTHING = types.InlineCompletionList(items=[])
 
 
 class GhostText:
-    """The handlers. `popup` is told when the editor turns out to draw ghost text."""
+    """Handles requests for ghost text. After the first one, an automatic `popup` is off."""
 
     def __init__(self, server: Server, session: Session, popup: Popup) -> None:
         self._server = server
@@ -38,9 +38,9 @@ class GhostText:
     def inline_completion(
         self, params: types.InlineCompletionParams
     ) -> types.InlineCompletionList | Awaitable[types.InlineCompletionList | None]:
-        """Items, an empty list for nothing to propose, or None to leave what the editor shows; never an error.
+        """Items, an empty list if there is nothing to propose, or None to keep the shown text; never an error.
 
-        A request names no version: its position is meant for the text as it is when the request arrives."""
+        A request names no version: its position refers to the text at its arrival."""
         self._popup.ghost = True
         opened = self._session.workspace.get(params.text_document.uri)
         if opened is None:
@@ -52,7 +52,8 @@ class GhostText:
         return _completion(opened, cursor, answer)
 
     def stream(self, params: Any) -> types.InlineCompletionList | Awaitable[types.InlineCompletionList | None]:
-        """The same, with each state on the way as `$/progress` for the request's `partialResultToken`."""
+        """Inline completion that sends each state of the canvas as `$/progress` for the request's
+        `partialResultToken`."""
         self._popup.ghost = True
         try:
             uri, token = str(params.textDocument.uri), params.partialResultToken
@@ -70,7 +71,7 @@ class GhostText:
         return _completion(opened, cursor, answer, sender.done)
 
     def cursor(self, params: Any) -> None:
-        """The cursor has come to rest somewhere, and nothing is asked for yet."""
+        """The cursor has come to rest, before any request."""
         try:
             uri, position = str(params.textDocument.uri), (int(params.position.line), int(params.position.character))
         except (AttributeError, TypeError, ValueError):
@@ -78,7 +79,7 @@ class GhostText:
         if opened := self._session.workspace.get(uri):
             self._session.panes.rested(opened, opened.document.offset(position))
 
-    # Feedback on an item, as Copilot's clients send it
+    # Feedback on an item, in the messages of Copilot's clients
 
     def did_show(self, params: Any) -> None:
         if id := _id(params):
@@ -108,7 +109,7 @@ class _Sender:
         self._send(self.results.done(proposal), proposal.eat)
 
     def _send(self, value: dict[str, Any], eat: int) -> None:
-        """Each item gets the range that its text replaces."""
+        """Send a value, and add to each item the range that its text replaces."""
         for item in value["items"]:
             item["range"] = _range(self.opened, self.cursor, Proposal("", eat))
         self.server.progress(types.ProgressParams(self.token, value))
@@ -133,7 +134,7 @@ async def _completion(
 
 
 def _range(opened: OpenDocument, cursor: int, proposal: Proposal) -> types.Range:
-    """What a proposal replaces, in the document as it is when it is asked for."""
+    """The range that a proposal replaces in the current document."""
     start, end = map(opened.document.position, (cursor - proposal.back, cursor + proposal.eat))
     return types.Range(types.Position(*start), types.Position(*end))
 
@@ -146,6 +147,6 @@ def _selected(opened: OpenDocument, item: types.SelectedCompletionInfo | None) -
 
 
 def _id(params: Any) -> str:
-    """The id that an item's command carries."""
+    """The id in the command of an item; empty if there is none."""
     arguments = getattr(getattr(getattr(params, "item", None), "command", None), "arguments", None)
     return str(arguments[0]) if arguments else ""

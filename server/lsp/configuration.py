@@ -1,4 +1,4 @@
-"""Settings and folders, as the editor changes them."""
+"""The editor's changes to settings and workspace folders."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +13,7 @@ from caesura.server.session import Session
 
 
 class EditorSettings:
-    """The handlers."""
+    """Handles changes of settings and workspace folders."""
 
     def __init__(self, server: Server, session: Session, status: StatusReporter) -> None:
         self._server = server
@@ -37,7 +37,7 @@ class EditorSettings:
         self._session.set_folders(client.folders_after(self._session.workspace.folders, params.event))
 
     async def pull(self) -> None:
-        """Ask the editor for its settings, if it answers that."""
+        """Request the settings from the editor, if it supports that."""
         workspace = self._server.client_capabilities.workspace
         if workspace and workspace.configuration:
             items = [types.ConfigurationItem(section="caesura")]
@@ -50,7 +50,7 @@ class EditorSettings:
         self.tell(problems)
 
     def tell(self, problems: Iterable[str]) -> None:
-        """Log, in one message, the sentences that were not logged before."""
+        """Log, in one message, the sentences that were not logged yet."""
         if new := [problem for problem in problems if problem not in self._session.problems]:
             self._session.problems.update(new)
             self._server.window_log_message(types.LogMessageParams(types.MessageType.Warning, " ".join(new)))

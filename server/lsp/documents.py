@@ -1,4 +1,4 @@
-"""The editor's messages about text documents and notebooks. A notebook's cell is a document that has a place."""
+"""The editor's messages about text documents and notebooks. A cell is a document with a place in a notebook."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,12 +7,12 @@ from lsprotocol import types
 from caesura.server.session import Session
 from caesura.server.text.document import Position
 
-# All cells of all notebooks: the server decides which of them are context, not the editor.
+# Synchronize the cells of all notebooks: the server, not the editor, decides which of them are context.
 SYNC = types.NotebookDocumentSyncOptions([types.NotebookDocumentFilterWithNotebook(notebook="*")])
 
 
 class Documents:
-    """The handlers of text documents."""
+    """Handles messages about text documents."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -34,7 +34,7 @@ class Documents:
         self._session.close(params.text_document.uri)
 
     def malformed(self, method: str, params: object) -> None:
-        """An edit that cannot be read is missing from our text: from every document, if it does not name one."""
+        """Drop our text of the document whose edit cannot be read; of all documents if the message names none."""
         document = params.get("textDocument") if isinstance(params, dict) else None
         uri = document.get("uri") if isinstance(document, dict) else None
         if method == types.TEXT_DOCUMENT_DID_CHANGE:
@@ -44,7 +44,7 @@ class Documents:
 
 
 class Cells:
-    """The handlers of notebooks: the order of their cells, and what is about the text of a cell."""
+    """Handles messages about notebooks: the order of their cells, and the cells' text."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -78,7 +78,7 @@ class Cells:
         self._notebooks.close(uri)
 
     def malformed(self, method: str, params: object) -> None:
-        """A change that cannot be read may have been about any cell of its notebook."""
+        """Drop our text of all cells of a notebook whose change cannot be read."""
         notebook = params.get("notebookDocument") if isinstance(params, dict) else None
         if method == types.NOTEBOOK_DOCUMENT_DID_CHANGE and isinstance(notebook, dict):
             for cell in self._notebooks.cells(str(notebook.get("uri"))):

@@ -1,4 +1,4 @@
-"""A fill that an editor asks for, from its request to its edit. Ranges are in the editor's positions."""
+"""A fill on request, from the editor's message to the edit. Ranges are in the editor's positions."""
 
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
@@ -36,7 +36,7 @@ UInt31 = Annotated[int, Meta(ge=0, lt=2**31)]
 
 
 class RequestPosition(msgspec.Struct, frozen=True):
-    """As in LSP, in the client's encoding."""
+    """A position of LSP, in the client's encoding."""
 
     line: UInt31
     character: UInt31
@@ -48,11 +48,11 @@ class RequestRange(msgspec.Struct, frozen=True):
 
 
 class FillRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The argument of a command that fills. `ranges` are what to fill, or where to look for holes or damage; those of
+    """The argument of a command that fills. `ranges`: the texts to fill, or to search for holes or damage; those of
     `keep` lie in the text with the fill in it. `version`: refuse if the document has another. `id`: the fill that
-    `another` and `keep` continue, else the document's last one. `preview`: answer with the edit instead of applying it.
-    For a structured edit, `offer` is the title or the number of the one that is wanted, and `schema` the file of a JSON
-    schema to use instead of the document's own."""
+    `another` and `keep` continue, by default the document's last. `preview`: answer with the edit instead of applying
+    it. For a structured edit, `offer` is the title or the number of an offer, and `schema` the file of a JSON schema to
+    use instead of the document's own."""
 
     uri: str
     ranges: Annotated[tuple[RequestRange, ...], Meta(max_length=256)] = ()
@@ -65,7 +65,8 @@ class FillRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def begin(session: Session, command: str, request: FillRequest) -> tuple[OpenDocument, Events]:
-    """The fill that is asked for, not begun. The text is read now. Raises NoFill."""
+    """The document of a request, and the events of its fill, which starts with the first of them. The text is read now.
+    Raises NoFill."""
     opened = session.fillable(request.uri)
     if opened is None:
         raise NoFill("This document gets no fills: it is not open here, or the settings exclude it.")
@@ -78,7 +79,7 @@ def begin(session: Session, command: str, request: FillRequest) -> tuple[OpenDoc
     if command == ANOTHER:
         return opened, fills.another(document, request.id)
     if not spans:
-        raise NoFill("No ranges were given; say in `ranges` what is meant.")
+        raise NoFill("No ranges were given; name the text in `ranges`.")
     if command == KEEP:
         filled = fills.filled(document, request.id)
         return opened, fills.keep(document, [span_of(filled, range) for range in request.ranges], request.id)
@@ -86,20 +87,20 @@ def begin(session: Session, command: str, request: FillRequest) -> tuple[OpenDoc
         return opened, fills.repair(document, min(spans)[0], max(end for _, end in spans))
     if command == EDIT:
         if not session.settings.options.structured:
-            raise NoFill("Structured edits are off; the setting 'structured' allows them.")
+            raise NoFill("Structured edits are off; turn on the setting 'structured'.")
         return opened, session.edits.edit(document, spans, find(session, document, request.schema), request.offer)
     return opened, fills.selection(document, spans)
 
 
 def find(session: Session, document: Document, schema: str | None = None) -> Find:
-    """Finds the structured edits of a document, by the schema in the file `schema`, else by its own."""
+    """A Find for a document, with the schema in the file `schema`, else its own."""
     return finder(document.uri, document.language, session.project.schema_files, schema)
 
 
 async def result_of(
     session: Session, opened: OpenDocument, events: Events, on_progress: Callable[[Progress], None] = lambda _: None
 ) -> FillResult:
-    """The result, for the text that the editor has at this moment. Raises NoFill or EngineError."""
+    """Run a fill to its result. Raises NoFill, also if the document was closed meanwhile, or EngineError."""
     async with aclosing(events):
         async for event in events:
             if isinstance(event, FillResult):
@@ -111,7 +112,7 @@ async def result_of(
 
 
 def workspace_edit(can: types.ClientCapabilities, document: Document, result: FillResult) -> types.WorkspaceEdit:
-    """All places in one edit, which is one step to undo."""
+    """The result as one edit, which the user undoes in one step."""
     edits = [types.TextEdit(lsp_range(document, (start, end)), text) for start, end, text in result.edits]
     able = can.workspace.workspace_edit if can.workspace else None
     if able and able.document_changes:

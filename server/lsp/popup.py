@@ -1,7 +1,7 @@
-"""The popup item: what ghost text would say, as an ordinary completion item for editors that draw no ghost text.
+"""The popup item: the proposal as an ordinary completion item, for editors that draw no ghost text.
 
-The item stands for the word before the cursor and more, since that is what popups replace and filter by. Its list is
-always incomplete, so that the editor asks again at each key, which costs no forward while the item is typed.
+The item begins with the word before the cursor, since popups replace that word and filter by it. The list is always
+incomplete, so that the editor asks again at each key; typing along with the item costs no forward.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from caesura.server.options import MODES
 from caesura.server.session import Session
 from caesura.server.text.document import Document
 
-ACCEPTED = "caesura.accepted"  # the command of an item: the editor has inserted it
-TRIGGERS = (".", "=")  # lines seldom end behind these: where Enter takes the popup's item it is not in the way
-LAST = "~"  # behind what a language server knows: Enter by habit never takes a guess
-LABEL = 60  # code points
-WORD = 200  # code points of the word before the cursor; of a longer one its end
-GRACE_S = 0.05  # what there is at the deadline is answered then; this is for its way
+ACCEPTED = "caesura.accepted"  # the command that an editor sends when it has inserted an item
+TRIGGERS = (".", "=")  # lines seldom end after these, so Enter seldom accepts an item by mistake
+LAST = "~"  # sort key after the items of language servers, so that Enter by habit accepts no guess
+LABEL = 60  # most code points of a label
+WORD = 200  # most code points of the word before the cursor; a longer one is cut at its start
+GRACE_S = 0.05  # time for the answer at the deadline to get here
 NOTHING = types.CompletionList(is_incomplete=True, items=[])
 
 _TICKS = re.compile("`{3,}")
@@ -38,17 +38,17 @@ class Popup:
 
     def __init__(self, session: Session, can: types.ClientCapabilities) -> None:
         document = can.text_document
-        self.ghost = bool(document and document.inline_completion)  # or the editor has asked for ghost text
+        self.ghost = bool(document and document.inline_completion)  # set later too, by a request for ghost text
         item = document.completion.completion_item if document and document.completion else None
         formats = item and item.documentation_format
-        self._markdown = not formats or types.MarkupKind.Markdown in formats  # Helix says nothing and draws it
+        self._markdown = not formats or types.MarkupKind.Markdown in formats  # Helix declares nothing and draws it
         self._session = session
 
     def __repr__(self) -> str:
         return f"<Popup {'off' if self._off else 'on'}>"
 
     def register(self, on: Callable[..., None]) -> None:
-        """Offer completion, unless it is certain that the editor needs none."""
+        """Offer completion, unless the editor draws ghost text or the popup is off."""
         if not self._off:
             on(types.TEXT_DOCUMENT_COMPLETION, self.complete, types.CompletionOptions(trigger_characters=TRIGGERS))
 
@@ -58,12 +58,12 @@ class Popup:
         return wanted == "off" or (wanted == "auto" and self.ghost)
 
     def complete(self, params: types.CompletionParams) -> types.CompletionList | Awaitable[types.CompletionList]:
-        """One item or none, by the deadline; none where a newer edit or request came first."""
+        """One item or none, by the deadline; none if a newer edit or request came first."""
         opened = self._session.workspace.get(params.text_document.uri)
         if opened is None or self._off:
             return NOTHING
         cursor = opened.document.offset((params.position.line, params.position.character))
-        # Editors call it invoked when a word is typed, too: where nothing comes by itself it was a key for this.
+        # Editors report typing as invoked too. In a mode without automatic suggestions, the user pressed a key for it.
         called = params.context is None or params.context.trigger_kind == types.CompletionTriggerKind.Invoked
         invoked = called and not MODES[self._session.settings.options.mode].automatic
         return self._answer(opened.document, cursor, self._session.panes.propose(opened, cursor, invoked=invoked))
@@ -79,7 +79,7 @@ class Popup:
 
 
 def item(document: Document, cursor: int, proposal: Proposal, *, markdown: bool) -> types.CompletionItem:
-    """A proposal for the cursor, with the word that it goes on from."""
+    """The item of a proposal at the cursor, with the word that it continues."""
     before = line_before(document.text, cursor)[-WORD:]
     word = "".join(takewhile(_of_a_word, reversed(before)))[::-1]
     text = word + proposal.insert
@@ -102,11 +102,11 @@ def item(document: Document, cursor: int, proposal: Proposal, *, markdown: bool)
 
 
 def _of_a_word(character: str) -> bool:
-    return character == "_" or unicodedata.category(character)[0] in "LMN"  # with the marks that combine
+    return character == "_" or unicodedata.category(character)[0] in "LMN"  # combining marks included
 
 
 def label(first: str, *, more: bool) -> str:
-    """The first line that says something, short, with a mark that there is more."""
+    """The first line, shortened, with an ellipsis if there is more."""
     return first[: LABEL - 1] + "…" if len(first) > LABEL else first + "…" * more
 
 

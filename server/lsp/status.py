@@ -1,5 +1,5 @@
-"""How the engine is, told to the editor: a progress while its model loads, a status where the editor knows it (as
-Copilot's plugins do), and a trouble in the log, once. Never a dialog.
+"""Report the engine's condition to the editor: progress while the model loads, a status if the editor knows our
+notifications or Copilot's, and each failure once in the log. Never a dialog.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from caesura.client.backend import Backend, Condition
 from caesura.server.lsp.protocol import describe
 from caesura.server.lsp.transport import Server
 
-PATIENCE_S = 0.5  # a model that loads faster needs no progress
+PATIENCE_S = 0.5  # a faster load shows no progress
 TITLE = "Caesura"
 LOADING = {"connecting": "starting the engine", "loading": "loading the model"}
 
@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 
 class StatusReporter:
-    """`wanted`: the editor knows our notifications; `progress`: it draws those of the server. `changed` belongs to
-    `Backend.on_change`."""
+    """`wanted`: the editor knows our status notifications. `progress`: it draws progress that the server begins. Assign
+    `changed` to `Backend.on_change`."""
 
     def __init__(self, server: Server, engine: Backend, *, wanted: bool, progress: bool) -> None:
         self._server = server
@@ -30,7 +30,7 @@ class StatusReporter:
         self._wanted = wanted
         self._draws_progress = progress
         self._enabled = True
-        self._told: dict[str, Mapping[str, object]] = {}
+        self._sent: dict[str, Mapping[str, object]] = {}
         self._trouble = ""
         self._due = False
         self._loads = 0
@@ -38,16 +38,16 @@ class StatusReporter:
         self._news = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"<StatusReporter {self._engine.condition} told {self._told}>"
+        return f"<StatusReporter {self._engine.condition} sent {self._sent}>"
 
     def changed(self) -> None:
-        """The engine's condition may have changed. What changes within a turn of the loop is told as one."""
+        """The engine's condition may have changed. Changes within one turn of the loop are reported together."""
         if not self._due:
             self._due = True
             asyncio.get_running_loop().call_soon(self._tell)
 
     def enable(self, enabled: bool) -> None:
-        """Whether completions are on, by the user's settings."""
+        """Set whether the user's settings turn completions on."""
         self._enabled = enabled
         self.changed()
 
@@ -64,12 +64,12 @@ class StatusReporter:
             self._loading = asyncio.create_task(self._show_progress())
 
     def _notify(self, method: str, value: Mapping[str, object]) -> None:
-        if self._told.get(method) != value:
-            self._told[method] = value
+        if self._sent.get(method) != value:
+            self._sent[method] = value
             self._server.protocol.notify(method, value)
 
     def _report(self, condition: Condition) -> None:
-        """A trouble goes to the log once, until the engine was well again."""
+        """Log a failure, once until the engine is ready again."""
         if condition.state == "ready":
             self._trouble = ""
         elif condition.message and condition.message != self._trouble:
@@ -78,7 +78,7 @@ class StatusReporter:
             self._server.window_log_message(types.LogMessageParams(types.MessageType.Error, message))
 
     async def _show_progress(self) -> None:
-        """From half a second after the loading began until it has ended, well or not."""
+        """Show progress from `PATIENCE_S` after the load began until it has ended or failed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 return await self._settled()
@@ -86,7 +86,7 @@ class StatusReporter:
         token = f"caesura-load-{self._loads}"
         try:
             await self._server.window_work_done_progress_create_async(types.WorkDoneProgressCreateParams(token))
-        except Exception as error:  # whatever the client answers: it wants no progress
+        except Exception as error:  # after any error, show no progress
             log.info("no progress: %s", describe(error))
             return await self._settled()
         if (state := self._engine.condition.state) in LOADING:
@@ -114,6 +114,6 @@ def _copilot(condition: Condition, enabled: bool) -> dict[str, object]:
 
 
 def _ours(condition: Condition, enabled: bool) -> dict[str, object]:
-    """`state` is the engine's, or `off`; `busy` is left to the other one, as it changes at every key."""
+    """`state` is the engine's, or `off`. `busy` is only in Copilot's status: it changes at every key."""
     state = condition.state if enabled else "off"
     return {"state": state, "model": condition.model, "device": condition.device, "message": condition.message}

@@ -1,4 +1,4 @@
-"""The values of a streamed request: each replaces the one before, and keeps what that one called locked. Pure."""
+"""The values of a streamed request: each replaces the one before, and keeps its locked text. Pure."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,8 +12,8 @@ _UNITS: Mapping[Encoding, Callable[[str], int]] = {
     "utf-32": len,
 }
 
-LIKELIER = 1.25  # times the confidence of the draft that is drawn: one that may take its place at once
-STEADY_S = 0.3  # after which any other may
+LIKELIER = 1.25  # factor: a draft with this many times the confidence replaces the drawn one at once
+STEADY_S = 0.3  # time after which any other draft may replace it
 
 
 class PartialResults:
@@ -25,14 +25,14 @@ class PartialResults:
         self._seq = 0
         self._locked = ""
         self._last: Draft | None = None
-        self._drawn_at = 0.0  # when a draft came that did not continue the one before it
+        self._drawn_at = 0.0  # time of the last draft that did not continue the one before it
 
     def __repr__(self) -> str:
         return f"<PartialResults {self._seq} values, {len(self._locked)} locked>"
 
     def draft(self, draft: Draft, now: float) -> dict[str, Any] | None:
-        """The value for a state of the canvas at `now`, in seconds; None if it says nothing new, or breaks what was
-        locked. Its items have no range yet."""
+        """The value for a state of the canvas at `now`, in seconds; None if it is not new, or contradicts locked text.
+        Its items have no range yet."""
         locked = draft.text[: draft.locked]
         if draft == self._last or not draft.text or not draft.text.startswith(self._locked):
             return None
@@ -46,7 +46,7 @@ class PartialResults:
         return self._value(draft.text, self._locked, draft.text[: draft.ready], draft.confidence, done=False)
 
     def done(self, proposal: Proposal) -> dict[str, Any]:
-        """The value for the answer, which is also the response: it may be shorter than the drafts, and empty."""
+        """The last value, which equals the response. It may be shorter than the drafts, or empty."""
         text = proposal.insert
         return self._value(text, text, text, proposal.confidence, done=True)
 
@@ -54,7 +54,8 @@ class PartialResults:
         return self._last is not None and draft.text.startswith(self._last.text) and draft.eat == self._last.eat
 
     def _steady(self, draft: Draft, now: float) -> bool:
-        """True if the last draft stays, so that the text does not flicker. What is locked or ready ends that."""
+        """True if the last draft must stay, so that the text does not flicker. Locked text that differs, or ready text,
+        ends that."""
         last = self._last
         return (
             last is not None
