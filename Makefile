@@ -22,7 +22,7 @@ slow:  # minutes; the last lines say which tests were skipped, and what they nee
 long:  # hours: kills, races, damaged models and orders of events at their full counts; then mutants
 	$(PYTHON) -m pip install -q -c constraints.txt -e '.[test,long]'
 	$(PYTHON) -m pytest -m long
-	$(PYTHON) tests/processes/mutation.py
+	$(PYTHON) tests/support/processes/mutation.py
 
 vscode:  # build the extension with Node and put it into VS Code; CODE=codium for another of its kind
 	cd editors/vscode && npm ci --no-audit --no-fund --loglevel=error && npm run package

@@ -22,7 +22,7 @@ from typing import Any
 from latency import conditions, save, table
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "tests"))
+sys.path.insert(0, str(HERE.parent / "tests" / "support"))
 
 from faults import play as player  # noqa: E402
 from faults.cases import RULES, cases  # noqa: E402

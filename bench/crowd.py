@@ -36,7 +36,7 @@ from caesura.engine import scheduler
 from caesura.engine.cache import KV
 from caesura.engine.models import Model, Renoiser, Run
 from caesura.engine.models.diffusion_gemma import CHUNK
-from tests.checkpoints import gemma
+from tests.support.checkpoints import gemma
 
 REST_S = 3.0  # between two places
 WORDS = (40, 120)  # a minute, of five keys each

@@ -30,8 +30,8 @@ from caesura.engine.methods._flanks import Flanks
 from caesura.engine.models import Model, Run
 from caesura.engine.models.full import RADIUS
 from caesura.engine.scheduler import Scheduler
-from tests.checkpoints.masked import MASK
-from tests.checkpoints.tiny import CODE, infill, train_tokenizer
+from tests.support.checkpoints.masked import MASK
+from tests.support.checkpoints.tiny import CODE, infill, train_tokenizer
 
 CONFIG: dict[str, Any] = {
     "model_type": "qwen2",

@@ -6,7 +6,7 @@ thousand of them to an engine that works for somebody else, ten thousand files o
 
 Each part runs in a process of its own. An escape is an exception that is none of ours, a process that died, was stuck
 for a minute or grew by more than its bound; its numbers are in the results and make it again
-(tests/processes/mutants.py). The first part needs atheris, which is no dependency: pip install atheris.
+(tests/support/processes/mutants.py). The first part needs atheris, which is no dependency: pip install atheris.
 """
 
 import argparse
@@ -96,8 +96,8 @@ def frames(count: int, seed: int) -> Report:
     import msgspec
 
     from caesura import wire
-    from tests.house.test_wire import ALL
-    from tests.processes.mutants import Frames
+    from tests.shared.test_wire import ALL
+    from tests.support.processes.mutants import Frames
 
     made = Frames(ALL)
     chance, found, escapes, first, grown = random.Random(seed), Counter[str](), list[str](), _mib(), 0.0
@@ -120,7 +120,7 @@ def sent(count: int, seed: int) -> Report:
     """The same to a real supervisor and worker, over their socket."""
     from kills import own_folder
 
-    from tests.processes.strangers import visit
+    from tests.support.processes.strangers import visit
 
     with own_folder():
         seen = asyncio.run(visit(count, seed))
@@ -134,7 +134,7 @@ def sent(count: int, seed: int) -> Report:
 def files(options: argparse.Namespace) -> Report:
     import torch
 
-    from tests.processes.mutants import Folders
+    from tests.support.processes.mutants import Folders
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     torch.set_num_threads(1)
@@ -157,7 +157,7 @@ def framing(seconds: int, seed: int) -> None:
 
     hooks = transport.converter()
     transport.converter = lambda: hooks  # with all that it has learnt, which takes as long as a thousand inputs
-    from tests.processes.lsp_server import FakeEngine
+    from tests.support.processes.lsp_server import FakeEngine
 
     logging.disable(logging.CRITICAL)
     loop = asyncio.new_event_loop()

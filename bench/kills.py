@@ -3,9 +3,9 @@
     python bench/kills.py [--times 10] [--json] [--out bench/results/kills.json]
 
 The real `caesura lsp` and the real supervisor and worker processes around a model of a dozen lines, of whose scheduler
-every call is a point (tests/processes/fake_engine.py): at one of them the process kills, stops or hangs itself while
-somebody types a key every 30 ms. Times are from that moment. Ends with 1 where an answer was of another text, a process
-is left behind, or the p95 of a row is over its bound.
+every call is a point (tests/support/processes/fake_engine.py): at one of them the process kills, stops or hangs itself
+while somebody types a key every 30 ms. Times are from that moment. Ends with 1 where an answer was of another text, a
+process is left behind, or the p95 of a row is over its bound.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 from latency import HERE, Report, conditions, save, spread, table
 
 sys.path.insert(0, str(HERE.parent))
-from tests.processes.kills import SUPERVISOR, WORKER, Seen, trial
+from tests.support.processes.kills import SUPERVISOR, WORKER, Seen, trial
 
 HANGS = ("stop", "gil", "spin")
 SUMS = ("stale", "orphans")

@@ -28,7 +28,7 @@ from caesura.server.structured.offer import NoOffer, Offer
 from caesura.wire import Pattern
 
 sys.path.insert(0, str(HERE.parent))
-from tests.structured.commonmark import blocks, edited, fills, links, problem, walker
+from tests.support.commonmark import blocks, edited, fills, links, problem, walker
 
 Walk = Callable[[Pattern, int], str]
 WORDS = (

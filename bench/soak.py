@@ -26,7 +26,7 @@ from latency import HERE, Report, conditions, save, table
 
 sys.path.insert(0, str(HERE.parent))
 from caesura.client.shared import Engine
-from tests.processes.kills import FAKE, KEY_S, Typist, editor, orphans
+from tests.support.processes.kills import FAKE, KEY_S, Typist, editor, orphans
 
 PROCESSES = ("server", "supervisor", "worker")
 SAMPLE_S = 5.0

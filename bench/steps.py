@@ -39,7 +39,7 @@ from caesura.engine.models import Run
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.engine.samplers import entropy_bound
 from caesura.kernels import head
-from tests.checkpoints.oracle import Gains, Oracle, build
+from tests.support.checkpoints.oracle import Gains, Oracle, build
 
 TEXT: dict[str, Any] = {
     "hidden_size": 256,

@@ -38,7 +38,7 @@ from siblings import cases, exact, files  # isort: skip
 from verdicts import Asked, Tally, job, judged  # isort: skip
 
 sys.path.insert(0, str(HERE.parent))
-from tests.checkpoints.noisy import Noisy
+from tests.support.checkpoints.noisy import Noisy
 
 PARTS = ("noise", "small", "schemas", "masks", "siblings")
 NOISES: dict[str, dict[str, Any]] = {

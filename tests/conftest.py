@@ -59,7 +59,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a tiny random model. Read only: copy it to break it."""
-    from .checkpoints.tiny import make
+    from .support.checkpoints.tiny import make
 
     return make(tmp_path_factory.mktemp("models") / "tiny")
 

@@ -23,7 +23,7 @@ from caesura.client.backends.llama_server import LlamaServer
 from caesura.client.backends.vllm import CANVAS, STEPS, VOCABULARY, Vllm
 from caesura.fim_formats import FimFile, undo
 
-from ..processes.service import Reply, Service, events, recorded, response, serving
+from ..support.processes.service import Reply, Service, events, recorded, response, serving
 
 PROPS = response({"total_slots": 4, "model_alias": "", "model_path": "/models/qwen.gguf"})
 END = {"content": "", "stop": True, "stop_type": "eos", "timings": {"prompt_ms": 12.5, "predicted_ms": 30.25}}

@@ -32,7 +32,7 @@ from caesura.server.records import stats, trace
 from caesura.source_file import SourceFile
 
 SURE = "caesura: sure (0.90).\n"
-FAKE = Path(__file__).parents[1] / "processes" / "fake_engine.py"
+FAKE = Path(__file__).parents[1] / "support" / "processes" / "fake_engine.py"
 DEFAULT = model_store.resolve(model_store.DEFAULT)
 
 

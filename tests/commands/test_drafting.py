@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ..checkpoints import masked, qwen
+from ..support.checkpoints import masked, qwen
 
 START_S = 120.0  # reached only where something is wrong
 

@@ -17,9 +17,9 @@ from caesura import cli, model_store, paths
 from caesura.engine.models import load
 from caesura.hub import constants
 
-from ..checkpoints import qwen
-from ..processes import hub as hubs
-from ..processes.hub import COMMIT, NAME, Hub
+from ..support.checkpoints import qwen
+from ..support.processes import hub as hubs
+from ..support.processes.hub import COMMIT, NAME, Hub
 
 Run = Callable[..., tuple[int, str, str]]
 TAKEN = ["config.json", "model.safetensors", "tokenizer.json"]

@@ -10,7 +10,7 @@ from caesura.server.languages import language as row
 from caesura.server.text.document import Document
 from caesura.server.text.trees import SyntaxTree
 
-from ..structured.marked import marked
+from ..support.marked import marked
 
 
 @pytest.mark.parametrize(

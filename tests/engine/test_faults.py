@@ -13,7 +13,7 @@ from caesura.engine.models import Run
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
 
-from ..checkpoints import gemma
+from ..support.checkpoints import gemma
 
 JSON = wire.Hole(12, grammar=wire.Json())
 LINE = wire.Hole(12, kind="line")

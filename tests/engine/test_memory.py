@@ -21,8 +21,8 @@ from caesura.engine.supervisor import supervisor
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import head, jit
 
-from ..checkpoints import gemma
-from ..checkpoints.tiny import CODE
+from ..support.checkpoints import gemma
+from ..support.checkpoints.tiny import CODE
 
 ROOT = Path(__file__).parents[2]
 LARGE = Config.read(json.loads((ROOT / "gpu" / "diffusiongemma-26b.json").read_text()))

@@ -6,7 +6,7 @@ import pytest
 from caesura.engine.models import Model
 from caesura.kernels import cpu
 
-from ..checkpoints import recorded
+from ..support.checkpoints import recorded
 
 FEW = {  # of the models that take seconds
     "coder": ("argument", "half a word", "pattern", "candidates", "argument, left to right"),

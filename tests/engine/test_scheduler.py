@@ -17,7 +17,7 @@ from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.samplers import names
 from caesura.engine.scheduler import LIVE, Event, Scheduler
 
-from ..checkpoints.tiny import Clock, Scripted, alone, done, infill, run
+from ..support.checkpoints.tiny import Clock, Scripted, alone, done, infill, run
 from .canvas.test_canvas import CURSORS
 
 MODES = ["verify", "threshold", "wino", "joint_edit"]  # every other sampler of a canvas is in test_canvases

@@ -11,7 +11,7 @@ from caesura.engine.scheduler import Scheduler
 from caesura.engine.weights import stored
 from caesura.model_store import CODER, PACKAGES, SMALL, files, locate
 
-from ..checkpoints.tiny import alone, done, infill, run
+from ..support.checkpoints.tiny import alone, done, infill, run
 
 SNIPPET = '''\
 """Count words in text files."""

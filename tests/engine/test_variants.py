@@ -11,7 +11,7 @@ from caesura.engine import models
 from caesura.kernels import cpu
 from caesura.model_store import CODER, SMALL
 
-from ..checkpoints.tiny import alone, infill
+from ..support.checkpoints.tiny import alone, infill
 
 TEXT = (Path(__file__).parents[2] / "examples" / "files.py").read_text()
 GAPS = [TEXT.index(end) for end in ("\n\n\ndef longest_line", "\n\n\ndef rename", "\n    path.rename(")]

@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 
 from caesura.kernels.attention import attention, launch, reference
 
-from ..checkpoints.few import few
+from ..support.checkpoints.few import few
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where there is no GPU, Triton interprets
 

@@ -12,7 +12,7 @@ from caesura.kernels import fp8, int8, nvfp4
 from caesura.kernels.experts import Act, experts, launch, reference
 from caesura.kernels.linear import Dense, Linear
 
-from ..checkpoints.few import few
+from ..support.checkpoints.few import few
 
 pytest.importorskip("triton")
 

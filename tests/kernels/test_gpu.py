@@ -22,8 +22,8 @@ from caesura.engine.weights.convert import convert
 from caesura.engine.weights.forms import Quantise
 from caesura.wire import Hole, Json
 
-from ..checkpoints import gemma, qwen
-from ..checkpoints.tiny import CODE, alone, infill
+from ..support.checkpoints import gemma, qwen
+from ..support.checkpoints.tiny import CODE, alone, infill
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from caesura.kernels import head, jit
 from caesura.kernels.head import Head, Rows, Seen
 
-from ..checkpoints.few import few
+from ..support.checkpoints.few import few
 
 CAP = 30.0
 SHAPES = [(1, 16, 7), (3, 40, 300), (17, 33, 1000), (5, 123, 517)]  # rows, D, V

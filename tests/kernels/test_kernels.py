@@ -16,8 +16,8 @@ from caesura.engine.weights.convert import convert
 from caesura.engine.weights.forms import Quantise
 from caesura.kernels import attention, experts, head, matmul, norms, rotary
 
-from ..checkpoints import gemma
-from ..checkpoints.tiny import CODE
+from ..support.checkpoints import gemma
+from ..support.checkpoints.tiny import CODE
 
 pytest.importorskip("triton")
 

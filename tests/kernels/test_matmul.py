@@ -12,7 +12,7 @@ from torch import Tensor
 from caesura.kernels import fp8, matmul, nvfp4
 from caesura.kernels.linear import Linear
 
-from ..checkpoints.few import few
+from ..support.checkpoints.few import few
 
 pytest.importorskip("triton")
 

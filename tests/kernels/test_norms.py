@@ -19,7 +19,7 @@ from caesura.kernels.norms import (
     route,
 )
 
-from ..checkpoints.few import few
+from ..support.checkpoints.few import few
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where there is no GPU, Triton interprets
 

@@ -1,4 +1,4 @@
-"""Whatever a client sends, the language server lives on or ends as it should, and says nothing wrong: tests/faults."""
+"""The language server survives every client of support/faults, or ends as it should, and says nothing wrong."""
 
 import subprocess
 import sys
@@ -11,9 +11,9 @@ from lsprotocol import types
 
 from caesura.server.lsp import framing, transport
 
-from ..faults.cases import RULES, URI, Case, cases, hello, opened, say
-from ..faults.play import Client, Line, Peer, in_memory, play, stdio, tcp
-from ..faults.served import SLOW, make
+from ..support.faults.cases import RULES, URI, Case, cases, hello, opened, say
+from ..support.faults.play import Client, Line, Peer, in_memory, play, stdio, tcp
+from ..support.faults.served import SLOW, make
 
 CASES = {case.name: case for case in cases("textDocument/inlineCompletion")}
 PROCESSES = ("JSON that is malformed", "shutdown and exit", "the client closes", "a client that does not read")

@@ -97,7 +97,7 @@ def heard(event, arguments):
             record.write(event + chr(10))
 
 sys.addaudithook(heard)
-sys.path.append({str(Path(__file__).parents[1] / "faults")!r})
+sys.path.append({str(Path(__file__).parents[1] / "support" / "faults")!r})
 import served
 sys.exit(served.make().server.serve())
 """

@@ -14,9 +14,9 @@ import pytest
 from caesura.server import options
 from caesura.server.app import App
 
-from ..processes.lsp_server import FakeEngine
+from ..support.processes.lsp_server import FakeEngine
 
-SERVER = Path(__file__).parents[1] / "processes" / "lsp_server.py"
+SERVER = Path(__file__).parents[1] / "support" / "processes" / "lsp_server.py"
 URI = "file:///project/a.py"
 LATER = 60_000  # a deadline that no test lives to see
 

@@ -1,5 +1,5 @@
 """What real editors have said in recorded sessions is answered as it was: to the editor, and in the jobs that the
-engine is given. tests/processes/sessions.py says how an answer that is meant to change is taken for right.
+engine is given. tests/support/processes/sessions.py says how an answer that is meant to change is taken for right.
 """
 
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ..processes.sessions import FOLDER, Event, differences
+from ..support.processes.sessions import FOLDER, Event, differences
 
 NAMES = [path.name.removesuffix(".jsonl.gz") for path in sorted(FOLDER.glob("*.jsonl.gz"))]
 
@@ -16,7 +16,7 @@ NAMES = [path.name.removesuffix(".jsonl.gz") for path in sorted(FOLDER.glob("*.j
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recorded_session_gets_the_same_answers(name: str) -> None:
     """In a process of its own, where time is that of the recording."""
-    command = [sys.executable, "-m", "tests.processes.sessions", name]
+    command = [sys.executable, "-m", "tests.support.processes.sessions", name]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -18,10 +18,10 @@ import pytest
 from caesura import model_store
 from caesura.ipc import rendezvous
 
-from ..processes.clock import Clock
+from ..support.processes.clock import Clock
 
 BENCH = Path(__file__).parents[2] / "bench"
-FAKE = Path(__file__).parents[1] / "processes" / "fake_engine.py"
+FAKE = Path(__file__).parents[1] / "support" / "processes" / "fake_engine.py"
 URI = "file:///a.py"
 
 

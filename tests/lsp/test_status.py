@@ -19,7 +19,7 @@ from caesura.ipc import rendezvous
 from caesura.server.lsp import client, status
 from caesura.server.lsp.status import StatusReporter
 
-FAKE = Path(__file__).parents[1] / "processes" / "fake_engine.py"
+FAKE = Path(__file__).parents[1] / "support" / "processes" / "fake_engine.py"
 CONVERTER = converters.get_converter()
 TROUBLE = "The engine did not start in 5 tries; see the log."
 

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.real
 
 TESTS = Path(__file__).parents[1]
 CAESURA = [sys.executable, "-P", "-m", "caesura", "lsp"]
-SCRIPTED = [sys.executable, "-P", str(TESTS / "processes" / "lsp_server.py")]
+SCRIPTED = [sys.executable, "-P", str(TESTS / "support" / "processes" / "lsp_server.py")]
 COLORS = {"CaesuraLocked": 0x9B9EA4, "CaesuraDraft": 0x4F5258, "ComplHint": 0x9B9EA4}
 SETTINGS = {"minConfidence": 0, "speculate": False}  # however unsure a text is, and nothing that was not asked for
 TRIES, TRY_S = 10, 15.0

@@ -12,7 +12,7 @@ from caesura.server.structured.markdown.patterns import Inline, body
 from caesura.server.structured.offer import NoOffer, Offer
 from caesura.wire import Hole, Pattern
 
-from .commonmark import edited, fills, links, marks, problem, walker
+from ..support.commonmark import edited, fills, links, marks, problem, walker
 
 FRUIT = """\
 # Fruit

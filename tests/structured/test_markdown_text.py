@@ -8,7 +8,7 @@ import pytest
 from caesura.server.structured.markdown.blocks import cells, lines_of, read
 from caesura.server.structured.offer import NoOffer
 
-from .commonmark import blocks, paragraphs
+from ..support.commonmark import blocks, paragraphs
 
 PIECES = (
     "- ",

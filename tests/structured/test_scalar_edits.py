@@ -14,7 +14,7 @@ from caesura.server.structured.offer import NoOffer, Offer
 from caesura.server.structured.scalars import offers
 from caesura.wire import Pattern
 
-from .commonmark import edited, fills, walker
+from ..support.commonmark import edited, fills, walker
 
 LOAD: dict[str, Callable[[str], Any]] = {"yaml": yaml.safe_load, "toml": tomllib.loads}
 

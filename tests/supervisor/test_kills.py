@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ..processes.kills import DEADLY, SUPERVISOR, WORKER, trial
+from ..support.processes.kills import DEADLY, SUPERVISOR, WORKER, trial
 
 DEAD_MS = 3_000.0  # 20 on an idle machine, any here; bench/kills.py holds it to 100
 HUNG_MS = 12_000.0  # with the ten seconds that a slow machine has; there to 3,000

@@ -34,9 +34,9 @@ from caesura.ipc import rendezvous
 from caesura.ipc.endpoints import Endpoint
 from caesura.ipc.rendezvous import EnginePlace
 
-from ..processes import points
+from ..support.processes import points
 
-FAKE = Path(__file__).parents[1] / "processes" / "fake_engine.py"
+FAKE = Path(__file__).parents[1] / "support" / "processes" / "fake_engine.py"
 READY_S = 20.0  # generous: the suite may share its two cores with a training run
 
 

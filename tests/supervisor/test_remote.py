@@ -36,7 +36,7 @@ from caesura.ipc.keys import Keys, new_keys, own_keys
 
 from ..context.test_secrets import lines, planted
 from ..lsp.test_lsp import Client
-from ..processes import points
+from ..support.processes import points
 from .test_processes import FAKE, READY_S, answer, first_event, job, running, status_when, until
 
 NOBODY = 65_534

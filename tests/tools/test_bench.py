@@ -27,7 +27,7 @@ from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.noise import Uniform
 from caesura.engine.scheduler import Scheduler
 
-from ..checkpoints.tiny import Scripted, infill
+from ..support.checkpoints.tiny import Scripted, infill
 
 BENCH = Path(__file__).parents[2] / "bench"
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from ..checkpoints.oracle import TEXT
+from ..support.checkpoints.oracle import TEXT
 
 BENCH = Path(__file__).parents[2] / "bench"
 PUBLISHED = json.loads((BENCH.parent / "gpu" / "diffusiongemma-26b.json").read_text())["text_config"]

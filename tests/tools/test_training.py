@@ -25,7 +25,7 @@ from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights import canary
 from caesura.engine.weights import stored as weights
 
-from ..checkpoints.few import few
+from ..support.checkpoints.few import few
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "training"))

@@ -18,7 +18,7 @@ from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.model_store import SMALL, locate
 from caesura.wire import Hole, Json, Text
 
-from ...checkpoints.tiny import Scripted, infill, laid_out
+from ...support.checkpoints.tiny import Scripted, infill, laid_out
 
 CURSORS = {
     "mid-token": ("def f(count):\n    retu", "rn count\n"),

@@ -13,7 +13,7 @@ from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.tokens.tokenizer_file import LING, LLAMA3, QWEN
 from caesura.model_store import PACKAGES, locate
 
-from ...checkpoints import gemma, tiny
+from ...support.checkpoints import gemma, tiny
 from ..tokens.test_parts import in_parts
 
 KINDS = ("small", "coder", "llama-3", "in parts", "ling")

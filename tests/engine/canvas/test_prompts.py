@@ -30,8 +30,8 @@ from caesura.engine.scheduler import Scheduler
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.wire import Hole, Neighbour
 
-from ...checkpoints import gemma
-from ...checkpoints.tiny import CODE, Scripted, alone, infill, laid_out, run, train_tokenizer
+from ...support.checkpoints import gemma
+from ...support.checkpoints.tiny import CODE, Scripted, alone, infill, laid_out, run, train_tokenizer
 
 SHORT = Neighbour("# left.py", "def left(item):\n    return item\n")
 OTHER = Neighbour("# right.py", "right = 20")

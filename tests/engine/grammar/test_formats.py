@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from caesura.engine.grammar.formats import FORMATS
 
-from ...structured.walks import walks
+from ...support.walks import walks
 
 LABEL = "a" * 63
 GOOD = {

@@ -15,7 +15,7 @@ import pytest
 from caesura import wire
 from caesura.engine.models.block_llama import BlockLlama
 
-from ...checkpoints.noisy import Noisy
+from ...support.checkpoints.noisy import Noisy
 
 TESTS = Path(__file__).parents[2]
 LANGUAGES = {".json": "json", ".jsonc": "jsonc", ".jsonl": "jsonl"}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from caesura.automata.dfa import TooLarge
 from caesura.engine.grammar.numbers import decimals, integers
 
-from ...structured.walks import walks
+from ...support.walks import walks
 
 bounds = st.none() | st.integers(-1200, 1200)
 written = st.from_regex(r"-?(0|[1-9][0-9]{0,3})(\.[0-9]{1,3})?", fullmatch=True)

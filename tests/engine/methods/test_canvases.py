@@ -13,7 +13,7 @@ from caesura.engine.samplers import begin, load, names, statistics
 from caesura.engine.scheduler import Scheduler
 from caesura.wire import Failed, Hole, Pattern, Text
 
-from ...checkpoints.tiny import Scripted, infill, laid_out, run
+from ...support.checkpoints.tiny import Scripted, infill, laid_out, run
 from ..canvas.test_canvas import cursors
 
 Canvases = absorbing.Denoising | uniform.Renoising

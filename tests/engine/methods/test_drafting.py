@@ -17,8 +17,8 @@ from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.tokens.tokenizer import Tokenizer
 
-from ...checkpoints import masked, qwen
-from ...checkpoints.tiny import CODE, Scripted, alone, done, infill, run, train_tokenizer
+from ...support.checkpoints import masked, qwen
+from ...support.checkpoints.tiny import CODE, Scripted, alone, done, infill, run, train_tokenizer
 
 FAMILIES = ("dream", "open_dcoder", "dreamon", "sdar", "fast_dllm")
 LINE = "zyxwvuqjbdfh"  # no token of it comes twice

@@ -24,8 +24,8 @@ from caesura.engine.samplers import Selecting, entropy_bound
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.tokens.tokenizer import Tokenizer
 
-from ...checkpoints import masked
-from ...checkpoints.tiny import Scripted, alone, infill, run, train_tokenizer
+from ...support.checkpoints import masked
+from ...support.checkpoints.tiny import Scripted, alone, infill, run, train_tokenizer
 from ..test_scheduler import JOBS, keeps_the_contract
 from ..tokens.test_parts import in_parts
 

@@ -17,9 +17,9 @@ from caesura.engine.methods._flanks import DOUBT, EVERY, Flanks, frozen, narrowe
 from caesura.engine.models import Model, Run
 from caesura.engine.scheduler import Scheduler
 
-from ...checkpoints import masked
-from ...checkpoints.tiny import CODE, Clock, alone, done, infill
-from ...checkpoints.tiny import run as run_jobs
+from ...support.checkpoints import masked
+from ...support.checkpoints.tiny import CODE, Clock, alone, done, infill
+from ...support.checkpoints.tiny import run as run_jobs
 
 IDS = torch.randint(5, 400, (90,), generator=torch.Generator().manual_seed(1)).tolist()
 SLOTS = [40, 41, 42, 43]

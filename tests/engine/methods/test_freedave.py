@@ -12,8 +12,8 @@ from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.samplers import names
 from caesura.engine.scheduler import Scheduler
 
-from ...checkpoints import masked
-from ...checkpoints.tiny import CODE, Scripted, alone, infill, run
+from ...support.checkpoints import masked
+from ...support.checkpoints.tiny import CODE, Scripted, alone, infill, run
 
 TWO = (wire.Hole(6), wire.Text(", "), wire.Hole(6, "span"))
 PATTERN = wire.Hole(16, grammar=wire.Pattern("[a-z]+(, [a-z]+)*"))

@@ -33,8 +33,8 @@ from caesura.engine.scheduler import Scheduler
 from caesura.kernels import attention, experts, head, jit, norms, rotary
 from caesura.wire import Cancel, Done, EngineMessage, Hole, Locked, Pattern, Text
 
-from ...checkpoints import gemma
-from ...checkpoints.tiny import CODE, infill
+from ...support.checkpoints import gemma
+from ...support.checkpoints.tiny import CODE, infill
 
 SAMPLER = partial(entropy_bound.select, bound=0.3)
 STEPS_OF_JOB = 6  # after two or three of them its race of lengths is over

@@ -31,8 +31,8 @@ from caesura.engine.scheduler import Scheduler
 from caesura.kernels.head import Rows, Seen
 from caesura.wire import Hole, Text
 
-from ...checkpoints import gemma
-from ...checkpoints.tiny import CODE, Clock, alone, done, infill, laid_out, run
+from ...support.checkpoints import gemma
+from ...support.checkpoints.tiny import CODE, Clock, alone, done, infill, laid_out, run
 
 BEFORE, AFTER = CODE[:400] + "def total(count, item):\n    retu", "\n\nprint(total(1, 2))\n" + CODE[400:600]
 

@@ -12,7 +12,7 @@ from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.noise import Uniform
 from caesura.engine.scheduler import Scheduler
 
-from ...checkpoints.tiny import Scripted, alone, infill, run
+from ...support.checkpoints.tiny import Scripted, alone, infill, run
 from ..test_scheduler import JOBS, keeps_the_contract
 from .test_search import Table, answer
 

@@ -21,7 +21,7 @@ from caesura.engine.methods import _forward
 from caesura.engine.methods.absorbing import Denoising
 from caesura.engine.models import Model
 
-from ...checkpoints import masked
+from ...support.checkpoints import masked
 
 SHARP = 4.0  # the head's factor: a random model is sure of nothing, and thresholds would never be reached
 SLOTS = 14

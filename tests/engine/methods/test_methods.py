@@ -11,8 +11,8 @@ from caesura.engine.models import Model
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
 
-from ...checkpoints import gemma, masked
-from ...checkpoints.tiny import CODE, done, infill, run
+from ...support.checkpoints import gemma, masked
+from ...support.checkpoints.tiny import CODE, done, infill, run
 
 PLACES = [(CODE[:300] + "x = ", "\n"), ("def total(a, b):\n    retu", "\n\n"), ("print(", ")\n"), ("", "")]
 TWO = (wire.Hole(6), wire.Text(", "), wire.Hole(6, "span"))

@@ -25,7 +25,7 @@ from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.tokens.tokenizer_file import QWEN
 from caesura.server.answers.worth import likely
 
-from ...checkpoints.tiny import Scripted, train_tokenizer
+from ...support.checkpoints.tiny import Scripted, train_tokenizer
 
 Predict = Callable[[tuple[int, ...]], Tensor]  # what came before, from the tail on -> log-probabilities of what follows
 

@@ -23,8 +23,8 @@ from caesura.engine.models import Model, ModelError, Run, block_llama
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.weights import audit
 
-from ...checkpoints import masked
-from ...checkpoints.tiny import CODE, alone, done, infill, laid_out, run, train_tokenizer
+from ...support.checkpoints import masked
+from ...support.checkpoints.tiny import CODE, alone, done, infill, laid_out, run, train_tokenizer
 from ..methods.test_loops import changed, until_again
 from ..test_scheduler import JOBS, keeps_the_contract
 

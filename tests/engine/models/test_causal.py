@@ -19,8 +19,8 @@ from caesura.engine.tokens.tokenizer_file import QWEN
 from caesura.engine.weights import audit
 from caesura.engine.weights.gguf_file import GGUF
 
-from ...checkpoints import qwen
-from ...checkpoints.tiny import alone, infill, run, train_tokenizer
+from ...support.checkpoints import qwen
+from ...support.checkpoints.tiny import alone, infill, run, train_tokenizer
 from ..test_scheduler import JOBS, keeps_the_contract
 from ..weights import test_gguf
 

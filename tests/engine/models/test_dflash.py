@@ -20,7 +20,7 @@ from caesura.engine.models import LoadChoice, Model, ModelError, Run, load, read
 from caesura.engine.models.drafters.dflash import DFlash
 from caesura.engine.scheduler import Scheduler
 
-from ...checkpoints.tiny import CODE, alone, done, infill, run, train_tokenizer
+from ...support.checkpoints.tiny import CODE, alone, done, infill, run, train_tokenizer
 
 MASK, ROWS, TAPS, HIDDEN, HEADS, GROUPS, WIDTH = 410, 6, (0, 2), 64, 4, 2, 32  # the tokenizer lacks the mask token
 SIZES: dict[str, Any] = {

@@ -21,7 +21,7 @@ from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.engine.noise import Schedule
 from caesura.engine.samplers import entropy_bound, statistics
 
-from ...checkpoints.oracle import CANVAS, VOCABULARY, WINDOW, Gains, Oracle, Step, build
+from ...support.checkpoints.oracle import CANVAS, VOCABULARY, WINDOW, Gains, Oracle, Step, build
 
 CLOSE = 5e-4  # of logits, keys and values; Transformers' own ways to attend differ by 2e-4
 CLEAR = 1e-3  # a choice between entropies or logits that lie closer may go either way

@@ -22,8 +22,8 @@ from caesura.engine.weights import audit
 from caesura.engine.weights.convert import convert
 from caesura.engine.weights.stored import WeightsError
 
-from ...checkpoints import dits
-from ...checkpoints.tiny import CODE, alone, done, infill, run
+from ...support.checkpoints import dits
+from ...support.checkpoints.tiny import CODE, alone, done, infill, run
 from ..test_scheduler import JOBS, keeps_the_contract
 
 IDS = torch.randint(0, dits.MASK, (60,), generator=torch.Generator().manual_seed(1)).tolist()

@@ -16,8 +16,8 @@ from caesura.engine.scheduler import Scheduler
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import cpu
 
-from ...checkpoints import masked, sparse
-from ...checkpoints.tiny import CODE, infill, run
+from ...support.checkpoints import masked, sparse
+from ...support.checkpoints.tiny import CODE, infill, run
 from ..test_scheduler import keeps_the_contract
 
 IDS = torch.randint(0, 400, (70,), generator=torch.Generator().manual_seed(1)).tolist()

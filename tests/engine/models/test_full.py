@@ -18,8 +18,8 @@ from caesura.engine.models._families import module_of
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.weights import audit
 
-from ...checkpoints import masked
-from ...checkpoints.tiny import CODE, alone, infill, laid_out, run
+from ...support.checkpoints import masked
+from ...support.checkpoints.tiny import CODE, alone, infill, laid_out, run
 from ..test_scheduler import JOBS, keeps_the_contract
 
 IDS = torch.randint(0, 400, (90,), generator=torch.Generator().manual_seed(1)).tolist()

@@ -25,8 +25,8 @@ from caesura.engine.weights.forms import Quantise
 from caesura.kernels.linear import Dense
 from caesura.wire import Hole
 
-from ...checkpoints import gemma
-from ...checkpoints.tiny import CODE, alone, infill
+from ...support.checkpoints import gemma
+from ...support.checkpoints.tiny import CODE, alone, infill
 from ..weights.test_gguf import spoilt
 
 ARCHITECTURE = "diffusion-gemma"

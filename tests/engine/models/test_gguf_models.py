@@ -20,8 +20,8 @@ from caesura.engine.weights.gguf_file import EXPERTS, LAYERS, OUTSIDE
 from caesura.kernels import cpu
 from caesura.wire import Hole
 
-from ...checkpoints import masked
-from ...checkpoints.tiny import alone, infill
+from ...support.checkpoints import masked
+from ...support.checkpoints.tiny import alone, infill
 from ..weights.test_gguf import permuted
 
 IDS = torch.randint(0, 400, (60,), generator=torch.Generator().manual_seed(1)).tolist()

@@ -19,7 +19,7 @@ from caesura.engine.models._llama_config import Config
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.weights import stored
 
-from ...checkpoints.tiny import CODE, done, infill, run
+from ...support.checkpoints.tiny import CODE, done, infill, run
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "training"))
 

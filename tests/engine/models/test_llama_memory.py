@@ -17,7 +17,7 @@ from caesura.engine.models._llama_memory import Keeping, fitting, of_step, of_we
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.weights.stored import WeightsError
 
-from ...checkpoints import masked
+from ...support.checkpoints import masked
 from ..test_memory import Held
 
 ROOT = Path(__file__).parents[3]

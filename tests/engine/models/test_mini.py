@@ -20,7 +20,7 @@ from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.engine.noise import Schedule
 from caesura.engine.samplers import entropy_bound
 
-from ...checkpoints.oracle import Oracle
+from ...support.checkpoints.oracle import Oracle
 
 ROOT = Path(__file__).parents[3]
 MINI = ROOT / "tests" / "data" / "mini"

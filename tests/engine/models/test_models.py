@@ -26,7 +26,7 @@ from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.weights import stored
 from caesura.kernels import cpu
 
-from ...checkpoints.tiny import CODE, CONFIG
+from ...support.checkpoints.tiny import CODE, CONFIG
 
 built = pytest.mark.skipif(not cpu.variants(), reason="kernels/cpu was not built")
 IDS = list(range(30, 90))

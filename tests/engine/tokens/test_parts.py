@@ -9,7 +9,7 @@ from caesura.engine.tokens import tokenizer
 from caesura.engine.tokens.tokenizer import TokenizerError
 from caesura.engine.tokens.tokenizer_file import LING, QWEN
 
-from ...checkpoints.tiny import CODE, train_tokenizer
+from ...support.checkpoints.tiny import CODE, train_tokenizer
 
 MASK = "<|mask|>"
 

@@ -16,7 +16,7 @@ from caesura.engine.tokens import tokenizer as tokenizer_module
 from caesura.engine.tokens.tokenizer import MAX_FILE, Tokenizer, TokenizerError
 from caesura.model_store import SMALL, locate
 
-from ...checkpoints import gemma
+from ...support.checkpoints import gemma
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]  # of a file -> sections that take the place of its own
 

@@ -16,7 +16,7 @@ from caesura.kernels import cpu, int8
 from caesura.kernels.cpu import layers
 from caesura.model_store import CODER, SMALL, locate
 
-from ...checkpoints import tiny
+from ...support.checkpoints import tiny
 
 
 def wrong(q: torch.Tensor, span: KvRows, shape: Shape) -> torch.Tensor:

@@ -22,7 +22,7 @@ from caesura.engine.weights.forms import Quantise
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import fp8, nvfp4
 
-from ...checkpoints.gemma import EXPERTS, LAYERS, MLP, TEXT, published, shapes
+from ...support.checkpoints.gemma import EXPERTS, LAYERS, MLP, TEXT, published, shapes
 
 FORMS: tuple[Quantise, ...] = ("fp8", "nvfp4")
 

@@ -26,8 +26,8 @@ from caesura.kernels import cpu, matmul
 from caesura.kernels.int8 import PackedStack
 from caesura.wire import Hole
 
-from ...checkpoints import masked, sparse
-from ...checkpoints.tiny import alone, infill
+from ...support.checkpoints import masked, sparse
+from ...support.checkpoints.tiny import alone, infill
 
 IDS = torch.randint(0, 400, (60,), generator=torch.Generator().manual_seed(1)).tolist()
 FAMILIES = ("llada", "dream", "open_dcoder", "rnd1")  # names of its own; biases; embedding and head in one; experts

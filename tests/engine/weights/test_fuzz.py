@@ -13,9 +13,9 @@ import pytest
 from caesura.engine import models
 from caesura.engine.weights import stored
 
-from ...checkpoints import tiny
-from ...processes.mutants import Folders
-from ...processes.strangers import visit
+from ...support.checkpoints import tiny
+from ...support.processes.mutants import Folders
+from ...support.processes.strangers import visit
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from caesura.engine import models, worker
 from caesura.engine.models import ModelError
 
-from ...checkpoints import gemma
+from ...support.checkpoints import gemma
 
 Break = Callable[[Path], object]
 

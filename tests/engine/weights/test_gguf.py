@@ -20,7 +20,7 @@ from caesura.engine.tokens.tokenizer_file import LLAMA3, QWEN
 from caesura.engine.weights.gguf_file import GGUF
 from caesura.engine.weights.stored import WeightsError
 
-from ...checkpoints import tiny
+from ...support.checkpoints import tiny
 
 HIDDEN, HEADS, KV_HEADS, INNER, LAYERS, ROWS = 64, 4, 2, 96, 2, 400
 HEAD = HIDDEN // HEADS

@@ -1,4 +1,4 @@
-"""Records the sessions of tests/data/sessions again, in real editors; see tests/processes/sessions.py.
+"""Records the sessions of tests/data/sessions again, in real editors; see tests/support/processes/sessions.py.
 
     python -m tests.real.recordings.record neovim
 
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...processes.sessions import FOLDER, PLACE, Event, Names, Session, differences, labelled, read, write
+from ...support.processes.sessions import FOLDER, PLACE, Event, Names, Session, differences, labelled, read, write
 from ..conftest import EDITORS
 
 SERVER = Path(__file__).with_name("recording.py")
@@ -458,7 +458,7 @@ def record(name: str) -> None:
         live = recorded(log, folder)
     path = FOLDER / f"{name}.jsonl.gz"
     write(path, Session(version, FILES, live))
-    subprocess.run([sys.executable, "-m", "tests.processes.sessions", name, "--write"], check=True)
+    subprocess.run([sys.executable, "-m", "tests.support.processes.sessions", name, "--write"], check=True)
     told = otherwise(live, read(path).events)
     print(f"{name}: {len(dict(labelled(live)))} answers, {len(told)} otherwise on the clock of the replay")
     print("\n\n".join(told))

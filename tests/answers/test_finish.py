@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from caesura.server.answers.finish import finish
 from caesura.server.context.context import context
 
-from ..structured.marked import marked
+from ..support.marked import marked
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The real language server with the real client of the fake engine. Not a test: tests/processes/kills.py starts it."""
+"""The real language server with the real client of the fake engine. Not a test: kills.py starts it."""
 
 import sys
 from pathlib import Path

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from caesura.automata.dfa import ANY, TooLarge, Unsupported, literals
 from caesura.automata.regex import matching
 
-from ..structured.walks import walks
+from ..support.walks import walks
 
 texts = st.text(st.sampled_from("ab1_é- \n"), max_size=7)
 atoms = st.sampled_from(

@@ -23,7 +23,7 @@ from caesura.automata.dfa import (
 )
 from caesura.automata.regex import matching
 
-from ..structured.walks import walks
+from ..support.walks import walks
 
 texts = st.text(st.sampled_from('ab1 é€😀"\\/\n\x00\x1f\x7f'), max_size=8)
 PATTERNS = ["a*b", "^[^a]{0,3}$", "^(?:a|é)+$", '^["\\\\\\n]*$', r"^[^b-ż]", "^$", "[]", "", "^.{2,}$"]

@@ -29,7 +29,7 @@ TOKEN = "t" * 43
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 PREFIX, SUFFIX = "def area(width, height):\n    return ", "\n\n\nprint(area(2, 3))\n"
 PATIENCE_S = 30.0
-FAKE = Path(__file__).parents[1] / "processes" / "fake_engine.py"
+FAKE = Path(__file__).parents[1] / "support" / "processes" / "fake_engine.py"
 
 
 class FakeEngine:

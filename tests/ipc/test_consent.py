@@ -19,9 +19,9 @@ from caesura.client.backends.kinds import APIS
 from caesura.client.routed import Routed
 from caesura.client.shared import Engine
 
+from ..client.test_backends import END, PROPS, STREAM, job, part
 from ..lsp.test_lsp import Client
-from ..processes.service import Service, events, response, serving
-from .test_backends import END, PROPS, STREAM, job, part
+from ..support.processes.service import Service, events, response, serving
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from caesura.server.answers.worth import Bar, best_start, keys
 
-from ..structured.marked import marked
+from ..support.marked import marked
 
 
 def known(*parts: tuple[str, float]) -> tuple[str, list[tuple[int, float]]]:

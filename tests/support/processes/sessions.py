@@ -1,7 +1,7 @@
 """Sessions of real editors, recorded in tests/data/sessions: whoever changes how the server is built, and not what it
 answers, runs test_recorded_sessions.py before and after.
 
-    python -m tests.processes.sessions [NAME...] [--write]
+    python -m tests.support.processes.sessions [NAME...] [--write]
 
 plays what the editors said to the server of today and prints what it answers otherwise: to the editor, and in the jobs
 that it gives the engine. `--write` takes today's answers as right. `python -m tests.real.recordings.record` records the
@@ -34,7 +34,7 @@ from caesura.client.backend import Condition, FinishedJob
 
 from .clock import Clock
 
-FOLDER = Path(__file__).parents[1] / "data" / "sessions"
+FOLDER = Path(__file__).parents[2] / "data" / "sessions"
 PLACE = "/recorded"  # the session's folder, in a recording
 PATIENCE_S = 20.0  # for an answer that the recording has at this place
 AT_LEAST_S = 0.001  # between what an editor says: the server has done by then what needs no time
@@ -384,7 +384,7 @@ def differences(recorded: list[Event], played: list[Event]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.processes.sessions")
+    parser = argparse.ArgumentParser(prog="python -m tests.support.processes.sessions")
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()

@@ -20,7 +20,7 @@ from caesura.client.backend import EngineError, job_id
 from caesura.client.shared import Engine
 from caesura.ipc import rendezvous
 
-from ..house.test_wire import CLIENT
+from ...shared.test_wire import CLIENT
 from .mutants import Frames
 
 FAKE = Path(__file__).with_name("fake_engine.py")

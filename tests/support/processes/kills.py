@@ -13,7 +13,7 @@ from pathlib import Path
 
 from caesura.client.shared import Engine
 
-from ..lsp.test_lsp import Client, items
+from ...lsp.test_lsp import Client, items
 from . import points
 from .fake_engine import said
 

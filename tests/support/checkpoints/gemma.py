@@ -117,7 +117,7 @@ def published(folder: Path) -> Path:
     tensors = {}
     for name, shape in shapes().items():
         noise = torch.randn(shape, generator=generator)
-        gain = 0.6 if "embed" in name else 0.02  # as in tests/checkpoints/oracle.py: self-conditioning blows nothing up
+        gain = 0.6 if "embed" in name else 0.02  # as in oracle.py: self-conditioning blows nothing up
         tensors[name] = noise * gain if len(shape) > 1 else 1 + 0.2 * noise
     names = sorted(tensors)
     places = {name: f"model-0000{1 + (i > len(names) // 2)}-of-00002.safetensors" for i, name in enumerate(names)}

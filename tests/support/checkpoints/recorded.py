@@ -1,7 +1,7 @@
 """Sixty jobs whose answers are recorded in tests/data/fills.json: whoever changes how the engine is built, and not what
 it answers, runs test_recorded.py before and after.
 
-    python -m tests.checkpoints.recorded [--exactly FILE] [--write]
+    python -m tests.support.checkpoints.recorded [--exactly FILE] [--write]
 
 compares every answer with the recording, or writes it. With `--exactly` all events of all jobs are kept in a file, with
 every probability in full: two such files from one machine are equal where nothing at all has changed.
@@ -28,8 +28,8 @@ from caesura.wire import Hole, Infill, Json, Neighbour, Pattern, Text
 
 from . import gemma, tiny
 
-RECORDING = Path(__file__).parents[1] / "data" / "fills.json"
-MINI = Path(__file__).parents[1] / "data" / "mini"
+RECORDING = Path(__file__).parents[2] / "data" / "fills.json"
+MINI = Path(__file__).parents[2] / "data" / "mini"
 LONG_MS = 600_000.0
 
 IMPORTS = '"""Words of a file."""\n\nimport collections\nimport pathlib\nimport re\n\n\n'
@@ -206,7 +206,7 @@ def exact(said: Sequence[wire.EngineMessage]) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.checkpoints.recorded")
+    parser = argparse.ArgumentParser(prog="python -m tests.support.checkpoints.recorded")
     parser.add_argument("--exactly", type=Path)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()

@@ -71,7 +71,7 @@ CODE = "".join(
 
 def script(name: str) -> ModuleType:
     """A file of training/, which is no package."""
-    path = Path(__file__).parents[2] / "training" / f"{name}.py"
+    path = Path(__file__).parents[3] / "training" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 Reply = bytes | tuple[Any, ...] | Callable[[str, Any], bytes | tuple[Any, ...]]
-RECORDED = Path(__file__).parents[1] / "data" / "backends"
+RECORDED = Path(__file__).parents[2] / "data" / "backends"
 
 
 def recorded(name: str) -> bytes:

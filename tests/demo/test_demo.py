@@ -27,7 +27,7 @@ from caesura.demo.guard import PageGuard
 from caesura.serve import hosting
 
 ROOT = Path(__file__).parents[2]
-LSP = (sys.executable, str(ROOT / "tests" / "processes" / "lsp_server.py"))
+LSP = (sys.executable, str(ROOT / "tests" / "support" / "processes" / "lsp_server.py"))
 TEXT = "def area(width, height):\n    return \n"
 WANTED = {"text": TEXT, "start": 36, "end": 36, "language": "python", "sampler": "verify", "seed": 7}
 PATIENCE_S = 30.0

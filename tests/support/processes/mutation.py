@@ -1,11 +1,11 @@
 """Mutation testing of the modules that admit clients, keep their jobs, read their messages and cover secrets: mutmut
 changes one expression after another, and a test has to fail each time. Part of `make long`.
 
-    python tests/processes/mutation.py [MODULE...] [--children N] [--folder FOLDER]
+    python tests/support/processes/mutation.py [MODULE...] [--children N] [--folder FOLDER]
 
 mutmut derives a module's import name from its path, and here the two differ (pyproject.toml maps the folders), so it
 runs in a copy that lies as the package is installed. It changes what functions do; the bounds in the types of the wire
-are for tests/house/test_wire.py. Tests that start processes do not count: those processes run the installed tree.
+are for tests/shared/test_wire.py. Tests that start processes do not count: those processes run the installed tree.
 """
 
 import argparse
@@ -15,9 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MODULES = {  # and the tests that have to notice
-    "caesura/wire.py": ["test_wire.py"],
+    "caesura/wire.py": ["shared/test_wire.py"],
     "caesura/engine/supervisor/ledger.py": ["supervisor/test_ledger.py"],
     "caesura/engine/supervisor/admission.py": ["supervisor/test_supervisor.py", "supervisor/test_remote.py"],
     "caesura/engine/supervisor/clients.py": [
@@ -25,7 +25,7 @@ MODULES = {  # and the tests that have to notice
         "supervisor/test_processes.py",
         "supervisor/test_remote.py",
     ],
-    "caesura/server/context/secrets.py": ["test_privacy.py", "test_files.py"],
+    "caesura/server/context/secrets.py": ["context/test_privacy.py", "context/test_files.py"],
 }
 MUTMUT = [sys.executable, "-m", "mutmut"]
 SETTINGS = """
@@ -59,7 +59,7 @@ def survivors(folder: Path) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python tests/processes/mutation.py")
+    parser = argparse.ArgumentParser(prog="python tests/support/processes/mutation.py")
     parser.add_argument("modules", nargs="*", help=f"of {', '.join(MODULES)}; all of them by default")
     parser.add_argument("--children", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="where the copy lies, for `mutmut show`; else it is removed")

@@ -17,7 +17,7 @@ from caesura.server.records import stats, trace
 
 from .test_lsp import Client, server
 
-FAKE = Path(__file__).parents[1] / "processes" / "fake_engine.py"
+FAKE = Path(__file__).parents[1] / "support" / "processes" / "fake_engine.py"
 SERVER = f"""
 import sys
 from caesura.server.app import App
