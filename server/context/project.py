@@ -84,8 +84,7 @@ class Project:
         self._files = Files(folders, options.ignore, trusted=trusted, agreement=self._agreement)
         self.schema_files = SchemaFiles(folders, options.schemas, trusted=trusted, withholds=self._files.withholds)
         self._imported.clear()
-        for known in self._known.values():
-            known.schema, known.due_s = None, 0.0
+        self._known.clear()  # what is being read by the rules before these counts for nothing
         self.generation += 1
         for opened in self._workspace.all():
             self.opened(opened)
@@ -175,7 +174,7 @@ class Project:
         known = self._known.setdefault(opened.document.uri, _Known())
         busy = known.reading is not None and not known.reading.done()
         if self._wanted and not busy and not self._files.hides(opened.document.uri):
-            known.reading = self._soon(self._read(opened.document))
+            known.reading = self._soon(self._read(opened.document, known))
 
     def _soon(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -188,11 +187,10 @@ class Project:
         options = self._settings.options
         return options.enable and options.neighbours and options.trusted
 
-    async def _read(self, document: Document) -> None:
+    async def _read(self, document: Document, known: _Known) -> None:
         await asyncio.to_thread(index, document.text, document.language)  # kept, for when it is a neighbour itself
         found = await self._files.imported(document.uri, document.text, document.language)
-        opened = self._workspace.get(document.uri)
-        if opened is not None and opened.document is document and found != self._imported.get(document.uri):
+        if self._known.get(document.uri) is known and found != self._imported.get(document.uri):
             self._imported.put(document.uri, found)
             self.generation += 1
 

@@ -8,6 +8,7 @@ import pytest
 from caesura.server.context import outline
 from caesura.server.context import project as module
 from caesura.server.context.context import Budget, Context, context
+from caesura.server.context.neighbours import Snapshot
 from caesura.server.context.project import Project
 from caesura.server.options import Options, Settings
 from caesura.server.text.workspace import OpenDocument, Workspace
@@ -110,6 +111,38 @@ async def test_new_rules_that_hide_all_are_said(tmp_path: Path, monkeypatch: pyt
     (tmp_path / ".caesuraignore").write_text("a\n" * 1001)
     assert project.around.hidden(project.open("main.py", "x = "))
     assert ["hides all files" in problem for problem in told] == [True]
+
+
+async def test_what_was_being_read_when_the_rules_changed_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "shapes.py").write_text(SHAPES)
+    project = Folder(tmp_path)
+    reads, begun, changed = project.around._files.imported, asyncio.Event(), asyncio.Event()
+
+    async def slow(*asked: str) -> tuple[Snapshot, ...]:
+        found = await reads(*asked)
+        begun.set()
+        await changed.wait()
+        return found
+
+    project.around._files.imported = slow  # type: ignore[method-assign]
+    main = project.open("main.py", "from shapes import Square\n\nbox = Square(")
+    await begun.wait()
+    (tmp_path / ".caesuraignore").write_text("shapes.py\n")
+    project.around.changed()
+    changed.set()
+    await read(project)
+    assert project.neighbours(main) == ""
+
+
+async def test_a_schema_that_was_being_read_when_the_settings_changed_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text("{}")
+    project = Folder(tmp_path)
+    opened = project.open("a.json", '{"$schema": "./s.json"}', "json")
+    await asyncio.sleep(0)  # the reading has begun
+    project.settings.options = Options(trusted=False)
+    project.around.changed()
+    await read(project)
+    assert project.around.schema(opened) is None
 
 
 async def test_the_cells_above_and_below_are_context(tmp_path: Path) -> None:
