@@ -194,6 +194,8 @@ class Engine:
                 return await Connection.open(self._context, endpoint, self._client, HELLO_S)
             except TimeoutError:
                 await launcher.unanswered(holder)
+            except zmq.ZMQError as error:
+                raise launch.GaveUp(f"The engine cannot be reached: {error}.") from error
 
     async def _converse(self, connection: Connection) -> None:
         self._hear(connection.welcome)

@@ -1,6 +1,7 @@
 """Clients, supervisor and worker as real processes around a fake model: what an editor sees when one of them dies."""
 
 import asyncio
+import errno
 import json
 import os
 import resource
@@ -15,6 +16,7 @@ from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 import zmq
@@ -774,6 +776,21 @@ async def test_without_spawn_a_missing_engine_is_reported_at_once() -> None:
     async with running(client(spawn=False)) as found:
         with pytest.raises(EngineUnavailable, match="No engine is running"):
             await found.ready(READY_S)
+
+
+async def test_a_client_without_room_for_a_socket_says_so_and_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where its process has too many files open."""
+    full = AsyncMock(side_effect=zmq.ZMQError(errno.EMFILE))
+    monkeypatch.setattr("caesura.client.shared.PAUSE_S", 0.0)
+    async with running(client()) as found:
+        with monkeypatch.context() as patch:
+            patch.setattr(Connection, "open", full)
+            with pytest.raises(EngineUnavailable, match="cannot be reached: Too many open files"):
+                await found.ready(READY_S)
+        await until(lambda: not found._asked.is_set())  # it waits for somebody to ask
+        with pytest.raises(EngineUnavailable):
+            await answer(found, job())
+        await until(lambda: found.state == "ready", READY_S)
 
 
 async def test_another_protocol_is_answered(one: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
