@@ -2,7 +2,7 @@
 
 PYTHON = .venv/bin/python
 
-.PHONY: install test lint slow long vscode editors real bench quality plots train lock sbom
+.PHONY: install test lint slow long vscode editors llama-server real bench quality plots train lock sbom
 
 install:
 	python3 -m venv .venv
@@ -31,6 +31,9 @@ vscode:  # build the extension with Node and put it into VS Code; CODE=codium fo
 editors:  # into .editors, on Debian; `make real` takes those, else what is on PATH
 	$(PYTHON) -m pip install -q -c constraints.txt -e '.[test,real]'
 	PATH="$(CURDIR)/.venv/bin:$$PATH" tests/real/editors.sh .editors
+
+llama-server:  # with the weights of `coder`, into a cache of the user's; a quarter of an hour once
+	tests/real/backends/llama_server.sh
 
 real:  # the shipped model in real processes and real editors; the browser is the machine's Chromium
 	$(PYTHON) -m pip install -q -c constraints.txt -e '.[test,real]'
