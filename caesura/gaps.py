@@ -11,7 +11,6 @@ from caesura.schema.document import Schema
 from caesura.server.answers.finish import finish
 from caesura.server.answers.syntax import SyntaxGate
 from caesura.server.context.context import Context, HoleKind, context, hole
-from caesura.server.ghost.canvas import joined
 from caesura.server.languages import language
 from caesura.server.options import Options
 from caesura.server.structured import edits
@@ -69,7 +68,7 @@ class TextGap:
         candidates that add no syntax error, best first, then the part of the best one that adds none. The fill of an
         offer is valid as a whole or left out."""
         if self.offer:
-            whole = [joined(self.offer, holes) for holes in (done.holes, *done.alternatives)]
+            whole = [self.offer.fill(holes) for holes in (done.holes, *done.alternatives)]
             yield from ((fill.text, fill) for fill in whole if fill.text and self._valid(self.offer, fill.text))
             return
         fills = [done.holes[0], *(others[0] for others in done.alternatives)]

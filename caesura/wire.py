@@ -120,6 +120,16 @@ class Fill(_Struct, frozen=True):
     open: Natural = 0
     probabilities: Annotated[tuple[tuple[Offset, Probability], ...], Meta(max_length=MAX_TOKENS)] = ()
 
+    @property
+    def locked_start(self) -> str:
+        """The text that is locked without a gap from the start."""
+        end = 0
+        for first, last in self.locked:
+            if first > end:
+                break
+            end = max(end, last)
+        return self.text[:end]
+
 
 class Tokens(_Struct, frozen=True):
     """The answer's tokens by source; all tokens of a diffusion fill count as `canvas`."""

@@ -76,7 +76,7 @@ async def fill(engine: Infiller, wanted: FillQuery) -> AsyncGenerator[str | Fill
             if isinstance(event, wire.Done):
                 answer = _answer(asked, to_fill, wanted, event, sent)
             elif early:
-                now = _shown(asked, asked.fitted(_certain(event.holes[0])), wanted.stop)
+                now = _shown(asked, asked.fitted(event.holes[0].locked_start), wanted.stop)
                 late = (time.monotonic() - began) * 1000 > wanted.patience_ms
                 if now.stopped_by or (late and now.text):
                     answer = _early(now, event, began)
@@ -101,11 +101,6 @@ def _piece(sent: str, text: str, stop: tuple[str, ...]) -> str:
     held = max((n for one in stop for n in range(1, len(one)) if text.endswith(one[:n])), default=0)
     text = text[: len(text) - held]
     return text[len(sent) :] if text.startswith(sent) else ""
-
-
-def _certain(state: wire.Fill) -> str:
-    """The text that is locked from the start on: later states only add to it."""
-    return state.text[: state.locked[0][1]] if state.locked and state.locked[0][0] == 0 else ""
 
 
 def _answer(asked: TextGap, to_fill: wire.Hole, wanted: FillQuery, done: wire.Done, sent: str) -> FillAnswer:

@@ -73,17 +73,17 @@ class FillHistory:
         return FillHistory(self.id, task, self.standing, self.shown)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Turn:
-    """The right to edit `document`, until a newer fill or edit begins there."""
+    """The right to edit `document`, until it changes or a newer fill or edit begins there."""
 
     document: Document
     version: int
-    turns: dict[str, "Turn"]
+    over: bool = False
 
     def check(self) -> None:
-        """Raise NoFill if the result would be useless: the document has changed, or a newer fill or edit has begun."""
-        if self.turns.get(self.document.uri) is not self:
+        """Raise NoFill if the result would be useless."""
+        if self.over:
             raise NoFill("This fill was cancelled: a newer one has begun, or the document was closed.")
         if self.document.version != self.version:
             raise NoFill(STALE)
@@ -101,7 +101,8 @@ class LastFills:
 
     def begin(self, document: Document) -> Turn:
         """Supersede every fill and edit of the document so far."""
-        turn = self._turns[document.uri] = Turn(document, document.version, self._turns)
+        self._end(document.uri)
+        turn = self._turns[document.uri] = Turn(document, document.version)
         return turn
 
     def keep(self, document: Document, history: FillHistory) -> None:
@@ -120,7 +121,11 @@ class LastFills:
     def close(self, uri: str) -> None:
         """Forget a document, and end its fills."""
         self._histories.pop(uri, None)
-        self._turns.pop(uri, None)
+        self._end(uri)
+
+    def _end(self, uri: str) -> None:
+        if turn := self._turns.pop(uri, None):
+            turn.over = True
 
 
 def _parts(text: str, span: Span, kept: Sequence[Span]) -> tuple[str | None, ...]:

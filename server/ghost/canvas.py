@@ -3,7 +3,6 @@ typed since. State only: pane.py starts, keeps and stops canvases.
 """
 
 import asyncio
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -130,7 +129,7 @@ class WarmCanvas:
             return Draft("")
         fill, nothing = self.fills[0], Proposal("")
         whole = self.typed.left(self.lead + self._finish(fill.text), cursor) or nothing
-        locked = self.typed.left(self.lead + self._finish(_locked_run(fill)), cursor) or nothing
+        locked = self.typed.left(self.lead + self._finish(fill.locked_start), cursor) or nothing
         if reveals(whole.insert, self.context.prefix, self.context.suffix):
             return Draft("")
         text = self._gated(whole, cursor, gate) if whole.insert else ""
@@ -154,7 +153,7 @@ class WarmCanvas:
     def _fill(self, holes: Sequence[wire.Fill]) -> wire.Fill:
         if self.offer is None or len(self.offer.segments) == 1:
             return holes[0]
-        return joined(self.offer, holes)
+        return self.offer.fill(holes)
 
     def _finish(self, text: str) -> str:
         if self.offer is None:
@@ -221,32 +220,9 @@ class WarmCanvas:
         return self._sound[whole][len(typed) :]
 
 
-def joined(offer: Offer, holes: Sequence[wire.Fill]) -> wire.Fill:
-    """The fills of an offer's holes as one fill of the whole offer, locked once all of them are."""
-    text = offer.text([fill.text for fill in holes])
-    waiting = sum(bool(fill.open) or _locked_run(fill) != fill.text for fill in holes)
-    locked = () if waiting else ((0, len(text)),)
-    return wire.Fill(text, locked, min(fill.confidence for fill in holes), waiting, _chances(offer, holes, len(text)))
-
-
-def _chances(offer: Offer, holes: Sequence[wire.Fill], size: int) -> tuple[tuple[int, float], ...]:
-    """The probabilities of the fills' tokens, by the offsets of their ends in an offer's text of `size` code points.
-    Fixed text is certain. A text that is more than its segments joined has one probability, that of the whole."""
-    found, at, left = list[tuple[int, float]](), 0, iter(holes)
-    for segment in offer.segments:
-        fill = wire.Fill(segment.text) if isinstance(segment, wire.Text) else next(left)
-        found += [(at + end, chance) for end, chance in fill.probabilities]
-        at += len(fill.text)
-    if not found or not size:
-        return ()
-    if offer.assemble is not None:
-        return ((size, math.prod(chance for _, chance in found)),)
-    return (*found, (size, 1.0))
-
-
 def _settled(fill: wire.Fill, *, done: bool) -> str | None:
     """The text up to the last locked boundary: all of a complete fill, else its locked whole lines."""
-    run = _locked_run(fill)
+    run = fill.locked_start
     if done or (run == fill.text and not fill.open):
         return fill.text
     lines, line_break, _ = run.rpartition("\n")
@@ -255,7 +231,7 @@ def _settled(fill: wire.Fill, *, done: bool) -> str | None:
 
 def _whole_words(fill: wire.Fill) -> str:
     """The locked start of the text, without a last word whose end is not locked."""
-    run = _locked_run(fill)
+    run = fill.locked_start
     following = fill.text[len(run) : len(run) + 1]
     if following and not _is_word(following):
         return run
@@ -263,15 +239,6 @@ def _whole_words(fill: wire.Fill) -> str:
     while end and _is_word(run[end - 1]):
         end -= 1
     return run[:end]
-
-
-def _locked_run(fill: wire.Fill) -> str:
-    end = 0
-    for first, last in fill.locked:
-        if first > end:
-            break
-        end = max(end, last)
-    return fill.text[:end]
 
 
 def _tokens(fill: wire.Fill, text: str) -> Iterator[tuple[int, float]]:

@@ -2,28 +2,19 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from caesura.server.answers.worth import Bar
 from caesura.server.ghost.backoff import Backoff
 from caesura.server.ghost.typed import Typed
 from caesura.server.options import MODES, Settings
+from caesura.server.records.stats import Stats
 from caesura.server.text.document import Edit
 
 Outcome = Literal["accepted", "partly", "rejected"]
 
 SEEN_S = 0.3  # a suggestion that was shown for less is not rejected by other text: the user had no time to read it
 TAKEN = 2  # code points; an insertion of at least this many is an acceptance, not typing
-
-
-class Tally(Protocol):
-    """Counts outcomes, in code points; see stats.py."""
-
-    def shown(self, language: str, characters: int) -> None: ...
-    def grown(self, language: str, characters: int) -> None: ...
-    def accepted(self, language: str, characters: int) -> None: ...
-    def partly(self, language: str, characters: int) -> None: ...
-    def rejected(self, language: str, characters: int) -> None: ...
 
 
 @dataclass
@@ -89,9 +80,9 @@ class Suggestion:
 class Feedback:
     """Counts the outcomes of all documents, and raises the bar after rejections."""
 
-    def __init__(self, settings: Settings, tally: Tally) -> None:
+    def __init__(self, settings: Settings, stats: Stats) -> None:
         self._settings = settings
-        self._tally = tally
+        self._stats = stats
         self._backoff = Backoff()
 
     def bar(self, *, invoked: bool) -> Bar:
@@ -105,22 +96,22 @@ class Feedback:
         """Count a suggestion that the editor shows from now on. If it continues the one `before`, only its new text
         counts."""
         if before is None or not before.continues(new.typed.origin, new.insert):
-            self._tally.shown(new.language, len(new.insert))
+            self._stats.shown(new.language, len(new.insert))
             return
         new.since = before.since
         if (more := len(new.insert) - before.left) > 0:
-            self._tally.grown(new.language, more)
+            self._stats.grown(new.language, more)
 
     def judge(self, suggestion: Suggestion, outcome: tuple[Outcome, int] | None) -> None:
         """Count an outcome, and adapt the back-off to it."""
         match outcome:
             case ("accepted", size):
-                self._tally.accepted(suggestion.language, size)
+                self._stats.accepted(suggestion.language, size)
                 self._backoff.accepted(_now())
             case ("partly", size):
-                self._tally.partly(suggestion.language, size)
+                self._stats.partly(suggestion.language, size)
             case ("rejected", size):
-                self._tally.rejected(suggestion.language, size)
+                self._stats.rejected(suggestion.language, size)
                 if MODES[self._settings.options.mode].backs_off:
                     self._backoff.rejected(_now())
 

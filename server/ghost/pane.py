@@ -118,7 +118,7 @@ class Pane:
         at, self._start = _cursor_after(edits, self.opened.language), None
         if at is None or not self._services.settings.options.warm or self.off(invoked=False):
             return
-        canvas, how = self.follow(Start(at, "automatic", self._services.feedback.bar(invoked=False)))
+        canvas, how = self.canvas_for(Start(at, "automatic", self._services.feedback.bar(invoked=False)))
         if how != "cold" and len(edits[0].text.strip()) >= TAKEN:
             self._refine(canvas)
 
@@ -159,7 +159,7 @@ class Pane:
 
     # The canvas at the cursor
 
-    def follow(self, start: Start) -> tuple[WarmCanvas, AnswerKind]:
+    def canvas_for(self, start: Start) -> tuple[WarmCanvas, AnswerKind]:
         """The canvas for `start`, a kept one that still agrees or a new one, and how it was found."""
         self._at, self._start, self._readings = start.at, start, self._services.reader.count
         canvas = self._known(start.at, start.selected)

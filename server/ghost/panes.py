@@ -8,13 +8,15 @@ from typing import Literal
 
 from caesura.client.backend import Infiller
 from caesura.server.context.project import Project
-from caesura.server.ghost.feedback import Feedback, Tally
+from caesura.server.ghost.feedback import Feedback
 from caesura.server.ghost.jobs import Jobs
 from caesura.server.ghost.pane import Pane, Selected, Services, Start
 from caesura.server.ghost.reader import ContextReader
-from caesura.server.ghost.requests import NothingNew, Recorder, Request
+from caesura.server.ghost.requests import NothingNew, Request
 from caesura.server.ghost.typed import Draft, Proposal
 from caesura.server.options import MODES, Settings
+from caesura.server.records.stats import Stats
+from caesura.server.records.trace import Trace
 from caesura.server.text.document import Edit
 from caesura.server.text.workspace import OpenDocument
 
@@ -22,13 +24,13 @@ MAX_DOCUMENTS = 16  # documents with a pane; a new one replaces the least recent
 
 
 class Panes:
-    """One Pane for each document in which the user has typed or asked. `tally` counts the outcomes of suggestions,
+    """One Pane for each document in which the user has typed or asked. `stats` counts the outcomes of suggestions,
     `trace` records the requests."""
 
-    def __init__(self, engine: Infiller, settings: Settings, project: Project, tally: Tally, trace: Recorder) -> None:
+    def __init__(self, engine: Infiller, settings: Settings, project: Project, stats: Stats, trace: Trace) -> None:
         self._settings = settings
         self._trace = trace
-        self._feedback = Feedback(settings, tally)
+        self._feedback = Feedback(settings, stats)
         self._reader = ContextReader(engine)
         self._services = Services(engine, settings, project, self._feedback, Jobs(settings, project), self._reader)
         self._panes: OrderedDict[str, Pane] = OrderedDict()
@@ -70,7 +72,9 @@ class Panes:
         if pane.off(invoked=invoked):
             return request.refuse
         priority: Literal["invoked", "automatic"] = "invoked" if invoked else "automatic"
-        return partial(request.answer, *pane.follow(Start(at, priority, self._feedback.bar(invoked=invoked), selected)))
+        return partial(
+            request.answer, *pane.canvas_for(Start(at, priority, self._feedback.bar(invoked=invoked), selected))
+        )
 
     def accepted(self, id: str, units: int | None = None) -> None:
         """The editor has inserted a proposal: all of it, or its first `units` UTF-16 units."""

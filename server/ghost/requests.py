@@ -5,22 +5,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Protocol
 
 from caesura import wire
 from caesura.server.context.context import Context
 from caesura.server.ghost.canvas import WarmCanvas
 from caesura.server.ghost.pane import Pane
 from caesura.server.ghost.typed import Draft, Proposal
-from caesura.server.records.trace import AnswerKind, RequestRecord
+from caesura.server.records.trace import AnswerKind, RequestRecord, Trace
 
 NOTHING = Proposal("")
-
-
-class Recorder(Protocol):
-    """The part of trace.Trace that requests use."""
-
-    def record(self, request: RequestRecord) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -42,7 +35,7 @@ class Request:
     at: int
     whole: bool
     late: float
-    trace: Recorder
+    trace: Trace
     on_draft: Callable[[Draft], None] | None
     began: float = field(default_factory=perf_counter)
     ms: dict[str, float] = field(default_factory=dict)  # by stage, for the trace

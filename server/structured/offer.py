@@ -3,6 +3,7 @@
 `json/`, `markdown/` and `scalars.py` make offers; `fills/structured.py` runs them. Pure.
 """
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -61,3 +62,24 @@ class Offer:
             return self.assemble(fills)
         left = iter(fills)
         return "".join(part.text if isinstance(part, wire.Text) else next(left) for part in self.segments)
+
+    def fill(self, holes: Sequence[wire.Fill]) -> wire.Fill:
+        """The fills of the holes as one fill of the whole offer, locked once all of them are."""
+        text = self.text([fill.text for fill in holes])
+        waiting = sum(bool(fill.open) or fill.locked_start != fill.text for fill in holes)
+        locked = () if waiting else ((0, len(text)),)
+        return wire.Fill(text, locked, min(fill.confidence for fill in holes), waiting, self._chances(holes, len(text)))
+
+    def _chances(self, holes: Sequence[wire.Fill], size: int) -> tuple[tuple[int, float], ...]:
+        """The probabilities of the fills' tokens, by the offsets of their ends in a text of `size` code points. Fixed
+        text is certain. A text that is more than its segments joined has one probability, that of the whole."""
+        found, at, left = list[tuple[int, float]](), 0, iter(holes)
+        for segment in self.segments:
+            fill = wire.Fill(segment.text) if isinstance(segment, wire.Text) else next(left)
+            found += [(at + end, chance) for end, chance in fill.probabilities]
+            at += len(fill.text)
+        if not found or not size:
+            return ()
+        if self.assemble is not None:
+            return ((size, math.prod(chance for _, chance in found)),)
+        return (*found, (size, 1.0))
