@@ -1,8 +1,7 @@
-"""The languages that the server knows: one row each, its grammar loaded when first needed.
+"""The languages that the server knows: a row for each; its grammar is loaded on first use.
 
-To add a language, add a row: nothing else has to be told. Grammars come from single wheels; where a wheel is
-missing, from the optional package tree-sitter-languages. A language without a row or a grammar gets no tree, and
-everything else still works.
+To add a language, add a row; nothing else changes. A grammar comes from its own wheel or, if that is missing, from the
+optional package tree-sitter-languages. A language without a row or a grammar gets no tree; everything else still works.
 """
 
 import ctypes
@@ -19,7 +18,7 @@ from typing import Literal
 import tree_sitter
 
 _BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"))
-_DEFINITIONS = (  # the words of many languages, and methods that begin with what may be done with them
+_DEFINITIONS = (  # the keywords of many languages, and methods that begin with modifiers
     r"^[ \t]*(?:[\w@]+[ \t]+){0,6}"
     r"(?:class|interface|enum|record|struct|trait|object|protocol|fun|func|function|def|module)[ \t]+(\w+)"
     r"|^[ \t]+(?:public|private|protected|internal|static|final|abstract|override|async|virtual)[ \t]+"
@@ -29,8 +28,8 @@ _DEFINITIONS = (  # the words of many languages, and methods that begin with wha
 
 @dataclass(frozen=True)
 class Import:
-    """An import of a document: paths to try, without an ending where the language leaves it out, and the names that
-    the document has for it."""
+    """An import of a document: the paths to try, with no ending if the language omits it, and the document's names for
+    the import."""
 
     paths: tuple[str, ...]
     aliases: tuple[str, ...] = ()
@@ -41,22 +40,21 @@ def _none(text: str, name: str) -> Iterator[Import]:
     return iter(())
 
 
-@dataclass(frozen=True, eq=False)  # caches are keyed by rows: by identity, which is faster than by all fields
+@dataclass(frozen=True, eq=False)  # rows are keys of caches: comparing by identity is faster than by all fields
 class Language:
-    """`openers` end a line that begins a block; `offside` languages close it by indentation alone. Where `headers` has
-    words, a line that opens a block begins with one of them.
+    """`openers` end a line that begins a block; in an `offside` language, indentation alone closes it. If there are
+    `headers`, a line that opens a block begins with one of these words.
 
-    `quotes` are the marks of strings and `prefixes` the letters that may stand before one. Strings in `spanning` go on
-    over line ends. `interpolations` begin code in a string; after a letter in `formats`, a plain "{" does. `dollars`:
-    "$1" is code, not a placeholder. `prose`: most of the text is written for people.
+    `quotes` are the marks of strings, `prefixes` the letters that may precede one. Strings with a mark in `spanning`
+    continue over line ends. `interpolations` begin code in a string; after a prefix in `formats`, a plain "{" does.
+    `dollars`: "$1" is code, not a placeholder. `prose`: most of the text is natural language.
 
-    `definitions` is a pattern for many lines; the last group of a match that took part is the name that it defines. Of
-    variables it finds those that are meant for other files. Languages of the same `kin` use each other's definitions.
-    `imports` yields what a text imports from files of the workspace, given also its file's name; `endings` are tried
-    after a path that it imports.
+    `definitions` is a multi-line pattern; the last group that matched is the defined name. It finds only variables that
+    other files may use. Languages of the same `kin` use each other's definitions. `imports` maps a text and its file's
+    name to its imports from the workspace; `endings` are tried after an imported path.
 
-    `edits` names the format whose structured edits the language has; `lines`: each line is a document of its own.
-    `wheel` is (module, function) of a grammar wheel; `bundled` names the grammar in tree-sitter-languages.
+    `edits` names the format of the language's structured edits; `lines`: each line is a document. `wheel` is (module,
+    function) of a grammar wheel; `bundled` is the grammar's name in tree-sitter-languages.
     """
 
     id: str
@@ -102,7 +100,7 @@ def _python_imports(text: str, name: str) -> Iterator[Import]:
         if not names:
             continue
         base = "../" * (len(dots) - 1) + module.replace(".", "/")
-        for member, alias in _renamed(names.strip("()")):  # a module of the package, where there is one
+        for member, alias in _renamed(names.strip("()")):  # it may be a module of the package
             yield Import((f"{base}/{member}" if base else member,), (alias,), relative=bool(dots))
         if module:
             yield Import((base,), relative=bool(dots))
@@ -131,7 +129,7 @@ def _ecma_imports(text: str, name: str) -> Iterator[Import]:
         aliases = tuple(filter(None, (*(whole.groups() if whole else ()), variable)))
         if path.startswith("."):
             yield Import(paths, aliases, relative=True)
-        elif path.startswith(("@/", "~/")):  # where bundlers commonly put a project's own sources
+        elif path.startswith(("@/", "~/")):  # bundlers' usual alias of a project's sources
             yield Import(tuple(each[2:] for each in paths), aliases)
         elif "/" in path and not path.startswith("@"):
             yield Import(paths, aliases)
@@ -273,7 +271,7 @@ _TABLE = (
 )
 # fmt: on
 
-COMMON = frozenset(  # names that say nothing of what a piece of code is about
+COMMON = frozenset(  # keywords and common names, which do not tell related code from other code
     name
     for line in (
         "abstract and as assert async await bool boolean break case catch char class const continue def default del do",
@@ -292,26 +290,26 @@ _ALIASES = {alias: language for language in _TABLE for alias in language.aliases
 _EXTENSIONS = {extension: language for language in _TABLE for extension in language.extensions}
 UNKNOWN = Language("plaintext", quotes="")
 JSON = frozenset(row.id for row in _TABLE if row.edits == "json")
-_COMMENTED = re.compile(  # JSON files in which comments are usual; editors call some of them plain JSON
+_COMMENTED = re.compile(  # paths of JSON files that usually have comments; editors call some of them plain JSON
     r"(?:^|[\\/])(?:[jt]sconfig[\w.-]*|devcontainer|\.eslintrc|\.vscode[\\/][\w-]+)\.json$"
 )
 
 
 def language(name: str, path: str = "") -> Language:
-    """The row for an editor's language id; an id we do not know is decided by the file's extension."""
+    """The row of an editor's language id or, if the id is unknown, of the file's extension."""
     row = LANGUAGES.get(name) or _ALIASES.get(name) or _EXTENSIONS.get(PurePosixPath(path).suffix.lower(), UNKNOWN)
     return LANGUAGES["jsonc"] if row.id == "json" and _COMMENTED.search(path) else row
 
 
 def kin(name: str) -> str:
-    """The same for languages that use each other's definitions."""
+    """A key that languages share if they use each other's definitions."""
     row = language(name)
     return row.kin or row.id
 
 
 @cache
 def grammar(row: Language) -> tree_sitter.Language | None:
-    """The grammar, loaded on first use; None where neither its wheel nor the bundle has it."""
+    """The grammar, loaded on first use; None if neither its wheel nor the bundle has it."""
     if row.wheel and importlib.util.find_spec(row.wheel[0]):
         module = importlib.import_module(row.wheel[0])
         return tree_sitter.Language(getattr(module, row.wheel[1])())
@@ -319,7 +317,8 @@ def grammar(row: Language) -> tree_sitter.Language | None:
 
 
 def _bundled(name: str) -> tree_sitter.Language | None:
-    """A grammar from tree-sitter-languages, whose own loader fails with today's tree-sitter: hence the capsule."""
+    """A grammar from tree-sitter-languages. Its own loader fails with current tree-sitter, so this makes the
+    capsule."""
     library = _bundle()
     if library is None or not hasattr(library, f"tree_sitter_{name}"):
         return None

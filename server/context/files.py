@@ -1,5 +1,6 @@
-"""The few files that a document imports, read for its neighbours: off the event loop, only in the workspace's folders,
-never an ignored file or one that a link leads to elsewhere, and bounded in count, size and time.
+"""Read the files that a document imports, as its neighbours: off the event loop, only inside the workspace's folders,
+no
+ignored file and no link out of a folder, and bounded in count, size and time.
 """
 
 import asyncio
@@ -20,18 +21,19 @@ from caesura.server.context.secrets import RULES, Ignore
 from caesura.server.languages import UNKNOWN, Import, language
 from caesura.server.text.workspace import path_of
 
-MOST = 24  # files of one document
-MAX_BYTES = 200_000  # of a file; one that is longer is not read
-MAX_RULES = 65_536  # bytes of a folder's own rules
-TIME_S = 0.25  # for one document; what has been read by then is the answer
+MOST = 24  # most files read for one document
+MAX_BYTES = 200_000  # a larger file is not read
+MAX_RULES = 65_536  # most bytes of a folder's `.caesuraignore`
+TIME_S = 0.25  # for the files of one document; the ones read by then are the answer
 CACHED = 4 << 20  # bytes of files kept as text
-IMPORTS = 40_000  # code points at the start of a document where imports are looked for
+IMPORTS = 40_000  # code points at the start of a document that are searched for imports
 
-FileStamp = tuple[int, int, int]  # a file's inode, time of change in ns and size
+FileStamp = tuple[int, int, int]  # a file's inode, modification time in ns, and size in bytes
 
 
 class TextFiles:
-    """Regular files of at most `largest` bytes as text; those read last are kept until they change, in `room` bytes."""
+    """Reads regular files of at most `largest` bytes as text. The last ones read are cached until they change, in at
+    most `room` bytes."""
 
     def __init__(self, room: int, largest: int) -> None:
         self._largest = largest
@@ -44,8 +46,8 @@ class TextFiles:
         return len(self._kept)
 
     def read(self, real: Path) -> str | None:
-        """The text of a file whose path has no links; None where it is too large or no file. Raises OSError, and
-        ValueError for what is not UTF-8."""
+        """The text of a file whose path has no links; None if it is too large or no regular file. Raises OSError, and
+        ValueError if it is not UTF-8."""
         with open(real, "rb", opener=paths.unfollowed) as file:
             about = os.fstat(file.fileno())
             stamp = about.st_ino, about.st_mtime_ns, about.st_size
@@ -59,10 +61,10 @@ class TextFiles:
 
 
 class Files:
-    """The files of the workspace's `folders` (absolute paths); `patterns` are the user's ignore globs. Where the
-    workspace is not `trusted`, only its ignore rules are read, and no pattern reveals what is hidden, since an editor
-    may have it from the workspace. Rules are read once: make another when they are `outdated`. With an `agreement` all
-    files are hidden but those that it covers."""
+    """The files of the workspace's `folders` (absolute paths); `patterns` are the user's ignore globs. In an untrusted
+    workspace only ignore rules are read, and patterns that begin with "!" are dropped, since the editor may have them
+    from the workspace. Rules are read once: make new Files when they are `outdated`. An `agreement` hides all files
+    that it does not cover."""
 
     def __init__(
         self,
@@ -77,12 +79,12 @@ class Files:
         self._trusted = trusted
         self._agreement = agreement
         self._outside = Ignore(patterns)
-        self._inside: dict[Path, Ignore] = {}  # by folder: as the editor names it, and as it is without links
+        self._inside: dict[Path, Ignore] = {}  # by folder: the editor's path of it, and the path without links
         self._read_rules = {Path(folder): _rules(Path(folder)) for folder in folders if Path(folder).is_absolute()}
         for folder, rules in self._read_rules.items():
             self._inside[folder] = self._inside[folder.resolve()] = Ignore(patterns, rules, file=str(folder / RULES))
         self._texts = TextFiles(CACHED, MAX_BYTES)
-        self._reading = asyncio.Lock()  # one thread at a time, however long a slow disk keeps it
+        self._reading = asyncio.Lock()  # a slow disk blocks one thread at most
 
     def __repr__(self) -> str:
         return f"<Files of {len(self._inside)} folders, {len(self._texts)} kept>"
@@ -95,7 +97,7 @@ class Files:
 
     @property
     def _left_out(self) -> Iterator[str]:
-        """Folders that came to the workspace when its engine was chosen already."""
+        """A sentence for each folder that joined the workspace after the choice of its engine."""
         for folder in self._read_rules if self._agreement else ():
             if self._agreement and not self._agreement.covers(folder):
                 name = self._agreement.engine.name
@@ -103,21 +105,21 @@ class Files:
 
     @property
     def outdated(self) -> bool:
-        """True if a folder's own rules are no longer those that were read."""
+        """True if a folder's `.caesuraignore` has changed since it was read."""
         return any(_rules(folder) != rules for folder, rules in self._read_rules.items())
 
     def hides(self, uri: str) -> bool:
-        """True if a document gets no suggestions and is nobody's neighbour. Reads no file. Where text would leave this
-        machine, the file that a link leads to counts too."""
+        """True if a document gets no suggestions and is no neighbour. Reads no file. With an engine on another machine,
+        the target of a link counts too."""
         path = Path(path_of(uri) or uri.partition(":")[2].partition("?")[0].partition("#")[0])
         return self._hides(path) or (self._agreement is not None and self._hides(Path(os.path.realpath(path))))
 
     def withholds(self, real: Path) -> bool:
-        """True if the engine is on another machine and the text of a file must not leave this one."""
+        """True if the engine is on another machine, and the text of this file must not be sent there."""
         return self._agreement is not None and self._hides(real)
 
     async def imported(self, uri: str, text: str, language_id: str) -> tuple[Snapshot, ...]:
-        """The files that a document imports, in the order of its imports. Documents wait for each other."""
+        """The files that a document imports, in the order of its imports. Reads for one document at a time."""
         path = path_of(uri)
         if not self._trusted or not path or self._folder(Path(path)) is None:
             return ()
@@ -138,11 +140,11 @@ class Files:
                 found[path] = replace(known, aliases=known.aliases + wanted.aliases) if known else snapshot
         for snapshot in found.values():
             if time.monotonic() < end:
-                index(snapshot.text, snapshot.language)  # kept for the event loop
+                index(snapshot.text, snapshot.language)  # cached for the event loop
         return found.values()
 
     def _path(self, wanted: Import, document: Path, language_id: str) -> Path | None:
-        """The first file that an import may mean."""
+        """The first file that matches an import."""
         endings = language(language_id).endings
         folder = self._folder(document)
         roots = [document.parent] if wanted.relative or folder is None else _roots(document, folder)
@@ -161,7 +163,8 @@ class Files:
         return Snapshot(path.relative_to(folder).as_posix(), row.id, text, imported=True, aliases=aliases)
 
     def _read(self, path: Path) -> str | None:
-        """The text of a file that really lies in one of the folders; None for any other, or one that is not text."""
+        """The text of a file that lies, with links resolved, in one of the folders; None for any other, or if it is no
+        text."""
         try:
             real = path.resolve(strict=True)
             if self._folder(real) is None or self._hides(real):
@@ -179,13 +182,13 @@ class Files:
         return self._inside[folder].hides(path.relative_to(folder).as_posix())
 
     def _folder(self, path: Path) -> Path | None:
-        """The innermost of the folders that the path names; links are followed when a file is read, not here."""
+        """The innermost folder that contains the path, without following links: `_read` follows them."""
         inside = [folder for folder in self._inside if path.is_relative_to(folder) and ".." not in path.parts]
         return max(inside, key=lambda folder: len(folder.parts), default=None)
 
 
 def _rules(folder: Path) -> list[str] | None:
-    """The lines of a folder's own rules; None where there are some that cannot be read."""
+    """The lines of a folder's `.caesuraignore`; None if it cannot be read."""
     path = folder / RULES
     try:
         if not path.is_file():
@@ -203,6 +206,6 @@ def _is_file(path: Path) -> bool:
 
 
 def _roots(document: Path, folder: Path) -> list[Path]:
-    """Where absolute imports begin: the folder, its `src` and the like, and every folder down to the document."""
+    """The roots of absolute imports: the folder, its usual source folders, and every folder down to the document."""
     above = [parent for parent in document.parents if parent.is_relative_to(folder)]
     return list(dict.fromkeys([folder, folder / "src", folder / "lib", folder / "include", *above]))

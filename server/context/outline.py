@@ -1,7 +1,7 @@
-"""The definitions of a file, the names in its pieces, and how to show a definition in few lines. Pure.
+"""An index of a file: its definitions, the names in its chunks, and the lines that show a definition briefly. Pure.
 
-By rules for text, not by a tree: most of these files are not open, so nobody has parsed them, and a definition's first
-line is enough.
+The index uses patterns instead of a syntax tree: most of these files are not open, so they are not parsed, and a
+definition's first line is enough.
 """
 
 import re
@@ -15,19 +15,19 @@ from caesura.recent import Recent
 from caesura.server.context.secrets import masked
 from caesura.server.languages import COMMON, language
 
-INDEXED = 16 << 20  # bytes of indexes kept: of all that neighbours.py looks at for one place, and more
-COST = 12  # bytes that an index and its text take for each code point
-CHUNK = 4, 10  # lines of a piece of a file, at least and at most
-MAX_HEAD = 12  # lines of a definition's head
+INDEXED = 16 << 20  # bytes of cached indexes: more than neighbours.py needs for one place
+COST = 12  # bytes of an index and its text per code point of the text
+CHUNK = 4, 10  # lines of a chunk: fewest, most
+MAX_HEAD = 12  # most lines of a definition's head
 
 NAME = re.compile(r"[^\W\d]\w+")
 
 
 @dataclass(frozen=True)
 class Index:
-    """A file whose secrets are covered. `chunks` are half-open spans of lines that end at a blank line or before a
-    definition where there is one in reach; `words` says in which chunks a name occurs; `sizes` are names a chunk;
-    `definitions` says which lines define a name; `heads` are the indents of these lines, in their order."""
+    """The index of a file, with its secrets masked. `chunks` are half-open spans of lines that end at a blank line or
+    before a definition if one is near. `words` maps a name to the chunks with it, `definitions` to the lines that
+    define it. `sizes` counts the names of each chunk. `heads` maps each defining line to its indent, in their order."""
 
     lines: tuple[str, ...] = field(repr=False)
     chunks: tuple[tuple[int, int], ...] = field(repr=False)
@@ -41,7 +41,8 @@ _kept = Recent[tuple[str, str], Index](INDEXED, lambda key, _: COST * len(key[0]
 
 
 def index(text: str, language_id: str) -> Index:
-    """Kept by the text itself, so it is never stale, and a caller may prepare it on a thread. Lines are LSP's."""
+    """The index of a text, cached by the text itself: it is never stale, and a thread may prepare it. Lines are
+    LSP's."""
     found = _kept.get((text, language_id))
     if found is None:
         found = _index(text, language_id)
@@ -76,7 +77,7 @@ def _index(text: str, language_id: str) -> Index:
 
 
 def definitions(text: str, language_id: str) -> Iterator[tuple[str, int]]:
-    """The names that a text defines, each with the offset of the line (or of its indentation) that does so."""
+    """The names that a text defines, each with the offset of its line."""
     for found in re.finditer(language(language_id).definitions, text, re.MULTILINE):
         if len(name := found[found.lastindex or 0]) > 2 and name not in COMMON:
             yield name, found.start()
@@ -99,7 +100,7 @@ def _chunks(lines: Sequence[str], heads: dict[int, int]) -> Iterator[tuple[int, 
         yield start, len(lines)
 
 
-# How a definition is shown: line numbers, what is worth most first
+# The lines that show a definition, as line numbers, the most useful first
 
 _CONSTRUCTOR = re.compile(r"\b(?:__init__|constructor|new|New\w*)\b")
 _PRIVATE = re.compile(r"[ \t]*(?:\w+[ \t]+){0,3}(?:_\w+|#\w+)[ \t]*[(:=]|[ \t]*private\b")
@@ -109,8 +110,9 @@ _FIELD = re.compile(
 
 
 def body(file: Index, start: int, wanted: dict[str, float], *, constructed: bool = True) -> tuple[int, ...]:
-    """The head of a definition with its fields and its members' heads, or with its first lines where it has no members.
-    Constructors come first where something may be `constructed`, else among the other members."""
+    """The head of a definition, then its fields and its members' heads, or all its lines if it has fewer than two
+    members. Constructors come first if something may be `constructed`; else they are ordinary members, and each member
+    is one line."""
     end = start + 1
     while end < len(file.lines) and (not (line := file.lines[end]).strip() or indent(line) > file.heads[start]):
         end += 1
@@ -129,7 +131,7 @@ def body(file: Index, start: int, wanted: dict[str, float], *, constructed: bool
 
 
 def _fields(file: Index, numbers: Iterable[int], depth: int) -> Iterator[int]:
-    """The lines at a depth that give a name a value or a type, and are not part of a docstring."""
+    """The lines at this depth, outside of docstrings, that give a name a value or a type."""
     prose = False
     for number in numbers:
         line = file.lines[number]
@@ -139,8 +141,8 @@ def _fields(file: Index, numbers: Iterable[int], depth: int) -> Iterator[int]:
 
 
 def by_use(file: Index, numbers: Sequence[int], wanted: dict[str, float]) -> Iterator[int]:
-    """The heads at these lines: those first that share most with the code near the cursor, private ones last. A
-    name that many of them share counts little."""
+    """The lines of the heads at `numbers`, those that share most names with the code near the cursor first, private
+    ones last. A name that many heads share counts little."""
     names = {number: set(NAME.findall(file.lines[number])) for number in numbers}
     shared = Counter(name for of_one in names.values() for name in of_one)
 
@@ -156,7 +158,7 @@ def _heads(file: Index, numbers: Iterable[int]) -> Iterator[int]:
 
 
 def _head(file: Index, number: int) -> range:
-    """The lines of a definition up to the end of its parameters."""
+    """The lines of a definition, up to the end of its parameters."""
     depth, end = 0, number
     while end < min(len(file.lines), number + MAX_HEAD):
         line = file.lines[end]

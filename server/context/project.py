@@ -1,6 +1,6 @@
-"""What lies around a document: the notebook's other cells, related files of the workspace, and what is kept hidden.
+"""The project around a document: its notebook's other cells, related files of the workspace, and hidden documents.
 
-The pure parts are in notebooks.py, neighbours.py and secrets.py; here they meet the files and the clock.
+This module adds files and the clock to the pure parts in notebooks.py, neighbours.py and secrets.py.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from caesura.server.options import Settings
 from caesura.server.text.document import Document, Edit
 from caesura.server.text.workspace import OpenDocument, Workspace
 
-MOST_OPEN = 24  # documents that are looked at, those opened last
-IMPORTED = 20 << 20  # bytes of what open documents import; a document whose imports were dropped has them read again
-LOOK_S = 5.0  # until a change of `.caesuraignore` or of a schema counts
+MOST_OPEN = 24  # open documents that may be neighbours, the last opened first
+IMPORTED = 20 << 20  # bytes of cached files that open documents import; dropped ones are read again
+LOOK_S = 5.0  # time between two checks of `.caesuraignore`, or of a document's schema, for changes
 
 
 def _nothing() -> None:
@@ -39,8 +39,8 @@ def _bytes(uri: str, imported: Sequence[Snapshot]) -> int:
 
 @dataclass
 class _Known:
-    """What is kept of an open document: its schema, if one was found, when to look for it again, and the task that
-    reads what it imports."""
+    """The state of an open document: its schema, if one was found, the time to look for it again, and the task that
+    reads its imports."""
 
     schema: Schema | None = None
     due_s: float = 0.0
@@ -48,9 +48,9 @@ class _Known:
 
 
 class Project:
-    """What lies around the documents of `workspace`. Other files are read in a trusted workspace only. `agreement`: the
-    engine is on another machine, and these documents may be sent there. `on_problems` is called after the projects' own
-    rules were read again."""
+    """The neighbours, schemas and hidden documents of `workspace`. Other files are read only in a trusted workspace.
+    `agreement`: the engine is on another machine, and the documents that it covers may be sent there. `on_problems` is
+    called after the ignore rules were read again."""
 
     def __init__(self, workspace: Workspace, settings: Settings, agreement: Agreement | None = None) -> None:
         self._workspace = workspace
@@ -62,10 +62,10 @@ class Project:
         self._tasks: set[asyncio.Task[None]] = set()
         self._history = History()
         self._imported = Recent[str, tuple[Snapshot, ...]](IMPORTED, _bytes)
-        self._edited = ""  # the document that was edited last
-        self._look_s = 0.0  # when to look at the projects' own rules again
+        self._edited = ""  # URI of the last edited document
+        self._look_s = 0.0  # time to check the ignore rules again
         self.on_problems: Callable[[], None] = _nothing
-        self.generation = 0  # what was chosen as neighbours before this counted up may be out of date
+        self.generation = 0  # counts up when chosen neighbours may be out of date
         self.changed()
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ class Project:
     # What changes
 
     def changed(self) -> None:
-        """The workspace's folders or the settings have changed."""
+        """Apply a change of the workspace's folders or the settings."""
         options = self._settings.options
         folders, trusted = self._workspace.folders, options.trusted
         self._files = Files(folders, options.ignore, trusted=trusted, agreement=self._agreement)
@@ -90,7 +90,7 @@ class Project:
             self.opened(opened)
 
     def opened(self, opened: OpenDocument) -> None:
-        """Read what a document imports, for the time when somebody types in it."""
+        """Read a document's imports and schema in the background, before the user types in it."""
         self.generation += 1
         self._refresh(opened)
         self.schema(opened)
@@ -109,10 +109,10 @@ class Project:
         if name := self._workspace.label(uri):
             self._history.forget(name)
 
-    # What is asked
+    # Queries
 
     def hidden(self, opened: OpenDocument) -> bool:
-        """True if a document gets no proposals and is nobody's neighbour."""
+        """True if a document gets no proposals and is no neighbour."""
         now = time.monotonic()
         if now > self._look_s:
             self._look_s = now + LOOK_S
@@ -122,7 +122,7 @@ class Project:
         return self._files.hides(opened.document.uri)
 
     def frame(self, opened: OpenDocument, place: Context, budget: Budget) -> Context:
-        """The context of a place in a notebook's cell, with the cells around it."""
+        """The context, extended by the cells around it if the document is a notebook's cell."""
         above, below = self._workspace.notebooks.around(opened.document, self._document, opened.language.comment)
         if not above and not below:
             return place
@@ -132,12 +132,12 @@ class Project:
     def neighbours(
         self, opened: OpenDocument, place: Context, kept: tuple[wire.Neighbour, ...]
     ) -> tuple[wire.Neighbour, ...]:
-        """Related parts of other files; `kept` are those of the place before."""
+        """Related parts of other files; `kept` are the neighbours of the place before."""
         uri = opened.document.uri
         name = self._workspace.label(uri)
         if name is None or not self._wanted:
             return ()
-        self._refresh(opened)  # its imports may have changed; they are ready for the next place
+        self._refresh(opened)  # changed imports are ready for the next place
         latest = reversed(self._workspace.all()[-MOST_OPEN:])
         others = [found for other in latest if (found := self._snapshot(other, uri))]
         snapshots = [*others, *(self._imported.get(uri) or ())]
@@ -147,14 +147,14 @@ class Project:
     def surround(
         self, document: Document, place: Context, budget: Budget
     ) -> tuple[Context, tuple[wire.Neighbour, ...]]:
-        """The context of a place that a user asks to fill, with all that lies around it."""
+        """The context of a place that the user asks to fill, with its neighbours."""
         opened = self._workspace.get(document.uri)
         if opened is None:
             return place, ()
         return self.frame(opened, place, budget), self.neighbours(opened, place, ())
 
     def schema(self, opened: OpenDocument) -> Schema | None:
-        """The schema of a document as it was found last. It is looked for again in the background."""
+        """The schema of a document as last found. Looks for it again in the background after `LOOK_S`."""
         document, now = opened.document, time.monotonic()
         known = self._known.setdefault(document.uri, _Known())
         wanted = self._settings.options.structured and document.language in JSON
@@ -167,10 +167,10 @@ class Project:
         try:
             known.schema = (await asyncio.to_thread(self.schema_files.find, document.uri, document.text)).schema
         except SchemaError:
-            known.schema = None  # those who ask for an edit are told
+            known.schema = None  # a structured edit reports the error
 
     def _refresh(self, opened: OpenDocument) -> None:
-        """Read a document's imports again, unless that is under way."""
+        """Read a document's imports again, unless a read is in progress."""
         known = self._known.setdefault(opened.document.uri, _Known())
         busy = known.reading is not None and not known.reading.done()
         if self._wanted and not busy and not self._files.hides(opened.document.uri):
@@ -188,7 +188,7 @@ class Project:
         return options.enable and options.neighbours and options.trusted
 
     async def _read(self, document: Document, known: _Known) -> None:
-        await asyncio.to_thread(index, document.text, document.language)  # kept, for when it is a neighbour itself
+        await asyncio.to_thread(index, document.text, document.language)  # cached: it may be a neighbour later
         found = await self._files.imported(document.uri, document.text, document.language)
         if self._known.get(document.uri) is known and found != self._imported.get(document.uri):
             self._imported.put(document.uri, found)

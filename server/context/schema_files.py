@@ -1,5 +1,5 @@
-"""Find the JSON schema of a document: by its own `$schema`, else by the user's settings. Nothing is fetched, and no
-document leads to a file outside of the workspace's folders. Reads files: for a thread.
+"""Find the JSON schema of a document: by its own `$schema`, else by the user's settings. Nothing is fetched, and a
+document can name no file outside of the workspace's folders. Reads files, so it runs on a thread.
 """
 
 import os
@@ -20,24 +20,24 @@ from caesura.server.options import SchemaFor
 from caesura.server.text.json import member
 from caesura.server.text.workspace import path_of
 
-CACHED = 4 * MAX_BYTES  # of schemas kept as text
-HEAD = 65_536  # code points of a document in which its `$schema` is looked for
+CACHED = 4 * MAX_BYTES  # bytes of schemas cached as text
+HEAD = 65_536  # code points at the start of a document that are searched for `$schema`
 
 _BOM = "\ufeff"
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # of two letters at least: "c:" is a drive
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # two letters or more, since "c:" is a drive
 
 
 @dataclass(frozen=True)
 class Found:
-    """A document's schema, if it has one; `note` says why one that it names is not used."""
+    """A document's schema, if it has one; `note` says why a schema that it names is not used."""
 
     schema: Schema | None = None
     note: str = ""
 
 
 class SchemaFiles:
-    """`folders` are the paths of the workspace's folders, `settings` the user's. Where the workspace is not `trusted`,
-    no file is read; those that `withholds` are no schemas either, whoever named them."""
+    """`folders` are the paths of the workspace's folders, `settings` the user's schemas. In an untrusted workspace no
+    file is read. A file for which `withholds` is true is refused, even if the user named it."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class SchemaFiles:
         ]
 
     def find(self, uri: str, text: str, given: str | None = None) -> Found:
-        """The schema of a document: the file `given`, else what the document or the settings name. Raises SchemaError
-        for one of the user's that cannot be used, and for any that was found and is no schema."""
+        """The schema of a document: the file `given`, else the one that the document or the settings name. Raises
+        SchemaError if the user's schema cannot be used, or if the file found is no schema."""
         if given is not None:
             return Found(self._of_user(given))
         named, note = _string(member(text, "$schema", HEAD)), ""
@@ -81,7 +81,7 @@ class SchemaFiles:
         return Found(None, note)
 
     def _of_document(self, uri: str, named: str) -> tuple[Schema | None, str]:
-        """The schema with the name that a document gives; why there is none."""
+        """The schema that a document names as its `$schema`; if there is none, a sentence that says why."""
         bare = named.partition("#")[0]
         for one in self._settings:
             if one.url and one.url.partition("#")[0] == bare:
@@ -102,13 +102,14 @@ class SchemaFiles:
         return self._load(path, named), ""
 
     def _set(self, one: SchemaFor) -> Schema:
-        """The schema of a setting."""
+        """The schema that a setting gives or names."""
         if isinstance(one.schema, Mapping | bool):
             return read_schema(msgspec.json.encode(one.schema).decode())
         return self._of_user(one.schema if isinstance(one.schema, str) else one.url)
 
     def _of_user(self, name: str) -> Schema:
-        """From a file that the user names: a path, relative to a folder of the workspace, or a `file:` address."""
+        """The schema in a file that the user names: a path, also relative to a folder of the workspace, or a `file:`
+        URI."""
         if _SCHEME.match(name) and not name.startswith("file:"):
             raise SchemaError(f"The schema {name} is not fetched; name a file that holds it.")
         if not self._trusted:
@@ -136,7 +137,7 @@ class SchemaFiles:
         return read_schema(text.removeprefix(_BOM))
 
     def _label(self, uri: str) -> str:
-        """The path of a document within the workspace, for globs; its whole path outside of it."""
+        """The path of a document in its workspace folder, for globs; its whole path if it lies in none."""
         path = PurePosixPath(path_of(uri))
         inside = [folder for folder in self._folders if path.is_relative_to(folder)]
         return str(path.relative_to(max(inside, key=lambda folder: len(folder.parts))) if inside else path)
