@@ -1,5 +1,5 @@
-"""Check that a JSON document is still valid after an edit: it parses, no edited object has a key twice, and its schema
-finds no fault that was not there before. Pure."""
+"""Check that a JSON document is still valid after an edit: it parses, no edited object has a duplicate key, and its
+schema finds no new fault. Pure."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -11,12 +11,12 @@ from typing import Any
 from caesura.schema.document import Schema
 from caesura.server.text.json import JsonPath, JsonTree, NotJson, place, read
 
-MAX_FAULTS = 1000  # of a schema that are compared
-MAX_PATH = 200  # code points
+MAX_FAULTS = 1000  # most faults of a schema that are compared
+MAX_PATH = 200  # most code points of a path in a message
 
 
 class Checks:
-    """The checks of a document's edits. With `lines` each line is a document, and only those edited are looked at."""
+    """The checks of a document's edits. With `lines` each line is a document, and only edited lines are checked."""
 
     def __init__(self, text: str, *, relaxed: bool = False, lines: bool = False, schema: Schema | None = None) -> None:
         self.text, self.relaxed, self.lines = text, relaxed, lines
@@ -26,8 +26,9 @@ class Checks:
         return f"<Checks of {len(self.text)} code points, {'with' if self.validator else 'without'} a schema>"
 
     def of(self, start: int, end: int, path: JsonPath | None, before: JsonTree) -> Callable[[str], str | None]:
-        """For an edit of start:end. `path` leads to the value that is replaced, None where none is; `before` is what
-        could be read of the document: what its schema finds there, but for that value, is not the edit's fault."""
+        """A check of the text after an edit of start:end. `path` leads to the value that is replaced, if there is one.
+        `before` is the document as read; faults that its schema finds there outside of that value are not the
+        edit's."""
 
         def check(new: str) -> str | None:
             stop = len(new) - (len(self.text) - end)
@@ -45,7 +46,7 @@ class Checks:
         return check
 
     def _documents(self, text: str, start: int, end: int) -> Iterator[tuple[int, str]]:
-        """The texts that have to be read, each with its offset."""
+        """The texts to read, each with its offset."""
         if not self.lines:
             yield 0, text
             return
@@ -57,7 +58,7 @@ class Checks:
             first += len(line) + 1
 
     def _own_lines(self, start: int, end: int) -> list[JsonTree]:
-        """The lines that are edited, as far as they can be read."""
+        """The edited lines that are valid JSON."""
         found = []
         for _, line in self._documents(self.text, start, end):
             with suppress(NotJson):
@@ -77,7 +78,7 @@ class Checks:
                     known[tuple(error.absolute_schema_path)] += not _inside(error.absolute_path, path)
         except (RecursionError, ValueError):
             return "The document is nested too deeply, or has too large a number, to be checked against its schema."
-        except (AttributeError, TypeError):  # `referencing` takes a property named `id` for an identifier
+        except (AttributeError, TypeError):  # `referencing` mistakes a property named `id` for an identifier
             return "The document could not be checked against its schema; leave the schema out, or edit by hand."
         for error in found:
             rule = tuple(error.absolute_schema_path)
@@ -93,7 +94,7 @@ def _inside(path: JsonPath, other: JsonPath | None) -> bool:
 
 
 def _repeats(tree: JsonTree, start: int, end: int, olds: Sequence[JsonTree]) -> str | None:
-    """The problem of an object that the edit is in or has written, if a key stands twice there and did not before."""
+    """A sentence if an object that the edit is in, or has written, has a new duplicate key."""
     around = tree.innermost(start, end)
     written = range(bisect_left(tree.starts, start), bisect_left(tree.starts, end))
     for value in ([around] if around >= 0 else []) + [one for one in written if tree.kinds[one] == "object"]:
@@ -105,5 +106,5 @@ def _repeats(tree: JsonTree, start: int, end: int, olds: Sequence[JsonTree]) -> 
 
 
 def _repeated(old: JsonTree, path: JsonPath) -> bool:
-    """True if the object at a path had a key twice."""
+    """True if the object at a path had a duplicate key."""
     return any(old.repeated(value) and old.path(value) == path for value in range(len(old.kinds)))

@@ -1,7 +1,7 @@
-"""Offer what may be typed next in JSON, also in an unfinished document.
+"""Completion of JSON at the cursor, also in an unfinished document.
 
-The text before the cursor says which containers are open and whether a key or a value is wanted. Of the text after it
-only the next mark, the rest of an open string and the keys of the same object are looked at. Pure."""
+The text before the cursor tells which containers are open, and whether a key or a value comes next. From the text after
+it, only the next mark, the rest of an open string and the keys of the same object are read. Pure."""
 
 import re
 from collections.abc import Callable
@@ -28,24 +28,24 @@ from caesura.server.text.json import (
     scan,
 )
 
-MAX_BEFORE = 200_000  # code points before the cursor; with more there is no completion
-MAX_AFTER = 20_000  # code points after it in which the keys of the open object are looked for
-MAX_DEPTH = 500  # containers inside one another
-MAX_STRING = 4096  # code points of a string on either side of the cursor
-MAX_WORD = 400  # code points of a number
+MAX_BEFORE = 200_000  # most code points before the cursor; with more there is no completion
+MAX_AFTER = 20_000  # code points after the cursor that are searched for keys of the open object
+MAX_DEPTH = 500  # most nested containers
+MAX_STRING = 4096  # most code points of a string on each side of the cursor
+MAX_WORD = 400  # most code points of a number
 
 _WORD = re.compile(r"[-+.0-9A-Za-z]+\Z")
-_NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*|(?:\.[0-9]+)?[eE][-+]?[0-9]*)?)?")  # begun
-_STRING = re.compile(rf'"{CHARACTERS}(?:\\(?:u[0-9a-fA-F]{{0,3}})?)?')  # begun
+_NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*|(?:\.[0-9]+)?[eE][-+]?[0-9]*)?)?")  # the start of a number
+_STRING = re.compile(rf'"{CHARACTERS}(?:\\(?:u[0-9a-fA-F]{{0,3}})?)?')  # the start of a string
 _STRING_END = re.compile(rf'{CHARACTERS}"')
 _KEY = re.compile(rf'"{CHARACTERS}"[ \t]*:')
 _BLANKS = re.compile(r"[ \t\n\r]*+")
 
 
 def completion(text: str, offset: int, *, language: str, schema: Schema | None = None) -> Offer | None:
-    """An edit with one hole at a cursor; None where nothing is to be said: in a comment, after a whole value, before
-    what stands already, or far into a large document."""
-    with suppress(NoOffer):  # for a place that lies too deep in its schema
+    """An edit with one hole at the cursor; None if nothing may follow there: in a comment, after a whole value, before
+    other text on the line, or far into a large document."""
+    with suppress(NoOffer):  # the place lies too deep in its schema
         row = languages.language(language)
         if row.lines:
             return _of_line(text, offset, schema)
@@ -90,7 +90,7 @@ def _complete(
     taken = list(dict.fromkeys([*before.keys_of(before.open[-1]), *after.keys])) if keyed else []
     hole = grammars.hole(layout, level, at, start=start, typed=typed, then=after.then, taken=taken, most=1)
     if isinstance(hole.grammar, wire.Json) and len(hole.grammar.taken) < len(taken):
-        return None  # nobody looks at a suggestion again: a key could stand twice
+        return None  # a key could be a duplicate, and no later check would find it
     lead = layout.colon.partition(":")[2] if text[offset - 1 : offset] == ":" and not typed else ""
     return Offer(
         "Complete",
@@ -105,7 +105,7 @@ def _complete(
 
 
 def _open_string(before: JsonTree) -> str | None:
-    """The string that is open at the end of a text, where one may stand."""
+    """The open string at the end of a text, if a string may stand there."""
     if before.fault is None or not before.wants:
         return None
     found = _STRING.fullmatch(before.text, before.fault.offset)
@@ -119,7 +119,7 @@ def _in_comment(before: JsonTree) -> bool:
 
 
 def _path(before: JsonTree) -> JsonPath:
-    """The path of the value that goes to the end of a text; of the object where a key does."""
+    """The path of the value that comes at the end of a text; if a key comes there, the path of its object."""
     if not before.open:
         return ()
     inner = before.open[-1]
@@ -130,7 +130,8 @@ def _path(before: JsonTree) -> JsonPath:
 
 
 def _part(text: str, end: int, *, typed: str, keyed: bool, inside: bool, colon: str) -> str:
-    """The key of a member with its colon, or words `inside` of a string that ends after the cursor."""
+    """The part of a completion up to `end` that may stand alone: a key with its colon, or whole words `inside` of a
+    string that ends after the cursor."""
     if not keyed:
         return words(text, end) if inside else ""
     key = _KEY.match(typed + text)
@@ -140,7 +141,7 @@ def _part(text: str, end: int, *, typed: str, keyed: bool, inside: bool, colon: 
 
 
 def _check(text: str, offset: int, relaxed: bool) -> Callable[[str], str | None]:
-    """The check of a document that may be unfinished: its fault must come after what was written."""
+    """The check of a document that may be unfinished: a fault must come after the inserted text."""
 
     def check(new: str) -> str | None:
         fault = scan(new, relaxed=relaxed).fault
@@ -152,7 +153,7 @@ def _check(text: str, offset: int, relaxed: bool) -> Callable[[str], str | None]
 
 
 def _check_line(text: str, offset: int) -> Callable[[str], str | None]:
-    """The same for a document whose lines are documents."""
+    """The check of the edited line, if each line is a document."""
     begin = text.rfind("\n", 0, offset) + 1
     rest = len(text) - found.start() if (found := LINE_END.search(text, offset)) else 0
     check = _check(text[begin : len(text) - rest], offset - begin, False)
@@ -160,7 +161,7 @@ def _check_line(text: str, offset: int) -> Callable[[str], str | None]:
 
 
 def _grows(typed: str) -> bool:
-    """True if more can follow the part of a value that was typed."""
+    """True if the typed start of a value can be continued."""
     words = ("true", "false", "null")
     if typed.startswith('"'):
         return _STRING.fullmatch(typed) is not None
@@ -168,14 +169,14 @@ def _grows(typed: str) -> bool:
 
 
 class _After:
-    """The text after the cursor. `then`: the rest of its string; `pairs`: a colon follows; `item`: another item
-    follows, with no comma before it; `free`: not on the same line. `keys`: those of the same object; `whole`: these
-    are all of them."""
+    """The text after the cursor. `then`: the rest of an open string; `pairs`: a colon follows; `item`: another item
+    follows, without a comma; `free`: no item follows on the same line. `keys`: the keys found in the same object;
+    `whole`: these are all of them."""
 
     def __init__(self, text: str, offset: int, *, relaxed: bool, quoted: bool) -> None:
         line = text[offset : found.start() if (found := LINE_END.search(text, offset)) else len(text)]
         self.then = ""
-        if quoted and line.replace("\\\\", "").replace('\\"', "").count('"') % 2:  # one of them ends the string
+        if quoted and line.replace("\\\\", "").replace('\\"', "").count('"') % 2:  # one ends it
             self.then = found[0] if (found := _STRING_END.match(line)) else ""
         at = offset + len(self.then)
         at = (SKIPPED if relaxed else _BLANKS).match(text, at).end()  # type: ignore[union-attr]
@@ -189,7 +190,7 @@ class _After:
 
 
 def _leaves_line(text: str, offset: int) -> bool:
-    """True if the next item seems to stand on the next line: a line that is not blank ends here."""
+    """True if the next item seems to belong on the next line: a line that is not blank ends here."""
     found = LINE_END.search(text, offset)
     if begins_line(text, offset) or found is None:
         return False
@@ -197,7 +198,7 @@ def _leaves_line(text: str, offset: int) -> bool:
 
 
 def _layout(text: str, start: int, before: JsonTree, lines: bool) -> Style:
-    """The layout, as far as it shows before the cursor. `start` is where the item or value begins."""
+    """The layout that the text before the cursor shows. `start` is the offset of the item or value."""
     found = LINE_END.search(text)
     base = indent_at(text, before.starts[before.open[-1]]) if before.open else ""
     line = indent_at(text, start)

@@ -1,7 +1,7 @@
-"""Offer the structured edits of JSON, JSON with comments and JSON Lines that make sense at a cursor or for a selection.
+"""Offer the structured edits of JSON, JSON with comments and JSON Lines at a cursor or for a selection.
 
-Grammars decide only what the edit has to invent: keys, commas, line breaks and indentation that follow from the text
-around are fixed. Pure."""
+Only text that the edit must invent is a hole with a grammar. Keys, commas, line breaks and indentation that follow from
+the surroundings are fixed text. Pure."""
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -23,18 +23,18 @@ from caesura.server.structured.json.siblings import Segment, joined, siblings
 from caesura.server.structured.offer import NoOffer, Offer
 from caesura.server.text.json import JsonPath, JsonTree, NotJson, place, read
 
-MAX_TEXT = 5_000_000  # code points of a document
-KEPT = 1_000_000  # code points of a document that is kept as it was read
-MAX_DEPTH = 500  # containers inside one another
-LINES = 32  # of JSON Lines that are read on either side of the place
-TITLE = 40  # code points of a key in a title
+MAX_TEXT = 5_000_000  # most code points of a document
+KEPT = 1_000_000  # most code points of a document whose tree is cached
+MAX_DEPTH = 500  # most nested containers
+LINES = 32  # most JSON Lines that are read on each side of the place
+TITLE = 40  # most code points of a key in a title
 
-STAND_INS = ("null", '"\\u0000": null')  # instead of a missing value, of a missing member
+STAND_INS = ("null", '"\\u0000": null')  # for a missing value, for a missing member
 
 
 def offers(text: str, start: int, end: int, *, language: str, schema: Schema | None = None) -> list[Offer]:
-    """The edits that make sense for a cursor (start == end) or a selection, best first. `language` is
-    one whose row has "json" for `edits`. Raises NoOffer."""
+    """The edits that make sense for a cursor (start == end) or a selection, best first. The row of `language` has
+    "json" for `edits`. Raises NoOffer."""
     if len(text) > MAX_TEXT:
         raise NoOffer(f"The document has more than {MAX_TEXT:,} characters; only smaller ones can be edited this way.")
     row = languages.language(language)
@@ -47,7 +47,8 @@ def offers(text: str, start: int, end: int, *, language: str, schema: Schema | N
 
 
 def _read(text: str, start: int, end: int, relaxed: bool) -> tuple[JsonTree, bool]:
-    """The document; with a stand-in at start:end, and True, where only the text there is missing or wrong."""
+    """The document's tree, and False. If only the text at start:end is missing or wrong: the tree with a stand-in
+    there, and True."""
     try:
         tree, missing = (_kept if len(text) <= KEPT else read)(text, relaxed=relaxed), False
     except NotJson as fault:
@@ -70,7 +71,7 @@ def _kept(text: str, *, relaxed: bool) -> JsonTree:
 
 def _stood_in(text: str, start: int, end: int, stand_in: str, relaxed: bool) -> JsonTree | None:
     if text[:start].endswith(":"):
-        stand_in = " " + stand_in  # as is usual: the file's layout must not be taken from this place
+        stand_in = " " + stand_in  # the usual blank, so that this place does not count as the file's layout
     try:
         tree = read(text[:start] + stand_in + text[end:], relaxed=relaxed)
     except NotJson:
@@ -81,7 +82,8 @@ def _stood_in(text: str, start: int, end: int, stand_in: str, relaxed: bool) -> 
 
 
 def _of_lines(text: str, start: int, end: int, schema: Schema | None) -> list[Offer]:
-    """Each line is a document; it is read as an element of an array of those around it that are whole."""
+    """The edits if each line is a document: the line is read as an element of an array, between the valid lines around
+    it."""
     if text[start:end].strip():
         start += len(text[start:end]) - len(text[start:end].lstrip())
         end = start + len(text[start:end].rstrip())
@@ -121,7 +123,7 @@ def _lines_after(text: str, offset: int) -> Iterator[str]:
 
 
 def _whole(lines: Iterable[str]) -> list[str]:
-    """The lines that are JSON."""
+    """The lines that are valid JSON."""
     found = []
     for line in map(str.strip, lines):
         with suppress(NotJson):
@@ -132,8 +134,9 @@ def _whole(lines: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Site:
-    """A document and what is known of it. `real` is the span in the user's text for which `document` has a stand-in;
-    otherwise the user's text is `shift` ahead. `lead` is written before the value. With lines, value 0 is all of them.
+    """A document with its schema and checks. `real` is the span of the user's text for which `tree` has a stand-in;
+    without one, add `shift` to an offset of `tree` for the offset in the user's text. `lead` is written before the
+    value. With lines, value 0 is the array of all lines.
     """
 
     tree: JsonTree
@@ -153,7 +156,7 @@ class _Site:
     # Places
 
     def _missing(self, at: int) -> list[Offer]:
-        """At the stand-in, which is a value or a member."""
+        """The edits at the stand-in, which is a value or a member."""
         tree, value = self.tree, bisect_left(self.tree.starts, at)
         container = tree.parents[value]
         if tree.keys[value] is None or tree.item_start(value) < at:
@@ -269,7 +272,7 @@ class _Site:
         return [key for key in keys if key is not None]
 
     def values(self, value: int, start: int, end: int, *, missing: bool = False) -> list[Offer]:
-        """A new value instead of an old one, which is a stand-in where it is `missing`."""
+        """The edits that replace a value by a new one. If it is `missing`, the old one is a stand-in."""
         tree, container = self.tree, self.tree.parents[value]
         if any(start <= first < end for first, _ in tree.comments):
             raise NoOffer("There is a comment in this value, which would be lost; select a value without one.")
@@ -295,8 +298,8 @@ class _Site:
     def items(
         self, container: int, around: Insertion, *, old: Sequence[int] = (), missing: bool = False
     ) -> list[Offer]:
-        """New members or elements with what has to stand around them, instead of `old` ones; these are a stand-in where
-        they are `missing`."""
+        """The edits that insert members or elements, with the text around them, instead of the `old` ones. If they are
+        `missing`, the old ones are a stand-in."""
         tree, path = self.tree, self._path(container)
         layout, keyed = style(tree, container), tree.kinds[container] == "object"
         if not around.alone:
@@ -324,7 +327,7 @@ class _Site:
     def _free(
         self, container: int, old: Sequence[int], adds: bool, layout: Style, level: int | None
     ) -> Iterator[tuple[str, Variant]]:
-        """Any members or elements: first one, then several."""
+        """Free members or elements: first a single one, then several."""
         tree, taken = self.tree, self._keys(container, old)
         count = sum(1 for _ in tree.children(container)) - len(old)
         what: Literal["members", "elements"] = "members" if tree.kinds[container] == "object" else "elements"

@@ -1,4 +1,4 @@
-"""The grammars of the holes of one JSON edit, and the schema document that they point into. Pure."""
+"""The grammars of the holes of one JSON edit, and the schema that they refer to. Pure."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,23 +10,23 @@ from caesura.schema.instances import Field, child, skeleton
 from caesura.server.structured.json.layout import Style
 from caesura.server.structured.offer import NoOffer
 
-# Tokens of a hole
+# Tokens of a hole, by its content
 STRING, LONG_STRING, SMALL, FREE = 24, 48, 8, 96
 
-LONG = 16  # code points that a string has at least, to be long
-MAX_TAKEN = 3000  # bytes of the keys that a grammar refuses; each may cost it a state
-MAX_POINTER = 4096  # code points
+LONG = 16  # code points; a string with a larger minimum length is long
+MAX_TAKEN = 3000  # most bytes of the keys that a grammar refuses; each byte may cost it a state
+MAX_POINTER = 4096  # most code points of a pointer into a schema
 
 
-# Keywords of a schema by which members depend on each other.
+# Keywords of a schema that make members depend on each other.
 BINDING = frozenset(
     ("allOf", "anyOf", "oneOf", "not", "if", "dependentRequired", "dependentSchemas", "dependencies", "minProperties")
 ) | {"maxProperties", "propertyNames", "unevaluatedProperties", "$dynamicRef"}
 
 
 class Grammars:
-    """`exact`: what the grammars take keeps a valid document valid, as far as the server knows. `instance` is what has
-    the schema, as it is: what else is in it tells branches of the schema apart."""
+    """`exact`: to the server's knowledge, any fill in these grammars keeps a valid document valid. `instance` is the
+    current value of the schema; its other members tell the schema's branches apart."""
 
     def __init__(self, schema: Schema | None, instance: Any = None) -> None:
         self._schema, self._instance = schema, instance
@@ -43,7 +43,7 @@ class Grammars:
         return (json.dumps({"$defs": dict(enumerate(self._own))}, ensure_ascii=False),) if self._own else ()
 
     def at(self, path: Sequence[str | int]) -> str | None:
-        """The subschema of a value of the document; None without a schema."""
+        """A pointer to the subschema of the value at `path`; None without a schema."""
         if self._schema is None:
             return None
         self._schema, at, exact = child(self._schema, "", path, self._instance)
@@ -53,7 +53,8 @@ class Grammars:
         return at
 
     def own(self, schema: Mapping[str, Any]) -> str | None:
-        """A subschema that says what siblings have in common, where there is no schema; None if it says nothing."""
+        """Add a subschema made from siblings, which replaces the missing schema. Returns a pointer to it; None if it is
+        empty."""
         if not schema:
             return None
         assert self._schema is None
@@ -62,12 +63,12 @@ class Grammars:
         return f"/$defs/{self._own.index(schema)}"
 
     def kinds(self, at: str) -> frozenset[str]:
-        """The types that a value of a subschema may have, as far as it says."""
+        """The types that a subschema names for its value; "object" if it names none."""
         kinds = self._words(at).get("type", ("object",))
         return frozenset((kinds,) if isinstance(kinds, str) else kinds)
 
     def full(self, at: str | None, keys: Sequence[str], count: int) -> bool:
-        """True if a container with these keys, or so many elements, surely has all that its schema allows."""
+        """True if a container with these keys, or `count` elements, certainly has all that its schema allows."""
         if at is None or self._schema is None:
             return False
         words = self._words(at)
@@ -79,8 +80,8 @@ class Grammars:
         return set(words.get("properties", {})) <= set(keys)
 
     def tied(self, at: str, fields: Sequence[Field], count: int) -> bool:
-        """False if a schema does not allow `count` members. Where it binds members to each other, the written keys are
-        no guarantee, and the outcome has to be checked."""
+        """False if a schema does not allow `count` members. If it makes members depend on each other, the grammars are
+        no longer `exact`, and the result needs a check."""
         words = self._words(at)
         if not BINDING.isdisjoint(words):
             self.exact = False
@@ -88,7 +89,7 @@ class Grammars:
         return words.get("minProperties", 0) <= count <= words.get("maxProperties", count) and all(inner)
 
     def fields(self, at: str) -> tuple[Field, ...]:
-        """The keys that a schema requires of an object."""
+        """The members that a schema requires of an object."""
         assert self._schema is not None
         self._schema, fields = skeleton(self._schema, at)
         return fields
@@ -105,7 +106,8 @@ class Grammars:
         taken: Sequence[str] = (),
         most: int = 64,
     ) -> wire.Hole:
-        """`level` as the grammar has it; None: on one line."""
+        """A hole with the grammar of a value, members, elements or a key. `level` as in wire.Json; None: on one
+        line."""
         indent = None if level is None else layout.indent
         grammar = wire.Json(
             start=start,
@@ -148,12 +150,12 @@ class Grammars:
 
 
 def sound(text: str) -> bool:
-    """True if a text has no half of a surrogate pair, which JSON's escapes can make."""
+    """True if a text has no lone surrogate, which JSON's escapes can make."""
     return not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def _size(words: Mapping[str, Any]) -> int:
-    """The tokens of a value of a subschema."""
+    """The number of tokens of a hole for a value of a subschema."""
     if "const" in words or "enum" in words:
         texts = map(json.dumps, words.get("enum", [words.get("const")]))
         return min(LONG_STRING, max(SMALL, max(map(len, texts), default=0) // 2))

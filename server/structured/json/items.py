@@ -1,7 +1,7 @@
-"""Where new items of a JSON container go, what has to stand around them (commas, line breaks, indentation), and how a
-value is written: like its siblings, with what its schema requires, or freely.
+"""The place of new items in a JSON container, the text around them (commas, line breaks, indentation), and the ways to
+write a value: like its siblings, with the members that its schema requires, or freely.
 
-Comments stay where they are, a trailing comma is kept as the file has it. Pure."""
+Comments and trailing commas stay. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,17 +28,17 @@ from caesura.server.structured.json.siblings import (
 )
 from caesura.server.text.json import JsonPath, JsonTree
 
-NEAR = 1500  # code points from a hole to a sibling that is in its context anyway
-EVIDENCE, MAX_EVIDENCE = 4, 2000  # far siblings that are shown too, and code points of one
+NEAR = 1500  # code points; a sibling this near to a hole is in its context already
+EVIDENCE, MAX_EVIDENCE = 4, 2000  # most far siblings sent as neighbours, and most code points of one
 
 
-# Where new items go
+# The place of new items
 
 
 @dataclass(frozen=True)
 class Insertion:
-    """New items, with `before` and `after` around them, replace start:end. `indent` is the white space of their line;
-    `alone`: they stand on lines of their own."""
+    """New items, between `before` and `after`, replace start:end. `indent` is the white space of their line; `alone`:
+    they have lines of their own."""
 
     start: int
     end: int
@@ -49,12 +49,12 @@ class Insertion:
 
 
 def insertion(tree: JsonTree, container: int, offset: int, style: Style) -> Insertion:
-    """For items at `offset`, which is neither inside an item nor inside a comment of the container."""
+    """The insertion of items at `offset`, which is inside no item and no comment of the container."""
     return _Between(tree, container, offset, style).insertion()
 
 
 class _Between:
-    """The text between two items, or between a bracket and an item: as `code`, comments are covered."""
+    """The text between two items, or between a bracket and an item; in `code` its comments are masked."""
 
     def __init__(self, tree: JsonTree, container: int, offset: int, style: Style) -> None:
         self.tree, self.style = tree, style
@@ -112,7 +112,7 @@ class _Between:
         return len(self.code[:end].rstrip(" \t\r\n"))
 
     def _at(self, at: int, before: str, after: str, *, to: int | None = None, alone: bool = False) -> Insertion:
-        """At `at`, instead of the text up to `to`; with a comma on the side where none is."""
+        """The insertion at `at`, replacing the text up to `to`, with a comma on the side that lacks one."""
         start, end = self.start + at, self.start + (at if to is None else to)
         if 0 <= self.comma < at or (self.left < 0 and self.right >= 0):
             after = "," + after
@@ -124,14 +124,14 @@ class _Between:
         return Insertion(start, end, before, after, indent, alone)
 
 
-# How a value is written
+# The ways to write a value
 
 
 @dataclass(frozen=True)
 class Spot:
-    """Where a value goes: under `key` (None: as an element) in a container (-1: none), instead of start:end and
-    of the value `replaced` (-1: none). `indent` is the white space of its line; `path` leads to it from what has
-    the schema. `level` is that of its line; None: it is written on one."""
+    """The place of a value: under `key` (None: an element) in `container` (-1: none), replacing start:end and the value
+    `replaced` (-1: none). `indent` is the white space of its line, and `level` its steps of indentation; None: the
+    value stays on one line. `path` leads to it from the value of the schema."""
 
     container: int
     key: str | None
@@ -146,7 +146,7 @@ class Spot:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to write something; `how` ends its title."""
+    """One way to write a value or items; `how` ends its title."""
 
     how: str
     pieces: Segments
@@ -163,7 +163,7 @@ def variants(tree: JsonTree, schema: Schema | None, spot: Spot) -> list[Variant]
 
 
 def _instance(tree: JsonTree, spot: Spot) -> Any:
-    """The whole value that has the schema and the spot in it; None where it cannot be read."""
+    """The value of the schema, which contains the spot; None if it cannot be read."""
     value = spot.container if spot.path else -1
     for _ in spot.path[1:]:
         value = tree.parents[value]
@@ -180,7 +180,7 @@ def _near(tree: JsonTree, spot: Spot) -> list[int]:
 
 
 def _alike(tree: JsonTree, schema: Schema | None, spot: Spot, instance: Any) -> Variant | None:
-    """An object with the keys of its siblings, or one hole for what they have in common."""
+    """An object with the keys of its siblings, or one hole with a schema made from them."""
     grammars, alike = Grammars(schema, instance), _near(tree, spot)
 
     def leaf(keys: tuple[str, ...], those: Sequence[int], inside: Style) -> wire.Hole:
@@ -218,7 +218,7 @@ def _as_required(schema: Schema | None, spot: Spot, instance: Any) -> Variant | 
 def lacking(
     schema: Schema | None, path: JsonPath, taken: Sequence[str], layout: Style, level: int | None
 ) -> Variant | None:
-    """The members that its schema requires of an object and that it lacks. `level` is that of the object's line."""
+    """The members that the schema requires and the object lacks. `level` is that of the object's line."""
     grammars = Grammars(schema)
     at = grammars.at(path)
     if at is None:
@@ -227,14 +227,14 @@ def lacking(
     for field in fields:
         grammars.at((*path, field.key))
     if taken and not grammars.exact:
-        return None  # it may be an object of another branch of the schema, and lack nothing
+        return None  # the object may belong to another branch of the schema, and be complete
     fit = grammars.tied(at, fields, len(taken) + len(fields))
     pieces = _fields(grammars, fields, layout, level) if fit else []
     return Variant("", pieces, grammars) if pieces else None
 
 
 def _fields(grammars: Grammars, fields: Sequence[Field], layout: Style, level: int | None) -> Segments:
-    """Required members; none if they have no open value, or too many for one job."""
+    """The segments of required members; none if they have no hole, or too many for one job."""
     if level is None:
         layout = replace(layout, indent=None)
 
@@ -246,7 +246,7 @@ def _fields(grammars: Grammars, fields: Sequence[Field], layout: Style, level: i
 
 
 def evidence(tree: JsonTree, spot: Spot) -> tuple[wire.Neighbour, ...]:
-    """The nearest siblings that are too far away to be in the hole's context."""
+    """The nearest siblings outside of the hole's context, as neighbours."""
     alike = _near(tree, spot)
     far = (one for one in alike if tree.starts[one] - spot.end > NEAR or spot.start - tree.ends[one] > NEAR)
     short = (one for one in far if tree.ends[one] - tree.starts[one] <= MAX_EVIDENCE)

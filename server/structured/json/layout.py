@@ -1,4 +1,4 @@
-"""The layout that a JSON text is written in: indentation, line ends, blanks around colons and commas. Pure."""
+"""The layout of a JSON text: indentation, line ends, blanks around colons and commas. Pure."""
 
 import re
 from collections import Counter
@@ -9,17 +9,17 @@ from typing import Literal
 
 from caesura.server.text.json import LINE_END, JsonTree
 
-BLANK = 16  # code points of white space that a grammar's layout may have in one place
-SAMPLE = 2000  # values that are read for the layout of a whole document
+BLANK = 16  # most code points of white space in one place of a grammar's layout
+SAMPLE = 2000  # most values that are read for a document's layout
 
 _INDENT = re.compile("[ \t]*")
 
 
 @dataclass(frozen=True)
 class Style:
-    """The layout of a container's items. `base` is the white space before the container's line, and `item` that before
-    each of its items, None where they share a line. `indent` is one step of it; None: what is written there goes on one
-    line. `level` counts the steps of the container's line. `pad` stands inside of brackets on one line."""
+    """The layout of a container's items. `base` is the indentation of the container's line, `item` that of each item;
+    None if the items share a line. `indent` is one step; None: new text stays on one line. `level` is the number of
+    steps of the container's line. `pad` is the text inside of brackets on one line."""
 
     indent: str | None
     level: int
@@ -32,7 +32,8 @@ class Style:
 
 
 def style(tree: JsonTree, container: int) -> Style:
-    """The layout of a container's items (-1: of the document): as it is there, else as elsewhere, else as is usual."""
+    """The layout of a container's items (-1: of the document): as in the container, else as elsewhere in the text, else
+    the usual one."""
     text, sample = tree.text, range(min(SAMPLE, len(tree.kinds)))
     near = [] if container < 0 else list(islice(tree.children(container), SAMPLE))
     newline = match[0] if (match := LINE_END.search(text)) else "\n"
@@ -51,7 +52,7 @@ def style(tree: JsonTree, container: int) -> Style:
 
 
 def marks(tree: JsonTree, near: Sequence[int] = ()) -> tuple[str, str]:
-    """The text between a key and its value, and between two items on one line: `near` values decide first."""
+    """The text between a key and its value, and that between two items on one line; `near` values decide first."""
     sample = range(min(SAMPLE, len(tree.kinds)))
     colon = _commonest(_colons(tree, near)) or _commonest(_colons(tree, sample)) or ": "
     usual = "," if colon == ":" else ", "
@@ -59,13 +60,13 @@ def marks(tree: JsonTree, near: Sequence[int] = ()) -> tuple[str, str]:
 
 
 def indent_at(text: str, offset: int) -> str:
-    """The white space that begins the line of an offset."""
+    """The indentation of the line at an offset."""
     start = max(text.rfind("\n", 0, offset), text.rfind("\r", 0, offset)) + 1
     return _INDENT.match(text, start)[0]  # type: ignore[index]
 
 
 def begins_line(text: str, offset: int) -> bool:
-    """True if nothing but white space stands before an offset in its line."""
+    """True if only white space precedes an offset in its line."""
     while offset and text[offset - 1] in " \t":
         offset -= 1
     return offset == 0 or text[offset - 1] in "\r\n"
@@ -96,7 +97,7 @@ def _blanks(found: Iterable[str]) -> Counter[str]:
 
 
 def _item_indent(tree: JsonTree, container: int, near: Sequence[int], sample: Sequence[int], base: str) -> str | None:
-    """The white space before each item that has a line of its own; None where items share one."""
+    """The indentation of items that have lines of their own; None if the items share a line."""
     text = tree.text
     if near:
         alone = [value for value in near if begins_line(text, tree.item_start(value))]
@@ -115,7 +116,7 @@ def _containers(tree: JsonTree, values: Sequence[int]) -> list[int]:
 
 
 def _step(tree: JsonTree, sample: Sequence[int]) -> str | None:
-    """The usual indentation of an item within the line of its container."""
+    """The usual indentation of an item relative to its container's line."""
     steps = Counter[str]()
     for value in _containers(tree, sample):
         first = tree.item_start(value + 1)

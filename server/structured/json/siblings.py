@@ -1,7 +1,7 @@
-"""JSON objects whose keys are written and whose values are open: like their siblings, or as a schema requires.
+"""JSON objects with fixed keys and holes as values: like their siblings, or as a schema requires.
 
-Siblings are the other elements of an array, or the values of the same key in the siblings of its object. What they have
-in common is also a schema: the types seen, and few values that repeat. Pure."""
+Siblings are the other elements of an array, or the values of the same key in the siblings of its object. Siblings also
+make a schema: the types seen, and values that repeat. Pure."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -16,21 +16,21 @@ from caesura.server.structured.json.holes import sound
 from caesura.server.structured.json.layout import Style, indent_at, style
 from caesura.server.text.json import JsonTree, decoded
 
-MOST_SIBLINGS = 32  # the nearest ones, which are read
+MOST_SIBLINGS = 32  # most siblings that are read, the nearest first
 MOST_HOLES = wire.MAX_HOLES
-LEVELS = 4  # containers upwards in which siblings of an object are looked for, and down to which they are compared
-DISTINCT = 8  # values that can be all there are, each seen twice on average
-MAX_VALUE = 64  # code points of such a value
+LEVELS = 4  # most containers upwards that are searched for siblings, and most levels down that are compared
+DISTINCT = 8  # most distinct strings that become an enum, each seen twice on average
+MAX_VALUE = 64  # most code points of such a string
 
 Segment = wire.Text | wire.Hole
 Segments = list[Segment]
 MakeLeaf = Callable[
     [tuple[str, ...], Sequence[int], Style], Segment
-]  # keys that lead to it, siblings' values, its object's
+]  # keys of its path, the siblings' values, its object's layout
 
 
 def siblings(tree: JsonTree, container: int, key: str | None, at: int, excluded: int = -1) -> list[int]:
-    """The values that a value in a container is like, nearest to the offset first: of an element (`key` is None) the
+    """The siblings of a value in a container, those nearest to the offset first: for an element (`key` is None) the
     other elements, else the values of `key` in the container's siblings, else the other values of a map of objects."""
     found = _siblings(tree, container, key, at, excluded, LEVELS)
     if not found and key is not None:
@@ -61,7 +61,8 @@ def _distance(tree: JsonTree, value: int, at: int) -> int:
 
 
 def common(tree: JsonTree, values: Sequence[int]) -> list[str]:
-    """The keys that all have, in the order of the first; none where the values are no objects, or differ too much."""
+    """The keys that all values share, in the order of the first; none if the values are no objects, or differ too
+    much."""
     if not values or any(tree.kinds[value] != "object" for value in values):
         return []
     keys = [[str(tree.key(child)) for child in tree.children(value)] for value in values]
@@ -69,11 +70,11 @@ def common(tree: JsonTree, values: Sequence[int]) -> list[str]:
     return shared if 2 * len(shared) * len(keys) >= sum(map(len, keys)) else []
 
 
-# A schema by siblings
+# A schema made from siblings
 
 
 def schema_of(tree: JsonTree, values: Sequence[int], levels: int = LEVELS) -> dict[str, Any]:
-    """A schema for another value like these."""
+    """A schema for a further value like these."""
     types = sorted({_type(tree, value) for value in values})
     if "integer" in types and "number" in types:
         types.remove("integer")
@@ -99,7 +100,7 @@ def schema_of(tree: JsonTree, values: Sequence[int], levels: int = LEVELS) -> di
 
 
 def shown(tree: JsonTree, value: int) -> str:
-    """The text of a value as the engine may see it: its key says whether it is a secret."""
+    """The text of a value with its secrets masked; its key helps to find them."""
     key = f"{json.dumps(tree.key(value))}: "
     return masked(key + tree.source(value))[len(key) :]
 
@@ -121,8 +122,8 @@ def _member(tree: JsonTree, value: int, key: str) -> int:
 
 
 def like(tree: JsonTree, values: Sequence[int], at: int, indent: str, leaf: MakeLeaf) -> Segments | None:
-    """An object with the keys that all values have, laid out as the last one before `at`; `indent` is the white space
-    of its line. None where they have too little in common, or too much for one job."""
+    """An object with the keys that all values share, in the layout of the last value before `at`; `indent` is the white
+    space of its line. None if they share too few keys, or too many for one job."""
     if not common(tree, values):
         return None
     before = [value for value in values if tree.ends[value] <= at]
@@ -157,13 +158,13 @@ def _like(tree: JsonTree, values: Sequence[int], model: int, path: tuple[str, ..
 
 
 def _text(tree: JsonTree, start: int, end: int, usual: str) -> str:
-    """The text of a span; the usual one where it has a comment."""
+    """The text of a span; `usual` if it has a comment."""
     return usual if "\0" in tree.covered(start, end) else tree.text[start:end]
 
 
 def required(fields: Sequence[Field], layout: Style, level: int, leaf: Callable[[Field, int], Segment]) -> Segments:
-    """The members that a schema requires, without the braces. `level` is that of the line of their object; `leaf` is
-    given the level of the value."""
+    """The members that a schema requires, without the braces. `level` is that of the object's line; `leaf` gets the
+    level of the value."""
     below = "" if layout.indent is None else layout.newline + layout.indent * (level + 1)
     pieces = Segments()
     for field in fields:
@@ -178,7 +179,7 @@ def required(fields: Sequence[Field], layout: Style, level: int, leaf: Callable[
 
 
 def bracket(layout: Style, level: int, mark: str) -> str:
-    """The brace of an object that is not empty, with the white space on its inner side."""
+    """The brace of a non-empty object, with the white space on its inner side."""
     if layout.indent is None:
         return "{" + layout.pad if mark == "{" else layout.pad + "}"
     inside = layout.newline + layout.indent * (level + (mark == "{"))
@@ -186,7 +187,7 @@ def bracket(layout: Style, level: int, mark: str) -> str:
 
 
 def joined(pieces: Iterable[Segment]) -> tuple[Segment, ...]:
-    """The same, with texts that follow one another as one; None is empty."""
+    """The segments, with adjacent texts joined and empty ones left out."""
     found: Segments = []
     for piece in pieces:
         if isinstance(piece, wire.Text) and found and isinstance(found[-1], wire.Text):
