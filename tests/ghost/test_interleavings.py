@@ -39,7 +39,7 @@ from caesura.server.options import Options, Settings
 from caesura.server.records.trace import RequestRecord
 from caesura.server.text.workspace import ContentChange, OpenDocument, Workspace
 
-from .test_typing import Alone, FakeEngine
+from ..support.editor import Alone, FakeEngine
 
 TEXTS = {
     "file:///a.py": ("python", "def f(a):\n    x = |\n\nprint(1)\n"),

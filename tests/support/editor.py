@@ -1,0 +1,164 @@
+"""An editor of one document without LSP: its user types, asks and takes. The engine is a dozen lines."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from caesura import wire
+from caesura.schema.document import Schema
+from caesura.server.context.context import Budget, Context
+from caesura.server.ghost.panes import Panes
+from caesura.server.ghost.requests import NothingNew
+from caesura.server.ghost.typed import Proposal
+from caesura.server.options import Options, Settings
+from caesura.server.records.trace import RequestRecord
+from caesura.server.text.workspace import ContentChange, OpenDocument, Workspace
+
+
+class FakeEngine:
+    def __init__(self) -> None:
+        self.jobs: list[wire.Infill] = []
+        self.live: dict[str, asyncio.Queue[wire.Locked | wire.Done | Exception]] = {}
+        self.on_job: Callable[[wire.Infill], None] = lambda job: None
+
+    async def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]:
+        self.on_job(job)
+        self.jobs.append(job)
+        events = self.live[job.job] = asyncio.Queue()
+        try:
+            event = None
+            while not isinstance(event, wire.Done):
+                event = await events.get()
+                if isinstance(event, Exception):
+                    raise event
+                yield event
+        finally:
+            del self.live[job.job]
+
+    async def say(
+        self,
+        text: str,
+        locked: int | None = None,
+        *others: str,
+        sure: tuple[tuple[int, float], ...] = (),
+        job: wire.Infill | None = None,
+    ) -> None:
+        """An event of the newest job, or of `job`: its answer, or with `locked`, a state on the way."""
+        whole = ((0, len(text) if locked is None else locked),)
+        fill = wire.Fill(text, whole, confidence=0.9, open=0 if locked is None else 1, probabilities=sure)
+        job = job or self.jobs[-1]
+        done = wire.Done(
+            job=job.job,
+            seq=9,
+            holes=(fill,),
+            alternatives=tuple((wire.Fill(other, ((0, len(other)),), 0.8),) for other in others),
+            steps=1,
+            tokens=wire.Tokens(),
+            timings=wire.Timings(),
+            stop="complete",
+        )
+        way = wire.Locked(job=job.job, seq=0, holes=(fill,), step=1, of=8)
+        await self.tell(done if locked is None else way, job)
+
+    async def tell(self, event: wire.Locked | wire.Done | Exception, job: wire.Infill | None = None) -> None:
+        self.live[(job or self.jobs[-1]).job].put_nowait(event)
+        await turns()
+
+
+async def proposed(request: "asyncio.Task[Proposal | NothingNew]") -> Proposal:
+    answer = await request
+    assert isinstance(answer, Proposal)
+    return answer
+
+
+async def turns() -> None:
+    """Let every task run until it waits."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+class Alone:
+    """A document with nothing around it."""
+
+    generation = 0
+    known: tuple[wire.Neighbour, ...] = ()
+    rules: Schema | None = None
+
+    def hidden(self, opened: OpenDocument) -> bool:
+        return "secret" in opened.document.uri
+
+    def frame(self, opened: OpenDocument, place: Context, budget: Budget) -> Context:
+        return place
+
+    def neighbours(
+        self, opened: OpenDocument, place: Context, kept: tuple[wire.Neighbour, ...]
+    ) -> tuple[wire.Neighbour, ...]:
+        return self.known
+
+    def schema(self, opened: OpenDocument) -> Schema | None:
+        return self.rules
+
+
+class Counted:
+    """What was counted of suggestions, and recorded of requests."""
+
+    def __init__(self) -> None:
+        self.counts: list[tuple[str, int]] = []
+        self.answers: list[str] = []
+
+    def record(self, request: RequestRecord) -> None:
+        self.answers.append(request.answer)
+
+    def __getattr__(self, name: str) -> Callable[[str, int], None]:
+        return lambda language, characters: self.counts.append((name, characters))
+
+
+class Editor:
+    """A document and its cursor, as a user moves them. Nothing runs ahead in idle time unless a test asks for it."""
+
+    def __init__(self, text: str, *, uri: str = "file:///a.py", language: str = "python", **options: object) -> None:
+        self.engine = FakeEngine()
+        self.counted = Counted()
+        settings = {"deadline_ms": 10_000.0, "speculate": False, "least_keys": 0} | options
+        chosen = Options(**settings)  # type: ignore[arg-type]
+        self.around = Alone()
+        self.typing = Panes(self.engine, Settings(chosen), self.around, self.counted, self.counted)
+        self.workspace = Workspace("utf-32")
+        self.workspace.open(uri, language, 0, text.replace("|", ""))
+        self.uri = uri
+        self.cursor = text.index("|")
+
+    @property
+    def opened(self) -> OpenDocument:
+        opened = self.workspace.get(self.uri)
+        assert opened
+        return opened
+
+    async def type(self, text: str, *, at: int | None = None, erase: int = 0, cursor: int | None = None) -> None:
+        document, start = self.opened.document, self.cursor - erase if at is None else at
+        self.cursor = start + len(text) if cursor is None else cursor
+        await self.change((document.position(start), document.position(start + erase), text))
+
+    async def change(self, *changes: ContentChange) -> None:
+        edits = self.workspace.edit(self.uri, self.opened.document.version + 1, changes)
+        assert edits
+        self.typing.edited(self.opened, edits)
+        await turns()
+
+    async def ask(self, **how: Any) -> "asyncio.Task[Proposal | NothingNew]":
+        answering = self.typing.propose(self.opened, self.cursor, **{"invoked": False, **how})
+        task = asyncio.ensure_future(answering())
+        await turns()
+        return task
+
+    async def answer(self, **how: Any) -> Proposal:
+        answer = await (await self.ask(**how))
+        assert isinstance(answer, Proposal)
+        return answer
+
+    async def shown(self) -> str:
+        return (await self.answer()).insert
+
+
+def written(text: str, language: str, **options: object) -> Editor:
+    return Editor(text, uri=f"file:///a.{language}", language=language, **options)
