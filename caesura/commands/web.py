@@ -20,7 +20,7 @@ def demo(options: argparse.Namespace) -> None:
         if len(source.text) > MAX_TEXT:
             raise CommandFailed(f"{options.file} is longer than the {MAX_TEXT:,} characters that the demo takes.")
         name = os.fsencode(source.path.name).decode(errors="replace")
-        own.append(app.Document.marked(name, source.text))
+        own.append(app.DemoDocument.marked(name, source.text))
     documents = app.examples(own)
     asyncio.run(app.serve(documents, options.port, options.model, options.device, browser=not options.no_browser))
 

@@ -23,7 +23,7 @@ from starlette.routing import Route
 from caesura.client.shared import Engine
 from caesura.demo import fills
 from caesura.demo.guard import HEADERS, PageGuard
-from caesura.demo.session import COMMAND, NotPassed, Session
+from caesura.demo.session import COMMAND, EditorProcess, NotPassed
 from caesura.serve import hosting
 from caesura.serve.hosting import RequestRefused, Stream
 from caesura.server.languages import language
@@ -43,7 +43,7 @@ TYPES = {
 
 
 @dataclass(frozen=True)
-class Document:
+class DemoDocument:
     """A text to fill; `gaps` are offsets in code points."""
 
     name: str
@@ -52,30 +52,30 @@ class Document:
     gaps: tuple[int, ...]
 
     @staticmethod
-    def marked(name: str, text: str) -> "Document":
+    def marked(name: str, text: str) -> "DemoDocument":
         """A text with its gaps marked, or without any."""
         gaps = tuple(found.start() - n * len(MARKER) for n, found in enumerate(re.finditer(MARKER, text)))
-        return Document(name, language("", name).id, text.replace(MARKER, ""), gaps)
+        return DemoDocument(name, language("", name).id, text.replace(MARKER, ""), gaps)
 
 
-def examples(own: Sequence[Document] = ()) -> list[Document]:
+def examples(own: Sequence[DemoDocument] = ()) -> list[DemoDocument]:
     """The user's own documents, and behind them the examples, but for those of the same name."""
     named = {document.name for document in own}
-    found = [Document.marked(path.stem, path.read_text("utf-8")) for path in EXAMPLES]
+    found = [DemoDocument.marked(path.stem, path.read_text("utf-8")) for path in EXAMPLES]
     return [*own, *(document for document in found if document.name not in named)]
 
 
-class App:
+class DemoApp:
     """`lsp` is the command of a language server, `settings` go to it with ours."""
 
     def __init__(
         self,
         engine: Engine,
-        documents: Sequence[Document],
+        documents: Sequence[DemoDocument],
         settings: Mapping[str, str] = MappingProxyType({}),
         lsp: Sequence[str] = COMMAND,
     ) -> None:
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[str, EditorProcess] = {}
         self._engine, self._settings, self._lsp = engine, {**SETTINGS, **settings}, lsp
         self._pages = asyncio.Semaphore(MAX_PAGES)
         self._files = files()
@@ -120,7 +120,7 @@ class App:
                 f"The demo is open {MAX_PAGES} times already; close another of its pages and reload."
             )
             return
-        async with self._pages, Session.started(self._lsp, self._settings) as session:
+        async with self._pages, EditorProcess.started(self._lsp, self._settings) as session:
             name = secrets.token_hex(16)
             self.sessions[name] = session
             try:
@@ -130,7 +130,7 @@ class App:
             finally:
                 del self.sessions[name]
 
-    def _pass_on(self, session: Session, body: bytes) -> Response:
+    def _pass_on(self, session: EditorProcess, body: bytes) -> Response:
         try:
             session.pass_on(body)
         except NotPassed as error:
@@ -181,11 +181,11 @@ def files() -> dict[str, Response]:
     return found | {"/": found["/index.html"]}
 
 
-async def serve(documents: Sequence[Document], port: int, model: str, device: str, *, browser: bool) -> None:
+async def serve(documents: Sequence[DemoDocument], port: int, model: str, device: str, *, browser: bool) -> None:
     """Serve the page until somebody ends us. Its ghost text and its fills come from one engine."""
     ended = hosting.interruption()
     engine = Engine(client="demo", model=model, device=device)
-    app = App(engine, documents, {"model": model, "device": device})
+    app = DemoApp(engine, documents, {"model": model, "device": device})
     try:
         async with app.listening(port) as guard:
             print(f"The demo is at {guard.address}\nCtrl-C ends it.", flush=True)

@@ -30,7 +30,7 @@ class NotPassed(Exception):
     """What the page sent is not for its language server; the message is a sentence for a person."""
 
 
-class Session:
+class EditorProcess:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
@@ -39,13 +39,13 @@ class Session:
 
     @staticmethod
     @contextlib.asynccontextmanager
-    async def started(command: Sequence[str], options: Mapping[str, object]) -> AsyncIterator["Session"]:
+    async def started(command: Sequence[str], options: Mapping[str, object]) -> AsyncIterator["EditorProcess"]:
         """The language server of this command with these settings, initialized; it ends with the context."""
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             *command, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL, limit=MAX_MESSAGE
         )
-        session = Session(process)
+        session = EditorProcess(process)
         try:
             await session._initialize(options)
             yield session

@@ -21,7 +21,7 @@ import pytest
 
 from caesura import wire
 from caesura.client.backend import EngineUnavailable
-from caesura.demo.app import MAX_PAGES, App, Document, examples, files
+from caesura.demo.app import MAX_PAGES, DemoApp, DemoDocument, examples, files
 from caesura.demo.fills import MAX_TEXT
 from caesura.demo.guard import PageGuard
 from caesura.serve import hosting
@@ -78,7 +78,7 @@ class Demo:
 
     guard: PageGuard
     engine: FakeEngine
-    app: App
+    app: DemoApp
 
     @property
     def port(self) -> int:
@@ -157,7 +157,7 @@ def bearer(secret: str) -> dict[str, str]:
 @pytest.fixture
 async def demo() -> AsyncIterator[Demo]:
     engine = FakeEngine()
-    app = App(engine, examples(), lsp=LSP)  # type: ignore[arg-type]
+    app = DemoApp(engine, examples(), lsp=LSP)  # type: ignore[arg-type]
     async with app.listening(0) as guard:
         yield Demo(guard, engine, app)
 
@@ -504,7 +504,7 @@ def runs(pid: int) -> bool:
 async def test_ending_the_demo_ends_what_its_pages_run_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
     engine = FakeEngine()
     engine.endless = True
-    app = App(engine, examples(), lsp=LSP)  # type: ignore[arg-type]
+    app = DemoApp(engine, examples(), lsp=LSP)  # type: ignore[arg-type]
     async with AsyncExitStack() as pages:
         async with app.listening(0) as guard:
             demo = Demo(guard, engine, app)
@@ -564,12 +564,12 @@ async def test_the_examples_and_their_gaps_are_told(demo: Demo) -> None:
 
 
 def test_a_text_is_shown_without_its_markers() -> None:
-    document = Document.marked("a.py", "🎈 = <FILL>\ny = <FILL>\n")
+    document = DemoDocument.marked("a.py", "🎈 = <FILL>\ny = <FILL>\n")
     assert (document.text, document.gaps, document.language) == ("🎈 = \ny = \n", (4, 9), "python")
 
 
 def test_a_file_of_the_user_comes_first_and_takes_the_place_of_an_example_of_its_name() -> None:
-    own = Document.marked("words.go", "package mine\n")
+    own = DemoDocument.marked("words.go", "package mine\n")
     assert [document.name for document in examples([own])] == ["words.go", "stack.js", "shapes.py"]
     assert examples([own])[0].text == "package mine\n"
 
