@@ -39,7 +39,7 @@ def _read() -> dict[str, Speed]:
     """All speeds; empty without a readable file. Raises UnsafeFolder."""
     try:
         return msgspec.json.decode(paths.read(file()) or b"{}", type=dict[str, Speed])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return {}  # from another version; the next measurement replaces it
 
 

@@ -118,7 +118,7 @@ def read(path: Path) -> Days:
         return msgspec.json.decode(path.read_bytes(), type=Days)
     except FileNotFoundError:
         return {}
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise paths.DamagedFile(
             f"{path} cannot be read ({error}); run `caesura stats --reset` to start a new one."
         ) from error

@@ -140,7 +140,7 @@ def read(path: Path) -> list[Past]:
                     past.requests.append(msgspec.json.decode(line, type=RequestRecord))
                 case "job":
                     past.jobs.append(msgspec.json.decode(line, type=FinishedJob))
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             continue
     return list(sessions.values())
 

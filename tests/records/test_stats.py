@@ -91,15 +91,16 @@ asyncio.run(main())
     assert stats.read(path)["2026-03-02"]["python"].shown == 60
 
 
-async def test_a_damaged_file_is_kept_aside(path: Path) -> None:
-    path.write_text("not what we wrote")
+@pytest.mark.parametrize("damage", [b"not what we wrote", b'{"\xff": {}}'], ids=["no JSON", "no UTF-8"])
+async def test_a_damaged_file_is_kept_aside(path: Path, damage: bytes) -> None:
+    path.write_bytes(damage)
     with pytest.raises(paths.DamagedFile, match="caesura stats --reset"):
         stats.read(path)
     found = counting(path)
     found.shown("python", 1)
     await found.close()
     assert stats.read(path)["2026-03-02"]["python"].shown == 1
-    assert path.with_name("stats.json.damaged").read_text() == "not what we wrote"
+    assert path.with_name("stats.json.damaged").read_bytes() == damage
 
 
 async def test_a_folder_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -122,11 +122,12 @@ for _ in range(200):
     assert len(lines) > 300  # 600 at most: what is older than the older file is gone
 
 
-def test_lines_of_another_version_are_left_out(path: Path) -> None:
-    path.write_text(
-        '{"type":"session","session":"a","at":1,"client":"Neovim","new":1}\n'
-        '{"type":"request","session":"a","at":1,"language":"go","kind":"line","answer":"unheard of"}\n'
-        "{cut of\n"
+def test_lines_of_another_version_or_damaged_ones_are_left_out(path: Path) -> None:
+    path.write_bytes(
+        b'{"type":"session","session":"a","at":1,"client":"Neovim","new":1}\n'
+        b'{"type":"request","session":"a","at":1,"language":"go","kind":"line","answer":"unheard of"}\n'
+        b'{"type":"session","session":"a","at":1,"client":"\xff"}\n'
+        b"{cut of\n"
     )
     [past] = trace.read(path)
     assert (past.session.client, past.requests) == ("Neovim", [])
