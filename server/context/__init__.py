@@ -1,1 +1,1 @@
-"""What a job shows around its hole: the buffer, the project's other files, and what stays private."""
+"""The context of a hole: the document, the project's other files, and what stays private."""

@@ -287,7 +287,7 @@ def _before(prefix: str) -> re.Match[str] | None:
 
 
 def _receiver(prefix: str) -> tuple[str, set[str], bool]:
-    """The receiver, the classes that it may be or be an instance of, and whether a member (not an argument) follows."""
+    """The receiver, the classes that it may be or be an instance of, and True if a member, not an argument, follows."""
     found = _before(prefix)
     if found is None:
         return "", set(), False

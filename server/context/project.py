@@ -84,7 +84,7 @@ class Project:
         self._files = Files(folders, options.ignore, trusted=trusted, agreement=self._agreement)
         self.schema_files = SchemaFiles(folders, options.schemas, trusted=trusted, withholds=self._files.withholds)
         self._imported.clear()
-        self._known.clear()  # what is being read by the rules before these counts for nothing
+        self._known.clear()  # drops what is read by the old rules
         self.generation += 1
         for opened in self._workspace.all():
             self.opened(opened)

@@ -159,7 +159,8 @@ class Server(LanguageServer):
         self._end(loop)
 
     def _end(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Stop from another thread. Exit the process if the loop is blocked in a write that nobody reads."""
+        """Stop from another thread. Exit the process if the loop is blocked in a write to an editor that does not
+        read."""
         _soon(loop, self.stop, 1)
         if not self._ended.wait(STUCK_S):
             os._exit(1)

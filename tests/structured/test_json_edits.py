@@ -168,7 +168,7 @@ def test_a_key_that_the_object_has_is_refused() -> None:
     assert not fits(found[0], ['"b": 3'])
     problem = found[0].check('{"a": 1, "\\u0062": 2, "b": 3}')
     assert problem is not None
-    assert '"b" would stand twice' in problem
+    assert '"b" would appear twice' in problem
 
 
 # What is replaced
@@ -404,7 +404,7 @@ def test_every_offer_leaves_a_valid_document_that_differs_only_there(
         new = text[: offer.start] + offer.text([walk(offer, hole, rng) for hole in offer.holes]) + text[offer.end :]
         json.loads(new)
         problem = offer.check(new)
-        assert problem is None or "would stand twice" in problem
+        assert problem is None or "would appear twice" in problem
         job = wire.Infill(job="j", document="d", prefix="", suffix="", segments=offer.segments, schemas=offer.schemas)
         assert wire.decode_client(wire.encode(job)) == job
         assert len(offer.holes) <= wire.MAX_HOLES

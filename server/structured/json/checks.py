@@ -101,7 +101,7 @@ def _repeats(tree: JsonTree, start: int, end: int, olds: Sequence[JsonTree]) -> 
         if span := tree.repeated(value):
             if value == around and any(_repeated(old, tree.path(around)) for old in olds):
                 continue
-            return f'The key "{tree.decoded(span)[:40]}" would stand twice in its object.'
+            return f'The key "{tree.decoded(span)[:40]}" would appear twice in its object.'
     return None
 
 
