@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import caesura
+from caesura.client import backends
 
 LineColumn = tuple[int, int]  # line and column, from 1, the column in code points
 
-BACKENDS = ("llama-server", "vllm", "fim", "inception")
 FORMS = ("int8", "int4", "fp8", "nvfp4")
 WAS_SAMPLER = ("verify", "left_to_right")  # methods that --sampler took before --method existed
 
@@ -240,7 +240,7 @@ def _backend(parser: argparse.ArgumentParser) -> None:
     new = add("add", help="know a service, or change what is known; nothing is sent there yet")
     new.add_argument("name", type=_name, metavar="NAME")
     new.add_argument("url", type=_url, metavar="URL", help="https://HOST, or http://ADDRESS:PORT in your own network")
-    new.add_argument("--kind", required=True, choices=BACKENDS)
+    new.add_argument("--kind", required=True, choices=backends.KINDS)
     new.add_argument("--model", metavar="NAME", help="which of its models (default: its first or only one)")
     new.add_argument("--format", metavar="NAME", help="of fim: write the prompt in this format, as qwen")
     new.add_argument("--key-from", metavar="VARIABLE|keyring", help="where the key is; it is never kept by Caesura")

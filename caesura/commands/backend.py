@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from caesura.client.backends import named
+from caesura.client.backends import KINDS, named
 from caesura.client.backends.named import KEYRING, NamedService
 from caesura.commands import CommandFailed
 from caesura.fim_formats import FORMATS
@@ -30,7 +30,7 @@ def show(options: argparse.Namespace) -> None:
         folders = ", ".join(one.folders) or "no folder yet"
         print(f"{one.name} ({', '.join(filter(None, about))}) has: {folders}{fallback}")
     if not found:
-        print("To use another engine: caesura backend add NAME URL --kind " + "|".join(named.KINDS))
+        print("To use another engine: caesura backend add NAME URL --kind " + "|".join(KINDS))
 
 
 def add(options: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ import pytest
 from caesura import cli, wire
 from caesura.client import choose
 from caesura.client.backend import Condition, EngineUnavailable, FinishedJob
-from caesura.client.backends import named
+from caesura.client.backends import KINDS, named
 from caesura.client.backends.kinds import APIS
 from caesura.client.routed import Routed
 from caesura.client.shared import Engine
@@ -237,7 +237,7 @@ def test_which_engine_a_server_gets(config: Path, tmp_path: Path) -> None:
     found = choose.engine(named.services()[0], client="test", model="small", device="cpu")
     assert isinstance(found, Routed)
     assert found.condition.device == "desk (127.0.0.1:8012)"
-    assert set(APIS) == set(named.KINDS) == set(cli.BACKENDS)
+    assert set(APIS) == set(KINDS)
 
 
 # The server as an editor has it

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from caesura.client.backends import named
+from caesura.client.backends import Kind, named
 from caesura.client.backends.api import Api
 from caesura.client.backends.fim import Fim
 from caesura.client.backends.http import Http
 from caesura.client.backends.inception import Inception
 from caesura.client.backends.jobs import HttpBackend
 from caesura.client.backends.llama_server import LlamaServer
-from caesura.client.backends.named import Kind, NamedService
+from caesura.client.backends.named import NamedService
 from caesura.client.backends.vllm import Vllm
 
 APIS: dict[Kind, Callable[[NamedService], Api]] = {

@@ -6,17 +6,16 @@ import ipaddress
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
 
 from caesura import paths
+from caesura.client.backends import Kind
 from caesura.ipc.consent import WatchedFile
 
-Kind = Literal["llama-server", "vllm", "fim", "inception"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 KEYRING = "keyring"  # in the place of a variable's name
 
 _HOST = re.compile(r"[a-z0-9.-]{1,253}")
