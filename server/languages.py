@@ -1,7 +1,8 @@
 """The languages that the server knows: a row for each; its grammar is loaded on first use.
 
-To add a language, add a row; nothing else changes. A grammar comes from its own wheel or, if that is missing, from the
-optional package tree-sitter-languages. A language without a row or a grammar gets no tree; everything else still works.
+To add a language, add a row, and its grammar's wheel to pyproject.toml. A grammar comes from its own wheel or, if that
+is missing, from the optional package tree-sitter-languages. A language without a row or a grammar gets no tree;
+everything else still works.
 """
 
 import ctypes

@@ -1,5 +1,5 @@
-"""The documents keep to what is there: every test that they name exists, and every cell of ours in docs/peers.md has
-one.
+"""The documents keep to what is there: every test and file that they name exists, and every cell of ours in
+docs/peers.md has a test.
 """
 
 import re
@@ -26,6 +26,13 @@ def test_every_test_that_a_document_names_exists(name: str, least: int) -> None:
     assert len(named) > least
     files = {file: (ROOT / file).read_text("utf-8") for file, _ in named}
     assert [f"{file}::{test}" for file, test in named if not re.search(rf"def {test}\(", files[file])] == []
+
+
+def test_every_file_that_the_map_names_exists() -> None:
+    named = re.findall(r"`([\w./]+\.(?:py|c|h))`", (ROOT / "docs" / "architecture.md").read_text("utf-8"))
+    folders = ("caesura", "server", "engine", "kernels", "tests", "training", "gpu", "bench")
+    files = [f"/{path.relative_to(ROOT).as_posix()}" for folder in folders for path in (ROOT / folder).rglob("*.*")]
+    assert [name for name in sorted(set(named)) if not any(file.endswith(f"/{name}") for file in files)] == []
 
 
 def test_every_cell_of_ours_is_held_by_a_test() -> None:
