@@ -1,15 +1,19 @@
 """The editor's changes to settings and workspace folders."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from lsprotocol import types
 
 from caesura.server.lsp import client
+from caesura.server.lsp.protocol import describe
 from caesura.server.lsp.status import StatusReporter
 from caesura.server.lsp.transport import Server
 from caesura.server.session import Session
+
+log = logging.getLogger(__name__)
 
 
 class EditorSettings:
@@ -35,13 +39,17 @@ class EditorSettings:
 
     def did_change_folders(self, params: types.DidChangeWorkspaceFoldersParams) -> None:
         self._session.set_folders(client.folders_after(self._session.workspace.folders, params.event))
+        self.tell(self._session.project.problems)
 
     async def pull(self) -> None:
         """Request the settings from the editor, if it supports that."""
         workspace = self._server.client_capabilities.workspace
         if workspace and workspace.configuration:
             items = [types.ConfigurationItem(section="caesura")]
-            found = await self._server.workspace_configuration_async(types.ConfigurationParams(items=items))
+            try:
+                found = await self._server.workspace_configuration_async(types.ConfigurationParams(items=items))
+            except Exception as error:  # any answer of the client: the settings stay as they are
+                return log.warning("The editor does not answer with its settings: %s", describe(error))
             self.configure(client.as_object(found[0] if found else None))
 
     def configure(self, settings: Mapping[str, Any]) -> None:

@@ -168,6 +168,15 @@ async def test_the_cells_of_a_notebook_are_context(tmp_path: Path, monkeypatch: 
         assert (job["prefix"], job["suffix"]) == ("# Count them.\n\nimport os\nn = ", "\n\nprint(n)")
 
 
+async def test_rules_of_a_new_folder_that_cannot_be_used_are_said(client: Client, tmp_path: Path) -> None:
+    (tmp_path / ".caesuraignore").write_text("a\n" * 1001)
+    await client.start()
+    event = {"added": [{"uri": tmp_path.as_uri(), "name": "b"}], "removed": []}
+    client.notify("workspace/didChangeWorkspaceFolders", {"event": event})
+    [said] = await told(client, "window/logMessage")
+    assert "hides all files" in said["params"]["message"]
+
+
 async def test_the_folders_of_a_workspace_may_change(client: Client) -> None:
     folders = [{"uri": "file:///a", "name": "a"}]
     found = await client.start(workspaceFolders=folders)

@@ -17,6 +17,7 @@ from caesura.client.backend import Condition, EngineError, FinishedJob, job_id
 from caesura.client.shared import Engine
 from caesura.ipc import rendezvous
 from caesura.server.lsp import client, status
+from caesura.server.lsp.configuration import EditorSettings
 from caesura.server.lsp.status import StatusReporter
 
 FAKE = Path(__file__).parents[1] / "support" / "processes" / "fake_engine.py"
@@ -46,6 +47,9 @@ class Editor:
         self.told.append(("create", params.token))
         if self.creates:
             raise self.creates
+
+    async def workspace_configuration_async(self, params: types.ConfigurationParams) -> None:
+        raise ValueError("no")
 
     async def client_register_capability_async(self, params: types.RegistrationParams) -> None:
         self.told.append(("register", [(one.method, one.register_options) for one in params.registrations]))
@@ -325,3 +329,12 @@ async def test_settings_that_change_are_asked_for_where_the_client_wants_to_be_a
         editor.client_capabilities = initialize(capabilities=dynamic).capabilities
         await client.watch_settings(editor)  # type: ignore[arg-type]
         assert editor.of("register") == [[("workspace/didChangeConfiguration", {"section": "caesura"})]]
+
+
+async def test_an_editor_that_does_not_answer_with_its_settings_keeps_those_of_the_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    editor = Editor()
+    editor.client_capabilities = initialize(capabilities={"workspace": {"configuration": True}}).capabilities
+    await EditorSettings(editor, SimpleNamespace(), SimpleNamespace()).pull()  # type: ignore[arg-type]
+    assert "settings" in caplog.text
