@@ -65,7 +65,7 @@ class Session:
 
     def open(self, uri: str, language: str, version: int, text: str) -> None:
         """Open a document; if it is open already, replace its text."""
-        self.panes.close(uri)
+        self.close(uri)
         self.workspace.open(uri, language, version, text)
         if opened := self.workspace.get(uri):
             self.project.opened(opened)
