@@ -81,7 +81,8 @@ class Commands:
         except (EngineError, NoFill) as error:
             return self._failure(str(error))
         finally:
-            self._running.pop(bar.token, None)
+            if self._running.get(bar.token) is task:  # else the editor has used its token again
+                del self._running[bar.token]
             bar.end()
 
     async def _carry_out(

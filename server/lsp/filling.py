@@ -74,6 +74,8 @@ def begin(session: Session, command: str, request: FillRequest) -> tuple[OpenDoc
     if request.version not in (None, document.version):
         raise NoFill(STALE)
     spans = [span_of(document, range) for range in request.ranges]
+    if command not in TITLES:
+        raise NoFill(f"There is no command {command}.")
     if command == FILL_HOLES:
         return opened, fills.holes(document, spans, request.marker)
     if command == ANOTHER:

@@ -281,6 +281,30 @@ async def test_progress_counts_the_holes_and_its_cancel_frees_the_job(editor: Ed
     assert editor.said("workspace/applyEdit") == []
 
 
+async def test_a_token_used_twice_cancels_the_newer_fill(editor: Editor) -> None:
+    editor.open("f(<FILL>)\n")
+    first = editor.command("caesura.fillHoles", token="bar")
+    number = editor.client._next
+    await editor.engine(jobs=1)
+    second = editor.command("caesura.fillHoles", token="bar")
+    await editor.engine(jobs=2)
+    editor.client.send({"method": "$/cancelRequest", "params": {"id": number}})
+    await editor.until(lambda known: known["live"] == 1)
+    editor.client.notify("window/workDoneProgress/cancel", {"token": "bar"})
+    assert (await editor.answer(second))["message"] == "The fill was cancelled."
+    await asyncio.wait([first])
+
+
+async def test_a_document_that_is_opened_again_gives_up_its_fill(editor: Editor) -> None:
+    editor.open("f(<FILL>)\n")
+    filling = editor.command("caesura.fillHoles")
+    await editor.engine([""], done=False)
+    editor.open("g(<FILL>)\n")
+    await editor.tell({"choices": [[""]], "done": False})
+    assert "the document was closed" in (await editor.answer(filling))["message"]
+    assert (await editor.tell({}))["live"] == 0
+
+
 async def test_progress_of_our_own_where_the_editor_draws_it(other: Editor) -> None:
     await other.start("x = <FILL>\n", window={"workDoneProgress": True})
     filling = other.command("caesura.fillHoles")
