@@ -96,6 +96,7 @@ class Panes:
             pane.close()
 
     def close_all(self) -> None:
+        self._reader.end()
         for uri in list(self._panes):
             self.close(uri)
 

@@ -68,7 +68,7 @@ async def test_a_known_place_is_read_again_when_something_else_was_read_meanwhil
     assert await editor.shown() == "compute()"
 
 
-@pytest.mark.parametrize("end", ["closed", "replaced", "known"])
+@pytest.mark.parametrize("end", ["closed", "all closed", "replaced", "known"])
 async def test_reading_ends_with_its_document_and_with_the_next_rest(end: str) -> None:
     editor = Editor("x = 1  # why|", in_comments=False)
     editor.typing.rested(editor.opened, 4)
@@ -77,7 +77,11 @@ async def test_reading_ends_with_its_document_and_with_the_next_rest(end: str) -
     if end == "known":
         editor.typing.rested(editor.opened, editor.cursor)  # where nothing is wanted
     else:
-        (editor.typing.close if end == "closed" else editor.typing.replaced)(editor.uri)
+        {
+            "closed": lambda: editor.typing.close(editor.uri),
+            "all closed": editor.typing.close_all,
+            "replaced": lambda: editor.typing.replaced(editor.uri),
+        }[end]()
     await turns()
     assert not editor.engine.live
 
