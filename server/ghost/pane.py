@@ -260,7 +260,7 @@ class Pane:
             if canvas is self.canvases.ahead and not canvas.speculative:
                 self._adopt()
         except EngineError as error:
-            if job.priority != "speculative":  # no request waits for it
+            if job.priority != "speculative" or canvas is self.canvases.current:  # else no request waits for it
                 self._services.report(str(error))
             hopeless = isinstance(error, (EngineBusy, EngineUnavailable))  # another job would fail too
             if canvas.typed.written and not canvas.shown and not hopeless:

@@ -217,6 +217,19 @@ async def test_in_idle_time_what_comes_after_the_suggestion_is_computed() -> Non
     assert "speculated" in editor.counted.answers
 
 
+async def test_a_speculation_that_is_waited_for_and_fails_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    editor = Editor("def f(a):\n   |\n", speculate=True)
+    await editor.type(" ")
+    await editor.engine.say("if a:")
+    await editor.shown()
+    await editor.type("if a:")
+    request = await editor.ask()
+    assert [job.priority for job in editor.engine.jobs] == ["automatic", "speculative"]
+    await editor.engine.tell(EngineBusy("The engine has too much to do."))
+    await request
+    assert caplog.messages == ["No completion: The engine has too much to do."]
+
+
 async def test_typing_something_else_ends_the_speculation() -> None:
     editor = Editor("x =|", speculate=True)
     await editor.type(" ")
