@@ -62,6 +62,7 @@ ANSWERS: dict[str, str] = {  # words for trace.AnswerKind
     "speculated": "computed in idle time",
     "nothing": "with nothing to suggest",
     "superseded": "overtaken by a newer request",
+    "cancelled": "given up by the editor",
     "off": "switched off",
 }
 

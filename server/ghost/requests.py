@@ -50,9 +50,13 @@ class Request:
 
     async def answer(self, canvas: WarmCanvas, how: AnswerKind) -> Proposal | NothingNew:
         """The answer from `canvas`, or from the one that replaces it; the canvas continues afterwards."""
-        canvas, proposal = await self._found(canvas)
-        if self.current and canvas.broken and self.pane.mend(canvas, proposal):
+        try:
             canvas, proposal = await self._found(canvas)
+            if self.current and canvas.broken and self.pane.mend(canvas, proposal):
+                canvas, proposal = await self._found(canvas)
+        except asyncio.CancelledError:  # by the editor, or by the popup's deadline
+            self._record(canvas, "cancelled", NOTHING)
+            raise
         if not self.current:
             self._record(canvas, "superseded", NOTHING)
             return self._superseded()

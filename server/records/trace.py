@@ -21,7 +21,7 @@ DELAY_S = 5.0
 MOST_PENDING = 4096  # records not written yet; beyond that, the oldest are dropped
 NAME_LENGTH = 64  # code points of a name, which an editor may choose
 
-AnswerKind = Literal["typed_through", "warm", "cold", "speculated", "nothing", "superseded", "off"]
+AnswerKind = Literal["typed_through", "warm", "cold", "speculated", "nothing", "superseded", "cancelled", "off"]
 
 
 @dataclass(frozen=True)

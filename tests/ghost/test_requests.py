@@ -220,4 +220,7 @@ async def test_every_request_leaves_a_trace() -> None:
     await editor.engine.say("no")  # not what was typed
     await editor.engine.say(" ")
     await request
-    assert editor.counted.answers == ["warm", "typed_through", "superseded", "nothing"]
+    cancelled = await editor.ask(invoked=True)
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    assert editor.counted.answers == ["warm", "typed_through", "superseded", "nothing", "cancelled"]
