@@ -104,6 +104,7 @@ class Fills:
 
     async def _next(self, document: Document, history: FillHistory, turn: Turn, *, tries: int) -> Events:
         """Yield the result for the best candidate not shown yet, or no FillResult if `tries` jobs find none."""
+        turn.check()
         history.where(document.text)
         found = history.take(gate=self._settings.options.syntax_gate)
         while found is None and tries:

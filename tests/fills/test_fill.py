@@ -239,6 +239,16 @@ async def test_secrets_do_not_reach_the_engine_and_covers_do_not_reach_the_text(
 # Ending early
 
 
+async def test_an_edit_before_the_first_step_is_said() -> None:
+    page, (fill, engine) = document("x = <FILL>\n"), fills([["1"]])
+    events = fill.holes(page)
+    page.replace("y = 1\n")
+    page.version += 1
+    with pytest.raises(NoFill, match="changed meanwhile; try again"):
+        await result(events)
+    assert engine.jobs == []
+
+
 async def test_leaving_a_fill_cancels_its_job() -> None:
     fill, engine = fills([["1"]])
     events = fill.holes(document("a = <FILL>\n"))
