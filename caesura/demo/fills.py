@@ -5,6 +5,7 @@ A job of one token reads the context first, so that both runs start with a warm 
 
 import time
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Annotated, Literal
 
 import msgspec
@@ -87,18 +88,20 @@ async def fill(engine: Engine, wanted: Wanted) -> AsyncGenerator[DemoEvent, None
             await engine.ready(START_S)
         began = time.monotonic()
         first = infill(asked.context, [wire.Hole(max_tokens=1)], _options("left_to_right", 0), "fill")
-        async for _ in engine.infill(first):
-            pass
+        async with aclosing(engine.infill(first)) as events:
+            async for _ in events:
+                pass
         yield ContextRead(_since(began))
         for run, way in runs:
             began = time.monotonic()
-            async for event in engine.infill(asked.job(_options(way, wanted.seed), "fill")):
-                ms, (filled,) = _since(began), event.holes
-                if isinstance(event, wire.Locked):
-                    yield Step(run, ms, event.step, filled)
-                else:
-                    text = asked.fitted(filled.text)
-                    yield Ended(run, ms, event.steps, filled, event.tokens, event.stop, text)
+            async with aclosing(engine.infill(asked.job(_options(way, wanted.seed), "fill"))) as events:
+                async for event in events:
+                    ms, (filled,) = _since(began), event.holes
+                    if isinstance(event, wire.Locked):
+                        yield Step(run, ms, event.step, filled)
+                    else:
+                        text = asked.fitted(filled.text)
+                        yield Ended(run, ms, event.steps, filled, event.tokens, event.stop, text)
     except EngineError as error:
         yield DemoFailed(str(error))
 

@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from caesura import wire
 from caesura.client.backend import EngineUnavailable
+from caesura.demo import fills
 from caesura.demo.app import MAX_PAGES, DemoApp, DemoDocument, examples, files
 from caesura.demo.fills import MAX_TEXT
 from caesura.demo.guard import PageGuard
@@ -70,6 +72,15 @@ class FakeEngine:
             )
         finally:
             self.ended.append(job.job)
+
+
+async def test_a_page_that_is_closed_ends_its_job_at_once() -> None:
+    engine = FakeEngine()
+    events = fills.fill(engine, msgspec.convert(WANTED, fills.Wanted))  # type: ignore[arg-type]
+    while not isinstance(await anext(events), fills.Step):
+        pass
+    await events.aclose()
+    assert engine.ended == [job.job for job in engine.jobs]
 
 
 @dataclass
