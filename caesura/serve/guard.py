@@ -2,6 +2,7 @@
 settings hold it too."""
 
 import hmac
+import re
 import secrets
 from http import HTTPStatus
 from pathlib import Path
@@ -20,13 +21,16 @@ def token_file() -> Path:
 
 
 def token() -> str:
-    """The token of this user, made where there is none. Raises paths.UnsafeFolder."""
+    """The user's token, created at the first call. Raises paths.UnsafeFolder or paths.DamagedFile."""
     file = token_file()
     if paths.read(file) is None:
         paths.write(file, secrets.token_urlsafe(32).encode(), replace=False)
     found = paths.read(file)
-    assert found is not None, "it was made just now"
-    return found.decode("ascii", "replace").strip()
+    assert found is not None, "it was written just now"
+    text = found.decode("ascii", "replace").strip()
+    if not re.fullmatch(r"[\w-]{43}", text, re.ASCII):  # an empty one would admit every local process
+        raise paths.DamagedFile(f"{file} is damaged; delete it and start again.")
+    return text
 
 
 def same(one: str, other: str) -> bool:

@@ -165,6 +165,14 @@ def test_the_token_stays_the_same_and_is_for_the_user_alone(tmp_path: Path, monk
         guard.token()
 
 
+@pytest.mark.parametrize("content", [b"", b" \n", b"t" * 42, b"t" * 44, b"t" * 42 + b"\xff"])
+def test_a_damaged_token_admits_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr(paths, "keys", lambda: tmp_path / "keys")
+    paths.write(guard.token_file(), content)
+    with pytest.raises(paths.DamagedFile, match=r"keys/serve is damaged; delete it and start again\."):
+        guard.token()
+
+
 # What is refused
 
 
