@@ -20,9 +20,10 @@ ADDRESS = "127.0.0.1"
 MAX_HEAD = 16 << 10  # bytes of request line and headers
 MAX_BODY = 2 << 20  # bytes
 MAX_CONNECTIONS = 32
-READ_S = 10.0  # without a byte of a head, and for a whole body
-WRITE_S = 30.0  # for a part of an answer that nobody reads
-DRAIN_S = 1.0  # without a byte of a body that nobody wants
+HEAD_S = 10.0  # to receive the whole head of a request
+BODY_S = 10.0  # to receive the whole body
+WRITE_S = 30.0  # for the client to read one part of an answer
+PAUSE_S = 1.0  # between two parts of a refused body
 
 
 class RequestRefused(Exception):
@@ -97,23 +98,37 @@ def interruption() -> asyncio.Event:
 
 
 class BoundedConnection(H11Protocol):
-    """One of a bounded number, closed where the head of a request does not come."""
+    """One of at most MAX_CONNECTIONS. It closes if the head of a request does not arrive within HEAD_S."""
+
+    _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         if len(self.connections) > MAX_CONNECTIONS:
             transport.abort()
         else:
-            self._await_head()
+            self._time_head()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._await_head()
-
-    def _await_head(self) -> None:
         if self.cycle is None or self.cycle.response_complete:
-            self._unset_keepalive_if_required()
-            self.timeout_keep_alive_task = self.loop.call_later(READ_S, self.timeout_keep_alive_handler)
+            self._time_head()
+        else:
+            self._end_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._end_head()
+
+    def _time_head(self) -> None:
+        """Start the timer, once for each head: a client that sends it byte by byte gets no more time."""
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_S, self.timeout_keep_alive_handler)
+
+    def _end_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
 
 class BoundedApp:
@@ -178,7 +193,7 @@ async def _body(scope: Scope, receive: Receive, name: str) -> bytes | RequestRef
         return too_long
     parts, size, more = [], 0, True
     try:
-        async with asyncio.timeout(READ_S):
+        async with asyncio.timeout(BODY_S):
             while more:
                 message = await receive()
                 parts.append(message.get("body", b""))
@@ -194,8 +209,8 @@ async def _body(scope: Scope, receive: Receive, name: str) -> bytes | RequestRef
 async def _drain(receive: Receive) -> None:
     """Read what is left of a request."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(READ_S):
+        async with asyncio.timeout(BODY_S):
             more = True
             while more:
-                async with asyncio.timeout(DRAIN_S):
+                async with asyncio.timeout(PAUSE_S):
                     more = (await receive()).get("more_body", False)

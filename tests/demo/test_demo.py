@@ -347,7 +347,7 @@ async def test_what_is_no_request_of_ours_is_refused(demo: Demo, data: bytes, st
 
 
 async def test_one_that_says_nothing_is_let_go(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosting, "READ_S", 0.1)
+    monkeypatch.setattr(hosting, "HEAD_S", 0.1)
     assert await demo.raw(b"GET / HT") == b""
 
 

@@ -490,11 +490,23 @@ async def test_connections_are_bounded_and_one_that_says_nothing_is_let_go(
         await door.post("/infill", {})
     for _, writer in held:
         writer.close()
-    monkeypatch.setattr(hosting, "READ_S", 0.05)
+    monkeypatch.setattr(hosting, "HEAD_S", 0.05)
     reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
-    for sent in (b"", b"POST /infill HTTP/1.1\r\nHos"):
-        writer.write(sent)
     assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
+    writer.close()
+
+
+async def test_a_head_that_comes_byte_by_byte_does_not_hold_its_connection(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosting, "HEAD_S", 0.3)
+    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    closed = asyncio.ensure_future(reader.read())
+    async with asyncio.timeout(PATIENCE_S):
+        while not closed.done():
+            writer.write(b"P")
+            await asyncio.wait((closed,), timeout=0.02)
+    assert await closed == b""
     writer.close()
 
 
