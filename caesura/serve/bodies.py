@@ -9,8 +9,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from caesura.client.backend import EngineError
-from caesura.serve.errors import described, status_of
+from caesura.serve.errors import described, status_and_sentence
 from caesura.serve.filling import FillAnswer
 from caesura.serve.hosting import RequestRefused, Stream
 
@@ -44,20 +43,22 @@ async def last(found: AsyncGenerator[str | FillAnswer, None]) -> FillAnswer:
 
 
 async def streamed(values: AsyncGenerator[Mapping[str, object], None], end: bytes = b"") -> Stream:
-    """Server-sent events. An error before the first one is raised, for a status of its own; a later one is an event."""
-    first = await anext(values)
+    """Server-sent events, then `end`. An error before the first event is raised and gets its own status; a later one is
+    the last event."""
+    pieces = _events(values, end)
+    first = await anext(pieces)
+    return Stream(pieces, "text/event-stream", first)
 
-    async def events() -> AsyncGenerator[bytes, None]:
-        async with contextlib.aclosing(values):
-            yield _event(first)
-            try:
-                async for value in values:
-                    yield _event(value)
-            except EngineError as error:
-                yield _event(described(status_of(error), str(error)))
+
+async def _events(values: AsyncGenerator[Mapping[str, object], None], end: bytes) -> AsyncGenerator[bytes, None]:
+    async with contextlib.aclosing(values):
+        yield _event(await anext(values))
+        try:
+            async for value in values:
+                yield _event(value)
             yield end
-
-    return Stream(events(), "text/event-stream")
+        except Exception as error:  # too late for a status
+            yield _event(described(*status_and_sentence(error)))
 
 
 def _event(value: Mapping[str, object]) -> bytes:

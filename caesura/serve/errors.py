@@ -1,4 +1,4 @@
-"""The failures of `caesura serve`: one JSON error each, in OpenAI's shape, with a sentence for a person."""
+"""The failures of `caesura serve`: one JSON error each, in OpenAI's shape, with a sentence for the user."""
 
 import logging
 from http import HTTPStatus
@@ -26,7 +26,7 @@ def described(status: int, sentence: str) -> dict[str, object]:
     return {"error": {"message": sentence, "type": kind, "param": None, "code": code}}
 
 
-def status_of(error: EngineError) -> HTTPStatus:
+def _status_of(error: EngineError) -> HTTPStatus:
     match error:
         case EngineBusy():
             return HTTPStatus.TOO_MANY_REQUESTS
@@ -37,19 +37,24 @@ def status_of(error: EngineError) -> HTTPStatus:
     return HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-async def answered(_: Request, error: Exception) -> Response:
-    """For each kind of exception that a route may raise."""
+def status_and_sentence(error: Exception) -> tuple[int, str]:
+    """The answer to an exception. A fault of ours is logged."""
     match error:
         case RequestRefused():
-            return failure(error.status, str(error))
+            return error.status, str(error)
         case EngineError():
-            return failure(status_of(error), str(error))
+            return _status_of(error), str(error)
         case HTTPException(status_code=404):
-            return failure(404, "There is no such path here; see `caesura serve --help` for those there are.")
+            return 404, "There is no such path here; `caesura serve --help` lists the paths."
         case HTTPException():
-            return failure(error.status_code, f"{error.detail}.")
+            return error.status_code, f"{error.detail}."
     _log.error("A fault of Caesura.", exc_info=error)
-    return failure(500, FAULT)
+    return 500, FAULT
+
+
+async def answered(_: Request, error: Exception) -> Response:
+    """The handler of all exceptions that a route may raise."""
+    return failure(*status_and_sentence(error))
 
 
 KINDS = (RequestRefused, EngineError, HTTPException, Exception)

@@ -35,16 +35,18 @@ class RequestRefused(Exception):
 
 
 class Stream(Response):
-    """Sends pieces as they come, and closes `pieces` when the client has gone."""
+    """Sends `first`, then each of `pieces` as it comes; closes `pieces` when the client has gone. A generator cleans up
+    only after its start: one that must clean up has given `first` already."""
 
-    def __init__(self, pieces: AsyncGenerator[bytes, None], media_type: str) -> None:
+    def __init__(self, pieces: AsyncGenerator[bytes, None], media_type: str, first: bytes = b"") -> None:
         super().__init__(media_type=media_type)
         del self.headers["content-length"]
-        self._pieces = pieces
+        self._pieces, self._first = pieces, first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with contextlib.aclosing(self._pieces):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": self._first, "more_body": True})
             async for piece in self._pieces:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b""})

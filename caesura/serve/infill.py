@@ -92,7 +92,8 @@ async def _chunks(
                 yield {"index": 0, "content": item, "tokens": [], "stop": False}
                 continue
             for n, text in enumerate(item.texts):
-                yield _result(text if n else AnswerText("", text.finish, text.stopped_by), n, item, asked)
+                rest = text if n else AnswerText("", text.finish, text.stopped_by)
+                yield _fields(_result(rest, n, item, asked), asked)
 
 
 def _result(text: AnswerText, index: int, answer: FillAnswer, asked: LlamaInfill) -> dict[str, Any]:

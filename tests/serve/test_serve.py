@@ -24,6 +24,7 @@ from caesura.client.shared import Engine
 from caesura.fim_formats import FORMATS, FimFile, render
 from caesura.serve import guard, hosting
 from caesura.serve.app import listening
+from caesura.serve.bodies import streamed
 
 TOKEN = "t" * 43
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -244,9 +245,20 @@ async def test_a_failure_of_the_engine_is_a_status_or_the_last_event(
         assert answer.json()["error"]["message"] == str(error)
     door.engine.steps = 9
     for path in ("/v1/completions", "/infill"):
-        *_, failed = [e for e in await door.events(path, {"prompt": PREFIX, "suffix": SUFFIX}) if e != "[DONE]"]
+        *_, failed = await door.events(path, {"prompt": PREFIX, "suffix": SUFFIX})
         assert failed["error"]["message"] == str(error)
     assert len(door.engine.ended) == len(door.engine.jobs)
+
+
+async def test_a_fault_of_ours_is_the_last_event_too_and_the_terminal_says_why(
+    door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    door.engine.error, door.engine.steps = ZeroDivisionError("a fault"), 9  # type: ignore[assignment]
+    for path in ("/v1/completions", "/infill"):
+        *pieces, failed = await door.events(path, {"prompt": PREFIX, "suffix": SUFFIX})
+        assert pieces
+        assert "`caesura serve` printed" in failed["error"]["message"]
+    assert "ZeroDivisionError" in caplog.text
 
 
 # What plugins read
@@ -351,6 +363,13 @@ async def test_llama_servers_stream_ends_with_an_event_that_says_so(door: Door) 
     assert "".join(piece["content"] for piece in pieces) == "width * height"
     assert not any(piece["stop"] for piece in pieces)
     assert (end["stop"], end["content"], end["stop_type"], end["timings"]["predicted_n"]) == (True, "", "eos", 3)
+
+
+async def test_the_last_event_of_llama_servers_stream_has_the_fields_that_were_asked_for(door: Door) -> None:
+    body = {"input_prefix": PREFIX, "input_suffix": SUFFIX, "response_fields": ["stop", "timings/predicted_n"]}
+    *pieces, end = await door.events("/infill", body)
+    assert "".join(piece["content"] for piece in pieces) == "width * height"
+    assert end == {"stop": True, "timings/predicted_n": 3}
 
 
 async def test_health_says_whether_there_is_an_engine(door: Door) -> None:
@@ -480,6 +499,25 @@ async def test_a_client_that_goes_frees_the_engine(door: Door, path: str, stream
             await asyncio.sleep(0.005)
     asking.cancel()
     await door.engine.idle()
+
+
+async def test_a_client_that_goes_before_the_first_byte_frees_the_engine() -> None:
+    ended = []
+
+    async def values() -> AsyncGenerator[dict[str, object], None]:
+        try:
+            yield {}
+        finally:
+            ended.append(True)
+
+    async def gone(_: object) -> None:
+        raise asyncio.CancelledError
+
+    answer = await streamed(kept := values())
+    with pytest.raises(asyncio.CancelledError):
+        await answer({}, gone, gone)  # type: ignore[arg-type]
+    assert ended
+    assert kept
 
 
 async def test_connections_are_bounded_and_one_that_says_nothing_is_let_go(
