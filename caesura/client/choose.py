@@ -18,11 +18,12 @@ def agreement(folders: Sequence[str]) -> Agreement | None:
     """The one that holds for all folders of a workspace; None where this machine's engine is to be used. A folder that
     was named for a paired machine and for a service belongs to the machine."""
     paired, services = pairing.watched(), named.watched()
-    if machine := named_for(paired.now.engines, folders):
-        return Agreement(machine, lambda: paired.now.engines)
-    if service := named_for(services.now, folders):
-        return Agreement(service, lambda: services.now)
-    return None
+
+    def now() -> tuple[Consented, ...]:
+        return *paired.now.engines, *services.now
+
+    found = named_for(now(), folders)
+    return Agreement(found, now) if found else None
 
 
 def engine(agreed: Consented | None, *, client: str, model: str, device: str) -> Backend:

@@ -17,7 +17,6 @@ from caesura.client.backends.named import KEYRING, NamedService
 from caesura.commands import CommandFailed
 from caesura.fim_formats import FORMATS
 from caesura.ipc import pairing
-from caesura.ipc.consent import covers
 
 SENT = "the text around the cursor with its secrets covered, and neighbours where that setting is on"
 
@@ -58,7 +57,7 @@ def use(options: argparse.Namespace) -> None:
     folder = os.path.realpath(options.folder)
     if not Path(folder).is_dir():
         raise CommandFailed(f"{options.folder} is not a folder.")
-    if machine := next((one for one in pairing.pairs().engines if covers(one, Path(folder))), None):
+    if machine := next((one for one in pairing.pairs().engines if folder in one.folders), None):
         raise CommandFailed(f"{folder} belongs to {machine.name}; run first: caesura pair forget {machine.name}")
     others = (_without(one, folder) for one in found)
     named.save(

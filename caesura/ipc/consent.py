@@ -5,6 +5,7 @@ line takes it, since settings may come with a project. It ends as soon as it is 
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -30,15 +31,20 @@ class Consented(Protocol):
 _Engine = TypeVar("_Engine", bound=Consented)
 
 
-def covers(engine: Consented, path: Path) -> bool:
-    """True if a file or folder, links followed, lies in a folder that was named for this engine."""
-    return path.is_absolute() and any(Path(os.path.realpath(path)).is_relative_to(f) for f in engine.folders)
+def named_for(engines: Sequence[_Engine], folders: Sequence[str]) -> _Engine | None:
+    """The engine that every one of these folders belongs to. None where there is no folder."""
+    owners = [_owner(engines, Path(folder)) for folder in folders]
+    return owners[0] if owners and all(one is owners[0] for one in owners) else None
 
 
-def named_for(engines: Iterable[_Engine], folders: Sequence[str]) -> _Engine | None:
-    """The engine that was named for every one of these folders. None where there is no folder."""
-    fits = (one for one in engines if folders and all(covers(one, Path(folder)) for folder in folders))
-    return next(fits, None)
+def _owner(engines: Iterable[_Engine], path: Path) -> _Engine | None:
+    """The engine that a file or folder, links followed, belongs to: that of the innermost folder named around it, and
+    the first one where a folder was named for several."""
+    if not path.is_absolute():
+        return None
+    place = Path(os.path.realpath(path))
+    fits = ((len(f), engine) for engine in engines for f in engine.folders if place.is_relative_to(f))
+    return max(fits, key=itemgetter(0), default=(0, None))[1]
 
 
 class Agreement:
@@ -53,7 +59,8 @@ class Agreement:
 
     def covers(self, path: Path) -> bool:
         """True if the file at `path`, after following links, may be sent. A file that is not on this disk never may."""
-        return any(covers(one, path) for one in self._now() if one.identity == self.engine.identity)
+        owner = _owner(self._now(), path)
+        return owner is not None and owner.identity == self.engine.identity
 
 
 class WatchedFile(Generic[_Content]):

@@ -53,6 +53,24 @@ def test_a_service_is_used_for_folders_that_were_named_for_it(config: Path, tmp_
     assert not agreed.covers(tmp_path / "one" / "a.py")  # at once, also for who holds the agreement
 
 
+def test_a_folder_inside_another_has_its_own_engine_whatever_was_named_first(config: Path, tmp_path: Path) -> None:
+    outer, inner, deep = tmp_path / "code", tmp_path / "code" / "secret", tmp_path / "code" / "secret" / "deep"
+    deep.mkdir(parents=True)
+    add(name="work")
+    add(name="desk")
+    assert cli.main(["pair", "with", "127.0.0.1:7411", "ab" * 32, "--name", "laptop"]) == 0
+    assert cli.main(["backend", "use", str(deep), "--backend", "desk"]) == 0
+    assert cli.main(["pair", "use", str(inner)]) == 0
+    assert cli.main(["backend", "use", str(outer), "--backend", "work"]) == 0
+    owners = {outer: "work", inner: "laptop", deep: "desk"}
+    for folder, name in owners.items():
+        agreed = choose.agreement([str(folder)])
+        assert agreed
+        assert agreed.engine.name == name
+        assert [place for place in owners if agreed.covers(place / "a.py")] == [folder]
+    assert choose.agreement([str(outer), str(inner)]) is None
+
+
 @pytest.mark.parametrize(
     "change", [["--model", "other"], ["--key-from", "KEY"], ["--kind", "fim"], ["http://127.0.0.1:9"], "remove"]
 )
