@@ -19,7 +19,7 @@ from caesura.client.backends.fim import Fim
 from caesura.client.backends.http import Http
 from caesura.client.backends.inception import Inception
 from caesura.client.backends.jobs import HttpBackend
-from caesura.client.backends.llama_server import LlamaServer
+from caesura.client.backends.llama_server import LlamaServer, _split
 from caesura.client.backends.vllm import CANVAS, STEPS, VOCABULARY, Vllm
 from caesura.fim_formats import FimFile, undo
 
@@ -386,6 +386,12 @@ async def test_what_is_asked_of_a_llama_server() -> None:
     assert 0 < second["t_max_predict_ms"] <= 900
     assert "authorization: bearer k123" in service.heads[1].lower()
     assert "accept-encoding: identity" in service.heads[1].lower()
+
+
+def test_a_long_line_of_brackets_holds_nothing_up() -> None:
+    began = time.monotonic()
+    assert _split("a\n" + "<" * 100_000) == ("a\n", "<" * 100_000)
+    assert time.monotonic() - began < 1.0
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from caesura.client.backends.http import Http
 
 TEMPERATURE = 0.7  # of another plausible answer
 MOST_SLOTS = 64
-_MARKER = re.compile(r"[<\[]\S*[>\]]")
+_MARKER = re.compile(r"[<\[][^\s<>\[\]]*[>\]]")  # linear: a bracket ends each try
 
 
 class Props(msgspec.Struct, frozen=True):
