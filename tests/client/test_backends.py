@@ -1,6 +1,7 @@
 """Engines behind HTTP: whatever a service does, a job has one end and a failure is one sentence."""
 
 import asyncio
+import json
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -79,6 +80,7 @@ async def test_an_answer_is_told_as_it_grows_and_then_whole() -> None:
         (response({"error": {"message": "x = secret"}}, 404), "has no such model or address"),
         (response({}, 429, retry_after="7"), "too many requests"),
         (response({}, 500), "failed with error 500"),
+        (response(b"<html>\xe9", 502, kind="text/html"), "failed with error 502"),
         (response({}, 501), "cannot fill gaps"),
         (response({}, 503), "not ready yet"),
         (response({}, 418), "refuses the request with error 418"),
@@ -113,6 +115,16 @@ async def test_a_failure_is_one_sentence_without_a_word_of_the_service(answer: A
         await found.close()
     assert "secret" not in str(raised.value)
     assert str(raised.value).endswith(".")
+
+
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+async def test_a_replacement_character_that_a_service_sends_is_text_like_any_other(kind: str) -> None:
+    choice = {"text": "a\ufffd", "finish_reason": "stop", "logprobs": {"tokens": ["\ufffd"], "token_logprobs": [0.0]}}
+    body = json.dumps({"choices": [choice]}, ensure_ascii=False)
+    async with serving(response(f"data: {body}\n\n" if "event" in kind else body, kind=kind)) as service:
+        found = backend(service, Fim("m", ""))
+        assert (await asked(found, job()))[-1].holes[0].text == "a\ufffd"
+        await found.close()
 
 
 async def test_a_service_that_failed_is_left_alone_and_asked_again_later() -> None:

@@ -6,8 +6,9 @@ No sentence quotes the service: its words may be text of a document.
 """
 
 import asyncio
+import codecs
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, TypeVar
@@ -42,6 +43,23 @@ class RequestFailed(Exception):
         self.pause_s = pause_s
         self.loading = loading
         self.job = job
+
+
+class _Utf8Stream(httpx2.AsyncByteStream):
+    """The bytes of an answer, checked as they come: the library would replace what is not UTF-8."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Raises UnicodeDecodeError."""
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        async for chunk in self._stream:
+            decoder.decode(chunk)
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 class Http:
@@ -97,6 +115,8 @@ class Http:
                 if response.status_code != 200:
                     wait_s = _retry_after(response.headers.get("retry-after", ""))
                     raise self._failure(response.status_code, await self._body(response), wait_s)
+                assert isinstance(response.stream, httpx2.AsyncByteStream)
+                response.stream = _Utf8Stream(response.stream)
                 kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
                 if kind == "text/event-stream":
                     async for event in httpx2.EventSource(response, MAX_EVENT):
@@ -111,6 +131,8 @@ class Http:
                     )
             finally:
                 await response.aclose()
+        except UnicodeDecodeError as error:
+            raise RequestFailed(f"{self.name} sent text that is not UTF-8; nothing of it is kept.") from error
         except httpx2.SSEError as error:
             raise RequestFailed(
                 f"{self.name} sent an event of more than {MAX_EVENT >> 20} MiB; nothing of it is kept."
@@ -162,11 +184,9 @@ class Http:
         return bytes(body)
 
     def _read(self, data: bytes, form: type[_Form]) -> _Form:
-        if b"\xef\xbf\xbd" in data:  # what the library puts where bytes are no UTF-8
-            raise RequestFailed(f"{self.name} sent text that is not UTF-8; nothing of it is kept.")
         try:
             return msgspec.json.decode(data, type=form)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise self._failure(500, data) if _is_error(data) else RequestFailed(self._unreadable) from error
 
     @property
@@ -231,7 +251,7 @@ class _Problem(msgspec.Struct):
 def _is_error(data: bytes) -> bool:
     try:
         msgspec.json.decode(data, type=_Problem)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError):
         return False
     return True
 
