@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -498,6 +499,35 @@ async def test_nobody_at_the_address() -> None:
     with pytest.raises(EngineUnavailable, match="desk cannot be reached"):
         await asked(found, job())
     await found.close()
+
+
+async def test_jobs_wait_for_one_call_to_the_keyring_and_a_closed_backend_for_none() -> None:
+    """As while its dialog is open."""
+    opened, calls = threading.Event(), list[threading.Thread]()
+
+    def key() -> str:
+        calls.append(threading.current_thread())
+        opened.wait(10)
+        return "k123"
+
+    async with serving(PROPS, STREAM) as service:
+        found, other = (HttpBackend(LlamaServer(), Http("desk", service.url, key), "127.0.0.1") for _ in range(2))
+        for _ in range(2):
+            with pytest.raises(EngineUnavailable):
+                await asked(found, job(deadline_ms=30.0))
+            found._rested = 0.0
+        await other.start()
+        while len(calls) < 2:
+            await asyncio.sleep(0.001)
+        await other.close()
+        answers = asyncio.create_task(asked(found, job()))
+        await asyncio.sleep(0)
+        opened.set()
+        assert (await answers)[-1].holes[0].text == "a + b"
+        await found.close()
+    assert len(calls) == 2  # one for each backend
+    assert all(thread.daemon for thread in calls)
+    assert "authorization: bearer k123" in service.heads[-1].lower()
 
 
 # Other kinds

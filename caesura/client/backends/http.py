@@ -7,7 +7,9 @@ No sentence quotes the service: its words may be text of a document.
 
 import asyncio
 import codecs
+import concurrent.futures
 import logging
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -64,12 +66,12 @@ class _Utf8Stream(httpx2.AsyncByteStream):
 
 class Http:
     """`name` is the user's for the service; `url` ends before the paths of its API. `key` is called in a thread before
-    the first request, and again when its key was refused."""
+    the first request, and again when its key was refused; requests meanwhile wait for the same call."""
 
     def __init__(self, name: str, url: str, key: Callable[[], str]) -> None:
         self.name = name
         self._read_key = key
-        self._key: str | None = None
+        self._key: asyncio.Future[str] | None = None
         self._client = httpx2.AsyncClient(
             base_url=url,
             headers={"accept-encoding": "identity", "user-agent": f"caesura/{__version__}"},
@@ -103,6 +105,8 @@ class Http:
         return self._answers(self._client.build_request("POST", path, json=dict(body)), form)
 
     async def close(self) -> None:
+        if self._key:
+            self._key.cancel()
         await self._client.aclose()
 
     async def _answers(self, request: httpx2.Request, form: type[_Form]) -> AsyncGenerator[_Form, None]:
@@ -162,12 +166,15 @@ class Http:
                     raise
 
     async def _authorize(self, request: httpx2.Request) -> None:
+        asked = self._key = self._key or _on_daemon(self._read_key)
         try:
-            self._key = await asyncio.to_thread(self._read_key) if self._key is None else self._key
+            key = await asyncio.shield(asked)
         except NoKey as error:
+            if self._key is asked:
+                self._key = None
             raise RequestFailed(str(error), HOPELESS_S) from error
-        if self._key:
-            request.headers["authorization"] = f"Bearer {self._key}"
+        if key:
+            request.headers["authorization"] = f"Bearer {key}"
 
     def _check_encoding(self, response: httpx2.Response) -> None:
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
@@ -227,6 +234,21 @@ class Http:
             case _ if status >= 500:
                 return RequestFailed(f"{name} failed with error {status}; see its log.", wait_s or PAUSE_S)
         return RequestFailed(f"{name} refuses the request with error {status}; check its kind and version.", HOPELESS_S)
+
+
+def _on_daemon(work: Callable[[], _Form]) -> asyncio.Future[_Form]:
+    """The result of `work` from a thread that no process waits for when it ends: a keyring may show a dialog."""
+    found = concurrent.futures.Future[_Form]()
+    found.set_running_or_notify_cancel()  # from here on it cannot be cancelled under the thread
+
+    def run() -> None:
+        try:
+            found.set_result(work())
+        except Exception as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, name="key", daemon=True).start()
+    return asyncio.wrap_future(found)
 
 
 def _named(kind: str) -> str:
