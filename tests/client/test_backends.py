@@ -343,6 +343,29 @@ async def drained(heard: Any) -> str:
     return "done"
 
 
+async def test_a_closed_backend_has_ended_its_jobs_and_takes_no_more() -> None:
+    async with serving(PROPS, (STREAM[:-60], ...), STREAM) as service:
+        found = backend(service)
+        finished = list[FinishedJob]()
+        found.on_job = finished.append
+        await asked_nothing(found)
+        waits = asyncio.create_task(asked(found, job(document="waits")))
+        while not service.waiting:
+            await asyncio.sleep(0.001)
+        async with aclosing(found.infill(job(document="paused"))) as paused:  # its consumer is elsewhere
+            async for event in paused:
+                if isinstance(event, wire.Done):
+                    break
+            await found.close()
+            assert [one.end for one in finished] == ["cancelled"]
+            assert await drained(paused) == "done"
+        assert not found._tasks
+        with pytest.raises(EngineFailed, match="cancelled"):
+            await waits
+        with pytest.raises(EngineUnavailable, match="desk is closed"):
+            await asked(found, job())
+
+
 async def test_a_deadline_gives_what_there_is() -> None:
     async with serving(PROPS, (STREAM[:-60], ...)) as service:
         found = backend(service)

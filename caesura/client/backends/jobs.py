@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from caesura import wire
@@ -44,6 +44,7 @@ class _Live:
     job: wire.Infill
     code: str = ""
     waiting: asyncio.Timeout | None = None
+    over: asyncio.Event = field(default_factory=asyncio.Event)
 
     def end(self, code: str) -> None:
         self.code = code
@@ -77,6 +78,7 @@ class HttpBackend:
         self._live: dict[str, _Live] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._describing = asyncio.Lock()
+        self._closed = False
         self.on_change: Callable[[], None] = lambda: None
         self.on_job: Callable[[FinishedJob], None] = lambda job: None
 
@@ -99,12 +101,17 @@ class HttpBackend:
         self._soon(self._greet())
 
     async def close(self) -> None:
-        self.on_change = lambda: None
+        """End all jobs. One whose consumer is not waiting for its next event hears of it when it asks for that."""
+        self._closed, self.on_change = True, lambda: None
+        asking = [live for live in self._live.values() if live.waiting]
         for live in self._live.values():
             live.end("cancelled")
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for live in asking:
+            await live.over.wait()
+        while self._tasks:  # a job may have begun one as it ended
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._http.close()
 
     async def infill(self, job: wire.Infill) -> AsyncGenerator[wire.Locked | wire.Done, None]:
@@ -125,12 +132,15 @@ class HttpBackend:
             raise
         finally:
             del self._live[job.job]
+            live.over.set()
             self.on_job(_record(job, end, last, (time.monotonic() - began) * 1000))
             self.on_change()
 
     def _admit(self, job: wire.Infill) -> None:
         """Make room for a job, or raise why there is none."""
         name = self._http.name
+        if self._closed:
+            raise EngineUnavailable(f"{name} is closed; start the server again.")
         if lacking := sorted(needs(job) & self._lacks):
             raise EngineFailed("invalid", f"{name} cannot {' or '.join(CANNOT[feature] for feature in lacking)}.")
         if job.priority == "speculative" and "speculation" in self._lacks:
@@ -174,7 +184,7 @@ class HttpBackend:
         except RequestFailed as error:
             raise self._failed(error) from error
         finally:
-            if isinstance(heard.last, AnswerEnd):
+            if isinstance(heard.last, AnswerEnd) and not self._closed:
                 self._soon(_drain(pieces))
             else:
                 await pieces.aclose()
