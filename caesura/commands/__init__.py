@@ -25,11 +25,12 @@ def explain(error: Exception) -> str | None:
     """The sentence of a failure that the user can act on; None for a bug, which keeps its traceback."""
     from caesura import model_store, paths
     from caesura.client.backend import EngineError, EngineFailed
+    from caesura.client.backends.named import NoKey
     from caesura.ipc import rendezvous
 
     if isinstance(error, EngineFailed) and error.code == "expired":
         return f"{error} Allow more time with --deadline-ms."
-    expected = (CommandFailed, EngineError, model_store.NoManifest, model_store.NoModel, rendezvous.NoPlace)
+    expected = (CommandFailed, EngineError, NoKey, model_store.NoManifest, model_store.NoModel, rendezvous.NoPlace)
     if isinstance(error, (*expected, paths.UnsafeFolder, paths.DamagedFile)):
         return str(error)
     if isinstance(error, OSError):

@@ -45,6 +45,8 @@ def add(options: argparse.Namespace) -> None:
     if service.key_from == KEYRING:
         _ask_for_key(service)
     named.save((*(one for one in found if one.name != service.name), service))
+    if before:
+        _forget_key(before)
     print(f"{service.name} is known; nothing is sent to it yet. Try it: caesura backend test {service.name}")
     print(
         f"Then name the folders whose documents may be sent to it: caesura backend use FOLDER --backend {service.name}"
@@ -79,6 +81,8 @@ def remove(options: argparse.Namespace) -> None:
         raise CommandFailed(f"{options.name} is neither a backend nor a folder of one; see `caesura backend list`.")
     named.save(left)
     print(f"{options.name}: nothing is sent any more. Restart your editor there to use this machine's engine.")
+    for one in found:
+        _forget_key(one)
 
 
 async def _tried(service: NamedService) -> str:
@@ -100,15 +104,17 @@ async def _tried(service: NamedService) -> str:
 
 
 def _ask_for_key(service: NamedService) -> None:
-    """Store the key in the keyring, unless it is there."""
-    try:
-        named.key(service)
-    except named.NoKey as error:
-        if not sys.stdin.isatty():
-            raise CommandFailed(str(error)) from None
-        import keyring
+    """Store a key in the keyring; without a terminal or an answer, the one that is there stays."""
+    if sys.stdin.isatty() and (text := getpass.getpass(f"Key of {service.name} for {service.host}: ").strip()):
+        named.keep_key(service, text)
+    named.key(service)
 
-        keyring.set_password("caesura", service.name, getpass.getpass(f"Key of {service.name}: "))
+
+def _forget_key(old: NamedService) -> None:
+    """Remove the key of a service that has gone, unless it is another's too."""
+    kept = {(one.name, one.host) for one in named.services() if one.key_from == KEYRING}
+    if old.key_from == KEYRING and (old.name, old.host) not in kept:
+        named.forget_key(old)
 
 
 def _without(service: NamedService, folder: str) -> NamedService:

@@ -164,8 +164,72 @@ def test_a_file_that_somebody_has_changed_names_nobody(
 # Keys
 
 
+class Locked(Exception):
+    pass
+
+
+class Ring:
+    """The keyring library; with `locked`, a keyring that its user does not open."""
+
+    def __init__(self) -> None:
+        self.keys: dict[tuple[str, str], str] = {}
+        self.locked = False
+
+    def get_password(self, *names: str) -> str | None:
+        if self.locked:
+            raise Locked
+        return self.keys.get((names[0], names[1]))
+
+    def set_password(self, service: str, name: str, key: str) -> None:
+        self.get_password(service, name)
+        self.keys[service, name] = key
+
+    def delete_password(self, service: str, name: str) -> None:
+        del self.keys[service, name]
+
+
+@pytest.fixture
+def ring(monkeypatch: pytest.MonkeyPatch) -> Ring:
+    found = Ring()
+    monkeypatch.setitem(sys.modules, "keyring", found)
+    monkeypatch.setitem(sys.modules, "keyring.errors", SimpleNamespace(KeyringError=Locked))
+    return found
+
+
+def test_a_key_of_the_keyring_belongs_to_a_host_and_goes_with_it(
+    config: Path, ring: Ring, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    typed = ["wrong", "right", "", "other", "two words", ""]
+    monkeypatch.setattr("getpass.getpass", lambda prompt: typed.pop(0))
+    for url, key in [("a", "wrong"), ("a", "right"), ("a", "right"), ("b", "other")]:
+        assert add("--key-from", "keyring", url=f"https://{url}.example") == 0
+        assert ring.keys == {("caesura", f"desk@{url}.example"): key}
+        assert named.key(named.services()[0]) == key
+    assert add("--key-from", "keyring", url="https://b.example") == 1  # no key, so the old one stays
+    assert ring.keys == {("caesura", "desk@b.example"): "other"}
+    assert add("--key-from", "keyring", url="https://c.example") == 1  # the old host's is not for it
+    assert "The key of desk is not in keyring" in capsys.readouterr().err
+    assert cli.main(["backend", "remove", "desk"]) == 0
+    assert not ring.keys
+
+
+@pytest.mark.parametrize(("missing", "sentence"), [(True, "install: pip install"), (False, "keyring does not open")])
+def test_a_keyring_that_cannot_be_used_is_one_sentence(
+    config: Path, ring: Ring, missing: bool, sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("getpass.getpass", lambda prompt: "k-123")
+    ring.locked = True
+    if missing:
+        monkeypatch.setitem(sys.modules, "keyring", None)
+    assert add("--key-from", "keyring") == 1
+    assert sentence in capsys.readouterr().err
+    assert not named.services()
+
+
 def test_a_key_comes_from_the_environment_or_the_keyring_and_is_kept_nowhere(
-    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    config: Path, ring: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DESK_KEY", "k-123")
     add("--key-from", "DESK_KEY")
@@ -175,11 +239,10 @@ def test_a_key_comes_from_the_environment_or_the_keyring_and_is_kept_nowhere(
     with pytest.raises(named.NoKey, match="not in DESK_KEY; set it where your editor starts"):
         named.key(service)
     monkeypatch.setenv("DESK_KEY", "two\r\nwords: 1")
-    with pytest.raises(named.NoKey, match="cannot be a key") as raised:
+    with pytest.raises(named.NoKey, match="not a valid key for desk") as raised:
         named.key(service)
     assert "words" not in str(raised.value)
-    ring = SimpleNamespace(get_password=lambda *names: {("caesura", "desk"): "k-123"}[names], errors=None)
-    monkeypatch.setitem(sys.modules, "keyring", ring)
+    ring.keys["caesura", "desk@127.0.0.1:8012"] = "k-123"
     assert add("--key-from", "keyring") == 0
     assert named.key(named.services()[0]) == "k-123"
     assert cli.main(["backend", "list"]) == 0

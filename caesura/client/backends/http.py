@@ -210,9 +210,8 @@ class Http:
         match status:
             case 401 | 403:
                 self._key = None
-                return RequestFailed(
-                    f"{name} does not accept the key; check where `caesura backend list` takes it from.", HOPELESS_S
-                )
+                todo = "correct the variable that `caesura backend list` shows, or add it again to store another key"
+                return RequestFailed(f"{name} does not accept the key; {todo}.", HOPELESS_S)
             case 402:
                 return RequestFailed(f"{name} asks for payment; check the account there.", HOPELESS_S)
             case 404:

@@ -5,8 +5,10 @@ to it. A key is not kept, only where it is: in an environment variable or in the
 import ipaddress
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -16,7 +18,7 @@ from caesura import paths
 from caesura.client.backends import Kind
 from caesura.ipc.consent import WatchedFile
 
-KEYRING = "keyring"  # in the place of a variable's name
+KEYRING = "keyring"  # instead of a variable's name
 NEAR = tuple(  # this machine and private networks; 100.64/10 is not there, for a carrier's customers share it
     ipaddress.ip_network(one)
     for one in (
@@ -131,20 +133,51 @@ def key(service: NamedService) -> str:
             else "set it where your editor starts"
         )
         raise NoKey(f"The key of {service.name} is not in {service.key_from}; {todo}.")
-    if not _KEY.fullmatch(found):
-        raise NoKey(f"What {service.key_from} has for {service.name} cannot be a key: it holds white space or more.")
-    return found
+    return _valid(service, found)
+
+
+def keep_key(service: NamedService, text: str) -> None:
+    """Put a key into the system's keyring, instead of one that is there. Raises NoKey."""
+    with _keyring(service) as keyring:
+        keyring.set_password("caesura", _place(service), _valid(service, text))
+
+
+def forget_key(service: NamedService) -> None:
+    """Remove a key from the system's keyring, if there is one. Raises NoKey."""
+    with _keyring(service) as keyring:
+        if keyring.get_password("caesura", _place(service)) is not None:
+            keyring.delete_password("caesura", _place(service))
 
 
 def _from_keyring(service: NamedService) -> str | None:
+    with _keyring(service) as keyring:
+        found: str | None = keyring.get_password("caesura", _place(service))
+        return found
+
+
+def _valid(service: NamedService, text: str) -> str:
+    if not _KEY.fullmatch(text):
+        where = f"The value of {service.key_from} is not a valid key for {service.name}"
+        raise NoKey(f"{where}: it contains spaces or control characters.")
+    return text
+
+
+def _place(service: NamedService) -> str:
+    """A key belongs to a host: under the same name, another host never gets it."""
+    return f"{service.name}@{service.host}"
+
+
+@contextmanager
+def _keyring(service: NamedService) -> Iterator[Any]:
+    """The keyring library. Raises NoKey where there is none or the system's keyring stays locked."""
     try:
         import keyring
+        from keyring.errors import KeyringError
     except ImportError:
         raise NoKey(f"The key of {service.name} is in the keyring; install: pip install 'caesura[keyring]'") from None
     try:
-        found: str | None = keyring.get_password("caesura", service.name)
-        return found
-    except keyring.errors.KeyringError:
+        yield keyring
+    except KeyringError:
         raise NoKey(f"The system's keyring does not open; unlock it to use {service.name}.") from None
 
 
