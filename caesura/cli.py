@@ -237,21 +237,21 @@ def _model_action(parser: argparse.ArgumentParser, function: str, *positional: s
 def _backend(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run="backend:show")
     add = parser.add_subparsers(metavar="add NAME URL | use FOLDER | list | test NAME | remove NAME").add_parser
-    new = add("add", help="know a service, or change what is known; nothing is sent there yet")
+    new = add("add", help="add or change a backend; sends nothing yet")
     new.add_argument("name", type=_name, metavar="NAME")
     new.add_argument("url", type=_url, metavar="URL", help="https://HOST, or http://ADDRESS:PORT in your own network")
     new.add_argument("--kind", required=True, choices=backends.KINDS)
     new.add_argument("--model", metavar="NAME", help="which of its models (default: its first or only one)")
     new.add_argument("--format", metavar="NAME", help="of fim: write the prompt in this format, as qwen")
     new.add_argument("--key-from", metavar="VARIABLE|keyring", help="where the key is; it is never kept by Caesura")
-    new.add_argument("--fallback", action="store_true", help="let the local engine answer while the service does not")
+    new.add_argument("--fallback", action="store_true", help="let the local engine answer while the backend does not")
     new.set_defaults(run="backend:add")
-    use = add("use", help="let it have the documents of a folder")
+    use = add("use", help="allow sending documents of a folder to it")
     use.add_argument("folder", metavar="FOLDER")
     use.add_argument("--backend", metavar="NAME", help="which one, where there are several")
     use.set_defaults(run="backend:use")
-    add("list", help="what is known (as without a further word)").set_defaults(run="backend:show")
-    for name, about in (("test", "fill one gap of ours"), ("remove", "forget a service, or a folder")):
+    add("list", help="list backends (the default)").set_defaults(run="backend:show")
+    for name, about in (("test", "fill one gap of ours"), ("remove", "forget a backend, or a folder")):
         one = add(name, help=about)
         one.add_argument("name", metavar="NAME")
         one.set_defaults(run=f"backend:{name}")

@@ -47,7 +47,7 @@ def add(options: argparse.Namespace) -> None:
     named.save((*(one for one in found if one.name != service.name), service))
     if before:
         _forget_key(before)
-    print(f"{service.name} is known; nothing is sent to it yet. Try it: caesura backend test {service.name}")
+    print(f"{service.name} is added; nothing is sent to it yet. Try it: caesura backend test {service.name}")
     print(
         f"Then name the folders whose documents may be sent to it: caesura backend use FOLDER --backend {service.name}"
     )
@@ -74,7 +74,7 @@ def test(options: argparse.Namespace) -> None:
 
 
 def remove(options: argparse.Namespace) -> None:
-    """A service by name, or a folder."""
+    """Forget a backend by name, or a folder."""
     found, folder = named.services(), os.path.realpath(options.name)
     left = tuple(_without(one, folder) for one in found if one.name != options.name)
     if left == found:
@@ -111,7 +111,7 @@ def _ask_for_key(service: NamedService) -> None:
 
 
 def _forget_key(old: NamedService) -> None:
-    """Remove the key of a service that has gone, unless it is another's too."""
+    """Remove the key of a backend that has gone, unless it is another's too."""
     kept = {(one.name, one.host) for one in named.services() if one.key_from == KEYRING}
     if old.key_from == KEYRING and (old.name, old.host) not in kept:
         named.forget_key(old)
