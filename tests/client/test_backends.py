@@ -439,6 +439,7 @@ def test_a_long_line_of_brackets_holds_nothing_up() -> None:
         (wire.Hole(16, "auto"), "x = ", "\n", "1\ny = 2\n", "1\ny = 2\n"),
         (wire.Hole(16, "block"), "def f():\n    ", "\n", "a\n\n    b\n  )\nc\nd", "a\n\n    b\n  )"),
         (wire.Hole(16, "block"), "x\n", "\n", "a\nb\n", "a\nb\n"),
+        (wire.Hole(16, "block"), "def f():\n    ", "\n", "a\n\n  \nc", "a\n\n  "),
     ],
 )
 async def test_an_answer_ends_where_its_hole_does(
@@ -448,9 +449,11 @@ async def test_an_answer_ends_where_its_hole_does(
         found = backend(service)
         heard = await asked(found, job(segments=(hole,), prefix=prefix, suffix=suffix))
         await found.close()
-    done = heard[-1]
+    *locked, done = heard
     assert isinstance(done, wire.Done)
     assert (done.holes[0].text, done.stop) == (kept, "complete")
+    texts = [event.holes[0].locked_start for event in locked]
+    assert all(later.startswith(text) for text, later in zip(texts, [*texts[1:], kept], strict=True))
     assert [end for end, _ in done.holes[0].probabilities][-1] == len(kept)
 
 

@@ -7,6 +7,7 @@ from caesura import wire
 from caesura.client.backends.api import ServiceGap, TextPiece
 
 MAX_TEXT = 16_384  # code points of a fill, as on the wire
+BLANK = " \t\r"
 CLOSERS = ")]}>"  # a line that begins with one may stand further left than the block before it
 
 
@@ -20,11 +21,12 @@ def is_one_line(hole: wire.Hole, suffix: str) -> bool:
 class HoleText:
     """What has been written of a gap; `ended` once the text has left it."""
 
-    def __init__(self, gap: ServiceGap) -> None:
+    def __init__(self, gap: ServiceGap, markers: tuple[str, ...] = ()) -> None:
         self.text = ""
         self.tokens = 0
         self.ended = False
         self._gap = gap
+        self._markers = markers  # an answer ends before the first one
         self._indent = _indent(gap.prefix)
         self._known = True  # the probabilities of all pieces
         self._probabilities: list[tuple[int, float]] = []
@@ -45,41 +47,58 @@ class HoleText:
             chance *= self._probabilities.pop()[1]
         self.text += piece.text
         self._probabilities.append((len(self.text), chance))
-        end = _line_end(self.text) if self._gap.one_line else _block_end(self.text, self._indent)
-        if end is not None:
-            self.ended, self.text = True, self.text[:end]
+        own = _line_end(self.text) if self._gap.one_line else _block_end(self.text, self._indent)
+        ends = [end for end in (own, *map(self.text.find, self._markers)) if end >= 0]
+        if ends:
+            self.ended, self.text = True, self.text[: min(ends)]
+
+    def interrupt(self) -> None:
+        """No more text comes, in the middle of the answer: its last characters may belong to its end."""
+        self.text = self._locked()
 
     def fill(self, *, done: bool) -> wire.Fill:
-        """The state of the hole. All text is locked; until the end at least one slot counts as open."""
+        """The state of the hole, with its locked text alone; until the end at least one slot counts as open."""
+        text = self.text if done else self._locked()
         left = 0 if done else max(1, self._gap.max_tokens - self.tokens)
-        known = self._cut() if self._known else ()
+        known = self._chances(text) if self._known else ()
         confidence = math.prod(chance for _, chance in known) if self._known else 1.0
-        return wire.Fill(self.text, ((0, len(self.text)),) if self.text else (), confidence, left, known)
+        return wire.Fill(text, ((0, len(text)),) if text else (), confidence, left, known)
 
-    def _cut(self) -> tuple[tuple[int, float], ...]:
-        """The probabilities of the text, without those of what was cut off."""
+    def _locked(self) -> str:
+        """The text that stays whatever follows: neither the start of a marker nor a last line without a word, since the
+        answer may end before them."""
+        if self.ended:
+            return self.text
+        starts = (marker[:size] for marker in self._markers for size in range(1, len(marker)))
+        text = self.text[: len(self.text) - max((len(one) for one in starts if self.text.endswith(one)), default=0)]
+        lines, newline, last = text.rpartition("\n")
+        return lines if newline and not last.strip(BLANK) else text
+
+    def _chances(self, text: str) -> tuple[tuple[int, float], ...]:
+        """The probabilities of the start of what was written."""
         found = list[tuple[int, float]]()
-        for end, chance in self._probabilities if self.text else ():
-            if not found or found[-1][0] < len(self.text):
-                found.append((min(end, len(self.text)), chance))
+        for end, chance in self._probabilities if text else ():
+            if not found or found[-1][0] < len(text):
+                found.append((min(end, len(text)), chance))
         return tuple(found)
 
 
-def _line_end(text: str) -> int | None:
-    return min((at for at in (text.find("\n"), text.find("\r")) if at >= 0), default=None)
+def _line_end(text: str) -> int:
+    """-1 where there is none."""
+    return min((at for at in (text.find("\n"), text.find("\r")) if at >= 0), default=-1)
 
 
-def _block_end(text: str, indent: str) -> int | None:
-    """Before the first line that stands further left than the hole's own."""
+def _block_end(text: str, indent: str) -> int:
+    """Before the first line that stands further left than the hole's own; -1 where there is none."""
     at = text.find("\n")
     while at >= 0:
         end = text.find("\n", at + 1)
         line = text[at + 1 : end if end >= 0 else len(text)]
-        body = line.lstrip(" \t\r")
+        body = line.lstrip(BLANK)
         if body and body[0] not in CLOSERS and len(line) - len(body) < len(indent):
             return at
         at = end
-    return None
+    return -1
 
 
 def _indent(prefix: str) -> str:

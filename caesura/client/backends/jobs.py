@@ -177,6 +177,8 @@ class HttpBackend:
                     of = max(gap.max_tokens, answer.tokens)
                     yield wire.Locked(job.job, heard.seq, (answer.fill(done=False),), answer.tokens, of)
                     heard.seq += 1
+            if heard.last == "deadline" or (heard.last and heard.last.limit):
+                answer.interrupt()
             if heard.last == "deadline" and not answer.text:
                 raise RequestFailed(f"{self._http.name} did not begin to answer in {job.deadline_ms / 1000:g} seconds.")
             self._recover()
