@@ -23,7 +23,7 @@ from caesura.client.backends.inception import Inception
 from caesura.client.backends.jobs import HttpBackend
 from caesura.client.backends.llama_server import LlamaServer, _split
 from caesura.client.backends.vllm import CANVAS, STEPS, VOCABULARY, Vllm
-from caesura.fim_formats import FimFile, undo
+from caesura.fim_formats import FORMATS, FimFile, undo
 
 from ..support.processes.service import Reply, Service, events, recorded, response, serving
 
@@ -591,6 +591,18 @@ async def test_a_completion_service_without_suffix_gets_the_models_own_prompt() 
     assert "suffix" not in body
     assert len(body["stop"]) <= 4
     assert (done.holes[0].confidence, done.holes[0].probabilities) == (1.0, ())  # it does not say how sure it is
+
+
+@pytest.mark.parametrize("marker", FORMATS["qwen"].markers)
+async def test_no_marker_of_the_format_lands_in_the_file(marker: str) -> None:
+    """Also one that came as text, character by character."""
+    said = events(*({"choices": [{"text": one}]} for one in f"a < b{marker}\nx"), done=False)
+    async with serving(said) as service:
+        found = backend(service, Fim("m", "qwen"))
+        *locked, done = await asked(found, job(segments=(wire.Hole(64, "block"),)))
+        await found.close()
+    assert done.holes[0].text == "a < b"
+    assert {event.holes[0].text for event in locked} <= {"a < b"[:size] for size in range(6)}
 
 
 async def test_mercury_is_asked_without_its_defaults_for_prose() -> None:

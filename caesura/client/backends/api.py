@@ -46,10 +46,12 @@ class AnswerEnd:
 
 
 class Api(Protocol):
-    """A kind. `canvas`: its tokens come from a canvas, not from left to right."""
+    """A kind. `canvas`: its tokens come from a canvas, not from left to right. An answer ends before the first of its
+    `markers`."""
 
     lacks: frozenset[Feature]
     canvas: bool
+    markers: tuple[str, ...]
 
     async def describe(self, http: Http) -> str:
         """The name of the model, once the service can answer. Raises RequestFailed."""

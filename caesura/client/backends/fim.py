@@ -14,7 +14,7 @@ from caesura.client.backends.http import HOPELESS_S, Http, RequestFailed
 from caesura.fim_formats import FORMATS, FimFile, MarkedText, render
 
 TEMPERATURE = 0.7  # of another plausible answer
-MOST_STOPS = 4  # that OpenAI-like services take
+MOST_STOPS = 4  # that OpenAI-like services take; the answer ends at every marker all the same
 
 
 class ListedModel(msgspec.Struct, frozen=True):
@@ -70,13 +70,14 @@ class Fim:
     def __init__(self, model: str, format: str) -> None:
         self._model = model
         self._format = FORMATS[format] if format else None
+        self.markers = self._format.markers if self._format else ()
 
     async def describe(self, http: Http) -> str:
         self._model = self._model or await first_model(http)
         return self._model
 
     def answer(self, http: Http, gap: ServiceGap) -> AsyncGenerator[TextPiece | AnswerEnd, None]:
-        stops = (*(("\n",) if gap.one_line else ()), *(self._format.markers if self._format else ()))
+        stops = (*(("\n",) if gap.one_line else ()), *self.markers)
         body = {
             "model": self._model,
             **self._shown(http, gap),

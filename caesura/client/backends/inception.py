@@ -19,6 +19,7 @@ LAST_STOP = "\n\n\n"  # of a block, since an empty list might mean the default
 class Inception:
     lacks: frozenset[Feature] = frozenset({"candidates", "drafts", "grammars", "holes"})
     canvas = True
+    markers: tuple[str, ...] = ()
 
     def __init__(self, model: str) -> None:
         self._model = model or MODEL

@@ -159,7 +159,7 @@ class HttpBackend:
     async def _events(self, live: _Live, began: float) -> AsyncGenerator[wire.Locked | wire.Done, None]:
         job, deadline = live.job, began + live.job.deadline_ms / 1000
         gap = _gap(job, deadline)
-        answer, heard = HoleText(gap), _Heard()
+        answer, heard = HoleText(gap, self._api.markers), _Heard()
         pieces = self._pieces(gap)
         try:
             while heard.last is None and not answer.ended:

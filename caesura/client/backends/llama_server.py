@@ -73,6 +73,7 @@ class SlotChoice:
 class LlamaServer:
     lacks: frozenset[Feature] = frozenset({"candidates", "drafts", "grammars", "holes"})
     canvas = False
+    markers: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self._slots = SlotChoice(1)

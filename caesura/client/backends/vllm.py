@@ -66,6 +66,7 @@ class Tried:
 class Vllm:
     lacks: frozenset[Feature] = frozenset({"candidates", "drafts", "grammars", "holes"})
     canvas = True
+    markers: tuple[str, ...] = ()
 
     def __init__(self, model: str) -> None:
         self._model = model
