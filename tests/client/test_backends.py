@@ -129,7 +129,7 @@ async def test_a_replacement_character_that_a_service_sends_is_text_like_any_oth
 
 
 async def test_a_service_that_failed_is_left_alone_and_asked_again_later() -> None:
-    async with serving(PROPS, response({}, 429, retry_after="600"), STREAM) as service:
+    async with serving(PROPS, response({}, 429, retry_after="600"), PROPS, STREAM) as service:
         found = backend(service)
         for _ in range(3):
             with pytest.raises(EngineUnavailable, match="too many requests"):
@@ -139,6 +139,42 @@ async def test_a_service_that_failed_is_left_alone_and_asked_again_later() -> No
         found._rested = 0.0
         assert (await asked(found, job()))[-1].holes[0].text == "a + b"
         assert found.condition.state == "ready"
+        await found.close()
+
+
+async def test_a_server_that_was_started_again_is_asked_what_it_has_now() -> None:
+    smaller = response({"total_slots": 1, "model_alias": "", "model_path": "/models/other.gguf"})
+    async with serving(PROPS, STREAM, STREAM, response({}, 500), smaller, STREAM) as service:
+        found = backend(service)
+        for text in ("a\n", "b\n"):
+            await asked(found, job(prefix=text))
+        with pytest.raises(EngineUnavailable):
+            await asked(found, job())
+        assert found.condition.model == "qwen"
+        found._rested = 0.0
+        await asked(found, job(prefix="c\n"))
+        assert found.condition.model == "other"
+        assert service.asked[-1][1]["id_slot"] == 0
+        await found.close()
+
+
+@pytest.mark.parametrize("api", [lambda: Fim("", ""), lambda: Vllm("")], ids=["fim", "vllm"])
+async def test_a_model_that_the_service_has_no_more_gives_way_to_the_one_it_has(api: Callable[[], Api]) -> None:
+    names = ["old", "new"]
+
+    def reply(path: str, body: Any) -> bytes:
+        if path == "/v1/models":
+            return response({"data": [{"id": names[0]}]})
+        return recorded("written/fim") if body["model"] == names[0] else response({}, 404)
+
+    async with serving(reply) as service:
+        found = HttpBackend(api(), Http("desk", service.url, str), "host")
+        await found.described()
+        del names[0]
+        with pytest.raises(EngineUnavailable, match="no such model"):
+            await asked(found, job())
+        await found.described()
+        assert found.condition.model == "new"
         await found.close()
 
 
@@ -192,13 +228,18 @@ KINDS: dict[str, tuple[Callable[[], Api], Reply]] = {
 STREAMS = {kind: stream for kind, (_, stream) in KINDS.items() if isinstance(stream, bytes)}
 
 
+def knowing(reply: Reply) -> Reply:
+    """A service that says how it is, and to everything else `reply`."""
+    return lambda path, body: PROPS if path == "/props" else reply(path, body) if callable(reply) else reply
+
+
 @asynccontextmanager
 async def asking(kind: str, reply: Reply | None = None) -> AsyncIterator[tuple[Service, HttpBackend]]:
     """A backend of a kind that knows its model already, and its service, which says `reply` instead of its own."""
     async with serving(PROPS) as service:
         found = backend(service, KINDS[kind][0]())
         await asked_nothing(found)
-        service.answers, service.asked = [reply or KINDS[kind][1]], []
+        service.answers, service.asked = [knowing(reply or KINDS[kind][1])], []
         try:
             yield service, found
         finally:
@@ -279,7 +320,7 @@ async def test_wherever_a_stream_is_cut_a_job_has_one_end(kind: str) -> None:
     stream, ends = STREAMS[kind], set[str]()
     async with asking(kind) as (service, found):
         for size in range(stream.index(b"\r\n\r\n"), len(stream) + 1):
-            service.answers = [(stream[:size],)]
+            service.answers = [knowing((stream[:size],))]
             found._rested, texts = 0.0, [""]
             try:
                 async with aclosing(found.infill(job())) as heard:

@@ -68,12 +68,12 @@ class Fim:
     canvas = False
 
     def __init__(self, model: str, format: str) -> None:
-        self._model = model
+        self._given = self._model = model
         self._format = FORMATS[format] if format else None
         self.markers = self._format.markers if self._format else ()
 
     async def describe(self, http: Http) -> str:
-        self._model = self._model or await first_model(http)
+        self._model = self._given or await first_model(http)
         return self._model
 
     def answer(self, http: Http, gap: ServiceGap) -> AsyncGenerator[TextPiece | AnswerEnd, None]:

@@ -70,7 +70,8 @@ class HttpBackend:
         self._http = http
         self._host = host
         self._lacks = api.lacks | SPECULATION if metered else api.lacks
-        self._model = ""  # until the service has said it
+        self._model = ""  # as the service said last
+        self._described = False  # since its last failure, after which it may be another one
         self._trouble = ""
         self._loading = False
         self._failures = 0  # in a row
@@ -192,7 +193,7 @@ class HttpBackend:
                 await pieces.aclose()
 
     async def _pieces(self, gap: ServiceGap) -> AsyncGenerator[TextPiece | AnswerEnd, None]:
-        if not self._model:
+        if not self._described:
             await self._describe()
         async with aclosing(self._api.answer(self._http, gap)) as pieces:
             async for piece in pieces:
@@ -253,7 +254,7 @@ class HttpBackend:
 
     async def _describe(self) -> None:
         async with self._describing:
-            if not self._model or self._trouble:
+            if not self._described:
                 try:
                     async with asyncio.timeout(DESCRIBE_S):
                         said = await self._api.describe(self._http)
@@ -261,7 +262,7 @@ class HttpBackend:
                     raise RequestFailed(
                         f"{self._http.name} takes connections but does not answer; see its log."
                     ) from None
-                self._model = UNSAFE.sub("", said)[:MAX_NAME] or "a model"
+                self._model, self._described = UNSAFE.sub("", said)[:MAX_NAME] or "a model", True
                 self._recover()
                 self.on_change()
 
@@ -275,6 +276,7 @@ class HttpBackend:
             return EngineFailed("invalid", str(error))
         pause_s = min(error.pause_s * 2.0 ** min(self._failures, 10), MAX_PAUSE_S)
         self._failures += 1
+        self._described = False
         self._rested = time.monotonic() + pause_s
         began = error.loading and not self._loading
         self._set(str(error), loading=error.loading)

@@ -69,11 +69,12 @@ class Vllm:
     markers: tuple[str, ...] = ()
 
     def __init__(self, model: str) -> None:
-        self._model = model
+        self._given = self._model = model
         self._ids: dict[str, tuple[int, ...]] = {}
 
     async def describe(self, http: Http) -> str:
-        self._model = self._model or await first_model(http)
+        self._model = self._given or await first_model(http)
+        self._ids.clear()  # another model may have other tokens
         return self._model
 
     async def answer(self, http: Http, gap: ServiceGap) -> AsyncGenerator[TextPiece | AnswerEnd, None]:
