@@ -260,7 +260,7 @@ class Counting:
     def __init__(self, name: str, trouble: str = "", lacks: frozenset[Any] = frozenset()) -> None:
         self.name, self.trouble = name, trouble
         self.condition = Condition("unavailable" if trouble else "ready", name, "cpu", trouble, lacks=lacks)
-        self.started = 0
+        self.started, self.left_ms = 0, 0.0
         self.on_change, self.on_job = lambda: None, lambda job: None
 
     async def start(self) -> None:
@@ -270,9 +270,10 @@ class Counting:
         self.started = -1
 
     async def infill(self, job: wire.Infill) -> AsyncGenerator[Any, None]:
+        self.left_ms = job.deadline_ms
+        self.on_job(FinishedJob(job.job, "unavailable" if self.trouble else "done", job.priority))
         if self.trouble:
             raise EngineUnavailable(self.trouble)
-        self.on_job(FinishedJob(job.job, "done", job.priority))
         yield self.name
 
 
@@ -306,11 +307,16 @@ async def test_what_the_service_lacks_goes_to_the_local_engine_which_starts_only
 async def test_another_model_answers_only_where_the_user_has_said_so_and_the_status_tells() -> None:
     remote, local = Counting("remote", "desk is off."), Counting("local")
     strict = Routed("desk", remote, local, fallback=False)
+    finished = list[FinishedJob]()
+    strict.on_job = finished.append
     with pytest.raises(EngineUnavailable, match="desk is off"):
         await answered(strict, job())
     assert (local.started, strict.condition) == (0, remote.condition)
     found = Routed("desk", remote, local, fallback=True)
+    found.on_job = finished.append
     assert await answered(found, job()) == ["local"]
+    assert [one.end for one in finished] == ["unavailable", "done"]  # once for each job
+    assert local.left_ms < remote.left_ms
     assert (found.condition.state, found.condition.model) == ("ready", "local")
     assert found.condition.device == "cpu, while desk does not answer"
 
