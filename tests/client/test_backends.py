@@ -734,6 +734,27 @@ async def test_a_length_that_fails_fails_the_job(status: int) -> None:
         await found.close()
 
 
+@pytest.mark.parametrize("failing", ["/tokenize", "/v1/completions"])
+async def test_where_one_request_of_a_job_fails_none_of_the_others_stays_open(failing: str) -> None:
+    first = True
+
+    def reply(path: str, body: Any) -> Any:
+        nonlocal first
+        if path != failing:
+            return canvas_server("abc")(path, body)
+        fails, first = first, False
+        return response({}, 500) if fails else (b"HTTP/1.1 200 X\r\n", ...)
+
+    async with serving(reply) as service:
+        found = backend(service, Vllm("m"))
+        with pytest.raises(EngineUnavailable, match="error 500"):
+            await asked(found, job())
+        await service.left.wait()
+        while service.waiting:
+            await asyncio.sleep(0.001)
+        await found.close()
+
+
 @pytest.mark.parametrize("kind", STREAMS)
 @given(st.data())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

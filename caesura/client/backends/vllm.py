@@ -10,10 +10,10 @@ import asyncio
 import math
 import random
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -34,6 +34,8 @@ TASK = (
     "Write the text that stands before the cursor, and go on to where the text behind the cursor begins."
     " Answer with text of the file alone."
 )
+
+_Answer = TypeVar("_Answer")
 
 
 class TokenIds(msgspec.Struct, frozen=True):
@@ -79,7 +81,7 @@ class Vllm:
 
     async def answer(self, http: Http, gap: ServiceGap) -> AsyncGenerator[TextPiece | AnswerEnd, None]:
         pins = _pins(gap.suffix)
-        asked, before, pinned = await asyncio.gather(
+        asked, before, pinned = await _all(
             self._opening(http, _asked(gap)), self._tokens(http, gap.prefix), self._tokens(http, pins)
         )
         sizes = _sizes(gap, CANVAS - len(pinned))
@@ -88,12 +90,7 @@ class Vllm:
                 f"The text after the gap has too many tokens for the canvas of {http.name}.", 0.0, job=True
             )
         one = partial(self._denoised, http, gap, (*asked, *before), pins, pinned)
-        tried = [asyncio.ensure_future(one(size)) for size in sizes]
-        try:
-            best = max(await asyncio.gather(*tried), key=lambda found: found.score)
-        finally:
-            for task in tried:  # where one fails or the job ends, the others have no use
-                task.cancel()
+        best = max(await _all(*map(one, sizes)), key=lambda found: found.score)
         yield TextPiece(best.text, best.probability, best.size)
         yield AnswerEnd(steps=STEPS)
 
@@ -147,6 +144,16 @@ class Vllm:
             )
         text = choice.text.removesuffix(pins)
         return Tried(text, size, math.exp(sum(chances[:size])), _score(chances[:size], chances[size:]))
+
+
+async def _all(*requests: Coroutine[Any, Any, _Answer]) -> list[_Answer]:
+    """Their answers. Where one fails or the job ends, the others have ended too. Raises the first failure."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(request) for request in requests]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 def _score(hole: Sequence[float], pins: Sequence[float]) -> float:
