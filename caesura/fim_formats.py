@@ -42,8 +42,12 @@ class FimFormat:
     @property
     def markers(self) -> tuple[str, ...]:
         """What no text may contain, and where an answer ends at the latest."""
-        own = (self.file, self.prefix.strip(), self.suffix.strip(), self.middle.strip(), self.repository)
-        return tuple(filter(None, (*self.ends, *own)))
+        return tuple(filter(None, (*self.ends, self.file, *self.gap_markers, self.repository)))
+
+    @property
+    def gap_markers(self) -> tuple[str, ...]:
+        """Those around the gap, without white space."""
+        return tuple(filter(None, (self.prefix.strip(), self.suffix.strip(), self.middle.strip())))
 
 
 @dataclass(frozen=True)
@@ -81,11 +85,9 @@ FORMATS = {
 
 def render(format: FimFormat, prefix: str, suffix: str, files: tuple[FimFile, ...] = ()) -> str:
     """The prompt for the gap between `prefix` and `suffix`. Raises MarkedText."""
-    for text in (prefix, suffix, *(part for file in files for part in (file.name, file.text))):
-        if marker := next((marker for marker in format.markers if marker in text), None):
-            raise MarkedText(f"The text contains {marker}, which marks prompts of the format {format.name}.")
-    if files and not format.file:
-        prefix = "".join(f"{file.name}\n{file.text}\n" for file in files) + prefix
+    _check(format, format.markers, prefix, suffix, files)
+    if not format.file:
+        prefix = with_files(prefix, files)
     listed = _listed(format, files) if files and format.file else ""
     if not format.middle:
         return format.suffix + suffix + format.prefix + listed + prefix
@@ -93,10 +95,29 @@ def render(format: FimFormat, prefix: str, suffix: str, files: tuple[FimFile, ..
     return listed + (after + before if format.suffix_first else before + after) + format.middle
 
 
+def plain(prefix: str, suffix: str, files: tuple[FimFile, ...] = ()) -> str:
+    """The prompt for a server that takes a suffix and formats the two itself, in a format that we do not know. It may
+    read markers out of them, so the markers of a gap are refused in every format. Raises MarkedText."""
+    for format in FORMATS.values():
+        _check(format, format.gap_markers, prefix, suffix, files)
+    return with_files(prefix, files)
+
+
+def with_files(prefix: str, files: tuple[FimFile, ...]) -> str:
+    """The prefix after the other files, each below its name."""
+    return "".join(f"{file.name}\n{file.text}\n" for file in files) + prefix
+
+
 def undo(prompt: str) -> FimPrompt | None:
     """The parts of a prompt in a format of the table, None for any other text. They are what `render` was given, except
     where the format has no separator: there the files are in the prefix."""
     return next((found for format in FORMATS.values() if (found := _undone(format, prompt))), None)
+
+
+def _check(format: FimFormat, markers: tuple[str, ...], prefix: str, suffix: str, files: tuple[FimFile, ...]) -> None:
+    for text in (prefix, suffix, *(part for file in files for part in (file.name, file.text))):
+        if marker := next((marker for marker in markers if marker in text), None):
+            raise MarkedText(f"The text contains {marker}, which marks prompts of the format {format.name}.")
 
 
 def _listed(format: FimFormat, files: tuple[FimFile, ...]) -> str:

@@ -634,6 +634,18 @@ async def test_a_completion_service_without_suffix_gets_the_models_own_prompt() 
     assert (done.holes[0].confidence, done.holes[0].probabilities) == (1.0, ())  # it does not say how sure it is
 
 
+async def test_a_marker_of_a_gap_in_any_format_reaches_no_server_that_may_read_it() -> None:
+    async with serving(recorded("written/fim")) as service:
+        found = backend(service, Fim("m", ""))
+        for row in FORMATS.values():
+            for changed in ({"prefix": f"a{row.prefix}"}, {"neighbours": (wire.Neighbour("# b", row.suffix),)}):
+                with pytest.raises(EngineFailed, match="desk is not asked here: the text contains"):
+                    await asked(found, job(**changed))
+        assert not service.asked
+        await asked(found, job(prefix="<s>a</s>", suffix="<|im_end|>"))  # which HTML and documents have
+        await found.close()
+
+
 @pytest.mark.parametrize("marker", FORMATS["qwen"].markers)
 async def test_no_marker_of_the_format_lands_in_the_file(marker: str) -> None:
     """Also one that came as text, character by character."""

@@ -8,6 +8,8 @@ from caesura import wire
 from caesura.client.backend import Feature
 from caesura.client.backends.http import Http
 
+TEMPERATURE = 0.7  # of another plausible answer
+
 
 @dataclass(frozen=True)
 class ServiceGap:

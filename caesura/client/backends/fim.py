@@ -9,11 +9,10 @@ from typing import Any
 import msgspec
 
 from caesura.client.backend import Feature
-from caesura.client.backends.api import AnswerEnd, ServiceGap, TextPiece
+from caesura.client.backends.api import TEMPERATURE, AnswerEnd, ServiceGap, TextPiece
 from caesura.client.backends.http import HOPELESS_S, Http, RequestFailed
-from caesura.fim_formats import FORMATS, FimFile, MarkedText, render
+from caesura.fim_formats import FORMATS, FimFile, MarkedText, plain, render
 
-TEMPERATURE = 0.7  # of another plausible answer
 MOST_STOPS = 4  # that OpenAI-like services take; the answer ends at every marker all the same
 
 
@@ -91,10 +90,10 @@ class Fim:
 
     def _shown(self, http: Http, gap: ServiceGap) -> dict[str, str]:
         """Prompt, and the suffix where the service takes it by itself."""
-        files = tuple(FimFile(one.name, one.text) for one in gap.neighbours)
-        if self._format is None:
-            return {"prompt": with_neighbours(gap), "suffix": gap.suffix}
+        files = fim_files(gap)
         try:
+            if self._format is None:
+                return {"prompt": plain(gap.prefix, gap.suffix, files), "suffix": gap.suffix}
             return {"prompt": render(self._format, gap.prefix, gap.suffix, files)}
         except MarkedText as error:
             raise RequestFailed(
@@ -109,9 +108,8 @@ async def first_model(http: Http) -> str:
     return found.data[0].id
 
 
-def with_neighbours(gap: ServiceGap) -> str:
-    """The prefix after the neighbours, each below its name."""
-    return "".join(f"{one.name}\n{one.text}\n" for one in gap.neighbours) + gap.prefix
+def fim_files(gap: ServiceGap) -> tuple[FimFile, ...]:
+    return tuple(FimFile(one.name, one.text) for one in gap.neighbours)
 
 
 async def completed(http: Http, path: str, body: Mapping[str, Any]) -> AsyncGenerator[TextPiece | AnswerEnd, None]:

@@ -9,8 +9,9 @@ from collections.abc import AsyncGenerator
 
 from caesura.client.backend import Feature
 from caesura.client.backends.api import AnswerEnd, ServiceGap, TextPiece
-from caesura.client.backends.fim import completed, with_neighbours
+from caesura.client.backends.fim import completed, fim_files
 from caesura.client.backends.http import Http
+from caesura.fim_formats import with_files
 
 MODEL = "mercury-edit-2"
 LAST_STOP = "\n\n\n"  # of a block, since an empty list might mean the default
@@ -30,7 +31,7 @@ class Inception:
     def answer(self, http: Http, gap: ServiceGap) -> AsyncGenerator[TextPiece | AnswerEnd, None]:
         body = {
             "model": self._model,
-            "prompt": with_neighbours(gap),
+            "prompt": with_files(gap.prefix, fim_files(gap)),
             "suffix": gap.suffix,
             "max_tokens": gap.max_tokens,
             "stop": ["\n"] if gap.one_line else [LAST_STOP],

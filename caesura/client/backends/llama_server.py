@@ -13,10 +13,9 @@ from math import exp
 import msgspec
 
 from caesura.client.backend import Feature
-from caesura.client.backends.api import AnswerEnd, ServiceGap, TextPiece
+from caesura.client.backends.api import TEMPERATURE, AnswerEnd, ServiceGap, TextPiece
 from caesura.client.backends.http import Http
 
-TEMPERATURE = 0.7  # of another plausible answer
 MOST_SLOTS = 64
 _MARKER = re.compile(r"[<\[][^\s<>\[\]]*[>\]]")  # linear: a bracket ends each try
 
