@@ -135,7 +135,7 @@ def _undone(format: FimFormat, prompt: str) -> FimPrompt | None:
     first, found, second = rest.partition(marks[1])
     prefix, suffix = (second, first) if format.suffix_first else (first, second)
     if not (format.middle or listed) and prefix.startswith(format.file):
-        own = prefix.find("\n", prefix.rfind(format.file)) + 1
+        own = prefix.find("\n", (format.gap + prefix).rfind(format.gap + format.file)) + 1
         listed, prefix = prefix[:own], prefix[own:]
     files = _files(format, listed)
     return FimPrompt(format, prefix, suffix, files) if found and files is not None else None
@@ -145,8 +145,9 @@ def _files(format: FimFormat, listed: str) -> tuple[FimFile, ...] | None:
     """None where `listed` is no list of files. The last one is the own one, which may have a name."""
     if not listed:
         return ()
-    repository, *others = listed.split(format.file) if format.file else [listed]
+    starts = format.gap + format.file  # the first file begins without the gap
+    repository, *others = (format.gap + listed).split(starts) if starts else [listed]
     if not others or (repository and not (format.repository and repository.startswith(format.repository))):
         return None
     parts = (other.partition("\n") for other in others[:-1])
-    return tuple(FimFile(name, text.removesuffix(format.gap)) for name, _, text in parts)
+    return tuple(FimFile(name, text) for name, _, text in parts)

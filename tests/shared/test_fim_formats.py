@@ -46,6 +46,8 @@ def test_undoing_gives_back_what_was_rendered_or_rendering_refuses(
         ("<｜fim▁begin｜>a<｜fim▁hole｜>b<｜fim▁end｜>", "a", "b", {}),
         ("[SUFFIX]b[PREFIX]a", "a", "b", {}),
         ("[SUFFIX]b[PREFIX]+++++ x/y.py\nz = 1\n\n\n+++++ main.py\na", "a", "b", {"x/y.py": "z = 1\n"}),
+        ("[SUFFIX]b[PREFIX]+++++ x\nz\n\n+++++ main.py\na\nb = '+++++ '\nc", "a\nb = '+++++ '\nc", "b", {"x": "z"}),
+        ("[SUFFIX]b[PREFIX]+++++ x\nz +++++ y\n\n+++++ main.py\na", "a", "b", {"x": "z +++++ y"}),
         ("<[fim-suffix]>b<[fim-prefix]>a<[fim-middle]>", "a", "b", {}),
         ("<|code_prefix|>a<|code_suffix|>b<|code_middle|>", "a", "b", {}),
         (
