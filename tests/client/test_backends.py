@@ -416,15 +416,15 @@ async def test_a_deadline_gives_what_there_is() -> None:
         await found.close()
 
 
-async def test_jobs_share_a_warm_connection() -> None:
-    async with serving(PROPS, STREAM) as service:
-        found = backend(service)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_jobs_share_a_warm_connection(kind: str) -> None:
+    async with asking(kind) as (service, found):
         for _ in range(3):
-            await asked(found, job())
+            await asked(found, job(segments=(wire.Hole(5, "line"),)))
             await asyncio.gather(*found._tasks)
-        await found.close()
-    assert len(service.asked) == 4
-    assert service.connections == 1
+    lengths = 3 if kind == "vllm" else 1  # tried at once
+    assert len(service.asked) >= 3
+    assert service.connections <= 1 + lengths
 
 
 async def test_a_job_gets_the_slot_that_has_its_context() -> None:
@@ -632,6 +632,24 @@ async def test_a_completion_service_without_suffix_gets_the_models_own_prompt() 
     assert "suffix" not in body
     assert len(body["stop"]) <= 4
     assert (done.holes[0].confidence, done.holes[0].probabilities) == (1.0, ())  # it does not say how sure it is
+
+
+async def test_a_chance_that_is_missing_is_not_certainty_and_every_token_counts() -> None:
+    def said(logprobs: tuple[float | None, ...], usage: Any) -> bytes:
+        choice = {"text": "a + b", "logprobs": {"token_logprobs": logprobs}}
+        end = {"choices": [{"text": "", "finish_reason": "stop"}]}
+        return events({"choices": [choice]}, end, {"choices": [], "usage": usage})
+
+    for logprobs, usage, chances, tokens in [
+        ((-0.5, None, -0.5), None, 0, 3),
+        ((-0.5, -0.5), {"completion_tokens": 7}, 1, 7),
+    ]:
+        async with serving(said(logprobs, usage)) as service:
+            found = backend(service, Fim("m", ""))
+            done = (await asked(found, job()))[-1]
+            await found.close()
+        assert isinstance(done, wire.Done)
+        assert (len(done.holes[0].probabilities), done.tokens.left_to_right) == (chances, tokens)
 
 
 async def test_a_marker_of_a_gap_in_any_format_reaches_no_server_that_may_read_it() -> None:

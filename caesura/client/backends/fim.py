@@ -39,6 +39,12 @@ class CompletionLogprobs(msgspec.Struct, frozen=True):
     def all(self) -> list[float | None]:
         return [*(self.token_logprobs or ()), *(one.logprob for one in self.content or ())]
 
+    @property
+    def probability(self) -> float | None:
+        """None unless all are known."""
+        known = [one for one in self.all if one is not None]
+        return math.exp(min(0.0, sum(known))) if known and len(known) == len(self.all) else None
+
 
 class CompletionChoice(msgspec.Struct, frozen=True):
     text: str = ""
@@ -46,9 +52,10 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     logprobs: CompletionLogprobs | None = None
 
     @property
-    def probability(self) -> float | None:
-        found = self.logprobs.all if self.logprobs else None
-        return math.exp(min(0.0, sum(one or 0.0 for one in found))) if found else None
+    def piece(self) -> TextPiece:
+        if self.logprobs is None:
+            return TextPiece(self.text)
+        return TextPiece(self.text, self.logprobs.probability, max(1, len(self.logprobs.all)))
 
 
 class CompletionUsage(msgspec.Struct, frozen=True):
@@ -113,12 +120,16 @@ def fim_files(gap: ServiceGap) -> tuple[FimFile, ...]:
 
 
 async def completed(http: Http, path: str, body: Mapping[str, Any]) -> AsyncGenerator[TextPiece | AnswerEnd, None]:
-    """The pieces of a text completion, streamed or whole."""
+    """The pieces of a text completion, streamed or whole. Some services count the tokens after the end."""
+    tokens, end = 0, ""
     async with aclosing(http.post(path, body, CompletionEvent)) as events:
         async for event in events:
+            tokens = event.usage.completion_tokens if event.usage else tokens
             for choice in event.choices[:1]:
+                end = choice.finish_reason or end
                 if choice.text:
-                    yield TextPiece(choice.text, choice.probability)
-                if choice.finish_reason is not None:
-                    tokens = event.usage.completion_tokens if event.usage else 0
-                    yield AnswerEnd(limit=choice.finish_reason == "length", tokens=tokens)
+                    yield choice.piece
+            if end and tokens:
+                yield AnswerEnd(end == "length", tokens)
+    if end and not tokens:
+        yield AnswerEnd(end == "length")
