@@ -7,6 +7,7 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from caesura import wire
 from caesura.client.backend import EngineBusy, EngineError, EngineFailed, EngineUnavailable, FinishedJob, job_id
-from caesura.client.backends import jobs
+from caesura.client.backends import jobs, kinds, named
 from caesura.client.backends.api import Api
 from caesura.client.backends.fim import Fim
 from caesura.client.backends.http import Http
@@ -225,6 +226,18 @@ KINDS: dict[str, tuple[Callable[[], Api], Reply]] = {
     "inception": (lambda: Inception(""), recorded("written/inception")),
     "vllm": (lambda: Vllm("m"), canvas_server("a + b")),
 }
+
+
+def saying(kind: str, text: str) -> Reply:
+    """What a service of a kind says, a character at a time; the end is the last event."""
+    if kind == "vllm":
+        return canvas_server(text)
+    if kind == "llama-server":
+        return events(*map(part, text), END, done=False)
+    pieces = [{"choices": [{"text": one}]} for one in text]
+    return events(*pieces, {"choices": [{"finish_reason": "stop"}], "usage": {"completion_tokens": 3}}, done=False)
+
+
 STREAMS = {kind: stream for kind, (_, stream) in KINDS.items() if isinstance(stream, bytes)}
 
 
@@ -250,23 +263,25 @@ async def asking(kind: str, reply: Reply | None = None) -> AsyncIterator[tuple[S
 async def test_every_kind_fills_a_gap_and_shows_the_neighbours(kind: str) -> None:
     async with asking(kind) as (service, found):
         near = wire.Neighbour("# other.py", "height = 1")
-        done = (await asked(found, job(neighbours=(near,), segments=(wire.Hole(5, "line"),))))[-1]
+        *locked, done = await asked(found, job(neighbours=(near,), segments=(wire.Hole(5, "line"),)))
     assert isinstance(done, wire.Done)
+    assert (len({event.holes[0].locked_start for event in locked}) >= 2) == (kind != "vllm")  # while it is written
+    assert bool(done.holes[0].probabilities) == (kind not in ("fim without chances", "inception"))
     assert (done.holes[0].text, done.stop) == ("a + b", "complete")
     assert (done.tokens.canvas or done.tokens.left_to_right) >= 2
     assert done.timings.total_ms > 0
     assert "height = 1" in str([body for _, body in service.asked])
 
 
+def hanging(path: str, body: Any) -> Any:
+    """A service that takes every request for text and does not answer."""
+    return canvas_server("a + b")(path, body) if path == "/tokenize" else (b"HTTP/1.1 200 X\r\n", ...)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_every_kind_ends_its_requests_with_the_job(kind: str) -> None:
     """A cancelled one at once, and one past its deadline."""
-    canvas = canvas_server("a + b")
-
-    def waits(path: str, body: Any) -> Any:
-        return canvas(path, body) if path == "/tokenize" else (b"HTTP/1.1 200 X\r\n", ...)
-
-    async with asking(kind, waits) as (service, found):
+    async with asking(kind, hanging) as (service, found):
         task = asyncio.create_task(asked(found, job()))
         while not service.asked or service.asked[-1][0] == "/tokenize":
             await asyncio.sleep(0.001)
@@ -357,22 +372,24 @@ async def test_cancelling_closes_the_connection_at_once() -> None:
     assert sorted(taken)[2] < 5
 
 
-async def test_a_newer_job_of_a_document_ends_the_older_one_and_any_job_a_speculative_one() -> None:
-    async with serving(PROPS, (STREAM[:-60], ...)) as service:
-        found = backend(service)
-        for older, newer, code in [
-            (job(), job(), "superseded"),
-            (job(document="other", priority="speculative"), job(), "cancelled"),
-        ]:
-            service.answers = [(STREAM[:-60], ...), STREAM]
-            service.left.clear()
-            async with aclosing(found.infill(older)) as heard:
-                await anext(heard)
-                ended = asyncio.create_task(drained(heard))
-                assert (await asked(found, newer))[-1].holes[0].text == "a + b"
-                assert await ended == code
-            await service.left.wait()
-        await found.close()
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("older", "code"), [({}, "superseded"), ({"document": "other", "priority": "speculative"}, "cancelled")]
+)
+async def test_a_newer_job_of_a_document_ends_the_older_one_and_any_job_a_speculative_one(
+    kind: str, older: dict[str, Any], code: str
+) -> None:
+    async with asking(kind, hanging) as (service, found):
+        ended = asyncio.create_task(asked(found, job(**older)))
+        while not service.waiting:
+            await asyncio.sleep(0.001)
+        service.answers = [KINDS[kind][1]]
+        assert (await asked(found, job(segments=(wire.Hole(5, "line"),))))[-1].holes[0].text == "a + b"
+        with pytest.raises(EngineFailed) as raised:
+            await ended
+        assert raised.value.code == code
+        while service.waiting:
+            await asyncio.sleep(0.001)
 
 
 async def drained(heard: Any) -> str:
@@ -407,13 +424,14 @@ async def test_a_closed_backend_has_ended_its_jobs_and_takes_no_more() -> None:
             await asked(found, job())
 
 
-async def test_a_deadline_gives_what_there_is() -> None:
-    async with serving(PROPS, (STREAM[:-60], ...)) as service:
-        found = backend(service)
-        done = (await asked(found, job(deadline_ms=300.0)))[-1]
-        assert isinstance(done, wire.Done)
-        assert (done.stop, done.holes[0].text) == ("deadline", "a + b")
-        await found.close()
+@pytest.mark.parametrize("kind", STREAMS)
+async def test_a_deadline_gives_what_there_is(kind: str) -> None:
+    stream = saying(kind, "a + b\n")
+    assert isinstance(stream, bytes)
+    async with asking(kind, (stream[: stream.rindex(b"data: ")], ...)) as (_, found):
+        done = (await asked(found, job(deadline_ms=200.0, segments=(wire.Hole(16, "block"),))))[-1]
+    assert isinstance(done, wire.Done)
+    assert (done.stop, done.holes[0].text) == ("deadline", "a + b")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -422,9 +440,8 @@ async def test_jobs_share_a_warm_connection(kind: str) -> None:
         for _ in range(3):
             await asked(found, job(segments=(wire.Hole(5, "line"),)))
             await asyncio.gather(*found._tasks)
-    lengths = 3 if kind == "vllm" else 1  # tried at once
     assert len(service.asked) >= 3
-    assert service.connections <= 1 + lengths
+    assert service.connections <= (3 if kind == "vllm" else 1)  # it asks for several things at once
 
 
 async def test_a_job_gets_the_slot_that_has_its_context() -> None:
@@ -483,19 +500,19 @@ def test_a_long_line_of_brackets_holds_nothing_up() -> None:
         (wire.Hole(16, "block"), "def f():\n    ", "\n", "a\n\n  \nc", "a\n\n  "),
     ],
 )
+@pytest.mark.parametrize("kind", KINDS)
 async def test_an_answer_ends_where_its_hole_does(
-    hole: wire.Hole, prefix: str, suffix: str, text: str, kept: str
+    kind: str, hole: wire.Hole, prefix: str, suffix: str, text: str, kept: str
 ) -> None:
-    async with serving(PROPS, events(*map(part, text), END, done=False)) as service:
-        found = backend(service)
+    hole = wire.Hole(len(text), hole.kind)
+    async with asking(kind, saying(kind, text)) as (_, found):
         heard = await asked(found, job(segments=(hole,), prefix=prefix, suffix=suffix))
-        await found.close()
-    *locked, done = heard
+    done = heard[-1]
     assert isinstance(done, wire.Done)
     assert (done.holes[0].text, done.stop) == (kept, "complete")
-    texts = [event.holes[0].locked_start for event in locked]
-    assert all(later.startswith(text) for text, later in zip(texts, [*texts[1:], kept], strict=True))
-    assert [end for end, _ in done.holes[0].probabilities][-1] == len(kept)
+    texts = [event.holes[0].locked_start for event in heard]
+    assert all(later.startswith(text) for text, later in pairwise(texts))
+    assert not done.holes[0].probabilities or done.holes[0].probabilities[-1][0] == len(kept)
 
 
 async def test_a_service_that_loads_its_model_is_ready_later() -> None:
@@ -692,14 +709,18 @@ async def test_mercury_is_asked_without_its_defaults_for_prose() -> None:
     assert done.tokens == wire.Tokens(canvas=3)
 
 
-async def test_what_may_cost_money_is_not_asked_ahead_of_time() -> None:
-    async with serving(recorded("written/inception")) as service:
-        found = HttpBackend(Inception(""), Http("desk", service.url, str), "host", metered=True)
+@pytest.mark.parametrize("kind", named.KINDS)
+@pytest.mark.parametrize(
+    ("url", "near"),
+    [("http://127.0.0.1:1/", True), ("http://192.168.0.7:1/", True), ("https://desk.example.com/", False)],
+)
+async def test_what_may_cost_money_is_not_asked_ahead_of_time(kind: named.Kind, url: str, near: bool) -> None:
+    found = kinds.backend(named.NamedService("desk", url, kind))
+    assert ("speculation" in found.condition.lacks) != near
+    if not near:
         with pytest.raises(EngineBusy, match="not asked ahead of time"):
             await asked(found, job(priority="speculative"))
-        assert "speculation" in found.condition.lacks
-        assert not service.asked
-        await found.close()
+    await found.close()
 
 
 # Our canvas on vLLM
