@@ -1,12 +1,15 @@
 """A gap that a client describes, and its fill by the shared engine: pieces of text as they are locked, then the answer.
 
-What a fill is cut to, and that secrets are covered in what the engine reads, is as in the language server.
+As in the language server, fills are cut to fit the text around them, and the engine reads no secrets. Parsing runs in a
+thread of its own, so that the streams of other clients go on.
 """
 
+import asyncio
 import contextlib
 import math
 import time
 from collections.abc import AsyncGenerator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import PureWindowsPath
 from typing import Literal
@@ -16,7 +19,7 @@ from caesura.client.backend import Infiller, job_id
 from caesura.gaps import TextGap, gap
 from caesura.serve.guess import guessed
 from caesura.server import suggest
-from caesura.server.context.context import hole
+from caesura.server.context.context import Budget, hole, window_after, window_before
 from caesura.server.context.secrets import masked, reveals
 from caesura.server.languages import language
 from caesura.server.options import Options
@@ -24,6 +27,8 @@ from caesura.server.options import Options
 LABEL = 200  # code points of a file's name that are shown, its end
 
 Finish = Literal["stop", "length"]  # the text ends by itself or at a stop string; a limit ends it
+
+_parsing = ThreadPoolExecutor(1, "parsing")  # one thread: parsers are shared and not safe for several
 
 
 @dataclass(frozen=True)
@@ -65,18 +70,18 @@ async def fill(engine: Infiller, wanted: FillQuery) -> AsyncGenerator[str | Fill
     if wanted.max_tokens == 0:
         yield FillAnswer((AnswerText("", "length"),))
         return
-    text = wanted.prefix + wanted.suffix
-    name = language(wanted.language or guessed(wanted.prefix, wanted.suffix)).id
-    asked = gap(text, len(wanted.prefix), len(wanted.prefix), name)
+    loop = asyncio.get_running_loop()
+    asked = await loop.run_in_executor(_parsing, _gap, wanted)
     to_fill = hole(asked.context, min(wanted.max_tokens or Options().max_tokens, wire.MAX_SLOTS))
     early = wanted.stream or wanted.stop or wanted.patience_ms < math.inf  # whether a state is looked at
     sent, began = "", time.monotonic()
     async with contextlib.aclosing(engine.infill(_job(asked, to_fill, wanted))) as events:
         async for event in events:
             if isinstance(event, wire.Done):
-                answer = _answer(asked, to_fill, wanted, event, sent)
+                answer = await loop.run_in_executor(_parsing, _answer, asked, to_fill, wanted, event, sent)
             elif early:
-                now = _shown(asked, asked.fitted(event.holes[0].locked_start), wanted.stop)
+                fitted = await loop.run_in_executor(_parsing, asked.fitted, event.holes[0].locked_start)
+                now = _shown(asked, fitted, wanted.stop)
                 late = (time.monotonic() - began) * 1000 > wanted.patience_ms
                 if now.stopped_by or (late and now.text):
                     answer = _early(now, event, began)
@@ -87,6 +92,13 @@ async def fill(engine: Infiller, wanted: FillQuery) -> AsyncGenerator[str | Fill
     if wanted.stream and (piece := _piece(sent, answer.texts[0].text, ())):
         yield piece
     yield answer
+
+
+def _gap(wanted: FillQuery) -> TextGap:
+    """The gap in the text that the engine reads: a body of 2 MiB would take seconds to parse."""
+    prefix, suffix = window_before(wanted.prefix, Budget().before), window_after(wanted.suffix, Budget().after)
+    name = language(wanted.language or guessed(wanted.prefix, suffix)).id
+    return gap(prefix + suffix, len(prefix), len(prefix), name)
 
 
 def _shown(asked: TextGap, text: str, stop: tuple[str, ...]) -> AnswerText:

@@ -4,6 +4,7 @@ The engine is one of a dozen lines.
 
 import asyncio
 import json
+import random
 import re
 import signal
 import sys
@@ -518,6 +519,20 @@ async def test_a_client_that_goes_before_the_first_byte_frees_the_engine() -> No
         await answer({}, gone, gone)  # type: ignore[arg-type]
     assert ended
     assert kept
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_large_text_does_not_stall_the_streams_of_others(door: Door, stream: bool) -> None:
+    broken = "".join(random.Random(1).choices("(){}[]\"'`;:,. \n\tabc=<>/*#", k=190_000))  # takes seconds to parse
+    body = {"input_prefix": broken, "input_suffix": broken, "language": "typescript", "stop": "?", "stream": stream}
+    stalls, loop = [0.0], asyncio.get_running_loop()
+    asking = asyncio.ensure_future(door.post("/infill", body))
+    while not asking.done():
+        began = loop.time()
+        await asyncio.wait((asking,), timeout=0.01)
+        stalls.append(loop.time() - began)
+    assert (await asking).status_code == 200
+    assert max(stalls) < 1
 
 
 async def test_connections_are_bounded_and_one_that_says_nothing_is_let_go(
