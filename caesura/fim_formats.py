@@ -13,7 +13,7 @@ REPOSITORY = "project"
 
 
 class MarkedText(ValueError):
-    """A text contains a marker of the format; the message is a sentence for a person."""
+    """A text contains a marker of the format; the message is a sentence for the user."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ def demo(options: argparse.Namespace) -> None:
     if options.file:
         source = SourceFile.read(options.file)
         if len(source.text) > MAX_TEXT:
-            raise CommandFailed(f"{options.file} is longer than the {MAX_TEXT:,} characters that the demo takes.")
+            raise CommandFailed(f"{options.file} is longer than the {MAX_TEXT:,} characters that the demo accepts.")
         name = os.fsencode(source.path.name).decode(errors="replace")
         own.append(app.DemoDocument.marked(name, source.text))
     documents = app.examples(own)

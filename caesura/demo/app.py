@@ -1,4 +1,5 @@
-"""The demo's routes and its life: the page's files, its documents, a language server for each page, fills."""
+"""`caesura demo`: its routes, its start and its end. It serves the page's files, documents, a language server for each
+page, and fills."""
 
 import asyncio
 import contextlib
@@ -25,14 +26,14 @@ from caesura.demo import fills
 from caesura.demo.guard import HEADERS, PageGuard
 from caesura.demo.session import COMMAND, EditorProcess, NotPassed
 from caesura.serve import hosting
-from caesura.serve.hosting import RequestRefused, Stream
+from caesura.serve.hosting import RequestRefused, Stream, json_response
 from caesura.server.languages import language
 
 PAGE = Path(__file__).parent / "page"
 EXAMPLES = [Path(__file__).parent / "examples" / f"{name}.txt" for name in ("stack.js", "words.go", "shapes.py")]
 MARKER = "<FILL>"  # where a document's gaps are
 MAX_PAGES = 4  # each has a language server
-SETTINGS = {"stats": False}  # what is tried here is not what the user's own suggestions are counted by
+SETTINGS = {"stats": False}  # trials in the demo do not count as the user's suggestions
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -53,20 +54,20 @@ class DemoDocument:
 
     @staticmethod
     def marked(name: str, text: str) -> "DemoDocument":
-        """A text with its gaps marked, or without any."""
+        """A text with MARKER at each gap, if it has any."""
         gaps = tuple(found.start() - n * len(MARKER) for n, found in enumerate(re.finditer(MARKER, text)))
         return DemoDocument(name, language("", name).id, text.replace(MARKER, ""), gaps)
 
 
 def examples(own: Sequence[DemoDocument] = ()) -> list[DemoDocument]:
-    """The user's own documents, and behind them the examples, but for those of the same name."""
+    """The user's own documents, then the examples, except those with the same name."""
     named = {document.name for document in own}
     found = [DemoDocument.marked(path.stem, path.read_text("utf-8")) for path in EXAMPLES]
     return [*own, *(document for document in found if document.name not in named)]
 
 
 class DemoApp:
-    """`lsp` is the command of a language server, `settings` go to it with ours."""
+    """`lsp` is the command of the language server, which gets `settings` together with ours."""
 
     def __init__(
         self,
@@ -79,19 +80,19 @@ class DemoApp:
         self._engine, self._settings, self._lsp = engine, {**SETTINGS, **settings}, lsp
         self._pages = asyncio.Semaphore(MAX_PAGES)
         self._files = files()
-        self._documents = _json(list(documents))
+        self._documents = json_response(list(documents))
 
     def __repr__(self) -> str:
-        return f"<App {len(self.sessions)} pages>"
+        return f"<DemoApp {len(self.sessions)} pages>"
 
     @contextlib.asynccontextmanager
     async def listening(self, port: int) -> AsyncIterator[PageGuard]:
-        """Answer meanwhile. `port` 0 is one that is free."""
+        """Answer requests inside of the context. `port` 0 chooses a free one."""
         with hosting.bound(port) as listener:
             guard = PageGuard(listener.getsockname()[1])
 
             async def answered(request: Request) -> Response:
-                return _json(key) if (key := guard.check(request)) else await self._answer(request)
+                return json_response(key) if (key := guard.check(request)) else await self._answer(request)
 
             routes = [Route("/{path:path}", answered, methods=["GET", "POST"])]
             asgi = Starlette(routes=routes, exception_handlers={RequestRefused: _refusal})
@@ -111,14 +112,12 @@ class DemoApp:
                 return self._pass_on(self.sessions[name], body)
             case "POST", ["fill"]:
                 return self._fill(body)
-        raise RequestRefused(HTTPStatus.NOT_FOUND, "There is no such thing here.")
+        raise RequestRefused(HTTPStatus.NOT_FOUND, "The demo has no such path.")
 
     async def _session(self) -> AsyncGenerator[object, None]:
-        """The messages of a new language server, behind one with the name of the session."""
+        """The name of a new session, then the messages of its language server."""
         if self._pages.locked():
-            yield fills.DemoFailed(
-                f"The demo is open {MAX_PAGES} times already; close another of its pages and reload."
-            )
+            yield fills.DemoFailed(f"The demo is already open in {MAX_PAGES} pages; close one of them and reload.")
             return
         async with self._pages, EditorProcess.started(self._lsp, self._settings) as session:
             name = secrets.token_hex(16)
@@ -143,17 +142,13 @@ class DemoApp:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise RequestRefused(HTTPStatus.BAD_REQUEST, f"The demo cannot fill this: {error}.") from error
         if len(wanted.text) > fills.MAX_TEXT:
-            sentence = f"The text is longer than the {fills.MAX_TEXT:,} characters that the demo takes."
+            sentence = f"The text is longer than the {fills.MAX_TEXT:,} characters that the demo accepts."
             raise RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence)
         return _stream(fills.fill(self._engine, wanted))
 
 
-def _json(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
-
-
 def _stream(values: AsyncGenerator[object, None]) -> Stream:
-    """JSON, a value a line."""
+    """A line of JSON for each value."""
 
     async def lines() -> AsyncGenerator[bytes, None]:
         async with contextlib.aclosing(values):
@@ -169,7 +164,7 @@ async def _refusal(_: Request, error: Exception) -> Response:
 
 
 def files() -> dict[str, Response]:
-    """All that anyone can read here, by path: the page's files, as they are when we start."""
+    """The only public answers, by path: the page's files, as they were at the start."""
     found = {}
     for path in (p for p in PAGE.rglob("*") if p.is_file()):
         name = path.relative_to(PAGE)
@@ -182,14 +177,14 @@ def files() -> dict[str, Response]:
 
 
 async def serve(documents: Sequence[DemoDocument], port: int, model: str, device: str, *, browser: bool) -> None:
-    """Serve the page until somebody ends us. Its ghost text and its fills come from one engine."""
+    """Serve the page until the process is interrupted. Its ghost text and its fills come from one engine."""
     ended = hosting.interruption()
     engine = Engine(client="demo", model=model, device=device)
     app = DemoApp(engine, documents, {"model": model, "device": device})
     try:
         async with app.listening(port) as guard:
             print(f"The demo is at {guard.address}\nCtrl-C ends it.", flush=True)
-            if browser and _has_screen():  # in a thread that nobody waits for: some browsers are slow to start
+            if browser and _has_screen():  # a daemon thread: some browsers are slow to start
                 threading.Thread(target=webbrowser.open, args=(guard.address_once,), daemon=True).start()
             await ended.wait()
     finally:
@@ -197,5 +192,5 @@ async def serve(documents: Sequence[DemoDocument], port: int, model: str, device
 
 
 def _has_screen() -> bool:
-    """Where there is none, a browser would take the terminal."""
+    """True if there is a screen; without one, a browser would open in the terminal."""
     return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

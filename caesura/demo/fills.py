@@ -1,4 +1,4 @@
-"""A gap of the demo, filled twice by the same engine: by the chosen sampler and from left to right.
+"""A gap of the demo, filled twice by the same engine: with the chosen sampler and from left to right.
 
 A job of one token reads the context first, so that both runs start with a warm KV cache.
 """

@@ -1,6 +1,6 @@
-"""The language server of one open page: a `caesura lsp` of its own, and what of LSP may pass between the two.
+"""The language server of one open page: its own `caesura lsp`, and the LSP messages that may pass between the two.
 
-The page edits texts of its own making and asks for inline completions; no file and no setting comes from it.
+The page edits its own texts and asks for inline completions; it sends no files and no settings.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ import msgspec
 
 import caesura
 
-COMMAND = (sys.executable, "-P", "-m", "caesura", "lsp")  # -P: no caesura.py of the folder that we run in
+COMMAND = (sys.executable, "-P", "-m", "caesura", "lsp")  # -P: ignores a caesura.py in the current folder
 PASSED = (
     *("textDocument/didOpen", "textDocument/didChange", "textDocument/didClose"),
     *("textDocument/inlineCompletion", "$/cancelRequest"),
 )
-SCHEME = "inmemory:"  # of the page's documents: nothing on a disk
+SCHEME = "inmemory:"  # of the page's documents, which are on no disk
 MAX_MESSAGE = 16 << 20  # bytes
 END_S = 3.0  # for the server to end by itself
 
@@ -27,7 +27,7 @@ Message = dict[str, Any]
 
 
 class NotPassed(Exception):
-    """What the page sent is not for its language server; the message is a sentence for a person."""
+    """The page may not send this message; the text is a sentence for the user."""
 
 
 class EditorProcess:
@@ -35,12 +35,12 @@ class EditorProcess:
         self._process = process
 
     def __repr__(self) -> str:
-        return f"<Session {self._process.pid}>"
+        return f"<EditorProcess {self._process.pid}>"
 
     @staticmethod
     @contextlib.asynccontextmanager
     async def started(command: Sequence[str], options: Mapping[str, object]) -> AsyncIterator["EditorProcess"]:
-        """The language server of this command with these settings, initialized; it ends with the context."""
+        """The initialized language server of this command, with these settings; it ends with the context."""
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             *command, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL, limit=MAX_MESSAGE
@@ -60,7 +60,7 @@ class EditorProcess:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(END_S):
                     await process.wait()
-        finally:  # also where we are cancelled meanwhile
+        finally:  # also after a cancellation
             if process.returncode is None:
                 process.kill()
                 await process.wait()
@@ -83,16 +83,17 @@ class EditorProcess:
         self._send({"jsonrpc": "2.0", "method": "initialized", "params": {}})
 
     async def messages(self) -> AsyncIterator[Message]:
-        """Answers and notifications of the server, until it ends. It may ask for nothing, as we announced nothing."""
+        """Answers and notifications of the server, until it ends. Its requests are refused, since we announced no
+        capability for them."""
         while message := await self._receive():
             if "id" in message and "method" in message:
-                error = {"code": -32601, "message": "The demo does nothing of the kind."}
+                error = {"code": -32601, "message": "The demo does not support this request."}
                 self._send({"jsonrpc": "2.0", "id": message["id"], "error": error})
             else:
                 yield message
 
     async def _receive(self) -> Message | None:
-        """The next message; None when there is none to come."""
+        """The next message; None after the last."""
         output = self._process.stdout
         assert output is not None
         try:
@@ -108,7 +109,7 @@ class EditorProcess:
         try:
             messages = msgspec.json.decode(body, type=list[Message])
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise NotPassed("These are no messages.") from None
+            raise NotPassed("The body is not a list of messages.") from None
         for message in messages:
             _check(message)
         for message in messages:
@@ -123,9 +124,9 @@ class EditorProcess:
 def _check(message: Message) -> None:
     """Raises NotPassed."""
     if message.get("method") not in PASSED:
-        raise NotPassed("The page edits texts and asks for completions; other messages are not passed on.")
+        raise NotPassed("The page may only edit texts and ask for completions.")
     params = message.get("params")
     document = params.get("textDocument") if isinstance(params, dict) else None
     uri = document.get("uri") if isinstance(document, dict) else None
     if message["method"] != "$/cancelRequest" and not str(uri).startswith(SCHEME):
-        raise NotPassed(f"The page's documents are {SCHEME} ones.")
+        raise NotPassed(f"URIs of the page's documents must start with '{SCHEME}'.")

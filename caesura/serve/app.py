@@ -1,4 +1,4 @@
-"""The routes of `caesura serve`, and its life."""
+"""`caesura serve`: its routes, its start and its end."""
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,9 +12,9 @@ from starlette.routing import Route
 from caesura.client.backend import Backend
 from caesura.client.shared import Engine
 from caesura.serve import errors, guard, hosting
-from caesura.serve.bodies import json
 from caesura.serve.completions import completions
 from caesura.serve.guard import TokenGuard
+from caesura.serve.hosting import json_response
 from caesura.serve.infill import infill
 
 
@@ -29,12 +29,12 @@ def application(engine: Backend) -> Starlette:
 
     async def models(_: Request) -> Response:
         model = {"id": engine.condition.model or "caesura", "object": "model", "created": 0, "owned_by": "caesura"}
-        return json({"object": "list", "data": [model]})
+        return json_response({"object": "list", "data": [model]})
 
     async def health(_: Request) -> Response:
         condition = engine.condition
         if condition.state == "ready":
-            return json({"status": "ok"})
+            return json_response({"status": "ok"})
         return errors.failure(HTTPStatus.SERVICE_UNAVAILABLE, condition.message or "The engine is starting.")
 
     return Starlette(
@@ -50,7 +50,7 @@ def application(engine: Backend) -> Starlette:
 
 @contextlib.asynccontextmanager
 async def listening(engine: Backend, token: str, port: int) -> AsyncIterator[int]:
-    """Answer meanwhile, at the port that is given. `port` 0 is one that is free."""
+    """Answer requests inside of the context, whose value is the port. `port` 0 chooses a free one."""
     with hosting.bound(port) as listener:
         found = listener.getsockname()[1]
         async with hosting.serving(listener, TokenGuard(application(engine), token, found), "caesura serve"):
@@ -58,7 +58,7 @@ async def listening(engine: Backend, token: str, port: int) -> AsyncIterator[int
 
 
 async def serve(port: int, model: str, device: str) -> None:
-    """Answer until somebody ends us."""
+    """Answer requests until the process is interrupted."""
     ended = hosting.interruption()
     token = guard.token()
     engine = Engine(client="serve", model=model, device=device)

@@ -1,4 +1,4 @@
-"""What both endpoints read and write: JSON, stop strings, server-sent events."""
+"""The parts that both endpoints share: decoding, stop strings, server-sent events."""
 
 import contextlib
 from collections.abc import AsyncGenerator, Mapping
@@ -7,7 +7,6 @@ from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
-from starlette.responses import Response
 
 from caesura.serve.errors import described, status_and_sentence
 from caesura.serve.filling import FillAnswer
@@ -24,7 +23,7 @@ def decoded(body: bytes, type: type[Body]) -> Body:
         return msgspec.json.decode(body, type=type)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestRefused(
-            HTTPStatus.BAD_REQUEST, f"This is not a request that caesura serve knows: {error}."
+            HTTPStatus.BAD_REQUEST, f"caesura serve does not understand this request: {error}."
         ) from error
 
 
@@ -32,13 +31,9 @@ def stops(stop: str | list[str] | None) -> tuple[str, ...]:
     return (stop,) if isinstance(stop, str) else tuple(stop or ())
 
 
-def json(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
-
-
 async def last(found: AsyncGenerator[str | FillAnswer, None]) -> FillAnswer:
     items = [item async for item in found]
-    assert isinstance(items[-1], FillAnswer), "the last item is one, or an error is raised"
+    assert isinstance(items[-1], FillAnswer), "a generator without an answer raises an error"
     return items[-1]
 
 

@@ -1,7 +1,7 @@
-"""`/v1/completions` as OpenAI has it: a prompt and a suffix, or a prompt in which a code model's markers show the gap.
+"""`/v1/completions` as OpenAI defines it: a prompt and a suffix, or a prompt with a code model's markers at the gap.
 
-Answers have the fields that clients need. The tokens of a prompt are not known, nor is the time: both are 0. Sampling
-parameters (temperature, top_p, seed and the like) are left alone: the answer is the most probable text.
+Answers have the fields that clients need. The number of prompt tokens and the time of creation are unknown here: both
+are 0. Sampling parameters (temperature, top_p, seed and the like) are ignored: the answer is the most probable text.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from starlette.responses import Response
 
 from caesura import fim_formats
 from caesura.client.backend import Backend, job_id
-from caesura.serve.bodies import StopField, decoded, json, last, stops, streamed
-from caesura.serve.filling import FillAnswer, FillQuery, Finish, fill
-from caesura.serve.hosting import RequestRefused
+from caesura.serve.bodies import StopField, decoded, last, stops, streamed
+from caesura.serve.filling import MAX_CANDIDATES, FillAnswer, FillQuery, Finish, fill
+from caesura.serve.hosting import RequestRefused, json_response
 
-Limit = Annotated[int, Meta(ge=0)]
-Number = Annotated[int, Meta(ge=1, le=8)]
+TokenLimit = Annotated[int, Meta(ge=0)]
+CandidateCount = Annotated[int, Meta(ge=1, le=MAX_CANDIDATES)]
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -30,12 +30,12 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class CompletionRequest(msgspec.Struct, frozen=True):
-    """`language` is ours: the id of the text's language, for clients that know it."""
+    """`language` is our own field: the id of the text's language, for clients that know it."""
 
     prompt: str | Annotated[list[str], Meta(min_length=1, max_length=1)]
     suffix: str | None = None
-    max_tokens: Limit | None = None
-    n: Number | None = None
+    max_tokens: TokenLimit | None = None
+    n: CandidateCount | None = None
     stop: StopField = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -47,18 +47,18 @@ class CompletionRequest(msgspec.Struct, frozen=True):
 async def completions(engine: Backend, request: Request) -> Response:
     asked = decoded(await request.body(), CompletionRequest)
     if asked.echo or asked.logprobs:
-        raise RequestRefused(HTTPStatus.BAD_REQUEST, "caesura serve has neither `echo` nor `logprobs`; leave them out.")
-    found = fill(engine, wanted(asked))
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, "caesura serve supports neither `echo` nor `logprobs`; omit them.")
+    found = fill(engine, completion_query(asked))
     head = partial(_head, engine, f"cmpl-{job_id()}")
     if asked.stream:
         with_usage = asked.stream_options is not None and asked.stream_options.include_usage
         return await streamed(_chunks(found, head, with_usage), b"data: [DONE]\n\n")
     answer = await last(found)
     choices = [_choice(text.text, n, text.finish) for n, text in enumerate(answer.texts)]
-    return json({**head(), "choices": choices, "usage": _usage(answer)})
+    return json_response({**head(), "choices": choices, "usage": _usage(answer)})
 
 
-def wanted(asked: CompletionRequest) -> FillQuery:
+def completion_query(asked: CompletionRequest) -> FillQuery:
     (prompt,) = asked.prompt if isinstance(asked.prompt, list) else [asked.prompt]
     marked = fim_formats.undo(prompt) if not asked.suffix else None
     return FillQuery(
@@ -74,14 +74,14 @@ def wanted(asked: CompletionRequest) -> FillQuery:
 
 
 def _head(engine: Backend, id: str) -> dict[str, Any]:
-    """Read late: an engine that starts has no name yet."""
+    """The model's name is read late: while the engine starts, it has none."""
     return {"id": id, "object": "text_completion", "created": 0, "model": engine.condition.model}
 
 
 async def _chunks(
     found: AsyncGenerator[str | FillAnswer, None], head: Callable[[], dict[str, Any]], with_usage: bool
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """The first candidate in pieces, then each other one whole."""
+    """The first candidate in pieces, then each of the others whole."""
     async with contextlib.aclosing(found):
         async for item in found:
             if isinstance(item, str):

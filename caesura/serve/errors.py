@@ -3,13 +3,12 @@
 import logging
 from http import HTTPStatus
 
-import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from caesura.client.backend import EngineBusy, EngineError, EngineFailed, EngineUnavailable
-from caesura.serve.hosting import RequestRefused
+from caesura.serve.hosting import RequestRefused, json_response
 
 FAULT = "Caesura failed on this request; the lines that `caesura serve` printed say why."
 _FAILED = {"invalid": HTTPStatus.BAD_REQUEST, "expired": HTTPStatus.GATEWAY_TIMEOUT}  # by the engine's code
@@ -17,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 def failure(status: int, sentence: str) -> Response:
-    return Response(msgspec.json.encode(described(status, sentence)), status, media_type="application/json")
+    return json_response(described(status, sentence), status)
 
 
 def described(status: int, sentence: str) -> dict[str, object]:

@@ -24,7 +24,8 @@ from caesura.server.context.secrets import masked, reveals
 from caesura.server.languages import language
 from caesura.server.options import Options
 
-LABEL = 200  # code points of a file's name that are shown, its end
+MAX_NAME = 200  # code points at the end of a file's name that the model sees
+MAX_CANDIDATES = 8  # as in wire.Infill
 
 Finish = Literal["stop", "length"]  # the text ends by itself or at a stop string; a limit ends it
 
@@ -33,8 +34,8 @@ _parsing = ThreadPoolExecutor(1, "parsing")  # one thread: parsers are shared an
 
 @dataclass(frozen=True)
 class FillQuery:
-    """What a client asks for. `files` are (name, text), the most useful first. After `patience_ms` the answer is what
-    is locked, as soon as anything is. With `stream` pieces of the first text come before the answer."""
+    """The request of a client. `files` are (name, text), the most useful first. After `patience_ms` the locked text is
+    the answer, as soon as there is any. With `stream`, pieces of the first text precede the answer."""
 
     prefix: str
     suffix: str
@@ -73,7 +74,7 @@ async def fill(engine: Infiller, wanted: FillQuery) -> AsyncGenerator[str | Fill
     loop = asyncio.get_running_loop()
     asked = await loop.run_in_executor(_parsing, _gap, wanted)
     to_fill = hole(asked.context, min(wanted.max_tokens or Options().max_tokens, wire.MAX_SLOTS))
-    early = wanted.stream or wanted.stop or wanted.patience_ms < math.inf  # whether a state is looked at
+    early = wanted.stream or wanted.stop or wanted.patience_ms < math.inf  # each Locked event is examined
     sent, began = "", time.monotonic()
     async with contextlib.aclosing(engine.infill(_job(asked, to_fill, wanted))) as events:
         async for event in events:
@@ -102,21 +103,21 @@ def _gap(wanted: FillQuery) -> TextGap:
 
 
 def _shown(asked: TextGap, text: str, stop: tuple[str, ...]) -> AnswerText:
-    """The text up to the first of the stop strings; nothing where it would show the cover of a secret."""
+    """The text up to the first stop string; empty if it would show the mask of a secret."""
     text = "" if reveals(text, asked.context.prefix, asked.context.suffix) else text
     found = min(((at, one) for one in stop if (at := text.find(one)) >= 0), default=None)
     return AnswerText(text[: found[0]], "stop", found[1]) if found else AnswerText(text, "stop")
 
 
 def _piece(sent: str, text: str, stop: tuple[str, ...]) -> str:
-    """What of `text` can be sent after `sent`: nothing that may be the start of a stop string."""
+    """The part of `text` to send after `sent`; text that may begin a stop string waits."""
     held = max((n for one in stop for n in range(1, len(one)) if text.endswith(one[:n])), default=0)
     text = text[: len(text) - held]
     return text[len(sent) :] if text.startswith(sent) else ""
 
 
 def _answer(asked: TextGap, to_fill: wire.Hole, wanted: FillQuery, done: wire.Done, sent: str) -> FillAnswer:
-    """What was sent already is the start of the first text, or all of it where no candidate goes on from there."""
+    """The first text starts with what was sent, and is just that if no candidate continues it."""
     tokens = done.tokens.canvas + done.tokens.lookup + done.tokens.left_to_right
     ended = done.stop == "complete" and tokens < to_fill.max_tokens
     found = list(dict.fromkeys(_shown(asked, text, wanted.stop) for text, _ in asked.proposals(done)))
@@ -128,7 +129,7 @@ def _answer(asked: TextGap, to_fill: wire.Hole, wanted: FillQuery, done: wire.Do
 
 
 def _early(text: AnswerText, event: wire.Locked, began: float) -> FillAnswer:
-    """The answer of a job that is not over."""
+    """The answer of a job that is still running."""
     spent = (time.monotonic() - began) * 1000
     finish: Finish = "stop" if text.stopped_by else "length"
     timings = wire.Timings(denoise_ms=spent, total_ms=spent)
@@ -142,8 +143,8 @@ def _job(asked: TextGap, to_fill: wire.Hole, wanted: FillQuery) -> wire.Infill:
 
 
 def _neighbours(wanted: FillQuery, name: str) -> Iterator[wire.Neighbour]:
-    """Of a path, of either kind, only the name is shown: the rest may lie outside of any project."""
+    """Only the file's name is sent, of POSIX and Windows paths: the folders may lie outside of any project."""
     comment = language(name).comment or "#"
     for path, text in wanted.files:
         if text.strip() and len(text) <= wire.MAX_NEIGHBOUR:
-            yield wire.Neighbour(f"{comment} {PureWindowsPath(path).name[-LABEL:]}", masked(text))
+            yield wire.Neighbour(f"{comment} {PureWindowsPath(path).name[-MAX_NAME:]}", masked(text))

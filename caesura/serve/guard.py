@@ -1,5 +1,5 @@
-"""Who may ask `caesura serve`: a program that has the token, which a file of the user's own keeps, since editors'
-settings hold it too."""
+"""Access to `caesura serve`: only programs that send the token may use it. It stays the same in a private file, because
+the settings of editors repeat it."""
 
 import hmac
 import re
@@ -34,14 +34,14 @@ def token() -> str:
 
 
 def same(one: str, other: str) -> bool:
-    """In a time that does not depend on where they differ."""
+    """Compares in constant time."""
     return hmac.compare_digest(one.encode(), other.encode())
 
 
 class TokenGuard:
-    """Around an application. Host keeps out names that were rebound to us; Origin and Sec-Fetch-Site, which only
-    browsers send, keep out pages; the token keeps out other users. It is a Bearer or, for clients that send none, the
-    first part of the path, which is taken off."""
+    """Wraps an application. The check of Host stops DNS rebinding; Origin and Sec-Fetch-Site, which only browsers send,
+    stop web pages; the token stops other users. Clients send it as a Bearer token or as the first part of the path,
+    which is removed."""
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
         self._app, self._token = app, token
@@ -62,10 +62,10 @@ class TokenGuard:
 
     def _refused(self, headers: Headers, secret: str) -> Response | None:
         if headers.get("host") not in self._hosts:
-            return failure(HTTPStatus.FORBIDDEN, f"This is {min(self._hosts)}, not the host that was asked for.")
+            return failure(HTTPStatus.FORBIDDEN, f"This is {min(self._hosts)}, not the host of the request.")
         if "origin" in headers or headers.get("sec-fetch-site", "none") != "none":
-            return failure(HTTPStatus.FORBIDDEN, "A page of a browser may not ask.")
+            return failure(HTTPStatus.FORBIDDEN, "Web pages may not use caesura serve.")
         if not same(secret, self._token):
-            where = f"Send the token that is in {token_file()}: as `Authorization: Bearer TOKEN`, or before the path."
+            where = f"Send the token in {token_file()}: as `Authorization: Bearer TOKEN`, or before the path."
             return failure(HTTPStatus.UNAUTHORIZED, where)
         return None

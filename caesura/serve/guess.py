@@ -1,7 +1,7 @@
-"""The language of a text whose file nobody names: the one that a comment tells, as minuet and Continue write it above
-the text, else the one whose grammar finds the fewest faults.
+"""The language of a text without a file name: the one that a comment names, as minuet and Continue write it above the
+text, else the one whose grammar finds the fewest faults.
 
-A fill takes little from it: what opens a block, what a comment is. Grammars that accept nearly anything are not asked.
+Fills need little of it: block openers and comment markers. Grammars that accept nearly anything are left out.
 """
 
 import re
@@ -11,40 +11,40 @@ import tree_sitter
 
 from caesura.server.languages import grammar, language
 
-ASKED = ("python", "javascript", "typescript", "typescriptreact", "json", "go", "rust", "java", "c", "cpp", "css")
-READ = 1000  # code points on each side that are parsed
-MOST = 0.15  # the share of them that may be faults
-TOLD = re.compile(  # `# language: python`, `// Path: src/area.ts`, `# area.py`
+GUESSABLE = ("python", "javascript", "typescript", "typescriptreact", "json", "go", "rust", "java", "c", "cpp", "css")
+WINDOW = 1000  # code points on each side that are parsed
+MAX_FAULTS = 0.15  # share of the bytes that may be faults
+COMMENT = re.compile(  # `# language: python`, `// Path: src/area.ts`, `# area.py`
     r"^(?://|#|--|;|%|/\*|<!--) *(?:language: *(\w+)|(?:(?:Path|File): *)?(\S*\w\.\w+)) *(?:\*/|-->)?$", re.MULTILINE
 )
 
 
 def guessed(prefix: str, suffix: str) -> str:
-    """The id of a language, empty where none fits. The line that is typed does not count."""
+    """The id of a language, empty where none fits. The line with the gap does not count."""
     above = prefix[: prefix.rfind("\n") + 1]
-    return _told(above) or _guessed(above[-READ:], suffix[:READ])
+    return _named(above) or _guessed(above[-WINDOW:], suffix[:WINDOW])
 
 
-def _told(text: str) -> str:
-    """By the last comment: those before it may be of other files."""
-    *_, (name, file) = [("", ""), *TOLD.findall(text)]
+def _named(text: str) -> str:
+    """From the last such comment: earlier ones may belong to other files."""
+    *_, (name, file) = [("", ""), *COMMENT.findall(text)]
     found = language(name, file) if name or file else None
     return found.id if found and found.comment else ""
 
 
-@lru_cache(maxsize=64)  # while a line is typed, what is above stays
+@lru_cache(maxsize=64)  # the text above stays while the user types a line
 def _guessed(above: str, below: str) -> str:
     text = above + below
     source = text.encode(errors="replace")
-    faults = {name: _faults(name, source) for name in ASKED if grammar(language(name))}
+    faults = {name: _faults(name, source) for name in GUESSABLE if grammar(language(name))}
     best = min(faults, key=lambda name: faults[name], default="")
-    return best if best and faults[best] <= MOST * len(source) and text.strip() else ""
+    return best if best and faults[best] <= MAX_FAULTS * len(source) and text.strip() else ""
 
 
 def _faults(name: str, source: bytes) -> int:
-    """The bytes that are in an ERROR node, and one for each that is missing."""
+    """The number of bytes in ERROR nodes, plus one for each MISSING node."""
     known = grammar(language(name))
-    assert known is not None, "asked for by a caller who has looked"
+    assert known is not None, "the caller has checked that there is a grammar"
     found, waiting = 0, [tree_sitter.Parser(known).parse(source).root_node]
     while waiting:
         node = waiting.pop()

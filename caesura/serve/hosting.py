@@ -1,6 +1,6 @@
-"""An ASGI application on a port of loopback, by uvicorn, within limits. It knows no route.
+"""Runs an ASGI application with uvicorn on a loopback port, within limits. It defines no routes.
 
-A request is read whole before the application sees it. An application whose client has gone is cancelled.
+The application gets a request after all of it has arrived, and is cancelled when its client disconnects.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from http import HTTPStatus
 
+import msgspec
 import uvicorn
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -27,16 +28,20 @@ PAUSE_S = 1.0  # between two parts of a refused body
 
 
 class RequestRefused(Exception):
-    """The request gets this status and a sentence for a person."""
+    """The answer has this status and a sentence for the user."""
 
     def __init__(self, status: HTTPStatus, sentence: str) -> None:
         super().__init__(sentence)
         self.status = status
 
 
+def json_response(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
 class Stream(Response):
-    """Sends `first`, then each of `pieces` as it comes; closes `pieces` when the client has gone. A generator cleans up
-    only after its start: one that must clean up has given `first` already."""
+    """Sends `first`, then each of `pieces` as it comes; closes `pieces` when the client disconnects. A generator cleans
+    up only after its start: one that must clean up has given `first` already."""
 
     def __init__(self, pieces: AsyncGenerator[bytes, None], media_type: str, first: bytes = b"") -> None:
         super().__init__(media_type=media_type)
@@ -53,7 +58,7 @@ class Stream(Response):
 
 
 def bound(port: int) -> socket.socket:
-    """A port of loopback, where clients wait from now on. `port` 0 is one that is free."""
+    """A listening loopback socket: clients can connect from now on. `port` 0 chooses a free port."""
     return socket.create_server((ADDRESS, port))
 
 
@@ -61,8 +66,8 @@ def bound(port: int) -> socket.socket:
 async def serving(
     listener: socket.socket, app: ASGIApp, name: str, headers: Mapping[str, str] = {}
 ) -> AsyncIterator[None]:
-    """Answer requests with `app` meanwhile, which users know by `name`; each answer has these headers. In the end all
-    connections are closed."""
+    """Answer requests with `app` inside of the context, then close all connections. Error messages call the app `name`;
+    each answer has these headers."""
     config = uvicorn.Config(
         BoundedApp(app, name),
         lifespan="off",
@@ -91,10 +96,10 @@ async def serving(
 
 
 def interruption() -> asyncio.Event:
-    """Set when somebody ends this process."""
+    """An event that is set when the process is interrupted."""
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C interrupts us
+        with contextlib.suppress(NotImplementedError):  # on Windows, Ctrl-C raises KeyboardInterrupt
             asyncio.get_running_loop().add_signal_handler(number, ended.set)
     return ended
 
@@ -134,8 +139,8 @@ class BoundedConnection(H11Protocol):
 
 
 class BoundedApp:
-    """Around an application: the limits of a request's body and of an answer that nobody reads, and what happens when
-    the client has gone."""
+    """Wraps an application: limits the size of bodies and the time to receive them and to send answers, and cancels the
+    application when its client disconnects."""
 
     def __init__(self, app: ASGIApp, name: str) -> None:
         self._app, self._name = app, name
@@ -155,11 +160,11 @@ class BoundedApp:
             try:
                 async with asyncio.timeout(WRITE_S):
                     await send(message)
-            except TimeoutError:  # who does not read counts as gone
+            except TimeoutError:  # a client that does not read counts as disconnected
                 raise asyncio.CancelledError from None
 
         async def taken_unread(message: Message) -> None:
-            """Closed over the rest of a request, a browser would lose the answer."""
+            """Read the rest of the request before closing: a browser would lose the answer otherwise."""
             ends = message["type"] == "http.response.body" and not message.get("more_body")
             await taken({**message, "more_body": True} if ends else message)
             if ends:
@@ -173,9 +178,9 @@ class BoundedApp:
 
 
 async def _while_connected(answering: Awaitable[None], receive: Receive) -> None:
-    """Run the application until it has answered; cancel it when its client has gone."""
+    """Run the application until it has answered; cancel it when its client disconnects."""
     working = asyncio.ensure_future(answering)
-    leaving = asyncio.ensure_future(receive())  # all is read: nothing but the end can come
+    leaving = asyncio.ensure_future(receive())  # the request is read: only a disconnect can follow
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -187,8 +192,8 @@ async def _while_connected(answering: Awaitable[None], receive: Receive) -> None
 
 
 async def _body(scope: Scope, receive: Receive, name: str) -> bytes | RequestRefused:
-    """The body of a request, or why it is not read to its end."""
-    sentence = f"What was sent is longer than the {MAX_BODY:,} bytes that {name} takes."
+    """The body of a request, or why it was refused."""
+    sentence = f"The request is longer than the {MAX_BODY:,} bytes that {name} accepts."
     too_long = RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence)
     announced = dict(scope["headers"]).get(b"content-length", b"0")
     if int(announced) > MAX_BODY:  # h11 has checked that it is a number
@@ -204,12 +209,12 @@ async def _body(scope: Scope, receive: Receive, name: str) -> bytes | RequestRef
                 if size > MAX_BODY:
                     return too_long
     except TimeoutError:
-        return RequestRefused(HTTPStatus.REQUEST_TIMEOUT, "The request did not come within ten seconds.")
+        return RequestRefused(HTTPStatus.REQUEST_TIMEOUT, "The request did not arrive within ten seconds.")
     return b"".join(parts)
 
 
 async def _drain(receive: Receive) -> None:
-    """Read what is left of a request."""
+    """Read the rest of a request."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(BODY_S):
             more = True

@@ -1,7 +1,7 @@
-"""`/infill` as llama-server has it: what stands before and after the cursor, and chunks of other files.
+"""`/infill` as llama-server defines it: the text before and after the cursor, and chunks of other files.
 
-Fields that choose among tokens or slots (samplers, id_slot, cache_prompt, n_indent and the like) are left alone: the
-engine has its own. Fields that would make the answer another one are refused.
+Fields for sampling and slots (samplers, id_slot, cache_prompt, n_indent and the like) are ignored: the engine decides
+these itself. Fields whose absence would change the answer are refused.
 """
 
 import contextlib
@@ -16,11 +16,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from caesura.client.backend import Infiller
-from caesura.serve.bodies import StopField, decoded, json, last, stops, streamed
-from caesura.serve.filling import AnswerText, FillAnswer, FillQuery, fill
-from caesura.serve.hosting import RequestRefused
-
-MOST = 8  # candidates
+from caesura.serve.bodies import StopField, decoded, last, stops, streamed
+from caesura.serve.filling import MAX_CANDIDATES, AnswerText, FillAnswer, FillQuery, fill
+from caesura.serve.hosting import RequestRefused, json_response
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -31,8 +29,8 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class LlamaInfill(msgspec.Struct, frozen=True):
-    """`prompt` is the start of the line, after `input_prefix`. A negative number is no limit; `n_predict` 0 only warms
-    a cache. `language` is ours: the id of the text's language, for clients that know it."""
+    """`prompt` is the start of the line, after `input_prefix`. Negative numbers mean no limit; `n_predict` 0 only
+    warms a cache. `language` is our own field: the id of the text's language, for clients that know it."""
 
     input_prefix: str = ""
     input_suffix: str = ""
@@ -52,23 +50,23 @@ class LlamaInfill(msgspec.Struct, frozen=True):
 
 async def infill(engine: Infiller, request: Request) -> Response:
     asked = decoded(await request.body(), LlamaInfill)
-    if not 1 <= asked.n_cmpl <= MOST:
-        sentence = f"Field 'n_cmpl': Value must be between 1 <= value <= {MOST}, but got {asked.n_cmpl}."
+    if not 1 <= asked.n_cmpl <= MAX_CANDIDATES:
+        sentence = f"Field 'n_cmpl': Value must be between 1 <= value <= {MAX_CANDIDATES}, but got {asked.n_cmpl}."
         raise RequestRefused(HTTPStatus.BAD_REQUEST, sentence)
     if asked.json_schema or asked.grammar:
         raise RequestRefused(
-            HTTPStatus.BAD_REQUEST, "caesura serve has neither `json_schema` nor `grammar`; leave them out."
+            HTTPStatus.BAD_REQUEST, "caesura serve supports neither `json_schema` nor `grammar`; omit them."
         )
-    found = fill(engine, wanted(asked))
+    found = fill(engine, infill_query(asked))
     if asked.stream:
         return await streamed(_chunks(found, asked))
     answer = await last(found)
     results = [_fields(_result(text, n, answer, asked), asked) for n, text in enumerate(answer.texts)]
-    return json(results[0] if asked.n_cmpl == 1 else results)
+    return json_response(results[0] if asked.n_cmpl == 1 else results)
 
 
-def wanted(asked: LlamaInfill) -> FillQuery:
-    """The newest chunk comes last there. The limits of time are of the prompt and of the text behind it."""
+def infill_query(asked: LlamaInfill) -> FillQuery:
+    """llama-server puts the newest chunk last. Its two time limits are for the prompt and for the generated text."""
     limits = [ms for ms in (asked.t_max_prompt_ms, asked.t_max_predict_ms) if ms > 0]
     return FillQuery(
         asked.input_prefix + asked.prompt,
@@ -127,7 +125,7 @@ def _timings(stage: str, tokens: int, ms: float) -> dict[str, float]:
 
 
 def _fields(result: dict[str, Any], asked: LlamaInfill) -> dict[str, Any]:
-    """Those that were asked for, each by its path: `timings/prompt_n`."""
+    """The requested fields, each by its path, such as `timings/prompt_n`; all of them without a request."""
     if not asked.response_fields:
         return result
     found = {}

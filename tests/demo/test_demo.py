@@ -385,9 +385,9 @@ async def test_a_wrong_order_is_refused_with_a_sentence(demo: Demo, wrong: objec
 @pytest.mark.parametrize(
     ("length", "sentence"),
     [
-        (MAX_TEXT + 1, b"The text is longer than the 262,144 characters that the demo takes.\n"),
-        (hosting.MAX_BODY, b"What was sent is longer than the 2,097,152 bytes that the demo takes.\n"),
-        (8 * hosting.MAX_BODY, b"What was sent is longer than the 2,097,152 bytes that the demo takes.\n"),
+        (MAX_TEXT + 1, b"The text is longer than the 262,144 characters that the demo accepts.\n"),
+        (hosting.MAX_BODY, b"The request is longer than the 2,097,152 bytes that the demo accepts.\n"),
+        (8 * hosting.MAX_BODY, b"The request is longer than the 2,097,152 bytes that the demo accepts.\n"),
     ],
 )
 async def test_a_text_over_the_limit_is_refused_with_a_sentence(demo: Demo, length: int, sentence: bytes) -> None:
@@ -558,7 +558,7 @@ async def test_pages_are_bounded(demo: Demo) -> None:
         async with demo.stream("/sessions", headers) as more:
             (refused,) = [event async for event in more]
     assert refused["type"] == "failed"
-    assert "close another" in refused["message"]
+    assert "close one of them" in refused["message"]
 
 
 # Documents and files

@@ -338,7 +338,7 @@ def test_a_text_over_the_limit_ends_ghost_text_with_a_sentence(browser: Browser,
     page = browser.new_page(viewport={"width": 1040, "height": 800})
     page.goto(address)
     page.wait_for_selector("#engine[data-state=ready]", timeout=READY_MS)
-    sentence = "What was sent is longer than the 2,097,152 bytes that the demo takes."
+    sentence = "The request is longer than the 2,097,152 bytes that the demo accepts."
     page.get_by_role("button", name="gap 2").click()
     paste(page, "'x = 1;\\n'.repeat(500_000)")
     page.wait_for_selector("#engine[data-state=unavailable]", timeout=READY_MS)

@@ -186,10 +186,10 @@ def test_a_damaged_token_admits_nobody(tmp_path: Path, monkeypatch: pytest.Monke
         ("/v1/completions", {"prompt": [1, 2]}, "Expected `str`, got `int`"),
         ("/v1/completions", {"prompt": "a", "n": 9}, "Expected `int` <= 8"),
         ("/v1/completions", {"prompt": "a", "stop": [""]}, "length >= 1"),
-        ("/v1/completions", {"prompt": "a", "echo": True}, "leave them out"),
+        ("/v1/completions", {"prompt": "a", "echo": True}, "omit them"),
         ("/infill", [], "Expected `object`"),
         ("/infill", {"n_cmpl": 9}, "Field 'n_cmpl': Value must be between 1 <= value <= 8, but got 9"),
-        ("/infill", {"json_schema": {"type": "string"}}, "leave them out"),
+        ("/infill", {"json_schema": {"type": "string"}}, "omit them"),
     ],
 )
 async def test_a_wrong_request_gets_one_error_with_a_sentence(

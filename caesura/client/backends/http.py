@@ -37,7 +37,7 @@ for _name in ("httpx2", "httpcore2"):  # at DEBUG they log headers, and the key 
 
 
 class RequestFailed(Exception):
-    """No answer; the message is a sentence for a person. `pause_s`: how long to leave the service alone. `loading`: it
+    """No answer; the message is a sentence for the user. `pause_s`: how long to leave the service alone. `loading`: it
     will be ready soon. `job`: another job may fare better."""
 
     def __init__(self, sentence: str, pause_s: float = PAUSE_S, *, loading: bool = False, job: bool = False) -> None:
