@@ -59,7 +59,7 @@ class GhostText:
             uri, token = str(params.textDocument.uri), params.partialResultToken
             position = int(params.position.line), int(params.position.character)
             invoked = params.context.triggerKind == types.InlineCompletionTriggerKind.Invoked.value
-        except (AttributeError, TypeError, ValueError):
+        except (AttributeError, OverflowError, TypeError, ValueError):
             return NOTHING
         opened = self._session.workspace.get(uri)
         if opened is None:
@@ -74,7 +74,7 @@ class GhostText:
         """The cursor has come to rest, before any request."""
         try:
             uri, position = str(params.textDocument.uri), (int(params.position.line), int(params.position.character))
-        except (AttributeError, TypeError, ValueError):
+        except (AttributeError, OverflowError, TypeError, ValueError):
             return
         if opened := self._session.workspace.get(uri):
             self._session.panes.rested(opened, opened.document.offset(position))

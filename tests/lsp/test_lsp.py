@@ -401,7 +401,13 @@ async def test_where_the_cursor_rests_the_context_is_read_before_the_first_key(c
 
 async def test_a_streaming_request_that_cannot_be_read_is_answered_with_nothing(client: Client) -> None:
     await client.start()
+    client.open("x = ")
     assert await answer(client.ask("caesura/inlineCompletionStream", {"textDocument": 1})) == []
+    endless = f'{{"textDocument": {{"uri": "{URI}"}}, "position": {{"line": 1e999}}, "partialResultToken": "t"}}'
+    body = f'{{"jsonrpc": "2.0", "id": 99, "method": "caesura/inlineCompletionStream", "params": {endless}}}'
+    response = client._waiting[99] = asyncio.get_running_loop().create_future()
+    client.write(f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
+    assert await answer(response) == []
 
 
 async def test_editors_tell_what_became_of_items_as_copilots_do(client: Client) -> None:
