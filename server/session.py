@@ -73,7 +73,9 @@ class Session:
     def change(self, uri: str, version: int, changes: Sequence[ContentChange | str]) -> None:
         edits = self.workspace.edit(uri, version, changes)
         opened = self.workspace.get(uri)
-        if opened is None or edits is None:
+        if uri not in self.workspace:  # it has grown too large
+            self.close(uri)
+        elif opened is None or edits is None:
             self.panes.replaced(uri)
         elif edits:
             self.project.edited(opened, edits)

@@ -37,6 +37,9 @@ class Workspace:
     notebooks: Notebooks = field(default_factory=Notebooks)
     _open: dict[str, OpenDocument] = field(default_factory=dict)
 
+    def __contains__(self, uri: str) -> bool:
+        return uri in self._open
+
     def get(self, uri: str) -> OpenDocument | None:
         """An open document; None if it is not open or its text may differ from the editor's."""
         found = self._open.get(uri)

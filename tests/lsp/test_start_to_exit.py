@@ -8,12 +8,14 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from caesura.ipc import rendezvous
 from caesura.server.records import stats, trace
+from caesura.server.session import EditorInfo, Session
 
 from .test_lsp import Client, server
 
@@ -175,6 +177,15 @@ async def test_rules_of_a_new_folder_that_cannot_be_used_are_said(client: Client
     client.notify("workspace/didChangeWorkspaceFolders", {"event": event})
     [said] = await told(client, "window/logMessage")
     assert "hides all files" in said["params"]["message"]
+
+
+async def test_nothing_is_kept_of_a_document_that_grows_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caesura.server.text.workspace.MAX_DOCUMENT", 10)
+    session = Session(EditorInfo("test", "utf-16", [], (), {}), lambda *_: SimpleNamespace())  # type: ignore[arg-type, return-value]
+    session.open("file:///a.py", "python", 0, "x = ")
+    session.change("file:///a.py", 1, [((0, 0), (0, 0), "a b c")])
+    session.change("file:///a.py", 2, [((0, 0), (0, 0), "a b c d e")])
+    assert (session.project._known, repr(session.panes)) == ({}, "<Panes []>")
 
 
 async def test_the_folders_of_a_workspace_may_change(client: Client) -> None:
