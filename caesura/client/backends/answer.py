@@ -65,14 +65,13 @@ class HoleText:
         return wire.Fill(text, ((0, len(text)),) if text else (), confidence, left, known)
 
     def _locked(self) -> str:
-        """The text that stays whatever follows: neither the start of a marker nor a last line without a word, since the
-        answer may end before them."""
+        """The text that stays whatever follows: neither the start of a marker nor white space at a block's end, since
+        the answer may end before them."""
         if self.ended:
             return self.text
         starts = (marker[:size] for marker in self._markers for size in range(1, len(marker)))
         text = self.text[: len(self.text) - max((len(one) for one in starts if self.text.endswith(one)), default=0)]
-        lines, newline, last = text.rpartition("\n")
-        return lines if newline and not last.strip(BLANK) else text
+        return text if self._gap.one_line else text.rstrip()
 
     def _chances(self, text: str) -> tuple[tuple[int, float], ...]:
         """The probabilities of the start of what was written."""
@@ -89,14 +88,15 @@ def _line_end(text: str) -> int:
 
 
 def _block_end(text: str, indent: str) -> int:
-    """Before the first line that stands further left than the hole's own; -1 where there is none."""
+    """Before the first line that stands further left than the hole's own, and the blank lines before that; -1 where
+    there is none."""
     at = text.find("\n")
     while at >= 0:
         end = text.find("\n", at + 1)
         line = text[at + 1 : end if end >= 0 else len(text)]
         body = line.lstrip(BLANK)
         if body and body[0] not in CLOSERS and len(line) - len(body) < len(indent):
-            return at
+            return len(text[:at].rstrip())
         at = end
     return -1
 

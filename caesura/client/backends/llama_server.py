@@ -1,11 +1,10 @@
 """llama-server's `POST /infill` (llama.cpp, tools/server/README.md). It puts the prompt together from the model's own
 tokens, and reads no such token out of prefix and suffix.
 
-Typing within a line costs one token: a job gets the slot of the server whose KV cache has most of its context, and what
-stands before the cursor on its line comes after the suffix, as the start of the answer.
+A job gets the slot of the server whose KV cache has most of its context. The suffix comes after the prefix in the
+prompt, also after the request's `prompt`, which the server's README puts behind it: each key reads the suffix again.
 """
 
-import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from math import exp
@@ -17,7 +16,6 @@ from caesura.client.backends.api import TEMPERATURE, AnswerEnd, ServiceGap, Text
 from caesura.client.backends.http import Http
 
 MOST_SLOTS = 64
-_MARKER = re.compile(r"[<\[][^\s<>\[\]]*[>\]]")  # linear: a bracket ends each try
 
 
 class Props(msgspec.Struct, frozen=True):
@@ -84,10 +82,8 @@ class LlamaServer:
         return path.rpartition("/")[2].removesuffix(".gguf") or "a model"
 
     async def answer(self, http: Http, gap: ServiceGap) -> AsyncGenerator[TextPiece | AnswerEnd, None]:
-        above, line = _split(gap.prefix)
         body = {
-            "input_prefix": above,
-            "prompt": line,
+            "input_prefix": gap.prefix,
             "input_suffix": gap.suffix,
             "input_extra": [{"filename": one.name, "text": one.text} for one in gap.neighbours],
             "n_predict": gap.max_tokens,
@@ -95,7 +91,7 @@ class LlamaServer:
             "stop": ["\n"] if gap.one_line else [],
             "stream": True,
             "cache_prompt": True,
-            "id_slot": self._slots.of("".join((*(one.text for one in gap.neighbours), above))),
+            "id_slot": self._slots.of("".join((*(one.text for one in gap.neighbours), gap.prefix))),
             "n_probs": 1,
             "response_fields": InfillEvent.__struct_fields__,  # the last event has the prompt too
             **({"seed": gap.seed % 2**32, "temperature": TEMPERATURE} if gap.seed else {"temperature": 0.0}),
@@ -107,13 +103,6 @@ class LlamaServer:
                 if event.stop:
                     ms = event.timings
                     yield AnswerEnd(event.stop_type == "limit", prefill_ms=ms.prompt_ms, denoise_ms=ms.predicted_ms)
-
-
-def _split(prefix: str) -> tuple[str, str]:
-    """The lines above and the cursor's own. The server reads tokens out of the latter, so a line that might hold one
-    stays with those above."""
-    at = prefix.rfind("\n") + 1
-    return (prefix, "") if _MARKER.search(prefix, at) else (prefix[:at], prefix[at:])
 
 
 def _shared(one: str, other: str) -> int:
