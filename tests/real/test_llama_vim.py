@@ -16,7 +16,7 @@ from .terminal import pasted
 pytestmark = pytest.mark.real
 
 PLUGIN = Path(__file__).with_name("llama.vim")
-TOKEN = "expand('~/.config/caesura/keys/serve')"
+TOKEN = "TOKEN_FILE"
 AREA = "def area(width, height):\n    \n\n\nprint(area(2, 3))\n"
 HINT = "vt_fim"  # the namespace of its ghost text
 TRIES, TRY_S = 10, 5.0
@@ -46,7 +46,7 @@ def editor_at_the_door(
     page = pasted("http.md", "vim")
     assert TOKEN in page
     settings = tmp_path / "settings.vim"
-    settings.write_text(page.replace("http://127.0.0.1:8012", address).replace(TOKEN, f"'{token}'"))
+    settings.write_text(page.replace("http://127.0.0.1:8012", address).replace(TOKEN, token))
     file = tmp_path / "area.py"
     file.write_text(AREA)
     with neovim(editor("nvim"), arguments=["--cmd", f"source {settings}", "--cmd", f"set rtp+={PLUGIN}"]) as nvim:
