@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_FRAME = 16 << 20  # bytes; the socket refuses larger frames (MAXMSGSIZE)
 MAX_CONTEXT = 1 << 20  # code points of the prefix, and of the suffix: at least 256K tokens
 MAX_NEIGHBOUR = 65_536  # code points
@@ -36,6 +36,9 @@ Seconds = Annotated[float, Meta(ge=0, le=2**32)]
 Mebibytes = Annotated[float, Meta(ge=0, le=2**32)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 Offset = Annotated[int, Meta(ge=0, le=16_384)]
+ServerSetting = Literal[
+    "neighbours", "structured", "speculate", "warm", "inComments", "inStrings"
+]  # settings of that name
 Stages = Annotated[dict[Annotated[str, Meta(max_length=16)], Milliseconds], Meta(max_length=16)]
 
 
@@ -139,6 +142,18 @@ class Tokens(_Struct, frozen=True):
     left_to_right: Natural = 0
 
 
+class Policy(_Struct, frozen=True):
+    """An administrator's rules for the clients of a team's engine: gitignore patterns of files whose text is `never`
+    sent, and settings of the language server that are `off`."""
+
+    never: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...], Meta(max_length=256)] = ()
+    off: Annotated[tuple[ServerSetting, ...], Meta(max_length=16)] = ()
+
+    def __str__(self) -> str:
+        rules = {"never sent": self.never, "off": self.off}
+        return "; ".join(f"{rule}: {', '.join(found)}" for rule, found in rules.items() if found)
+
+
 class Timings(_Struct, frozen=True):
     """Milliseconds by stage: in the queue, prefill, denoise steps, first locked text, and from arrival to the end."""
 
@@ -210,8 +225,10 @@ class Bye(_Message, frozen=True):
 # Engine to client
 
 
-class Welcome(_Message, frozen=True):
-    """The answer to `Hello`, sent again at each change of `state`. `message` is the reason of `failed`."""
+class Welcome(_Message, frozen=True, omit_defaults=True):
+    """The answer to `Hello`, sent again at each change of `state`. `message` is the reason of `failed`. A client obeys
+    `policy` before it sends a job. Without one the field is left out, so that a client of the protocol before can read
+    why it is refused."""
 
     protocol: Natural
     build: Name
@@ -219,6 +236,7 @@ class Welcome(_Message, frozen=True):
     device: Name
     state: Literal["loading", "ready", "failed"]
     message: Name = ""
+    policy: Policy = Policy()
 
 
 class Locked(_Message, frozen=True):
@@ -304,11 +322,18 @@ class _About(msgspec.Struct, frozen=True):
 
 
 class EventHead(msgspec.Struct, frozen=True):
-    """The part of an event that the supervisor reads; only a `Done` has timings."""
+    """The part of an event that the supervisor and a team's door read; only a `Done` has timings and `steps`."""
 
     type: Literal["locked", "done", "failed", "busy"]
     job: Id
+    step: Natural = 0
+    steps: Natural = 0
     timings: Timings | None = None
+
+    @property
+    def taken(self) -> int:
+        """The steps of the job so far."""
+        return self.steps or self.step
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -62,6 +62,7 @@ class Front:
         self._gate = Gate(context, lambda key: self._paired.now.admits(key))
         self._doors: list[zmq.Socket[bytes]] = []
         self._next = 0  # the socket to read first
+        self.user = ""  # the key of the machine that the message received last came from; empty for this machine
         admission.listen(self._add(), path)
         self._bound = path.lstat()
 
@@ -103,13 +104,10 @@ class Front:
             return None
         door, (name, *frames) = arrived
         peer = bytes([door]) + name.bytes
+        self.user = str(frames[0].get("User-Id")) if door and frames else ""
         if len(frames) != 1:
             return Received(peer, None, b"")
         return Received(peer, self._read(door, frames[0]), frames[0].bytes)
-
-    def paired(self, peer: bytes) -> bool:
-        """True if the peer is on another machine."""
-        return peer[0] > 0
 
     def send(self, peer: bytes, message: wire.EngineMessage) -> None:
         """Send now, or once the client reads again. A client that is gone is no error: its lease will end."""

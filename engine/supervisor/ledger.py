@@ -11,7 +11,7 @@ from caesura import wire
 
 MAX_PEERS = 128  # 64 editors, each with a lost connection whose lease has not ended yet
 MAX_JOBS = 64  # unanswered jobs of all peers
-ELSEWHERE = 4  # paired machines have quotas of their own: the ones above divided by this
+ELSEWHERE = 4  # paired machines have quotas of their own, by default the ones above divided by this
 MAX_JOBS_OF_PEER = 8
 OVERDUE_S = 30.0  # a worker takes and ends a job between two steps of ten seconds at most (process.Patience)
 SUSPECT_S = 600.0  # how long a crash is held against the jobs that were live
@@ -36,22 +36,66 @@ class Job:
         return self.request.deadline_ms - (now - self.arrived) * 1000
 
 
+@dataclass(frozen=True)
+class Places:
+    """How many peers of a kind may be connected, and their unanswered jobs."""
+
+    peers: int = MAX_PEERS
+    jobs: int = MAX_JOBS
+
+
+HERE = Places()
+PAIRED = Places(MAX_PEERS // ELSEWHERE, MAX_JOBS // ELSEWHERE)
+
+
 @dataclass
 class Peer:
-    """`paired`: a client on another machine."""
+    """`user`: the key of a client on another machine."""
 
     client: str
     heard: float
-    paired: bool = False
+    user: str = ""
     jobs: dict[str, Job] = field(default_factory=dict)
+
+    @property
+    def paired(self) -> bool:
+        return bool(self.user)
+
+
+class Suspects:
+    """The texts of jobs that were live at a crash."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[bytes, tuple[int, float]] = OrderedDict()  # fingerprint -> crashes, last one
+
+    def __repr__(self) -> str:
+        return f"<Suspects {len(self._found)} texts>"
+
+    def add(self, request: wire.Infill, now: float) -> None:
+        mark = _fingerprint(request)
+        crashes, last = self._found.pop(mark, (0, now))
+        self._found[mark] = (crashes + 1 if now - last < SUSPECT_S else 1, now)
+        if len(self._found) > MAX_SUSPECTS:
+            self._found.popitem(last=False)
+
+    def refusal(self, request: wire.Infill, now: float) -> wire.Failed | None:
+        """The answer to a text that was live at two crashes."""
+        if not self._found:
+            return None
+        crashes, last = self._found.get(_fingerprint(request), (0, now))
+        if crashes < CRASHES_OF_A_POISON or now - last >= SUSPECT_S:
+            return None
+        return wire.Failed(request.job, "invalid", "This text stopped the engine twice; it is refused for 10 minutes.")
 
 
 class Ledger:
-    """Leases, the bounded queue, and the memory of which jobs were live at a crash."""
+    """Leases, the bounded queue, and the memory of which jobs were live at a crash. `paired` are the places of other
+    machines."""
 
-    def __init__(self) -> None:
+    def __init__(self, paired: Places = PAIRED) -> None:
         self.peers: dict[bytes, Peer] = {}
-        self._suspects: OrderedDict[bytes, tuple[int, float]] = OrderedDict()  # fingerprint -> crashes, last one
+        self._paired = paired
+        self._suspects = Suspects()
 
     def __repr__(self) -> str:
         jobs = list(self.jobs())
@@ -73,12 +117,12 @@ class Ledger:
 
     # Peers
 
-    def greet(self, peer: bytes, client: str, now: float, *, paired: bool = False) -> bool:
+    def greet(self, peer: bytes, client: str, now: float, *, user: str = "") -> bool:
         """Begin or renew a lease. False if there are too many clients of its kind."""
         if known := self.peers.get(peer):
             known.heard = now
-        elif len(self._like(paired)) < _places(MAX_PEERS, paired):
-            self.peers[peer] = Peer(client, now, paired)
+        elif len(self._like(bool(user))) < self._places(bool(user)).peers:
+            self.peers[peer] = Peer(client, now, user)
         else:
             return False
         return True
@@ -100,14 +144,12 @@ class Ledger:
 
     def admit(self, peer: bytes, request: wire.Infill, frame: bytes, now: float) -> wire.Busy | wire.Failed | None:
         """Take a job, or return the refusal. A job that this one replaces (same document and kind) does not count."""
-        if self._poison(request, now):
-            return wire.Failed(
-                request.job, "invalid", "This text stopped the engine twice; it is refused for 10 minutes."
-            )
+        if refusal := self._suspects.refusal(request, now):
+            return refusal
         own, paired = self.peers[peer].jobs, self.peers[peer].paired
         replaced = sum(_same_place(job.request, request) for job in own.values())
         taken = sum(len(other.jobs) for other in self._like(paired))
-        if len(own) - replaced >= MAX_JOBS_OF_PEER or taken - replaced >= _places(MAX_JOBS, paired):
+        if len(own) - replaced >= MAX_JOBS_OF_PEER or taken - replaced >= self._places(paired).jobs:
             return wire.Busy(request.job)
         own[request.job] = Job(peer, request, frame, now)
         return None
@@ -138,26 +180,15 @@ class Ledger:
         lost = self.live()
         for job in lost:
             self.settle(job.peer, job.request.job)
-            mark = _fingerprint(job.request)
-            crashes, last = self._suspects.pop(mark, (0, now))
-            self._suspects[mark] = (crashes + 1 if now - last < SUSPECT_S else 1, now)
-        while len(self._suspects) > MAX_SUSPECTS:
-            self._suspects.popitem(last=False)
+            self._suspects.add(job.request, now)
         return lost
 
     def _like(self, paired: bool) -> list[Peer]:
         """The peers of other machines, or those of this one."""
         return [peer for peer in self.peers.values() if peer.paired == paired]
 
-    def _poison(self, request: wire.Infill, now: float) -> bool:
-        if not self._suspects:
-            return False
-        crashes, last = self._suspects.get(_fingerprint(request), (0, now))
-        return crashes >= CRASHES_OF_A_POISON and now - last < SUSPECT_S
-
-
-def _places(here: int, paired: bool) -> int:
-    return here // ELSEWHERE if paired else here
+    def _places(self, paired: bool) -> Places:
+        return self._paired if paired else HERE
 
 
 def _same_place(one: wire.Infill, other: wire.Infill) -> bool:

@@ -7,6 +7,7 @@ import mmap
 import os
 import struct
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 import zmq
@@ -14,6 +15,7 @@ import zmq
 from caesura import paths
 from caesura.ipc import rendezvous
 
+_Socket = TypeVar("_Socket", bound=zmq.Socket[Any])  # of a loop that waits, or of asyncio
 _COUNTER = struct.Struct("=Q")
 
 
@@ -49,11 +51,13 @@ class Answer(_Message, frozen=True):
 
 
 class NewJob(_Message, frozen=True):
-    """A client's Infill as it was sent, with the milliseconds left until its deadline."""
+    """A client's Infill as it was sent, with the milliseconds left until its deadline. `user` is the key that another
+    machine has proved, in hex; empty for this machine's own."""
 
     peer: bytes
     left_ms: float
     frame: bytes
+    user: str = ""
 
 
 class CancelJob(_Message, frozen=True):
@@ -89,7 +93,7 @@ def decode_to_worker(frame: bytes) -> ToWorker:
     return _to_worker.decode(frame)
 
 
-def pair(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+def pair(context: zmq.Context[_Socket]) -> _Socket:
     """One end of the link, not yet bound or connected."""
     socket = context.socket(zmq.PAIR)
     socket.setsockopt(zmq.LINGER, 0)

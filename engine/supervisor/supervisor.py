@@ -23,7 +23,7 @@ from caesura import model_store, wire
 from caesura.engine.supervisor import link
 from caesura.engine.supervisor.clients import Front
 from caesura.engine.supervisor.clock import Clock
-from caesura.engine.supervisor.ledger import Ledger
+from caesura.engine.supervisor.ledger import PAIRED, Ledger, Places
 from caesura.engine.supervisor.process import UNDEAD_S, WORKER, Child, Patience
 from caesura.ipc import pairing
 from caesura.ipc.keys import own_keys
@@ -40,13 +40,16 @@ WINDOW = 512  # latest jobs that the percentiles of Status cover
 @dataclass(frozen=True)
 class SupervisorSettings:
     """Seconds. `idle_exit_s` counts from the end of the last lease; 0 means never. `listen`: the address for paired
-    machines; since they cannot start an engine, one that listens never exits by itself."""
+    machines; since they cannot start an engine, one that listens never exits by itself. `policy` is told to all
+    clients."""
 
     idle_exit_s: float = 600.0
     unload_s: float = 300.0
     lease_s: float = 3.0
     drain_s: float = 2.0
     listen: str = ""
+    paired: Places = PAIRED
+    policy: wire.Policy = field(default_factory=wire.Policy)
     patience: Patience = field(default_factory=Patience)
 
     @staticmethod
@@ -92,7 +95,7 @@ class Supervisor:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._front = Front(self._context, here.socket)
         self._child = Child(self._context, here, model, device, worker, settings.patience)
-        self._ledger = Ledger()
+        self._ledger = Ledger(settings.paired)
         self._timings: deque[wire.Timings] = deque(maxlen=WINDOW)
         self._clock = Clock()
         self._started = self._last_lease = self._last_job = self._clock.now()
@@ -176,7 +179,7 @@ class Supervisor:
             self._front.send(peer, self._welcome("failed", sentence))
         elif self._stop_at is not None:
             self._front.send(peer, self._welcome("failed", "The engine is shutting down."))
-        elif not self._ledger.greet(peer, hello.client, now, paired=self._front.paired(peer)):
+        elif not self._ledger.greet(peer, hello.client, now, user=self._front.user):
             self._front.send(peer, self._welcome("failed", "Too many clients are connected to this engine."))
         else:
             self._child.demand(now)
@@ -233,7 +236,8 @@ class Supervisor:
             return
         for job in self._ledger.waiting():
             assert job.frame is not None
-            if not self._child.send(link.NewJob(job.peer, max(0.0, job.remaining_ms(now)), job.frame)):
+            user = self._ledger.peers[job.peer].user
+            if not self._child.send(link.NewJob(job.peer, max(0.0, job.remaining_ms(now)), job.frame, user)):
                 return  # it waits on, until the worker reads again or its deadline
             job.frame = None
 
@@ -361,6 +365,7 @@ class Supervisor:
             device=child.device,
             state=state or ("ready" if child.state == "idle" else child.state),  # idle: the next job wakes it
             message=(message or child.message)[:256],
+            policy=self._settings.policy,
         )
 
     def _status(self, now: float) -> wire.Status:

@@ -82,7 +82,7 @@ def test_paired_machines_take_no_place_of_a_client_of_this_one() -> None:
 
     def greeted(paired: bool) -> list[bytes]:
         keys = [b"%d %d" % (paired, n) for n in range(2 * MAX_PEERS)]
-        return [key for key in keys if ledger.greet(key, "test", 0.0, paired=paired)]
+        return [key for key in keys if ledger.greet(key, "test", 0.0, user="ab" * paired)]
 
     def admitted(peers: list[bytes]) -> int:
         return sum(admit(ledger, peer, job(f"{n}"), 0.0) is None for peer in peers for n in range(2))
