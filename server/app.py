@@ -66,6 +66,7 @@ class Handlers:
         await asyncio.gather(client.watch_settings(self._server), self._configuration.pull())
 
     def engine_changed(self) -> None:
+        self._session.obey()
         self._status.changed()
         self._session.record()
 

@@ -3,7 +3,7 @@
 The descriptions are the documentation: the table in docs/configuration.md is made from them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -189,6 +189,12 @@ class Settings:
     """The options of a session as they are now."""
 
     options: Options = field(default_factory=Options)
+
+
+def without(options: Options, off: Collection[str]) -> Options:
+    """The options with the settings of these names off."""
+    named = {field.name: False for field in msgspec.structs.fields(Options) if field.encode_name in off}
+    return msgspec.structs.replace(options, **named)
 
 
 def parse(settings: object) -> tuple[Options, list[str]]:

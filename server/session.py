@@ -15,7 +15,7 @@ from caesura.server.fills.fills import Fills
 from caesura.server.fills.history import LastFills
 from caesura.server.fills.structured import StructuredEdits
 from caesura.server.ghost.panes import Panes
-from caesura.server.options import Options, Settings, parse
+from caesura.server.options import Options, Settings, parse, without
 from caesura.server.records.stats import Stats
 from caesura.server.records.trace import SessionRecord, Trace
 from caesura.server.text.document import Encoding
@@ -49,6 +49,8 @@ class Session:
         self.settings = Settings(parse(editor.settings)[0])
         self.workspace = Workspace(editor.encoding, list(editor.folders))
         found = choose.agreement(self.workspace.folders)
+        self._agreement = found
+        self._off: tuple[str, ...] = ()  # settings, by the policy of the engine's administrator
         self.project = Project(self.workspace, self.settings, found)
         self.engine = make_engine(self.settings.options, editor.name, found.engine if found else None)
         self._stats, self._trace = Stats(), Trace()
@@ -104,7 +106,8 @@ class Session:
         """Apply settings on top of those from the start, instead of any that came later. Returns a sentence for each
         problem."""
         before = self.settings.options
-        self.settings.options, problems = parse({**self._editor.settings, **settings})
+        wanted, problems = parse({**self._editor.settings, **settings})
+        self.settings.options = without(wanted, self._off)
         options = self.settings.options
         if any(getattr(before, name) != getattr(options, name) for name in AT_START):
             problems.append(
@@ -116,6 +119,15 @@ class Session:
         if not options.enable:
             self.panes.close_all()
         return [*problems, *self.project.problems]
+
+    def obey(self) -> None:
+        """Take over the policy of the engine's administrator, before another job is made."""
+        policy, agreed = self.engine.condition.policy, self._agreement
+        if agreed and (policy.never, policy.off) != (agreed.never, self._off):
+            agreed.never, self._off = policy.never, policy.off
+            self.settings.options = without(self.settings.options, self._off)
+            self.panes.close_all()
+            self.project.changed()
 
     def set_folders(self, folders: Sequence[str]) -> None:
         self.workspace.folders[:] = folders

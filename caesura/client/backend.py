@@ -43,6 +43,7 @@ class Condition:
     message: str = ""
     busy: bool = False
     lacks: frozenset[Feature] = frozenset()
+    policy: wire.Policy = field(default_factory=wire.Policy)
 
 
 def needs(job: wire.Infill) -> frozenset[Feature]:

@@ -25,6 +25,7 @@ from caesura.ipc.pairing import Remote
 HELLO_S = 1.0
 GRACE_S = 5.0  # time after a job's deadline until its engine counts as lost
 RETRY_S = 0.02
+SETTLE_S = 0.25  # jobs that were made this long before the policy changed, or less, may break it
 PAUSE_S = 10.0  # after giving up, so that not every key starts processes in vain
 
 JobEvent = wire.Locked | wire.Done | wire.Failed | wire.Busy
@@ -57,6 +58,8 @@ class Engine:
         self._task: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
         self._welcome: wire.Welcome | None = None
+        self._policy = wire.Policy()
+        self._ruled = float("-inf")  # when the policy last changed
         self._trouble = ""  # why there is no engine; empty while one may still come
         self._changed = asyncio.Event()  # replaced at every change of the fields above
         self._asked = asyncio.Event()
@@ -80,7 +83,7 @@ class Engine:
     def condition(self) -> Condition:
         model, device = (self._welcome.model, self._welcome.device) if self._welcome else ("", "")
         device = f"{device} of {self._remote.name}" if device and self._remote else device
-        return Condition(self.state, model, device, self._trouble, bool(self._jobs))
+        return Condition(self.state, model, device, self._trouble, bool(self._jobs), policy=self._policy)
 
     async def start(self) -> None:
         """Connect in the background, and start the engine if necessary."""
@@ -104,8 +107,11 @@ class Engine:
 
         Leaving early cancels the job, at once inside `contextlib.aclosing`. A slow reader gets only the newest event.
         """
-        deadline = time.monotonic() + job.deadline_ms / 1000
+        asked = time.monotonic()
+        deadline = asked + job.deadline_ms / 1000
         connection = await self._connected(deadline)
+        if self._ruled > asked - SETTLE_S:
+            raise EngineUnavailable("The engine's administrator has new rules, which hold from now on; ask again.")
         left_ms = max(0.0, (deadline - time.monotonic()) * 1000)
         frame = _checked(msgspec.structs.replace(job, deadline_ms=left_ms))
         mailbox = self._jobs[job.job] = _Mailbox()
@@ -216,6 +222,8 @@ class Engine:
         match message:
             case wire.Welcome():
                 self._welcome = message
+                if message.policy != self._policy:
+                    self._policy, self._ruled = message.policy, time.monotonic()
                 self._set(self._connection, message.message if message.state == "failed" else "")
             case wire.Status():
                 if self._status and not self._status.done():

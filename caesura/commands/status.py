@@ -37,6 +37,8 @@ def status(options: argparse.Namespace) -> None:
     for other in [] if options.json else away:
         about = _line(other.status) if other.status else other.trouble
         print(f"on {other.name} ({other.address}): {about}")
+        if rules := str(other.policy):
+            print(f"  {rules}")
     for service in [] if options.json else backends:
         about = f"{service.state}: {service.model}" if service.state == "ready" else service.trouble
         print(f"{service.name} ({service.url}): {about}")
@@ -49,6 +51,7 @@ class Away(msgspec.Struct, frozen=True):
     address: str
     status: wire.Status | None
     trouble: str = ""
+    policy: wire.Policy = wire.Policy()
 
 
 class Behind(msgspec.Struct, frozen=True):
@@ -86,10 +89,14 @@ async def _remotes() -> list[Away]:
 
 
 async def _away(remote: pairing.Remote) -> Away:
+    found = Engine(client="command line", spawn=False, remote=remote)
+    await found.start()
     try:
-        return Away(remote.name, remote.address, await _status(remote=remote))
+        return Away(remote.name, remote.address, await found.status(), policy=found.condition.policy)
     except EngineError as error:
         return Away(remote.name, remote.address, None, str(error))
+    finally:
+        await found.close()
 
 
 async def _statuses() -> list[wire.Status]:
@@ -103,8 +110,8 @@ async def _statuses() -> list[wire.Status]:
     return found
 
 
-async def _status(*, place: rendezvous.EnginePlace | None = None, remote: pairing.Remote | None = None) -> wire.Status:
-    found = Engine(client="command line", spawn=False, place=place, remote=remote)
+async def _status(*, place: rendezvous.EnginePlace) -> wire.Status:
+    found = Engine(client="command line", spawn=False, place=place)
     await found.start()
     try:
         return await found.status()

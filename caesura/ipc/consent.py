@@ -48,10 +48,12 @@ def _owner(engines: Iterable[_Engine], path: Path) -> _Engine | None:
 
 
 class Agreement:
-    """The folders that the user lets `engine` see. `now` gives all engines as the user has them at the moment."""
+    """The folders that the user lets `engine` see. `now` gives all engines as the user has them at the moment. `never`
+    are the patterns of files that the engine's administrator does not want to have."""
 
     def __init__(self, engine: Consented, now: Callable[[], Iterable[Consented]]) -> None:
         self.engine = engine
+        self.never: tuple[str, ...] = ()
         self._now = now
 
     def __repr__(self) -> str:

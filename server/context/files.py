@@ -15,6 +15,7 @@ from sys import getsizeof
 from caesura import paths
 from caesura.ipc.consent import Agreement
 from caesura.recent import Recent
+from caesura.server.context.globs import Globs, TooMany
 from caesura.server.context.neighbours import Snapshot
 from caesura.server.context.outline import index
 from caesura.server.context.secrets import RULES, Ignore
@@ -78,6 +79,7 @@ class Files:
             patterns = [pattern for pattern in patterns if not pattern.startswith("!")]
         self._trusted = trusted
         self._agreement = agreement
+        self._never = _never(agreement)
         self._outside = Ignore(patterns)
         self._inside: dict[Path, Ignore] = {}  # by folder: the editor's path of it, and the path without links
         self._read_rules = {Path(folder): _rules(Path(folder)) for folder in folders if Path(folder).is_absolute()}
@@ -177,6 +179,8 @@ class Files:
         if self._agreement and not self._agreement.covers(path):
             return True
         folder = self._folder(path)
+        if self._never and any(map(self._never.match, _from(path, folder))):
+            return True
         if folder is None:
             return self._outside.hides(path.as_posix())
         return self._inside[folder].hides(path.relative_to(folder).as_posix())
@@ -196,6 +200,22 @@ def _rules(folder: Path) -> list[str] | None:
         return path.read_text("utf-8").splitlines() if path.stat().st_size < MAX_RULES else None
     except (OSError, ValueError):
         return None
+
+
+def _never(agreement: Agreement | None) -> Globs | None:
+    """What the administrator of an engine does not want to have; all, where the patterns are too many."""
+    if agreement is None or not agreement.never:
+        return None
+    try:
+        return Globs(agreement.never)
+    except TooMany:
+        return Globs(["*"])
+
+
+def _from(path: Path, folder: Path | None) -> list[str]:
+    """A file's path from the root and from its folder, for a pattern may mean either."""
+    inside = [path.relative_to(folder).as_posix()] if folder else []
+    return [path.as_posix().lstrip("/"), *inside]
 
 
 def _is_file(path: Path) -> bool:

@@ -1,0 +1,84 @@
+"""An administrator's policy in a user's editor: from the first key on, nothing that it forbids leaves the machine."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from caesura.ipc.consent import Agreement
+from caesura.ipc.pairing import Remote
+from caesura.server.context.files import Files
+from caesura.server.options import Options, without
+
+from ..supervisor.test_processes import FAKE, READY_S, until
+from ..supervisor.test_remote import Desk, Editor, Machine, free_port, home, laptop, listens  # noqa: F401
+
+
+@pytest.fixture
+async def door(home: Path, laptop: Machine, tmp_path: Path) -> AsyncIterator[Desk]:  # noqa: F811
+    """An engine with a policy: `private/` and `*.key.py` are never sent, `neighbours` is off."""
+    found = Desk(home / "desk", f"127.0.0.1:{free_port()}")
+    assert found.run("pair", "allow", laptop.key(), "--name", "anna") == 0
+    assert laptop.run("pair", "with", found.address, found.key(), "--name", "team") == 0
+    (tmp_path / "private").mkdir()
+    assert laptop.run("pair", "use", str(tmp_path)) == 0
+    command = [sys.executable, str(FAKE), "ruled", found.address]
+    process = subprocess.Popen(command, env=os.environ | found.environment, stdin=subprocess.DEVNULL)
+    await until(lambda: listens(found.address), READY_S)
+    yield found
+    process.kill()
+    process.wait()
+
+
+async def test_what_the_policy_forbids_is_not_sent_even_by_the_first_request(door: Desk, tmp_path: Path) -> None:
+    async with Editor(tmp_path) as editor:
+        assert await editor.complete((tmp_path / "private" / "a.py").as_uri(), "mark_of_a_folder = ") == []
+        editor.open((tmp_path / "near.py").as_uri(), "def mark_of_a_neighbour(): ...\n")
+        deadline = time.monotonic() + READY_S
+        while not await editor.complete((tmp_path / "main.py").as_uri(), "mark_of_a_neighbour(allowed = "):
+            assert time.monotonic() < deadline, "a document that no rule forbids gets fills"
+        assert await editor.complete((tmp_path / "a.key.py").as_uri(), "mark_of_a_kind = ") == []
+    assert b"allowed = " in door.recorded
+    for forbidden in (b"mark_of_a_folder", b"mark_of_a_kind", b"def mark_of_a_neighbour"):
+        assert forbidden not in door.recorded
+
+
+def test_status_shows_the_policy(door: Desk, laptop: Machine, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+    assert laptop.run("status") == 0
+    assert "  never sent: private/, *.key.py; off: neighbours\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "hidden"),
+    [
+        ("private/", "private/a.py", True),
+        ("private/", "src/private/a.py", True),
+        ("private/", "private.py", False),
+        ("*.pem", "src/a.pem", True),
+        ("/src", "src/a.py", True),
+        ("src/gen", "src/gen/a.py", True),
+        ("work/", "main.py", True),  # the folder of the workspace itself
+    ],
+)
+def test_a_pattern_means_what_it_does_in_gitignore(tmp_path: Path, pattern: str, path: str, hidden: bool) -> None:
+    folder = tmp_path / "work"
+    engine = Remote("team", "a:1", "ab" * 32, (str(folder),))
+    agreement = Agreement(engine, lambda: [engine])
+    agreement.never = (pattern,)
+    assert Files([str(folder)], agreement=agreement).hides((folder / path).as_uri()) is hidden
+
+
+def test_more_patterns_than_can_be_matched_hide_all(tmp_path: Path) -> None:
+    engine = Remote("team", "a:1", "ab" * 32, (str(tmp_path),))
+    agreement = Agreement(engine, lambda: [engine])
+    agreement.never = tuple(f"a{n}" for n in range(2000))
+    assert Files([str(tmp_path)], agreement=agreement).hides((tmp_path / "b.py").as_uri())
+
+
+def test_a_setting_that_is_off_by_the_policy_is_off() -> None:
+    found = without(Options(neighbours=True, in_comments=True), ("neighbours", "inComments"))
+    assert (found.neighbours, found.in_comments, found.in_strings) == (False, False, True)
