@@ -9,7 +9,13 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-FOLDERS = {"caesura": "caesura", "server": "caesura.server", "engine": "caesura.engine", "kernels": "caesura.kernels"}
+FOLDERS = {
+    "caesura": "caesura",
+    "server": "caesura.server",
+    "engine": "caesura.engine",
+    "kernels": "caesura.kernels",
+    "cluster": "caesura.cluster",
+}
 CPU = Path("kernels", "cpu")
 # So that a library that is older than its sources is not used (kernels/cpu/__init__.py).
 SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(CPU.rglob("*.[ch]")))).hexdigest()

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = {"caesura": "caesura", "caesura.server": "server", "caesura.engine": "engine", "caesura.kernels": "kernels"}
+FOLDERS = {
+    "caesura": "caesura",
+    **{f"caesura.{name}": name for name in ("server", "engine", "kernels", "cluster")},
+}
 
 
 def name_of(path: Path) -> str:
@@ -81,7 +84,10 @@ HEAVY = ("torch", "safetensors", "tokenizers", "numpy", "triton")
         ),
         (("caesura",), ("huggingface_hub",), ("caesura.hub",)),
         (("caesura",), ("httpx2",), ("caesura.hub", "caesura.client.backends")),
-        (("caesura",), ("starlette", "uvicorn"), ("caesura.serve", "caesura.demo")),
+        (("caesura",), ("starlette", "uvicorn"), ("caesura.serve", "caesura.demo", "caesura.cluster")),
+        # A team's engine: one command knows of it, and nothing else of what it needs.
+        (("caesura",), ("caesura.cluster",), ("caesura.cluster", "caesura.commands.engine")),
+        (("caesura",), ("ray", "grpc"), ("caesura.cluster",)),
         (("caesura",), ("pickle", "marshal", "shelve", "dill", "cloudpickle"), ()),
         (("caesura",), ("server", "engine", "kernels", "tests", "training"), ()),
     ],
@@ -131,6 +137,7 @@ ROOMS: dict[str, set[str]] = {
     "caesura.client": {"ipc", "wire", "model_store", "paths", "fim_formats", "__version__"},
     "caesura.gaps": {*BELOW, "ghost"},
     "caesura.serve": {"gaps", "suggest", "context", "languages", "options", "client", "wire", "fim_formats", "paths"},
+    "caesura.cluster": {"engine", "ipc", "wire", "logs", "paths", "model_store"},
     "caesura.server.options": {"wire", "model_store"},
     "caesura.server.languages": set(),
     "caesura.server.text": {"languages"},
@@ -185,7 +192,7 @@ def test_a_public_type_has_a_name_of_its_own() -> None:
     assert twice == set(TWICE)
 
 
-@pytest.mark.parametrize("folder", ["caesura", "engine", "kernels", "server", "tests"])
+@pytest.mark.parametrize("folder", ["caesura", "engine", "kernels", "server", "cluster", "tests"])
 def test_no_folder_has_more_files_than_one_can_survey(folder: str) -> None:
     for place in (ROOT / folder, *(path for path in (ROOT / folder).rglob("*") if path.is_dir())):
         sources = [path for path in place.iterdir() if path.suffix in (".py", ".c", ".h")]
@@ -206,6 +213,7 @@ PURE = [
     *(f"caesura.server.text.{name}" for name in ("json", "lexer", "notebooks")),
     *(f"caesura.server.answers.{name}" for name in ("finish", "indentation", "syntax", "worth")),
     "caesura.server.ghost.backoff",
+    *(f"caesura.cluster.{name}" for name in ("budget", "router", "sessions")),
     *(f"caesura.server.{name}" for name in ("suggest", "fills.task", "lsp.streaming")),
     *(f"caesura.server.structured.{name}" for name in ("offer", "edits", "scalars")),
     *(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = {"caesura": "caesura", "server": "caesura/server", "engine": "caesura/engine", "kernels": "caesura/kernels"}
+FOLDERS = {"caesura": "caesura", **{name: f"caesura/{name}" for name in ("server", "engine", "kernels", "cluster")}}
 BIG = 1 << 20
 WEIGHTS = "stands for the weights"
 

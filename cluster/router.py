@@ -1,0 +1,271 @@
+"""The door's routing table: which stream a job travels on, what its user may still ask for, and who is owed an answer.
+
+Pure: it takes the supervisor's messages, frames of replicas and the time, and returns what the relay has to do. A
+stream is of one client and one document. Its affinity key is the same for the same user and document, and tells
+neither: the ingress hashes it, so that a document's jobs go where its KV is warm.
+"""
+
+import hashlib
+import hmac
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from caesura import wire
+from caesura.cluster.budget import Bucket
+from caesura.engine.supervisor import link
+from caesura.engine.supervisor.ledger import Suspects
+from caesura.ipc.rendezvous import BUILD
+
+GRACE_S = 2.0  # after a job's deadline, until its replica counts as hung
+IDLE_S = 30.0  # a stream without a job is closed after this time
+LIFE_S = 20.0  # an older stream takes no new job, so that a replica that drains is left in time
+MAX_STREAMS = 4096
+MAX_USERS = 4096  # whose budgets are kept
+
+HELLO = wire.encode(wire.Hello(wire.PROTOCOL, BUILD, "door"))
+LOST = "The engine's replica was lost in the middle of the job."
+SILENT = "The engine's replica did not answer in time."
+UNREADABLE = "The answer of the engine's replica could not be read."
+AWAY = "The team's engine cannot be reached; ask its administrator if this lasts."
+
+AtLeastOne = Annotated[int, Meta(ge=1, le=2**31)]
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one user may ask for: denoise steps a minute, after `burst` at once; unanswered `jobs`; `characters` of one
+    job; `seconds` until its deadline."""
+
+    steps_per_minute: AtLeastOne = 6000
+    burst: AtLeastOne = 6000
+    jobs: AtLeastOne = 8
+    characters: AtLeastOne = 200_000
+    seconds: AtLeastOne = 60
+
+
+class Open(NamedTuple):
+    """Begin a stream. `key` says where it goes."""
+
+    stream: int
+    key: str
+
+
+class Send(NamedTuple):
+    stream: int
+    frame: bytes
+
+
+class Close(NamedTuple):
+    stream: int
+
+
+Order = Open | Send | Close | link.Answer
+
+
+@dataclass
+class Carried:
+    """A job that a replica owes an answer. `steps` are those that its user has paid for."""
+
+    request: wire.Infill
+    user: str
+    deadline: float
+    steps: int = 0
+
+
+@dataclass
+class DocumentStream:
+    peer: bytes
+    document: str
+    opened: float
+    used: float
+    welcomed: bool = False
+    jobs: dict[str, Carried] = field(default_factory=dict)
+
+
+class Router:
+    """The streams and the jobs on them."""
+
+    def __init__(self, limits: Limits, secret: bytes) -> None:
+        self._limits = limits
+        self._secret = secret
+        self._streams: dict[int, DocumentStream] = {}
+        self._places: dict[tuple[bytes, str], int] = {}  # (client, document) -> stream
+        self._budgets: dict[str, Bucket] = {}
+        self._suspects = Suspects()
+        self._numbers = itertools.count(1)
+
+    def __repr__(self) -> str:
+        return f"<Router {len(self._streams)} streams, {self.running} jobs>"
+
+    @property
+    def running(self) -> int:
+        return sum(len(stream.jobs) for stream in self._streams.values())
+
+    # From the clients
+
+    def take(self, message: link.ToWorker, now: float) -> list[Order]:
+        match message:
+            case link.NewJob(peer, left_ms, frame, user):
+                request = wire.decode_client(frame)
+                assert isinstance(request, wire.Infill), "the supervisor forwards nothing else"
+                left_ms = min(left_ms, self._limits.seconds * 1000)
+                return self._begin(peer, user, msgspec.structs.replace(request, deadline_ms=left_ms), now)
+            case link.CancelJob(peer, job):
+                return [Send(number, wire.encode(wire.Cancel(job))) for number in self._having(peer, job)]
+            case link.Gone(peer):
+                gone = [number for number, stream in self._streams.items() if stream.peer == peer]
+                return [order for number in gone for order in self._close(number)]
+
+    def _begin(self, peer: bytes, user: str, request: wire.Infill, now: float) -> list[Order]:
+        if refusal := self._refusal(peer, user, request, now):
+            return self._answered(peer, refusal)
+        orders = self._retire(peer, request, now)
+        number, opened = self._stream(peer, user, request.document, now)
+        stream = self._streams[number]
+        stream.jobs[request.job] = Carried(request, user, now + request.deadline_ms / 1000)
+        stream.used = now
+        return [*orders, *opened, Send(number, wire.encode(request))]
+
+    def _refusal(self, peer: bytes, user: str, request: wire.Infill, now: float) -> wire.Failed | wire.Busy | None:
+        limits, size = self._limits, characters(request)
+        if size > limits.characters:
+            sentence = f"This job has {size} characters, the team's engine takes {limits.characters}."
+            return wire.Failed(request.job, "invalid", sentence)
+        place = peer, request.document, request.kind  # a job that this one replaces does not count
+        others = [
+            job
+            for stream in self._streams.values()
+            for job in stream.jobs.values()
+            if job.user == user and (stream.peer, job.request.document, job.request.kind) != place
+        ]
+        if len(others) >= limits.jobs or len(self._streams) >= MAX_STREAMS:
+            return wire.Busy(request.job)
+        if wait_s := self._budget(user, now).wait_s(now):
+            sentence = f"Your budget of steps on the team's engine is used up; wait {wait_s:.0f} seconds."
+            return wire.Failed(request.job, "unavailable", sentence)
+        return self._suspects.refusal(request, now)
+
+    def _budget(self, user: str, now: float) -> Bucket:
+        if user not in self._budgets:
+            if len(self._budgets) >= MAX_USERS:
+                self._budgets.pop(next(iter(self._budgets)))
+            limits = self._limits
+            self._budgets[user] = Bucket(limits.steps_per_minute / 60, limits.burst, limits.burst, now)
+        return self._budgets[user]
+
+    def _retire(self, peer: bytes, request: wire.Infill, now: float) -> list[Order]:
+        """Leave a stream that is too old to its other jobs, and end those that `request` replaces."""
+        number = self._places.get((peer, request.document))
+        if number is None or now - self._streams[number].opened <= LIFE_S:
+            return []
+        del self._places[peer, request.document]
+        stream, orders = self._streams[number], list[Order]()
+        for job in [job for job, carried in stream.jobs.items() if carried.request.kind == request.kind]:
+            del stream.jobs[job]
+            orders += [
+                *self._answered(peer, wire.Failed(job, "superseded")),
+                Send(number, wire.encode(wire.Cancel(job))),
+            ]
+        return orders if stream.jobs else [*orders, *self._close(number)]
+
+    def _stream(self, peer: bytes, user: str, document: str, now: float) -> tuple[int, list[Order]]:
+        if (number := self._places.get((peer, document))) is not None:
+            return number, []
+        number = self._places[peer, document] = next(self._numbers)
+        self._streams[number] = DocumentStream(peer, document, now, now)
+        key = hmac.new(self._secret, f"{user}|{document}".encode(), hashlib.sha256).hexdigest()[:32]
+        return number, [Open(number, key), Send(number, HELLO)]
+
+    def _having(self, peer: bytes, job: str) -> list[int]:
+        return [number for number, s in self._streams.items() if s.peer == peer and job in s.jobs]
+
+    # From the replicas
+
+    def hear(self, number: int, frame: bytes, now: float) -> list[Order]:
+        """A frame of a stream's replica."""
+        stream = self._streams.get(number)
+        if stream is None:
+            return []
+        if not stream.welcomed:
+            return self._welcomed(number, stream, frame)
+        try:
+            head = wire.decode_head(frame)
+        except msgspec.DecodeError:
+            return self._lose(number, now, UNREADABLE)
+        job = stream.jobs.get(head.job)
+        if job is None:
+            return []  # it was answered here
+        self._budget(job.user, now).take(max(0, head.taken - job.steps), now)
+        job.steps = max(job.steps, head.taken)
+        if head.type != "locked":
+            del stream.jobs[head.job]
+        return [link.Answer(stream.peer, frame)]
+
+    def _welcomed(self, number: int, stream: DocumentStream, frame: bytes) -> list[Order]:
+        """The first frame. A replica of another protocol says so in it."""
+        try:
+            welcome = wire.decode_engine(frame)
+        except msgspec.DecodeError:
+            welcome = None
+        if not isinstance(welcome, wire.Welcome) or welcome.protocol != wire.PROTOCOL:
+            return self._drop(number, "unavailable", "The team's engine is of another version than its door.")
+        if welcome.state == "failed":
+            return self._drop(number, "unavailable", welcome.message)
+        stream.welcomed = True
+        return []
+
+    def lost(self, number: int, now: float) -> list[Order]:
+        """A stream has ended without our asking. Its replica is gone, or none could be reached."""
+        stream = self._streams.get(number)
+        if stream is None:
+            return []
+        if not stream.welcomed:
+            return self._drop(number, "unavailable", AWAY)
+        return self._lose(number, now, LOST)
+
+    def look(self, now: float) -> list[Order]:
+        """Fail the jobs that no replica answers, and close the streams that rest."""
+        orders = list[Order]()
+        for number, stream in list(self._streams.items()):
+            if any(now > job.deadline + GRACE_S for job in stream.jobs.values()):
+                orders += self._lose(number, now, SILENT)
+            elif not stream.jobs and (now - stream.used > IDLE_S or now - stream.opened > LIFE_S):
+                orders += self._close(number)
+        return orders
+
+    # Ends
+
+    def _lose(self, number: int, now: float, why: str) -> list[Order]:
+        """Fail the jobs of a stream whose replica may have died of one of them."""
+        for job in self._streams[number].jobs.values():
+            self._suspects.add(job.request, now)
+        return self._drop(number, "engine_lost", why)
+
+    def _drop(self, number: int, code: str, why: str) -> list[Order]:
+        stream, orders = self._streams[number], list[Order]()
+        for job in list(stream.jobs):
+            orders += self._answered(stream.peer, wire.Failed(job, code, why[:256]))  # type: ignore[arg-type]
+        return [*orders, *self._close(number)]
+
+    def _answered(self, peer: bytes, answer: wire.Failed | wire.Busy) -> list[Order]:
+        return [link.Answer(peer, wire.encode(answer))]
+
+    def _close(self, number: int) -> list[Order]:
+        stream = self._streams.pop(number)
+        if self._places.get((stream.peer, stream.document)) == number:
+            del self._places[stream.peer, stream.document]
+        return [Close(number)]
+
+
+def characters(request: wire.Infill) -> int:
+    """The code points that a job brings."""
+    texts: Iterable[str] = (
+        *(request.prefix, request.suffix, *request.schemas, *(request.draft or ())),
+        *(segment.text for segment in request.segments if isinstance(segment, wire.Text)),
+        *(text for neighbour in request.neighbours for text in (neighbour.name, neighbour.text)),
+    )
+    return sum(map(len, texts))

@@ -1,0 +1,306 @@
+"""The door's routing table: one answer a job whatever breaks, one user's answers are nobody else's, and limits."""
+
+from collections import Counter
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from caesura import wire
+from caesura.cluster import router
+from caesura.cluster.budget import Bucket
+from caesura.cluster.router import GRACE_S, LIFE_S, Close, Limits, Open, Order, Router, Send
+from caesura.engine.supervisor import link
+
+ANNA, BEN = "aa" * 32, "bb" * 32
+NUMBERS = count()
+
+
+def job(document: str = "d", **more: object) -> wire.Infill:
+    fields = {"prefix": "x = ", "suffix": "", "segments": (wire.Hole(),), "deadline_ms": 10_000.0, **more}
+    return wire.Infill(job=f"job {next(NUMBERS)}", document=document, **fields)  # type: ignore[arg-type]
+
+
+def asks(found: Router, request: wire.Infill, now: float = 0.0, *, peer: bytes = b"p", user: str = ANNA) -> list[Order]:
+    return found.take(link.NewJob(peer, request.deadline_ms, wire.encode(request), user), now)
+
+
+def told(orders: list[Order]) -> list[wire.EngineMessage]:
+    return [wire.decode_engine(order.frame) for order in orders if isinstance(order, link.Answer)]
+
+
+def keys(orders: list[Order]) -> list[str]:
+    return [order.key for order in orders if isinstance(order, Open)]
+
+
+def welcome(protocol: int = wire.PROTOCOL, message: str = "") -> bytes:
+    return wire.encode(wire.Welcome(protocol, "1+a", "m", "cpu", "failed" if message else "ready", message))
+
+
+def locked(request: wire.Infill, step: int) -> bytes:
+    return wire.encode(wire.Locked(request.job, step, (wire.Fill("a"),), step, 8))
+
+
+def done(request: wire.Infill, steps: int = 1) -> bytes:
+    found = wire.Done(
+        job=request.job, seq=1, holes=(), steps=steps, tokens=wire.Tokens(), timings=wire.Timings(), stop="complete"
+    )
+    return wire.encode(found)
+
+
+@pytest.fixture
+def table() -> Router:
+    return Router(Limits(), b"secret")
+
+
+def running(found: Router, *requests: wire.Infill, now: float = 0.0) -> None:
+    """Jobs of one client whose streams are welcomed."""
+    for request in requests:
+        for order in asks(found, request, now):
+            if isinstance(order, Open):
+                found.hear(order.stream, welcome(), now)
+
+
+# Streams
+
+
+def test_the_same_user_and_document_go_to_the_same_place_from_any_of_its_clients(table: Router) -> None:
+    first, second = keys(asks(table, job())), keys(asks(table, job(), peer=b"q"))
+    assert first == second != keys(asks(table, job("other")))
+
+
+def test_two_users_with_the_same_document_share_neither_place_nor_stream(table: Router) -> None:
+    mine, theirs = asks(table, job()), asks(table, job(), peer=b"q", user=BEN)
+    assert keys(mine) != keys(theirs)
+    assert {order.stream for order in mine if isinstance(order, Open)}.isdisjoint(
+        order.stream for order in theirs if isinstance(order, Open)
+    )
+
+
+def test_a_key_tells_neither_user_nor_document(table: Router) -> None:
+    (key,) = keys(asks(table, job("secret.py")))
+    assert keys(asks(Router(Limits(), b"another"), job("secret.py"))) != [key]
+    assert ANNA not in key
+    assert "secret" not in key
+
+
+def test_a_stream_serves_a_document_until_it_rests(table: Router) -> None:
+    first, second = job(), job()
+    running(table, first)
+    assert [type(order) for order in asks(table, second, 1.0)] == [Send]
+    table.hear(1, done(first), 2.0)
+    table.hear(1, done(second), 2.0)
+    assert table.look(LIFE_S) == []
+    assert table.look(LIFE_S + 0.1) == [Close(1)]
+
+
+def test_an_old_stream_keeps_its_other_jobs_while_the_next_one_takes_a_new_stream(table: Router) -> None:
+    typed, fill, later = job(), job(kind="fill"), job()
+    running(table, typed, fill)
+    orders = asks(table, later, LIFE_S + 1)
+    assert told(orders) == [wire.Failed(typed.job, "superseded")]
+    assert [type(order) for order in orders] == [link.Answer, Send, Open, Send, Send]
+    assert table.hear(1, done(typed), LIFE_S + 1) == []
+    assert told(table.hear(1, done(fill), LIFE_S + 1))
+    assert table.look(LIFE_S + 2) == [Close(1)]
+    assert table.running == 1
+
+
+# Limits
+
+
+def test_a_user_who_spends_the_budget_of_steps_waits_and_others_do_not() -> None:
+    found = Router(Limits(steps_per_minute=60, burst=10), b"s")
+    request = job()
+    running(found, request)
+    found.hear(1, locked(request, 6), 0.0)
+    found.hear(1, done(request, 14), 0.0)
+    (refusal,) = told(asks(found, job(), 0.0))
+    assert refusal == wire.Failed(
+        refusal.job,  # type: ignore[union-attr]
+        "unavailable",
+        "Your budget of steps on the team's engine is used up; wait 5 seconds.",
+    )
+    assert told(asks(found, job(), 0.0, peer=b"q", user=BEN)) == []
+    assert told(asks(found, job(), 5.0)) == []
+
+
+def test_a_bucket_holds_no_more_than_its_burst() -> None:
+    bucket = Bucket(rate=1.0, most=10.0, level=10.0, at=0.0)
+    bucket.take(11, 1000.0)
+    assert bucket.wait_s(1000.0) == 2.0
+    assert bucket.wait_s(999.0) == 2.0  # a clock that goes back gives nothing
+    assert bucket.wait_s(1002.0) == 0.0
+
+
+def test_a_user_has_so_many_jobs_whatever_the_number_of_editors() -> None:
+    found = Router(Limits(jobs=2), b"s")
+    for peer in (b"p", b"q"):
+        assert told(asks(found, job(), peer=peer)) == []
+    third = job("other")
+    assert told(asks(found, third, peer=b"r")) == [wire.Busy(third.job)]
+    assert told(asks(found, job(), peer=b"p")) == []  # which replaces one
+    assert told(asks(found, job(), peer=b"s", user=BEN)) == []
+
+
+def test_a_job_that_is_too_large_is_refused_in_a_sentence() -> None:
+    found = Router(Limits(characters=100), b"s")
+    neighbour = wire.Neighbour("name", "y" * 50)
+    request = job(prefix="x" * 40, neighbours=(neighbour,), draft=("z" * 7,))
+    sentence = "This job has 101 characters, the team's engine takes 100."
+    assert told(asks(found, request)) == [wire.Failed(request.job, "invalid", sentence)]
+    assert told(asks(found, job(prefix="x" * 46, neighbours=(neighbour,)))) == []
+
+
+def test_no_job_has_more_time_than_the_limit() -> None:
+    found = Router(Limits(seconds=5), b"s")
+    *_, sent = asks(found, job(deadline_ms=60_000.0))
+    assert isinstance(sent, Send)
+    assert wire.decode_client(sent.frame).deadline_ms == 5000.0  # type: ignore[union-attr]
+
+
+# Faults
+
+
+def test_a_lost_replica_fails_each_of_its_jobs_once_and_no_others(table: Router) -> None:
+    one, two, other = job(), job(kind="fill"), job("other")
+    running(table, one, two, other)
+    assert told(table.lost(1, 1.0)) == [wire.Failed(name, "engine_lost", router.LOST) for name in (one.job, two.job)]
+    assert table.lost(1, 1.0) == []
+    assert table.hear(1, done(one), 1.0) == []
+    assert table.running == 1
+    assert keys(asks(table, job(), 1.0)) != []  # the next job is on a new stream
+
+
+def test_an_engine_that_cannot_be_reached_says_nothing_of_where_it_is(table: Router) -> None:
+    request = job()
+    asks(table, request)
+    assert told(table.lost(1, 0.0)) == [wire.Failed(request.job, "unavailable", router.AWAY)]
+
+
+def test_a_replica_that_is_silent_after_the_deadline_is_left(table: Router) -> None:
+    request = job(deadline_ms=1000.0)
+    running(table, request)
+    assert table.look(1.0 + GRACE_S) == []
+    orders = table.look(1.1 + GRACE_S)
+    assert told(orders) == [wire.Failed(request.job, "engine_lost", router.SILENT)]
+    assert orders[-1] == Close(1)
+
+
+@pytest.mark.parametrize(
+    ("frame", "why"),
+    [
+        (welcome(wire.PROTOCOL + 1), "The team's engine is of another version than its door."),
+        (b"\xc1", "The team's engine is of another version than its door."),
+        (welcome(message="The engine is shutting down."), "The engine is shutting down."),
+    ],
+)
+def test_a_replica_that_does_not_fit_is_refused_in_a_sentence(table: Router, frame: bytes, why: str) -> None:
+    request = job()
+    asks(table, request)
+    assert told(table.hear(1, frame, 0.0)) == [wire.Failed(request.job, "unavailable", why)]
+
+
+def test_an_answer_that_cannot_be_read_ends_its_stream(table: Router) -> None:
+    request = job()
+    running(table, request)
+    assert told(table.hear(1, b"\xc1", 0.0)) == [wire.Failed(request.job, "engine_lost", router.UNREADABLE)]
+
+
+def test_a_text_that_costs_two_replicas_is_refused(table: Router) -> None:
+    for number in (1, 2):
+        running(table, job(prefix="poison"))
+        table.lost(number, 0.0)
+    (refusal,) = told(asks(table, job(prefix="poison"), 1.0, user=BEN, peer=b"q"))
+    assert refusal.message.startswith("This text stopped the engine twice")  # type: ignore[union-attr]
+
+
+def test_a_client_that_leaves_takes_its_streams_along(table: Router) -> None:
+    running(table, job(), job("other"))
+    assert table.take(link.Gone(b"p"), 0.0) == [Close(1), Close(2)]
+    assert table.take(link.Gone(b"p"), 0.0) == []
+
+
+def test_a_cancel_travels_on_the_jobs_own_stream(table: Router) -> None:
+    request = job()
+    running(table, request)
+    assert table.take(link.CancelJob(b"p", request.job), 0.0) == [Send(1, wire.encode(wire.Cancel(request.job)))]
+    assert table.take(link.CancelJob(b"q", request.job), 0.0) == []
+
+
+# Whatever happens in whatever order
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("ask"), st.integers(0, 3), st.sampled_from("de"), st.sampled_from(["complete", "fill"])),
+        st.tuples(st.sampled_from(["cancel", "locked", "done", "failed"]), st.integers(0, 30)),
+        st.tuples(st.sampled_from(["lost", "welcome", "old", "noise"]), st.integers(0, 12)),
+        st.tuples(st.just("gone"), st.integers(0, 3)),
+        st.tuples(st.just("wait"), st.sampled_from([0.01, 3.0, 13.0, 40.0])),
+    ),
+    max_size=80,
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(STEPS)
+def test_every_job_ends_once_and_only_its_own_client_hears_of_it(steps: list[tuple[str, ...]]) -> None:
+    """Two users with two clients each, at replicas that answer, break, hang and talk nonsense."""
+    found, now = Router(Limits(steps_per_minute=600, burst=50, jobs=4), b"s"), 0.0
+    owner = dict[str, bytes]()
+    ended = Counter[str]()
+    asked, opened, left = list[wire.Infill](), set[int](), set[str]()
+    for what, *rest in steps:
+        match what:
+            case "ask":
+                peer = b"%d" % rest[0]
+                request = job(rest[1], kind=rest[2], deadline_ms=5000.0)
+                asked.append(request)
+                owner[request.job] = peer
+                orders = asks(found, request, now, peer=peer, user=(ANNA, BEN)[int(rest[0]) % 2])
+            case "gone":
+                peer = b"%d" % rest[0]
+                left |= {name for name, whose in owner.items() if whose == peer}
+                orders = found.take(link.Gone(peer), now)
+            case "wait":
+                now += float(rest[0])
+                orders = found.look(now)
+            case "lost":
+                orders = found.lost(int(rest[0]), now)
+            case "welcome" | "old" | "noise":
+                frame = {"welcome": welcome(), "old": welcome(1), "noise": b"\xc1"}[what]
+                orders = found.hear(int(rest[0]), frame, now)
+            case _:
+                orders = []
+                if asked:
+                    request = asked[int(rest[0]) % len(asked)]
+                    if what == "cancel":
+                        orders = found.take(link.CancelJob(owner[request.job], request.job), now)
+                    else:
+                        failed = wire.encode(wire.Failed(request.job, "cancelled"))
+                        frame = {"locked": locked(request, 3), "done": done(request), "failed": failed}[what]
+                        for number in sorted(opened):  # replicas that lie about whose it is, too
+                            orders += found.hear(number, frame, now)
+        for order in orders:
+            match order:
+                case Open(stream):
+                    opened.add(stream)
+                case Send(stream):
+                    assert stream in opened
+                case Close(stream):
+                    opened.remove(stream)
+                case link.Answer(peer, frame):
+                    event = wire.decode_engine(frame)
+                    assert isinstance(event, wire.Locked | wire.Done | wire.Failed | wire.Busy)
+                    assert owner[event.job] == peer
+                    assert not ended[event.job]
+                    assert event.job not in left
+                    ended[event.job] += not isinstance(event, wire.Locked)
+    for _ in range(2):
+        now += 100.0
+        for answer in told(found.look(now)):
+            ended[answer.job] += 1  # type: ignore[union-attr]
+    assert found.running == 0
+    assert all(ended[request.job] == 1 for request in asked if request.job not in left)
+    assert all(times <= 1 for times in ended.values())
