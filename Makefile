@@ -2,7 +2,7 @@
 
 PYTHON = .venv/bin/python
 
-.PHONY: install test lint slow long vscode editors llama-server real bench quality plots train lock sbom
+.PHONY: install test lint slow long vscode editors llama-server real cluster bench quality plots train lock sbom
 
 install:
 	python3 -m venv .venv
@@ -38,6 +38,10 @@ llama-server:  # with the weights of `coder`, into a cache of the user's; a quar
 real:  # the shipped model in real processes and real editors; the browser is the machine's Chromium
 	$(PYTHON) -m pip install -q -c constraints.txt -e '.[test,real]'
 	$(PYTHON) -m pytest -m real -rs
+
+cluster:  # a door, real gRPC, and a Ray Serve with two replicas of a tiny model
+	$(PYTHON) -m pip install -q -c constraints.txt -e '.[test,cluster]'
+	$(PYTHON) -m pytest -m cluster -rs
 
 bench:
 	$(PYTHON) bench/latency.py

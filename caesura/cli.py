@@ -179,6 +179,22 @@ def _parser() -> argparse.ArgumentParser:
     backend = add("backend", help="use an engine of another maker over HTTP, for the folders that you name")
     _backend(backend)
 
+    team = add("team", help="be the door of a team's engine, for the users that you invite")
+    add_team = team.add_subparsers(
+        required=True, metavar="serve CONFIG | invite NAME KEY | revoke NAME | list"
+    ).add_parser
+    door = add_team("serve", help="let invited users in, and run the replicas")
+    door.add_argument("config", metavar="CONFIG.toml")
+    door.set_defaults(run="engine:door")
+    invite = add_team("invite", help="let a user in, by the key that `caesura pair` shows there")
+    invite.add_argument("name", type=_name, metavar="NAME")
+    invite.add_argument("key", type=_key, metavar="KEY")
+    invite.set_defaults(run="pair:invite")
+    out = add_team("revoke", help="no longer let a user in")
+    out.add_argument("name", metavar="NAME")
+    out.set_defaults(run="pair:revoke")
+    add_team("list", help="the users that are let in").set_defaults(run="pair:users")
+
     status = add("status", help="show the running engines")
     _json(status)
     status.set_defaults(run="status:status")

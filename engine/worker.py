@@ -125,9 +125,8 @@ def _take(scheduler: Scheduler, message: link.ToWorker, now: float) -> Answers:
                 return [(peer, wire.Failed(request.job, "invalid", sentence))]
 
 
-def run(arguments: Sequence[str], load: Callable[[str, str], Loaded]) -> None:
-    """Run a worker with command-line arguments. `load` takes a model and a device, may choose another device, and may
-    raise CannotLoad."""
+def begin(arguments: Sequence[str]) -> argparse.Namespace:
+    """Be a child of the supervisor that has started this process with these arguments."""
     parser = argparse.ArgumentParser(prog="caesura.engine.worker")
     parser.add_argument("--link", required=True, type=Path)
     parser.add_argument("--progress", required=True, type=Path)
@@ -138,7 +137,13 @@ def run(arguments: Sequence[str], load: Callable[[str, str], Loaded]) -> None:
     die_with(options.parent)
     die_first()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the supervisor's to answer
+    return options
 
+
+def run(arguments: Sequence[str], load: Callable[[str, str], Loaded]) -> None:
+    """Run a worker with command-line arguments. `load` takes a model and a device, may choose another device, and may
+    raise CannotLoad."""
+    options = begin(arguments)
     socket = link.pair(zmq.Context())
     endpoints.connect(socket, endpoints.at(options.link))
     try:
@@ -163,7 +168,7 @@ def die_with(parent: int) -> None:
         pr_set_pdeathsig = 1
         ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
     else:
-        threading.Thread(target=_exit_at_end_of_input, daemon=True).start()
+        threading.Thread(target=exit_at_end_of_input, daemon=True).start()
     # The parent may have ended before the line above. A virtual environment on Windows puts a process between the two.
     if sys.platform != "win32" and os.getppid() != parent:
         os._exit(0)
@@ -175,13 +180,14 @@ def die_first() -> None:
         Path("/proc/self/oom_score_adj").write_text("500")
 
 
-def _exit_at_end_of_input() -> None:
-    """The supervisor holds stdin open and never writes to it."""
+def exit_at_end_of_input() -> None:
+    """Whoever has started this process holds its stdin open and never writes to it."""
     sys.stdin.buffer.read()
     os._exit(0)
 
 
-def _load(name: str, device: str) -> Loaded:
+def load(name: str, device: str) -> Loaded:
+    """Raises CannotLoad."""
     # Threads that spin while they wait cost ten times the latency on a busy machine. torch reads these on import.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
@@ -293,4 +299,4 @@ def _number(variable: str, of: str) -> int | None:
 
 if __name__ == "__main__":
     logs.begin(logging.INFO, "%(asctime)s worker %(levelname)s %(message)s")
-    run(sys.argv[1:], _load)
+    run(sys.argv[1:], load)

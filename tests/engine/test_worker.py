@@ -41,7 +41,7 @@ def test_on_a_cpu_one_step_shows_how_slow_the_machine_is(
     clock = itertools.count()
     monkeypatch.setattr(worker.time, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(models, "load", lambda *_, **choices: tiny)
-    loaded = worker._load(str(tiny_folder), "cpu")
+    loaded = worker.load(str(tiny_folder), "cpu")
     assert loaded.device == f"cpu:{tiny.kernels}"
     assert 1 <= loaded.step_s < 10  # looks at the clock
     assert not loaded.scheduler.busy
@@ -88,7 +88,7 @@ def test_what_the_machine_cannot_do_is_said_in_a_sentence(
     monkeypatch.setattr(tiny, "device", "cuda")
     monkeypatch.setattr(*where, fault)
     with pytest.raises(worker.CannotLoad) as refused:
-        worker._load(str(tiny_folder), "cuda")
+        worker.load(str(tiny_folder), "cuda")
     assert str(refused.value) == f"The model cannot be used on this machine; see the engine's log. {sentence}"
 
 

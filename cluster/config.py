@@ -1,0 +1,101 @@
+"""The files that an administrator writes: the team's configuration and its policy. TOML; errors are one sentence."""
+
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta
+from pathspec import GitIgnoreSpec
+
+from caesura import wire
+from caesura.cluster.router import Limits
+from caesura.ipc import pairing
+
+Word = Annotated[str, Meta(min_length=1, max_length=256)]
+Amount = Annotated[int, Meta(ge=1, le=2**31)]
+Share = Annotated[float, Meta(ge=0, le=1024)]
+
+
+class BadConfig(Exception):
+    """A file of the administrator cannot be used; the message is a sentence with its name."""
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class Fleet(_Part, frozen=True):
+    """The replicas. `gpus` and `cpus` are of each, a GPU may be shared; there are `replicas` of them, and up to
+    `most` where jobs wait.
+
+    `address` is the HOST:PORT of a Ray Serve that runs already, with `examples/team/serve.yaml`; without one, the door
+    starts a Ray of its own that no other machine can reach.
+    """
+
+    model: Word = "default"
+    device: Word = "auto"
+    gpus: Share = 0
+    cpus: Share = 1
+    replicas: Amount = 1
+    most: Annotated[int, Meta(ge=0, le=2**31)] = 0
+    address: str = ""
+
+
+class Team(_Part, frozen=True):
+    """The whole configuration. `clients` and `jobs` are at most connected, and unanswered, of all users together."""
+
+    listen: Word
+    policy: str = ""
+    clients: Amount = 256
+    jobs: Amount = 256
+    engine: Fleet = Fleet()
+    limits: Limits = Limits()
+
+
+Written = TypeVar("Written", Team, wire.Policy)
+
+
+def read(path: Path) -> Team:
+    """Raises BadConfig."""
+    team = _decoded(path, Team)
+    try:
+        pairing.own_address(team.listen)
+    except pairing.BadAddress as error:
+        raise BadConfig(f"{path}: {error}.") from error
+    if 0 < team.engine.most < team.engine.replicas:
+        raise BadConfig(f"{path}: `engine.most` is {team.engine.most}, fewer than the {team.engine.replicas} replicas.")
+    return team
+
+
+def policy(path: Path, team: Team) -> wire.Policy:
+    """The policy that the configuration at `path` names. Raises BadConfig."""
+    if not team.policy:
+        return wire.Policy()
+    named = path.parent / team.policy
+    found = _decoded(named, wire.Policy)
+    for pattern in found.never:
+        if problem := _problem(pattern):
+            raise BadConfig(f"{named}: the pattern {pattern!r} {problem}.")
+    return found
+
+
+def _problem(pattern: str) -> str:
+    """Why clients could not obey a pattern. One that they skipped would let text out."""
+    if pattern.startswith("!"):
+        return "reveals files; a policy only hides them"
+    if not pattern.strip() or pattern.startswith("#"):
+        return "matches nothing"
+    try:
+        GitIgnoreSpec.from_lines([pattern], backend="re2")
+    except Exception:  # of re2, pathspec or Python's re
+        return "is no gitignore pattern"
+    return ""
+
+
+def _decoded(path: Path, kind: type[Written]) -> Written:
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=kind)
+    except OSError as error:
+        raise BadConfig(f"{path}: {error.strerror or error}.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadConfig(f"{path}: {error}.") from error

@@ -1,0 +1,56 @@
+"""What Ray Serve runs: `caesura.cluster.deployment:app`, with the arguments of `config.Fleet`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from ray import serve
+from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
+
+from caesura import model_store
+from caesura.cluster import scaling
+from caesura.cluster.config import Fleet
+from caesura.cluster.replica import Replica
+
+SERVICER = "caesura.cluster.rpc.add"
+MAX_STREAMS = 1024  # of a replica; how many jobs it takes is its own to say
+DRAIN_S = 90.0  # a stream lives 20 seconds, and its last job a minute at most (router.py)
+HEALTH_S = 2.0
+
+
+def app(arguments: Mapping[str, Any]) -> serve.Application:
+    """For `serve deploy`, whose configuration has the arguments."""
+    return of(msgspec.convert(dict(arguments), Fleet))
+
+
+def of(fleet: Fleet) -> serve.Application:
+    scaled = fleet.most > fleet.replicas
+    options: dict[str, Any] = (
+        {
+            "autoscaling_config": AutoscalingConfig(
+                min_replicas=fleet.replicas,
+                max_replicas=fleet.most,
+                policy=AutoscalingPolicy(policy_function="caesura.cluster.deployment:scale"),
+            )
+        }
+        if scaled
+        else {"num_replicas": fleet.replicas}
+    )
+    deployed = serve.deployment(Replica).options(
+        name="engine",
+        max_ongoing_requests=MAX_STREAMS,
+        graceful_shutdown_timeout_s=DRAIN_S,
+        health_check_period_s=HEALTH_S,
+        ray_actor_options={"num_cpus": fleet.cpus, "num_gpus": fleet.gpus},
+        **options,
+    )
+    return deployed.bind(model_store.resolve(fleet.model), fleet.device)
+
+
+def scale(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
+    """Called by Ray's controller now and then; keeps since when nobody has waited."""
+    waits = list((context.aggregated_metrics or {}).get("queue_ms", {}).values())
+    now = context.current_time or 0.0
+    calm = scaling.calm_since(waits, context.policy_state.get("calm"), now)
+    count = scaling.wanted(waits, context.current_num_replicas, 0.0 if calm is None else now - calm)
+    return count, {"calm": calm if count >= context.current_num_replicas else now}

@@ -1,0 +1,95 @@
+"""What an administrator writes, and what is said of mistakes."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from caesura import wire
+from caesura.cluster import config
+from caesura.cluster.config import BadConfig
+
+
+def written(folder: Path, text: str, policy: str | None = None) -> Path:
+    path = folder / "team.toml"
+    path.write_text(text)
+    if policy is not None:
+        (folder / "policy.toml").write_text(policy)
+    return path
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "team"
+
+
+def test_the_examples_are_what_the_program_takes() -> None:
+    """Also for a Ray Serve that runs already, which gets the same engine."""
+    team = config.read(EXAMPLES / "team.toml")
+    assert config.policy(EXAMPLES / "team.toml", team).never
+    deployed = yaml.safe_load((EXAMPLES / "serve.yaml").read_text())
+    (application,) = deployed["applications"]
+    assert msgspec.convert(application["args"], config.Fleet) == team.engine
+    module, _, function = application["import_path"].partition(":")
+    for name in (f"{module}.{function}", *deployed["grpc_options"]["grpc_servicer_functions"]):
+        package, _, wanted = name.rpartition(".")
+        source = Path(__file__).parents[2] / "cluster" / f"{package.rpartition('.')[2]}.py"
+        assert f"\ndef {wanted}(" in source.read_text()
+
+
+def test_an_address_is_all_that_a_team_needs(tmp_path: Path) -> None:
+    path = written(tmp_path, 'listen = "192.0.2.7:7411"\n')
+    team = config.read(path)
+    assert (team.listen, team.engine.replicas, team.limits.jobs) == ("192.0.2.7:7411", 1, 8)
+    assert config.policy(path, team) == wire.Policy()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "Object missing required field `listen`"),
+        ("listen = ", "Invalid value"),
+        ('listen = "0.0.0.0:7411"', "would listen on every network"),
+        ('listen = "192.0.2.7:7411"\nlimit = 1', "unknown field `limit`"),
+        ('listen = "192.0.2.7:7411"\n[limits]\njobs = 0', "at `$.limits.jobs`"),
+        ('listen = "192.0.2.7:7411"\n[engine]\nreplicas = 3\nmost = 2', "fewer than the 3 replicas"),
+    ],
+)
+def test_a_mistake_is_told_with_the_file_and_the_place(tmp_path: Path, text: str, why: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(BadConfig) as error:
+        config.read(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert why in str(error.value)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match="No such file"):
+        config.read(tmp_path / "team.toml")
+
+
+TEAM = 'listen = "192.0.2.7:7411"\npolicy = "policy.toml"\n'
+
+
+def test_a_policy_lies_next_to_the_configuration(tmp_path: Path) -> None:
+    path = written(tmp_path, TEAM, 'never = ["secrets/", "*.pem"]\noff = ["neighbours"]\n')
+    found = config.policy(path, config.read(path))
+    assert found == wire.Policy(("secrets/", "*.pem"), ("neighbours",))
+    assert str(found) == "never sent: secrets/, *.pem; off: neighbours"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('never = ["!kept"]', "reveals files"),
+        ('never = ["# kept"]', "matches nothing"),
+        ('never = ["a[b-a]"]', "is no gitignore pattern"),
+        ('off = ["everything"]', "Invalid enum value 'everything'"),
+        ('always = ["a"]', "unknown field `always`"),
+        ('never = ["\xff"', "policy.toml: "),
+    ],
+)
+def test_a_rule_that_clients_could_not_obey_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    path = written(tmp_path, TEAM, text)
+    with pytest.raises(BadConfig, match=r"policy\.toml: ") as error:
+        config.policy(path, config.read(path))
+    assert why in str(error.value)
