@@ -17,7 +17,7 @@ MISSING = (
     "A llama-server is needed: `make llama-server` builds one in about 15 minutes; else name the folder that has"
     f" {PROGRAM} and {WEIGHTS} in CAESURA_LLAMA_SERVER."
 )
-THREADS, CONTEXT = 2, 4096  # cores of a small machine; tokens of each slot
+THREADS, CONTEXT = 1, 4096  # two threads wait for each other on a busy machine; tokens of each slot
 START_S, ANSWER_S = 120.0, 120.0  # limits are reached only where something is wrong
 
 Body = Mapping[str, Any] | bytes

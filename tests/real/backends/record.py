@@ -30,7 +30,6 @@ FIELDS = ["content", "stop_type", "stopping_word", "tokens_cached", "tokens_eval
 FIM = {"input_prefix": PREFIX, "input_suffix": SUFFIX, "n_predict": 24, "temperature": 0, "cache_prompt": False}
 LINE = {**FIM, "stop": ["\n"], "response_fields": FIELDS}
 LONG = {**LINE, "input_prefix": "total += 1\n" * 400}
-ONE = ("--threads", "1")  # two wait for each other on a busy machine
 DONE_S = 60.0
 CUT = 3  # events, after which a client has heard enough
 
@@ -118,16 +117,16 @@ def main() -> None:
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
     asked: dict[str, Any] = {}
-    with starting(*ONE) as server:
+    with starting() as server:
         loading(Recording(server, asked))
-    with running(*ONE) as server:
+    with running() as server:
         for part in (answers, refusals, cancelled):
             part(Recording(server, asked))
-    with running(*ONE, "--ctx-size", "256") as server:
+    with running("--ctx-size", "256") as server:
         Recording(server, asked).infill("too_long", **LONG, stream=True)
-    with running(*ONE, "--api-key", "sesame") as server:
+    with running("--api-key", "sesame") as server:
         Recording(server, asked).infill("unauthorised", **LINE, stream=True)
-    with without_infill() as folder, running(*ONE, weights="plain.gguf", folder=folder) as server:
+    with without_infill() as folder, running(weights="plain.gguf", folder=folder) as server:
         Recording(server, asked).infill("no_infill", **LINE, stream=True)
     (OUT / "requests.json").write_text(json.dumps(asked, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
