@@ -45,7 +45,7 @@ def test_a_kernel_that_computes_something_else_is_refused_in_a_sentence(
     monkeypatch.setattr(_llama_layer, "layer", _llama_layer.written)
     monkeypatch.setattr(_llama_layer, *DAMAGE[damage])
     with pytest.raises(worker.CannotLoad, match=rf"^The model {SMALL} does not give .*reinstall torch") as refused:
-        worker._load(SMALL, "cpu")
+        worker.load(SMALL, "cpu")
     assert len(str(refused.value)) <= 256
 
 
@@ -65,7 +65,7 @@ def test_a_shipped_model_is_itself_on_cpus_of_every_kind(
         monkeypatch.setattr(int8, "product", int8._dense)
         monkeypatch.setattr(_llama_layer, "product", int8._dense)
         monkeypatch.setattr(_llama_layer, "layer", _llama_layer.written)
-    assert worker._load(name, "cpu").device == "cpu:torch"
+    assert worker.load(name, "cpu").device == "cpu:torch"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_shipped_model_is_itself_with_every_variant_of_our_library(
     name: str, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CAESURA_CPU", variant)
-    assert worker._load(name, "cpu").device == f"cpu:{variant}"
+    assert worker.load(name, "cpu").device == f"cpu:{variant}"
 
 
 @pytest.mark.skipif(not cpu.variants(), reason="kernels/cpu was not built")
@@ -88,7 +88,7 @@ def test_a_library_that_computes_something_else_is_refused_in_a_sentence(monkeyp
 
     monkeypatch.setattr(layers.Layers, "through", still)
     with pytest.raises(worker.CannotLoad, match=rf"^The model {SMALL} does not give "):
-        worker._load(SMALL, "cpu")
+        worker.load(SMALL, "cpu")
 
 
 def test_a_model_that_says_something_else_than_it_said_is_refused(tiny_folder: Path, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_model_that_says_something_else_than_it_said_is_refused(tiny_folder: P
 def test_a_model_without_a_canary_is_not_asked(tmp_path: Path) -> None:
     folder = tiny.make(tmp_path / "tiny")
     assert "canary" not in json.loads((folder / "manifest.json").read_text())
-    assert worker._load(str(folder), "cpu").step_s > 0
+    assert worker.load(str(folder), "cpu").step_s > 0
 
 
 HOSTILE: dict[str, Any] = {
