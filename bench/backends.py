@@ -214,7 +214,7 @@ def lines_of(stretch: Stretch) -> int:
 
 
 def begin_llama_vim(neovim: Neovim, file: Path, port: int) -> None:
-    neovim.command(SETTINGS.format(url=f"http://127.0.0.1:{port}", folder=PLUGIN))
+    neovim.command(SETTINGS.format(port=port, folder=PLUGIN))
     neovim.command("runtime plugin/llama.vim")
     neovim.command(f"filetype on | edit {file} | {LITERAL}")
     neovim.input("i")
