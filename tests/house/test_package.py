@@ -105,7 +105,7 @@ def test_it_imports_from_a_clean_folder_and_runs(wheel: Path, tmp_path: Path) ->
         "    try:\n"
         f"        assert importlib.import_module(name).__file__.startswith({str(tmp_path)!r}), name\n"
         "    except ModuleNotFoundError as error:  # the extra `cluster` is not installed\n"
-        "        assert name.startswith('caesura.cluster.') and error.name.partition('.')[0] in ('ray', 'grpc'), error\n"
+        "        assert name.startswith('caesura.cluster.') and error.name.split('.')[0] in ('ray', 'grpc'), error\n"
     )
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, cwd=tmp_path, env=clean)
