@@ -32,7 +32,7 @@ from caesura.client.backends.kinds import backend
 from caesura.client.backends.named import NamedService
 from caesura.gaps import JobOptions, TextGap, at_cursor
 
-from infilling.cases import Case, Sources, read  # isort: skip  (beside this script)
+from infilling.cases import Case, Sources, read  # isort: skip  (next to this script)
 from infilling.report import summary  # isort: skip
 from infilling.rows import Completion, Means, complete  # isort: skip
 from infilling.scores import paired, score  # isort: skip

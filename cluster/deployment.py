@@ -1,4 +1,4 @@
-"""What Ray Serve runs: `caesura.cluster.deployment:app`, with the arguments of `config.Fleet`."""
+"""The application that Ray Serve runs, `caesura.cluster.deployment:app`, with the arguments of `config.Fleet`."""
 
 from collections.abc import Mapping
 from typing import Any

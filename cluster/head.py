@@ -34,7 +34,7 @@ def home() -> Path:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """What Ray reads before it is imported; its files lie in `folder`."""
+    """The environment that Ray reads before it is imported; its files lie in `folder`."""
     proxy = folder / "h"
     return {
         "RAY_USAGE_STATS_ENABLED": "0",

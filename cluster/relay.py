@@ -139,7 +139,7 @@ async def reached(channel: grpc.aio.Channel, started: "subprocess.Popen[bytes] |
 
 async def serve(options: Any, team: config.Team, started: "subprocess.Popen[bytes] | None") -> None:
     """Connect both ends, and carry jobs until the supervisor ends this process, or the Ray that we have `started` is
-    lost: then the supervisor starts us anew."""
+    lost: then the supervisor starts us again."""
     socket = link.pair(zmq.asyncio.Context())
     endpoints.connect(socket, endpoints.at(options.link))
     async with rpc.channel(team.engine.address or head.GRPC) as channel:

@@ -103,7 +103,7 @@ class Replica:
             raise RuntimeError("the worker loop makes no progress")
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """What scaling.py looks at."""
+        """The figures that scaling.py looks at."""
         return {"queue_ms": self._sessions.queue_ms(time.monotonic())}
 
     def _work(

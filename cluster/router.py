@@ -37,7 +37,7 @@ AtLeastOne = Annotated[int, Meta(ge=1, le=2**31)]
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one user may ask for: denoise steps a minute, after `burst` at once; unanswered `jobs`; `characters` of one
+    """The limits of one user: denoise steps a minute, after `burst` at once; unanswered `jobs`; `characters` of one
     job; `seconds` until its deadline."""
 
     steps_per_minute: AtLeastOne = 6000

@@ -22,7 +22,7 @@ OPTIONS = (
 
 @dataclass(frozen=True)
 class Frame:
-    """What a replica sends. Ray Serve asks each answer for its bytes by protobuf's name for it."""
+    """A message of a replica. Ray Serve asks each answer for its bytes by protobuf's name for it."""
 
     data: bytes
 

@@ -15,7 +15,7 @@ RECENT_S = 10.0  # how long the last queue time counts
 
 
 class Heard(NamedTuple):
-    """What follows from a frame: answers to its stream, and messages to the worker loop."""
+    """The consequences of a frame: answers to its stream, and messages to the worker loop."""
 
     frames: list[bytes]
     messages: list[link.ToWorker]

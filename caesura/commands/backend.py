@@ -1,4 +1,4 @@
-"""`caesura backend`: engines of other makers behind HTTP, and the folders whose documents may be sent to them. Each
+"""`caesura backend`: engines of other makers over HTTP, and the folders whose documents may be sent to them. Each
 step says the next."""
 
 import argparse

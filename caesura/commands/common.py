@@ -1,4 +1,4 @@
-"""What commands share: the engine for the time of a command, and how its answer is reported.
+"""Shared by commands: the engine for the time of a command, and the report of its answer.
 
 The certainty of a fill is the probability that the model gives to all tokens of its text. docs/configuration.md says
 how often the fills of each word were right.

@@ -1,4 +1,4 @@
-"""What a schema says about the values inside an instance: their subschemas, and the keys that an object must have."""
+"""The values inside an instance, by a schema: their subschemas, and the keys that an object must have."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -27,7 +27,7 @@ from caesura.client.backends.llama_server import LlamaServer
 from caesura.client.backends.vllm import CANVAS, STEPS, VOCABULARY, Vllm
 from caesura.fim_formats import FORMATS, FimFile, undo
 
-from ..support.processes.service import Reply, Service, events, recorded, response, serving
+from ..support.processes.service import Reply, Service, events, recorded, response, serving, until
 
 PROPS = response({"total_slots": 4, "model_alias": "", "model_path": "/models/qwen.gguf"})
 END = {"content": "", "stop": True, "stop_type": "eos", "timings": {"prompt_ms": 12.5, "predicted_ms": 30.25}}
@@ -284,14 +284,12 @@ async def test_every_kind_ends_its_requests_with_the_job(kind: str) -> None:
     """A cancelled one at once, and one past its deadline."""
     async with asking(kind, hanging) as (service, found):
         task = asyncio.create_task(asked(found, job()))
-        while not service.asked or service.asked[-1][0] == "/tokenize":
-            await asyncio.sleep(0.001)
+        await until(lambda: service.asked and service.asked[-1][0] != "/tokenize")
         task.cancel()
         await service.left.wait()
         with pytest.raises(EngineUnavailable, match="did not begin to answer"):
             await asked(found, job(deadline_ms=100.0))
-        while service.waiting:
-            await asyncio.sleep(0.001)
+        await until(lambda: not service.waiting)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -382,15 +380,13 @@ async def test_a_newer_job_of_a_document_ends_the_older_one_and_any_job_a_specul
 ) -> None:
     async with asking(kind, hanging) as (service, found):
         ended = asyncio.create_task(asked(found, job(**older)))
-        while not service.waiting:
-            await asyncio.sleep(0.001)
+        await until(lambda: service.waiting)
         service.answers = [KINDS[kind][1]]
         assert (await asked(found, job(segments=(wire.Hole(5, "line"),))))[-1].holes[0].text == "a + b"
         with pytest.raises(EngineFailed) as raised:
             await ended
         assert raised.value.code == code
-        while service.waiting:
-            await asyncio.sleep(0.001)
+        await until(lambda: not service.waiting)
 
 
 async def drained(heard: Any) -> str:
@@ -409,8 +405,7 @@ async def test_a_closed_backend_has_ended_its_jobs_and_takes_no_more() -> None:
         found.on_job = finished.append
         await asked_nothing(found)
         waits = asyncio.create_task(asked(found, job(document="waits")))
-        while not service.waiting:
-            await asyncio.sleep(0.001)
+        await until(lambda: service.waiting)
         async with aclosing(found.infill(job(document="paused"))) as paused:  # its consumer is elsewhere
             async for event in paused:
                 if isinstance(event, wire.Done):
@@ -517,8 +512,7 @@ async def test_a_service_that_loads_its_model_is_ready_later() -> None:
         states = list[str]()
         found.on_change = lambda: states.append(found.condition.state)
         await found.start()
-        while found.condition.state != "ready":
-            await asyncio.sleep(0.01)
+        await until(lambda: found.condition.state == "ready")
         assert states[0] == "loading"
         assert states[-1] == "ready"
         assert (found.condition.model, found.condition.device) == ("qwen", "desk (127.0.0.1)")
@@ -597,8 +591,7 @@ async def test_jobs_wait_for_one_call_to_the_keyring_and_a_closed_backend_for_no
                 await asked(found, job(deadline_ms=30.0))
             found._rested = 0.0
         await other.start()
-        while len(calls) < 2:
-            await asyncio.sleep(0.001)
+        await until(lambda: len(calls) >= 2)
         await other.close()
         answers = asyncio.create_task(asked(found, job()))
         await asyncio.sleep(0)
@@ -797,8 +790,7 @@ async def test_where_one_request_of_a_job_fails_none_of_the_others_stays_open(fa
         with pytest.raises(EngineUnavailable, match="error 500"):
             await asked(found, job())
         await service.left.wait()
-        while service.waiting:
-            await asyncio.sleep(0.001)
+        await until(lambda: not service.waiting)
         await found.close()
 
 

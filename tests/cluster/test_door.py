@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -37,7 +38,7 @@ class Team(Machine):
     @property
     def environment(self) -> dict[str, str]:
         """With a short path, for Ray's sockets."""
-        return super().environment | {"CAESURA_RUNTIME": f"/tmp/c-{self.home.parent.name[8:]}"}
+        return super().environment | {"CAESURA_RUNTIME": f"{tempfile.gettempdir()}/c-{self.home.parent.name[8:]}"}
 
     def begin(self, name: str, *command: str) -> None:
         log = (self.home / f"{name}.log").open("ab")

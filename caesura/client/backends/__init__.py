@@ -1,4 +1,4 @@
-"""Engines behind HTTP that the user has named: each kind is one file."""
+"""Engines over HTTP that the user has named; each kind is one file."""
 
 from typing import Literal, get_args
 

@@ -19,7 +19,7 @@ def is_one_line(hole: wire.Hole, suffix: str) -> bool:
 
 
 class HoleText:
-    """What has been written of a gap; `ended` once the text has left it."""
+    """The text written for a gap so far; `ended` once it has left the gap."""
 
     def __init__(self, gap: ServiceGap, markers: tuple[str, ...] = ()) -> None:
         self.text = ""

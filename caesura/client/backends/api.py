@@ -1,4 +1,4 @@
-"""What a kind of service is: how a gap is put to it, and what comes back."""
+"""The interface of a kind of service: the request for a gap, and the pieces of its answer."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass

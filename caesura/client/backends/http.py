@@ -27,7 +27,7 @@ KEPT_S = 120.0  # that a connection is kept open without a job
 CONNECTIONS = 32  # at once; a job may need several
 MAX_EVENT = 1 << 20  # bytes of one event or JSON answer
 PAUSE_S = 1.0  # after the first failure; doubled with each further one
-HOPELESS_S = 30.0  # after a failure that only a person can mend
+HOPELESS_S = 30.0  # after a failure that only the user can mend
 MAX_PAUSE_S = 600.0
 
 _Form = TypeVar("_Form")

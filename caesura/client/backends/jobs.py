@@ -1,4 +1,4 @@
-"""Jobs on a service behind HTTP, by the contract of the wire: a job is any number of `Locked` and one `Done`, or an
+"""Jobs on a service over HTTP, by the contract of the wire: a job is any number of `Locked` and one `Done`, or an
 EngineError. A newer job of a document ends the older one, a cancelled one closes its connection, and a service that has
 failed is left alone for a while.
 """
@@ -54,7 +54,7 @@ class _Live:
 
 @dataclass
 class _Heard:
-    """What a job has heard: the time to its first text, how many events it has told, and how the answer ended."""
+    """Progress of a job: time to its first text, number of events sent, and how it ended."""
 
     first_s: float = 0.0
     seq: int = 0
@@ -271,7 +271,7 @@ class HttpBackend:
         self._set("", loading=False)
 
     def _failed(self, error: RequestFailed) -> EngineError:
-        """What a job raises, after the service was marked as failed, unless it is the job that is at fault."""
+        """The error for a job. Marks the service as failed, unless the job is at fault."""
         if error.job:
             return EngineFailed("invalid", str(error))
         pause_s = min(error.pause_s * 2.0 ** min(self._failures, 10), MAX_PAUSE_S)

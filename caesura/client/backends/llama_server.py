@@ -50,8 +50,9 @@ class InfillEvent(msgspec.Struct, frozen=True):
 
 
 class SlotChoice:
-    """Which slot has what: a job goes where half of its context is already, else to the slot that is out of use for the
-    longest time. The server would choose so by itself, but not a slot that is still busy with a job that we ended."""
+    """The contexts of the server's slots. A job goes where half of its context is already, else to the slot that was
+    idle for longest. The server would choose so by itself, but not a slot that is still busy with a job that we
+    ended."""
 
     def __init__(self, count: int) -> None:
         self._texts = dict.fromkeys(range(count), "")  # of each slot's newest job, the one in use last at the end

@@ -1,4 +1,4 @@
-"""What `caesura backend` keeps: the services that the user has named, each with the folders whose documents may be sent
+"""The services that the user has named with `caesura backend`, each with the folders whose documents may be sent
 to it. A key is not kept, only where it is: in an environment variable or in the system's keyring. No HTTP here.
 """
 

@@ -1,4 +1,4 @@
-"""A service behind HTTP that answers each connection's requests from a list of byte strings, headers included."""
+"""A service over HTTP that answers each connection's requests from a list of byte strings, headers included."""
 
 import asyncio
 import json
@@ -9,6 +9,13 @@ from typing import Any
 
 Reply = bytes | tuple[Any, ...] | Callable[[str, Any], bytes | tuple[Any, ...]]
 RECORDED = Path(__file__).parents[2] / "data" / "backends"
+
+
+async def until(happened: Callable[[], Any]) -> None:
+    """Wait until that is so; fail after ten seconds."""
+    async with asyncio.timeout(10):
+        while not happened():
+            await asyncio.sleep(0.001)
 
 
 def recorded(name: str) -> bytes:
