@@ -22,6 +22,16 @@ GRPC_PORT, HTTP_PORT = 9000, 8000  # in a network where nothing else is
 GRPC = f"127.0.0.1:{GRPC_PORT}"
 APPLICATION = "caesura"
 LOOK_S = 1.0
+SETTINGS = {  # those of any Ray that runs our replicas: examples/team/ray.env has them for an administrator's
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    # Not documented: a second line after the algorithm. With it, 40 % of documents move as a replica comes, not 65.
+    "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM": "hdr(x-session-id)\n    hash-type consistent",
+    "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
+    "RAY_SERVE_HAPROXY_H2_FE_MAX_CONCURRENT_STREAMS": str(MAX_STREAMS),  # else 100, over the relay's one connection
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+}
 MAX_PATH = 36  # bytes; of the 107 of a socket's path HAProxy and Ray take the rest
 
 
@@ -36,21 +46,13 @@ def home() -> Path:
 def environment(folder: Path) -> dict[str, str]:
     """The environment that Ray reads before it is imported; its files lie in `folder`."""
     proxy = folder / "h"
-    return {
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_AUTH_MODE": "token",
+    return SETTINGS | {
         "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
-        "RAY_SERVE_ENABLE_HA_PROXY": "1",
-        # Not documented: a second line after the algorithm. With it, 40 % of documents move as a replica comes, not 65.
-        "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM": "hdr(x-session-id)\n    hash-type consistent",
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(proxy / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(proxy / "admin.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(proxy),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(proxy / "server-state"),
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(proxy / "metrics.sock"),
-        "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
-        "RAY_SERVE_HAPROXY_H2_FE_MAX_CONCURRENT_STREAMS": str(MAX_STREAMS),  # else 100, over the relay's one connection
-        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     }
 
 

@@ -1,5 +1,8 @@
 """What an administrator writes, and what is said of mistakes."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -7,7 +10,7 @@ import pytest
 import yaml
 
 from caesura import wire
-from caesura.cluster import config
+from caesura.cluster import config, head
 from caesura.cluster.config import BadConfig
 
 
@@ -28,12 +31,24 @@ def test_the_examples_are_what_the_program_takes() -> None:
     assert config.policy(EXAMPLES / "team.toml", team).never
     deployed = yaml.safe_load((EXAMPLES / "serve.yaml").read_text())
     (application,) = deployed["applications"]
-    assert msgspec.convert(application["args"], config.Fleet) == team.engine
+    (deployment,) = application["deployments"]
+    replicas = deployment["num_replicas"]
+    assert msgspec.convert(application["args"] | {"replicas": replicas, "most": replicas}, config.Fleet) == team.engine
     module, _, function = application["import_path"].partition(":")
     for name in (f"{module}.{function}", *deployed["grpc_options"]["grpc_servicer_functions"]):
         package, _, wanted = name.rpartition(".")
         source = Path(__file__).parents[2] / "cluster" / f"{package.rpartition('.')[2]}.py"
         assert f"\ndef {wanted}(" in source.read_text()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Ray is started on Linux alone")
+def test_an_administrators_ray_has_the_settings_of_the_doors_own() -> None:
+    sourced = ["/bin/sh", "-c", ". ./ray.env && umask && env -0"]
+    said = subprocess.run(sourced, cwd=EXAMPLES, env={"PATH": os.environ["PATH"]}, capture_output=True, check=True)
+    mask, _, settings = said.stdout.decode().partition("\n")
+    assert int(mask, 8) == 0o077
+    found = dict(line.partition("=")[::2] for line in settings.split("\0"))
+    assert {name: value for name, value in found.items() if name.startswith("RAY_")} == head.SETTINGS
 
 
 def test_an_address_is_all_that_a_team_needs(tmp_path: Path) -> None:
