@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 import zmq
 import zmq.asyncio
 
-from caesura import paths, wire
+from caesura import logs, paths, wire
 from caesura.cluster.rpc import Frame
 from caesura.cluster.sessions import Sessions
 from caesura.engine import worker
@@ -57,6 +57,8 @@ class Replica:
     """Loads the model where it is made. Raises worker.CannotLoad."""
 
     def __init__(self, model: str, device: str, load: Callable[[str, str], worker.Loaded] = worker.load) -> None:
+        # Otherwise Ray's files have the messages of errors, which may hold a text.
+        logs.begin(logging.INFO, "%(asctime)s replica %(levelname)s %(message)s")
         sys.setswitchinterval(SWITCH_S)
         self._context = zmq.Context[zmq.Socket[bytes]]()
         self._worker = link.pair(self._context)
