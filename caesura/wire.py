@@ -39,6 +39,7 @@ Offset = Annotated[int, Meta(ge=0, le=16_384)]
 ServerSetting = Literal[
     "neighbours", "structured", "speculate", "warm", "inComments", "inStrings"
 ]  # settings of that name
+FailureCode = Literal["superseded", "cancelled", "expired", "invalid", "engine_lost", "unavailable"]
 Stages = Annotated[dict[Annotated[str, Meta(max_length=16)], Milliseconds], Meta(max_length=16)]
 
 
@@ -270,7 +271,7 @@ class Failed(_Message, frozen=True):
     """The job has no answer. `message` is one sentence for the user; the cause is in the engine's log."""
 
     job: Id
-    code: Literal["superseded", "cancelled", "expired", "invalid", "engine_lost", "unavailable"]
+    code: FailureCode
     message: Name = ""
 
 
@@ -322,13 +323,16 @@ class _About(msgspec.Struct, frozen=True):
 
 
 class EventHead(msgspec.Struct, frozen=True):
-    """The part of an event that the supervisor and a team's door read; only a `Done` has timings and `steps`."""
+    """The part of an event that the supervisor and a team's door read: a `Done` has timings, `steps` and `tokens`, a
+    `Failed` its code."""
 
     type: Literal["locked", "done", "failed", "busy"]
     job: Id
     step: Natural = 0
     steps: Natural = 0
     timings: Timings | None = None
+    tokens: Tokens | None = None
+    code: FailureCode | None = None
 
     @property
     def taken(self) -> int:

@@ -14,6 +14,7 @@ from caesura.ipc import pairing
 Word = Annotated[str, Meta(min_length=1, max_length=256)]
 Amount = Annotated[int, Meta(ge=1, le=2**31)]
 Share = Annotated[float, Meta(ge=0, le=1024)]
+ENCRYPTED = "https://"
 
 
 class BadConfig(Exception):
@@ -41,6 +42,14 @@ class Fleet(_Part, frozen=True):
     address: str = ""
 
 
+class Watch(_Part, frozen=True):
+    """Where metrics and `/health` are answered, as ADDRESS:PORT of this machine, and the HOST:PORT of an OpenTelemetry
+    collector; with `https://` before it, traces go there encrypted. Nowhere, by default."""
+
+    listen: str = ""
+    traces: str = ""
+
+
 class Team(_Part, frozen=True):
     """The whole configuration. `clients` and `jobs` are at most connected, and unanswered, of all users together."""
 
@@ -50,6 +59,7 @@ class Team(_Part, frozen=True):
     jobs: Amount = 256
     engine: Fleet = Fleet()
     limits: Limits = Limits()
+    watch: Watch = Watch()
 
 
 Written = TypeVar("Written", Team, wire.Policy)
@@ -60,6 +70,10 @@ def read(path: Path) -> Team:
     team = _decoded(path, Team)
     try:
         pairing.own_address(team.listen)
+        if team.watch.listen:
+            pairing.own_address(team.watch.listen)
+        if team.watch.traces:
+            pairing.address(team.watch.traces.removeprefix(ENCRYPTED))
     except pairing.BadAddress as error:
         raise BadConfig(f"{path}: {error}.") from error
     if 0 < team.engine.most < team.engine.replicas:

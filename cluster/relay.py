@@ -35,10 +35,11 @@ log = logging.getLogger("caesura.door")
 TURN_S = 0.05  # how late a job without an answer may be noticed
 START_S = 280.0  # less than a supervisor waits for a worker
 HELLO_S = 2.0
+PROBE_S = 1.0  # between two questions whether a replica answers, where somebody watches
 RETRY_S = 0.25
 STEP_S = 0.01  # the longest step that the supervisor shall expect of us
 
-NO_ENGINE = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError, msgspec.DecodeError, EOFError)
+NO_ENGINE = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError, msgspec.DecodeError)
 
 
 class Relay:
@@ -53,13 +54,15 @@ class Relay:
         self._progress = progress
         self._calls = dict[int, tuple[Any, asyncio.Queue[bytes]]]()
         self._tasks = set[asyncio.Task[None]]()
+        self._reached = True
+        self._told = link.Upstream(0, 0, True)
 
     def __repr__(self) -> str:
         return f"<Relay {self._router!r}>"
 
-    async def run(self) -> None:
+    async def run(self, *, watched: bool) -> None:
         """For ever, or until one of its parts fails."""
-        await asyncio.gather(self._hear_door(), self._look())
+        await asyncio.gather(self._hear_door(), self._look(), *([self._probe()] if watched else []))
 
     async def _hear_door(self) -> None:
         while True:
@@ -70,7 +73,16 @@ class Relay:
         while True:
             self._progress.tick()
             await self._do(self._router.look(time.monotonic()))
+            if (news := self._router.news(self._reached)) != self._told:
+                self._told = msgspec.structs.replace(news, lost=0)
+                await self._socket.send(link.encode(news))
             await asyncio.sleep(TURN_S)
+
+    async def _probe(self) -> None:
+        while True:
+            welcome = await welcomed(self._channel)
+            self._reached = welcome is not None and welcome.state == "ready"
+            await asyncio.sleep(PROBE_S)
 
     async def _do(self, orders: Sequence[Order]) -> None:
         for order in orders:
@@ -111,17 +123,17 @@ class Relay:
                 await call.write(frame)
 
 
-async def welcomed(channel: grpc.aio.Channel) -> wire.Welcome:
-    """A replica's answer to a Hello. Raises one of NO_ENGINE."""
+async def welcomed(channel: grpc.aio.Channel) -> wire.Welcome | None:
+    """A replica's answer to a Hello; None if there is none in time."""
     call = rpc.dial(channel, "hello")
     try:
-        await call.write(HELLO)
-        frame = await call.read()
-        if frame is grpc.aio.EOF:
-            raise EOFError
-        found = wire.decode_engine(frame)
-        assert isinstance(found, wire.Welcome)
-        return found
+        async with asyncio.timeout(HELLO_S):
+            await call.write(HELLO)
+            frame = await call.read()
+        found = None if frame is grpc.aio.EOF else wire.decode_engine(frame)
+        return found if isinstance(found, wire.Welcome) else None
+    except (*NO_ENGINE, TimeoutError):
+        return None
     finally:
         call.cancel()
 
@@ -130,9 +142,8 @@ async def reached(channel: grpc.aio.Channel, started: "subprocess.Popen[bytes] |
     """The first Welcome of a replica; None if there is none in time, or the Ray that we have `started` ends."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and (started is None or started.poll() is None):
-        with contextlib.suppress(*NO_ENGINE, TimeoutError):
-            async with asyncio.timeout(HELLO_S):
-                return await welcomed(channel)
+        if welcome := await welcomed(channel):
+            return welcome
         await asyncio.sleep(RETRY_S)
     return None
 
@@ -150,7 +161,7 @@ async def serve(options: Any, team: config.Team, started: "subprocess.Popen[byte
             return
         await socket.send(link.encode(link.Ready(options.model, welcome.device, STEP_S)))
         relay = Relay(socket, channel, Router(team.limits, secrets.token_bytes(32)), link.Heartbeat(options.progress))
-        running = [asyncio.create_task(relay.run())]
+        running = [asyncio.create_task(relay.run(watched=bool(team.watch.listen)))]
         if started is not None:
             running.append(asyncio.create_task(asyncio.to_thread(started.wait)))  # type: ignore[arg-type]
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

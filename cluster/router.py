@@ -64,6 +64,7 @@ class Close(NamedTuple):
 
 
 Order = Open | Send | Close | link.Answer
+Refused = tuple[link.Refusal, wire.Failed | wire.Busy]  # why, for figures, and the answer
 
 
 @dataclass
@@ -96,6 +97,7 @@ class Router:
         self._places: dict[tuple[bytes, str], int] = {}  # (client, document) -> stream
         self._budgets: dict[str, Bucket] = {}
         self._suspects = Suspects()
+        self._lost = 0  # streams that a replica has broken, since `news` was asked for
         self._numbers = itertools.count(1)
 
     def __repr__(self) -> str:
@@ -104,6 +106,10 @@ class Router:
     @property
     def running(self) -> int:
         return sum(len(stream.jobs) for stream in self._streams.values())
+
+    def news(self, reached: bool) -> link.Upstream:
+        lost, self._lost = self._lost, 0
+        return link.Upstream(len(self._streams), lost, reached)
 
     # From the clients
 
@@ -121,8 +127,9 @@ class Router:
                 return [order for number in gone for order in self._close(number)]
 
     def _begin(self, peer: bytes, user: str, request: wire.Infill, now: float) -> list[Order]:
-        if refusal := self._refusal(peer, user, request, now):
-            return self._answered(peer, refusal)
+        if refused := self._refusal(peer, user, request, now):
+            why, refusal = refused
+            return self._answered(peer, refusal, why)
         orders = self._retire(peer, request, now)
         number, opened = self._stream(peer, user, request.document, now)
         stream = self._streams[number]
@@ -130,11 +137,11 @@ class Router:
         stream.used = now
         return [*orders, *opened, Send(number, wire.encode(request))]
 
-    def _refusal(self, peer: bytes, user: str, request: wire.Infill, now: float) -> wire.Failed | wire.Busy | None:
+    def _refusal(self, peer: bytes, user: str, request: wire.Infill, now: float) -> Refused | None:
         limits, size = self._limits, characters(request)
         if size > limits.characters:
             sentence = f"This job has {size} characters, the team's engine takes {limits.characters}."
-            return wire.Failed(request.job, "invalid", sentence)
+            return "size", wire.Failed(request.job, "invalid", sentence)
         place = peer, request.document, request.kind  # a job that this one replaces does not count
         others = [
             job
@@ -143,11 +150,13 @@ class Router:
             if job.user == user and (stream.peer, job.request.document, job.request.kind) != place
         ]
         if len(others) >= limits.jobs or len(self._streams) >= MAX_STREAMS:
-            return wire.Busy(request.job)
+            return "busy", wire.Busy(request.job)
         if wait_s := self._budget(user, now).wait_s(now):
             sentence = f"Your budget of steps on the team's engine is used up; wait {wait_s:.0f} seconds."
-            return wire.Failed(request.job, "unavailable", sentence)
-        return self._suspects.refusal(request, now)
+            return "budget", wire.Failed(request.job, "unavailable", sentence)
+        if suspected := self._suspects.refusal(request, now):
+            return "suspect", suspected
+        return None
 
     def _budget(self, user: str, now: float) -> Bucket:
         if user not in self._budgets:
@@ -241,6 +250,7 @@ class Router:
 
     def _lose(self, number: int, now: float, why: str) -> list[Order]:
         """Fail the jobs of a stream whose replica may have died of one of them."""
+        self._lost += 1
         for job in self._streams[number].jobs.values():
             self._suspects.add(job.request, now)
         return self._drop(number, "engine_lost", why)
@@ -251,8 +261,8 @@ class Router:
             orders += self._answered(stream.peer, wire.Failed(job, code, why[:256]))  # type: ignore[arg-type]
         return [*orders, *self._close(number)]
 
-    def _answered(self, peer: bytes, answer: wire.Failed | wire.Busy) -> list[Order]:
-        return [link.Answer(peer, wire.encode(answer))]
+    def _answered(self, peer: bytes, answer: wire.Failed | wire.Busy, refusal: link.Refusal = "") -> list[Order]:
+        return [link.Answer(peer, wire.encode(answer), refusal)]
 
     def _close(self, number: int) -> list[Order]:
         stream = self._streams.pop(number)

@@ -21,12 +21,14 @@ CRASHES_OF_A_POISON = 2
 
 @dataclass
 class Job:
-    """A job without a final answer. `frame` holds the bytes it came in until the worker has them."""
+    """A job without a final answer. `frame` holds the bytes it came in until the worker has them. It has taken at least
+    so many `steps`."""
 
     peer: bytes
     request: wire.Infill
     frame: bytes | None
     arrived: float
+    steps: int = 0
 
     @property
     def forwarded(self) -> bool:
@@ -154,16 +156,16 @@ class Ledger:
         own[request.job] = Job(peer, request, frame, now)
         return None
 
-    def supersede(self, peer: bytes, request: wire.Infill) -> list[str]:
+    def supersede(self, peer: bytes, request: wire.Infill) -> list[Job]:
         """End the waiting jobs that `request` replaces; the scheduler ends those that the worker has."""
         own = self.peers[peer].jobs
         old = [
-            key
-            for key, job in own.items()
-            if key != request.job and not job.forwarded and _same_place(job.request, request)
+            job
+            for job in own.values()
+            if job.request.job != request.job and not job.forwarded and _same_place(job.request, request)
         ]
-        for key in old:
-            del own[key]
+        for job in old:
+            del own[job.request.job]
         return old
 
     def find(self, peer: bytes, job: str) -> Job | None:

@@ -7,7 +7,7 @@ import mmap
 import os
 import struct
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import zmq
@@ -17,6 +17,7 @@ from caesura.ipc import rendezvous
 
 _Socket = TypeVar("_Socket", bound=zmq.Socket[Any])  # of a loop that waits, or of asyncio
 _COUNTER = struct.Struct("=Q")
+Refusal = Literal["", "budget", "size", "busy", "suspect"]
 
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=str.lower):
@@ -41,10 +42,20 @@ class LoadFailed(_Message, frozen=True):
 
 
 class Answer(_Message, frozen=True):
-    """A message for a client."""
+    """A message for a client. `refusal` is why a team's door has refused the job, if it has."""
 
     peer: bytes
     frame: bytes
+    refusal: Refusal = ""
+
+
+class Upstream(_Message, frozen=True):
+    """The news of a team's relay: the open `streams` to replicas, those that were `lost` since it last said so, and
+    whether a replica answers."""
+
+    streams: int
+    lost: int
+    reached: bool
 
 
 # Supervisor to worker
@@ -73,7 +84,7 @@ class Gone(_Message, frozen=True):
     peer: bytes
 
 
-FromWorker = Ready | LoadFailed | Answer
+FromWorker = Ready | LoadFailed | Answer | Upstream
 ToWorker = NewJob | CancelJob | Gone
 
 _encoder = msgspec.msgpack.Encoder()

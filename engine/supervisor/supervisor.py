@@ -23,7 +23,8 @@ from caesura import model_store, wire
 from caesura.engine.supervisor import link
 from caesura.engine.supervisor.clients import Front
 from caesura.engine.supervisor.clock import Clock
-from caesura.engine.supervisor.ledger import PAIRED, Ledger, Places
+from caesura.engine.supervisor.ledger import PAIRED, Job, Ledger, Places
+from caesura.engine.supervisor.observer import LEFT, REFUSED, JobEnd, Observer
 from caesura.engine.supervisor.process import UNDEAD_S, WORKER, Child, Patience
 from caesura.ipc import pairing
 from caesura.ipc.keys import own_keys
@@ -51,6 +52,7 @@ class SupervisorSettings:
     paired: Places = PAIRED
     policy: wire.Policy = field(default_factory=wire.Policy)
     patience: Patience = field(default_factory=Patience)
+    observers: Sequence[Observer] = ()
 
     @staticmethod
     def from_environment() -> "SupervisorSettings":
@@ -142,6 +144,9 @@ class Supervisor:
         self._look_at_the_clock(now)
         self._forward(now)
         self._announce()
+        for observer in self._settings.observers:
+            state = self._child.state if self._stop_at is None else "stopping"
+            observer.looked(state, self._child.device, self._ledger)
         for peer in self._front.flush(now):
             log.warning("%r does not read its answers and is dropped", peer)
             self._leave(peer)
@@ -206,14 +211,15 @@ class Supervisor:
             return
         self._last_job = now
         self._child.demand(now)
+        job = Job(peer, request, frame, now)
         if self._stop_at is not None or self._child.state == "failed":
-            message = self._child.message or "The engine is shutting down."
-            self._front.send(peer, wire.Failed(request.job, "unavailable", message[:256]))
+            self._fail(job, "unavailable", self._child.message or "The engine is shutting down.")
         elif refusal := self._ledger.admit(peer, request, frame, now):
             self._front.send(peer, refusal)
+            self._ended(job, REFUSED, "busy" if isinstance(refusal, wire.Busy) else "suspect")
         else:
             for old in self._ledger.supersede(peer, request):
-                self._front.send(peer, wire.Failed(old, "superseded"))
+                self._fail(old, "superseded")
 
     def _cancel(self, peer: bytes, key: str) -> None:
         job = self._ledger.find(peer, key)
@@ -222,11 +228,14 @@ class Supervisor:
         if job.forwarded:
             self._child.send(link.CancelJob(peer, key))
         else:
-            self._fail(peer, key, "cancelled")
+            self._fail(job, "cancelled")
 
     def _leave(self, peer: bytes) -> None:
         self._front.forget(peer)
+        left = [job for job in self._ledger.jobs() if job.peer == peer]
         if self._ledger.leave(peer):
+            for job in left:
+                self._ended(job, LEFT)
             self._child.send(link.Gone(peer))
 
     # Worker
@@ -247,25 +256,33 @@ class Supervisor:
             match message:
                 case None:
                     return
-                case link.Answer(peer, frame):
-                    self._relay(peer, frame)
+                case link.Answer(peer, frame, refusal):
+                    self._relay(peer, frame, refusal)
                 case link.Ready():
                     self._child.loaded(message, now)
                     self._last_job = now
                 case link.LoadFailed():
                     self._child.refused(message, now)
+                case link.Upstream():
+                    for observer in self._settings.observers:
+                        observer.told(message)
 
-    def _relay(self, peer: bytes, frame: bytes) -> None:
+    def _relay(self, peer: bytes, frame: bytes, refusal: link.Refusal = "") -> None:
         try:
             head = wire.decode_head(frame)
         except msgspec.DecodeError as error:
             log.error("the worker broke the wire's contract: %s", error)
             self._give_up(peer, frame)
             return
-        if self._ledger.find(peer, head.job) is None:
+        job = self._ledger.find(peer, head.job)
+        if job is None:
             return  # the client has left, or has had its answer
+        job.steps = max(job.steps, head.taken)
+        if head.type == "busy":
+            refusal = "busy"
         if head.type != "locked":
             self._ledger.settle(peer, head.job)
+            self._ended(job, REFUSED if refusal else head.code or head.type, refusal, head)
         if head.timings:
             self._done += 1
             self._timings.append(head.timings)
@@ -277,18 +294,21 @@ class Supervisor:
         for found in self._ledger.live():
             if found.peer == peer and job in (found.request.job, None):
                 self._child.send(link.CancelJob(peer, found.request.job))
-                self._fail(peer, found.request.job, "engine_lost", why)
+                self._fail(found, "engine_lost", why)
 
     def _bury_worker(self, now: float) -> None:
         if self._child.death(now, live=bool(self._ledger.live()), overdue=self._ledger.overdue(now)):
             for job in self._ledger.crash(now):
-                self._fail(job.peer, job.request.job, "engine_lost", "The engine stopped in the middle of the job.")
+                self._fail(job, "engine_lost", "The engine stopped in the middle of the job.")
 
-    def _fail(
-        self, peer: bytes, job: str, code: Literal["cancelled", "expired", "engine_lost", "unavailable"], why: str = ""
-    ) -> None:
-        self._ledger.settle(peer, job)
-        self._front.send(peer, wire.Failed(job, code, why[:256]))
+    def _fail(self, job: Job, code: wire.FailureCode, why: str = "") -> None:
+        self._ledger.settle(job.peer, job.request.job)
+        self._front.send(job.peer, wire.Failed(job.request.job, code, why[:256]))
+        self._ended(job, code)
+
+    def _ended(self, job: Job, outcome: str, refusal: link.Refusal = "", head: wire.EventHead | None = None) -> None:
+        for observer in self._settings.observers:
+            observer.ended(JobEnd(job, self._clock.now(), outcome, refusal, head))
 
     # The clock
 
@@ -302,9 +322,9 @@ class Supervisor:
             self._last_lease = now
         for job in self._ledger.waiting():
             if self._child.state == "failed":
-                self._fail(job.peer, job.request.job, "unavailable", self._child.message)
+                self._fail(job, "unavailable", self._child.message)
             elif job.remaining_ms(now) <= 0:
-                self._fail(job.peer, job.request.job, "expired", "The model was not ready in time.")
+                self._fail(job, "expired", "The model was not ready in time.")
         if self._ledger.live():
             self._last_job = now
         elif self._child.state == "ready" and now - self._last_job > self._settings.unload_s:
@@ -329,7 +349,7 @@ class Supervisor:
         if left and now < self._stop_at:
             return False
         for job in left:
-            self._fail(job.peer, job.request.job, "unavailable", "The engine was stopped.")
+            self._fail(job, "unavailable", "The engine was stopped.")
         return True
 
     def _catch_signals(self) -> None:

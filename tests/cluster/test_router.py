@@ -153,6 +153,16 @@ def test_a_job_that_is_too_large_is_refused_in_a_sentence() -> None:
     assert told(asks(found, job(prefix="x" * 46, neighbours=(neighbour,)))) == []
 
 
+def test_whoever_counts_is_told_which_limit_it_was() -> None:
+    found = Router(Limits(jobs=1, characters=50, burst=5, steps_per_minute=1), b"s")
+    first = job()
+    running(found, first)
+    orders = [*asks(found, job(prefix="x" * 51)), *asks(found, job("other"))]
+    found.hear(1, done(first, steps=5), 0.0)
+    orders += asks(found, job())
+    assert [order.refusal for order in orders if isinstance(order, link.Answer)] == ["size", "busy", "budget"]
+
+
 def test_no_job_has_more_time_than_the_limit() -> None:
     found = Router(Limits(seconds=5), b"s")
     *_, sent = asks(found, job(deadline_ms=60_000.0))
@@ -171,6 +181,17 @@ def test_a_lost_replica_fails_each_of_its_jobs_once_and_no_others(table: Router)
     assert table.hear(1, done(one), 1.0) == []
     assert table.running == 1
     assert keys(asks(table, job(), 1.0)) != []  # the next job is on a new stream
+
+
+def test_the_news_has_each_stream_that_its_replica_broke_once(table: Router) -> None:
+    running(table, job(), job("other"), job("third"))
+    table.lost(1, 1.0)
+    table.take(link.Gone(b"p"), 1.0)
+    asks(table, job(), 1.0)
+    table.lost(4, 1.0)  # which no replica had taken
+    asks(table, job(), 1.0)
+    assert table.news(True) == link.Upstream(streams=1, lost=1, reached=True)
+    assert table.news(False) == link.Upstream(streams=1, lost=0, reached=False)
 
 
 def test_an_engine_that_cannot_be_reached_says_nothing_of_where_it_is(table: Router) -> None:
@@ -212,7 +233,10 @@ def test_a_text_that_costs_two_replicas_is_refused(table: Router) -> None:
     for number in (1, 2):
         running(table, job(prefix="poison"))
         table.lost(number, 0.0)
-    (refusal,) = told(asks(table, job(prefix="poison"), 1.0, user=BEN, peer=b"q"))
+    orders = asks(table, job(prefix="poison"), 1.0, user=BEN, peer=b"q")
+    assert isinstance(orders[0], link.Answer)
+    assert orders[0].refusal == "suspect"
+    (refusal,) = told(orders)
     assert refusal.message.startswith("This text stopped the engine twice")  # type: ignore[union-attr]
 
 

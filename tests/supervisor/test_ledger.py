@@ -101,7 +101,7 @@ def test_while_jobs_wait_the_newest_of_a_document_and_kind_takes_the_place_of_th
     fill = job("fill", document="d", kind="fill")
     for request in (job("first", document="d"), job("other"), fill, job("second", document="d")):
         assert admit(ledger, PEER, request, 0.0) is None
-    assert ledger.supersede(PEER, job("second", document="d")) == ["first"]
+    assert [old.request.job for old in ledger.supersede(PEER, job("second", document="d"))] == ["first"]
     assert [one.request.job for one in ledger.waiting()] == ["other", "fill", "second"]
 
 

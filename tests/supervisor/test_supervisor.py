@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from caesura.client.launch import MAX_LOG
 from caesura.engine.supervisor import link, supervisor
 from caesura.engine.supervisor.admission import Gate
 from caesura.engine.supervisor.clients import MAX_BACKLOG, MAX_SLOW_S, Front
+from caesura.engine.supervisor.ledger import MAX_JOBS_OF_PEER
+from caesura.engine.supervisor.observer import JobEnd, Observer
 from caesura.engine.supervisor.process import Child
 from caesura.engine.supervisor.supervisor import Supervisor, SupervisorSettings
 from caesura.ipc import rendezvous
@@ -155,6 +158,43 @@ def test_an_answer_that_nobody_can_read_ends_its_job_and_no_other(alone: Alone) 
     assert isinstance(failed, wire.Failed)
     assert (failed.job, failed.code) == (requests[0].job, "engine_lost")
     assert [live.request for live in alone._ledger.live()] == [requests[1]]
+
+
+def test_an_observer_sees_one_end_of_each_job_whoever_brings_it_about(alone: Alone) -> None:
+    ends = list[tuple[str, str, str, int]]()
+
+    class Seen(Observer):
+        def ended(self, end: JobEnd) -> None:
+            ends.append((end.job.request.job, end.outcome, end.refusal, end.steps))
+
+    alone._settings = replace(alone._settings, observers=[Seen()])
+    old, new, *rest = (job(document=f"{max(1, n)}") for n in range(MAX_JOBS_OF_PEER + 2))
+    for message in (HELLO, old, new, *rest):
+        alone.says(message, 100.0)
+    alone.works_on(new, 100.0)
+    lost, refused, cancelled, left = rest[:4]
+    timings = wire.Timings()
+    answers: list[tuple[wire.EngineMessage, link.Refusal]] = [
+        (wire.Locked(new.job, 0, (), step=3, of=8), ""),
+        (wire.Done(job=new.job, seq=1, holes=(), steps=4, tokens=wire.Tokens(), timings=timings, stop="complete"), ""),
+        (wire.Failed(lost.job, "engine_lost"), ""),
+        (wire.Failed(refused.job, "unavailable"), "budget"),
+        (wire.Failed(cancelled.job, "cancelled"), ""),
+        (wire.Locked(left.job, 0, (), step=2, of=8), ""),
+    ]
+    for message, refusal in answers:
+        alone._relay(b"peer", wire.encode(message), refusal)
+    alone._leave(b"peer")
+    assert ends[:6] == [
+        (old.job, "superseded", "", 0),
+        (rest[-1].job, "refused", "busy", 0),
+        (new.job, "done", "", 4),
+        (lost.job, "engine_lost", "", 0),
+        (refused.job, "refused", "budget", 0),
+        (cancelled.job, "cancelled", "", 0),
+    ]
+    assert [(outcome, steps) for _, outcome, _, steps in ends[6:]] == [("left", 2), *[("left", 0)] * 3]
+    assert {name for name, *_ in ends} == {request.job for request in (old, new, *rest)}
 
 
 def test_a_model_that_nobody_asks_for_five_minutes_is_unloaded(alone: Alone) -> None:

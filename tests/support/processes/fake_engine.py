@@ -172,7 +172,7 @@ def watch_supervisor() -> None:
     watch(ours, "_turn", lambda *_: "turn")
     watch(ours, "_greet", lambda *_: "greet")
     watch(ours, "_admit", lambda *_: "admit")
-    watch(ours, "_relay", lambda _, peer, frame: f"relay {_type(frame)}")
+    watch(ours, "_relay", lambda _, peer, frame, refusal: f"relay {_type(frame)}")
     watch(ours, "_bury_worker", lambda *_: "bury")
     watch(ours, "_drain", lambda *_: "drain")
     watch(supervisor.Front, "close", lambda *_: "closing")
