@@ -84,6 +84,7 @@ class Pane:
         self.canvases = Canvases()
         self.suggestion: Suggestion | None = None  # shown by the editor
         self.ticket = 0  # number of the newest request
+        self.withdrawn = False  # settings or a policy want nothing shown that came before them
         self.changed = asyncio.Event()  # set at each news, and replaced by a new one
         self._services = services
         self._key = job_id()  # names the document to the engine without its path

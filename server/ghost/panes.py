@@ -96,8 +96,10 @@ class Panes:
             pane.close()
 
     def close_all(self) -> None:
+        """Forget all documents. Editors clear what they show in them."""
         self._reader.end()
-        for uri in list(self._panes):
+        for uri, pane in list(self._panes.items()):
+            pane.withdrawn = True
             self.close(uri)
 
     def _pane(self, opened: OpenDocument) -> Pane:

@@ -19,7 +19,7 @@ NOTHING = Proposal("")
 @dataclass(frozen=True)
 class NothingNew:
     """The answer if there is nothing new to show: a newer edit or request came first, or the engine was lost.
-    `shown_fits`: the text that the editor shows still agrees with the document."""
+    `shown_fits`: the text that the editor shows still agrees with the document, and may stay."""
 
     shown_fits: bool
 
@@ -118,7 +118,7 @@ class Request:
 
     def _superseded(self) -> NothingNew:
         suggestion = self.pane.suggestion
-        if suggestion is None or suggestion.fits:
+        if not self.pane.withdrawn and (suggestion is None or suggestion.fits):
             return NothingNew(shown_fits=True)
         self.pane.suggestion = None  # the empty answer clears it
         return NothingNew(shown_fits=False)

@@ -154,6 +154,17 @@ async def test_closing_frees_everything() -> None:
     assert editor.typing._panes == {}
 
 
+async def test_new_rules_clear_what_is_shown() -> None:
+    editor = Editor("x =|")
+    await editor.type(" ")
+    await editor.engine.say("1")
+    assert await editor.shown() == "1"
+    await editor.type("1")
+    request = await editor.ask()
+    editor.typing.close_all()
+    assert await request == NothingNew(shown_fits=False)
+
+
 async def test_canvases_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(panes, "MAX_DOCUMENTS", 2)
     editor = Editor("x =|")

@@ -736,7 +736,7 @@ class Editor:
         *before, last = text.split("\n")
         where = {"textDocument": {"uri": uri}, "position": {"line": len(before), "character": len(last)}}
         found = await self.client.call("textDocument/inlineCompletion", {**where, "context": {"triggerKind": 1}})
-        return list(found["items"]) if found else []
+        return list(found["items"])
 
 
 @pytest.fixture
