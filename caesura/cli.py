@@ -189,6 +189,7 @@ def _parser() -> argparse.ArgumentParser:
     invite = add_team("invite", help="let a user in, by the key that `caesura pair` shows there")
     invite.add_argument("name", type=_name, metavar="NAME")
     invite.add_argument("key", type=_key, metavar="KEY")
+    invite.add_argument("--model", type=_team_model, metavar="NAME|PATH", help="one of `models` (default: the team's)")
     invite.set_defaults(run="pair:invite")
     out = add_team("revoke", help="no longer let a user in")
     out.add_argument("name", metavar="NAME")
@@ -367,6 +368,14 @@ def _name(text: str) -> str:
 def _repository(text: str) -> str:
     if not re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not ORG/NAME or ORG/NAME@REV, as a hub calls its models")
+    return text
+
+
+def _team_model(text: str) -> str:
+    from caesura.ipc import pairing
+
+    if not re.match(pairing.MODEL, text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a name or path of at most 256 ASCII characters")
     return text
 
 

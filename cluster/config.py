@@ -1,5 +1,6 @@
 """The files that an administrator writes: the team's configuration and its policy. TOML; errors are one sentence."""
 
+import re
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -27,19 +28,27 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Fleet(_Part, frozen=True):
     """The replicas. `gpus` and `cpus` are of each, a GPU may be shared; there are `replicas` of them, and up to
-    `most` where jobs wait.
+    `most` where jobs wait. `model` is that of every user who was not invited with another one of `models`; a replica
+    keeps `models_per_replica` of them loaded.
 
     `address` is the HOST:PORT of a Ray Serve that runs already, with `examples/team/serve.yaml`; without one, the door
     starts a Ray of its own that no other machine can reach.
     """
 
     model: Word = "default"
+    models: Annotated[tuple[Word, ...], Meta(max_length=64)] = ()
+    models_per_replica: Amount = 2
     device: Word = "auto"
     gpus: Share = 0
     cpus: Share = 1
     replicas: Amount = 1
     most: Annotated[int, Meta(ge=0, le=2**31)] = 0
     address: str = ""
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """The models, the default first."""
+        return tuple(dict.fromkeys((self.model, *self.models)))
 
 
 class Watch(_Part, frozen=True):
@@ -76,6 +85,9 @@ def read(path: Path) -> Team:
             pairing.address(team.watch.traces.removeprefix(ENCRYPTED))
     except pairing.BadAddress as error:
         raise BadConfig(f"{path}: {error}.") from error
+    for model in team.engine.offered:
+        if not re.match(pairing.MODEL, model):
+            raise BadConfig(f"{path}: `engine` names the model {model!r}; give a name or path of ASCII characters.")
     if 0 < team.engine.most < team.engine.replicas:
         raise BadConfig(f"{path}: `engine.most` is {team.engine.most}, fewer than the {team.engine.replicas} replicas.")
     return team

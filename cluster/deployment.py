@@ -44,7 +44,8 @@ def of(fleet: Fleet) -> serve.Application:
         ray_actor_options={"num_cpus": fleet.cpus, "num_gpus": fleet.gpus},
         **options,
     )
-    return deployed.bind(model_store.resolve(fleet.model), fleet.device)
+    models = {name: model_store.resolve(name) for name in fleet.offered}
+    return deployed.bind(models, fleet.device, fleet.models_per_replica)
 
 
 def scale(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:

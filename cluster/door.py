@@ -11,6 +11,7 @@ from caesura import paths
 from caesura.cluster import config, head, isolation
 from caesura.engine.supervisor.ledger import Places
 from caesura.engine.supervisor.supervisor import AlreadyRunning, Supervisor, SupervisorSettings
+from caesura.ipc import pairing
 from caesura.ipc.rendezvous import EnginePlace
 
 DRAIN_S = 10.0
@@ -20,7 +21,7 @@ def serve(path: Path) -> None:
     """Be the door until stopped. Raises BadConfig, NotIsolated, AlreadyRunning, CannotListen, and what
     else the supervisor raises."""
     os.umask(0o077)
-    team = config.read(path)
+    team, invited = config.read(path), pairing.watched()
     settings = SupervisorSettings(
         idle_exit_s=0,
         unload_s=math.inf,  # a relay that rests costs nothing
@@ -28,6 +29,7 @@ def serve(path: Path) -> None:
         listen=team.listen,
         paired=Places(team.clients, team.jobs),
         policy=config.policy(path, team),
+        model_of=lambda user: invited.now.model(user),
     )
     here = EnginePlace(paths.runtime() / f"e-team-{hashlib.sha256(team.listen.encode()).hexdigest()[:10]}")
     lock = here.acquire()

@@ -60,9 +60,9 @@ class Relay:
     def __repr__(self) -> str:
         return f"<Relay {self._router!r}>"
 
-    async def run(self, *, watched: bool) -> None:
-        """For ever, or until one of its parts fails."""
-        await asyncio.gather(self._hear_door(), self._look(), *([self._probe()] if watched else []))
+    async def run(self, *, probed: str) -> None:
+        """For ever, or until one of its parts fails. Now and then a replica is asked for the model `probed`, if any."""
+        await asyncio.gather(self._hear_door(), self._look(), *([self._probe(probed)] if probed else []))
 
     async def _hear_door(self) -> None:
         while True:
@@ -78,17 +78,17 @@ class Relay:
                 await self._socket.send(link.encode(news))
             await asyncio.sleep(TURN_S)
 
-    async def _probe(self) -> None:
+    async def _probe(self, model: str) -> None:
         while True:
-            welcome = await welcomed(self._channel)
-            self._reached = welcome is not None and welcome.state == "ready"
+            welcome = await welcomed(self._channel, model)
+            self._reached = welcome is not None and welcome.state != "failed"
             await asyncio.sleep(PROBE_S)
 
     async def _do(self, orders: Sequence[Order]) -> None:
         for order in orders:
             match order:
-                case Open(stream, key):
-                    self._calls[stream] = rpc.dial(self._channel, key), asyncio.Queue()
+                case Open(stream, key, model):
+                    self._calls[stream] = rpc.dial(self._channel, key, model), asyncio.Queue()
                     self._start(self._read(stream))
                     self._start(self._write(stream))
                 case Send(stream, frame):
@@ -123,9 +123,9 @@ class Relay:
                 await call.write(frame)
 
 
-async def welcomed(channel: grpc.aio.Channel) -> wire.Welcome | None:
+async def welcomed(channel: grpc.aio.Channel, model: str) -> wire.Welcome | None:
     """A replica's answer to a Hello; None if there is none in time."""
-    call = rpc.dial(channel, "hello")
+    call = rpc.dial(channel, "hello", model)
     try:
         async with asyncio.timeout(HELLO_S):
             await call.write(HELLO)
@@ -138,11 +138,13 @@ async def welcomed(channel: grpc.aio.Channel) -> wire.Welcome | None:
         call.cancel()
 
 
-async def reached(channel: grpc.aio.Channel, started: "subprocess.Popen[bytes] | None") -> wire.Welcome | None:
+async def reached(
+    channel: grpc.aio.Channel, model: str, started: "subprocess.Popen[bytes] | None"
+) -> wire.Welcome | None:
     """The first Welcome of a replica; None if there is none in time, or the Ray that we have `started` ends."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and (started is None or started.poll() is None):
-        if welcome := await welcomed(channel):
+        if welcome := await welcomed(channel, model):
             return welcome
         await asyncio.sleep(RETRY_S)
     return None
@@ -154,14 +156,15 @@ async def serve(options: Any, team: config.Team, started: "subprocess.Popen[byte
     socket = link.pair(zmq.asyncio.Context())
     endpoints.connect(socket, endpoints.at(options.link))
     async with rpc.channel(team.engine.address or head.GRPC) as channel:
-        welcome = await reached(channel, started)
+        welcome = await reached(channel, options.model, started)
         if welcome is None:
             await socket.send(link.encode(link.LoadFailed(AWAY)))
             await asyncio.Event().wait()  # until the supervisor has read the sentence and ends this process
             return
         await socket.send(link.encode(link.Ready(options.model, welcome.device, STEP_S)))
-        relay = Relay(socket, channel, Router(team.limits, secrets.token_bytes(32)), link.Heartbeat(options.progress))
-        running = [asyncio.create_task(relay.run(watched=bool(team.watch.listen)))]
+        router = Router(team.limits, team.engine.offered, secrets.token_bytes(32))
+        relay = Relay(socket, channel, router, link.Heartbeat(options.progress))
+        running = [asyncio.create_task(relay.run(probed=options.model if team.watch.listen else ""))]
         if started is not None:
             running.append(asyncio.create_task(asyncio.to_thread(started.wait)))  # type: ignore[arg-type]
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

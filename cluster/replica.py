@@ -1,29 +1,25 @@
-"""One replica: the engine's worker loop in a thread, and the streams that ask it. It knows nothing of Ray."""
+"""One replica: a worker loop in a thread for each model that is loaded, and the streams that ask them. It knows nothing
+of Ray."""
 
 import asyncio
 import contextlib
 import logging
-import os
-import queue
 import secrets
 import sys
-import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import zmq
-import zmq.asyncio
 
-from caesura import logs, paths, wire
-from caesura.cluster.rpc import Frame
-from caesura.cluster.sessions import Sessions
+from caesura import logs
+from caesura.cluster.loop import Loader, Loop
+from caesura.cluster.models import Load, Unload
+from caesura.cluster.rpc import MODEL, Frame
+from caesura.cluster.sessions import Give, ReplicaOrder, Say, Sessions
 from caesura.engine import worker
-from caesura.engine.supervisor import link
 
-log = logging.getLogger("caesura.replica")
-
-HANG_S = 10.0  # a worker loop without a step for this long is hung: the longest step that a supervisor grants
-LINK = "inproc://worker"
+TURN_S = 0.05  # how late a job may be noticed whose model was not ready in time
 SWITCH_S = 0.0005  # Python lets the event loop wait ten times as long for the worker loop
 
 
@@ -53,38 +49,40 @@ class Outbox:
                 yield self._frames.pop(next(iter(self._frames)))
 
 
-class Replica:
-    """Loads the model where it is made. Raises worker.CannotLoad."""
+class Called(Protocol):
+    """The context of a gRPC call, of gRPC itself or of Ray Serve, which passes it for its name."""
 
-    def __init__(self, model: str, device: str, load: Callable[[str, str], worker.Loaded] = worker.load) -> None:
+    def invocation_metadata(self) -> Iterable[Any]: ...
+
+
+class Replica:
+    """`models`: their names and where they lie. Loads the first of them where it is made, and others as they are asked
+    for; `most` are kept. Raises worker.CannotLoad."""
+
+    def __init__(self, models: Mapping[str, str], device: str, most: int, load: Loader = worker.load) -> None:
         # Otherwise Ray's files have the messages of errors, which may hold a text.
         logs.begin(logging.INFO, "%(asctime)s replica %(levelname)s %(message)s")
         sys.setswitchinterval(SWITCH_S)
+        self._models, self._device, self._load = models, device, load
         self._context = zmq.Context[zmq.Socket[bytes]]()
-        self._worker = link.pair(self._context)
-        self._worker.bind(LINK)
-        path = paths.runtime() / f"replica-{os.getpid()}.progress"
-        self._progress = link.Heartbeat(path)
-        path.unlink()  # only this process reads it
-        self._seen = (0, time.monotonic())
-        loaded = queue.SimpleQueue[worker.Loaded | worker.CannotLoad]()
-        self._thread = threading.Thread(target=self._work, args=(model, device, load, loaded), daemon=True)
-        self._thread.start()
-        if isinstance(found := loaded.get(), worker.CannotLoad):
-            raise found
-        self._sessions = Sessions(model, found.device)
+        self._sessions = Sessions(models, device, most)
         self._outboxes = dict[bytes, Outbox]()
-        self._link: zmq.asyncio.Socket | None = None
-        self._pumping: asyncio.Task[None] | None = None
+        self._tasks = set[asyncio.Task[None]]()
+        first = next(iter(models))
+        self._loops = {first: self._loop(first)}
+        self._loops[first].loading.result()
 
     def __repr__(self) -> str:
         return f"<Replica {self._sessions!r} {len(self._outboxes)} streams>"
 
-    async def Session(self, frames: AsyncIterator[bytes]) -> AsyncIterator[Frame]:  # noqa: N802 (as in rpc.py)
+    async def Session(  # noqa: N802 (as in rpc.py)
+        self, frames: AsyncIterator[bytes], grpc_context: Called
+    ) -> AsyncIterator[Frame]:
         """One stream. It ends with its client's half."""
-        self._connect()
+        self._begin()
         stream, outbox = secrets.token_bytes(8), Outbox()
         self._outboxes[stream] = outbox
+        self._sessions.open(stream, dict(grpc_context.invocation_metadata()).get(MODEL, ""))
         reading = asyncio.create_task(self._read(stream, frames, outbox))
         try:
             async for frame in outbox:
@@ -92,73 +90,74 @@ class Replica:
         finally:
             reading.cancel()
             del self._outboxes[stream]
-            for message in self._sessions.leave(stream):
-                self._send(message)
+            self._do(self._sessions.leave(stream, time.monotonic()))
 
     def check_health(self) -> None:
-        """Raises where the worker loop has ended or hangs; Ray then replaces this replica."""
-        count, since = self._seen
-        now = time.monotonic()
-        if (found := self._progress.read()) != count:
-            self._seen = found, now
-        elif now - since > HANG_S or not self._thread.is_alive():
-            raise RuntimeError("the worker loop makes no progress")
+        """Raises where a worker loop hangs; Ray then replaces this replica."""
+        for loop in self._loops.values():
+            loop.check()
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """The figures that scaling.py looks at."""
         return {"queue_ms": self._sessions.queue_ms(time.monotonic())}
 
-    def _work(
-        self,
-        model: str,
-        device: str,
-        load: Callable[[str, str], worker.Loaded],
-        loaded: "queue.SimpleQueue[worker.Loaded | worker.CannotLoad]",
-    ) -> None:
-        """The thread: the model belongs to it."""
-        try:
-            with worker.kept():
-                found = load(model, device)
-        except worker.CannotLoad as error:
-            loaded.put(error)
-            return
-        except Exception:
-            log.exception("the model cannot be loaded")
-            loaded.put(worker.CannotLoad("The model cannot be loaded; see the replica's log."))
-            return
-        loaded.put(found)
-        try:
-            worker.serve(self._worker, self._progress, found.scheduler)
-        except Exception:  # the scheduler's state is lost; the door answers its jobs and Ray starts another replica
-            log.exception("the worker loop cannot go on")
-            logging.shutdown()
-            os._exit(worker.FAULT)
-
-    def _connect(self) -> None:
+    def _begin(self) -> None:
         """In the event loop, at its first stream."""
-        if self._link is None:
-            self._link = link.pair(zmq.asyncio.Context(self._context))
-            self._link.connect(LINK)
-            self._pumping = asyncio.create_task(self._pump(self._link))
+        if not self._tasks:
+            self._start(self._look())
+            for model, loop in self._loops.items():
+                self._start(self._run(model, loop))
+
+    def _loop(self, model: str) -> Loop:
+        return Loop(self._context, self._models[model], self._device, self._load)
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _do(self, orders: Sequence[ReplicaOrder]) -> None:
+        for order in orders:
+            match order:
+                case Say(stream, job, frame):
+                    self._outboxes[stream].put(job, frame)
+                case Give(model, message):
+                    self._loops[model].send(message)
+                case Load(model):
+                    self._loops[model] = self._loop(model)
+                    self._start(self._run(model, self._loops[model]))
+                case Unload(model):
+                    self._loops[model].stop()
+
+    async def _run(self, model: str, loop: Loop) -> None:
+        """A model from its load to its end."""
+        try:
+            device = await asyncio.wrap_future(loop.loading)
+        except worker.CannotLoad as error:
+            del self._loops[model]
+            self._do(self._sessions.refused(model, str(error), time.monotonic()))
+            return
+        loop.connect()
+        carrying = asyncio.create_task(self._carry(loop))
+        self._do(self._sessions.loaded(model, device, time.monotonic()))
+        await asyncio.wrap_future(loop.ended)
+        carrying.cancel()
+        loop.close()
+        del self._loops[model]
+        self._do(self._sessions.gone(model, time.monotonic()))
+
+    async def _carry(self, loop: Loop) -> None:
+        async for answer in loop.answers():
+            self._do(self._sessions.relay(answer, time.monotonic()))
+
+    async def _look(self) -> None:
+        while True:
+            self._do(self._sessions.look(time.monotonic()))
+            await asyncio.sleep(TURN_S)
 
     async def _read(self, stream: bytes, frames: AsyncIterator[bytes], outbox: Outbox) -> None:
         """A client's half of a stream. A client that breaks off has ended it too."""
         with contextlib.suppress(Exception):
             async for frame in frames:
-                heard = self._sessions.hear(stream, frame, time.monotonic())
-                for message in heard.messages:
-                    self._send(message)
-                for answer in heard.frames:
-                    outbox.put(wire.job_of(answer) or "", answer)
+                self._do(self._sessions.hear(stream, frame, time.monotonic()))
         outbox.close()
-
-    def _send(self, message: link.ToWorker) -> None:
-        assert self._link is not None
-        self._link.send(link.encode(message))  # queued in order; nobody waits for it
-
-    async def _pump(self, found: zmq.asyncio.Socket) -> None:
-        while True:
-            answer = link.decode_from_worker(await found.recv())
-            assert isinstance(answer, link.Answer)
-            if job := self._sessions.relay(answer, time.monotonic()):
-                self._outboxes[answer.peer].put(job, answer.frame)

@@ -1,14 +1,14 @@
 """The door's routing table: which stream a job travels on, what its user may still ask for, and who is owed an answer.
 
 Pure: it takes the supervisor's messages, frames of replicas and the time, and returns what the relay has to do. A
-stream is of one client and one document. Its affinity key is the same for the same user and document, and tells
-neither: the ingress hashes it, so that a document's jobs go where its KV is warm.
+stream is of one client, one document and one model. Its affinity key is the same for the same user, document and model,
+and tells none: the ingress hashes it, so that a document's jobs go where its model is loaded and its KV is warm.
 """
 
 import hashlib
 import hmac
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
@@ -31,6 +31,7 @@ HELLO = wire.encode(wire.Hello(wire.PROTOCOL, BUILD, "door"))
 LOST = "The engine's replica was lost in the middle of the job."
 SILENT = "The engine's replica did not answer in time."
 UNREADABLE = "The answer of the engine's replica could not be read."
+NOT_OFFERED = "The team's engine does not offer the model {}; ask its administrator to invite you again."
 AWAY = "The team's engine cannot be reached; ask its administrator if this lasts."
 
 AtLeastOne = Annotated[int, Meta(ge=1, le=2**31)]
@@ -48,10 +49,11 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Open(NamedTuple):
-    """Begin a stream. `key` says where it goes."""
+    """Begin a stream for a model. `key` says where it goes."""
 
     stream: int
     key: str
+    model: str
 
 
 class Send(NamedTuple):
@@ -81,6 +83,7 @@ class Carried:
 class DocumentStream:
     peer: bytes
     document: str
+    model: str
     opened: float
     used: float
     welcomed: bool = False
@@ -88,10 +91,11 @@ class DocumentStream:
 
 
 class Router:
-    """The streams and the jobs on them."""
+    """The streams and the jobs on them. `models` are those that replicas have."""
 
-    def __init__(self, limits: Limits, secret: bytes) -> None:
+    def __init__(self, limits: Limits, models: Sequence[str], secret: bytes) -> None:
         self._limits = limits
+        self._models = models
         self._secret = secret
         self._streams: dict[int, DocumentStream] = {}
         self._places: dict[tuple[bytes, str], int] = {}  # (client, document) -> stream
@@ -115,29 +119,31 @@ class Router:
 
     def take(self, message: link.ToWorker, now: float) -> list[Order]:
         match message:
-            case link.NewJob(peer, left_ms, frame, user):
+            case link.NewJob(peer, left_ms, frame, user, model):
                 request = wire.decode_client(frame)
                 assert isinstance(request, wire.Infill), "the supervisor forwards nothing else"
                 left_ms = min(left_ms, self._limits.seconds * 1000)
-                return self._begin(peer, user, msgspec.structs.replace(request, deadline_ms=left_ms), now)
+                return self._begin(peer, user, model, msgspec.structs.replace(request, deadline_ms=left_ms), now)
             case link.CancelJob(peer, job):
                 return [Send(number, wire.encode(wire.Cancel(job))) for number in self._having(peer, job)]
             case link.Gone(peer):
                 gone = [number for number, stream in self._streams.items() if stream.peer == peer]
                 return [order for number in gone for order in self._close(number)]
 
-    def _begin(self, peer: bytes, user: str, request: wire.Infill, now: float) -> list[Order]:
-        if refused := self._refusal(peer, user, request, now):
+    def _begin(self, peer: bytes, user: str, model: str, request: wire.Infill, now: float) -> list[Order]:
+        if refused := self._refusal(peer, user, model, request, now):
             why, refusal = refused
             return self._answered(peer, refusal, why)
-        orders = self._retire(peer, request, now)
-        number, opened = self._stream(peer, user, request.document, now)
+        orders = self._retire(peer, model, request, now)
+        number, opened = self._stream(peer, user, model, request.document, now)
         stream = self._streams[number]
         stream.jobs[request.job] = Carried(request, user, now + request.deadline_ms / 1000)
         stream.used = now
         return [*orders, *opened, Send(number, wire.encode(request))]
 
-    def _refusal(self, peer: bytes, user: str, request: wire.Infill, now: float) -> Refused | None:
+    def _refusal(self, peer: bytes, user: str, model: str, request: wire.Infill, now: float) -> Refused | None:
+        if model not in self._models:
+            return "model", wire.Failed(request.job, "unavailable", NOT_OFFERED.format(model[:64]))
         limits, size = self._limits, characters(request)
         if size > limits.characters:
             sentence = f"This job has {size} characters, the team's engine takes {limits.characters}."
@@ -166,13 +172,16 @@ class Router:
             self._budgets[user] = Bucket(limits.steps_per_minute / 60, limits.burst, limits.burst, now)
         return self._budgets[user]
 
-    def _retire(self, peer: bytes, request: wire.Infill, now: float) -> list[Order]:
-        """Leave a stream that is too old to its other jobs, and end those that `request` replaces."""
+    def _retire(self, peer: bytes, model: str, request: wire.Infill, now: float) -> list[Order]:
+        """Leave a stream that is too old, or of another model, to its other jobs, and end those that `request`
+        replaces."""
         number = self._places.get((peer, request.document))
-        if number is None or now - self._streams[number].opened <= LIFE_S:
+        if number is None:
+            return []
+        stream, orders = self._streams[number], list[Order]()
+        if now - stream.opened <= LIFE_S and stream.model == model:
             return []
         del self._places[peer, request.document]
-        stream, orders = self._streams[number], list[Order]()
         for job in [job for job, carried in stream.jobs.items() if carried.request.kind == request.kind]:
             del stream.jobs[job]
             orders += [
@@ -181,13 +190,13 @@ class Router:
             ]
         return orders if stream.jobs else [*orders, *self._close(number)]
 
-    def _stream(self, peer: bytes, user: str, document: str, now: float) -> tuple[int, list[Order]]:
+    def _stream(self, peer: bytes, user: str, model: str, document: str, now: float) -> tuple[int, list[Order]]:
         if (number := self._places.get((peer, document))) is not None:
             return number, []
         number = self._places[peer, document] = next(self._numbers)
-        self._streams[number] = DocumentStream(peer, document, now, now)
-        key = hmac.new(self._secret, f"{user}|{document}".encode(), hashlib.sha256).hexdigest()[:32]
-        return number, [Open(number, key), Send(number, HELLO)]
+        self._streams[number] = DocumentStream(peer, document, model, now, now)
+        key = hmac.new(self._secret, f"{user}|{model}|{document}".encode(), hashlib.sha256).hexdigest()[:32]
+        return number, [Open(number, key, model), Send(number, HELLO)]
 
     def _having(self, peer: bytes, job: str) -> list[int]:
         return [number for number, s in self._streams.items() if s.peer == peer and job in s.jobs]

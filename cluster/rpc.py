@@ -11,6 +11,7 @@ from caesura import wire
 
 SERVICE, METHOD = "caesura.Engine", "Session"
 AFFINITY = "x-session-id"  # the header by which the ingress chooses a replica
+MODEL = "multiplexed_model_id"  # the header that names the stream's model, as Ray calls it
 OPTIONS = (
     ("grpc.max_send_message_length", wire.MAX_FRAME),
     ("grpc.max_receive_message_length", wire.MAX_FRAME),
@@ -40,6 +41,6 @@ def channel(address: str) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(address, OPTIONS)
 
 
-def dial(found: grpc.aio.Channel, affinity: str) -> Any:
+def dial(found: grpc.aio.Channel, affinity: str, model: str) -> Any:
     """A new stream to the replica of a key."""
-    return found.stream_stream(f"/{SERVICE}/{METHOD}")(metadata=((AFFINITY, affinity),))
+    return found.stream_stream(f"/{SERVICE}/{METHOD}")(metadata=((AFFINITY, affinity), (MODEL, model)))

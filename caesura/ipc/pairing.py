@@ -17,17 +17,20 @@ from caesura.ipc.consent import WatchedFile
 
 HexKey = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 MachineName = Annotated[str, Meta(min_length=1, max_length=64)]
+MODEL = r"^[!-~]([ -~]{0,254}[!-~])?\Z"  # the name or path of a team's model, which travels as a header: ASCII
+ModelName = Annotated[str, Meta(pattern=MODEL)]
 
 
 class BadAddress(ValueError):
     """An address cannot be used; the message says why."""
 
 
-class PairedClient(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A machine that may use this machine's engine."""
+class PairedClient(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A machine that may use this machine's engine; at a team's door with this `model`, or the team's default."""
 
     name: MachineName
     key: HexKey
+    model: ModelName | None = None
 
 
 class Remote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,6 +52,10 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def admits(self, key: str) -> bool:
         return any(client.key == key for client in self.clients)
+
+    def model(self, key: str) -> str | None:
+        """The model that the administrator has chosen for this user."""
+        return next((client.model for client in self.clients if client.key == key), None)
 
 
 def pairs() -> Pairs:

@@ -17,7 +17,7 @@ from caesura.ipc import rendezvous
 
 _Socket = TypeVar("_Socket", bound=zmq.Socket[Any])  # of a loop that waits, or of asyncio
 _COUNTER = struct.Struct("=Q")
-Refusal = Literal["", "budget", "size", "busy", "suspect"]
+Refusal = Literal["", "model", "budget", "size", "busy", "suspect"]
 
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=str.lower):
@@ -63,12 +63,14 @@ class Upstream(_Message, frozen=True):
 
 class NewJob(_Message, frozen=True):
     """A client's Infill as it was sent, with the milliseconds left until its deadline. `user` is the key that another
-    machine has proved, in hex; empty for this machine's own."""
+    machine has proved, in hex; empty for this machine's own. A team's door has several models, and one for each user;
+    a worker has one."""
 
     peer: bytes
     left_ms: float
     frame: bytes
     user: str = ""
+    model: str = ""
 
 
 class CancelJob(_Message, frozen=True):

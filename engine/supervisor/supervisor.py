@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -42,7 +42,7 @@ WINDOW = 512  # latest jobs that the percentiles of Status cover
 class SupervisorSettings:
     """Seconds. `idle_exit_s` counts from the end of the last lease; 0 means never. `listen`: the address for paired
     machines; since they cannot start an engine, one that listens never exits by itself. `policy` is told to all
-    clients."""
+    clients. `model_of` gives the model of a user, by their key; None stands for the engine's own."""
 
     idle_exit_s: float = 600.0
     unload_s: float = 300.0
@@ -51,6 +51,7 @@ class SupervisorSettings:
     listen: str = ""
     paired: Places = PAIRED
     policy: wire.Policy = field(default_factory=wire.Policy)
+    model_of: Callable[[str], str | None] = lambda user: None
     patience: Patience = field(default_factory=Patience)
     observers: Sequence[Observer] = ()
 
@@ -181,14 +182,15 @@ class Supervisor:
             sentence = (
                 f"The engine speaks protocol {wire.PROTOCOL}, the client {hello.protocol}: restart the older one."
             )
-            self._front.send(peer, self._welcome("failed", sentence))
+            self._front.send(peer, self._welcome(self._front.user, "failed", sentence))
         elif self._stop_at is not None:
-            self._front.send(peer, self._welcome("failed", "The engine is shutting down."))
+            self._front.send(peer, self._welcome(self._front.user, "failed", "The engine is shutting down."))
         elif not self._ledger.greet(peer, hello.client, now, user=self._front.user):
-            self._front.send(peer, self._welcome("failed", "Too many clients are connected to this engine."))
+            sentence = "Too many clients are connected to this engine."
+            self._front.send(peer, self._welcome(self._front.user, "failed", sentence))
         else:
             self._child.demand(now)
-            self._front.send(peer, self._welcome())
+            self._front.send(peer, self._welcome(self._front.user))
 
     def _answer(self, peer: bytes, message: wire.ClientMessage, frame: bytes, now: float) -> None:
         match message:
@@ -199,7 +201,7 @@ class Supervisor:
             case wire.Ping():
                 self._front.send(peer, wire.Pong(len(self._ledger.live())))
             case wire.Query():
-                self._front.send(peer, self._status(now))
+                self._front.send(peer, self._status(self._front.user, now))
             case wire.Stop():
                 self._drain(now)
             case wire.Bye():
@@ -246,7 +248,8 @@ class Supervisor:
         for job in self._ledger.waiting():
             assert job.frame is not None
             user = self._ledger.peers[job.peer].user
-            if not self._child.send(link.NewJob(job.peer, max(0.0, job.remaining_ms(now)), job.frame, user)):
+            new = link.NewJob(job.peer, max(0.0, job.remaining_ms(now)), job.frame, user, self._model_of(user))
+            if not self._child.send(new):
                 return  # it waits on, until the worker reads again or its deadline
             job.frame = None
 
@@ -335,8 +338,8 @@ class Supervisor:
         """Take no more jobs, let the running ones finish, then exit."""
         if self._stop_at is None:
             self._stop_at = now + self._settings.drain_s
-            for peer in self._ledger.peers:
-                self._front.send(peer, self._welcome("failed", "The engine was stopped."))
+            for name, peer in self._ledger.peers.items():
+                self._front.send(name, self._welcome(peer.user, "failed", "The engine was stopped."))
 
     def _finished(self, now: float) -> bool:
         if self._stop_at is None:
@@ -369,33 +372,36 @@ class Supervisor:
 
     def _announce(self) -> None:
         """Tell every client when the engine becomes ready or fails."""
-        welcome = self._welcome()
+        welcome = self._welcome("")
         news = (welcome.state, welcome.message)
         if news != self._announced and self._stop_at is None:
             self._announced = news
-            for peer in self._ledger.peers:
-                self._front.send(peer, welcome)
+            for name, peer in self._ledger.peers.items():
+                self._front.send(name, self._welcome(peer.user))
 
-    def _welcome(self, state: Literal["loading", "ready", "failed"] | None = None, message: str = "") -> wire.Welcome:
+    def _model_of(self, user: str) -> str:
+        return self._settings.model_of(user) or self._model
+
+    def _welcome(
+        self, user: str, state: Literal["loading", "ready", "failed"] | None = None, message: str = ""
+    ) -> wire.Welcome:
         child = self._child
         return wire.Welcome(
             protocol=wire.PROTOCOL,
             build=BUILD,
-            model=self._model[-256:],
+            model=self._model_of(user)[-256:],
             device=child.device,
             state=state or ("ready" if child.state == "idle" else child.state),  # idle: the next job wakes it
             message=(message or child.message)[:256],
             policy=self._settings.policy,
         )
 
-    def _status(self, now: float) -> wire.Status:
-        child = self._child
+    def _status(self, user: str, now: float) -> wire.Status:
+        child, model = self._child, self._model_of(user)
         return wire.Status(
             state=child.state,
             build=BUILD,
-            model=(f"{self._model} with drafts of {drafting}" if (drafting := model_store.drafting()) else self._model)[
-                -256:
-            ],
+            model=(f"{model} with drafts of {drafting}" if (drafting := model_store.drafting()) else model)[-256:],
             device=child.device,
             pid=os.getpid(),
             worker_pid=child.pid,

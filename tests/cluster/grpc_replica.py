@@ -1,9 +1,13 @@
-"""A replica behind plain gRPC instead of Ray Serve, whose model is that of fake_engine.py: what a door's tests kill."""
+"""A replica behind plain gRPC instead of Ray Serve, whose models are those of fake_engine.py: what a door's tests kill.
+
+Its arguments: a port, how many models are kept, and their names.
+"""
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1] / "support" / "processes"))  # fake_engine.py
 
@@ -15,22 +19,22 @@ from caesura.cluster.replica import Replica
 
 
 class Servicer:
-    """gRPC brings a context along, Ray Serve does not."""
+    """gRPC passes a context by its place, Ray Serve by its name."""
 
-    def __init__(self) -> None:
-        self._replica = Replica("fake", "auto", fake_engine.load)
+    def __init__(self, most: int, models: Sequence[str]) -> None:
+        self._replica = Replica(dict(zip(models, models, strict=True)), "auto", most, fake_engine.load)
 
-    async def Session(self, frames: AsyncIterator[bytes], context: object) -> AsyncIterator[rpc.Frame]:  # noqa: N802
-        async for frame in self._replica.Session(frames):
+    async def Session(self, frames: AsyncIterator[bytes], context: Any) -> AsyncIterator[rpc.Frame]:  # noqa: N802
+        async for frame in self._replica.Session(frames, grpc_context=context):
             yield frame
 
 
-async def main(port: str) -> None:
+async def main(port: str, most: str, *models: str) -> None:
     server = grpc.aio.server(options=rpc.OPTIONS)
-    rpc.add(Servicer(), server)
+    rpc.add(Servicer(int(most), models), server)
     server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     await server.wait_for_termination()
 
 
-asyncio.run(main(sys.argv[1]))
+asyncio.run(main(*sys.argv[1:]))

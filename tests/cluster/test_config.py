@@ -68,6 +68,8 @@ def test_an_address_is_all_that_a_team_needs(tmp_path: Path) -> None:
         ('listen = "192.0.2.7:7411"\n[watch]\ntraces = "http://host:4317"', "is not ADDRESS:PORT"),
         ('listen = "192.0.2.7:7411"\nlimit = 1', "unknown field `limit`"),
         ('listen = "192.0.2.7:7411"\n[limits]\njobs = 0', "at `$.limits.jobs`"),
+        ('listen = "192.0.2.7:7411"\n[engine]\nmodels = ["small", "gro\u00df"]', "names the model 'gro\u00df'"),
+        ('listen = "192.0.2.7:7411"\n[engine]\nmodels_per_replica = 0', "at `$.engine.models_per_replica`"),
         ('listen = "192.0.2.7:7411"\n[engine]\nreplicas = 3\nmost = 2', "fewer than the 3 replicas"),
     ],
 )
@@ -77,6 +79,11 @@ def test_a_mistake_is_told_with_the_file_and_the_place(tmp_path: Path, text: str
         config.read(path)
     assert str(error.value).startswith(f"{path}: ")
     assert why in str(error.value)
+
+
+def test_a_model_that_is_named_twice_is_offered_once_and_the_default_comes_first(tmp_path: Path) -> None:
+    path = written(tmp_path, 'listen = "192.0.2.7:7411"\n[engine]\nmodel = "coder"\nmodels = ["small", "coder"]\n')
+    assert config.read(path).engine.offered == ("coder", "small")
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:

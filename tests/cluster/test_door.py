@@ -24,6 +24,7 @@ from ..supervisor.test_remote import Machine, client, free_port, home, laptop, l
 
 pytestmark = pytest.mark.cluster
 REPLICA = Path(__file__).parent / "grpc_replica.py"
+MODELS = ("fake", "typed", "empty", "unknown")  # of fake_engine.py
 LOST_S = 0.1  # by then every job of a lost replica has its answer
 
 
@@ -46,7 +47,7 @@ class Team(Machine):
         self.processes[name] = subprocess.Popen([sys.executable, *command], env=environment, stdout=log, stderr=log)
 
     def replica(self) -> None:
-        self.begin("replica", str(REPLICA), self.engine.rpartition(":")[2])
+        self.begin("replica", str(REPLICA), self.engine.rpartition(":")[2], "2", *MODELS)
 
     def door(self) -> None:
         self.begin("door", "-P", "-m", "caesura", "team", "serve", str(self.home / "team.toml"))
@@ -70,7 +71,8 @@ async def team(home: Path, laptop: Machine) -> AsyncIterator[Team]:  # noqa: F81
     assert found.run("team", "invite", "anna", laptop.key()) == 0
     assert laptop.run("pair", "with", found.address, found.key(), "--name", "team") == 0
     (found.home / "team.toml").write_text(
-        f'listen = "{found.address}"\n[engine]\naddress = "{found.engine}"\n[limits]\njobs = 3\n'
+        f'listen = "{found.address}"\n[limits]\njobs = 3\n'
+        f'[engine]\naddress = "{found.engine}"\nmodel = "fake"\nmodels = ["typed", "empty", "unknown"]\n'
     )
     found.replica()
     found.door()

@@ -22,8 +22,13 @@ def job(document: str = "d", **more: object) -> wire.Infill:
     return wire.Infill(job=f"job {next(NUMBERS)}", document=document, **fields)  # type: ignore[arg-type]
 
 
-def asks(found: Router, request: wire.Infill, now: float = 0.0, *, peer: bytes = b"p", user: str = ANNA) -> list[Order]:
-    return found.take(link.NewJob(peer, request.deadline_ms, wire.encode(request), user), now)
+MODELS = ("coder", "small")
+
+
+def asks(
+    found: Router, request: wire.Infill, now: float = 0.0, *, peer: bytes = b"p", user: str = ANNA, model: str = "coder"
+) -> list[Order]:
+    return found.take(link.NewJob(peer, request.deadline_ms, wire.encode(request), user, model), now)
 
 
 def told(orders: list[Order]) -> list[wire.EngineMessage]:
@@ -51,7 +56,7 @@ def done(request: wire.Infill, steps: int = 1) -> bytes:
 
 @pytest.fixture
 def table() -> Router:
-    return Router(Limits(), b"secret")
+    return Router(Limits(), MODELS, b"secret")
 
 
 def running(found: Router, *requests: wire.Infill, now: float = 0.0) -> None:
@@ -80,7 +85,7 @@ def test_two_users_with_the_same_document_share_neither_place_nor_stream(table: 
 
 def test_a_key_tells_neither_user_nor_document(table: Router) -> None:
     (key,) = keys(asks(table, job("secret.py")))
-    assert keys(asks(Router(Limits(), b"another"), job("secret.py"))) != [key]
+    assert keys(asks(Router(Limits(), MODELS, b"another"), job("secret.py"))) != [key]
     assert ANNA not in key
     assert "secret" not in key
 
@@ -107,11 +112,37 @@ def test_an_old_stream_keeps_its_other_jobs_while_the_next_one_takes_a_new_strea
     assert table.running == 1
 
 
+# Models
+
+
+def test_a_users_jobs_name_their_model_and_the_same_document_goes_elsewhere_with_another_one(table: Router) -> None:
+    coder, small = asks(table, job()), asks(table, job(), peer=b"q", model="small")
+    assert [order.model for order in (*coder, *small) if isinstance(order, Open)] == ["coder", "small"]
+    assert keys(coder) != keys(small)
+
+
+def test_a_user_who_gets_another_model_has_it_from_the_next_job_on(table: Router) -> None:
+    typed, fill, later = job(), job(kind="fill"), job()
+    running(table, typed, fill)
+    orders = asks(table, later, 1.0, model="small")
+    assert told(orders) == [wire.Failed(typed.job, "superseded")]
+    assert [order.model for order in orders if isinstance(order, Open)] == ["small"]
+    assert told(table.hear(1, done(fill), 1.0))
+    assert table.look(1.0 + router.IDLE_S)[0] == Close(1)
+
+
+def test_a_model_that_the_team_does_not_offer_is_refused_with_the_next_step(table: Router) -> None:
+    request = job()
+    (refusal,) = told(asks(table, request, model="another"))
+    sentence = "The team's engine does not offer the model another; ask its administrator to invite you again."
+    assert refusal == wire.Failed(request.job, "unavailable", sentence)
+
+
 # Limits
 
 
 def test_a_user_who_spends_the_budget_of_steps_waits_and_others_do_not() -> None:
-    found = Router(Limits(steps_per_minute=60, burst=10), b"s")
+    found = Router(Limits(steps_per_minute=60, burst=10), MODELS, b"s")
     request = job()
     running(found, request)
     found.hear(1, locked(request, 6), 0.0)
@@ -135,7 +166,7 @@ def test_a_bucket_holds_no_more_than_its_burst() -> None:
 
 
 def test_a_user_has_so_many_jobs_whatever_the_number_of_editors() -> None:
-    found = Router(Limits(jobs=2), b"s")
+    found = Router(Limits(jobs=2), MODELS, b"s")
     for peer in (b"p", b"q"):
         assert told(asks(found, job(), peer=peer)) == []
     third = job("other")
@@ -145,7 +176,7 @@ def test_a_user_has_so_many_jobs_whatever_the_number_of_editors() -> None:
 
 
 def test_a_job_that_is_too_large_is_refused_in_a_sentence() -> None:
-    found = Router(Limits(characters=100), b"s")
+    found = Router(Limits(characters=100), MODELS, b"s")
     neighbour = wire.Neighbour("name", "y" * 50)
     request = job(prefix="x" * 40, neighbours=(neighbour,), draft=("z" * 7,))
     sentence = "This job has 101 characters, the team's engine takes 100."
@@ -164,7 +195,7 @@ def test_whoever_counts_is_told_which_limit_it_was() -> None:
 
 
 def test_no_job_has_more_time_than_the_limit() -> None:
-    found = Router(Limits(seconds=5), b"s")
+    found = Router(Limits(seconds=5), MODELS, b"s")
     *_, sent = asks(found, job(deadline_ms=60_000.0))
     assert isinstance(sent, Send)
     assert wire.decode_client(sent.frame).deadline_ms == 5000.0  # type: ignore[union-attr]
@@ -255,9 +286,12 @@ def test_a_cancel_travels_on_the_jobs_own_stream(table: Router) -> None:
 
 # Whatever happens in whatever order
 
+A_MODEL = st.sampled_from([*MODELS, "another"])
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("ask"), st.integers(0, 3), st.sampled_from("de"), st.sampled_from(["complete", "fill"])),
+        st.tuples(
+            st.just("ask"), st.integers(0, 3), st.sampled_from("de"), st.sampled_from(["complete", "fill"]), A_MODEL
+        ),
         st.tuples(st.sampled_from(["cancel", "locked", "done", "failed"]), st.integers(0, 30)),
         st.tuples(st.sampled_from(["lost", "welcome", "old", "noise"]), st.integers(0, 12)),
         st.tuples(st.just("gone"), st.integers(0, 3)),
@@ -271,7 +305,7 @@ STEPS = st.lists(
 @given(STEPS)
 def test_every_job_ends_once_and_only_its_own_client_hears_of_it(steps: list[tuple[str, ...]]) -> None:
     """Two users with two clients each, at replicas that answer, break, hang and talk nonsense."""
-    found, now = Router(Limits(steps_per_minute=600, burst=50, jobs=4), b"s"), 0.0
+    found, now = Router(Limits(steps_per_minute=600, burst=50, jobs=4), MODELS, b"s"), 0.0
     owner = dict[str, bytes]()
     ended = Counter[str]()
     asked, opened, left = list[wire.Infill](), set[int](), set[str]()
@@ -282,7 +316,7 @@ def test_every_job_ends_once_and_only_its_own_client_hears_of_it(steps: list[tup
                 request = job(rest[1], kind=rest[2], deadline_ms=5000.0)
                 asked.append(request)
                 owner[request.job] = peer
-                orders = asks(found, request, now, peer=peer, user=(ANNA, BEN)[int(rest[0]) % 2])
+                orders = asks(found, request, now, peer=peer, user=(ANNA, BEN)[int(rest[0]) % 2], model=rest[3])
             case "gone":
                 peer = b"%d" % rest[0]
                 left |= {name for name, whose in owner.items() if whose == peer}

@@ -183,6 +183,24 @@ def test_what_is_imported_and_loaded_is_never_looked_through_for_garbage() -> No
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
 
 
+def test_a_model_that_is_let_go_is_freed_with_what_refers_to_itself() -> None:
+    code = """if True:
+        import gc, weakref
+        from caesura.engine import worker
+        class Part: pass
+        with worker.kept():
+            part = Part()
+            part.whole = part
+        found = weakref.ref(part)
+        del part
+        gc.collect()
+        assert found() is not None
+        worker.release()
+        assert found() is None and gc.get_freeze_count() > 1000
+    """
+    subprocess.run([sys.executable, "-P", "-c", code], check=True)
+
+
 def test_files_are_hashed_and_the_tokenizer_is_read_before_torch_is_there(tiny_folder: Path) -> None:
     code = """if True:
         import sys

@@ -213,7 +213,7 @@ PURE = [
     *(f"caesura.server.text.{name}" for name in ("json", "lexer", "notebooks")),
     *(f"caesura.server.answers.{name}" for name in ("finish", "indentation", "syntax", "worth")),
     "caesura.server.ghost.backoff",
-    *(f"caesura.cluster.{name}" for name in ("budget", "router", "sessions")),
+    *(f"caesura.cluster.{name}" for name in ("budget", "models", "router", "sessions")),
     *(f"caesura.server.{name}" for name in ("suggest", "fills.task", "lsp.streaming")),
     *(f"caesura.server.structured.{name}" for name in ("offer", "edits", "scalars")),
     *(
