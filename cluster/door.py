@@ -1,20 +1,25 @@
 """The team's door: the engine's supervisor, with a relay where a worker would be. Who comes in is decided as for paired
 machines (`caesura.engine.supervisor.admission`)."""
 
+import contextlib
 import hashlib
 import math
 import os
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from caesura import paths
 from caesura.cluster import config, head, isolation
 from caesura.engine.supervisor.ledger import Places
+from caesura.engine.supervisor.observer import Observer
 from caesura.engine.supervisor.supervisor import AlreadyRunning, Supervisor, SupervisorSettings
 from caesura.ipc import pairing
 from caesura.ipc.rendezvous import EnginePlace
 
 DRAIN_S = 10.0
+SWITCH_S = 0.0005  # Python lets the door's loop wait ten times as long for a thread that watches
 
 
 def serve(path: Path) -> None:
@@ -22,15 +27,7 @@ def serve(path: Path) -> None:
     else the supervisor raises."""
     os.umask(0o077)
     team, invited = config.read(path), pairing.watched()
-    settings = SupervisorSettings(
-        idle_exit_s=0,
-        unload_s=math.inf,  # a relay that rests costs nothing
-        drain_s=DRAIN_S,
-        listen=team.listen,
-        paired=Places(team.clients, team.jobs),
-        policy=config.policy(path, team),
-        model_of=lambda user: invited.now.model(user),
-    )
+    policy = config.policy(path, team)
     here = EnginePlace(paths.runtime() / f"e-team-{hashlib.sha256(team.listen.encode()).hexdigest()[:10]}")
     lock = here.acquire()
     if lock is None:
@@ -39,5 +36,38 @@ def serve(path: Path) -> None:
     if not team.engine.address:
         head.home()
         relay = [*isolation.alone(), *relay]
-    with lock:
+    with lock, watching(team) as observers:
+        settings = SupervisorSettings(
+            idle_exit_s=0,
+            unload_s=math.inf,  # a relay that rests costs nothing
+            drain_s=DRAIN_S,
+            listen=team.listen,
+            paired=Places(team.clients, team.jobs),
+            policy=policy,
+            model_of=lambda user: invited.now.model(user),
+            observers=observers,
+        )
         Supervisor(here, team.engine.model, team.engine.device, settings, relay).run()
+
+
+@contextlib.contextmanager
+def watching(team: config.Team) -> Iterator[list[Observer]]:
+    """Those who watch the door as its configuration says; each costs memory only where it is asked for. Raises
+    CannotListen."""
+    found = list[Observer]()
+    with contextlib.ExitStack() as ends:
+        if team.watch.listen or team.watch.traces:
+            sys.setswitchinterval(SWITCH_S)
+        if team.watch.listen:
+            from caesura.cluster.watch import metrics, scrape
+
+            figures = metrics.Metrics(Path(team.engine.model).name, time.monotonic)
+            ends.enter_context(scrape.answering(figures, team.watch.listen))
+            found.append(figures)
+        if team.watch.traces:
+            from caesura.cluster.watch import traces
+
+            spans = traces.Traces(traces.exporter(team.watch.traces))
+            ends.callback(spans.close)
+            found.append(spans)
+        yield found

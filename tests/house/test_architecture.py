@@ -137,7 +137,7 @@ ROOMS: dict[str, set[str]] = {
     "caesura.client": {"ipc", "wire", "model_store", "paths", "fim_formats", "__version__"},
     "caesura.gaps": {*BELOW, "ghost"},
     "caesura.serve": {"gaps", "suggest", "context", "languages", "options", "client", "wire", "fim_formats", "paths"},
-    "caesura.cluster": {"engine", "ipc", "wire", "logs", "paths", "model_store"},
+    "caesura.cluster": {"engine", "ipc", "wire", "logs", "paths", "model_store", "serve"},
     "caesura.server.options": {"wire", "model_store"},
     "caesura.server.languages": set(),
     "caesura.server.text": {"languages"},
@@ -269,6 +269,7 @@ def test_nothing_waits_by_the_wall_clock() -> None:
     assert found == {
         "caesura.server.records.trace",
         "caesura.server.records.stats",
+        "caesura.cluster.watch.traces",
         "caesura.commands.doctor",
         "caesura.commands.settings",
     }

@@ -1,0 +1,240 @@
+"""What an administrator sees of a team's door, over HTTP and at a collector: real door, relay and gRPC."""
+
+import asyncio
+import contextlib
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent import futures
+from itertools import cycle
+from pathlib import Path
+
+import httpx2
+import pytest
+
+pytest.importorskip("opentelemetry.exporter.otlp.proto.grpc")  # of the extra `cluster`
+
+import grpc
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from caesura import wire
+from caesura.client.backend import EngineError, job_id
+
+from ..supervisor.test_processes import READY_S, answer, job, running, until
+from ..supervisor.test_remote import Machine, client, free_port, home, laptop, listens  # noqa: F401 (two are fixtures)
+from .test_door import Team, started
+
+pytestmark = pytest.mark.cluster
+EXPORT = "opentelemetry.proto.collector.trace.v1.TraceService"
+
+
+class Collector:
+    """Keeps what it gets, as an OpenTelemetry collector would take it."""
+
+    def __init__(self, port: int) -> None:
+        self.spans = list[Span]()
+        self.raw = b""
+        handler = grpc.unary_unary_rpc_method_handler(self._export, response_serializer=bytes)
+        self._server = grpc.server(futures.ThreadPoolExecutor(1))
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(EXPORT, {"Export": handler}),))
+        assert self._server.add_insecure_port(f"127.0.0.1:{port}") == port
+        self._server.start()
+
+    def _export(self, frame: bytes, context: object) -> bytes:
+        self.raw += frame
+        for resource in ExportTraceServiceRequest.FromString(frame).resource_spans:
+            self.spans += [span for scope in resource.scope_spans for span in scope.spans]
+        found: bytes = ExportTraceServiceResponse().SerializeToString()
+        return found
+
+    def named(self, name: str) -> list[Span]:
+        return [span for span in self.spans if span.name == name]
+
+    def stop(self) -> None:
+        self._server.stop(None).wait()
+
+
+class Watched:
+    """A team whose door answers scrapers at one port, and sends traces to another."""
+
+    def __init__(self, team: Team, port: int, collector: int) -> None:
+        self.team, self.port, self.collector = team, port, collector
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with httpx2.AsyncClient(trust_env=False) as found:
+            answered = await found.get(f"http://127.0.0.1:{self.port}{path}")
+            return answered.status_code, answered.text
+
+    async def figure(self, name: str) -> float:
+        _, text = await self.get("/metrics")
+        return float(re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)[1])  # type: ignore[index]
+
+    async def becomes(self, what: Callable[[], Awaitable[object]], wanted: object) -> None:
+        async with asyncio.timeout(READY_S):
+            while await what() != wanted:
+                await asyncio.sleep(0.02)
+
+    async def healthy(self, wanted: tuple[int, str]) -> None:
+        await self.becomes(lambda: self.get("/health"), wanted)
+
+
+@pytest.fixture
+async def watched(home: Path, laptop: Machine) -> AsyncIterator[Watched]:  # noqa: F811
+    team = Team(home / "desk", f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
+    found = Watched(team, free_port(), free_port())
+    assert team.run("team", "invite", "anna_secret", laptop.key()) == 0
+    assert laptop.run("pair", "with", team.address, team.key(), "--name", "team") == 0
+    (team.home / "team.toml").write_text(
+        f'listen = "{team.address}"\n[engine]\naddress = "{team.engine}"\nmodel = "fake"\n'
+        "[limits]\njobs = 2\ncharacters = 1000\nburst = 60\nsteps_per_minute = 1\n"
+        f'[watch]\nlisten = "127.0.0.1:{found.port}"\ntraces = "127.0.0.1:{found.collector}"\n'
+    )
+    team.door()
+    await until(lambda: listens(team.address), READY_S)
+    yield found
+    for process in team.processes.values():
+        process.kill()
+        process.wait()
+
+
+async def refused(found: object, request: wire.Infill) -> None:
+    with pytest.raises(EngineError):
+        await answer(found, request)  # type: ignore[arg-type]
+
+
+async def test_figures_and_health_follow_the_team(watched: Watched) -> None:
+    assert await watched.get("/health") == (503, "loading")
+    watched.team.replica()
+    await watched.healthy((200, "ok"))
+    async with running(client()) as found:
+        await found.ready(READY_S)
+        for number in range(9):
+            assert await answer(found, job(document=f"{number}")) == "answer"
+        await refused(found, job("x" * 1001))
+        streams = [found.infill(job("endless", document=name)) for name in "ab"]
+        for events in streams:
+            await started(events)
+        await refused(found, job(document="c"))
+        for events in streams:
+            await events.aclose()
+        await watched.becomes(lambda: watched.figure('caesura_jobs_total{outcome="cancelled"}'), 2.0)
+        await answer(found, job(document="d"))  # 60 steps
+        await refused(found, job(document="d"))
+        wanted = {
+            'caesura_jobs_total{outcome="done"}': 10,
+            'caesura_jobs_total{outcome="refused"}': 3,
+            'caesura_refusals_total{reason="size"}': 1,
+            'caesura_refusals_total{reason="busy"}': 1,
+            'caesura_refusals_total{reason="budget"}': 1,
+            "caesura_steps_total": 60,
+            'caesura_tokens_total{from="canvas"}': 10,
+            "caesura_done_seconds_count": 10,
+            "caesura_first_locked_seconds_count": 10,
+            "caesura_queue_seconds_count": 10,
+            'caesura_step_seconds_bucket{le="0.0025"}': 10,
+            "caesura_jobs_running": 0,
+            "caesura_clients": 1,
+            "caesura_up": 1,
+        }
+        assert {name: await watched.figure(name) for name in wanted} == wanted
+        await watched.becomes(lambda: watched.figure("caesura_streams"), 12.0)
+        assert 'device="fake",model="fake"' in (await watched.get("/metrics"))[1]
+
+        watched.team.kill("replica")
+        await watched.healthy((503, "away"))
+        await watched.becomes(lambda: watched.figure("caesura_streams_lost_total"), 12.0)
+        watched.team.replica()
+        await watched.healthy((200, "ok"))
+
+
+async def test_a_relay_that_is_lost_takes_no_figure_along(watched: Watched) -> None:
+    watched.team.replica()
+    await watched.healthy((200, "ok"))
+    async with running(client()) as found:
+        await found.ready(READY_S)
+        await answer(found, job())
+        events = found.infill(job("endless"))
+        await started(events)
+        watched.team.kill("replica")  # the next relay cannot begin
+        os.kill(watched.team.relay(), 9)
+        await watched.healthy((503, "loading"))
+        with pytest.raises(EngineError):
+            await anext(events)
+    for outcome in ("done", "engine_lost"):
+        assert await watched.figure(f'caesura_jobs_total{{outcome="{outcome}"}}') == 1
+
+
+async def test_a_job_is_one_trace_from_the_door_to_the_replica(watched: Watched) -> None:
+    watched.team.replica()
+    async with running(client()) as found:
+        await found.ready(READY_S)
+        await answer(found, job())  # and nobody is there to collect
+        collector = Collector(watched.collector)
+        request = job("x" * 1001)
+        await refused(found, request)
+        await until(lambda: len(collector.named("caesura.job")) == 2, READY_S)
+    collector.stop()
+    done, too_large = collector.named("caesura.job")
+    (replica,) = collector.named("caesura.replica")
+    parts = [collector.named(f"caesura.{name}")[0] for name in ("queue", "prefill", "denoise")]
+    assert replica.parent_span_id == done.span_id
+    assert {part.parent_span_id for part in parts} == {replica.span_id}
+    assert {part.trace_id for part in (replica, *parts)} == {done.trace_id} != {too_large.trace_id}
+    assert done.start_time_unix_nano <= replica.start_time_unix_nano <= replica.end_time_unix_nano
+    assert replica.end_time_unix_nano == done.end_time_unix_nano
+    assert {each.key: each.value.string_value for each in too_large.attributes}["caesura.refusal"] == "size"
+
+
+async def test_those_who_watch_and_do_not_read_hold_up_nobody(watched: Watched) -> None:
+    """A collector that takes connections and never answers, and scrapers that ask and never read."""
+    silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", watched.collector)
+    watched.team.replica()
+    await watched.healthy((200, "ok"))
+    asking = [await asyncio.open_connection("127.0.0.1", watched.port) for _ in range(20)]
+    for _, writer in asking:
+        writer.write(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n" * 9)
+    async with running(client()) as found:
+        await found.ready(READY_S)
+        assert [await answer(found, job()) for _ in range(9)] == ["answer"] * 9
+    for _, writer in asking:
+        writer.close()
+    silent.close()
+
+
+SECRETS = [f"s3cret{number:02}" for number in range(50)]
+
+
+async def test_no_metric_trace_or_log_has_what_jobs_hold(watched: Watched) -> None:
+    """Nor who sends them; also where the model fails on a text and says it."""
+    collector = Collector(watched.collector)
+    watched.team.replica()
+    await watched.healthy((200, "ok"))
+    secret = cycle(SECRETS)
+    begun = ("", "refuse ", "x" * 1001, "late ", "some ", "raise ", "")
+    async with running(client()) as found:
+        await found.ready(READY_S)
+        for begins in begun:
+            request = wire.Infill(
+                job=job_id(),
+                document=next(secret),
+                prefix=f"{begins}{next(secret)}",
+                suffix=next(secret),
+                language=next(secret),
+                neighbours=(wire.Neighbour(f"# /home/{next(secret)}/a.py", next(secret)),),
+                segments=(wire.Hole(), wire.Text(next(secret)), wire.Hole()),
+                draft=(next(secret), ""),
+            )
+            with contextlib.suppress(EngineError):
+                await answer(found, request)
+    await until(lambda: len(collector.named("caesura.job")) == len(begun), READY_S)
+    seen = {"metrics": (await watched.get("/metrics"))[1].encode(), "traces": collector.raw}
+    seen |= {str(path): path.read_bytes() for path in watched.team.home.glob("*.log")}
+    collector.stop()
+    assert b"ValueError" in seen[str(watched.team.home / "replica.log")]
+    for what, text in seen.items():
+        for word in (*SECRETS, "anna_secret"):
+            assert word.encode() not in text, what
