@@ -22,6 +22,7 @@ from caesura.engine.supervisor.ledger import Suspects
 from caesura.ipc.rendezvous import BUILD
 
 GRACE_S = 2.0  # after a job's deadline, until its replica counts as hung
+ONE_LOSS_S = 0.25  # in which the streams of a lost replica end, one after the other
 IDLE_S = 30.0  # a stream without a job is closed after this time
 LIFE_S = 20.0  # an older stream takes no new job, so that a replica that drains is left in time
 MAX_STREAMS = 4096
@@ -261,7 +262,7 @@ class Router:
         """Fail the jobs of a stream whose replica may have died of one of them."""
         self._lost += 1
         for job in self._streams[number].jobs.values():
-            self._suspects.add(job.request, now)
+            self._suspects.add(job.request, now, ONE_LOSS_S)
         return self._drop(number, "engine_lost", why)
 
     def _drop(self, number: int, code: str, why: str) -> list[Order]:

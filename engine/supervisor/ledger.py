@@ -73,10 +73,13 @@ class Suspects:
     def __repr__(self) -> str:
         return f"<Suspects {len(self._found)} texts>"
 
-    def add(self, request: wire.Infill, now: float) -> None:
+    def add(self, request: wire.Infill, now: float, apart_s: float = 0.0) -> None:
+        """Losses of a text that are less than `apart_s` apart are of one crash."""
         mark = _fingerprint(request)
-        crashes, last = self._found.pop(mark, (0, now))
-        self._found[mark] = (crashes + 1 if now - last < SUSPECT_S else 1, now)
+        crashes, last = self._found.pop(mark, (0, float("-inf")))
+        if now - last >= apart_s:
+            crashes = crashes + 1 if now - last < SUSPECT_S else 1
+        self._found[mark] = crashes, now
         if len(self._found) > MAX_SUSPECTS:
             self._found.popitem(last=False)
 

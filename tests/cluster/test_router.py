@@ -262,13 +262,20 @@ def test_an_answer_that_cannot_be_read_ends_its_stream(table: Router) -> None:
 
 def test_a_text_that_costs_two_replicas_is_refused(table: Router) -> None:
     for number in (1, 2):
-        running(table, job(prefix="poison"))
-        table.lost(number, 0.0)
-    orders = asks(table, job(prefix="poison"), 1.0, user=BEN, peer=b"q")
+        running(table, job(prefix="poison"), now=float(number))
+        table.lost(number, float(number))
+    orders = asks(table, job(prefix="poison"), 3.0, user=BEN, peer=b"q")
     assert isinstance(orders[0], link.Answer)
     assert orders[0].refusal == "suspect"
     (refusal,) = told(orders)
     assert refusal.message.startswith("This text stopped the engine twice")  # type: ignore[union-attr]
+
+
+def test_a_text_that_several_documents_have_is_not_refused_when_one_replica_is_lost(table: Router) -> None:
+    running(table, *(job(name, prefix="the same") for name in "abc"))
+    for number in (1, 2, 3):
+        table.lost(number, number / 100)
+    assert told(asks(table, job(prefix="the same"), 1.0)) == []
 
 
 def test_a_client_that_leaves_takes_its_streams_along(table: Router) -> None:
