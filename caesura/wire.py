@@ -5,8 +5,9 @@ token ids, tensors or pickles. Offsets count Unicode code points within the mess
 
 A job gets any number of `Locked`, then exactly one `Done` or `Failed`, or only a `Busy` if it was not accepted. `seq`
 counts up from 0. Each event replaces the one before, and its locked text extends the locked text before. A newer job
-of the same (peer, document, kind) supersedes the older one. `Cancel` takes effect after the current step. `deadline_ms`
-counts from arrival: an expired job never reaches the model, and at the deadline the best canvas so far is the answer.
+of the same (peer, document, kind) supersedes the older one, and continues it if only priority and deadline differ.
+`Cancel` takes effect after the current step. `deadline_ms` counts from arrival: an expired job never reaches the model,
+and at the deadline the best canvas so far is the answer.
 """
 
 from typing import Annotated, Literal

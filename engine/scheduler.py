@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import torch
 
 from caesura import wire
@@ -97,6 +98,9 @@ class Scheduler:
             return self._end(found, "cancelled", "The job was cancelled.")
         key = (peer, message.document, message.kind)
         older = [live for live in self.jobs if (live.peer, live.job.document, live.job.kind) == key]
+        for live in older:
+            if _same_work(live.job, message):
+                return self._renew(live, message, now)
         events = self._end(older, "superseded", "A newer job took its place.")
         problem = self._problem(message)
         if problem:
@@ -107,6 +111,12 @@ class Scheduler:
         order = min((live.order for live in older), default=next(self._orders))
         self.jobs.append(Running(peer, message, order, now))
         return events
+
+    def _renew(self, live: Running, job: wire.Infill, now: float) -> list[Event]:
+        """Continue a job as `job`, which asks for the same work with another priority or deadline."""
+        old, live.job, live.arrived = live.job, job, now
+        live.seq, live.sent = 0, None
+        return [(live.peer, wire.Failed(job=old.job, code="superseded", message="A newer job continues it."))]
 
     def _problem(self, job: wire.Infill) -> str:
         """Why the job cannot be taken, in one sentence, or an empty text."""
@@ -309,6 +319,11 @@ class Scheduler:
             self.jobs.remove(live)
             if live.kv is not None:
                 self.cache.give(live.kv)
+
+
+def _same_work(one: wire.Infill, other: wire.Infill) -> bool:
+    """True if the jobs differ at most in their names, priorities and deadlines."""
+    return msgspec.structs.replace(one, job=other.job, priority=other.priority, deadline_ms=other.deadline_ms) == other
 
 
 def in_turn(lives: Sequence[Running]) -> list[Running]:

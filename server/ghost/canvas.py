@@ -41,7 +41,7 @@ class WarmCanvas:
         self.fills: tuple[wire.Fill, ...] = ()  # the answer so far; with its alternatives once it is done
         self.answer: wire.Done | None = None
         self.over = False  # no more events will come
-        self.job = ""
+        self.job: wire.Infill | None = None  # the newest that fills it
         self.seed = 0
         self.faint = 0.0  # probability below which the job did not explore text
         self.steps = 0

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Literal
 
+import msgspec
+
 from caesura import wire
 from caesura.client.backend import EngineBusy, EngineError, EngineUnavailable, Infiller, job_id
 from caesura.server.answers.finish import line_break
@@ -173,6 +175,7 @@ class Pane:
                 return self._begin(start, seed=canvas.seed + 1), "cold"  # asked again after an empty answer
         self.canvases.put(canvas)
         if canvas.speculative:
+            self._hurry(canvas, start.priority)
             return canvas, "speculated"
         return canvas, "typed_through" if canvas.typed.written and canvas.fills else "warm"
 
@@ -246,13 +249,24 @@ class Pane:
         canvas.bar = _bar_for(canvas, canvas.bar, invoked=priority == "invoked")
         canvas.faint = canvas.bar.chance / FAINT
         job = self._services.jobs.job(canvas, self._neighbours, priority, document, draft)
-        canvas.job = job.job
+        canvas.job = job
         return job
+
+    def _hurry(self, canvas: WarmCanvas, priority: Priority) -> None:
+        """Send the job of a canvas again if it is speculative, since those wait for all others. The engine continues it
+        with the new priority."""
+        older = canvas.task
+        if older and canvas.job and canvas.job.priority == "speculative" and not canvas.over:
+            canvas.job = msgspec.structs.replace(canvas.job, job=job_id(), priority=priority)
+            canvas.task = asyncio.create_task(self._run(canvas, canvas.job))
+            older.cancel()  # it runs after the new task, so the engine has the new job by then
 
     async def _run(self, canvas: WarmCanvas, job: wire.Infill) -> None:
         try:
             async with aclosing(self._services.engine.infill(job)) as events:
                 async for event in events:
+                    if canvas.job is not job:  # it was sent again
+                        return
                     canvas.hear(event)
                     if not canvas.agrees(self._at):
                         self._restart(canvas)  # its text differs from the typed text, or ends with it
@@ -261,13 +275,15 @@ class Pane:
             if canvas is self.canvases.ahead and not canvas.speculative:
                 self._adopt()
         except EngineError as error:
+            if canvas.job is not job:
+                return
             if job.priority != "speculative" or canvas is self.canvases.current:  # else no request waits for it
                 self._services.report(str(error))
             hopeless = isinstance(error, (EngineBusy, EngineUnavailable))  # another job would fail too
             if canvas.typed.written and not canvas.shown and not hopeless:
                 self._restart(canvas)  # no job covers the newest keys, and the editor shows nothing
         finally:
-            canvas.over = True
+            canvas.over |= canvas.job is job
             self._wake()
 
     def _restart(self, canvas: WarmCanvas) -> None:

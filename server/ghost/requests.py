@@ -137,7 +137,7 @@ class Request:
                 steps=canvas.steps if canvas else 0,
                 shown=len(proposal.insert),
                 confidence=proposal.confidence,
-                job=canvas.job if canvas else "",
+                job=canvas.job.job if canvas and canvas.job else "",
             )
         )
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor
@@ -582,6 +583,27 @@ def test_speculation_costs_what_else_is_live_nothing(tiny: BlockLlama, sampler: 
         heard += scheduler.step(clock)
     answer = keeps_the_contract([event for _, event in heard if getattr(event, "job", "") == "guess"])
     assert answer.holes == alone(tiny, guess).holes
+
+
+@modes
+def test_a_guess_that_somebody_waits_for_by_now_goes_on_where_it_stood(tiny: BlockLlama, sampler: str) -> None:
+    """The same job again, with a priority: it waits for nobody, and no step is made twice."""
+    scheduler, clock = Scheduler(tiny), Clock()
+    guess = infill("guess", CODE, "\n", priority="speculative", sampler=sampler)
+    scheduler.take(b"p", guess, 0.0)
+    for _ in range(2):
+        scheduler.step(clock)
+    wanted = msgspec.structs.replace(guess, job="wanted", priority="automatic", deadline_ms=9_000.0)
+    assert kinds(scheduler.take(b"p", wanted, clock())) == [(b"p", "guess", "superseded")]
+    heard = []
+    scheduler.take(b"q", infill("other", CODE * 3, "\n", sampler=sampler), 0.0)
+    while scheduler.busy:
+        heard += scheduler.step(clock)
+    peers = [peer for peer, _ in heard]
+    assert b"q" in peers[peers.index(b"p") :], "it has waited for the other job"
+    answer = keeps_the_contract([event for peer, event in heard if peer == b"p"])
+    once = alone(tiny, guess)
+    assert (answer.holes, answer.steps) == (once.holes, once.steps)
 
 
 def test_timings_add_up(tiny: BlockLlama) -> None:

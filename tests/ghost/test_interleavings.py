@@ -505,7 +505,7 @@ class Interleavings(RuleBasedStateMachine):
         [job] = [job for job in self.engine.jobs if job.job == self.recorded.job]
         canvas = self.typing._panes[asked.uri].canvases.current
         assert canvas
-        assert canvas.job == job.job
+        assert canvas.job == job
         for insert in (answer.insert, *answer.others):
             text = before + insert + after
             holes = [
@@ -604,7 +604,8 @@ class Interleavings(RuleBasedStateMachine):
 
     def _check_live(self) -> None:
         panes = self.typing._panes
-        wanted = {c.job for pane in panes.values() for c in (pane.canvases.current, pane.canvases.ahead) if c}
+        canvases = (c for pane in panes.values() for c in (pane.canvases.current, pane.canvases.ahead))
+        wanted = {canvas.job.job for canvas in canvases if canvas and canvas.job}
         running = self.engine.live.keys() | self.engine.waiting
         assert running <= wanted, "no job is left behind"
         places = [(job.document, job.prefix, job.suffix) for job in self._live()]
@@ -612,7 +613,7 @@ class Interleavings(RuleBasedStateMachine):
         for task, asked in self.asked.items():
             pane = panes.get(asked.uri)
             canvases = (pane.canvases.current, pane.canvases.ahead) if pane else ()
-            waits = any(canvas and canvas.job in running for canvas in canvases)
+            waits = any(canvas and canvas.job and canvas.job.job in running for canvas in canvases)
             assert task.done() or waits, "nobody waits for nothing"
             if not task.done():
                 self._check_deadlines(asked)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from caesura import wire
@@ -9,7 +10,7 @@ from caesura.client.backend import EngineBusy, EngineError, EngineFailed
 from caesura.server.ghost import panes
 from caesura.server.ghost.requests import NothingNew
 
-from ..support.editor import Editor, proposed, turns
+from ..support.editor import Editor, answered, proposed, turns
 
 
 async def test_typing_begins_a_job_and_the_request_joins_it() -> None:
@@ -235,10 +236,50 @@ async def test_a_speculation_that_is_waited_for_and_fails_is_said(caplog: pytest
     await editor.shown()
     await editor.type("if a:")
     request = await editor.ask()
-    assert [job.priority for job in editor.engine.jobs] == ["automatic", "speculative"]
     await editor.engine.tell(EngineBusy("The engine has too much to do."))
     await request
     assert caplog.messages == ["No completion: The engine has too much to do."]
+
+
+async def test_a_speculation_that_is_waited_for_has_the_priority_of_its_request() -> None:
+    editor = Editor("def f(a):\n   |\n", speculate=True)
+    await editor.type(" ")
+    await editor.engine.say("if a:")
+    await editor.shown()
+    await editor.engine.say("return", locked=3)
+    before: list[str] = []
+    editor.engine.on_job = lambda job: before.extend(editor.engine.live)
+    await editor.type("if a:")
+    await editor.type("\n        ")
+    guess, hurried = editor.engine.jobs[1:]
+    assert before == [guess.job], "it was cancelled before the engine could continue it"
+    assert (guess.priority, hurried.priority) == ("speculative", "automatic")
+    assert msgspec.structs.replace(guess, job=hurried.job, priority="automatic") == hurried  # the engine continues it
+    request = await editor.ask()
+    await editor.engine.say("return a", job=hurried)
+    assert (await proposed(request)).insert == "return a"
+    ahead = editor.engine.jobs[-1]
+    assert [job.priority for job in editor.engine.jobs].count("automatic") == 2
+    assert list(editor.engine.live) == [ahead.job]  # what comes after that
+
+
+@pytest.mark.parametrize("late", ["answer", "failure"])
+async def test_what_a_job_says_after_it_was_sent_again_is_ignored(late: str) -> None:
+    editor = Editor("def f(a):\n   |\n", speculate=True)
+    await editor.type(" ")
+    await editor.engine.say("if a:")
+    await editor.shown()
+    [guess] = editor.engine.jobs[1:]
+    event = answered(guess, "return a") if late == "answer" else EngineFailed("engine_lost")
+    editor.engine.live[guess.job].put_nowait(event)  # its caller has not heard it yet
+    await editor.type("if a:")
+    hurried = editor.engine.jobs[-1]
+    await editor.engine.say("return b", locked=0)
+    request = await editor.ask()
+    assert list(editor.engine.live) == [hurried.job]
+    assert not request.done()
+    await editor.engine.say("return b")
+    assert (await proposed(request)).insert == "\n        return b"
 
 
 async def test_typing_something_else_ends_the_speculation() -> None:

@@ -44,25 +44,29 @@ class FakeEngine:
         job: wire.Infill | None = None,
     ) -> None:
         """An event of the newest job, or of `job`: its answer, or with `locked`, a state on the way."""
-        whole = ((0, len(text) if locked is None else locked),)
-        fill = wire.Fill(text, whole, confidence=0.9, open=0 if locked is None else 1, probabilities=sure)
         job = job or self.jobs[-1]
-        done = wire.Done(
-            job=job.job,
-            seq=9,
-            holes=(fill,),
-            alternatives=tuple((wire.Fill(other, ((0, len(other)),), 0.8),) for other in others),
-            steps=1,
-            tokens=wire.Tokens(),
-            timings=wire.Timings(),
-            stop="complete",
-        )
-        way = wire.Locked(job=job.job, seq=0, holes=(fill,), step=1, of=8)
-        await self.tell(done if locked is None else way, job)
+        if locked is None:
+            await self.tell(answered(job, text, *others, sure=sure), job)
+        else:
+            fill = wire.Fill(text, ((0, locked),), confidence=0.9, open=1, probabilities=sure)
+            await self.tell(wire.Locked(job=job.job, seq=0, holes=(fill,), step=1, of=8), job)
 
     async def tell(self, event: wire.Locked | wire.Done | Exception, job: wire.Infill | None = None) -> None:
         self.live[(job or self.jobs[-1]).job].put_nowait(event)
         await turns()
+
+
+def answered(job: wire.Infill, text: str, *others: str, sure: tuple[tuple[int, float], ...] = ()) -> wire.Done:
+    return wire.Done(
+        job=job.job,
+        seq=9,
+        holes=(wire.Fill(text, ((0, len(text)),), confidence=0.9, probabilities=sure),),
+        alternatives=tuple((wire.Fill(other, ((0, len(other)),), 0.8),) for other in others),
+        steps=1,
+        tokens=wire.Tokens(),
+        timings=wire.Timings(),
+        stop="complete",
+    )
 
 
 async def proposed(request: "asyncio.Task[Proposal | NothingNew]") -> Proposal:
