@@ -76,7 +76,8 @@ class WarmCanvas:
         """Apply an edit of the document; False if it makes the canvas invalid."""
         if self.typed.follow(edit):
             return True
-        self.stale = True
+        self.stale, self.shown = True, ""
+        self._sound.clear()  # the gate reads the whole document, not only the context
         return self.typed.move(edit)
 
     def agrees(self, cursor: int) -> bool:

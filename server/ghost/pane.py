@@ -201,7 +201,9 @@ class Pane:
         return next((canvas for canvas in agreeing if not (canvas.stale and self._differs(canvas))), None)
 
     def _differs(self, canvas: WarmCanvas) -> bool:
-        """True if edits elsewhere have changed the context of a canvas."""
+        """True if edits elsewhere have changed the context of a canvas. An offer depends on the whole document."""
+        if canvas.offer:
+            return True
         start, end = canvas.typed.origin, canvas.typed.origin + len(canvas.typed.text)
         now = self._services.jobs.place(self.opened, start, end)
         canvas.stale = (now.prefix + canvas.lead, now.suffix) != (canvas.context.prefix, canvas.context.suffix)

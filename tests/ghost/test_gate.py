@@ -2,6 +2,7 @@
 
 import pytest
 
+from caesura import wire
 from caesura.server.ghost.typed import Draft
 
 from ..support.editor import Editor, proposed, written
@@ -162,6 +163,42 @@ async def test_no_draft_shows_what_is_not_sound() -> None:
     assert {(d.text, d.locked) for d in drafts if d.text} == {("first + second", len("first + second"))}
     await editor.engine.say(" + third")
     assert (await proposed(request)).insert == "first + second + third"
+
+
+FAR = "# a line of a text\n" * 4
+
+
+async def test_what_was_sound_is_checked_again_after_an_edit_beyond_its_context() -> None:
+    editor = Editor(f'a = """\n{FAR}x =|\n\ny = 2\n{FAR}"""\n', context_before=12, context_after=12)
+    await editor.type(" ")
+    await editor.engine.say("first, def second")
+    assert await editor.shown() == "first, def second"  # all of it is a string
+    home, end = editor.cursor, len(editor.opened.document.text)
+    await editor.type("", at=end - 4, erase=3)
+    await editor.type("1", at=4, erase=3)
+    editor.cursor = home - 2
+    request = await editor.ask()
+    assert editor.engine.jobs[-1].prefix == "x = first"  # it is kept as far as it is sound now
+    await editor.engine.say("(a)")
+    assert (await proposed(request)).insert == "first(a)"
+
+
+async def test_a_key_is_not_proposed_again_where_it_was_written_meanwhile_beyond_the_context() -> None:
+    editor = written('{\n  "k": [' + "1, " * 30 + "1],\n  |\n}\n", "json", context_before=12, context_after=12)
+    await editor.type('"')
+    await editor.engine.say('b": 1')
+    assert await editor.shown() == 'b": 1'
+    home = editor.cursor
+    await editor.type("b", at=5, erase=1)
+    editor.cursor = home
+    request = await editor.ask()
+    assert not request.done()
+    [hole] = editor.engine.jobs[-1].segments
+    assert isinstance(hole, wire.Hole)
+    assert isinstance(hole.grammar, wire.Json)
+    assert hole.grammar.taken == ("b",)
+    await editor.engine.say('c": 1')
+    assert (await proposed(request)).insert == 'c": 1'
 
 
 async def test_what_is_shown_is_not_exchanged_for_a_better_candidate() -> None:
