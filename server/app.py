@@ -55,6 +55,7 @@ class Handlers:
             handlers.register(server.on)
         server.on(types.INITIALIZED, self.initialized)
         server.on_malformed, server.on_exit = self.malformed, session.end
+        session.panes.on_trouble = self._status.trouble
         session.engine.on_change, session.project.on_problems = self.engine_changed, self.rules_changed
 
     def initialized(self, params: types.InitializedParams) -> None:

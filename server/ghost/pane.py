@@ -5,8 +5,7 @@ key a new canvas starts from the rest of the old one.
 """
 
 import asyncio
-import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -38,8 +37,6 @@ from caesura.server.text.workspace import OpenDocument
 FAINT = 25  # explore text up to this many times below the display threshold; typing confirms its start
 NEARBY = 30  # lines; within them the chosen neighbours stay, and so does the engine's KV of them
 
-log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class Selected:
@@ -69,13 +66,7 @@ class Services:
     feedback: Feedback
     jobs: Jobs
     reader: ContextReader
-    trouble: str = ""  # the last error in the log
-
-    def report(self, trouble: str) -> None:
-        """Log an error once, not at every keystroke."""
-        if trouble != self.trouble:
-            self.trouble = trouble
-            log.warning("No completion: %s", trouble)
+    report: Callable[[str], None]  # gets the sentence of each error, and an empty text after each answer
 
 
 class Pane:
@@ -273,7 +264,7 @@ class Pane:
                     if not canvas.agrees(self._at):
                         self._restart(canvas)  # its text differs from the typed text, or ends with it
                     self._wake()
-            self._services.trouble = ""
+            self._services.report("")
             if canvas is self.canvases.ahead and not canvas.speculative:
                 self._adopt()
         except EngineError as error:

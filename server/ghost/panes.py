@@ -25,14 +25,18 @@ MAX_DOCUMENTS = 16  # documents with a pane; a new one replaces the least recent
 
 class Panes:
     """One Pane for each document in which the user has typed or asked. `stats` counts the outcomes of suggestions,
-    `trace` records the requests."""
+    `trace` records the requests. `on_trouble` gets the sentence of each error, and an empty text after each answer."""
 
     def __init__(self, engine: Infiller, settings: Settings, project: Project, stats: Stats, trace: Trace) -> None:
         self._settings = settings
         self._trace = trace
         self._feedback = Feedback(settings, stats)
         self._reader = ContextReader(engine)
-        self._services = Services(engine, settings, project, self._feedback, Jobs(settings, project), self._reader)
+        self.on_trouble: Callable[[str], None] = lambda sentence: None
+        jobs = Jobs(settings, project)
+        self._services = Services(
+            engine, settings, project, self._feedback, jobs, self._reader, lambda sentence: self.on_trouble(sentence)
+        )
         self._panes: OrderedDict[str, Pane] = OrderedDict()
 
     def __repr__(self) -> str:

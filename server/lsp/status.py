@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from lsprotocol import types
 
-from caesura.client.backend import Backend, Condition
+from caesura.client.backend import Backend, Condition, State
 from caesura.server.lsp.protocol import describe
 from caesura.server.lsp.transport import Server
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 class StatusReporter:
     """`wanted`: the editor knows our status notifications. `progress`: it draws progress that the server begins. Assign
-    `changed` to `Backend.on_change`."""
+    `changed` to `Backend.on_change`, and `trouble` to `Panes.on_trouble`."""
 
     def __init__(self, server: Server, engine: Backend, *, wanted: bool, progress: bool) -> None:
         self._server = server
@@ -31,7 +31,8 @@ class StatusReporter:
         self._draws_progress = progress
         self._enabled = True
         self._sent: dict[str, Mapping[str, object]] = {}
-        self._trouble = ""
+        self._state: State = "connecting"
+        self._told = set[str]()  # sentences in the log since the engine answered or was ready
         self._due = False
         self._loads = 0
         self._loading: asyncio.Task[None] | None = None
@@ -51,6 +52,15 @@ class StatusReporter:
         self._enabled = enabled
         self.changed()
 
+    def trouble(self, sentence: str) -> None:
+        """Log why there are no completions, once until the engine answers: then `sentence` is empty."""
+        if not sentence:
+            self._told.clear()
+        elif sentence not in self._told:
+            self._told.add(sentence)
+            message = f"{TITLE} gives no completions: {sentence}"
+            self._server.window_log_message(types.LogMessageParams(types.MessageType.Error, message))
+
     def _tell(self) -> None:
         self._due = False
         condition = self._engine.condition
@@ -59,7 +69,11 @@ class StatusReporter:
         if self._wanted:
             self._notify("didChangeStatus", _copilot(condition, self._enabled))
             self._notify("caesura/status", _ours(condition, self._enabled))
-        self._report(condition)
+        if condition.state == "ready" != self._state:
+            self._told.clear()
+        self._state = condition.state
+        if condition.state != "ready" and condition.message:
+            self.trouble(condition.message)
         if condition.state in LOADING and self._draws_progress and (self._loading is None or self._loading.done()):
             self._loading = asyncio.create_task(self._show_progress())
 
@@ -67,15 +81,6 @@ class StatusReporter:
         if self._sent.get(method) != value:
             self._sent[method] = value
             self._server.protocol.notify(method, value)
-
-    def _report(self, condition: Condition) -> None:
-        """Log a failure, once until the engine is ready again."""
-        if condition.state == "ready":
-            self._trouble = ""
-        elif condition.message and condition.message != self._trouble:
-            self._trouble = condition.message
-            message = f"{TITLE} gives no completions: {condition.message}"
-            self._server.window_log_message(types.LogMessageParams(types.MessageType.Error, message))
 
     async def _show_progress(self) -> None:
         """Show progress from `PATIENCE_S` after the load began until it has ended or failed."""

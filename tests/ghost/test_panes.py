@@ -229,7 +229,7 @@ async def test_in_idle_time_what_comes_after_the_suggestion_is_computed() -> Non
     assert "speculated" in editor.counted.answers
 
 
-async def test_a_speculation_that_is_waited_for_and_fails_is_said(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_speculation_that_is_waited_for_and_fails_is_said() -> None:
     editor = Editor("def f(a):\n   |\n", speculate=True)
     await editor.type(" ")
     await editor.engine.say("if a:")
@@ -238,7 +238,7 @@ async def test_a_speculation_that_is_waited_for_and_fails_is_said(caplog: pytest
     request = await editor.ask()
     await editor.engine.tell(EngineBusy("The engine has too much to do."))
     await request
-    assert caplog.messages == ["No completion: The engine has too much to do."]
+    assert editor.troubles == ["", "The engine has too much to do."]
 
 
 async def test_a_speculation_that_is_waited_for_has_the_priority_of_its_request() -> None:

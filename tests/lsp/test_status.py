@@ -136,9 +136,21 @@ async def test_a_trouble_goes_to_the_log_once_and_again_after_better_times() -> 
     await told.be(Condition("connecting"))
     await told.be(bad)
     assert editor.of("window/logMessage") == [f"Caesura gives no completions: {TROUBLE}"]
+    told.status.trouble(TROUBLE)  # of a job
+    assert len(editor.of("window/logMessage")) == 1
     await told.be(READY)
     await told.be(bad)
     assert len(editor.of("window/logMessage")) == 2
+
+
+async def test_a_job_that_fails_while_the_engine_is_ready_is_logged_once_until_a_job_is_answered() -> None:
+    editor = Editor()
+    told = Told(editor, wanted=False)
+    await told.be(READY)
+    for sentence in ("Too much to do.", "Too much to do.", "", "Too much to do."):
+        told.status.trouble(sentence)
+        await told.be(Condition("ready", busy=True), READY)
+    assert editor.of("window/logMessage") == ["Caesura gives no completions: Too much to do."] * 2
 
 
 async def until(condition: Callable[[], object]) -> None:

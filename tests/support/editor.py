@@ -127,6 +127,8 @@ class Editor:
         chosen = Options(**settings)  # type: ignore[arg-type]
         self.around = Alone()
         self.typing = Panes(self.engine, Settings(chosen), self.around, self.counted, self.counted)
+        self.troubles: list[str] = []
+        self.typing.on_trouble = self.troubles.append
         self.workspace = Workspace("utf-32")
         self.workspace.open(uri, language, 0, text.replace("|", ""))
         self.uri = uri
