@@ -7,23 +7,23 @@ Each command is a function in `caesura.commands`, imported when it is called, so
 import argparse
 import importlib
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import caesura
+from caesura import arguments
 from caesura.client import backends
 
-LineColumn = tuple[int, int]  # line and column, from 1, the column in code points
+Add = Callable[..., argparse.ArgumentParser]  # `add_parser` of subparsers
 
 FORMS = ("int8", "int4", "fp8", "nvfp4")
 WAS_SAMPLER = ("verify", "left_to_right")  # methods that --sampler took before --method existed
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(words)
     if not options.run:
         parser.print_help()
         return 0
@@ -60,9 +60,9 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
 
-    def parse_known_args(self, *arguments: Any, **options: Any) -> Any:
+    def parse_known_args(self, *given: Any, **options: Any) -> Any:
         """Refuse unknown arguments here, where the error shows the usage of the command."""
-        found, unknown = super().parse_known_args(*arguments, **options)
+        found, unknown = super().parse_known_args(*given, **options)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
@@ -73,11 +73,34 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(run="")
     parser.add_argument("--version", action="version", version=f"caesura {caesura.__version__}")
     add = parser.add_subparsers(title="commands", metavar="COMMAND").add_parser
+    for command in (
+        _lsp,
+        _fill,
+        _holes,
+        _edit,
+        _eval,
+        _demo,
+        _serve,
+        _engine,
+        _pair,
+        _backend,
+        _team,
+        _status,
+        _stop,
+        _doctor,
+        _stats,
+        _settings,
+        _models,
+    ):
+        command(add)
+    return parser
 
+
+def _lsp(add: Add) -> None:
     lsp = add("lsp", help="the language server, on stdin and stdout")
     lsp.add_argument(
         "--tcp",
-        type=_port,
+        type=arguments.port,
         nargs="?",
         const=0,
         metavar="PORT",
@@ -85,178 +108,139 @@ def _parser() -> argparse.ArgumentParser:
     )
     lsp.set_defaults(run="lsp:run")
 
+
+def _fill(add: Add) -> None:
     fill = add("fill", help="fill one gap of a file")
     fill.add_argument("file", metavar="FILE")
-    fill.add_argument("--at", required=True, type=_position, metavar="LINE:COL", help="from 1, columns in characters")
-    fill.add_argument("--to", type=_position, metavar="LINE:COL", help="replace the text up to here (default: insert)")
+    fill.add_argument(
+        "--at", required=True, type=arguments.position, metavar="LINE:COL", help="from 1, columns in characters"
+    )
+    fill.add_argument(
+        "--to", type=arguments.position, metavar="LINE:COL", help="replace the text up to here (default: insert)"
+    )
     fill.add_argument("--watch", action="store_true", help="show the canvas while it resolves")
     fill.add_argument("--write", action="store_true", help="write the fill into the file")
-    _certainty(fill)
-    _generation(fill)
+    arguments.add_certainty(fill)
+    arguments.add_generation(fill)
     fill.set_defaults(run="fill:fill")
 
+
+def _holes(add: Add) -> None:
     holes = add("holes", help="fill every marker of a file, together")
     holes.add_argument("file", metavar="FILE")
-    holes.add_argument("--marker", default="<FILL>", type=_marker, metavar="TEXT", help="default: %(default)s")
+    holes.add_argument("--marker", default="<FILL>", type=arguments.marker, metavar="TEXT", help="default: %(default)s")
     holes.add_argument("--write", action="store_true", help="write the fills into the file")
-    _certainty(holes)
-    _generation(holes)
+    arguments.add_certainty(holes)
+    arguments.add_generation(holes)
     holes.set_defaults(run="fill:holes")
 
+
+def _edit(add: Add) -> None:
     edit = add("edit", help="edit JSON, Markdown, YAML or TOML so that it stays valid")
     edit.add_argument("file", metavar="FILE")
-    edit.add_argument("--at", required=True, type=_position, metavar="LINE:COL", help="from 1, columns in characters")
     edit.add_argument(
-        "--to", type=_position, metavar="LINE:COL", help="select up to here (default: nothing is selected)"
+        "--at", required=True, type=arguments.position, metavar="LINE:COL", help="from 1, columns in characters"
+    )
+    edit.add_argument(
+        "--to", type=arguments.position, metavar="LINE:COL", help="select up to here (default: nothing is selected)"
     )
     edit.add_argument("--schema", metavar="SCHEMA.json", help="default: the one that the file names in $schema")
     edit.add_argument(
         "--offer",
         default=0,
-        type=_offer,
+        type=arguments.offer,
         metavar="TITLE|N",
         help="the edit, by its title or its number in --list (default: 1)",
     )
     what = edit.add_mutually_exclusive_group()
     what.add_argument("--list", action="store_true", help="list the possible edits and change nothing")
     what.add_argument("--write", action="store_true", help="write the edit into the file")
-    _certainty(edit)
-    _generation(edit)
+    arguments.add_certainty(edit)
+    arguments.add_generation(edit)
     edit.set_defaults(run="edit:edit")
 
+
+def _eval(add: Add) -> None:
     evaluate = add("eval", help="complete every case of a JSON Lines file; resumes after an interruption")
     evaluate.add_argument("cases", metavar="CASES.jsonl")
     evaluate.add_argument("--out", required=True, metavar="COMPLETIONS.jsonl")
-    _generation(evaluate, json=False)
+    arguments.add_generation(evaluate, json=False)
     evaluate.set_defaults(run="eval:run")
 
+
+def _demo(add: Add) -> None:
     demo = add("demo", help="a page that shows the canvas step by step, next to the same gap filled left to right")
     demo.add_argument(
         "file", nargs="?", metavar="FILE", help="a text to fill in addition to the examples; it is never changed"
     )
-    demo.add_argument("--port", type=_port, default=0, metavar="N", help="default: a free port")
+    demo.add_argument("--port", type=arguments.port, default=0, metavar="N", help="default: a free port")
     demo.add_argument("--no-browser", action="store_true", help="only print the address")
-    _model(demo)
+    arguments.add_model(demo)
     demo.set_defaults(run="web:demo")
 
+
+def _serve(add: Add) -> None:
     serve = add("serve", help="answer editors' plugins that speak HTTP, on loopback, with a token")
     serve.add_argument(
-        "--port", type=_port, default=8012, metavar="N", help="default: %(default)s; 0: one that is free"
+        "--port", type=arguments.port, default=8012, metavar="N", help="default: %(default)s; 0: one that is free"
     )
-    _model(serve)
+    arguments.add_model(serve)
     serve.set_defaults(run="web:serve")
 
+
+def _engine(add: Add) -> None:
     engine = add("engine", help="start the engine that all editors share")
-    _model(engine)
+    arguments.add_model(engine)
     engine.add_argument(
         "--quantise", choices=FORMS, help="quantise float weights: int8 or int4 on a CPU, fp8 or nvfp4 on a GPU"
     )
     engine.add_argument("--foreground", action="store_true", help="run the engine in this process")
     engine.add_argument(
         "--listen",
-        type=_own_address,
+        type=arguments.own_address,
         metavar="ADDRESS:PORT",
         help="run an engine for paired machines, at one address of this machine",
     )
     engine.set_defaults(run="engine:run")
 
+
+def _pair(add: Add) -> None:
     pair = add("pair", help="use the engine of another machine of yours, for folders that you name")
     pair.set_defaults(run="pair:show")
     add_pair = pair.add_subparsers(
         metavar="allow KEY | revoke NAME | with HOST:PORT KEY | use FOLDER | forget NAME"
     ).add_parser
-    allow = _pair_action(add_pair("allow", help="there: let another machine use this engine"), "allow", "key", _key)
-    allow.add_argument("--name", type=_name, metavar="NAME", help="its name (default: the start of its key)")
+    allow = _pair_action(
+        add_pair("allow", help="there: let another machine use this engine"), "allow", "key", arguments.key
+    )
+    allow.add_argument("--name", type=arguments.name, metavar="NAME", help="its name (default: the start of its key)")
     _pair_action(add_pair("revoke", help="there: no longer let it in"), "revoke", "name")
     meet = add_pair("with", help="here: add the engine of another machine; nothing is sent there yet")
-    meet.add_argument("address", type=_address, metavar="HOST:PORT")
-    _pair_action(meet, "meet", "key", _key)
-    meet.add_argument("--name", type=_name, metavar="NAME", help="its name (default: its host)")
+    meet.add_argument("address", type=arguments.address, metavar="HOST:PORT")
+    _pair_action(meet, "meet", "key", arguments.key)
+    meet.add_argument("--name", type=arguments.name, metavar="NAME", help="its name (default: its host)")
     use = _pair_action(add_pair("use", help="here: allow it the documents of a folder"), "use", "folder")
     use.add_argument("--engine", metavar="NAME", help="the engine, if there are several")
     _pair_action(add_pair("forget", help="here: no longer allow it"), "forget", "name")
 
-    backend = add("backend", help="use an engine of another maker over HTTP, for the folders that you name")
-    _backend(backend)
 
-    team = add("team", help="be the door of a team's engine, for the users that you invite")
-    add_team = team.add_subparsers(
-        required=True, metavar="serve CONFIG | invite NAME KEY | revoke NAME | list"
-    ).add_parser
-    door = add_team("serve", help="let invited users in, and run the replicas")
-    door.add_argument("config", metavar="CONFIG.toml")
-    door.set_defaults(run="engine:door")
-    invite = add_team("invite", help="let a user in, by the key that `caesura pair` shows there")
-    invite.add_argument("name", type=_name, metavar="NAME")
-    invite.add_argument("key", type=_key, metavar="KEY")
-    invite.add_argument("--model", type=_team_model, metavar="NAME|PATH", help="one of `models` (default: the team's)")
-    invite.set_defaults(run="pair:invite")
-    out = add_team("revoke", help="no longer let a user in")
-    out.add_argument("name", metavar="NAME")
-    out.set_defaults(run="pair:revoke")
-    add_team("list", help="the users that are let in").set_defaults(run="pair:users")
-
-    status = add("status", help="show the running engines")
-    _json(status)
-    status.set_defaults(run="status:status")
-
-    stop = add("stop", help="stop the running engines")
-    stop.set_defaults(run="status:stop")
-
-    doctor = add("doctor", help="check the installation and the last sessions")
-    _model(doctor)
-    _json(doctor)
-    doctor.set_defaults(run="doctor:run")
-
-    stats = add("stats", help="show how many suggestions were accepted on this machine")
-    stats.add_argument("--reset", action="store_true", help="delete all counts")
-    _json(stats)
-    stats.set_defaults(run="settings:stats")
-
-    settings = add("settings", help="list the language server's settings")
-    settings.add_argument("--schema", action="store_true", help="as a JSON schema, for editors that check settings")
-    settings.set_defaults(run="settings:settings")
-
-    models = add("models", help="list, add, download, check and convert models")
-    models.set_defaults(run="models:listing", json=False)
-    _json(models)
-    add = models.add_subparsers(
-        metavar="list | add PATH | pull ORG/NAME | show NAME | verify NAME | convert PATH"
-    ).add_parser
-    _model_action(add("list", help="list names, sizes and speeds (the default)"), "listing")
-    more = add("add", help="make a model of yours available by name")
-    more.add_argument("--name", type=_name, metavar="NAME", help="its name (default: that of its file or folder)")
-    _model_action(more, "add", "path")
-    pull = add("pull", help="download a model from a hub; no other command downloads anything")
-    pull.add_argument("model", type=_repository, metavar="ORG/NAME[@REV]", help="REV: a branch, tag or commit")
-    pull.add_argument("--name", type=_name, metavar="NAME", help="its name (default: NAME)")
-    pull.add_argument("--yes", action="store_true", help="agree to its licence, also if that is not a free one")
-    _json(pull, default=argparse.SUPPRESS)
-    pull.set_defaults(run="pull:pull")
-    _model_action(add("show", help="show a model's manifest and headers"), "show", "name")
-    verify = add("verify", help="check a model's files, tensors and recorded answers")
-    verify.add_argument("--record", action="store_true", help="record the answers to a tiny input for later checks")
-    _model_action(verify, "verify", "name")
-    convert = add("convert", help="quantise a checkpoint of floats: int8 and int4 for a CPU, fp8 and nvfp4 for a GPU")
-    convert.add_argument("--to", required=True, choices=FORMS)
-    convert.add_argument("--out", metavar="FOLDER", help="default: PATH-FORM, next to it")
-    _model_action(convert, "convert", "path")
+def _pair_action(
+    parser: argparse.ArgumentParser, function: str, positional: str, kind: Callable[[str], str] = str
+) -> argparse.ArgumentParser:
+    parser.add_argument(positional, type=kind, metavar=positional.upper())
+    parser.set_defaults(run=f"pair:{function}")
     return parser
 
 
-def _model_action(parser: argparse.ArgumentParser, function: str, *positional: str) -> None:
-    for name in positional:
-        parser.add_argument(name, metavar=name.upper())
-    _json(parser, default=argparse.SUPPRESS)  # else it would reset the one in `caesura models --json list`
-    parser.set_defaults(run=f"models:{function}")
-
-
-def _backend(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run="backend:show")
-    add = parser.add_subparsers(metavar="add NAME URL | use FOLDER | list | test NAME | remove NAME").add_parser
+def _backend(add: Add) -> None:
+    backend = add("backend", help="use an engine of another maker over HTTP, for the folders that you name")
+    backend.set_defaults(run="backend:show")
+    add = backend.add_subparsers(metavar="add NAME URL | use FOLDER | list | test NAME | remove NAME").add_parser
     new = add("add", help="add or change a backend; sends nothing yet")
-    new.add_argument("name", type=_name, metavar="NAME")
-    new.add_argument("url", type=_url, metavar="URL", help="https://HOST, or http://ADDRESS:PORT in your own network")
+    new.add_argument("name", type=arguments.name, metavar="NAME")
+    new.add_argument(
+        "url", type=arguments.url, metavar="URL", help="https://HOST, or http://ADDRESS:PORT in your own network"
+    )
     new.add_argument("--kind", required=True, choices=backends.KINDS)
     new.add_argument("--model", metavar="NAME", help="which of its models (default: its first or only one)")
     new.add_argument("--format", metavar="NAME", help="of fim: write the prompt in this format, as qwen")
@@ -274,138 +258,89 @@ def _backend(parser: argparse.ArgumentParser) -> None:
         one.set_defaults(run=f"backend:{name}")
 
 
-def _pair_action(
-    parser: argparse.ArgumentParser, function: str, positional: str, kind: Callable[[str], str] = str
-) -> argparse.ArgumentParser:
-    parser.add_argument(positional, type=kind, metavar=positional.upper())
-    parser.set_defaults(run=f"pair:{function}")
-    return parser
-
-
-def _certainty(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--least", type=_probability, metavar="P", help="show no fill less likely than P, 0 to 1")
-    parser.add_argument(
-        "--strict", action="store_true", help="exit with 3 if no fill is likely (or as likely as --least)"
+def _team(add: Add) -> None:
+    team = add("team", help="be the door of a team's engine, for the users that you invite")
+    add_team = team.add_subparsers(
+        required=True, metavar="serve CONFIG | invite NAME KEY | revoke NAME | list"
+    ).add_parser
+    door = add_team("serve", help="let invited users in, and run the replicas")
+    door.add_argument("config", metavar="CONFIG.toml")
+    door.set_defaults(run="engine:door")
+    invite = add_team("invite", help="let a user in, by the key that `caesura pair` shows there")
+    invite.add_argument("name", type=arguments.name, metavar="NAME")
+    invite.add_argument("key", type=arguments.key, metavar="KEY")
+    invite.add_argument(
+        "--model", type=arguments.team_model, metavar="NAME|PATH", help="one of `models` (default: the team's)"
     )
+    invite.set_defaults(run="pair:invite")
+    out = add_team("revoke", help="no longer let a user in")
+    out.add_argument("name", metavar="NAME")
+    out.set_defaults(run="pair:revoke")
+    add_team("list", help="the users that are let in").set_defaults(run="pair:users")
 
 
-def _generation(parser: argparse.ArgumentParser, *, json: bool = True) -> None:
-    if json:
-        _json(parser)
-    _model(parser)
-    parser.add_argument("--method", metavar="M", help="how holes are filled, by name; default: the model's own")
-    parser.add_argument(
-        "--sampler", metavar="S", help="which slots a step of a canvas accepts, by name; default: its own"
+def _status(add: Add) -> None:
+    status = add("status", help="show the running engines")
+    arguments.add_json(status)
+    status.set_defaults(run="status:status")
+
+
+def _stop(add: Add) -> None:
+    stop = add("stop", help="stop the running engines")
+    stop.set_defaults(run="status:stop")
+
+
+def _doctor(add: Add) -> None:
+    doctor = add("doctor", help="check the installation and the last sessions")
+    arguments.add_model(doctor)
+    arguments.add_json(doctor)
+    doctor.set_defaults(run="doctor:run")
+
+
+def _stats(add: Add) -> None:
+    stats = add("stats", help="show how many suggestions were accepted on this machine")
+    stats.add_argument("--reset", action="store_true", help="delete all counts")
+    arguments.add_json(stats)
+    stats.set_defaults(run="settings:stats")
+
+
+def _settings(add: Add) -> None:
+    settings = add("settings", help="list the language server's settings")
+    settings.add_argument("--schema", action="store_true", help="as a JSON schema, for editors that check settings")
+    settings.set_defaults(run="settings:settings")
+
+
+def _models(add: Add) -> None:
+    models = add("models", help="list, add, download, check and convert models")
+    models.set_defaults(run="models:listing", json=False)
+    arguments.add_json(models)
+    add = models.add_subparsers(
+        metavar="list | add PATH | pull ORG/NAME | show NAME | verify NAME | convert PATH"
+    ).add_parser
+    _model_action(add("list", help="list names, sizes and speeds (the default)"), "listing")
+    more = add("add", help="make a model of yours available by name")
+    more.add_argument(
+        "--name", type=arguments.name, metavar="NAME", help="its name (default: that of its file or folder)"
     )
-    parser.add_argument("--prompt-format", metavar="P", help="how the text is shown to the model; default: its own")
-    parser.add_argument("--deadline-ms", type=_milliseconds, default=10_000.0, metavar="N", help="default: %(default)g")
+    _model_action(more, "add", "path")
+    pull = add("pull", help="download a model from a hub; no other command downloads anything")
+    pull.add_argument("model", type=arguments.repository, metavar="ORG/NAME[@REV]", help="REV: a branch, tag or commit")
+    pull.add_argument("--name", type=arguments.name, metavar="NAME", help="its name (default: NAME)")
+    pull.add_argument("--yes", action="store_true", help="agree to its licence, also if that is not a free one")
+    arguments.add_json(pull, default=argparse.SUPPRESS)
+    pull.set_defaults(run="pull:pull")
+    _model_action(add("show", help="show a model's manifest and headers"), "show", "name")
+    verify = add("verify", help="check a model's files, tensors and recorded answers")
+    verify.add_argument("--record", action="store_true", help="record the answers to a tiny input for later checks")
+    _model_action(verify, "verify", "name")
+    convert = add("convert", help="quantise a checkpoint of floats: int8 and int4 for a CPU, fp8 and nvfp4 for a GPU")
+    convert.add_argument("--to", required=True, choices=FORMS)
+    convert.add_argument("--out", metavar="FOLDER", help="default: PATH-FORM, next to it")
+    _model_action(convert, "convert", "path")
 
 
-def _model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--model", default="default", metavar="NAME|PATH", help="default: coder where it is installed, else small"
-    )
-    parser.add_argument(
-        "--draft", metavar="NAME|PATH", help="a diffusion model or a DFlash checkpoint that drafts for the other"
-    )
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="default: %(default)s")
-
-
-def _json(parser: argparse.ArgumentParser, *, default: object = False) -> None:
-    parser.add_argument("--json", action="store_true", default=default, help="one JSON document on stdout")
-
-
-def _position(text: str) -> LineColumn:
-    line, _, column = text.partition(":")
-    if not (line.isdecimal() and column.isdecimal() and int(line) and int(column)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not LINE:COL, both counted from 1")
-    return int(line), int(column)
-
-
-def _offer(text: str) -> int | str:
-    """The index of an edit, or its title."""
-    return int(text) - 1 if text.isdecimal() else text
-
-
-def _milliseconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 1 <= value <= 600_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of milliseconds from 1 to 600000")
-    return value
-
-
-def _probability(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a probability from 0 to 1")
-    return value
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65_535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
-    return int(text)
-
-
-def _key(text: str) -> str:
-    if not re.fullmatch(r"[0-9a-fA-F]{64}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a key of 64 hexadecimal digits; `caesura pair` shows it")
-    return text.lower()
-
-
-def _name(text: str) -> str:
-    if not re.fullmatch(r"[\w.-]{1,64}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a name of letters, digits, dots and dashes")
-    return text
-
-
-def _repository(text: str) -> str:
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not ORG/NAME or ORG/NAME@REV, as a hub calls its models")
-    return text
-
-
-def _team_model(text: str) -> str:
-    from caesura.ipc import pairing
-
-    if not re.match(pairing.MODEL, text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a name or path of at most 256 ASCII characters")
-    return text
-
-
-def _address(text: str) -> str:
-    from caesura.ipc import pairing
-
-    return _said(pairing.address, text)
-
-
-def _url(text: str) -> str:
-    from caesura.client.backends import named
-
-    return _said(named.address, text)
-
-
-def _own_address(text: str) -> str:
-    from caesura.ipc import pairing
-
-    return _said(pairing.own_address, text)
-
-
-def _said(check: Callable[[str], str], text: str) -> str:
-    """Run a check with its error as one of argparse, which shows no others."""
-    try:
-        return check(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _marker(text: str) -> str:
-    if not text:
-        raise argparse.ArgumentTypeError("a marker cannot be empty")
-    return text
+def _model_action(parser: argparse.ArgumentParser, function: str, *positional: str) -> None:
+    for name in positional:
+        parser.add_argument(name, metavar=name.upper())
+    arguments.add_json(parser, default=argparse.SUPPRESS)  # else it would reset the one in `caesura models --json list`
+    parser.set_defaults(run=f"models:{function}")
