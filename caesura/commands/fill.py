@@ -81,6 +81,13 @@ def _at_cursor(file: str, text: str, at: int, name: str) -> TextGap:
 
 
 def holes(options: argparse.Namespace) -> None:
+    """Fill all markers in one job.
+
+    It shares task, layout and choice of candidates with an editor's `Fills`, but not the loop around them. `Fills`
+    takes several jobs, tries other seeds and returns edits without probabilities, and in the end all holes are filled
+    or the user gets an error. Here there is one answer, whose certainty, steps and timings are reported for each hole;
+    a hole whose fill breaks the text keeps its marker, and the others are filled.
+    """
     source = SourceFile.read(options.file)
     name = language("", options.file).id
     spans = markers(source.text, (), name, options.marker)
