@@ -185,13 +185,13 @@ def test_a_job_that_is_too_large_is_refused_in_a_sentence() -> None:
 
 
 def test_whoever_counts_is_told_which_limit_it_was() -> None:
-    found = Router(Limits(jobs=1, characters=50, burst=5, steps_per_minute=1), b"s")
+    found = Router(Limits(jobs=1, characters=50, burst=5, steps_per_minute=1), MODELS, b"s")
     first = job()
     running(found, first)
     orders = [*asks(found, job(prefix="x" * 51)), *asks(found, job("other"))]
     found.hear(1, done(first, steps=5), 0.0)
-    orders += asks(found, job())
-    assert [order.refusal for order in orders if isinstance(order, link.Answer)] == ["size", "busy", "budget"]
+    orders += [*asks(found, job()), *asks(found, job(), model="another")]
+    assert [order.refusal for order in orders if isinstance(order, link.Answer)] == ["size", "busy", "budget", "model"]
 
 
 def test_no_job_has_more_time_than_the_limit() -> None:
