@@ -23,6 +23,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Protocol
 
@@ -112,6 +113,10 @@ class Key:
     first: float | None = None  # until locked text, or the answer without any
     whole: float | None = None
 
+    def says(self) -> Iterator[tuple[float, bytes, wire.Infill | wire.Cancel]]:
+        """What the engine is told of it, and when."""
+        yield self.at, self.peer, self.job
+
 
 def crowd(peers: int, seconds: float, seed: int) -> list[Key]:
     """The keys of all peers, by time."""
@@ -149,18 +154,19 @@ def _typist(peer: int, own: Sequence[Place], seconds: float, seed: str) -> Itera
 def replay(engine: scheduler.Scheduler, keys: Sequence[Key], clock: Clock, seconds: float) -> list[float]:
     """Take every job when its time has come and step while there is something to do, until `seconds` are over. Fills in
     what came of the keys; returns the seconds of each step, which is how long a cancel may wait."""
-    asked, steps, waiting = {key.job.job: key for key in keys}, list[float](), list(reversed(keys))
+    asked, steps = {key.job.job: key for key in keys}, list[float]()
+    waiting = sorted((said for key in keys for said in key.says()), key=itemgetter(0))[::-1]
     while clock() < seconds:
         events = list[scheduler.Event]()
-        while waiting and waiting[-1].at <= clock():
-            key = waiting.pop()
-            events += engine.take(key.peer, key.job, clock())
+        while waiting and waiting[-1][0] <= clock():
+            _, peer, message = waiting.pop()
+            events += engine.take(peer, message, clock())
         if engine.busy:
             began = clock()
             events += engine.step(clock)
             steps.append(clock() - began)
         else:
-            clock.wait(min(seconds, waiting[-1].at if waiting else seconds))
+            clock.wait(min(seconds, waiting[-1][0] if waiting else seconds))
         for _, event in events:
             if isinstance(event, wire.Locked | wire.Done):
                 _hear(asked[event.job], event, clock())
