@@ -26,6 +26,7 @@ ONE_LOSS_S = 0.25  # in which the streams of a lost replica end, one after the o
 IDLE_S = 30.0  # a stream without a job is closed after this time
 LIFE_S = 20.0  # an older stream takes no new job, so that a replica that drains is left in time
 MAX_STREAMS = 4096
+MAX_JOBS = 32  # on a stream, those that a newer one has replaced included: what a replica that reads nothing may cost
 MAX_USERS = 4096  # whose budgets are kept
 
 HELLO = wire.encode(wire.Hello(wire.PROTOCOL, BUILD, "door"))
@@ -156,7 +157,9 @@ class Router:
             for job in stream.jobs.values()
             if job.user == user and (stream.peer, job.request.document, job.request.kind) != place
         ]
-        if len(others) >= limits.jobs or len(self._streams) >= MAX_STREAMS:
+        here = self._places.get((peer, request.document))
+        full = here is not None and len(self._streams[here].jobs) >= MAX_JOBS
+        if full or len(others) >= limits.jobs or len(self._streams) >= MAX_STREAMS:
             return "busy", wire.Busy(request.job)
         if wait_s := self._budget(user, now).wait_s(now):
             sentence = f"Your budget of steps on the team's engine is used up; wait {wait_s:.0f} seconds."

@@ -17,6 +17,7 @@ import pytest
 
 from caesura import wire
 from caesura.client.backend import EngineFailed, EngineUnavailable
+from caesura.client.shared import Engine
 from caesura.ipc import pairing
 
 from ..supervisor.test_processes import READY_S, answer, job, running, until
@@ -46,8 +47,10 @@ class Team(Machine):
         environment = os.environ | self.environment
         self.processes[name] = subprocess.Popen([sys.executable, *command], env=environment, stdout=log, stderr=log)
 
-    def replica(self) -> None:
-        self.begin("replica", str(REPLICA), self.engine.rpartition(":")[2], "2", *MODELS)
+    def replica(self, fake: str = "fake", protocol: int = wire.PROTOCOL) -> None:
+        """Whose model of that name is `fake`."""
+        models = [f"{name}={fake if name == 'fake' else name}" for name in MODELS]
+        self.begin("replica", str(REPLICA), self.engine.rpartition(":")[2], str(protocol), "2", *models)
 
     def door(self) -> None:
         self.begin("door", "-P", "-m", "caesura", "team", "serve", str(self.home / "team.toml"))
@@ -139,12 +142,12 @@ async def test_a_replica_that_is_killed_fails_each_job_at_once_and_the_next_one_
         await served(found, 3.0)
 
 
-async def served(found: object, within_s: float) -> None:
+async def served(found: Engine, within_s: float, with_text: str = "answer") -> None:
     """Ask until there is an answer."""
     deadline = time.monotonic() + within_s
     while True:
         try:
-            assert await answer(found, job()) == "answer"  # type: ignore[arg-type]
+            assert await answer(found, job()) == with_text
             return
         except EngineUnavailable:
             assert time.monotonic() < deadline

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from caesura import wire
 from caesura.cluster import router
 from caesura.cluster.budget import Bucket
-from caesura.cluster.router import GRACE_S, LIFE_S, Close, Limits, Open, Order, Router, Send
+from caesura.cluster.router import GRACE_S, LIFE_S, MAX_JOBS, Close, Limits, Open, Order, Router, Send
 from caesura.engine.supervisor import link
 
 ANNA, BEN = "aa" * 32, "bb" * 32
@@ -173,6 +173,14 @@ def test_a_user_has_so_many_jobs_whatever_the_number_of_editors() -> None:
     assert told(asks(found, third, peer=b"r")) == [wire.Busy(third.job)]
     assert told(asks(found, job(), peer=b"p")) == []  # which replaces one
     assert told(asks(found, job(), peer=b"s", user=BEN)) == []
+
+
+def test_a_replica_that_reads_nothing_is_owed_so_many_jobs_though_each_replaces_the_one_before() -> None:
+    found = Router(Limits(jobs=1), b"s")
+    assert [told(asks(found, job())) for _ in range(MAX_JOBS)] == [[]] * MAX_JOBS
+    late = job()
+    assert told(asks(found, late)) == [wire.Busy(late.job)]
+    assert told(asks(found, job(), user=BEN, peer=b"q")) == []
 
 
 def test_a_job_that_is_too_large_is_refused_in_a_sentence() -> None:
