@@ -49,9 +49,6 @@ def of(fleet: Fleet) -> serve.Application:
 
 
 def scale(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
-    """Called by Ray's controller now and then; keeps since when nobody has waited."""
-    waits = list((context.aggregated_metrics or {}).get("queue_ms", {}).values())
-    now = context.current_time or 0.0
-    calm = scaling.calm_since(waits, context.policy_state.get("calm"), now)
-    count = scaling.wanted(waits, context.current_num_replicas, 0.0 if calm is None else now - calm)
-    return count, {"calm": calm if count >= context.current_num_replicas else now}
+    """Called by Ray's controller now and then; it keeps to the smallest and the largest number."""
+    waits = (context.aggregated_metrics or {}).get("queue_ms", {})
+    return scaling.wanted(list(waits.values()), context.current_num_replicas), {}
