@@ -6,6 +6,8 @@ import importlib.util
 import json
 import re
 import tomllib
+from collections.abc import Collection
+from importlib.metadata import distribution
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,6 +42,26 @@ def test_the_lock_has_all_that_is_needed_at_the_versions_that_were_tested() -> N
     both = set(lock) & set(tested)
     assert needed <= both
     assert {name: lock[name] for name in both} == {name: tested[name] for name in both}
+
+
+def installed(name: str, extras: Collection[str], found: dict[str, str]) -> dict[str, str]:
+    """The versions of a package and of all that it needs here, added to `found`."""
+    package = distribution(name)
+    found[name.lower().replace("_", "-")] = package.version
+    for needed in map(Requirement, package.requires or []):
+        wanted = needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in ["", *extras])
+        if wanted and needed.name.lower().replace("_", "-") not in found:
+            installed(needed.name, needed.extras, found)
+    return found
+
+
+@pytest.mark.cluster
+def test_a_teams_door_is_installed_as_it_was_tested() -> None:
+    """requirements.lock and the bill are of the plain installation, which has no Ray."""
+    tested = pins("constraints.txt")
+    found = installed("grpcio", (), installed("ray", ("serve",), {}))
+    assert {name: tested.get(name) for name in found} == found
+    assert "ray" not in pins("requirements.lock")
 
 
 def test_every_file_that_may_be_installed_is_known_by_its_hash() -> None:
