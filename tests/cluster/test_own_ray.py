@@ -1,0 +1,223 @@
+"""A Ray that an administrator runs, with examples/team: replicas come, go and are replaced while users type.
+
+All of it, the test too, is in a network of its own, since Ray's ports are fixed.
+"""
+
+import asyncio
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from caesura import wire
+from caesura.client.backend import EngineError
+from caesura.client.shared import Engine
+from caesura.cluster import isolation
+
+from ..supervisor.test_processes import job, until
+from ..supervisor.test_remote import Machine, client, free_port, home, laptop, listens  # noqa: F401 (two are fixtures)
+from .test_door import Team
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="needs Linux and root for its network"),
+]
+EXAMPLES = Path(__file__).parents[2] / "examples" / "team"
+CLONE_NEWNET = 0x40000000  # of sched.h
+READY_S = 60.0
+CHANGE_S = 100.0
+PAUSE_S = 0.2  # of a user, after each answer
+USERS = 3
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[None]:
+    """This thread, and all that it starts, in a network of its own."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    assert libc.unshare(CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+    isolation.open_loopback()
+    yield
+    assert libc.setns(before, CLONE_NEWNET) == 0
+    os.close(before)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Ray as `ray start` begins it, in an environment that has sourced ray.env."""
+
+    folder: Path
+    model: Path
+    args: dict[str, Any] = field(default_factory=lambda: {"device": "cpu", "cpus": 0.5})
+
+    def run(self, command: str) -> list[str]:
+        """The command line of a shell that has sourced ray.env and finds Ray."""
+        return ["/bin/sh", "-c", f'. "{EXAMPLES}/ray.env" && exec {command}']
+
+    @property
+    def environment(self) -> dict[str, str]:
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        # LD_PRELOAD: HAProxy asks for a name server by itself.
+        kept = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        return kept | {"PATH": path, "HOME": str(self.folder), "CAESURA_RUNTIME": str(self.folder / "run")}
+
+    def do(self, command: str) -> str:
+        ran = subprocess.run(self.run(command), cwd=self.folder, env=self.environment, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+    def deploy(self, engine: Mapping[str, Any], **args: Any) -> None:
+        """`serve deploy` with serve.yaml, for the tiny model, its deployment changed by `engine`."""
+        written = yaml.safe_load((EXAMPLES / "serve.yaml").read_text())
+        (application,) = written["applications"]
+        application["args"] |= self.args | args | {"model": str(self.model)}
+        application["deployments"] = [{"name": "engine", **engine}]
+        (self.folder / "serve.yaml").write_text(yaml.safe_dump(written))
+        self.do("serve deploy serve.yaml")
+
+    def states(self) -> dict[str, int]:
+        """The replicas by their state."""
+        (application,) = yaml.safe_load(self.do("serve status"))["applications"].values()
+        engine = application["deployments"].get("engine", {"replica_states": {}})
+        return {} if application["status"] == "DEPLOYING" else dict(engine["replica_states"])
+
+    async def reach(self, **states: int) -> float:
+        """Wait until the replicas have these states. Returns the seconds that it took."""
+        begin = time.monotonic()
+        while await asyncio.to_thread(self.states) != states:
+            assert time.monotonic() - begin < CHANGE_S, self.states()
+        return time.monotonic() - begin
+
+
+@pytest.fixture(scope="module")
+def cluster(network: None, tiny_folder: Path) -> Iterator[Cluster]:
+    found = Cluster(Path(tempfile.mkdtemp(prefix="c-")), tiny_folder)
+    found.do("ray get-auth-token --generate")
+    start = f"ray start --head --block --node-ip-address=127.0.0.1 --temp-dir={found.folder}/t --num-cpus=8"
+    head = subprocess.Popen(
+        [*isolation.together(), *found.run(start)],
+        env=found.environment,
+        cwd=found.folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    asyncio.run(until(lambda: listens("127.0.0.1:8265"), READY_S))
+    found.deploy({"num_replicas": 2})
+    asyncio.run(found.reach(RUNNING=2))
+    yield found
+    head.kill()
+    head.wait()
+    shutil.rmtree(found.folder, ignore_errors=True)
+
+
+@dataclass
+class Typed:
+    """How all jobs ended, "Done" or the sentence of a failure, and the longest time. A user pauses after each."""
+
+    pause_s: float
+    ends: Counter[str] = field(default_factory=Counter)
+    longest_s: float = 0.0
+
+    async def type(self, found: Engine, document: str, ended: Callable[[], bool]) -> None:
+        """One job after the other, each with a longer text, as somebody who types."""
+        count = 0
+        while not ended():
+            text, begin = "    total = count + item\n" * (count % 40), time.monotonic()
+            self.ends[await _end(found, job(text, document=document))] += 1
+            self.longest_s, count = max(self.longest_s, time.monotonic() - begin), count + 1
+            await asyncio.sleep(self.pause_s)
+
+
+async def _end(found: Engine, request: wire.Infill) -> str:
+    try:
+        return type([event async for event in found.infill(request)][-1]).__name__
+    except EngineError as error:
+        return str(error)
+
+
+@asynccontextmanager
+async def typing(users: list[Engine], documents: int, pause_s: float) -> AsyncIterator[Typed]:
+    """Each user types in so many documents at once."""
+    typed, ended = Typed(pause_s), False
+    async with asyncio.TaskGroup() as tasks:
+        for user in users:
+            for number in range(documents):
+                tasks.create_task(typed.type(user, f"{number}", lambda: ended))
+        try:
+            yield typed
+        finally:
+            ended = True
+
+
+@pytest.fixture
+async def users(
+    cluster: Cluster,
+    home: Path,  # noqa: F811
+    laptop: Machine,  # noqa: F811
+) -> AsyncIterator[list[Engine]]:
+    """Connected to a door in front of the replicas."""
+    door = Team(home / "desk", f"127.0.0.1:{free_port()}", "127.0.0.1:9000")
+    assert door.run("team", "invite", "anna", laptop.key()) == 0
+    assert laptop.run("pair", "with", door.address, door.key(), "--name", "team") == 0
+    limits = "[limits]\njobs = 100\nsteps_per_minute = 1000000\nburst = 1000000\n"
+    (door.home / "team.toml").write_text(f'listen = "{door.address}"\n[engine]\naddress = "{door.engine}"\n' + limits)
+    door.door()
+    await until(lambda: listens(door.address), READY_S)
+    found = [client() for _ in range(USERS)]
+    for one in found:
+        await one.start()
+        await one.ready(READY_S)
+    yield found
+    for one in found:
+        await one.close()
+    door.kill("door")
+    shutil.rmtree(door.environment["CAESURA_RUNTIME"], ignore_errors=True)
+
+
+async def test_replicas_come_and_go_without_a_failed_job(cluster: Cluster, users: list[Engine]) -> None:
+    async with typing(users, 3, PAUSE_S) as typed:
+        cluster.deploy({"num_replicas": 3})
+        up = await cluster.reach(RUNNING=3)
+        cluster.deploy({"num_replicas": 2})
+        down = await cluster.reach(RUNNING=2)
+    print(json.dumps({"up_s": up, "down_s": down, "longest_s": typed.longest_s, **typed.ends}))
+    assert set(typed.ends) == {"Done"}
+
+
+async def test_all_replicas_are_replaced_without_a_failed_job(cluster: Cluster, users: list[Engine]) -> None:
+    async with typing(users, 3, PAUSE_S) as typed:
+        cluster.deploy(between(2, 2))
+        seconds = await cluster.reach(RUNNING=2)
+    print(json.dumps({"replaced_s": seconds, "longest_s": typed.longest_s, **typed.ends}))
+    assert set(typed.ends) == {"Done"}
+
+
+async def test_jobs_that_wait_bring_a_replica_and_calm_removes_it(cluster: Cluster, users: list[Engine]) -> None:
+    cluster.deploy(between(2, 2))
+    await cluster.reach(RUNNING=2)
+    cluster.deploy(between(2, 3))
+    async with typing(users, 8, 0.0) as typed:
+        up = await cluster.reach(RUNNING=3)
+    down = await cluster.reach(RUNNING=2)
+    print(json.dumps({"up_s": up, "down_s": down, "longest_s": typed.longest_s, **typed.ends}))
+    assert set(typed.ends) == {"Done"}
+
+
+def between(least: int, most: int) -> dict[str, Any]:
+    """A number of replicas that follows how long jobs wait, sooner than in ten minutes."""
+    policy = {"policy_function": "caesura.cluster.deployment:scale"}
+    soon = {"look_back_period_s": 4, "upscale_delay_s": 2, "downscale_delay_s": 2}
+    return {"autoscaling_config": {"min_replicas": least, "max_replicas": most, "policy": policy, **soon}}
