@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,8 @@ def written(folder: Path, text: str, policy: str | None = None) -> Path:
     return path
 
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "team"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "team"
 
 
 def test_the_examples_are_what_the_program_takes() -> None:
@@ -37,8 +39,25 @@ def test_the_examples_are_what_the_program_takes() -> None:
     module, _, function = application["import_path"].partition(":")
     for name in (f"{module}.{function}", *deployed["grpc_options"]["grpc_servicer_functions"]):
         package, _, wanted = name.rpartition(".")
-        source = Path(__file__).parents[2] / "cluster" / f"{package.rpartition('.')[2]}.py"
+        source = ROOT / "cluster" / f"{package.rpartition('.')[2]}.py"
         assert f"\ndef {wanted}(" in source.read_text()
+
+
+def test_the_containers_have_what_their_files_name() -> None:
+    """Every folder of the package is copied, and all that is copied or mounted is there."""
+    copies = [
+        line.split()[1:-1]
+        for line in (EXAMPLES / "Containerfile").read_text().splitlines()
+        if line.startswith("COPY") and "--from" not in line
+    ]
+    copied = {name for names in copies for name in names}
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"]
+    assert set(packages.values()) <= copied
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    services = yaml.safe_load((EXAMPLES / "compose.yaml").read_text())["services"]
+    assert (EXAMPLES / services["door"]["build"]["context"]).resolve() == ROOT
+    assert (ROOT / services["door"]["build"]["dockerfile"]).samefile(EXAMPLES / "Containerfile")
+    assert Path(services["engine"]["command"][1]).name in {Path(name).name for name in copied}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Ray is started on Linux alone")

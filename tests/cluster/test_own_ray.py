@@ -4,6 +4,7 @@ All of it, the test too, is in a network of its own, since Ray's ports are fixed
 """
 
 import asyncio
+import contextlib
 import ctypes
 import json
 import os
@@ -12,9 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,12 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="needs Linux and root for its network"),
 ]
+STATUS = "http://127.0.0.1:8265/api/serve/applications/"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "team"
 CLONE_NEWNET = 0x40000000  # of sched.h
 READY_S = 60.0
-CHANGE_S = 100.0
+CHANGE_S = 150.0
+LOOK_S = 0.25
 PAUSE_S = 0.2  # of a user, after each answer
 USERS = 3
 
@@ -57,15 +60,10 @@ def network() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Ray as `ray start` begins it, in an environment that has sourced ray.env."""
+    """Ray as engine.sh starts it, in a folder that is also its user's home."""
 
     folder: Path
     model: Path
-    args: dict[str, Any] = field(default_factory=lambda: {"device": "cpu", "cpus": 0.5})
-
-    def run(self, command: str) -> list[str]:
-        """The command line of a shell that has sourced ray.env and finds Ray."""
-        return ["/bin/sh", "-c", f'. "{EXAMPLES}/ray.env" && exec {command}']
 
     @property
     def environment(self) -> dict[str, str]:
@@ -74,52 +72,59 @@ class Cluster:
         kept = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         return kept | {"PATH": path, "HOME": str(self.folder), "CAESURA_RUNTIME": str(self.folder / "run")}
 
-    def do(self, command: str) -> str:
-        ran = subprocess.run(self.run(command), cwd=self.folder, env=self.environment, capture_output=True, text=True)
-        assert ran.returncode == 0, ran.stderr
-        return ran.stdout
-
-    def deploy(self, engine: Mapping[str, Any], **args: Any) -> None:
-        """`serve deploy` with serve.yaml, for the tiny model, its deployment changed by `engine`."""
+    def write(self, engine: Mapping[str, Any]) -> None:
+        """serve.yaml for the tiny model, whose deployment is `engine`."""
         written = yaml.safe_load((EXAMPLES / "serve.yaml").read_text())
         (application,) = written["applications"]
-        application["args"] |= self.args | args | {"model": str(self.model)}
+        application["args"] |= {"model": str(self.model), "device": "cpu", "cpus": 0.1}
         application["deployments"] = [{"name": "engine", **engine}]
         (self.folder / "serve.yaml").write_text(yaml.safe_dump(written))
-        self.do("serve deploy serve.yaml")
 
-    def states(self) -> dict[str, int]:
-        """The replicas by their state."""
-        (application,) = yaml.safe_load(self.do("serve status"))["applications"].values()
-        engine = application["deployments"].get("engine", {"replica_states": {}})
-        return {} if application["status"] == "DEPLOYING" else dict(engine["replica_states"])
+    def start(self) -> "subprocess.Popen[bytes]":
+        for name in ("engine.sh", "ray.env"):
+            shutil.copy(EXAMPLES / name, self.folder)
+        self.write({"num_replicas": 2})
+        start = ["sh", str(self.folder / "engine.sh"), "--node-ip-address=127.0.0.1", f"--temp-dir={self.folder}/t"]
+        with (self.folder / "log").open("wb") as log:
+            return subprocess.Popen(
+                [*isolation.together(), *start], env=self.environment, cwd=self.folder, stdout=log, stderr=log
+            )
 
-    async def reach(self, **states: int) -> float:
-        """Wait until the replicas have these states. Returns the seconds that it took."""
+    def deploy(self, engine: Mapping[str, Any]) -> None:
+        self.write(engine)
+        command = ["sh", "-c", ". ./ray.env && serve deploy serve.yaml"]
+        subprocess.run(command, env=self.environment, cwd=self.folder, check=True, capture_output=True)
+
+    def replicas(self) -> dict[str, str]:
+        """The replicas' states by their ids; none while a deployment begins or goes on."""
+        token = (self.folder / ".ray" / "auth_token").read_text().strip()
+        asked = urllib.request.Request(STATUS, headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            application = json.load(answer)["applications"].get("caesura", {"status": ""})
+        if application["status"] != "RUNNING":
+            return {}
+        return {one["replica_id"]: one["state"] for one in application["deployments"]["engine"]["replicas"]}
+
+    async def reach(self, count: int) -> float:
+        """Wait until so many replicas run, and no other is left. Returns the seconds that it took."""
         begin = time.monotonic()
-        while await asyncio.to_thread(self.states) != states:
-            assert time.monotonic() - begin < CHANGE_S, self.states()
+        found: Collection[str] = ()
+        while Counter(found) != Counter(["RUNNING"] * count):
+            assert time.monotonic() - begin < CHANGE_S, (found, (self.folder / "log").read_text())
+            await asyncio.sleep(LOOK_S)
+            with contextlib.suppress(OSError):  # it starts
+                found = (await asyncio.to_thread(self.replicas)).values()
         return time.monotonic() - begin
 
 
 @pytest.fixture(scope="module")
 def cluster(network: None, tiny_folder: Path) -> Iterator[Cluster]:
     found = Cluster(Path(tempfile.mkdtemp(prefix="c-")), tiny_folder)
-    found.do("ray get-auth-token --generate")
-    start = f"ray start --head --block --node-ip-address=127.0.0.1 --temp-dir={found.folder}/t --num-cpus=8"
-    head = subprocess.Popen(
-        [*isolation.together(), *found.run(start)],
-        env=found.environment,
-        cwd=found.folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    asyncio.run(until(lambda: listens("127.0.0.1:8265"), READY_S))
-    found.deploy({"num_replicas": 2})
-    asyncio.run(found.reach(RUNNING=2))
+    ray = found.start()
+    asyncio.run(found.reach(2))
     yield found
-    head.kill()
-    head.wait()
+    ray.kill()
+    ray.wait()
     shutil.rmtree(found.folder, ignore_errors=True)
 
 
@@ -148,7 +153,7 @@ async def _end(found: Engine, request: wire.Infill) -> str:
         return str(error)
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def typing(users: list[Engine], documents: int, pause_s: float) -> AsyncIterator[Typed]:
     """Each user types in so many documents at once."""
     typed, ended = Typed(pause_s), False
@@ -190,28 +195,30 @@ async def users(
 async def test_replicas_come_and_go_without_a_failed_job(cluster: Cluster, users: list[Engine]) -> None:
     async with typing(users, 3, PAUSE_S) as typed:
         cluster.deploy({"num_replicas": 3})
-        up = await cluster.reach(RUNNING=3)
+        up = await cluster.reach(3)
         cluster.deploy({"num_replicas": 2})
-        down = await cluster.reach(RUNNING=2)
+        down = await cluster.reach(2)
     print(json.dumps({"up_s": up, "down_s": down, "longest_s": typed.longest_s, **typed.ends}))
     assert set(typed.ends) == {"Done"}
 
 
 async def test_all_replicas_are_replaced_without_a_failed_job(cluster: Cluster, users: list[Engine]) -> None:
+    before = cluster.replicas().keys()
     async with typing(users, 3, PAUSE_S) as typed:
         cluster.deploy(between(2, 2))
-        seconds = await cluster.reach(RUNNING=2)
+        seconds = await cluster.reach(2)
+    assert not before & cluster.replicas().keys()
     print(json.dumps({"replaced_s": seconds, "longest_s": typed.longest_s, **typed.ends}))
     assert set(typed.ends) == {"Done"}
 
 
 async def test_jobs_that_wait_bring_a_replica_and_calm_removes_it(cluster: Cluster, users: list[Engine]) -> None:
     cluster.deploy(between(2, 2))
-    await cluster.reach(RUNNING=2)
+    await cluster.reach(2)
     cluster.deploy(between(2, 3))
     async with typing(users, 8, 0.0) as typed:
-        up = await cluster.reach(RUNNING=3)
-    down = await cluster.reach(RUNNING=2)
+        up = await cluster.reach(3)
+    down = await cluster.reach(2)
     print(json.dumps({"up_s": up, "down_s": down, "longest_s": typed.longest_s, **typed.ends}))
     assert set(typed.ends) == {"Done"}
 
