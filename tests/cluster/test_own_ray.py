@@ -178,7 +178,8 @@ async def users(
     assert door.run("team", "invite", "anna", laptop.key()) == 0
     assert laptop.run("pair", "with", door.address, door.key(), "--name", "team") == 0
     limits = "[limits]\njobs = 100\nsteps_per_minute = 1000000\nburst = 1000000\n"
-    (door.home / "team.toml").write_text(f'listen = "{door.address}"\n[engine]\naddress = "{door.engine}"\n' + limits)
+    engine = f'[engine]\nmodel = "{cluster.model}"\naddress = "{door.engine}"\n'
+    (door.home / "team.toml").write_text(f'listen = "{door.address}"\n{engine}{limits}')
     door.door()
     await until(lambda: listens(door.address), READY_S)
     found = [client() for _ in range(USERS)]
