@@ -16,6 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LINUX = {"sys_platform": "linux"}  # what the bill is of
 PIN = re.compile(r"^([\w.-]+)==([\w.+]+)", re.MULTILINE)
 
@@ -36,8 +37,7 @@ def sbom() -> ModuleType:
 
 def test_the_lock_has_all_that_is_needed_at_the_versions_that_were_tested() -> None:
     lock, tested = pins("requirements.lock"), pins("constraints.txt")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = {re.split(r"[<>=\[; ]", dependency)[0] for dependency in project["dependencies"]}
+    needed = {re.split(r"[<>=\[; ]", dependency)[0] for dependency in PROJECT["dependencies"]}
     assert needed <= set(lock)
     both = set(lock) & set(tested)
     assert needed <= both
@@ -59,7 +59,9 @@ def installed(name: str, extras: Collection[str], found: dict[str, str]) -> dict
 def test_a_teams_door_is_installed_as_it_was_tested() -> None:
     """requirements.lock and the bill are of the plain installation, which has no Ray."""
     tested = pins("constraints.txt")
-    found = installed("grpcio", (), installed("ray", ("serve",), {}))
+    found = dict[str, str]()
+    for needed in map(Requirement, PROJECT["optional-dependencies"]["cluster"]):
+        installed(needed.name, needed.extras, found)
     assert {name: tested.get(name) for name in found} == found
     assert "ray" not in pins("requirements.lock")
 
@@ -81,8 +83,7 @@ def test_the_bill_of_materials_is_of_the_locked_set_and_of_what_is_shipped(sbom:
             assert part["licenses"], name
     shipped = {part["bom-ref"]: part for part in sbom.shipped()}
     assert {key: part for key, part in ((p["bom-ref"], p) for p in bill["components"]) if key in shipped} == shipped
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = [Requirement(line) for line in project["dependencies"]]
+    needed = [Requirement(line) for line in PROJECT["dependencies"]]
     assert {found.name for found in needed if not found.marker or found.marker.evaluate(LINUX)} <= set(parts)
 
 
