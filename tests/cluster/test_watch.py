@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+import shutil
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent import futures
 from itertools import cycle
 from pathlib import Path
@@ -27,8 +29,10 @@ from caesura.client.backend import EngineError, job_id
 from ..supervisor.test_processes import READY_S, answer, job, running, until
 from ..supervisor.test_remote import Machine, client, free_port, home, laptop, listens  # noqa: F401 (two are fixtures)
 from .test_door import Team, started
+from .test_ray import START_S
 
 pytestmark = pytest.mark.cluster
+NAME = "anna_secret"
 EXPORT = "opentelemetry.proto.collector.trace.v1.TraceService"
 
 
@@ -73,20 +77,23 @@ class Watched:
         _, text = await self.get("/metrics")
         return float(re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)[1])  # type: ignore[index]
 
-    async def becomes(self, what: Callable[[], Awaitable[object]], wanted: object) -> None:
-        async with asyncio.timeout(READY_S):
-            while await what() != wanted:
+    async def becomes(self, what: Callable[[], Awaitable[object]], wanted: object, within_s: float = READY_S) -> None:
+        async with asyncio.timeout(within_s):
+            while True:
+                with contextlib.suppress(httpx2.TransportError):  # it does not listen yet
+                    if await what() == wanted:
+                        return
                 await asyncio.sleep(0.02)
 
-    async def healthy(self, wanted: tuple[int, str]) -> None:
-        await self.becomes(lambda: self.get("/health"), wanted)
+    async def healthy(self, wanted: tuple[int, str], within_s: float = READY_S) -> None:
+        await self.becomes(lambda: self.get("/health"), wanted, within_s)
 
 
 @pytest.fixture
 async def watched(home: Path, laptop: Machine) -> AsyncIterator[Watched]:  # noqa: F811
     team = Team(home / "desk", f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
     found = Watched(team, free_port(), free_port())
-    assert team.run("team", "invite", "anna_secret", laptop.key()) == 0
+    assert team.run("team", "invite", NAME, laptop.key()) == 0
     assert laptop.run("pair", "with", team.address, team.key(), "--name", "team") == 0
     (team.home / "team.toml").write_text(
         f'listen = "{team.address}"\n[engine]\naddress = "{team.engine}"\nmodel = "fake"\n'
@@ -206,35 +213,64 @@ async def test_those_who_watch_and_do_not_read_hold_up_nobody(watched: Watched) 
 
 
 SECRETS = [f"s3cret{number:02}" for number in range(50)]
+BEGUN = ("", "refuse ", "x" * 1001, "late ", "some ", "raise ", "")  # so that the model fails on a text, and says it
 
 
-async def test_no_metric_trace_or_log_has_what_jobs_hold(watched: Watched) -> None:
-    """Nor who sends them; also where the model fails on a text and says it."""
-    collector = Collector(watched.collector)
-    watched.team.replica()
-    await watched.healthy((200, "ok"))
+def jobs() -> Iterator[wire.Infill]:
+    """They have every secret in every place that a job has."""
     secret = cycle(SECRETS)
-    begun = ("", "refuse ", "x" * 1001, "late ", "some ", "raise ", "")
+    for begins in BEGUN:
+        yield wire.Infill(
+            job=job_id(),
+            document=next(secret),
+            prefix=f"{begins}{next(secret)}",
+            suffix=next(secret),
+            language=next(secret),
+            neighbours=(wire.Neighbour(f"# /home/{next(secret)}/a.py", next(secret)),),
+            segments=(wire.Hole(), wire.Text(next(secret)), wire.Hole()),
+            draft=(next(secret), ""),
+        )
+
+
+async def leaks(watched: Watched, *folders: Path) -> set[str]:
+    """Where secrets are found after such jobs: in the figures, the spans, or a file below the folders."""
+    collector = Collector(watched.collector)
     async with running(client()) as found:
         await found.ready(READY_S)
-        for begins in begun:
-            request = wire.Infill(
-                job=job_id(),
-                document=next(secret),
-                prefix=f"{begins}{next(secret)}",
-                suffix=next(secret),
-                language=next(secret),
-                neighbours=(wire.Neighbour(f"# /home/{next(secret)}/a.py", next(secret)),),
-                segments=(wire.Hole(), wire.Text(next(secret)), wire.Hole()),
-                draft=(next(secret), ""),
-            )
+        for request in jobs():
             with contextlib.suppress(EngineError):
                 await answer(found, request)
-    await until(lambda: len(collector.named("caesura.job")) == len(begun), READY_S)
-    seen = {"metrics": (await watched.get("/metrics"))[1].encode(), "traces": collector.raw}
-    seen |= {str(path): path.read_bytes() for path in watched.team.home.glob("*.log")}
+    await until(lambda: len(collector.named("caesura.job")) == len(BEGUN), READY_S)
     collector.stop()
-    assert b"ValueError" in seen[str(watched.team.home / "replica.log")]
-    for what, text in seen.items():
-        for word in (*SECRETS, "anna_secret"):
-            assert word.encode() not in text, what
+    seen = {"metrics": (await watched.get("/metrics"))[1].encode(), "traces": collector.raw}
+    seen |= {str(file): file.read_bytes() for folder in folders for file in folder.rglob("*") if file.is_file()}
+    return {where for where, text in seen.items() for word in (*SECRETS, NAME) if word.encode() in text}
+
+
+async def test_no_metric_trace_or_log_has_what_jobs_hold_or_who_sends_them(watched: Watched) -> None:
+    watched.team.replica()
+    await watched.healthy((200, "ok"))
+    team = watched.team
+    assert await leaks(watched, team.home, Path(team.environment["CAESURA_RUNTIME"])) == {str(team.keys / "pairs.json")}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Ray is started on Linux alone")
+async def test_no_file_of_ray_has_it_either(
+    watched: Watched, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a Ray of the door's own, in a network that no scraper reaches."""
+    team, runtime = watched.team, Path(watched.team.environment["CAESURA_RUNTIME"])
+    team.kill("door")
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    written = (team.home / "team.toml").read_text()
+    (team.home / "team.toml").write_text(
+        re.sub(r'(?s)address = .*"fake"', f'model = "{tiny_folder}"\ndevice = "cpu"', written)
+    )
+    team.door()
+    try:
+        await watched.healthy((200, "ok"), START_S)
+        assert await leaks(watched, team.home, runtime) == {str(team.keys / "pairs.json")}
+        assert list(runtime.glob("ray/t/session_latest/logs/serve/replica*"))
+    finally:
+        team.kill("door")
+        shutil.rmtree(runtime, ignore_errors=True)
