@@ -5,7 +5,7 @@ model turns to it. `first_locked` and `done` are measured by the door, from the 
 locked text, or the answer, is sent to the user. `step` is the mean denoise step of a job.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
@@ -27,12 +27,13 @@ STALE_S = 5.0  # a door whose loop has not turned for this long hangs
 
 
 class Metrics(Observer):
-    """Counts from the door's start, whatever happens to the relay. `clock` gives seconds that only grow."""
+    """Counts from the door's start, whatever happens to the relay. `models` are names; `clock` gives seconds that only
+    grow."""
 
-    def __init__(self, model: str, clock: Callable[[], float]) -> None:
+    def __init__(self, models: Sequence[str], clock: Callable[[], float]) -> None:
         disable_created_metrics()
         self._clock = clock
-        self._model = model
+        self._models = models
         self._seen = clock()
         self._state, self._device = "loading", ""
         self._news = NO_NEWS
@@ -96,7 +97,8 @@ class Metrics(Observer):
         elif device != self._device:
             self._info.clear()
             self._device = device
-            self._info.labels(BUILD, self._model, device).set(1)
+            for model in self._models:
+                self._info.labels(BUILD, model, device).set(1)
 
     def told(self, news: link.Upstream) -> None:
         self._news = news

@@ -46,7 +46,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def metrics(clock: Clock) -> Metrics:
-    return Metrics("coder", clock)
+    return Metrics(["coder", "small"], clock)
 
 
 def samples(found: Metrics) -> dict[str, float]:
@@ -102,7 +102,10 @@ def test_a_relay_that_is_started_again_begins_without_streams_and_keeps_the_coun
         metrics.looked(state, "cuda", Ledger())
     found = samples(metrics)
     assert (found["caesura_streams"], found["caesura_streams_lost_total"], metrics.trouble) == (0, 2, "")
-    assert [name.split()[2:] for name in found if name.startswith("caesura_model_info")] == [["cuda", "coder"]]
+    assert [name.split()[2:] for name in found if name.startswith("caesura_model_info")] == [
+        ["cuda", "coder"],
+        ["cuda", "small"],
+    ]
 
 
 # Spans
