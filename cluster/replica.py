@@ -94,7 +94,7 @@ class Replica:
 
     def check_health(self) -> None:
         """Raises where a worker loop hangs; Ray then replaces this replica."""
-        for loop in self._loops.values():
+        for loop in list(self._loops.values()):
             loop.check()
 
     def record_autoscaling_stats(self) -> dict[str, float]:

@@ -15,11 +15,13 @@ import pytest
 
 from caesura import wire
 from caesura.client.backend import EngineError, EngineFailed
+from caesura.client.shared import Engine
 from caesura.cluster import isolation
 from caesura.ipc import rendezvous
 
 from ..supervisor.test_processes import answer, job, running, until
 from ..supervisor.test_remote import Machine, client, free_port, home, laptop, listens  # noqa: F401 (two are fixtures)
+from ..support.checkpoints.tiny import make
 from .test_door import Team, started, to_its_end
 
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(sys.platform != "linux", reason="Ray is started on Linux alone")]
@@ -40,6 +42,7 @@ def team(
     assert laptop.run("pair", "with", found.address, found.key(), "--name", "team") == 0
     (found.home / "team.toml").write_text(
         f'listen = "{found.address}"\n[engine]\nmodel = "{tiny_folder}"\ndevice = "cpu"\nreplicas = 2\n'
+        f'models = ["{tiny_folder.parent}/other"]\nmodels_per_replica = 1\n'
     )
     # HAProxy asks for a name server by itself, in a network where there is none.
     monkeypatch.delenv("LD_PRELOAD", raising=False)
@@ -59,13 +62,21 @@ def replicas(found: Team) -> list[int]:
     return [int(pid) for pid, _, name in rows if int(pid) in ours and name.startswith("ray::ServeReplica")]
 
 
-async def test_a_team_on_ray(team: Team) -> None:
+async def test_a_team_on_ray(team: Team, laptop: Machine, tiny_folder: Path) -> None:  # noqa: F811
     before = {port for port in RAYS if listens(f"127.0.0.1:{port}")}
     await until(lambda: listens(team.address), START_S)
     async with running(client()) as found:
         await found.ready(START_S)
         assert all([await answer(found, job(TEXT, document=f"{n}")) for n in range(9)])
         assert {port for port in RAYS if listens(f"127.0.0.1:{port}")} == before, "nobody else reaches Ray"
+
+        own = await confidence(found)
+        other = str(make(tiny_folder.parent / "other", seed=1))
+        assert team.run("team", "invite", "anna", laptop.key(), "--model", other) == 0
+        assert await confidence(found) != own, "another model, for which the first made room"
+        assert (await found.status()).model == other
+        assert team.run("team", "invite", "anna", laptop.key()) == 0
+        assert await confidence(found) == own
 
         victim, prefix, long = replicas(team)[0], "y" * 4000, (wire.Hole(256),)
         jobs = [job(prefix, document=f"{n}", deadline_ms=60_000) for n in range(7)]
@@ -86,6 +97,12 @@ async def test_a_team_on_ray(team: Team) -> None:
     await until(lambda: not _left(team), 10.0)
     with team.at():
         assert rendezvous.running() == []
+
+
+async def confidence(found: Engine) -> float:
+    """A figure that differs between two random models, which answer this text alike."""
+    done = [event async for event in found.infill(job(TEXT, document="0")) if isinstance(event, wire.Done)]
+    return done[0].holes[0].confidence
 
 
 async def _served(found: object, document: str) -> None:

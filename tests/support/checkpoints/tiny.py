@@ -101,11 +101,11 @@ def train_tokenizer(path: Path, expression: str = "", more: Sequence[str] = ()) 
     return path
 
 
-def make(folder: Path) -> Path:
+def make(folder: Path, seed: int = 0) -> Path:
     """A whole model folder, under 1 MB."""
     trained = folder.with_suffix(".json")
     train_tokenizer(trained)
-    script("scratch").write(folder, {**CONFIG, "name": "tiny"}, trained)
+    script("scratch").write(folder, {**CONFIG, "name": "tiny"}, trained, seed)
     return folder
 
 
