@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from caesura import wire
 from caesura.client.backend import EngineBusy, EngineError, EngineFailed, EngineUnavailable, FinishedJob, job_id
 from caesura.client.backends import KINDS as SERVICE_KINDS
-from caesura.client.backends import Kind, jobs, kinds, named
+from caesura.client.backends import Kind, health, kinds, named
 from caesura.client.backends.api import Api
 from caesura.client.backends.fim import Fim
 from caesura.client.backends.http import Http
@@ -138,7 +138,7 @@ async def test_a_service_that_failed_is_left_alone_and_asked_again_later() -> No
                 await asked(found, job())
         assert len(service.asked) == 2
         assert (found.condition.state, found.condition.message[:8]) == ("unavailable", "desk has")
-        found._rested = 0.0
+        found._health._rested = 0.0
         assert (await asked(found, job()))[-1].holes[0].text == "a + b"
         assert found.condition.state == "ready"
         await found.close()
@@ -153,7 +153,7 @@ async def test_a_server_that_was_started_again_is_asked_what_it_has_now() -> Non
         with pytest.raises(EngineUnavailable):
             await asked(found, job())
         assert found.condition.model == "qwen"
-        found._rested = 0.0
+        found._health._rested = 0.0
         await asked(found, job(prefix="c\n"))
         assert found.condition.model == "other"
         assert service.asked[-1][1]["id_slot"] == 0
@@ -191,10 +191,10 @@ async def test_pauses_grow_and_a_text_that_is_too_long_makes_none() -> None:
         service.answers = [response({}, 500)]
         pauses = []
         for _ in range(3):
-            found._rested = 0.0
+            found._health._rested = 0.0
             with pytest.raises(EngineUnavailable):
                 await asked(found, job())
-            pauses.append(round(found._rested - time.monotonic()))
+            pauses.append(round(found._health._rested - time.monotonic()))
         assert pauses == [1, 2, 4]
         await found.close()
 
@@ -335,7 +335,7 @@ async def test_wherever_a_stream_is_cut_a_job_has_one_end(kind: str) -> None:
     async with asking(kind) as (service, found):
         for size in range(stream.index(b"\r\n\r\n"), len(stream) + 1):
             service.answers = [knowing((stream[:size],))]
-            found._rested, texts = 0.0, [""]
+            found._health._rested, texts = 0.0, [""]
             try:
                 async with aclosing(found.infill(job())) as heard:
                     async for event in heard:
@@ -413,7 +413,7 @@ async def test_a_closed_backend_has_ended_its_jobs_and_takes_no_more() -> None:
             await found.close()
             assert [one.end for one in finished] == ["cancelled"]
             assert await drained(paused) == "done"
-        assert not found._tasks
+        assert not found._background._tasks
         with pytest.raises(EngineFailed, match="cancelled"):
             await waits
         with pytest.raises(EngineUnavailable, match="desk is closed"):
@@ -435,7 +435,7 @@ async def test_jobs_share_a_warm_connection(kind: str) -> None:
     async with asking(kind) as (service, found):
         for _ in range(3):
             await asked(found, job(segments=(wire.Hole(5, "line"),)))
-            await asyncio.gather(*found._tasks)
+            await asyncio.gather(*found._background._tasks)
     assert len(service.asked) >= 3
     assert service.connections <= (3 if kind == "vllm" else 1)  # it asks for several things at once
 
@@ -520,7 +520,7 @@ async def test_a_service_that_loads_its_model_is_ready_later() -> None:
 
 
 async def test_a_service_that_takes_the_connection_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "DESCRIBE_S", 0.05)
+    monkeypatch.setattr(health, "DESCRIBE_S", 0.05)
     async with serving((b"HTTP/1.1 200 X\r\n", ...)) as service:
         found = backend(service)
         await found.start()
@@ -535,7 +535,7 @@ async def test_a_service_that_closes_its_connections_as_they_are_used_again_is_a
         found = backend(service)
         for _ in range(20):
             assert (await asked(found, job()))[-1].holes[0].text == "a + b"
-            await asyncio.gather(*found._tasks)
+            await asyncio.gather(*found._background._tasks)
         await found.close()
     assert len(service.asked) == 22
 
@@ -589,7 +589,7 @@ async def test_jobs_wait_for_one_call_to_the_keyring_and_a_closed_backend_for_no
         for _ in range(2):
             with pytest.raises(EngineUnavailable):
                 await asked(found, job(deadline_ms=30.0))
-            found._rested = 0.0
+            found._health._rested = 0.0
         await other.start()
         await until(lambda: len(calls) >= 2)
         await other.close()
