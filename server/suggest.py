@@ -19,11 +19,11 @@ Priority = Literal["invoked", "automatic", "speculative"]
 
 @dataclass(frozen=True)
 class Site:
-    """The place to fill: `segments` lie between the prefix and the suffix of `place`. `draft` has a text for each hole
+    """The place to fill: `segments` lie between the prefix and the suffix of `around`. `draft` has a text for each hole
     to start from, masked by `masked_draft` if it comes from the document. `evidence` precedes `neighbours`, and is
     masked here; `neighbours` are masked already."""
 
-    place: Context
+    around: Context
     segments: Sequence[wire.Text | wire.Hole]
     neighbours: tuple[wire.Neighbour, ...] = ()
     draft: tuple[str, ...] | None = None
@@ -45,7 +45,7 @@ class Ask:
     least: float = 0.0
 
 
-def place(
+def context_of(
     text: str,
     start: int,
     end: int,
@@ -67,7 +67,7 @@ def budget(options: Options) -> Budget:
 
 def job(site: Site, ask: Ask) -> wire.Infill:
     """A job with a new id, without the secrets of the document, its schemas or its evidence."""
-    prefix, segments, suffix = secrets.concealed(site.place.prefix, site.segments, site.place.suffix)
+    prefix, segments, suffix = secrets.concealed(site.around.prefix, site.segments, site.around.suffix)
     evidence = tuple(wire.Neighbour(near.name, secrets.masked(near.text)) for near in site.evidence)
     return wire.Infill(
         job=job_id(),
@@ -77,7 +77,7 @@ def job(site: Site, ask: Ask) -> wire.Infill:
         deadline_ms=ask.deadline_ms,
         prefix=prefix,
         suffix=suffix,
-        language=site.place.language,
+        language=site.around.language,
         neighbours=(evidence + site.neighbours)[:MOST_NEIGHBOURS],
         segments=segments,
         candidates=ask.candidates,
@@ -88,7 +88,7 @@ def job(site: Site, ask: Ask) -> wire.Infill:
     )
 
 
-def masked_draft(text: str, place: Context) -> str:
-    """`text`, taken from the hole of `place`, with the secrets masked that its surroundings show."""
-    start = len(place.prefix)
-    return secrets.masked(place.prefix + text + place.suffix)[start : start + len(text)]
+def masked_draft(text: str, around: Context) -> str:
+    """`text`, taken from the hole of `around`, with the secrets masked that its surroundings show."""
+    start = len(around.prefix)
+    return secrets.masked(around.prefix + text + around.suffix)[start : start + len(text)]

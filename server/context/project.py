@@ -121,16 +121,16 @@ class Project:
                 self.on_problems()
         return self._files.hides(opened.document.uri)
 
-    def frame(self, opened: OpenDocument, place: Context, budget: Budget) -> Context:
+    def frame(self, opened: OpenDocument, around: Context, budget: Budget) -> Context:
         """The context, extended by the cells around it if the document is a notebook's cell."""
         above, below = self._workspace.notebooks.around(opened.document, self._document, opened.language.comment)
         if not above and not below:
-            return place
-        prefix = window_before(above + place.prefix, budget.before)
-        return replace(place, prefix=prefix, suffix=window_after(place.suffix + below, budget.after))
+            return around
+        prefix = window_before(above + around.prefix, budget.before)
+        return replace(around, prefix=prefix, suffix=window_after(around.suffix + below, budget.after))
 
     def neighbours(
-        self, opened: OpenDocument, place: Context, kept: tuple[wire.Neighbour, ...]
+        self, opened: OpenDocument, around: Context, kept: tuple[wire.Neighbour, ...]
     ) -> tuple[wire.Neighbour, ...]:
         """Related parts of other files; `kept` are the neighbours of the place before."""
         uri = opened.document.uri
@@ -141,17 +141,17 @@ class Project:
         latest = reversed(self._workspace.all()[-MOST_OPEN:])
         others = [found for other in latest if (found := self._snapshot(other, uri))]
         snapshots = [*others, *(self._imported.get(uri) or ())]
-        target = Target(name, place.language, place.prefix, place.suffix)
+        target = Target(name, around.language, around.prefix, around.suffix)
         return choose(target, snapshots, self._history.recent(time.monotonic()), kept=kept)
 
     def surround(
-        self, document: Document, place: Context, budget: Budget
+        self, document: Document, around: Context, budget: Budget
     ) -> tuple[Context, tuple[wire.Neighbour, ...]]:
         """The context of a place that the user asks to fill, with its neighbours."""
         opened = self._workspace.get(document.uri)
         if opened is None:
-            return place, ()
-        return self.frame(opened, place, budget), self.neighbours(opened, place, ())
+            return around, ()
+        return self.frame(opened, around, budget), self.neighbours(opened, around, ())
 
     def schema(self, opened: OpenDocument) -> Schema | None:
         """The schema of a document as last found. Looks for it again in the background after `LOOK_S`."""

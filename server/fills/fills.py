@@ -153,7 +153,7 @@ class Fills:
         """Fill all holes. Holes that lie far apart are filled in batches, and each batch sees the fills of those before
         it. The last event has the candidates, best first; only a fill of one batch has several."""
         task, filled = history.task, dict[HoleIndex, str]()
-        count = len(task.places)
+        count = len(task.holes)
         while len(filled) < count:
             turn.check()
             text, offsets = task.lay(filled)
@@ -177,7 +177,7 @@ class Fills:
         batch: dict[HoleIndex, tuple[int, Context, wire.Hole]] = {}
         size = end = 0
         for index, at in offsets.items():
-            around = suggest.place(text, at, at, options=options, language=task.language, tree=tree)
+            around = suggest.context_of(text, at, at, options=options, language=task.language, tree=tree)
             around, asked = _enlarged(around, task.replaced(index), options.max_tokens)
             size += asked.max_tokens + (len(text[end:at].encode()) if batch else 0)
             if batch and (size > MAX_CANVAS or len(batch) == wire.MAX_HOLES):
@@ -190,8 +190,8 @@ class Fills:
         outside, segments = laid_out(text, batch)
         around, neighbours = self._surround(document, outside, suggest.budget(self._settings.options))
         warm = history.task.repairs and history.seed == 0
-        replaced = ((history.task.replaced(index), place) for index, (_, place, _) in batch.items())
-        draft = tuple(suggest.masked_draft(text, place) for text, place in replaced) if warm else None
+        replaced = ((history.task.replaced(index), around) for index, (_, around, _) in batch.items())
+        draft = tuple(suggest.masked_draft(text, around) for text, around in replaced) if warm else None
         ask = suggest.Ask(history.id, "invoked", CANDIDATES, kind="fill", deadline_ms=DEADLINE_MS, seed=history.seed)
         return suggest.job(suggest.Site(around, segments, neighbours, draft), ask)
 
@@ -219,9 +219,9 @@ def finished(text: str, batch: HoleBatch, fills: Sequence[wire.Fill]) -> dict[Ho
     """The text to insert into each hole of `text`, fitted in after the fills before it."""
     done: dict[HoleIndex, str] = {}
     grown = 0
-    for (place, (at, around, _)), fill in zip(batch.items(), fills, strict=True):
+    for (index, (at, around, _)), fill in zip(batch.items(), fills, strict=True):
         now = context(text, at + grown, at + grown, language=around.language)
-        done[place] = finish(fill.text, replace(around, prefix=now.prefix, indent=now.indent))
-        text = text[: at + grown] + done[place] + text[at + grown :]
-        grown += len(done[place])
+        done[index] = finish(fill.text, replace(around, prefix=now.prefix, indent=now.indent))
+        text = text[: at + grown] + done[index] + text[at + grown :]
+        grown += len(done[index])
     return done

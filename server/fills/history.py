@@ -68,7 +68,7 @@ class FillHistory:
         if not any(part for gap in gaps for part in gap.parts):
             raise NoFill("The selection lies outside of the fill; select the part of the fill to keep.")
         task = replace(self.task, gaps=gaps)
-        if not task.places:
+        if not task.holes:
             raise NoFill("All of the fill is kept; there is nothing left to fill.")
         return FillHistory(self.id, task, self.standing, self.shown)
 

@@ -42,9 +42,9 @@ Events = AsyncGenerator[Progress | FillResult, None]
 Surround = Callable[[Document, Context, Budget], tuple[Context, tuple[wire.Neighbour, ...]]]
 
 
-def alone(document: Document, place: Context, budget: Budget) -> tuple[Context, tuple[wire.Neighbour, ...]]:
+def alone(document: Document, around: Context, budget: Budget) -> tuple[Context, tuple[wire.Neighbour, ...]]:
     """The context as it is, without neighbours: a `Surround` that adds nothing."""
-    return place, ()
+    return around, ()
 
 
 async def or_else(events: Events, sentence: str) -> Events:

@@ -147,9 +147,11 @@ class StructuredEdits:
 
     def _job(self, document: Document, text: str, offer: Offer, seed: int, deadline_ms: float) -> wire.Infill:
         options = self._settings.options
-        place = suggest.place(text, offer.start, offer.end, options=options, language=document.language, kind="span")
-        place, neighbours = self._surround(document, place, suggest.budget(options))
-        site = suggest.Site(place, offer.segments, neighbours, evidence=offer.evidence, schemas=offer.schemas)
+        around = suggest.context_of(
+            text, offer.start, offer.end, options=options, language=document.language, kind="span"
+        )
+        around, neighbours = self._surround(document, around, suggest.budget(options))
+        site = suggest.Site(around, offer.segments, neighbours, evidence=offer.evidence, schemas=offer.schemas)
         ask = suggest.Ask(job_id(), "invoked", CANDIDATES, kind="edit", deadline_ms=deadline_ms, seed=seed)
         return suggest.job(site, ask)
 

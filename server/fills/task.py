@@ -48,16 +48,16 @@ class Task:
     repairs: bool = False
 
     @property
-    def places(self) -> list[HoleIndex]:
+    def holes(self) -> list[HoleIndex]:
         return [(g, p) for g, gap in enumerate(self.gaps) for p, part in enumerate(gap.parts) if part is None]
 
     @property
     def original(self) -> Candidate:
         return tuple(self.text[gap.start : gap.end] for gap in self.gaps)
 
-    def replaced(self, place: HoleIndex) -> str:
-        """The text that the hole at `place` replaces; empty in a gap that keeps other parts."""
-        gap = self.gaps[place[0]]
+    def replaced(self, index: HoleIndex) -> str:
+        """The text that the hole at `index` replaces; empty in a gap that keeps other parts."""
+        gap = self.gaps[index[0]]
         return self.text[gap.start : gap.end] if gap.parts == (None,) else ""
 
     def lay(self, filled: Mapping[HoleIndex, str]) -> tuple[str, dict[HoleIndex, int]]:

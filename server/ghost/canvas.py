@@ -30,10 +30,10 @@ class WarmCanvas:
     """
 
     def __init__(
-        self, typed: Typed, place: Context, *, lead: str = "", bar: Bar = ALL, speculative: bool = False
+        self, typed: Typed, context: Context, *, lead: str = "", bar: Bar = ALL, speculative: bool = False
     ) -> None:
         self.typed = typed
-        self.context = place
+        self.context = context
         self.lead = lead
         self.bar = bar
         self.speculative = speculative
@@ -52,7 +52,7 @@ class WarmCanvas:
         self.shown = ""  # the text that the editor shows from it, from the origin on
         self.replaces = False  # the lead replaces the typed text, which may differ from it
         self.task: asyncio.Task[None] | None = None
-        self._fitted = lru_cache(maxsize=16)(partial(finish, context=place))
+        self._fitted = lru_cache(maxsize=16)(partial(finish, context=context))
         self._sound: dict[str, str] = {}  # text from the origin on -> the part of it that the gate accepted
 
     def __repr__(self) -> str:
@@ -90,28 +90,28 @@ class WarmCanvas:
         rest = self.typed.left(self.lead + self._finish(self.fills[0].text), cursor)
         return rest is not None and bool(rest.insert or not self.over or not self.typed.written)
 
-    def ready(self, cursor: int, *, part: bool = False, whole: bool = False) -> bool:
+    def ready(self, cursor: int, *, part: bool = False, replacing: bool = False) -> bool:
         """True if there is something to show, or nothing to wait for. `part`: locked words are enough."""
-        kept = self.typed.left(self.shown, cursor) if self.shown and not whole else None
+        kept = self.typed.left(self.shown, cursor) if self.shown and not replacing else None
         return (
             self.over
             or bool(kept and kept.insert)
-            or any(p.insert for p in self._proposals(cursor, part=part, whole=whole))
+            or any(p.insert for p in self._proposals(cursor, part=part, replacing=replacing))
         )
 
-    def propose(self, cursor: int, gate: DocumentGate, *, part: bool = False, whole: bool = False) -> Proposal:
+    def propose(self, cursor: int, gate: DocumentGate, *, part: bool = False, replacing: bool = False) -> Proposal:
         """The best fill that adds no syntax error, up to its last locked boundary; else the sound start of the best
         fill. A fill that continues the shown text precedes a better one, so that ghost text never jumps.
 
-        `part` allows locked words that are no whole line. `whole` includes the lead, which then replaces the typed
+        `part` allows locked words that are no whole line. `replacing` includes the lead, which then replaces the typed
         text.
         """
-        found = [p for p in self._proposals(cursor, part=part and not self.over, whole=whole) if p.insert]
+        found = [p for p in self._proposals(cursor, part=part and not self.over, replacing=replacing) if p.insert]
         sound = [p for p in found if self._gated(p, cursor, gate) == p.insert]
         if found:
             self.broken = not sound
             sound = sound or [replace(found[0], insert=self._gated(found[0], cursor, gate))]
-        kept = self.typed.left(self.shown, cursor) if self.shown and not whole else None
+        kept = self.typed.left(self.shown, cursor) if self.shown and not replacing else None
         if kept and kept.insert:
             confidence = max((fill.confidence for fill in self.fills[:1]), default=0.0)
             on = [p for p in sound if p.insert.startswith(kept.insert)] or [replace(kept, confidence=confidence)]
@@ -129,12 +129,12 @@ class WarmCanvas:
         if not self.fills:
             return Draft("")
         fill, nothing = self.fills[0], Proposal("")
-        whole = self.typed.left(self.lead + self._finish(fill.text), cursor) or nothing
+        best = self.typed.left(self.lead + self._finish(fill.text), cursor) or nothing
         locked = self.typed.left(self.lead + self._finish(fill.locked_start), cursor) or nothing
-        if reveals(whole.insert, self.context.prefix, self.context.suffix):
+        if reveals(best.insert, self.context.prefix, self.context.suffix):
             return Draft("")
-        text = self._gated(whole, cursor, gate) if whole.insert else ""
-        return Draft(text, whole.eat, _common(text, locked.insert), fill.confidence)
+        text = self._gated(best, cursor, gate) if best.insert else ""
+        return Draft(text, best.eat, _common(text, locked.insert), fill.confidence)
 
     def give(self, proposal: Proposal, cursor: int) -> None:
         """The editor shows `proposal` at `cursor` from now on."""
@@ -142,7 +142,7 @@ class WarmCanvas:
         after = "" if proposal.eat else self.typed.text[size:]
         self.shown = self.typed.text[:size] + proposal.insert + after
 
-    def rest(self) -> tuple[str] | None:
+    def remainder(self) -> tuple[str] | None:
         """The rest of the best fill, as a draft for the next job."""
         text = self.fills[0].text[max(0, len(self.typed.written) - len(self.lead)) :] if self.fills else ""
         return (text,) if text else None
@@ -161,7 +161,7 @@ class WarmCanvas:
             return self._fitted(text)
         return text if text == visible(text, self.context.prefix, self.context.suffix) else ""
 
-    def _proposals(self, cursor: int, *, part: bool, whole: bool) -> Iterator[Proposal]:
+    def _proposals(self, cursor: int, *, part: bool, replacing: bool) -> Iterator[Proposal]:
         for fill in self.fills:
             text = _settled(fill, done=self.answer is not None)
             shortest = 1
@@ -175,8 +175,12 @@ class WarmCanvas:
             insert = self._finish(start)
             if not insert or reveals(insert, self.context.prefix, self.context.suffix):
                 continue
-            found = self._whole(insert, cursor) if whole else self.typed.left(self.lead + insert, cursor)
-            if found and len(found.insert.strip()) >= shortest and (whole or self._passes(found, cursor, fill, start)):
+            found = self._replacement(insert, cursor) if replacing else self.typed.left(self.lead + insert, cursor)
+            if (
+                found
+                and len(found.insert.strip()) >= shortest
+                and (replacing or self._passes(found, cursor, fill, start))
+            ):
                 yield replace(found, confidence=fill.confidence)
 
     def _start(self, fill: wire.Fill, text: str, cursor: int) -> str:
@@ -209,16 +213,16 @@ class WarmCanvas:
         ends, words = self._ends_line(fill, start), counts_words(self.context)
         return self.bar.passes(before, found.insert, ends_line=ends, words=words)
 
-    def _whole(self, insert: str, cursor: int) -> Proposal:
+    def _replacement(self, insert: str, cursor: int) -> Proposal:
         return Proposal(self.lead + insert, back=max(0, cursor - self.typed.origin))
 
     def _gated(self, proposal: Proposal, cursor: int, gate: DocumentGate) -> str:
         """The part of a proposal that the gate accepts. Proposals that make the same document text are checked once."""
         typed = "" if proposal.back else self.typed.text[: cursor - self.typed.origin]
-        whole = typed + proposal.insert
-        if whole not in self._sound or not self._sound[whole].startswith(typed):
-            self._sound[whole] = typed + gate(cursor - proposal.back, cursor + proposal.eat, proposal.insert)
-        return self._sound[whole][len(typed) :]
+        text = typed + proposal.insert
+        if text not in self._sound or not self._sound[text].startswith(typed):
+            self._sound[text] = typed + gate(cursor - proposal.back, cursor + proposal.eat, proposal.insert)
+        return self._sound[text][len(typed) :]
 
 
 def _settled(fill: wire.Fill, *, done: bool) -> str | None:

@@ -35,10 +35,10 @@ class Canvases:
         known = (self.current, self.ahead, *self.resting)
         return sorted((one for one in known if one and one.agrees(at)), key=lambda one: not one.fills)
 
-    def rest_at(self, at: int) -> tuple[str] | None:
+    def remainder_at(self, at: int) -> tuple[str] | None:
         """The rest of a canvas whose typed text ends at `at`, as a draft for a new one."""
         here = [c for c in (self.current, *self.resting) if c and at == c.typed.origin + len(c.typed.written)]
-        return next((rest for canvas in here if (rest := canvas.rest())), None)
+        return next((left for canvas in here if (left := canvas.remainder())), None)
 
     def put(self, canvas: WarmCanvas) -> None:
         """Make `canvas` the current one. The one before it is kept if it is done, else stopped."""

@@ -10,7 +10,7 @@ from caesura.server.structured.offer import Offer
 
 
 class DocumentGate:
-    """Checks texts for the hole at `origin` of `text`. `place` is the context there without a lead. Without `syntax`,
+    """Checks texts for the hole at `origin` of `text`. `around` is the context there without a lead. Without `syntax`,
     only an offer rejects anything."""
 
     def __init__(
@@ -18,7 +18,7 @@ class DocumentGate:
         text: str,
         tree: tree_sitter.Tree | None,
         origin: int,
-        place: Context,
+        around: Context,
         offer: Offer | None,
         *,
         syntax: bool,
@@ -26,7 +26,7 @@ class DocumentGate:
         self._text = text
         self._tree = tree
         self._origin = origin
-        self._place = place
+        self._around = around
         self._offer = offer
         self._syntax = syntax
         self._gates: dict[tuple[int, int], SyntaxGate] = {}  # by span, for all its candidates
@@ -39,8 +39,8 @@ class DocumentGate:
         if not self._syntax:
             return insert
         if (start, end) not in self._gates:
-            place = replace(self._place, prefix=self._place.prefix + self._text[self._origin : start])
-            self._gates[start, end] = SyntaxGate(self._text, start, end, place, self._tree)
+            around = replace(self._around, prefix=self._around.prefix + self._text[self._origin : start])
+            self._gates[start, end] = SyntaxGate(self._text, start, end, around, self._tree)
         return self._gates[start, end].shortened(insert)
 
     def _offered(self, offer: Offer, start: int, end: int, insert: str) -> str:

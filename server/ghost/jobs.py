@@ -31,14 +31,14 @@ class Jobs:
         about them, and the suffix stays the same while they come and go."""
         return at if self._structured(opened) else after_closing(opened.document.text, at, opened.language)
 
-    def place(self, opened: OpenDocument, start: int, end: int, lead: str = "") -> Context:
+    def context(self, opened: OpenDocument, start: int, end: int, lead: str = "") -> Context:
         """The context of the hole after `lead`, as if `lead` replaced `start:end`."""
         text, tree, options = opened.document.text, opened.tree.tree, self._settings.options
         if lead:
             text, tree, start = text[:start] + lead + text[end:], None, start + len(lead)
             end = start
         language = opened.document.language
-        found = suggest.place(text, start, end, options=options, language=language, tree=tree, following=True)
+        found = suggest.context_of(text, start, end, options=options, language=language, tree=tree, following=True)
         return self._project.frame(opened, found, suggest.budget(options))
 
     def wanted(self, opened: OpenDocument, canvas: WarmCanvas, *, invoked: bool) -> bool:
@@ -85,9 +85,9 @@ class Jobs:
 
     def gate(self, opened: OpenDocument, canvas: WarmCanvas) -> DocumentGate:
         """The gate for the texts of a canvas in the current document."""
-        place = replace(canvas.context, prefix=canvas.context.prefix.removesuffix(canvas.lead))
+        around = replace(canvas.context, prefix=canvas.context.prefix.removesuffix(canvas.lead))
         syntax, text, tree = self._settings.options.syntax_gate, opened.document.text, opened.tree.tree
-        return DocumentGate(text, tree, canvas.typed.origin, place, canvas.offer, syntax=syntax)
+        return DocumentGate(text, tree, canvas.typed.origin, around, canvas.offer, syntax=syntax)
 
     def _structured(self, opened: OpenDocument) -> bool:
         return self._settings.options.structured and opened.document.language in edits.LANGUAGES

@@ -133,7 +133,7 @@ class Pane:
         if known and self._readings == reader.count:
             return
         end = self._services.jobs.end(self.opened, at)
-        canvas = WarmCanvas(Typed(at, closing=self.opened.document.text[at:end]), self._place(at, end))
+        canvas = WarmCanvas(Typed(at, closing=self.opened.document.text[at:end]), self._context(at, end))
         if self._services.jobs.wanted(self.opened, canvas, invoked=False):
             reader.read(self._job(canvas, "speculative", reader.document))
             self._readings = reader.count if known else self._readings
@@ -162,7 +162,10 @@ class Pane:
             return self._begin(start), "cold"
         if invoked:
             canvas.bar = canvas.bar.lower(start.bar)
-            if canvas.over and not canvas.propose(start.at, self.gate(canvas), whole=start.selected is not None).insert:
+            if (
+                canvas.over
+                and not canvas.propose(start.at, self.gate(canvas), replacing=start.selected is not None).insert
+            ):
                 return self._begin(start, seed=canvas.seed + 1), "cold"  # asked again after an empty answer
         self.canvases.put(canvas)
         if canvas.speculative:
@@ -196,7 +199,7 @@ class Pane:
         if canvas.offer:
             return True
         start, end = canvas.typed.origin, canvas.typed.origin + len(canvas.typed.text)
-        now = self._services.jobs.place(self.opened, start, end)
+        now = self._services.jobs.context(self.opened, start, end)
         canvas.stale = (now.prefix + canvas.lead, now.suffix) != (canvas.context.prefix, canvas.context.suffix)
         return canvas.stale
 
@@ -206,18 +209,18 @@ class Pane:
         lead, origin = (start.selected.text, start.selected.start) if start.selected else ("", at)
         end = at if start.selected else self._services.jobs.end(self.opened, at)
         typed = Typed(origin, text[origin:at], text[at:end])
-        draft = _after_lead(self.canvases.rest_at(at), text[origin:at], lead)
+        draft = _after_lead(self.canvases.remainder_at(at), text[origin:at], lead)
         began = perf_counter()
-        canvas = WarmCanvas(typed, self._place(origin, end, lead), lead=lead, bar=start.bar)
+        canvas = WarmCanvas(typed, self._context(origin, end, lead), lead=lead, bar=start.bar)
         canvas.replaces, canvas.context_ms = start.selected is not None, (perf_counter() - began) * 1000
         canvas.seed = seed
         self.canvases.put(canvas)
         self._launch(canvas, start.priority, draft)
         return canvas
 
-    def _place(self, start: int, end: int, lead: str = "") -> Context:
+    def _context(self, start: int, end: int, lead: str = "") -> Context:
         """The context of the hole; also chooses the neighbours for it."""
-        found = self._services.jobs.place(self.opened, start, end, lead)
+        found = self._services.jobs.context(self.opened, start, end, lead)
         line, generation = self.opened.document.position(end)[0], self._services.project.generation
         if self._generation != generation or abs(line - self._line) > NEARBY:
             self._line, self._generation = line, generation
@@ -321,9 +324,9 @@ class Pane:
     def _refine(self, canvas: WarmCanvas) -> None:
         """Denoise the rest of the canvas again after the accepted part, which is fixed now."""
         taken = canvas.typed.written
-        whole = self._at == canvas.typed.origin + len(taken)
-        if canvas.answer and not canvas.offer and canvas.rest() and whole and taken.startswith(canvas.lead):
-            self._go_ahead(canvas, taken, draft=canvas.rest())
+        at_end = self._at == canvas.typed.origin + len(taken)
+        if canvas.answer and not canvas.offer and canvas.remainder() and at_end and taken.startswith(canvas.lead):
+            self._go_ahead(canvas, taken, draft=canvas.remainder())
 
     def _speculate(self, canvas: WarmCanvas, proposal: Proposal) -> None:
         """Compute, in idle time, what comes next if the user accepts the proposal and ends the line."""
@@ -335,15 +338,15 @@ class Pane:
         typed = Typed(canvas.typed.origin, canvas.typed.text)
         before = canvas.context.prefix.removesuffix(canvas.lead)
         lead = _entered(before, typed.text + proposal.insert, line_break(canvas.context), self.opened.language)
-        place = self._services.jobs.place(self.opened, typed.origin, typed.origin + len(typed.text), lead)
-        self._run_ahead(WarmCanvas(typed, place, lead=lead, bar=canvas.bar, speculative=True), "speculative")
+        around = self._services.jobs.context(self.opened, typed.origin, typed.origin + len(typed.text), lead)
+        self._run_ahead(WarmCanvas(typed, around, lead=lead, bar=canvas.bar, speculative=True), "speculative")
 
     def _go_ahead(self, canvas: WarmCanvas, lead: str, *, draft: tuple[str] | None = None, seed: int = 0) -> None:
         """Denoise the hole of `canvas` again after `lead`."""
         prefix = canvas.context.prefix.removesuffix(canvas.lead) + lead
-        place = replace(canvas.context, prefix=prefix, indent=indent_of(line_before(prefix, len(prefix))))
+        around = replace(canvas.context, prefix=prefix, indent=indent_of(line_before(prefix, len(prefix))))
         typed = Typed(canvas.typed.origin, canvas.typed.written, canvas.typed.closing)
-        again = WarmCanvas(typed, place, lead=lead, bar=canvas.bar)
+        again = WarmCanvas(typed, around, lead=lead, bar=canvas.bar)
         again.mended, again.seed = True, seed
         self._run_ahead(again, "automatic", draft)
 

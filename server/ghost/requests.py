@@ -33,7 +33,7 @@ class Request:
     pane: Pane
     ticket: int
     at: int
-    whole: bool
+    replacing: bool
     late: float
     trace: Trace
     on_draft: Callable[[Draft], None] | None
@@ -84,7 +84,7 @@ class Request:
                 self.on_draft(self._draft(canvas))
             mending = canvases.ahead is not None and canvas.broken and not canvases.ahead.over
             part = clock() >= self.late
-            if (canvas.over if self.on_draft else canvas.ready(self.at, part=part, whole=self.whole)) and (
+            if (canvas.over if self.on_draft else canvas.ready(self.at, part=part, replacing=self.replacing)) and (
                 part or not mending
             ):
                 break
@@ -112,7 +112,7 @@ class Request:
 
     def _choose(self, canvas: WarmCanvas) -> Proposal:
         began = perf_counter()
-        proposal = canvas.propose(self.at, self.pane.gate(canvas), part=True, whole=self.whole)
+        proposal = canvas.propose(self.at, self.pane.gate(canvas), part=True, replacing=self.replacing)
         self.ms["gate"] = self.ms.get("gate", 0.0) + (perf_counter() - began) * 1000
         return proposal
 
@@ -142,9 +142,9 @@ class Request:
         )
 
 
-def _kind(place: Context) -> str:
+def _kind(around: Context) -> str:
     """The kind of a hole for the trace: its scope, or its extent in plain code."""
-    return place.kind if place.scope == "code" else place.scope
+    return around.kind if around.scope == "code" else around.scope
 
 
 def _stages(times: wire.Timings) -> dict[str, float]:

@@ -38,10 +38,10 @@ class Actions:
 
     def register(self, on: Callable[..., None]) -> None:
         kinds = types.CodeActionOptions(code_action_kinds=[REWRITE, QUICK_FIX], resolve_provider=True)
-        on(types.TEXT_DOCUMENT_CODE_ACTION, self.offer, kinds)
+        on(types.TEXT_DOCUMENT_CODE_ACTION, self.actions, kinds)
         on(types.CODE_ACTION_RESOLVE, self.resolve)
 
-    def offer(self, params: types.CodeActionParams) -> Actioned | Awaitable[Actioned]:
+    def actions(self, params: types.CodeActionParams) -> Actioned | Awaitable[Actioned]:
         """The actions that make sense at the range."""
         opened = self._session.fillable(params.text_document.uri)
         if opened is None:

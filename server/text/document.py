@@ -137,12 +137,12 @@ class Document:
         line, start = self._index.holding(offset)
         return line, min(offset - start, len(self._lines[line]))
 
-    def _offset(self, place: tuple[int, int]) -> int:
-        line, column = place
+    def _offset(self, position: tuple[int, int]) -> int:
+        line, column = position
         return self._index.chars(line) + column
 
-    def _byte(self, place: tuple[int, int]) -> tuple[int, Point]:
-        line, column = place
+    def _byte(self, position: tuple[int, int]) -> tuple[int, Point]:
+        line, column = position
         before = self._index.before(line)
         head = self._lines[line][:column]
         row_start = line

@@ -166,7 +166,7 @@ def read(text: str, *, relaxed: bool) -> JsonTree:
     if tree.fault:
         raise tree.fault
     if tree.open:
-        where = place(text, tree.starts[tree.open[-1]])
+        where = line_column(text, tree.starts[tree.open[-1]])
         raise NotJson(len(text), f"the text ends before the bracket of {where} is closed")
     if not tree.kinds:
         raise NotJson(len(text), _EXPECTED[_VALUE])
@@ -258,7 +258,7 @@ def _fault(token: int, mark: str, state: int, comma: int) -> str:
     return _EXPECTED[state]
 
 
-def place(text: str, offset: int) -> str:
+def line_column(text: str, offset: int) -> str:
     """`line:column`, both from 1, the column in code points."""
     line, start = 1, 0
     for end in LINE_END.finditer(text, 0, offset):

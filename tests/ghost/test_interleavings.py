@@ -626,7 +626,7 @@ class Interleavings(RuleBasedStateMachine):
         canvas = pane.canvases.current
         if canvas and self.loop.now >= asked.late and not asked.stream:
             gate = pane.gate(canvas)
-            late = canvas.propose(asked.at, gate, part=True, whole=asked.selected)
+            late = canvas.propose(asked.at, gate, part=True, replacing=asked.selected)
             kept = canvas.typed.left(canvas.shown, asked.at) if canvas.shown else None
             shown = kept.insert if kept and not asked.selected else ""
             assert late.insert == shown, "what can be shown at the deadline is, unless it stands there already"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caesura.server.structured.json.layout import style
-from caesura.server.text.json import JsonTree, NotJson, place, read, scan
+from caesura.server.text.json import JsonTree, NotJson, line_column, read, scan
 
 GOOD = [
     *("0", "-0", "1e5", "-1.5E-3", "1E+2", "true", "false", "null", '""', " [] ", "{}\n", "[[[]]]", '"\\u00e9\\/"'),
@@ -182,7 +182,7 @@ def test_relaxed_is_not_careless(text: str) -> None:
 def test_a_broken_document_is_named_by_its_place(text: str, where: str, what: str) -> None:
     with pytest.raises(NotJson, match=what) as caught:
         read(text, relaxed=False)
-    assert place(text, caught.value.offset) == where
+    assert line_column(text, caught.value.offset) == where
 
 
 def test_a_deep_or_a_long_document_is_read_without_recursion() -> None:

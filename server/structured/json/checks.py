@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from caesura.schema.document import Schema
-from caesura.server.text.json import JsonPath, JsonTree, NotJson, place, read
+from caesura.server.text.json import JsonPath, JsonTree, NotJson, line_column, read
 
 MAX_FAULTS = 1000  # most faults of a schema that are compared
 MAX_PATH = 200  # most code points of a path in a message
@@ -37,7 +37,7 @@ class Checks:
                 try:
                     tree = read(text, relaxed=self.relaxed)
                 except NotJson as fault:
-                    return f"The document would be broken at {place(new, first + fault.offset)}: {fault.what}."
+                    return f"The document would be broken at {line_column(new, first + fault.offset)}: {fault.what}."
                 problem = _repeats(tree, max(0, start - first), stop - first, olds)
                 if problem := problem or self._faults(tree, olds, path):
                     return problem

@@ -23,8 +23,8 @@ from caesura.server.text.json import (
     SKIPPED,
     JsonPath,
     JsonTree,
+    line_column,
     members,
-    place,
     scan,
 )
 
@@ -146,7 +146,7 @@ def _check(text: str, offset: int, relaxed: bool) -> Callable[[str], str | None]
     def check(new: str) -> str | None:
         fault = scan(new, relaxed=relaxed).fault
         if fault and fault.offset < offset + len(new) - len(text):
-            return f"The document would be broken at {place(new, fault.offset)}: {fault.what}."
+            return f"The document would be broken at {line_column(new, fault.offset)}: {fault.what}."
         return None
 
     return check

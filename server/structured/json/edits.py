@@ -21,7 +21,7 @@ from caesura.server.structured.json.items import Insertion, Spot, Variant, evide
 from caesura.server.structured.json.layout import Style, begins_line, indent_at, style
 from caesura.server.structured.json.siblings import Segment, joined, siblings
 from caesura.server.structured.offer import NoOffer, Offer
-from caesura.server.text.json import JsonPath, JsonTree, NotJson, place, read
+from caesura.server.text.json import JsonPath, JsonTree, NotJson, line_column, read
 
 MAX_TEXT = 5_000_000  # most code points of a document
 KEPT = 1_000_000  # most code points of a document whose tree is cached
@@ -55,7 +55,7 @@ def _read(text: str, start: int, end: int, relaxed: bool) -> tuple[JsonTree, boo
         found = (_stood_in(text, start, end, one, relaxed) for one in STAND_INS)
         tree, missing = next((one for one in found if one is not None), None), True  # type: ignore[assignment]
         if tree is None:
-            where = place(text, fault.offset)
+            where = line_column(text, fault.offset)
             raise NoOffer(f"The document is broken at {where}: {fault.what}; correct this first.") from None
     if tree.depth > MAX_DEPTH:
         raise NoOffer(

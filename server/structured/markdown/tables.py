@@ -120,7 +120,7 @@ class Table:
             if r != 1 and not cell.strip(" \t")
         ]
         here = self.numbers.index(line)
-        places = [place for place in empty if place[0] == here] or empty
+        places = [cell for cell in empty if cell[0] == here] or empty
         if not places:
             return None
         return self._fill(places, "Fill the empty cell" if len(places) == 1 else f"Fill the {len(places)} empty cells")
