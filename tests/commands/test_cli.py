@@ -669,6 +669,16 @@ def test_models(run: Run, model: Path) -> None:
     assert run("models", "verify", "nothing").code == 1
 
 
+@pytest.fixture
+def server_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The language server's start is the subject of other tests, and is most of the time that `doctor` takes."""
+
+    async def server() -> doctor.Check:
+        return doctor.Check("language server", True, "answers after 0.1 s")
+
+    monkeypatch.setattr(doctor, "_server", server)
+
+
 @pytest.mark.usefixtures("other_engines")
 def test_doctor(run: Run, model: Path) -> None:
     ran = run("doctor", "--json", "--model", model)
@@ -677,6 +687,10 @@ def test_doctor(run: Run, model: Path) -> None:
     assert found["ok"]
     names = {check["name"] for check in found["checks"]}
     assert {"python", "torch", "grammars", "model files", "language server", "engine", "fill", "editor"} <= names
+
+
+@pytest.mark.usefixtures("other_engines", "server_started")
+def test_doctor_sees_a_damaged_model(run: Run, model: Path) -> None:
     (model / "weights").write_bytes(b"weightz")
     ran = run("doctor", "--model", model)
     assert ran.code == 1
@@ -684,7 +698,7 @@ def test_doctor(run: Run, model: Path) -> None:
     assert "1 of " in ran.err
 
 
-@pytest.mark.usefixtures("other_engines")
+@pytest.mark.usefixtures("other_engines", "server_started")
 def test_doctor_records_how_fast_the_model_was(run: Run, model: Path) -> None:
     run("doctor", "--model", model)
     speed = speeds.of(model_store.identity(str(model)))
@@ -692,7 +706,7 @@ def test_doctor_records_how_fast_the_model_was(run: Run, model: Path) -> None:
     assert speed.memory_mb > 1
 
 
-@pytest.mark.usefixtures("other_engines")
+@pytest.mark.usefixtures("other_engines", "server_started")
 @pytest.mark.parametrize(("model", "name"), [("empty", "fill"), ("slow", "speed of fills")])
 def test_doctor_sees_a_model_that_is_of_no_use(run: Run, model: str, name: str) -> None:
     ran = run("doctor", "--json", "--model", model)
@@ -702,7 +716,7 @@ def test_doctor_sees_a_model_that_is_of_no_use(run: Run, model: str, name: str) 
     assert all(bad.values())
 
 
-@pytest.mark.usefixtures("other_engines", "state")
+@pytest.mark.usefixtures("other_engines", "state", "server_started")
 def test_doctor_looks_back_at_the_last_sessions(run: Run, model: Path) -> None:
     session = trace.SessionRecord("Neovim 0.12", "0.1.0", "utf-8", ("inlineCompletion",), "small", "cpu")
     requests = [
@@ -734,6 +748,11 @@ def test_doctor_says_what_to_do_about_what_is_slow_or_failed(
     bad = {check["name"]: check["next"] for check in json.loads(ran.out)["checks"] if not check["ok"]}
     assert set(bad) == {"language server", "settings", "speed of answers", "jobs lost"}
     assert all(bad.values())
+
+    async def server() -> doctor.Check:
+        return doctor.Check("language server", False, "answers after 9.0 s", doctor.SLOW_START, slow=True)
+
+    monkeypatch.setattr(doctor, "_server", server)
     monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 99.0, 99.0))
     found = {check["name"]: check for check in json.loads(run("doctor", "--json", "--model", model).out)["checks"]}
     assert {name for name, check in found.items() if not check["ok"]} == set(bad) - {"language server"}  # of now
@@ -757,7 +776,7 @@ def test_doctor_judges_fills_by_half_of_them() -> None:
         assert doctor._speed(status, "small").ok == ok
 
 
-@pytest.mark.usefixtures("other_engines", "state")
+@pytest.mark.usefixtures("other_engines", "state", "server_started")
 def test_doctor_does_not_judge_a_few_answers(run: Run, model: Path) -> None:
     """In two sessions, none of which has enough of them."""
     slow = trace.RequestRecord("python", "line", "cold", {"wait": 900.0})
@@ -769,7 +788,7 @@ def test_doctor_does_not_judge_a_few_answers(run: Run, model: Path) -> None:
     assert "; not judged: no session has 25 answers yet\n" in ran.out
 
 
-@pytest.mark.usefixtures("other_engines", "state")
+@pytest.mark.usefixtures("other_engines", "state", "server_started")
 def test_doctor_says_that_an_editor_has_never_asked(run: Run, model: Path) -> None:
     asyncio.run(_recorded(trace.SessionRecord("Emacs", encoding="utf-32"), [], []))
     ran = run("doctor", "--model", model)
