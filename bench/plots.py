@@ -155,6 +155,40 @@ def _panel(
         yield from (circle(*point, look) for point in points)
 
 
+CARRIED = {  # model: look and name
+    "7B": ("peer", "7B shape on one H200, a bound"),
+    "DiffusionGemma": ("other", "DiffusionGemma on one H200, a bound"),
+    "0.5B": ("peer pale", "0.5B shape on one H200, a bound"),
+    "coder": ("ours", "coder on 2 cores"),
+    "small": ("ours pale", "small on 2 cores"),
+}
+
+
+def capacity(report: Report) -> str:
+    """Users at one replica and how long 95 of 100 of their warm jobs wait, with the limit. A line ends where more than
+    five of a hundred get no answer."""
+    found = [row for row in report["rows"] if row["replicas"] == 1 and row["kind"] in ("measured", "bound")]
+    found = [row for row in found if row["warm_ms"]["p95"] is not None]
+    counts, waits = [row["users"] for row in found], [row["warm_ms"]["p95"] for row in found]
+    low, high = min(waits) / 1.2, max(*waits, report["limit_ms"]) * 1.2
+    x, y = logarithmic(1, max(2, *counts), LEFT + 12, WIDTH - RIGHT - 12), logarithmic(low, high, FLOOR, TOP + 16)
+    parts = [
+        line(LEFT, FLOOR, WIDTH - RIGHT, FLOOR, "axis"),
+        text(LEFT, TOP, "p95 of first locked text where the context is warm, ms", "start"),
+    ]
+    parts.append(text(WIDTH / 2, FLOOR + 36, "users who type at one replica, both scales logarithmic", "middle"))
+    parts += [text(x(users), FLOOR + 18, f"{users:,g}", "middle") for users in ticks(1, max(counts), (1, 2, 5))]
+    for ms in (*ticks(low, high, (1, 2, 5)), report["limit_ms"]):
+        parts += [line(LEFT, y(ms), WIDTH - RIGHT, y(ms), "axis" if ms == report["limit_ms"] else "grid")]
+        parts += [text(LEFT - 8, y(ms) + 4, f"{ms:,g}", "end")]
+    for number, (model, (look, name)) in enumerate(CARRIED.items()):
+        points = [(x(row["users"]), y(row["warm_ms"]["p95"])) for row in found if row["model"] == model]
+        parts += [path(points, look), *(circle(*point, look) for point in points)] if points else []
+        left, below = LEFT + number % 2 * 290, FLOOR + 60 + number // 2 * 20
+        parts += [circle(left, below, look), text(left + 10, below + 4, name, "start")]
+    return document(FLOOR + 114, parts)
+
+
 BROAD, TALL = 960, 18  # pixels of the flame graph and of a frame's height
 
 
@@ -253,6 +287,7 @@ DRAWN: dict[str, Callable[[Report], str]] = {
     "steps": steps,
     "latency": latency,
     "crowd": crowd,
+    "capacity": capacity,
     "flame": flame,
 }
 

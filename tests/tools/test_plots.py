@@ -42,7 +42,7 @@ def test_the_pictures_of_the_docs_are_of_the_results(plots: ModuleType, tmp_path
         assert len(kept) < 150_000
 
 
-@pytest.mark.parametrize("name", ["holes", "quality", "steps", "latency", "crowd", "flame"])
+@pytest.mark.parametrize("name", ["holes", "quality", "steps", "latency", "crowd", "capacity", "flame"])
 def test_everything_lies_within_the_picture(plots: ModuleType, name: str) -> None:
     """Text by a width of seven pixels a letter, which most letters do not have."""
     report = json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())
