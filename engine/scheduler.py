@@ -43,6 +43,7 @@ class Running:
     kv: KV | None = None
     filling: Filling | None = None
     steps: int = 0
+    before: int = 0  # of them, those of the job that this one continues, which has reported them
     seq: int = 0
     sent: tuple[wire.Fill, ...] | None = None
     started: float | None = None
@@ -115,7 +116,9 @@ class Scheduler:
     def _renew(self, live: Running, job: wire.Infill, now: float) -> list[Event]:
         """Continue a job as `job`, which asks for the same work with another priority or deadline."""
         old, live.job, live.arrived = live.job, job, now
-        live.seq, live.sent = 0, None
+        live.before, live.seq, live.sent = live.steps, 0, None
+        live.started = None if live.started is None else now
+        live.prefill_s, live.denoise_s, live.first_lock = 0.0, 0.0, None
         return [(live.peer, wire.Failed(job=old.job, code="superseded", message="A newer job continues it."))]
 
     def _problem(self, job: wire.Infill) -> str:
@@ -275,7 +278,9 @@ class Scheduler:
         if live.first_lock is None and any(f.locked for f in fills):
             live.first_lock = now - live.arrived
         live.sent, live.seq = fills, live.seq + 1
-        event = wire.Locked(job=live.job.job, seq=live.seq - 1, holes=fills, step=live.steps, of=filling.of)
+        event = wire.Locked(
+            job=live.job.job, seq=live.seq - 1, holes=fills, step=live.steps - live.before, of=filling.of
+        )
         return [(live.peer, event)]
 
     def _finish(self, live: Running, now: float, stop: Literal["complete", "deadline", "steps"]) -> Event:
@@ -295,7 +300,7 @@ class Scheduler:
             seq=live.seq,
             holes=fills,
             alternatives=live.filling.alternatives(fills),
-            steps=live.steps,
+            steps=live.steps - live.before,
             tokens=live.filling.tokens(),
             timings=timings,
             stop=stop,
