@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from caesura import wire
 
 State = Literal["connecting", "loading", "ready", "unavailable"]
-Feature = Literal["candidates", "drafts", "grammars", "holes", "speculation"]
+Feature = Literal["candidates", "drafts", "grammars", "holes", "priorities", "speculation"]
 
 
 class EngineError(Exception):
@@ -35,7 +35,7 @@ class EngineBusy(EngineError):
 class Condition:
     """The engine's condition. `message` says why it is unavailable; `busy`: a job of ours is running. It `lacks` what
     it cannot do: jobs with a grammar or several holes are refused then, and speculative ones; candidates and drafts
-    are only left out."""
+    are only left out. Without priorities it begins each job at once, and none is sent again to be continued."""
 
     state: State
     model: str = ""

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from caesura import wire
-from caesura.client.backend import EngineBusy, EngineError, EngineUnavailable, Infiller, job_id
+from caesura.client.backend import Backend, EngineBusy, EngineError, EngineUnavailable, job_id
 from caesura.server.answers.finish import line_break
 from caesura.server.answers.worth import ALL, Bar
 from caesura.server.context.context import Context, line_after, line_before, opens_block
@@ -60,7 +60,7 @@ class Start:
 class Services:
     """The services that all panes of a session share."""
 
-    engine: Infiller
+    engine: Backend
     settings: Settings
     project: Project
     feedback: Feedback
@@ -250,8 +250,10 @@ class Pane:
 
     def _hurry(self, canvas: WarmCanvas, priority: Priority) -> None:
         """Send the job of a canvas again if it is speculative, since those wait for all others. The engine continues it
-        with the new priority."""
+        with the new priority; one that lacks priorities has begun it long ago."""
         older = canvas.task
+        if "priorities" in self._services.engine.condition.lacks:
+            return
         if older and canvas.job and canvas.job.priority == "speculative" and not canvas.over:
             canvas.job = msgspec.structs.replace(canvas.job, job=job_id(), priority=priority)
             canvas.task = asyncio.create_task(self._run(canvas, canvas.job))

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Literal
 
-from caesura.client.backend import Infiller
+from caesura.client.backend import Backend
 from caesura.server.context.project import Project
 from caesura.server.ghost.feedback import Feedback
 from caesura.server.ghost.jobs import Jobs
@@ -27,7 +27,7 @@ class Panes:
     """One Pane for each document in which the user has typed or asked. `stats` counts the outcomes of suggestions,
     `trace` records the requests. `on_trouble` gets the sentence of each error, and an empty text after each answer."""
 
-    def __init__(self, engine: Infiller, settings: Settings, project: Project, stats: Stats, trace: Trace) -> None:
+    def __init__(self, engine: Backend, settings: Settings, project: Project, stats: Stats, trace: Trace) -> None:
         self._settings = settings
         self._trace = trace
         self._feedback = Feedback(settings, stats)

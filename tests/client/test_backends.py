@@ -322,7 +322,7 @@ async def test_no_kind_is_asked_for_what_it_cannot_do(kind: str, segments: Any, 
 async def test_no_kind_gives_more_than_one_answer_or_takes_a_draft(kind: str) -> None:
     async with asking(kind) as (service, found):
         done = (await asked(found, job(candidates=3, draft=("a draft",))))[-1]
-        assert {"candidates", "drafts"} <= found.condition.lacks
+        assert {"candidates", "drafts", "priorities"} <= found.condition.lacks
     assert isinstance(done, wire.Done)
     assert done.alternatives == ()
     assert "a draft" not in str(service.asked)

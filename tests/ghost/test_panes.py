@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from caesura import wire
-from caesura.client.backend import EngineBusy, EngineError, EngineFailed
+from caesura.client.backend import Condition, EngineBusy, EngineError, EngineFailed
 from caesura.server.ghost import panes
 from caesura.server.ghost.requests import NothingNew
 
@@ -261,6 +261,20 @@ async def test_a_speculation_that_is_waited_for_has_the_priority_of_its_request(
     ahead = editor.engine.jobs[-1]
     assert [job.priority for job in editor.engine.jobs].count("automatic") == 2
     assert list(editor.engine.live) == [ahead.job]  # what comes after that
+
+
+async def test_a_service_that_has_begun_a_speculation_is_not_asked_for_it_again() -> None:
+    editor = Editor("def f(a):\n   |\n", speculate=True)
+    editor.engine.condition = Condition("ready", lacks=frozenset({"priorities"}))
+    await editor.type(" ")
+    await editor.engine.say("if a:")
+    await editor.shown()
+    await editor.type("if a:")
+    await editor.type("\n        ")
+    request = await editor.ask()
+    assert [job.priority for job in editor.engine.jobs] == ["automatic", "speculative"]
+    await editor.engine.say("return a")
+    assert (await proposed(request)).insert == "return a"
 
 
 @pytest.mark.parametrize("late", ["answer", "failure"])

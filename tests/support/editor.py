@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from caesura import wire
+from caesura.client.backend import Condition
 from caesura.schema.document import Schema
 from caesura.server.context.context import Budget, Context
 from caesura.server.ghost.panes import Panes
@@ -17,6 +18,7 @@ from caesura.server.text.workspace import ContentChange, OpenDocument, Workspace
 
 class FakeEngine:
     def __init__(self) -> None:
+        self.condition = Condition("ready")
         self.jobs: list[wire.Infill] = []
         self.live: dict[str, asyncio.Queue[wire.Locked | wire.Done | Exception]] = {}
         self.on_job: Callable[[wire.Infill], None] = lambda job: None

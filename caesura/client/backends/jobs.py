@@ -25,6 +25,7 @@ from caesura.client.backends.health import ServiceHealth
 from caesura.client.backends.http import Http, RequestFailed
 
 MOST_JOBS = 8  # at once, as on the wire
+NO_SERVICE: frozenset[Feature] = frozenset({"priorities"})
 SPECULATION: frozenset[Feature] = frozenset({"speculation"})
 CANNOT: dict[Feature, str] = {"grammars": "keep to a grammar", "holes": "fill several holes together"}
 
@@ -37,7 +38,7 @@ class HttpBackend:
         self._api = api
         self._http = http
         self._host = host
-        self._lacks = api.lacks | SPECULATION if metered else api.lacks
+        self._lacks = api.lacks | NO_SERVICE | (SPECULATION if metered else frozenset())
         self._background = Background()
         self._health = ServiceHealth(api, http, self._background)
         self._health.on_change = lambda: self.on_change()
