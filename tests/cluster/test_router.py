@@ -176,7 +176,7 @@ def test_a_user_has_so_many_jobs_whatever_the_number_of_editors() -> None:
 
 
 def test_a_replica_that_reads_nothing_is_owed_so_many_jobs_though_each_replaces_the_one_before() -> None:
-    found = Router(Limits(jobs=1), b"s")
+    found = Router(Limits(jobs=1), MODELS, b"s")
     assert [told(asks(found, job())) for _ in range(MAX_JOBS)] == [[]] * MAX_JOBS
     late = job()
     assert told(asks(found, late)) == [wire.Busy(late.job)]
