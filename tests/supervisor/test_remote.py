@@ -151,9 +151,9 @@ async def desk(home: Path, laptop: Machine) -> AsyncIterator[Desk]:
     process.wait()
 
 
-def client() -> Engine:
+def client(name: str = "test") -> Engine:
     (paired,) = pairing.pairs().engines
-    return Engine(client="test", spawn=False, remote=paired)
+    return Engine(client=name, spawn=False, remote=paired)
 
 
 async def served_alone(desk: Desk, strange: Callable[[], object]) -> None:
