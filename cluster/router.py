@@ -199,8 +199,12 @@ class Router:
             return number, []
         number = self._places[peer, document] = next(self._numbers)
         self._streams[number] = DocumentStream(peer, document, model, now, now)
-        key = hmac.new(self._secret, f"{user}|{model}|{document}".encode(), hashlib.sha256).hexdigest()[:32]
-        return number, [Open(number, key, model), Send(number, HELLO)]
+        key, owner = self._hidden(f"{user}|{model}|{document}"), self._hidden(user)
+        return number, [Open(number, key, model), Send(number, wire.encode(wire.Hello(wire.PROTOCOL, BUILD, owner)))]
+
+    def _hidden(self, text: str) -> str:
+        """The same for the same text, and tells nothing of it."""
+        return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()[:32]
 
     def _having(self, peer: bytes, job: str) -> list[int]:
         return [number for number, s in self._streams.items() if s.peer == peer and job in s.jobs]

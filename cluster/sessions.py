@@ -79,13 +79,14 @@ class Sessions:
         return []
 
     def _greet(self, stream: bytes, hello: wire.Hello, now: float) -> wire.Welcome:
+        """The `client` of a Hello stands for a user: streams with the same one take turns as one."""
         model = self._asked[stream]
         trouble = self._models.trouble(model, now)
         if hello.protocol != wire.PROTOCOL:
             trouble = f"The engine speaks protocol {wire.PROTOCOL}, the door {hello.protocol}: update the older one."
         elif model not in self._offered:
             trouble = "The team's engine and its door have different models; tell their administrator."
-        elif not trouble and not self._ledger.greet(stream, hello.client, now, user="door"):
+        elif not trouble and not self._ledger.greet(stream, hello.client, now, user=hello.client or "door"):
             trouble = "Too many documents are open at this replica."
         state = "failed" if trouble else "loading" if self._models.loading(model) else "ready"
         device = self._models.device(model) or self._device
@@ -144,7 +145,8 @@ class Sessions:
                 orders.append(_say(job.peer, wire.Failed(job.request.job, "expired", LATE)))
             elif self._models.ready(model):
                 assert job.frame is not None
-                orders.append(Give(model, link.NewJob(job.peer, left_ms, job.frame)))
+                owner = self._ledger.peers[job.peer].user
+                orders.append(Give(model, link.NewJob(job.peer, left_ms, job.frame, owner)))
                 job.frame = None  # the worker loop has it
                 self._untouched[job.peer, job.request.job] = now
             else:

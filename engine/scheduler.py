@@ -36,6 +36,7 @@ class Running:
     """A job in the engine, waiting or running. Times are in seconds of the caller's clock."""
 
     peer: bytes
+    owner: bytes | str  # whose turn a step of it is: the user's, who may have several peers, or the peer's
     job: wire.Infill
     order: int
     arrived: float
@@ -92,7 +93,7 @@ class Scheduler:
     def busy(self) -> bool:
         return bool(self.jobs)
 
-    def take(self, peer: bytes, message: wire.Infill | wire.Cancel, now: float) -> list[Event]:
+    def take(self, peer: bytes, message: wire.Infill | wire.Cancel, now: float, user: str = "") -> list[Event]:
         """A new job, superseding the peer's older one of the same document and kind; or a cancel."""
         if isinstance(message, wire.Cancel):
             found = [live for live in self.jobs if live.peer == peer and live.job.job == message.job]
@@ -110,7 +111,7 @@ class Scheduler:
         self.cache.serve(len(self._peers))
         # Keep the place of the superseded job: otherwise a user who types goes to the end of the queue at each key.
         order = min((live.order for live in older), default=next(self._orders))
-        self.jobs.append(Running(peer, message, order, now))
+        self.jobs.append(Running(peer, user or peer, message, order, now))
         return events
 
     def _renew(self, live: Running, job: wire.Infill, now: float) -> list[Event]:
@@ -332,12 +333,12 @@ def _same_work(one: wire.Infill, other: wire.Infill) -> bool:
 
 
 def in_turn(lives: Sequence[Running]) -> list[Running]:
-    """Sort by priority; then the first job of each peer before any peer's second; then by arrival."""
-    ahead = Counter[bytes]()
+    """Sort by priority; then the first job of each owner before any owner's second; then by arrival."""
+    ahead = Counter[bytes | str]()
     turns = []
     for live in sorted(lives, key=lambda live: (PRIORITY[live.job.priority], live.order)):
-        turns.append((PRIORITY[live.job.priority], ahead[live.peer], live.order, live))
-        ahead[live.peer] += 1
+        turns.append((PRIORITY[live.job.priority], ahead[live.owner], live.order, live))
+        ahead[live.owner] += 1
     return [live for *_, live in sorted(turns)]
 
 

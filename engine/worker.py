@@ -48,7 +48,7 @@ class Scheduler(Protocol):
 
     @property
     def busy(self) -> bool: ...
-    def take(self, peer: bytes, message: wire.Infill | wire.Cancel, now: float) -> Answers: ...
+    def take(self, peer: bytes, message: wire.Infill | wire.Cancel, now: float, user: str = "") -> Answers: ...
     def drop(self, peer: bytes) -> None: ...
     def step(self, clock: Callable[[], float]) -> Answers: ...
     def expire(self, now: float) -> Answers: ...
@@ -116,11 +116,11 @@ def _take(scheduler: Scheduler, message: link.ToWorker, now: float) -> Answers:
             return []
         case link.CancelJob(peer, job):
             return scheduler.take(peer, wire.Cancel(job), now)
-        case link.NewJob(peer, left_ms, frame):
+        case link.NewJob(peer, left_ms, frame, user):
             request = wire.decode_client(frame)
             assert isinstance(request, wire.Infill), "the supervisor forwards nothing else"
             try:
-                return scheduler.take(peer, msgspec.structs.replace(request, deadline_ms=left_ms), now)
+                return scheduler.take(peer, msgspec.structs.replace(request, deadline_ms=left_ms), now, user)
             except Exception:  # one client's text must not bring down the others' canvases
                 log.exception("job %s was not taken", request.job)
                 sentence = "The engine could not read this job; see its log."

@@ -24,7 +24,7 @@ class Instant:
     def busy(self) -> bool:
         return bool(self._jobs)
 
-    def take(self, peer: bytes, message: wire.Infill | wire.Cancel, now: float) -> worker.Answers:
+    def take(self, peer: bytes, message: wire.Infill | wire.Cancel, now: float, user: str = "") -> worker.Answers:
         if isinstance(message, wire.Cancel):
             return [(peer, wire.Failed(message.job, "cancelled"))] if self._jobs.pop((peer, message.job), None) else []
         self._jobs[peer, message.job] = message

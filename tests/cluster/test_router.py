@@ -83,6 +83,14 @@ def test_two_users_with_the_same_document_share_neither_place_nor_stream(table: 
     )
 
 
+def test_a_replica_learns_which_streams_are_of_one_user_and_not_whose(table: Router) -> None:
+    asked = [asks(table, job("a")), asks(table, job("b"), peer=b"q"), asks(table, job("a"), peer=b"r", user=BEN)]
+    hellos = [wire.decode_client(order.frame) for orders in asked for order in orders if isinstance(order, Send)]
+    mine, also_mine, theirs = (hello.client for hello in hellos if isinstance(hello, wire.Hello))
+    assert mine == also_mine != theirs
+    assert ANNA not in mine
+
+
 def test_a_key_tells_neither_user_nor_document(table: Router) -> None:
     (key,) = keys(asks(table, job("secret.py")))
     assert keys(asks(Router(Limits(), MODELS, b"another"), job("secret.py"))) != [key]

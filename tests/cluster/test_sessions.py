@@ -36,8 +36,10 @@ def asks(found: Sessions, request: wire.Infill, now: float = 0.0, stream: bytes 
     return found.hear(stream, wire.encode(request), now)
 
 
-def new(request: wire.Infill, stream: bytes = b"s", left_ms: float = 10_000.0, model: str = "coder") -> Give:
-    return Give(model, link.NewJob(stream, left_ms, wire.encode(request)))
+def new(
+    request: wire.Infill, stream: bytes = b"s", left_ms: float = 10_000.0, model: str = "coder", user: str = "door"
+) -> Give:
+    return Give(model, link.NewJob(stream, left_ms, wire.encode(request), user))
 
 
 def test_a_hello_is_answered_with_what_runs_here(sessions: Sessions) -> None:
@@ -53,6 +55,13 @@ def test_another_protocol_and_an_unknown_model_are_refused_in_a_sentence(session
     assert (old.state, unknown.state) == ("failed", "failed")
     for stream in (b"t", b"u"):
         assert asks(sessions, job(), stream=stream) == []
+
+
+def test_the_engine_learns_which_streams_are_of_one_user(sessions: Sessions) -> None:
+    for stream, user in ((b"t", "one"), (b"u", "one"), (b"v", "another")):
+        greeted(sessions, stream, "coder", hello=wire.encode(wire.Hello(wire.PROTOCOL, "1+a", user)))
+        request = job()
+        assert asks(sessions, request, stream=stream) == [new(request, stream, user=user)]
 
 
 def test_a_job_reaches_the_engine_and_its_events_its_stream(sessions: Sessions) -> None:

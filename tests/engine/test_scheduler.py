@@ -16,7 +16,7 @@ from caesura.engine.methods.verify.search import PASSES
 from caesura.engine.models import Drafter, Run
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.samplers import names
-from caesura.engine.scheduler import LIVE, Event, Scheduler
+from caesura.engine.scheduler import LIVE, Event, Running, Scheduler, in_turn
 
 from ..support.checkpoints.tiny import Clock, Scripted, alone, done, infill, run
 from .canvas.test_canvas import CURSORS
@@ -762,3 +762,9 @@ def test_a_one_line_hole_stays_one_line(tiny: BlockLlama, sampler: str, kind: st
         hole = wire.Hole(16, kind)  # type: ignore[arg-type]
         text = alone(tiny, infill("j", prefix, "\n", hole, sampler=sampler, seed=seed)).holes[0].text
         assert not {"\n", "\r"} & set(text)
+
+
+def test_a_user_with_many_peers_has_one_turn_before_anybodys_second() -> None:
+    greedy = [Running(b"%d" % number, "greedy", infill(f"{number}", "", ""), number, 0.0) for number in range(3)]
+    late = Running(b"late", "late", infill("late", "", ""), 9, 0.0)
+    assert in_turn([*greedy, late]) == [greedy[0], late, *greedy[1:]]

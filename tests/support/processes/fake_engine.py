@@ -54,7 +54,7 @@ class Scheduler:
     def busy(self) -> bool:
         return bool(self.jobs)
 
-    def take(self, peer: bytes, message: wire.Infill | wire.Cancel, now: float) -> worker.Answers:
+    def take(self, peer: bytes, message: wire.Infill | wire.Cancel, now: float, user: str = "") -> worker.Answers:
         if isinstance(message, wire.Cancel):
             reach("cancel")
             found = self.jobs.pop((peer, message.job), None)
