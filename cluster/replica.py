@@ -19,6 +19,8 @@ from caesura.cluster.rpc import MODEL, Frame
 from caesura.cluster.sessions import Give, ReplicaOrder, Say, Sessions
 from caesura.engine import worker
 
+log = logging.getLogger("caesura.replica")
+
 TURN_S = 0.05  # how late a job may be noticed whose model was not ready in time
 SWITCH_S = 0.0005  # Python lets the event loop wait ten times as long for the worker loop
 
@@ -68,6 +70,7 @@ class Replica:
         self._sessions = Sessions(models, device, most)
         self._outboxes = dict[bytes, Outbox]()
         self._tasks = set[asyncio.Task[None]]()
+        self._failed = False
         first = next(iter(models))
         self._loops = {first: self._loop(first)}
         self._loops[first].loading.result()
@@ -93,7 +96,9 @@ class Replica:
             self._do(self._sessions.leave(stream, time.monotonic()))
 
     def check_health(self) -> None:
-        """Raises where a worker loop hangs; Ray then replaces this replica."""
+        """Raises where a worker loop hangs, or a part of the event loop has failed; Ray then replaces this replica."""
+        if self._failed:
+            raise RuntimeError("a part of the replica has failed; see its log")
         for loop in list(self._loops.values()):
             loop.check()
 
@@ -111,10 +116,17 @@ class Replica:
     def _loop(self, model: str) -> Loop:
         return Loop(self._context, self._models[model], self._device, self._load)
 
-    def _start(self, work: Any) -> None:
+    def _start(self, work: Any) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("the replica cannot go on", exc_info=error)
+            self._failed = True
 
     def _do(self, orders: Sequence[ReplicaOrder]) -> None:
         for order in orders:
@@ -138,7 +150,7 @@ class Replica:
             self._do(self._sessions.refused(model, str(error), time.monotonic()))
             return
         loop.connect()
-        carrying = asyncio.create_task(self._carry(loop))
+        carrying = self._start(self._carry(loop))
         self._do(self._sessions.loaded(model, device, time.monotonic()))
         await asyncio.wrap_future(loop.ended)
         carrying.cancel()
