@@ -32,7 +32,7 @@ from roofline import Work, bound_ms, work
 
 sys.path.insert(0, str(HERE.parent))
 from caesura import wire
-from caesura.cluster.router import IDLE_S, LIFE_S
+from caesura.cluster.router import LIFE_S
 from caesura.engine.cache import KV, Cache
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.methods import Begin
@@ -390,16 +390,16 @@ class Team:
 
 def routed(asked: Sequence[Asked], team: Team) -> dict[Place, list[Asked]]:
     """The jobs of each replica. As the door's router has it, a stream stays where it is for LIFE_S."""
-    streams, found = dict[str, tuple[Place, float, float]](), defaultdict[Place, list[Asked]](list)
+    streams, found = dict[str, tuple[Place, float]](), defaultdict[Place, list[Asked]](list)
     for job in asked:
-        place, opened, used = streams.get(job.session, (Place(-1, 0), -LIFE_S, 0.0))
+        place, opened = streams.get(job.session, (Place(-1, 0), -NEVER))
         died = place == FIRST_LIFE and job.at >= team.kill
         job.arrives = job.at
-        if died or job.at - opened > LIFE_S or job.at - used > IDLE_S or not team.affinity:
+        if died or job.at - opened > LIFE_S or not team.affinity:
             place, job.arrives = team.begin(job.session, job.at)
             opened = job.arrives
         job.arrives = max(job.arrives, opened) + HOP_S / 2
-        streams[job.session] = place, opened, job.at
+        streams[job.session] = place, opened
         found[place].append(job)
     return found
 

@@ -23,8 +23,7 @@ from caesura.ipc.rendezvous import BUILD
 
 GRACE_S = 2.0  # after a job's deadline, until its replica counts as hung
 ONE_LOSS_S = 0.25  # in which the streams of a lost replica end, one after the other
-IDLE_S = 30.0  # a stream without a job is closed after this time
-LIFE_S = 20.0  # an older stream takes no new job, so that a replica that drains is left in time
+LIFE_S = 20.0  # an older stream takes no new job and is closed after its last, so that a replica that drains is left
 MAX_STREAMS = 4096
 MAX_JOBS = 32  # on a stream, those that a newer one has replaced included: what a replica that reads nothing may cost
 MAX_USERS = 4096  # whose budgets are kept
@@ -87,7 +86,6 @@ class DocumentStream:
     document: str
     model: str
     opened: float
-    used: float
     welcomed: bool = False
     jobs: dict[str, Carried] = field(default_factory=dict)
 
@@ -140,7 +138,6 @@ class Router:
         number, opened = self._stream(peer, user, model, request.document, now)
         stream = self._streams[number]
         stream.jobs[request.job] = Carried(request, user, now + request.deadline_ms / 1000)
-        stream.used = now
         return [*orders, *opened, Send(number, wire.encode(request))]
 
     def _refusal(self, peer: bytes, user: str, model: str, request: wire.Infill, now: float) -> Refused | None:
@@ -198,7 +195,7 @@ class Router:
         if (number := self._places.get((peer, document))) is not None:
             return number, []
         number = self._places[peer, document] = next(self._numbers)
-        self._streams[number] = DocumentStream(peer, document, model, now, now)
+        self._streams[number] = DocumentStream(peer, document, model, now)
         key, owner = self._hidden(f"{user}|{model}|{document}"), self._hidden(user)
         return number, [Open(number, key, model), Send(number, wire.encode(wire.Hello(wire.PROTOCOL, BUILD, owner)))]
 
@@ -254,12 +251,12 @@ class Router:
         return self._lose(number, now, LOST)
 
     def look(self, now: float) -> list[Order]:
-        """Fail the jobs that no replica answers, and close the streams that rest."""
+        """Fail the jobs that no replica answers, and close old streams without a job."""
         orders = list[Order]()
         for number, stream in list(self._streams.items()):
             if any(now > job.deadline + GRACE_S for job in stream.jobs.values()):
                 orders += self._lose(number, now, SILENT)
-            elif not stream.jobs and (now - stream.used > IDLE_S or now - stream.opened > LIFE_S):
+            elif not stream.jobs and now - stream.opened > LIFE_S:
                 orders += self._close(number)
         return orders
 

@@ -98,7 +98,7 @@ def test_a_key_tells_neither_user_nor_document(table: Router) -> None:
     assert "secret" not in key
 
 
-def test_a_stream_serves_a_document_until_it_rests(table: Router) -> None:
+def test_a_stream_serves_a_document_until_it_is_old(table: Router) -> None:
     first, second = job(), job()
     running(table, first)
     assert [type(order) for order in asks(table, second, 1.0)] == [Send]
@@ -136,7 +136,7 @@ def test_a_user_who_gets_another_model_has_it_from_the_next_job_on(table: Router
     assert told(orders) == [wire.Failed(typed.job, "superseded")]
     assert [order.model for order in orders if isinstance(order, Open)] == ["small"]
     assert told(table.hear(1, done(fill), 1.0))
-    assert table.look(1.0 + router.IDLE_S)[0] == Close(1)
+    assert table.look(1.0 + LIFE_S)[0] == Close(1)
 
 
 def test_a_model_that_the_team_does_not_offer_is_refused_with_the_next_step(table: Router) -> None:
