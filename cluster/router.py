@@ -8,6 +8,7 @@ and tells none: the ingress hashes it, so that a document's jobs go where its mo
 import hashlib
 import hmac
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
@@ -159,7 +160,7 @@ class Router:
         if full or len(others) >= limits.jobs or len(self._streams) >= MAX_STREAMS:
             return "busy", wire.Busy(request.job)
         if wait_s := self._budget(user, now).wait_s(now):
-            sentence = f"Your budget of steps on the team's engine is used up; wait {wait_s:.0f} seconds."
+            sentence = f"Your budget of steps on the team's engine is used up; wait {math.ceil(wait_s)} seconds."
             return "budget", wire.Failed(request.job, "unavailable", sentence)
         if suspected := self._suspects.refusal(request, now):
             return "suspect", suspected

@@ -162,6 +162,8 @@ def test_a_user_who_spends_the_budget_of_steps_waits_and_others_do_not() -> None
         "Your budget of steps on the team's engine is used up; wait 5 seconds.",
     )
     assert told(asks(found, job(), 0.0, peer=b"q", user=BEN)) == []
+    (almost,) = told(asks(found, job(), 4.9))
+    assert almost.message.endswith("wait 1 seconds.")  # type: ignore[union-attr]
     assert told(asks(found, job(), 5.0)) == []
 
 
