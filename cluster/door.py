@@ -42,7 +42,7 @@ def serve(path: Path) -> None:
             unload_s=math.inf,  # a relay that rests costs nothing
             drain_s=DRAIN_S,
             listen=team.listen,
-            paired=Places(team.clients, team.jobs),
+            paired=Places(team.clients, team.jobs, team.limits.jobs),
             policy=policy,
             model_of=lambda user: invited.now.model(user),
             observers=observers,

@@ -40,10 +40,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Places:
-    """How many peers of a kind may be connected, and their unanswered jobs."""
+    """How many peers of a kind may be connected, and the unanswered jobs of all of them and of one."""
 
     peers: int = MAX_PEERS
     jobs: int = MAX_JOBS
+    jobs_of_peer: int = MAX_JOBS_OF_PEER
 
 
 HERE = Places()
@@ -154,7 +155,8 @@ class Ledger:
         own, paired = self.peers[peer].jobs, self.peers[peer].paired
         replaced = sum(_same_place(job.request, request) for job in own.values())
         taken = sum(len(other.jobs) for other in self._like(paired))
-        if len(own) - replaced >= MAX_JOBS_OF_PEER or taken - replaced >= self._places(paired).jobs:
+        places = self._places(paired)
+        if len(own) - replaced >= places.jobs_of_peer or taken - replaced >= places.jobs:
             return wire.Busy(request.job)
         own[request.job] = Job(peer, request, frame, now)
         return None

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from caesura import wire
-from caesura.engine.supervisor.ledger import MAX_JOBS, MAX_PEERS, OVERDUE_S, Ledger
+from caesura.engine.supervisor.ledger import MAX_JOBS, MAX_PEERS, OVERDUE_S, Ledger, Places
 
 PEER = b"peer"
 Taken = wire.Failed | wire.Busy | None
@@ -117,6 +117,13 @@ def test_a_client_has_eight_jobs_at_most_and_may_replace_them(ledger: Ledger) ->
         assert admit(ledger, PEER, job(str(number)), 0.0) is None
     assert admit(ledger, PEER, job("ninth"), 0.0) == wire.Busy("ninth")
     assert admit(ledger, PEER, job("again", document="0"), 0.0) is None
+
+
+def test_a_client_of_another_machine_has_as_many_jobs_as_a_team_gives_it() -> None:
+    ledger = Ledger(Places(jobs_of_peer=20))
+    ledger.greet(PEER, "test", 0.0, user="ab")
+    assert [admit(ledger, PEER, job(str(number)), 0.0) for number in range(20)] == [None] * 20
+    assert admit(ledger, PEER, job("more"), 0.0) == wire.Busy("more")
 
 
 def test_a_client_may_replace_its_jobs_where_all_clients_together_have_no_place_left(ledger: Ledger) -> None:
