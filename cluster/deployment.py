@@ -16,6 +16,7 @@ SERVICER = "caesura.cluster.rpc.add"
 MAX_STREAMS = 1024  # of a replica; how many jobs it takes is its own to say
 DRAIN_S = 90.0  # a stream lives 20 seconds, and its last job a minute at most (router.py)
 HEALTH_S = 2.0
+ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}  # else each of Ray's threads has a pool of glibc's, which keeps parts of old models
 
 
 def app(arguments: Mapping[str, Any]) -> serve.Application:
@@ -41,7 +42,11 @@ def of(fleet: Fleet) -> serve.Application:
         max_ongoing_requests=MAX_STREAMS,
         graceful_shutdown_timeout_s=DRAIN_S,
         health_check_period_s=HEALTH_S,
-        ray_actor_options={"num_cpus": fleet.cpus, "num_gpus": fleet.gpus},
+        ray_actor_options={
+            "num_cpus": fleet.cpus,
+            "num_gpus": fleet.gpus,
+            "runtime_env": {"env_vars": ONE_ARENA},
+        },
         **options,
     )
     models = {name: model_store.resolve(name) for name in fleet.offered}
