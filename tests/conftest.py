@@ -14,6 +14,7 @@ import pytest
 from caesura.ipc import rendezvous
 
 from .audit import calls
+from .support.machines import Machine
 
 # As in worker.py, and for its reason: threads that spin while they wait cost ten times the time on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -90,3 +91,26 @@ def own_engines() -> Iterator[None]:
             if holder := place.holder():
                 rendezvous.kill(holder)
     shutil.rmtree(folder, ignore_errors=True)  # a killed process may be in the middle of a write
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="caesura-"))
+    yield folder
+    for name in ("desk", "laptop"):
+        if (folder / name / "run").exists():
+            (folder / name / "run").chmod(0o700)  # a test may have changed it
+        with Machine(folder / name).at():
+            for place in rendezvous.running():
+                if holder := place.holder():
+                    rendezvous.kill(holder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def laptop(home: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """The machine that these tests run on."""
+    found = Machine(home / "laptop")
+    for name, value in found.environment.items():
+        monkeypatch.setenv(name, value)
+    return found

@@ -19,10 +19,10 @@ from caesura.client.backend import EngineError, EngineFailed, EngineUnavailable,
 from caesura.client.shared import Engine
 from caesura.ipc.keys import own_keys
 
-from ..supervisor.test_processes import READY_S, answer, job, running, until
-from ..supervisor.test_remote import Machine, client, dealer, home, laptop, listens  # noqa: F401 (two are fixtures)
+from ..support.clients import READY_S, answer, job, running, until
+from ..support.machines import Machine, client, dealer, listens
 from ..support.processes.fake_engine import said
-from .test_door import Team, served, started, team, to_its_end  # noqa: F401
+from ..support.team import Team, served, started, to_its_end
 
 pytestmark = pytest.mark.cluster
 LARGE = "x" * 100_000
@@ -33,7 +33,7 @@ PROMPT_S = 2.0  # generous: a busy machine
 
 
 @pytest.fixture
-async def ben(team: Team) -> AsyncIterator[Engine]:  # noqa: F811
+async def ben(team: Team) -> AsyncIterator[Engine]:
     """A second user, connected."""
     machine = Machine(team.home.parent / "bens")
     assert team.run("team", "invite", "ben", machine.key()) == 0
@@ -66,7 +66,7 @@ async def greeted(found: Team) -> "zmq.Socket[bytes]":
 
 
 async def test_a_user_who_floods_and_reads_nothing_costs_neither_memory_nor_others_their_answers(
-    team: Team,  # noqa: F811
+    team: Team,
     ben: Engine,
 ) -> None:
     flood, before = await greeted(team), memory(team)
@@ -79,7 +79,7 @@ async def test_a_user_who_floods_and_reads_nothing_costs_neither_memory_nor_othe
     flood.close()
 
 
-async def test_a_replica_that_stands_still_costs_no_memory_however_much_is_typed(team: Team, ben: Engine) -> None:  # noqa: F811
+async def test_a_replica_that_stands_still_costs_no_memory_however_much_is_typed(team: Team, ben: Engine) -> None:
     assert await answer(ben, job()) == "answer"
     typist, before = await greeted(team), memory(team)
     team.processes["replica"].send_signal(signal.SIGSTOP)
@@ -97,7 +97,7 @@ async def test_a_replica_that_stands_still_costs_no_memory_however_much_is_typed
 
 
 async def test_users_with_the_same_document_and_job_get_each_their_own_answer_also_after_a_loss(
-    team: Team,  # noqa: F811
+    team: Team,
     ben: Engine,
 ) -> None:
     async with running(client()) as anna:
@@ -120,7 +120,7 @@ async def test_users_with_the_same_document_and_job_get_each_their_own_answer_al
             assert await asyncio.gather(*asked) == [said(text) for text in texts]
 
 
-async def test_every_job_of_a_storm_in_which_a_replica_is_lost_is_answered_once(team: Team) -> None:  # noqa: F811
+async def test_every_job_of_a_storm_in_which_a_replica_is_lost_is_answered_once(team: Team) -> None:
     raw = await greeted(team)
     ends, asked = Counter[str](), set[str]()
 
@@ -150,7 +150,7 @@ async def test_every_job_of_a_storm_in_which_a_replica_is_lost_is_answered_once(
     raw.close()
 
 
-async def test_a_replica_of_another_version_is_told_and_one_of_ours_in_its_place_serves(team: Team) -> None:  # noqa: F811
+async def test_a_replica_of_another_version_is_told_and_one_of_ours_in_its_place_serves(team: Team) -> None:
     async with running(client()) as found:
         await found.ready(READY_S)
         team.kill("replica")
@@ -220,7 +220,7 @@ def leaked(planted: Sequence[str], files: Sequence[Path], told: Sequence[str]) -
     return [secret for secret in planted if any(secret.encode() in text for text in texts)]
 
 
-async def test_fifty_secrets_are_in_no_log_and_in_nothing_that_users_are_told(team: Team) -> None:  # noqa: F811
+async def test_fifty_secrets_are_in_no_log_and_in_nothing_that_users_are_told(team: Team) -> None:
     (who, editor), jobs = planted()
     machine = Machine(team.home.parent / "another")
     assert team.run("team", "invite", who, machine.key()) == 0

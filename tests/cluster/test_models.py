@@ -12,15 +12,15 @@ from caesura.client.backend import EngineUnavailable
 from caesura.ipc import pairing
 from caesura.ipc.pairing import PairedClient, Pairs
 
-from ..supervisor.test_processes import READY_S, answer, job, running
-from ..supervisor.test_remote import Machine, client, home, laptop, listens  # noqa: F401 (two are fixtures)
-from .test_door import Team, started, team  # noqa: F401 (a fixture)
+from ..support.clients import READY_S, answer, job, running
+from ..support.machines import Machine, client
+from ..support.team import Team, started
 
 KEY = "ab" * 32
 
 
 @pytest.fixture
-def door(home: Path) -> Iterator[Machine]:  # noqa: F811
+def door(home: Path) -> Iterator[Machine]:
     found = Machine(home / "desk")
     with found.at():
         yield found
@@ -52,8 +52,8 @@ def test_invitations_of_before_are_read_and_those_without_a_model_are_written_as
 
 @pytest.mark.cluster
 async def test_each_user_gets_the_model_of_the_invitation_from_the_next_job_on(
-    team: Team,  # noqa: F811
-    laptop: Machine,  # noqa: F811
+    team: Team,
+    laptop: Machine,
 ) -> None:
     async with running(client()) as found:
         await found.ready(READY_S)
@@ -77,8 +77,8 @@ async def test_each_user_gets_the_model_of_the_invitation_from_the_next_job_on(
 
 @pytest.mark.cluster
 async def test_a_running_job_keeps_its_model_while_another_one_waits_for_room(
-    team: Team,  # noqa: F811
-    laptop: Machine,  # noqa: F811
+    team: Team,
+    laptop: Machine,
 ) -> None:
     """Two endless jobs hold the two models that are kept, until one is cancelled."""
     async with running(client()) as found, running(client()) as other:

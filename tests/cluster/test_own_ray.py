@@ -28,9 +28,9 @@ from caesura.client.backend import EngineError
 from caesura.client.shared import Engine
 from caesura.cluster import isolation
 
-from ..supervisor.test_processes import job, until
-from ..supervisor.test_remote import Machine, client, free_port, home, laptop, listens  # noqa: F401 (two are fixtures)
-from .test_door import Team
+from ..support.clients import job, until
+from ..support.machines import Machine, client, free_port, listens
+from ..support.team import Team
 
 pytestmark = [
     pytest.mark.cluster,
@@ -170,8 +170,8 @@ async def typing(users: list[Engine], documents: int, pause_s: float) -> AsyncIt
 @pytest.fixture
 async def users(
     cluster: Cluster,
-    home: Path,  # noqa: F811
-    laptop: Machine,  # noqa: F811
+    home: Path,
+    laptop: Machine,
 ) -> AsyncIterator[list[Engine]]:
     """Connected to a door in front of the replicas."""
     door = Team(home / "desk", f"127.0.0.1:{free_port()}", "127.0.0.1:9000")

@@ -14,12 +14,13 @@ from caesura.ipc.pairing import Remote
 from caesura.server.context.files import Files
 from caesura.server.options import Options, without
 
-from ..supervisor.test_processes import FAKE, READY_S, until
-from ..supervisor.test_remote import Desk, Editor, Machine, free_port, home, laptop, listens  # noqa: F401
+from ..supervisor.test_remote import Desk, Editor
+from ..support.clients import FAKE, READY_S, until
+from ..support.machines import Machine, free_port, listens
 
 
 @pytest.fixture
-async def door(home: Path, laptop: Machine, tmp_path: Path) -> AsyncIterator[Desk]:  # noqa: F811
+async def door(home: Path, laptop: Machine, tmp_path: Path) -> AsyncIterator[Desk]:
     """An engine with a policy: `private/` and `*.key.py` are never sent, `neighbours` is off."""
     found = Desk(home / "desk", f"127.0.0.1:{free_port()}")
     assert found.run("pair", "allow", laptop.key(), "--name", "anna") == 0
@@ -47,7 +48,7 @@ async def test_what_the_policy_forbids_is_not_sent_even_by_the_first_request(doo
         assert forbidden not in door.recorded
 
 
-def test_status_shows_the_policy(door: Desk, laptop: Machine, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+def test_status_shows_the_policy(door: Desk, laptop: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     assert laptop.run("status") == 0
     assert "  never sent: private/, *.key.py; off: neighbours\n" in capsys.readouterr().out
 

@@ -26,10 +26,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from caesura import wire
 from caesura.client.backend import EngineError, job_id
 
-from ..supervisor.test_processes import READY_S, answer, job, running, until
-from ..supervisor.test_remote import Machine, client, free_port, home, laptop, listens  # noqa: F401 (two are fixtures)
-from .test_door import Team, started
-from .test_ray import START_S
+from ..support.clients import READY_S, answer, job, running, until
+from ..support.machines import Machine, client, free_port, listens
+from ..support.team import START_S, Team, started
 
 pytestmark = pytest.mark.cluster
 NAME = "anna_secret"
@@ -93,7 +92,7 @@ class Watched:
 
 
 @pytest.fixture
-async def watched(home: Path, laptop: Machine) -> AsyncIterator[Watched]:  # noqa: F811
+async def watched(home: Path, laptop: Machine) -> AsyncIterator[Watched]:
     team = Team(home / "desk", f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
     found = Watched(team, free_port(), free_port())
     assert team.run("team", "invite", NAME, laptop.key()) == 0

@@ -24,7 +24,7 @@ from caesura.client.shared import Engine
 from caesura.ipc import rendezvous
 
 from ..lsp.test_lsp import Client
-from ..supervisor.test_processes import FAKE, running, status_when
+from ..support.clients import FAKE, running, status_when
 from .test_privacy import TOKENS
 
 WORD = "CONFIDENTIAL"  # stands in every document, covered nowhere

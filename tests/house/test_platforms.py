@@ -20,7 +20,8 @@ from caesura.engine.supervisor import supervisor
 from caesura.ipc import endpoints, locks, rendezvous
 from caesura.ipc.rendezvous import Holder
 
-from ..supervisor.test_processes import alive, answer, client, in_flight, job, running, runtime, until  # noqa: F401 (a fixture)
+from ..supervisor.test_processes import client, runtime  # noqa: F401 (a fixture)
+from ..support.clients import alive, answer, in_flight, job, running, until
 
 NOTICED_S = 5.0  # without being told, on a busy machine
 elsewhere = pytest.mark.parametrize("platform", ["darwin", "win32"])

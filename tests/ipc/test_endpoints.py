@@ -19,7 +19,8 @@ from caesura.engine.supervisor.admission import Gate
 from caesura.ipc import endpoints, rendezvous
 from caesura.ipc.keys import new_keys
 
-from ..supervisor.test_processes import READY_S, answer, client, job, one, running, runtime, status_when, until  # noqa: F401 (fixtures)
+from ..supervisor.test_processes import client, one, runtime  # noqa: F401 (fixtures)
+from ..support.clients import READY_S, answer, job, running, status_when, until
 
 
 @pytest.fixture(autouse=True)

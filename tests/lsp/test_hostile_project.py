@@ -17,7 +17,8 @@ from caesura.demo import session
 from caesura.engine.supervisor import process as child
 from caesura.ipc import rendezvous
 
-from ..supervisor.test_processes import READY_S, answer, job, running, runtime, until
+from ..supervisor.test_processes import runtime
+from ..support.clients import READY_S, answer, job, running, until
 from .test_lsp import Client
 
 __all__ = ["runtime"]  # the fixture

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ..audit.calls import preload
-from .test_processes import answer, client, in_flight, job, running, runtime  # noqa: F401 (a fixture)
+from ..support.clients import answer, in_flight, job, running
+from .test_processes import client, runtime  # noqa: F401 (a fixture)
 
 HOUR = 3600
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the clock is moved by LD_PRELOAD")

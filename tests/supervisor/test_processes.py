@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ import zmq.asyncio
 
 from caesura import paths, wire
 from caesura.client import shared
-from caesura.client.backend import EngineBusy, EngineFailed, EngineUnavailable, job_id
+from caesura.client.backend import EngineBusy, EngineFailed, EngineUnavailable
 from caesura.client.connection import Connection, Unanswered
 from caesura.client.shared import Engine
 from caesura.engine.supervisor import link
@@ -36,10 +36,8 @@ from caesura.ipc import rendezvous
 from caesura.ipc.endpoints import Endpoint
 from caesura.ipc.rendezvous import EnginePlace
 
+from ..support.clients import FAKE, READY_S, alive, answer, first_event, in_flight, job, running, status_when, until
 from ..support.processes import points
-
-FAKE = Path(__file__).parents[1] / "support" / "processes" / "fake_engine.py"
-READY_S = 20.0  # generous: the suite may share its two cores with a training run
 
 
 @pytest.fixture(autouse=True)
@@ -65,72 +63,6 @@ def client(model: str = "fake", **more: object) -> Engine:
 async def one() -> AsyncIterator[Engine]:
     async with running(client()) as found:
         yield found
-
-
-class running:  # noqa: N801 (reads as a verb: `async with running(client())`)
-    def __init__(self, found: Engine) -> None:
-        self.engine = found
-
-    async def __aenter__(self) -> Engine:
-        await self.engine.start()
-        return self.engine
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.engine.close()
-
-
-def job(prefix: str = "", *, document: str = "d", deadline_ms: float = 20_000, holes: int = 1) -> wire.Infill:
-    return wire.Infill(
-        job=job_id(),
-        document=document,
-        prefix=prefix,
-        suffix="",
-        segments=(wire.Hole(),) * holes,
-        deadline_ms=deadline_ms,
-    )
-
-
-async def answer(found: Engine, request: wire.Infill) -> str:
-    async for event in found.infill(request):
-        if isinstance(event, wire.Done):
-            return event.holes[0].text
-    raise AssertionError("the job ended without Done or an error")
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.005)
-
-
-async def status_when(found: Engine, condition: Callable[[wire.Status], bool], timeout_s: float = 10.0) -> wire.Status:
-    deadline = time.monotonic() + timeout_s
-    while not condition(status := await found.status()):
-        assert time.monotonic() < deadline, f"it did not happen in time: {status}"
-        await asyncio.sleep(0.005)
-    return status
-
-
-async def first_event(found: Engine, request: wire.Infill) -> None:
-    """Return when the job is live in the worker, and leave it."""
-    async with aclosing(found.infill(request)) as events:
-        async for _ in events:
-            return
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-async def in_flight(found: Engine, prefix: str = "endless") -> asyncio.Task[str]:
-    """A job that the worker is working on."""
-    task = asyncio.create_task(answer(found, job(prefix, document=job_id())))
-    await status_when(found, lambda status: status.live > 0)
-    return task
 
 
 # Jobs

@@ -4,13 +4,11 @@ import asyncio
 import contextlib
 import os
 import re
-import shutil
 import signal
 import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -32,13 +30,16 @@ from caesura.engine.supervisor.admission import Gate
 from caesura.engine.supervisor.clients import CannotListen, Front
 from caesura.engine.supervisor.ledger import ELSEWHERE, MAX_PEERS
 from caesura.ipc import pairing, rendezvous
-from caesura.ipc.keys import Keys, new_keys, own_keys
+from caesura.ipc.keys import new_keys, own_keys
 
+from .. import conftest
 from ..context.test_secrets import lines, planted
 from ..lsp.test_lsp import Client
+from ..support.clients import FAKE, READY_S, answer, first_event, job, running, status_when, until
+from ..support.machines import Machine, client, dealer, free_port, listens
 from ..support.processes import points
-from .test_processes import FAKE, READY_S, answer, first_event, job, running, status_when, until
 
+home, laptop = conftest.home, conftest.laptop  # for test_ray.py, which still imports them
 NOBODY = 65_534
 SERVER = f"""
 import sys
@@ -48,85 +49,6 @@ command = [sys.executable, {str(FAKE)!r}, "records"]
 app = App(lambda options, client, remote: Engine(client=client, model="records", command=command, remote=remote))
 sys.exit(app.server.serve())
 """
-
-
-@dataclass(frozen=True)
-class Machine:
-    home: Path
-
-    @property
-    def environment(self) -> dict[str, str]:
-        folders = {"CAESURA_RUNTIME": "run", "XDG_CONFIG_HOME": "config", "XDG_STATE_HOME": "state"}
-        return {name: str(self.home / folder) for name, folder in folders.items()} | {"XDG_DATA_HOME": str(self.home)}
-
-    @property
-    def keys(self) -> Path:
-        return self.home / "config" / "caesura" / "keys"
-
-    @property
-    def recorded(self) -> bytes:
-        """Every job that its engine's model got."""
-        path = self.home / "run" / "recorded"
-        return path.read_bytes() if path.exists() else b""
-
-    def at(self) -> Any:
-        """Be this machine inside `with`."""
-        patch = pytest.MonkeyPatch.context()
-
-        class Being:
-            def __enter__(self) -> None:
-                found = patch.__enter__()
-                for name, value in machine.environment.items():
-                    found.setenv(name, value)
-
-            def __exit__(self, *error: Any) -> None:
-                patch.__exit__(*error)
-
-        machine = self
-        return Being()
-
-    def run(self, *arguments: str) -> int:
-        with self.at():
-            return cli.main(arguments)
-
-    def key(self) -> str:
-        with self.at():
-            return own_keys().public.hex()
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="caesura-"))
-    yield folder
-    for name in ("desk", "laptop"):
-        if (folder / name / "run").exists():
-            (folder / name / "run").chmod(0o700)  # a test may have changed it
-        with Machine(folder / name).at():
-            for place in rendezvous.running():
-                if holder := place.holder():
-                    rendezvous.kill(holder)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture
-def laptop(home: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """The machine that these tests run on."""
-    found = Machine(home / "laptop")
-    for name, value in found.environment.items():
-        monkeypatch.setenv(name, value)
-    return found
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def listens(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    with socket.socket() as found:
-        return found.connect_ex((host, int(port))) == 0
 
 
 @dataclass(frozen=True)
@@ -151,11 +73,6 @@ async def desk(home: Path, laptop: Machine) -> AsyncIterator[Desk]:
     process.wait()
 
 
-def client(name: str = "test") -> Engine:
-    (paired,) = pairing.pairs().engines
-    return Engine(client=name, spawn=False, remote=paired)
-
-
 async def served_alone(desk: Desk, strange: Callable[[], object]) -> None:
     """While and after a stranger is there, the paired machine is served, and nothing of the stranger's is read."""
     async with running(client()) as found:
@@ -175,18 +92,6 @@ async def test_a_paired_machine_is_served_and_starts_no_engine_of_its_own(desk: 
         assert found.condition.device == "fake of desk"
     assert b"of the laptop" in desk.recorded
     assert rendezvous.running() == []
-
-
-def dealer(address: str, server: str = "", keys: Keys | None = None) -> zmq.Socket[bytes]:
-    found: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
-    found.setsockopt(zmq.LINGER, 0)
-    if server:
-        public, secret = (keys.public, keys.secret) if keys else map(z85.decode, zmq.curve_keypair())
-        found.setsockopt(zmq.CURVE_SERVERKEY, bytes.fromhex(server))
-        found.setsockopt(zmq.CURVE_PUBLICKEY, public)
-        found.setsockopt(zmq.CURVE_SECRETKEY, secret)
-    found.connect(address if "://" in address else f"tcp://{address}")
-    return found
 
 
 def greet(found: zmq.Socket[bytes], *, name: str = "stranger", wait_ms: int = 700) -> bool:

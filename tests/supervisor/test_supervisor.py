@@ -28,7 +28,8 @@ from caesura.engine.supervisor.supervisor import Supervisor, SupervisorSettings
 from caesura.ipc import rendezvous
 from caesura.ipc.rendezvous import EnginePlace, Holder, started
 
-from .test_processes import READY_S, job, runtime  # noqa: F401 (a fixture)
+from ..support.clients import READY_S, job
+from .test_processes import runtime  # noqa: F401 (a fixture)
 
 IDLER = ["sh", "-c", "exec sleep 60"]  # a worker that says nothing
 HELLO = wire.Hello(wire.PROTOCOL, "test", "test")

@@ -1,0 +1,29 @@
+"""A door that lets a user in, with one replica."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from ..support.clients import READY_S, until
+from ..support.machines import Machine, free_port, listens
+from ..support.team import Team
+
+
+@pytest.fixture
+async def team(home: Path, laptop: Machine) -> AsyncIterator[Team]:
+    """A door that lets the laptop in, and that the laptop knows, with one replica."""
+    found = Team(home / "desk", f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
+    assert found.run("team", "invite", "anna", laptop.key()) == 0
+    assert laptop.run("pair", "with", found.address, found.key(), "--name", "team") == 0
+    (found.home / "team.toml").write_text(
+        f'listen = "{found.address}"\n[limits]\njobs = 3\n'
+        f'[engine]\naddress = "{found.engine}"\nmodel = "fake"\nmodels = ["typed", "empty", "unknown"]\n'
+    )
+    found.replica()
+    found.door()
+    await until(lambda: listens(found.address), READY_S)
+    yield found
+    for process in found.processes.values():
+        process.kill()
+        process.wait()
