@@ -41,10 +41,9 @@ from typist import press, stretches  # isort: skip
 sys.path.insert(0, str(HERE.parent))
 from tests.cluster.test_door import Team
 from tests.cluster.test_ray import replicas
-from tests.supervisor.test_remote import Machine, free_port
+from tests.supervisor.test_remote import Machine, free_port, listens
 from tests.support.checkpoints import tiny
 
-READY = "replicas are ready"
 START_S, DONE_S = 150.0, 20.0
 TEXT = "def total(count, item):\n    return "
 TURNS, AGAIN = 10, 20  # of each way, and jobs in each
@@ -98,7 +97,7 @@ async def until(condition: Callable[[], bool], within_s: float) -> None:
 @contextlib.asynccontextmanager
 async def editors(desk: Team, machines: Sequence[Machine]) -> AsyncIterator[list[Engine]]:
     """A client of each machine, connected."""
-    await until(lambda: READY in desk.log(), START_S)  # before that, all documents are at the first replica
+    await until(lambda: listens(desk.address), START_S)
     found = list[Engine]()
     for machine in machines:
         with machine.at():  # its keys are read as it connects

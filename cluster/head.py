@@ -3,12 +3,17 @@
 python -m caesura.cluster.head CONFIG
 """
 
+import contextlib
+import csv
 import logging
 import os
 import secrets
+import shutil
+import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 from caesura import logs, paths
@@ -22,6 +27,8 @@ GRPC_PORT, HTTP_PORT = 9000, 8000  # in a network where nothing else is
 GRPC = f"127.0.0.1:{GRPC_PORT}"
 APPLICATION = "caesura"
 LOOK_S = 1.0
+TURN_S = 0.1  # how late it may be noticed that replicas answer
+READY = "ready"  # a file that is there from then on
 SETTINGS = {  # those of any Ray that runs our replicas: examples/team/ray.env has them for an administrator's
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",
@@ -32,6 +39,7 @@ SETTINGS = {  # those of any Ray that runs our replicas: examples/team/ray.env h
     "RAY_SERVE_HAPROXY_H2_FE_MAX_CONCURRENT_STREAMS": str(MAX_STREAMS),  # else 100, over the relay's one connection
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
 }
+SOCKET = "admin.sock"  # of HAProxy, in a folder for each node
 MAX_PATH = 36  # bytes; of the 107 of a socket's path HAProxy and Ray take the rest
 
 
@@ -49,17 +57,24 @@ def environment(folder: Path) -> dict[str, str]:
     return SETTINGS | {
         "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(proxy / "haproxy.cfg"),
-        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(proxy / "admin.sock"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(proxy / SOCKET),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(proxy),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(proxy / "server-state"),
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(proxy / "metrics.sock"),
     }
 
 
+def ready() -> bool:
+    """True once all replicas answer; before that, all documents would be at the first one."""
+    return (home() / READY).exists()
+
+
 def start(path: str) -> "subprocess.Popen[bytes]":
     """Begin such a process; it ends with this one."""
     folder = home()
+    shutil.rmtree(folder / "h", ignore_errors=True)  # of a Ray that was lost
     paths.private(folder / "h")
+    (folder / READY).unlink(missing_ok=True)
     paths.write(folder / "token", secrets.token_hex(32).encode())
     command = [sys.executable, "-P", "-m", "caesura.cluster.head", path]
     return subprocess.Popen(
@@ -98,10 +113,26 @@ def main(path: str) -> None:
         ),
     )
     serve.run(deployment.of(fleet), name=APPLICATION, route_prefix="/")
+    while proxied(home() / "h") < fleet.replicas:
+        time.sleep(TURN_S)
+    (home() / READY).touch()
     log.info("%d replicas are ready", fleet.replicas)
     while True:
         threading.Event().wait(LOOK_S)
         serve.status()  # raises where Ray is lost
+
+
+def proxied(folder: Path) -> int:
+    """The replicas that HAProxy sends streams to; one is enough for Ray's own wait. 0 while HAProxy is not there."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(str(next(folder.glob(f"*/{SOCKET}"), folder)))
+        asking.sendall(b"show stat\n")
+        rows = csv.DictReader(asking.makefile())
+        return sum(
+            row["# pxname"] == f"grpc-{APPLICATION}" and "REPLICA" in row["svname"] and row["status"].startswith("UP")
+            for row in rows
+        )
+    return 0
 
 
 if __name__ == "__main__":

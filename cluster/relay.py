@@ -141,10 +141,11 @@ async def welcomed(channel: grpc.aio.Channel, model: str) -> wire.Welcome | None
 async def reached(
     channel: grpc.aio.Channel, model: str, started: "subprocess.Popen[bytes] | None"
 ) -> wire.Welcome | None:
-    """The first Welcome of a replica; None if there is none in time, or the Ray that we have `started` ends."""
+    """The first Welcome of a replica, of a Ray that we have `started` once all of them answer; None if there is none in
+    time, or that Ray ends."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and (started is None or started.poll() is None):
-        if welcome := await welcomed(channel, model):
+        if (started is None or head.ready()) and (welcome := await welcomed(channel, model)):
             return welcome
         await asyncio.sleep(RETRY_S)
     return None
