@@ -39,6 +39,7 @@ SETTINGS = {  # those of any Ray that runs our replicas: examples/team/ray.env h
     "RAY_SERVE_HAPROXY_H2_FE_MAX_CONCURRENT_STREAMS": str(MAX_STREAMS),  # else 100, over the relay's one connection
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
 }
+HEAD_LOST_S = 5  # until Ray ends without its head process, which nothing starts again but we; else 60
 SOCKET = "admin.sock"  # of HAProxy, in a folder for each node
 MAX_PATH = 36  # bytes; of the 107 of a socket's path HAProxy and Ray take the rest
 
@@ -55,6 +56,7 @@ def environment(folder: Path) -> dict[str, str]:
     """The environment that Ray reads before it is imported; its files lie in `folder`."""
     proxy = folder / "h"
     return SETTINGS | {
+        "RAY_gcs_rpc_server_reconnect_timeout_s": str(HEAD_LOST_S),
         "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(proxy / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(proxy / SOCKET),

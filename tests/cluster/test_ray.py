@@ -7,10 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 
 from caesura import wire
@@ -20,13 +23,25 @@ from caesura.cluster import isolation
 from caesura.ipc import rendezvous
 
 from ..supervisor.test_processes import answer, job, running, until
-from ..supervisor.test_remote import Machine, client, free_port, home, laptop, listens  # noqa: F401 (two are fixtures)
+from ..supervisor.test_remote import (  # noqa: F401 (two are fixtures)
+    Editor,
+    Machine,
+    client,
+    free_port,
+    home,
+    laptop,
+    listens,
+)
 from ..support.checkpoints.tiny import make
-from .test_door import Team, started, to_its_end
+from .test_door import LOST_S, Team, started, to_its_end
+from .test_faults import leaked, planted, secrets_sent, written
 
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(sys.platform != "linux", reason="Ray is started on Linux alone")]
 TEXT = "def total(count, item):\n    return "
 START_S = 120.0
+EACH = 3  # documents of a replica; eight jobs are what a user may have
+HEAD, NOTICED_S = "gcs_server", 10.0  # Ray's head process, and when its loss is noticed at the latest
+NAMES, SECRETS = planted()
 RAYS = (8000, 9000, 8265, 8404, 8500, 9101, 9500, 30000, 40000)  # ports that Ray and HAProxy listen at in their network
 
 
@@ -38,11 +53,11 @@ def team(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Team]:
     found = Team(home / "desk", f"127.0.0.1:{free_port()}")
-    assert found.run("team", "invite", "anna", laptop.key()) == 0
+    assert found.run("team", "invite", NAMES[1], laptop.key()) == 0
     assert laptop.run("pair", "with", found.address, found.key(), "--name", "team") == 0
     (found.home / "team.toml").write_text(
         f'listen = "{found.address}"\n[engine]\nmodel = "{tiny_folder}"\ndevice = "cpu"\nreplicas = 2\n'
-        f'models = ["{tiny_folder.parent}/other"]\nmodels_per_replica = 1\n'
+        f'models = ["{tiny_folder.parent}/other", "small"]\nmodels_per_replica = 1\n'
     )
     # HAProxy asks for a name server by itself, in a network where there is none.
     monkeypatch.delenv("LD_PRELOAD", raising=False)
@@ -65,50 +80,131 @@ def replicas(found: Team) -> list[int]:
 async def test_a_team_on_ray(team: Team, laptop: Machine, tiny_folder: Path) -> None:  # noqa: F811
     before = {port for port in RAYS if listens(f"127.0.0.1:{port}")}
     await until(lambda: listens(team.address), START_S)
-    async with running(client()) as found:
+    async with running(client(NAMES[0])) as found:
         await found.ready(START_S)
         assert all([await answer(found, job(TEXT, document=f"{n}")) for n in range(9)])
         assert {port for port in RAYS if listens(f"127.0.0.1:{port}")} == before, "nobody else reaches Ray"
 
-        own = await confidence(found)
-        other = str(make(tiny_folder.parent / "other", seed=1))
-        assert team.run("team", "invite", "anna", laptop.key(), "--model", other) == 0
-        assert await confidence(found) != own, "another model, for which the first made room"
-        assert (await found.status()).model == other
-        assert team.run("team", "invite", "anna", laptop.key()) == 0
-        assert await confidence(found) == own
-
-        victim, prefix, long = replicas(team)[0], "y" * 4000, (wire.Hole(256),)
-        jobs = [job(prefix, document=f"{n}", deadline_ms=60_000) for n in range(7)]
-        streams = [found.infill(msgspec.structs.replace(one, segments=long)) for one in jobs]
-        for events in streams:
-            await started(events)
-        os.kill(victim, signal.SIGKILL)
-        ends = await asyncio.gather(*map(to_its_end, streams), return_exceptions=True)
-        lost = [end for end in ends if end is not None]
-        assert lost, "a replica without a document is rare, and was not the one"
-        assert all(isinstance(end, EngineFailed) and end.code == "engine_lost" for end in lost)
-        assert all("replica was lost" in str(end) for end in lost)
-
-        for n in range(7):  # all are served again, at once by the replica that is left
-            await _served(found, f"{n}")
-        await until(lambda: len(replicas(team)) == 2, START_S)
+        await _another_model(team, laptop, found, str(make(tiny_folder.parent / "other", seed=1)))
+        await _ghost_text(team, laptop, found)
+        told = [*await _replica_lost(team, found), *await secrets_sent(found, SECRETS), *await _head_lost(team, found)]
     team.kill("door")
     await until(lambda: not _left(team), 10.0)
     with team.at():
         assert rendezvous.running() == []
+    files = written(team)
+    assert any("session_" in str(path) for path in files), "Ray's own files are among them"
+    assert leaked([*NAMES, *SECRETS], files, told) == []
 
 
-async def confidence(found: Engine) -> float:
+async def _replica_lost(team: Team, found: Engine) -> list[str]:
+    """The jobs of the replica that is killed fail within LOST_S, all others end as if nothing had been. Returns what
+    the user is told."""
+    homes = dict[str, int]()
+    for name in map(chr, range(ord("a"), ord("z"))):
+        place = await _home(team, found, name)
+        if list(homes.values()).count(place) < EACH:
+            homes[name] = place
+        if len(homes) == 2 * EACH:
+            break
+    assert set(homes.values()) == set(replicas(team)), "each replica has documents"
+    victim = homes["a"]
+    long, ends = (wire.Hole(256),), dict[str, tuple[BaseException | None, float]]()
+
+    async def watch(name: str, events: AsyncIterator[object]) -> None:
+        end = (await asyncio.gather(to_its_end(events), return_exceptions=True))[0]
+        ends[name] = end, time.monotonic()
+
+    jobs = {name: job(f"{name}{'y' * 4000}", document=name, deadline_ms=60_000) for name in homes}
+    streams = {name: found.infill(msgspec.structs.replace(one, segments=long)) for name, one in jobs.items()}
+    await asyncio.gather(*map(started, streams.values()))
+    watching = [asyncio.create_task(watch(name, events)) for name, events in streams.items()]
+    os.kill(victim, signal.SIGKILL)
+    killed = time.monotonic()
+    await asyncio.wait(watching)
+    lost = {name for name, (end, _) in ends.items() if end is not None}
+    assert lost == {name for name, pid in homes.items() if pid == victim}
+    for name in lost:
+        end, at = ends[name]
+        assert isinstance(end, EngineFailed)
+        assert (end.code, "replica was lost" in str(end)) == ("engine_lost", True)
+        assert at - killed < LOST_S
+    for name in homes:  # all are served again, at once by the replica that is left
+        await _served(found, name)
+    await until(lambda: len(replicas(team)) == 2, START_S)
+    return [str(end) for end, _ in ends.values()]
+
+
+async def _home(team: Team, found: Engine, document: str) -> int:
+    """The replica of a document: the one that works while the document's jobs are the only ones."""
+    pids = replicas(team)
+    while True:
+        before = [sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids]
+        for _ in range(5):
+            await answer(found, msgspec.structs.replace(job(TEXT, document=document), segments=(wire.Hole(64),)))
+        spent = [sum(psutil.Process(pid).cpu_times()[:2]) - earlier for pid, earlier in zip(pids, before, strict=True)]
+        if max(spent) > 0.05 + 3 * min(spent):
+            return pids[spent.index(max(spent))]
+
+
+async def _head_lost(team: Team, found: Engine) -> list[str]:
+    """Ray's head process is killed: jobs go on until Ray notices, then the door starts another Ray. Returns what the
+    user is told meanwhile."""
+    (head,) = [
+        process for process in psutil.Process(team.processes["door"].pid).children(True) if process.name() == HEAD
+    ]
+    before, told = set(replicas(team)), list[str]()
+    head.kill()
+    killed = time.monotonic()
+    while not (there := set(replicas(team))) or there & before:
+        assert not there & before or time.monotonic() - killed < NOTICED_S, team.log()
+        assert time.monotonic() - killed < START_S, team.log()
+        try:
+            await answer(found, job(TEXT))
+        except EngineError as error:
+            told.append(str(error))
+        await asyncio.sleep(0.1)
+    await found.ready(START_S)
+    await _served(found, "after")
+    print(f"after the loss of Ray's head: {time.monotonic() - killed:.1f} s, {Counter(told)}")
+    return told
+
+
+async def _ghost_text(team: Team, laptop: Machine, found: Engine) -> None:  # noqa: F811
+    """A user of the model `small` types in an editor with the real language server."""
+    assert team.run("team", "invite", NAMES[1], laptop.key(), "--model", "small") == 0
+    project = laptop.home / "project"
+    project.mkdir()
+    assert laptop.run("pair", "use", str(project)) == 0
+    async with Editor(project, server=("-m", "caesura", "lsp")) as editor:
+        (proposed,) = await editor.complete((project / "main.py").as_uri(), TEXT)
+    assert proposed["insertText"].strip()
+    assert (await found.status()).model == "small"
+    with laptop.at():
+        assert rendezvous.running() == [], "no engine of its own"
+    assert team.run("team", "invite", NAMES[1], laptop.key()) == 0
+
+
+async def _another_model(team: Team, laptop: Machine, found: Engine, other: str) -> None:  # noqa: F811
+    """A user is invited with another model, for which the first makes room, and with the first again."""
+    own = await _confidence(found)
+    assert team.run("team", "invite", NAMES[1], laptop.key(), "--model", other) == 0
+    assert await _confidence(found) != own
+    assert (await found.status()).model == other
+    assert team.run("team", "invite", NAMES[1], laptop.key()) == 0
+    assert await _confidence(found) == own
+
+
+async def _confidence(found: Engine) -> float:
     """A figure that differs between two random models, which answer this text alike."""
     done = [event async for event in found.infill(job(TEXT, document="0")) if isinstance(event, wire.Done)]
     return done[0].holes[0].confidence
 
 
-async def _served(found: object, document: str) -> None:
+async def _served(found: Engine, document: str) -> None:
     for _ in range(50):
         try:
-            await answer(found, job(TEXT, document=document))  # type: ignore[arg-type]
+            await answer(found, job(TEXT, document=document))
             return
         except EngineError:
             await asyncio.sleep(0.1)

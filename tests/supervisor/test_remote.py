@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -598,16 +598,18 @@ def test_only_folders_that_were_named_use_another_machine(laptop: Machine, tmp_p
 
 
 class Editor:
-    """An editor's session with the real server; `folders` are its workspace."""
+    """An editor's session with the real server; `folders` are its workspace. Its own engine is a fake unless `server`
+    says otherwise."""
 
-    def __init__(self, *folders: Path, ready: bool = True) -> None:
+    def __init__(self, *folders: Path, ready: bool = True, server: Sequence[str] = ("-c", SERVER)) -> None:
         self._folders = folders
+        self._server = server
         self._ready = ready
 
     async def __aenter__(self) -> "Editor":
         pipe = asyncio.subprocess.PIPE
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-c", SERVER, stdin=pipe, stdout=pipe
+            sys.executable, "-P", *self._server, stdin=pipe, stdout=pipe
         )
         self.client = Client(self._process)
         folders = [{"uri": folder.as_uri(), "name": folder.name} for folder in self._folders]
