@@ -16,7 +16,7 @@ SERVICER = "caesura.cluster.rpc.add"
 MAX_STREAMS = 1024  # of a replica; how many jobs it takes is its own to say
 DRAIN_S = 90.0  # a stream lives 20 seconds, and its last job a minute at most (router.py)
 HEALTH_S = 2.0
-ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}  # else each of Ray's threads has a pool of glibc's, with parts of old models
+ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}  # a pool of glibc's for each of Ray's threads would keep parts of old models
 
 
 def app(arguments: Mapping[str, Any]) -> serve.Application:

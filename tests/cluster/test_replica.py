@@ -1,32 +1,49 @@
-"""A replica in this process, whose model is that of fake_engine.py, and what Ray is told of its health."""
+"""A replica in this process, around a worker loop that has nothing to do, and what Ray is told of its health."""
 
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from concurrent.futures import Future
 from typing import NoReturn
 
 import pytest
 
-pytest.importorskip("grpc")  # of the extra `cluster`
+pytest.importorskip("grpc", reason="needs the extra `cluster`")
 
 from caesura import logs, wire
+from caesura.cluster import replica
 from caesura.cluster.replica import Replica
 from caesura.cluster.rpc import MODEL
 from caesura.cluster.sessions import Sessions
+from caesura.engine.supervisor import link
 
-from ..supervisor.test_processes import until
-from ..support.processes import fake_engine
+from ..support.clients import until
 from .test_sessions import HELLO
 
 pytestmark = pytest.mark.cluster
+
+
+class IdleLoop:
+    def __init__(self, *_: object) -> None:
+        self.loading, self.ended = Future[str](), Future[None]()
+        self.loading.set_result("cpu")
+
+    def connect(self) -> None: ...
+
+    def check(self) -> None: ...
+
+    def send(self, message: link.ToWorker) -> None: ...
+
+    async def answers(self) -> AsyncIterator[link.Answer]:
+        for answer in ():
+            yield answer
 
 
 class Call:
     """Of a client that says Hello and no more."""
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
-        return [(MODEL, "fake")]
+        return [(MODEL, "coder")]
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         yield HELLO
@@ -34,16 +51,12 @@ class Call:
 
 
 @pytest.fixture
-def replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replica]:
-    monkeypatch.setenv("CAESURA_RUNTIME", str(tmp_path))
+def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Replica]:
     monkeypatch.setattr(logs, "begin", lambda *_: None)  # which would change this process for good
+    monkeypatch.setattr(replica, "Loop", IdleLoop)
     interval = sys.getswitchinterval()
-    yield Replica({"fake": "fake"}, "cpu", 1, fake_engine.load)
+    yield Replica({"coder": "coder"}, "cpu", most=1)
     sys.setswitchinterval(interval)
-
-
-def failing(*_: object) -> NoReturn:
-    raise ValueError
 
 
 def healthy(found: Replica) -> bool:
@@ -56,13 +69,16 @@ def healthy(found: Replica) -> bool:
 
 @pytest.mark.parametrize("part", ["look", "loaded"])
 async def test_a_replica_of_which_a_part_has_failed_is_to_be_replaced(
-    replica: Replica, part: str, monkeypatch: pytest.MonkeyPatch
+    found: Replica, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def failing(*_: object) -> NoReturn:
+        raise ValueError
+
     call = Call()
-    stream = replica.Session(aiter(call), grpc_context=call)
+    stream = found.Session(aiter(call), grpc_context=call)
     with monkeypatch.context() as broken:
         broken.setattr(Sessions, part, failing)
-        assert healthy(replica)
+        assert healthy(found)
         assert isinstance(wire.decode_engine((await anext(stream)).data), wire.Welcome)
-        await until(lambda: not healthy(replica))
+        await until(lambda: not healthy(found))
     await stream.aclose()  # type: ignore[attr-defined]
