@@ -26,14 +26,9 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-class Fleet(_Part, frozen=True):
-    """The replicas. `gpus` and `cpus` are of each, a GPU may be shared; there are `replicas` of them, and up to
-    `most` where jobs wait. `model` is that of every user who was not invited with another one of `models`; a replica
-    keeps `models_per_replica` of them loaded.
-
-    `address` is the HOST:PORT of a Ray Serve that runs already, with `examples/team/serve.yaml`; without one, the door
-    starts a Ray of its own that no other machine can reach.
-    """
+class ReplicaSettings(_Part, frozen=True):
+    """Each replica has `gpus` and `cpus`; a GPU may be shared. `model` is that of every user who was not invited with
+    another one of `models`; a replica keeps `models_per_replica` of them loaded."""
 
     model: Word = "default"
     models: Annotated[tuple[Word, ...], Meta(max_length=64)] = ()
@@ -41,14 +36,23 @@ class Fleet(_Part, frozen=True):
     device: Word = "auto"
     gpus: Share = 0
     cpus: Share = 1
-    replicas: Amount = 1
-    most: Annotated[int, Meta(ge=0, le=2**31)] = 0
-    address: str = ""
 
     @property
     def offered(self) -> tuple[str, ...]:
         """The models, the default first."""
         return tuple(dict.fromkeys((self.model, *self.models)))
+
+
+class Fleet(ReplicaSettings, frozen=True):
+    """There are `replicas` of the engine, and up to `most` where jobs wait.
+
+    `address` is the HOST:PORT of a Ray Serve that runs already, with `examples/team/serve.yaml`; without one, the door
+    starts a Ray of its own that no other machine can reach.
+    """
+
+    replicas: Amount = 1
+    most: Annotated[int, Meta(ge=0, le=2**31)] = 0
+    address: str = ""
 
 
 class Watch(_Part, frozen=True):

@@ -12,7 +12,7 @@ from caesura.engine.supervisor import link
 from caesura.engine.supervisor.ledger import MAX_JOBS, Ledger, Places
 from caesura.ipc.rendezvous import BUILD
 
-MAX_STREAMS = 1024
+MAX_STREAMS = 1024  # of a replica
 RECENT_S = 10.0  # how long the last queue time counts
 LATE = "The model was not ready in time."
 

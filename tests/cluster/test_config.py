@@ -35,7 +35,8 @@ def test_the_examples_are_what_the_program_takes() -> None:
     (application,) = deployed["applications"]
     (deployment,) = application["deployments"]
     replicas = deployment["num_replicas"]
-    assert msgspec.convert(application["args"] | {"replicas": replicas, "most": replicas}, config.Fleet) == team.engine
+    replica = msgspec.convert(application["args"], config.ReplicaSettings)
+    assert config.Fleet(**msgspec.structs.asdict(replica), replicas=replicas, most=replicas) == team.engine
     module, _, function = application["import_path"].partition(":")
     for name in (f"{module}.{function}", *deployed["grpc_options"]["grpc_servicer_functions"]):
         package, _, wanted = name.rpartition(".")

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from typing import NoReturn
 
+import msgspec
 import pytest
 
 pytest.importorskip("grpc", reason="needs the extra `cluster`")
@@ -82,3 +83,10 @@ async def test_a_replica_of_which_a_part_has_failed_is_to_be_replaced(
         assert isinstance(wire.decode_engine((await anext(stream)).data), wire.Welcome)
         await until(lambda: not healthy(found))
     await stream.aclose()  # type: ignore[attr-defined]
+
+
+def test_serve_deploy_refuses_arguments_that_would_change_nothing() -> None:
+    deployment = pytest.importorskip("caesura.cluster.deployment")
+    for ignored in ({"replicas": 2}, {"address": "192.0.2.8:9000"}):
+        with pytest.raises(msgspec.ValidationError, match="unknown field"):
+            deployment.app({"model": "coder", **ignored})
