@@ -6,6 +6,7 @@ python -m caesura.cluster.head CONFIG
 import contextlib
 import csv
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -72,7 +73,7 @@ def ready() -> bool:
 
 
 def start(path: str) -> "subprocess.Popen[bytes]":
-    """Begin such a process; it ends with this one."""
+    """Start `head` as a child; it ends with this process."""
     folder = home()
     shutil.rmtree(folder / "h", ignore_errors=True)  # of a Ray that was lost
     paths.private(folder / "h")
@@ -101,9 +102,7 @@ def main(path: str) -> None:
     ray.init(
         _node_ip_address="127.0.0.1",
         include_dashboard=False,
-        num_cpus=max(
-            os.cpu_count() or 1, int(fleet.cpus * max(fleet.replicas, fleet.most)) + 2
-        ),  # of our own; Ray only counts them
+        num_cpus=promised(fleet, os.cpu_count() or 1),
         log_to_driver=False,
         logging_level=logging.WARNING,
         _temp_dir=str(home() / "t"),  # whose mode Ray changes
@@ -122,6 +121,16 @@ def main(path: str) -> None:
     while True:
         threading.Event().wait(LOOK_S)
         serve.status()  # raises where Ray is lost
+
+
+def promised(fleet: config.Fleet, cpus: int) -> int:
+    """The CPUs that Ray is told of: enough that it never refuses a replica, since it only counts them."""
+    wanted = math.ceil(fleet.cpus * max(fleet.replicas, fleet.most))
+    if wanted > cpus:
+        log.warning(
+            "the replicas may need %d CPUs and this machine has %d: they will wait for each other", wanted, cpus
+        )
+    return max(cpus, wanted + 2)
 
 
 def proxied(folder: Path) -> int:

@@ -101,6 +101,16 @@ def test_a_mistake_is_told_with_the_file_and_the_place(tmp_path: Path, text: str
     assert why in str(error.value)
 
 
+def test_replicas_that_need_more_cpus_than_there_are_are_started_and_the_log_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fleet = config.Fleet(cpus=1.5, replicas=2, most=3)
+    assert head.promised(fleet, cpus=8) == 8
+    assert not caplog.messages
+    assert head.promised(fleet, cpus=4) == 7
+    assert caplog.messages == ["the replicas may need 5 CPUs and this machine has 4: they will wait for each other"]
+
+
 def test_a_model_that_is_named_twice_is_offered_once_and_the_default_comes_first(tmp_path: Path) -> None:
     path = written(tmp_path, 'listen = "192.0.2.7:7411"\n[engine]\nmodel = "coder"\nmodels = ["small", "coder"]\n')
     assert config.read(path).engine.offered == ("coder", "small")
