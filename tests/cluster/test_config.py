@@ -1,4 +1,4 @@
-"""What an administrator writes, and what is said of mistakes."""
+"""An administrator's team.toml is read, and each mistake is told in a sentence."""
 
 import os
 import subprocess

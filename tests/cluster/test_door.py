@@ -12,7 +12,7 @@ import pytest
 from caesura.client.backend import EngineFailed, EngineUnavailable
 from caesura.ipc import pairing
 
-from ..support.clients import READY_S, answer, job, running, until
+from ..support.clients import READY_S, answer, job, running, status_when, until
 from ..support.machines import Machine, client, listens
 from ..support.team import Team, served, started, to_its_end
 
@@ -41,9 +41,7 @@ async def test_every_cancel_arrives(team: Team) -> None:
             async with aclosing(found.infill(job("endless"))) as events:
                 await started(events)
         assert await answer(found, job(document="other")) == "answer"
-        status = await found.status()
-        await until(lambda: status.live <= 1)
-        assert (await found.status()).live == 0
+        await status_when(found, lambda status: status.live == 0)
 
 
 async def test_a_replica_that_is_killed_fails_each_job_at_once_and_the_next_one_is_served(team: Team) -> None:
@@ -113,8 +111,11 @@ async def test_one_user_gets_so_many_jobs_and_no_log_has_what_they_hold(team: Te
         assert "a_secret" not in text
 
 
-async def test_a_door_that_its_configuration_does_not_fit_says_so(laptop: Machine, home: Path) -> None:
+async def test_a_door_that_its_configuration_does_not_fit_says_so(
+    laptop: Machine, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = home / "team.toml"
     path.write_text("listen = 3")
     assert laptop.run("team", "serve", str(path)) == 1
+    assert capsys.readouterr().err == f"caesura: {path}: Expected `str`, got `int` - at `$.listen`.\n"
     assert pairing.pairs().clients == ()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("prometheus_client")  # of the extra `cluster`
-pytest.importorskip("opentelemetry.exporter.otlp.proto.grpc")
+pytest.importorskip("prometheus_client", reason="needs the extra `cluster`")
+pytest.importorskip("opentelemetry.exporter.otlp.proto.grpc", reason="needs the extra `cluster`")
 
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
@@ -20,12 +20,13 @@ from caesura.engine.supervisor import link
 from caesura.engine.supervisor.ledger import Job, Ledger
 from caesura.engine.supervisor.observer import JobEnd
 
+pytestmark = pytest.mark.cluster
 BOARD = Path(__file__).parents[2] / "examples" / "team" / "grafana.json"
 SLOW = wire.Timings(queue_ms=20.0, prefill_ms=30.0, denoise_ms=80.0, first_lock_ms=60.0, total_ms=150.0)
 
 
 def end(outcome: str = "done", refusal: link.Refusal = "", timings: wire.Timings | None = None) -> JobEnd:
-    """Of a job that arrived 0.2 seconds ago; with the timings, as a replica's Done tells them."""
+    """A job that arrived 0.2 seconds ago has ended; its replica sent Done where there are timings."""
     request = wire.Infill(job="a job", document="a_secret", prefix="a_secret", suffix="", segments=(wire.Hole(),))
     tokens = wire.Tokens(canvas=3, lookup=2, left_to_right=1)
     head = timings and wire.EventHead("done", "a job", steps=8, timings=timings, tokens=tokens)

@@ -1,4 +1,4 @@
-"""What an administrator sees of a team's door, over HTTP and at a collector: real door, relay and gRPC."""
+"""A team's door shows an administrator figures over HTTP and spans at a collector: real door, relay and gRPC."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-pytest.importorskip("opentelemetry.exporter.otlp.proto.grpc")  # of the extra `cluster`
+pytest.importorskip("opentelemetry.exporter.otlp.proto.grpc", reason="needs the extra `cluster`")
 
 import grpc
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
