@@ -2,7 +2,7 @@
 
 PYTHON = .venv/bin/python
 
-.PHONY: install test lint slow long vscode editors llama-server real cluster bench quality plots train lock sbom
+.PHONY: install test lint slow long vscode editors llama-server real cluster-packages cluster bench quality plots train lock sbom
 
 install:
 	python3 -m venv .venv
@@ -39,8 +39,10 @@ real:  # the shipped model in real processes and real editors; the browser is th
 	$(PYTHON) -m pip install -q -c constraints.txt -e '.[test,real]'
 	$(PYTHON) -m pytest -m real -rs
 
-cluster:  # a door, real gRPC, and a Ray Serve with two replicas of a tiny model
+cluster-packages:
 	$(PYTHON) -m pip install -q -c constraints.txt -e '.[test,cluster]'
+
+cluster: cluster-packages  # a door, real gRPC, and a Ray Serve with two replicas of a tiny model
 	$(PYTHON) -m pytest -m cluster -rs
 
 bench:
