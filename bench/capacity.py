@@ -38,12 +38,14 @@ from caesura.engine.canvas.layout import Layout
 from caesura.engine.methods import Begin
 from caesura.engine.scheduler import Scheduler
 from caesura.kernels import cpu
+from tests.support.checkpoints.tiny import Still
 
 NEVER = float("inf")
 LIMIT_MS = 150.0  # until first locked text, for 95 of 100 jobs
-HOP_S = 0.0011  # through the door to a replica and back: measured with Ray Serve and HAProxy
-UNREACHABLE_S = 1.0  # until the sessions of a dead replica reach another one: measured
-AGAIN_S = 2.7  # until a dead replica is replaced: measured
+# The next three: a trial of Ray Serve 2.60 with HAProxy on two cores; docs/log.md (dn) has the times of the door.
+HOP_S = 0.0011  # through HAProxy to a replica and back, p50
+UNREACHABLE_S = 1.0  # until the sessions of a dead replica reach another one
+AGAIN_S = 2.7  # until a dead replica is replaced
 POINTS = 16  # of a server of weight 1 on HAProxy's ring
 WARM_S = 20.0  # from the start, not counted: nobody has typed before
 LAST_S = 3.0  # at the end, not counted: its answers would come later
@@ -54,11 +56,11 @@ MANY = 64  # contexts of a GPU, instead of the 14 that the engine keeps: 3 GB of
 MOST = 256  # users: no more are tried
 CONTEXT = 768  # tokens of a context that the bounds read at each step
 
-# What a replica's step takes
+# The time of a replica's step
 
 
 class StepTable:
-    """Milliseconds of a step by its rows, those of a context read anew included; between two entries a line."""
+    """Milliseconds of a step by its rows and the context rows that it reads; linear in between."""
 
     def __init__(self, entries: Sequence[tuple[float, float]], fresh_ms: float) -> None:
         self.entries, self.fresh_ms = list(entries), fresh_ms
@@ -109,7 +111,7 @@ FP8, BF16 = 1, 2  # bytes a parameter
 
 
 def decoder(shape: Sequence[int], rows: int, jobs: int) -> dict[str, Work]:
-    """What a step of a decoder reads and multiplies: each matrix once, the context of each job once."""
+    """Bytes and FLOP of a decoder's step: it reads each matrix once, and the context of each job once."""
     hidden, mlp, layers, heads, key_heads, vocabulary = shape
     head_dim = hidden // heads
     matrices = layers * (2 * hidden * hidden + 2 * hidden * key_heads * head_dim + 3 * hidden * mlp)
@@ -164,14 +166,12 @@ class Characters:
         return list(map(ord, text))
 
 
-class Costed:
-    """A model that computes nothing. `known` are the recordings of its jobs, `step_ms` is what a step takes."""
+class Costed(Still):
+    """A model that only takes time. `known` are the recordings of its jobs, `step_ms` is the time of a step."""
 
-    name, device, kernels, drafter, noise = "costed", "cpu", "", None, None
-    visibility, block_size, shift, radius, tail, head, width = "context", 1, 1, 0, 1, 0, 1
-    start, finish, separator, ends = (), (), (0,), frozenset[int]()
-    lengths, null_id, expand_id, method, sampler = "race", None, None, "left_to_right", "threshold"
-    prompt, max_context, tokenizer = "suffix_first", 1 << 16, Characters()
+    name, shift, tail, head, width, separator = "costed", 1, 1, 0, 1, (0,)
+    noise, null_id, lengths, method = None, None, "race", "left_to_right"
+    max_context, tokenizer = 1 << 16, Characters()
 
     def __init__(
         self, known: Mapping[str, Recorded], clock: Virtual, step_ms: Callable[[int, int, int], float], engine: Report
@@ -281,7 +281,7 @@ class Asked(Key):
 
     @property
     def waited_for(self) -> bool:
-        """Whether its server gave it as long as the limit, and did not ask ahead of time."""
+        """True if it stayed open for the limit and was not speculative."""
         return self.job.priority == "automatic" and (self.left is None or self.left - self.at >= LIMIT_MS / 1000)
 
     def says(self) -> Iterator[tuple[float, bytes, wire.Infill | wire.Cancel]]:
@@ -363,7 +363,7 @@ FIRST_LIFE = Place(0, 0)
 
 @dataclass
 class Team:
-    """Which replica takes a new stream, by time. `kill`: server 0 dies then; `grow`: one more is ready then."""
+    """Replicas, one of which takes a new stream. `kill`: server 0 dies then; `grow`: one more is ready then."""
 
     replicas: int
     kill: float = NEVER
@@ -441,8 +441,8 @@ def played(served: Served, team: Team, users: int, seconds: float, seed: int) ->
 
 
 def summary(runs: Sequence[Outcome], begin: float, end: float) -> Report:
-    """Of the jobs that somebody waited for between two times: ms until the first locked text (of those with a warm
-    context, and of all), the share that got any, and ms until the whole answer of those that were not left."""
+    """The jobs that somebody waited for between two times: ms until the first locked text (with a warm context, and of
+    all), the share that got any, and ms until the whole answer of those that their server did not leave."""
     waited = [one for run in runs for one in run.asked if one.waited_for and begin <= one.at < end]
     stayed = [one for one in waited if one.left is None]
     return {
@@ -457,7 +457,7 @@ def summary(runs: Sequence[Outcome], begin: float, end: float) -> Report:
 
 
 def ms(found: Sequence[float | None]) -> Report:
-    return crowd._ms([None if one is None else one + HOP_S / 2 for one in found])
+    return crowd.percentiles([None if one is None else one + HOP_S / 2 for one in found])
 
 
 # The answers
@@ -471,7 +471,7 @@ WINDOW_S = 2.0  # of the percentiles before and after it
 
 @dataclass(frozen=True)
 class Trial:
-    """How long users type, from `seed` on; few of them as often as makes `least` in all."""
+    """How long users type, from `seed` on. `least`: repeat small crowds until this many users were seen."""
 
     seconds: float
     seed: int = 1
@@ -570,7 +570,7 @@ def canvases(stretches: Stretches) -> Stretches:
 
 
 def host_ms(table: StepTable, passes: Report) -> float:
-    """Of a step of few rows, what is not a pass over the weights."""
+    """The time of a step of few rows without its pass over the weights."""
     least = min(ms["4"] for kernel, ms in passes["ms"].items() if kernel in cpu.variants())
     return max(0.0, table(4, 0, 1) - least)
 
@@ -589,47 +589,31 @@ def measure(served: Sequence[Served], trial: Trial) -> Report:
     return {"limit_ms": LIMIT_MS, **vars(trial), "rows": rows, "events": events}
 
 
+TIMES = ("warm p50", "p95", "first p50", "p95", "done p50", "p95")
+HEAD = ("", "replicas", "users", "by p50", *TIMES, "answered %", "busy %")
+
+
 def picture(report: Report) -> str:
     """The report as a person reads it: the most users within the limit, and what an event costs."""
     groups = defaultdict[tuple[Any, ...], list[Report]](list)
     for row in report["rows"]:
         groups[row["model"], row["kind"], row["replicas"]].append(row)
-    lines = list[Sequence[object]]()
-    for (model, kind, replicas), rows in groups.items():
-        users = carried(rows)
-        at = next(row for row in rows if row["users"] == users or not users)
-        numbers = (at[name][rank] for name in ("warm_ms", "first_ms", "done_ms") for rank in ("p50", "p95"))
-        lines.append(
-            (
-                f"{model}, {kind}",
-                replicas,
-                users,
-                carried(rows, "p50"),
-                *numbers,
-                100 * at["answered"],
-                100 * at["busy"],
-            )
-        )
-    head = (
-        "",
-        "replicas",
-        "users",
-        "by p50",
-        "warm p50",
-        "p95",
-        "first p50",
-        "p95",
-        "done p50",
-        "p95",
-        "answered %",
-        "busy %",
-    )
+    lines = [(f"{model}, {kind}", count, *most(rows)) for (model, kind, count), rows in groups.items()]
     events = [
         (f"{e['model']}, {e['event']}", *(e[name] for name in ("replicas", "users", "failed", "above_s")))
         for e in report["events"]
     ]
     told = table(("", "replicas", "users", "jobs failed", "s above limit"), events)
-    return f"{table(head, lines)}\n\n{told}"
+    return f"{table(HEAD, lines)}\n\n{told}"
+
+
+def most(rows: Sequence[Report]) -> Iterator[object]:
+    """The most users that these rows carry, and what they see."""
+    users = carried(rows)
+    at = next(row for row in rows if row["users"] == users or not users)
+    yield from (users, carried(rows, "p50"))
+    yield from (at[name][rank] for name in ("warm_ms", "first_ms", "done_ms") for rank in ("p50", "p95"))
+    yield from (100 * at["answered"], 100 * at["busy"])
 
 
 def main() -> None:

@@ -3,8 +3,9 @@
     python bench/capacity_check.py [--model NAME|PATH] [--users 1 2 4] [--seconds 25] [--seed 1] [--stretches 4]
                                    [--json] [--out bench/results/capacity-check.json]
 
-The first stretches are recorded anew with their texts. Then users type them as in capacity.py: once the scheduler runs
-over the real model in this process, once over the step table of results/jobs-MODEL.json. Measure on a quiet machine.
+The first stretches are recorded again, with their texts. Then users type them as in capacity.py: once the scheduler
+runs over the real model in this process, once over the step table of results/jobs-MODEL.json. Measure on a quiet
+machine.
 """
 
 import argparse

@@ -188,17 +188,17 @@ def summary(keys: Sequence[Key], steps: Sequence[float], seconds: float) -> Repo
     return {
         "keys": len(keys),
         "seen": round(sum(f is not None for f in first) / len(keys), 3),
-        "first_ms": _ms(first),
+        "first_ms": percentiles(first),
         "rested": len(rested),
         "rested_answered": round(sum(key.whole is not None for key in rested) / max(1, len(rested)), 3),
-        "rested_ms": _ms([key.whole for key in rested]),
+        "rested_ms": percentiles([key.whole for key in rested]),
         "fills_s": round(sum(value is not None for value in whole) / seconds, 2),
-        "step_ms": _ms(steps),
+        "step_ms": percentiles(steps),
     }
 
 
-def _ms(found: Sequence[float | None]) -> Report:
-    """None where the percentile falls on what was never answered."""
+def percentiles(found: Sequence[float | None]) -> Report:
+    """Milliseconds; None where the percentile falls on what was never answered."""
     ms = spread([math.inf if value is None else 1000 * value for value in found])
     return {name: None if value == math.inf else value for name, value in ms.items()}
 

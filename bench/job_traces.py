@@ -145,7 +145,7 @@ class Link:
         self._framer, self._count = Framer(), 0
         self._answers = dict[int, Callable[[Message], None]]()
         self._handed, self._idle = queue.Queue[bytes](), threading.Event()
-        self._serving = asyncio.create_task(self.server._serve(self._read, self._write))
+        self._serving = asyncio.create_task(self.server.serve_in_loop(self._read, self._write))
 
     def __repr__(self) -> str:
         return f"<Link {self._count} requests, {len(self._answers)} open>"
@@ -245,14 +245,14 @@ def numbers(given: Sequence[GivenJob]) -> list[Report]:
 
 
 def locked(event: wire.EngineMessage) -> bool:
-    """Whether a job's first text is there, or its answer without any."""
+    """True at a job's first text, or at its answer without any."""
     return isinstance(event, wire.Done) or (isinstance(event, wire.Locked) and any(fill.locked for fill in event.holes))
 
 
 def measure(name: str, chosen: Sequence[Stretch], out: Path) -> None:
     """Record the stretches that `out` does not have yet. Each is saved when it is there."""
     model = engine_models.load(model_store.resolve(name))
-    engine = {"chunk": model.chunk, "rows": model.rows, "contexts": model.cache()._entries}
+    engine = {"chunk": model.chunk, "rows": model.rows, "contexts": model.cache().entries}
     report: Report = {"bench": "jobs", **conditions(name), "engine": engine, "stretches": {}}
     if out.exists():
         report = json.loads(out.read_text())

@@ -139,7 +139,7 @@ class Cache:
     ) -> None:
         """A context is cut at multiples of `block` rows only: rows of a block see each other."""
         self._layers, self._device, self._dtype, self._block = list(layers), device, dtype, block
-        self._entries, self._spare = entries, SPARE
+        self.entries, self._spare = entries, SPARE
         self._free: list[KV] = []  # least recently used first
         self._leased = 0
         self.reused = self.asked = 0  # tokens, for the status report
@@ -155,7 +155,7 @@ class Cache:
     @property
     def full(self) -> bool:
         """True if every entry is leased."""
-        return self._leased >= self._entries
+        return self._leased >= self.entries
 
     def lease(self, ids: list[int]) -> KV:
         """The best entry, truncated to what it shares with `ids`; the caller prefills the rest."""
@@ -165,7 +165,7 @@ class Cache:
             usable = kv.reach(agreed - agreed % self._block)
             if best is None or usable > shared:
                 shared, best = usable, kv
-        full = len(self._free) >= self._spare or len(self._free) + self._leased >= self._entries
+        full = len(self._free) >= self._spare or len(self._free) + self._leased >= self.entries
         if best is not None and (shared * 2 >= len(best.ids) or full):
             self._free.remove(best)
             best.truncate(shared)
@@ -196,7 +196,7 @@ class Cache:
         self._free.clear()
 
     def _trim(self) -> None:
-        del self._free[: max(0, len(self._free) - min(self._spare, self._entries - self._leased))]
+        del self._free[: max(0, len(self._free) - min(self._spare, self.entries - self._leased))]
 
 
 def common(left: list[int], right: list[int]) -> int:

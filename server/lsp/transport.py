@@ -97,7 +97,7 @@ class Server(LanguageServer):
     def serve(self, read: ReadBytes = from_stdin, write: WriteBytes = to_stdout) -> int:
         """Serve until the editor sends `exit` or closes the stream. Returns the exit code of the process."""
         try:
-            return asyncio.run(self._serve(read, write))
+            return asyncio.run(self.serve_in_loop(read, write))
         finally:
             self._ended.set()
 
@@ -124,7 +124,8 @@ class Server(LanguageServer):
         """Log the error; pygls would show it to the user."""
         log.error("%s: %s", getattr(source, "__name__", source), describe(error))
 
-    async def _serve(self, read: ReadBytes, write: WriteBytes) -> int:
+    async def serve_in_loop(self, read: ReadBytes, write: WriteBytes) -> int:
+        """`serve` in the loop that runs."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: log.error("In the loop: %s", describe(context.get("exception"))))
         self._stopped, self._write = loop.create_future(), write

@@ -145,25 +145,15 @@ class Plain:
         """As `condition`."""
 
 
-class Scripted(Plain):
-    """A `Model` that answers each slot from a list, with logits of `sure` over zero, and null behind its end. Left to
-    right it has no opinion."""
+class Still(Plain):
+    """A `Model` without weights, which only takes context."""
 
-    name, device, shift, tail, head, max_context, chunk = "scripted", "cpu", 0, 4, 12, 768, 64
+    name, device, kernels, shift, tail, head, max_context, chunk = "still", "cpu", "", 0, 4, 12, 768, 64
     visibility: str = "context"
-    block_size = 1
-    rows, radius, finish = 512, 0, list[int]()
+    block_size, rows, radius = 1, 512, 0
     sampler, prompt, ends = "threshold", "suffix_first", frozenset[int]()
-
-    def __init__(self, tokenizer: Tokenizer, answer: Sequence[int], noise: Noise | None = None, sure: float = 20.0):
-        self.tokenizer, self.answer, self.sure = tokenizer, list(answer), sure
-        self.start: Sequence[int] = ()
-        self.separator: Sequence[int] = [tokenizer.special("<file_sep>")]
-        self.noise: Noise = noise or Absorbing(tokenizer.size)
-        self.method = self.noise.method
-        self.null_id: int | None = tokenizer.size + 1 if self.noise.absorbing else None
-        self.lengths = "null" if self.noise.absorbing else "race"
-        self.width = tokenizer.size + (2 if self.noise.absorbing else 0)
+    start: Sequence[int] = ()
+    finish: Sequence[int] = ()
 
     def cache(self) -> Cache:
         return Cache([Kept(1, 1)])
@@ -172,6 +162,22 @@ class Scripted(Plain):
         kv.reserve(len(ids))
         kv.ids += ids
         kv.length += len(ids)
+
+
+class Scripted(Still):
+    """Answers each slot from a list, with logits of `sure` over zero, and null after its end. Left to right it has no
+    opinion."""
+
+    name = "scripted"
+
+    def __init__(self, tokenizer: Tokenizer, answer: Sequence[int], noise: Noise | None = None, sure: float = 20.0):
+        self.tokenizer, self.answer, self.sure = tokenizer, list(answer), sure
+        self.separator: Sequence[int] = [tokenizer.special("<file_sep>")]
+        self.noise: Noise = noise or Absorbing(tokenizer.size)
+        self.method = self.noise.method
+        self.null_id: int | None = tokenizer.size + 1 if self.noise.absorbing else None
+        self.lengths = "null" if self.noise.absorbing else "race"
+        self.width = tokenizer.size + (2 if self.noise.absorbing else 0)
 
     def forward(self, trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
         logits = self.denoise(canvases)

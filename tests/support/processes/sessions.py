@@ -268,7 +268,7 @@ class Play:
         self.app = App(lambda options, client, remote: engine)
 
     async def run(self) -> list[Event]:
-        serving = asyncio.create_task(self.app.server._serve(self._read, self._write))
+        serving = asyncio.create_task(self.app.server.serve_in_loop(self._read, self._write))
         wanted, clock = set[Any](), asyncio.get_running_loop().time
         for event in self._session.events:
             if "method" not in (out := event.get("out", {"method": ""})):
