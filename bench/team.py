@@ -399,7 +399,7 @@ async def crowd(
     report: Report = {}
     async with editors(desk, machines) as found:
         parts = {"replicas": replicas(desk), "relay": [desk.relay()], "door": [desk.processes["door"].pid]}
-        parts |= {"haproxy": proxies(desk), "clients": [os.getpid()]}
+        parts |= {"haproxy": [proxy(desk)], "clients": [os.getpid()]}
         for engine in found[:WARM]:
             await ended(engine.infill(job()))
         for count in counts:
@@ -445,9 +445,11 @@ def session(desk: Team, machine: Machine) -> Report:
     }
 
 
-def proxies(desk: Team) -> list[int]:
+def proxy(desk: Team) -> int:
+    """HAProxy: the newest, since one that it has replaced ends when its streams do."""
     door = psutil.Process(desk.processes["door"].pid)
-    return [process.pid for process in door.children(recursive=True) if process.name() == "haproxy"]
+    found = [process for process in door.children(recursive=True) if process.name() == "haproxy"]
+    return max(found, key=psutil.Process.create_time).pid
 
 
 async def flood(desk: Team, machines: Sequence[Machine], seconds: float) -> Report:
