@@ -106,7 +106,7 @@ def _lsp(add: Add) -> None:
         metavar="PORT",
         help="serve one client on loopback, with a token, instead of stdin",
     )
-    lsp.set_defaults(run="lsp:run")
+    lsp.set_defaults(run="serve:lsp")
 
 
 def _fill(add: Add) -> None:
@@ -176,7 +176,7 @@ def _demo(add: Add) -> None:
     demo.add_argument("--port", type=arguments.port, default=0, metavar="N", help="default: a free port")
     demo.add_argument("--no-browser", action="store_true", help="only print the address")
     arguments.add_model(demo)
-    demo.set_defaults(run="web:demo")
+    demo.set_defaults(run="serve:demo")
 
 
 def _serve(add: Add) -> None:
@@ -185,7 +185,7 @@ def _serve(add: Add) -> None:
         "--port", type=arguments.port, default=8012, metavar="N", help="default: %(default)s; 0: one that is free"
     )
     arguments.add_model(serve)
-    serve.set_defaults(run="web:serve")
+    serve.set_defaults(run="serve:http")
 
 
 def _engine(add: Add) -> None:

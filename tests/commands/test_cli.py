@@ -865,7 +865,7 @@ def test_no_advice_fetches_somebody_elses_package() -> None:
 
 
 def test_lsp_starts_without_torch() -> None:
-    code = "import sys; sys.argv = ['caesura', 'lsp']; import caesura.cli, caesura.commands.lsp; print(*sys.modules)"
+    code = "import sys; sys.argv = ['caesura', 'lsp']; import caesura.cli, caesura.commands.serve; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()

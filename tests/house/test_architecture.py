@@ -296,7 +296,7 @@ def test_clients_and_engine_meet_at_sockets_of_two_kinds() -> None:
 
 STARTS = {
     "caesura.cli": (*HEAVY, "zmq", "pygls", "caesura.engine", "caesura.server"),
-    "caesura.commands.lsp": (*HEAVY, "httpx2", "caesura.engine", "caesura.kernels"),
+    "caesura.commands.serve": (*HEAVY, "httpx2", "caesura.engine", "caesura.kernels"),
     "caesura.commands.fill": (*HEAVY, "caesura.engine", "caesura.kernels"),
     "caesura.commands.engine": (*HEAVY, "zmq", "tree_sitter", "caesura.engine", "caesura.server"),
     "caesura.engine.supervisor.supervisor": (

@@ -1,4 +1,4 @@
-"""`caesura demo` and `caesura serve`: a page and an interface for programs, on loopback."""
+"""`caesura lsp`, `caesura serve` and `caesura demo`: what editors, their plugins and a browser connect to."""
 
 import argparse
 import asyncio
@@ -6,6 +6,15 @@ import os
 
 from caesura import model_store
 from caesura.commands import CommandFailed, draft
+from caesura.server import app as language_server
+from caesura.server.lsp.loopback import NoClient
+
+
+def lsp(options: argparse.Namespace) -> None:
+    try:
+        raise SystemExit(language_server.main(options.tcp))
+    except NoClient as problem:
+        raise CommandFailed(str(problem)) from None
 
 
 def demo(options: argparse.Namespace) -> None:
@@ -25,7 +34,7 @@ def demo(options: argparse.Namespace) -> None:
     asyncio.run(app.serve(documents, options.port, options.model, options.device, browser=not options.no_browser))
 
 
-def serve(options: argparse.Namespace) -> None:
+def http(options: argparse.Namespace) -> None:
     from caesura.serve import app
 
     model_store.locate(options.model)
