@@ -259,24 +259,24 @@ def _backend(add: Add) -> None:
 
 
 def _team(add: Add) -> None:
-    team = add("team", help="be the door of a team's engine, for the users that you invite")
+    team = add("team", help="run a team's door, for the users that you invite")
     add_team = team.add_subparsers(
-        required=True, metavar="serve CONFIG | invite NAME KEY | revoke NAME | list"
+        required=True, metavar="serve CONFIG | invite NAME KEY | revoke NAME|KEY | list"
     ).add_parser
-    door = add_team("serve", help="let invited users in, and run the replicas")
+    door = add_team("serve", help="run the door, until Ctrl-C or SIGTERM")
     door.add_argument("config", metavar="CONFIG.toml")
-    door.set_defaults(run="engine:door")
-    invite = add_team("invite", help="let a user in, by the key that `caesura pair` shows there")
+    door.set_defaults(run="team:serve")
+    invite = add_team("invite", help="let a user in, by the key that `caesura pair` shows on their machine")
     invite.add_argument("name", type=arguments.name, metavar="NAME")
     invite.add_argument("key", type=arguments.key, metavar="KEY")
     invite.add_argument(
-        "--model", type=arguments.team_model, metavar="NAME|PATH", help="one of `models` (default: the team's)"
+        "--model", type=arguments.team_model, metavar="NAME|PATH", help="one of `models` in CONFIG (default: `model`)"
     )
-    invite.set_defaults(run="pair:invite")
-    out = add_team("revoke", help="no longer let a user in")
-    out.add_argument("name", metavar="NAME")
-    out.set_defaults(run="pair:revoke")
-    add_team("list", help="the users that are let in").set_defaults(run="pair:users")
+    invite.set_defaults(run="team:invite")
+    out = add_team("revoke", help="end a user's jobs and access")
+    out.add_argument("name", metavar="NAME|KEY")
+    out.set_defaults(run="team:revoke")
+    add_team("list", help="list the invited users").set_defaults(run="team:users")
 
 
 def _status(add: Add) -> None:

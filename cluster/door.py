@@ -15,7 +15,6 @@ from caesura.cluster import config, head, isolation
 from caesura.engine.supervisor.ledger import Places
 from caesura.engine.supervisor.observer import Observer
 from caesura.engine.supervisor.supervisor import AlreadyRunning, Supervisor, SupervisorSettings
-from caesura.ipc import pairing
 from caesura.ipc.rendezvous import EnginePlace
 
 DRAIN_S = 10.0
@@ -26,7 +25,7 @@ def serve(path: Path) -> None:
     """Be the door until stopped. Raises BadConfig, NotIsolated, AlreadyRunning, CannotListen, and what
     else the supervisor raises."""
     os.umask(0o077)
-    team, invited = config.read(path), pairing.watched()
+    team = config.read(path)
     policy = config.policy(path, team)
     here = EnginePlace(paths.runtime() / f"e-team-{hashlib.sha256(team.listen.encode()).hexdigest()[:10]}")
     lock = here.acquire()
@@ -44,7 +43,7 @@ def serve(path: Path) -> None:
             listen=team.listen,
             paired=Places(team.clients, team.jobs, team.limits.jobs),
             policy=policy,
-            model_of=lambda user: invited.now.model(user),
+            team=True,
             observers=observers,
         )
         Supervisor(here, team.engine.model, team.engine.device, settings, relay).run()

@@ -40,7 +40,9 @@ async def reach(context: zmq.asyncio.Context, remote: Remote, client: str) -> Co
 def _why(remote: Remote, error: Unanswered, keys: Keys) -> str:
     where = f"{remote.name} ({remote.address})"
     if error.refused:
-        return f"The engine {where} does not know this machine; run there: caesura pair allow {keys.public.hex()}"
+        allow = f"caesura pair allow {keys.public.hex()}"
+        invite = "caesura team invite NAME, with the same key"
+        return f"The engine {where} does not know this machine; run there: {allow} (at a team's door: {invite})"
     if error.strange:
         return f"{where} is not the paired engine; compare its key with `caesura pair` there."
     return f"The engine {where} does not answer; check that `caesura engine --listen {remote.address}` runs there."

@@ -1,13 +1,11 @@
 """`caesura engine`: run the shared engine, or start it. Clients wait until it runs, so this imports no client code at
-first. `caesura team serve` runs the door of a team's engine."""
+first."""
 
 import argparse
 import asyncio
-import importlib.util
 import logging
 import os
 from dataclasses import replace
-from pathlib import Path
 
 from caesura import logs
 from caesura.commands import CommandFailed, draft
@@ -33,20 +31,6 @@ def _serve(options: argparse.Namespace) -> None:
     except supervisor.AlreadyRunning as error:
         raise CommandFailed(f"{error}{' Run `caesura stop` and try again.' if options.listen else ''}") from error
     except clients.CannotListen as error:
-        raise CommandFailed(str(error)) from error
-
-
-def door(options: argparse.Namespace) -> None:
-    """Run in the foreground until stopped."""
-    from caesura.cluster import config, door, isolation
-    from caesura.engine.supervisor import clients, supervisor
-
-    logs.begin(logging.INFO, "%(asctime)s %(levelname)s %(message)s")
-    if importlib.util.find_spec("grpc") is None:
-        raise CommandFailed("This needs the extra `cluster`; run: pip install 'caesura[cluster]'")
-    try:
-        door.serve(Path(options.config))
-    except (config.BadConfig, isolation.NotIsolated, supervisor.AlreadyRunning, clients.CannotListen) as error:
         raise CommandFailed(str(error)) from error
 
 

@@ -1,5 +1,5 @@
 """`caesura pair`: exchange keys between two machines of one user, and name the folders whose documents may be sent to
-the other machine. Each step prints the next. `caesura team` lets users in at a team's door in the same way.
+the other machine. Each step prints the next.
 """
 
 import argparse
@@ -35,26 +35,6 @@ def allow(options: argparse.Namespace) -> None:
     pairing.save(replace(found, clients=(*others, PairedClient(name, options.key))))
     print(f"{name} may use this machine's engine. Run here: caesura engine --listen ADDRESS:PORT")
     print(f"Then there, with the same address: caesura pair with ADDRESS:PORT {own}")
-
-
-def invite(options: argparse.Namespace) -> None:
-    """Let a user in at a team's door. Who is invited again gets the model named now."""
-    found = pairing.pairs()
-    others = tuple(client for client in found.clients if options.key != client.key)
-    if options.name in (client.name for client in others):
-        raise CommandFailed(f"{options.name} is invited with another key; choose another name, or revoke that one.")
-    pairing.save(replace(found, clients=(*others, PairedClient(options.name, options.key, options.model))))
-    print(f"{options.name} is let in. Send them these lines, with the address of the door:")
-    print(f"  caesura pair with ADDRESS:PORT {own_keys().public.hex()} --name team")
-    print("  caesura pair use FOLDER")
-
-
-def users(options: argparse.Namespace) -> None:
-    found = pairing.pairs().clients
-    for client in found:
-        print(f"{client.name}: {client.key}" + (f", model {client.model}" if client.model else ""))
-    if not found:
-        print("Nobody is invited; run: caesura team invite NAME KEY")
 
 
 def revoke(options: argparse.Namespace) -> None:

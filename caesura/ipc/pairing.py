@@ -1,5 +1,6 @@
 """The data of `caesura pair`: the machines that may use this machine's engine, and the engines on other machines that
-it may use, each for the folders that the user named.
+it may use, each for the folders that the user named. And that of `caesura team`: the users of the one team whose door
+this account may run.
 
 Only the command line changes it, since a setting may come with a project. Keys are written in hex, which needs no
 quoting in a shell.
@@ -26,10 +27,15 @@ class BadAddress(ValueError):
 
 
 class PairedClient(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A machine that may use this machine's engine; at a team's door with this `model`, or the team's default."""
+    """A machine that may use this machine's engine."""
 
     name: MachineName
     key: HexKey
+
+
+class TeamUser(PairedClient, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A user whose machine may use a team's engine, with this `model` or the team's default."""
+
     model: ModelName | None = None
 
 
@@ -46,16 +52,12 @@ class Remote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.name, self.address, self.key
 
 
-class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`clients` may use this machine's own engine, `users` the team's: neither may use the other."""
+
     clients: tuple[PairedClient, ...] = ()
     engines: tuple[Remote, ...] = ()
-
-    def admits(self, key: str) -> bool:
-        return any(client.key == key for client in self.clients)
-
-    def model(self, key: str) -> str | None:
-        """The model that the administrator has chosen for this user."""
-        return next((client.model for client in self.clients if client.key == key), None)
+    users: tuple[TeamUser, ...] = ()
 
 
 def pairs() -> Pairs:

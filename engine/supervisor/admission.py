@@ -1,8 +1,8 @@
 """Admission: libzmq asks here about each connection, by ZAP (ZeroMQ RFC 27), before it reads the first message.
 
 The sockets of this machine, for clients and for the worker, admit processes of our own user; the socket for other
-machines admits those that prove, by CURVE, that they hold a paired key. Everything else is refused, even when nothing
-answers here.
+machines admits those that prove, by CURVE, that they hold a key that was paired or invited. Everything else is refused,
+even when nothing answers here.
 """
 
 import logging
@@ -47,13 +47,17 @@ def listen(socket: zmq.Socket[bytes], path: Path) -> None:
 
 
 class Gate:
-    """`admits` says whether a public key, in hexadecimal digits, is paired."""
+    """`admits` says whether a public key, in hexadecimal digits, may come in. `unknown` is the log's advice on one that
+    may not, and ends before that key."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], admits: Callable[[str], bool]) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], admits: Callable[[str], bool], unknown: str = ""
+    ) -> None:
         self.socket = context.socket(zmq.REP)
         self.socket.bind(ADDRESS)
         self._context = context
         self._admits = admits
+        self._unknown = unknown
         self._named: set[str] = set()
 
     def __repr__(self) -> str:
@@ -106,5 +110,5 @@ class Gate:
                 return key
             if key not in self._named and len(self._named) < MAX_NAMED:
                 self._named.add(key)
-                log.warning("%s was refused. If it is your other machine: caesura pair allow %s", address, key)
+                log.warning("%s was refused. %s %s", address, self._unknown, key)
         return None

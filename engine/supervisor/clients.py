@@ -15,6 +15,7 @@ import zmq
 from caesura import wire
 from caesura.engine.supervisor import admission
 from caesura.engine.supervisor.admission import REMOTE, TRIAL_S, Gate
+from caesura.engine.supervisor.guests import PairedMachines, TeamUsers
 from caesura.ipc import endpoints, pairing
 from caesura.ipc.keys import Keys
 
@@ -47,9 +48,10 @@ class Received(NamedTuple):
 
 
 class Front:
-    """The sockets, and the messages in and out of them. Raises CannotListen if libzmq is too old."""
+    """The sockets, and the messages in and out of them. From other machines come paired ones, at a `team`'s door its
+    users. Raises CannotListen if libzmq is too old."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], path: Path) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], path: Path, *, team: bool = False) -> None:
         if zmq.zmq_version_info() < LIBZMQ:
             oldest = ".".join(map(str, LIBZMQ))
             raise CannotListen(
@@ -58,8 +60,8 @@ class Front:
         self._context = context
         self._path = path
         self._backlogs: dict[bytes, _Backlog] = {}
-        self._paired = pairing.watched()
-        self._gate = Gate(context, lambda key: self._paired.now.admits(key))
+        self.guests = TeamUsers() if team else PairedMachines()
+        self._gate = Gate(context, self.guests.admits, self.guests.unknown)
         self._doors: list[zmq.Socket[bytes]] = []
         self._next = 0  # the socket to read first
         self.user = ""  # the key of the machine that the message received last came from; empty for this machine
@@ -170,7 +172,7 @@ class Front:
 
     def _read(self, door: int, frame: zmq.Frame) -> wire.ClientMessage | None:
         """Decode a message. Another machine may not stop the engine; one that is no longer paired only leaves."""
-        if door and not self._paired.now.admits(str(frame.get("User-Id"))):
+        if door and not self.guests.admits(str(frame.get("User-Id"))):
             return BYE
         try:
             message = wire.decode_client(frame.bytes)

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -26,7 +26,6 @@ from caesura.engine.supervisor.clock import Clock
 from caesura.engine.supervisor.ledger import PAIRED, Job, Ledger, Places
 from caesura.engine.supervisor.observer import LEFT, REFUSED, JobEnd, Observer
 from caesura.engine.supervisor.process import UNDEAD_S, WORKER, Child, Patience
-from caesura.ipc import pairing
 from caesura.ipc.keys import own_keys
 from caesura.ipc.rendezvous import BUILD, EnginePlace, Holder, place
 
@@ -42,7 +41,7 @@ WINDOW = 512  # latest jobs that the percentiles of Status cover
 class SupervisorSettings:
     """Seconds. `idle_exit_s` counts from the end of the last lease; 0 means never. `listen`: the address for paired
     machines; since they cannot start an engine, one that listens never exits by itself. `policy` is told to all
-    clients. `model_of` gives the model of a user, by their key; None stands for the engine's own."""
+    clients. `team`: it is a team's door, for its users instead of paired machines."""
 
     idle_exit_s: float = 600.0
     unload_s: float = 300.0
@@ -51,7 +50,7 @@ class SupervisorSettings:
     listen: str = ""
     paired: Places = PAIRED
     policy: wire.Policy = field(default_factory=wire.Policy)
-    model_of: Callable[[str], str | None] = lambda user: None
+    team: bool = False
     patience: Patience = field(default_factory=Patience)
     observers: Sequence[Observer] = ()
 
@@ -96,7 +95,7 @@ class Supervisor:
         self._model = model
         self._settings = settings
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._front = Front(self._context, here.socket)
+        self._front = Front(self._context, here.socket, team=settings.team)
         self._child = Child(self._context, here, model, device, worker, settings.patience)
         self._ledger = Ledger(settings.paired)
         self._timings: deque[wire.Timings] = deque(maxlen=WINDOW)
@@ -129,11 +128,11 @@ class Supervisor:
             log.info("engine ended: %d jobs done", self._done)
 
     def _listen(self, address: str) -> None:
-        keys = own_keys()
+        keys, guests = own_keys(), self._front.guests
         self._front.listen(address, keys)
-        log.info("paired machines connect with: caesura pair with %s %s", address, keys.public.hex())
-        if not pairing.pairs().clients:
-            log.info("no machine is paired yet: run `caesura pair` on the other one")
+        log.info("%s connect with: caesura pair with %s %s", guests.name, address, keys.public.hex())
+        if not guests.now:
+            log.info("%s", guests.nobody)
 
     def _turn(self) -> None:
         self._child.start_if_due(self._clock.now())
@@ -380,7 +379,7 @@ class Supervisor:
                 self._front.send(name, self._welcome(peer.user))
 
     def _model_of(self, user: str) -> str:
-        return self._settings.model_of(user) or self._model
+        return self._front.guests.model(user) or self._model
 
     def _welcome(
         self, user: str, state: Literal["loading", "ready", "failed"] | None = None, message: str = ""

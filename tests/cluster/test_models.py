@@ -1,53 +1,15 @@
 """Several models in one team: who gets which, by the administrator's word, at a real door with a replica that keeps two
 of them loaded (test_door.py)."""
 
-import json
-from collections.abc import Iterator
 from contextlib import aclosing
-from pathlib import Path
 
 import pytest
 
 from caesura.client.backend import EngineUnavailable
-from caesura.ipc import pairing
-from caesura.ipc.pairing import PairedClient, Pairs
 
 from ..support.clients import READY_S, answer, job, running
 from ..support.machines import Machine, client
 from ..support.team import Team, started
-
-KEY = "ab" * 32
-
-
-@pytest.fixture
-def door(home: Path) -> Iterator[Machine]:
-    found = Machine(home / "desk")
-    with found.at():
-        yield found
-
-
-def test_the_administrator_chooses_the_model_of_a_user_and_may_choose_again(
-    door: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert door.run("team", "invite", "anna", KEY, "--model", "small") == 0
-    capsys.readouterr()
-    assert door.run("team", "list") == 0
-    assert capsys.readouterr().out == f"anna: {KEY}, model small\n"
-    assert pairing.pairs().model(KEY) == "small"
-    assert door.run("team", "invite", "anna", KEY) == 0
-    assert pairing.pairs() == Pairs((PairedClient("anna", KEY),))
-    assert pairing.pairs().model(KEY) is None
-    with pytest.raises(SystemExit):
-        door.run("team", "invite", "anna", KEY, "--model", "ein großes")
-    assert "ASCII" in capsys.readouterr().err
-
-
-def test_invitations_of_before_are_read_and_those_without_a_model_are_written_as_before(door: Machine) -> None:
-    before = {"clients": [{"name": "anna", "key": KEY}], "engines": []}
-    pairing.save(Pairs((PairedClient("anna", KEY),)))
-    (file,) = door.keys.glob("pairs.json")
-    assert json.loads(file.read_bytes()) == before
-    assert pairing.pairs().clients == (PairedClient("anna", KEY),)
 
 
 @pytest.mark.cluster

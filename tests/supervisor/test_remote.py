@@ -330,6 +330,28 @@ def test_of_a_paired_machine_a_stop_is_not_heard_and_nothing_once_it_is_revoked(
         assert heard(front, found, wire.Ping()) == wire.Bye()
 
 
+@pytest.mark.parametrize("team", [False, True])
+def test_a_user_of_a_team_gets_in_at_its_door_alone_and_a_paired_machine_everywhere_else(
+    laptop: Machine, team: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the log of each says how to let in whom it refused."""
+    own, address, machine, user = own_keys(), f"127.0.0.1:{free_port()}", new_keys(), new_keys()
+    assert laptop.run("pair", "allow", machine.public.hex(), "--name", "desk") == 0
+    assert laptop.run("team", "invite", "anna", user.public.hex()) == 0
+    admitted, refused = (user, machine) if team else (machine, user)
+    command = "caesura team invite NAME" if team else "caesura pair allow"
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    listening = Front(context, paths.runtime() / "front.sock", team=team)
+    listening.listen(address, own)
+    with dealer(address, own.public.hex(), admitted) as found:
+        assert heard(listening, found, wire.Ping()) == wire.Ping()
+    with dealer(address, own.public.hex(), refused) as found:
+        assert heard(listening, found, wire.Ping(), 0.5) is None
+    assert f": {command} {refused.public.hex()}" in caplog.text
+    listening.close()
+    context.term()
+
+
 def test_without_keys_of_its_own_an_engine_does_not_listen(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("caesura.engine.supervisor.admission.TRIAL_S", 0.5)
     real = zmq.Socket.setsockopt
