@@ -68,6 +68,7 @@ class Relay:
         while True:
             message = link.decode_to_worker(await self._socket.recv())
             await self._do(self._router.take(message, time.monotonic()))
+            await asyncio.sleep(0)  # where messages keep arriving, reading one lets nobody else have a turn
 
     async def _look(self) -> None:
         while True:
@@ -88,9 +89,8 @@ class Relay:
         for order in orders:
             match order:
                 case Open(stream, key, model):
-                    self._calls[stream] = rpc.dial(self._channel, key, model), asyncio.Queue()
-                    self._start(self._read(stream))
-                    self._start(self._write(stream))
+                    self._calls[stream] = call, frames = rpc.dial(self._channel, key, model), asyncio.Queue[bytes]()
+                    self._start(self._read(stream, call, self._start(_write(call, frames))))
                 case Send(stream, frame):
                     if found := self._calls.get(stream):
                         found[1].put_nowait(frame)
@@ -100,27 +100,27 @@ class Relay:
                 case link.Answer():
                     await self._socket.send(link.encode(order))
 
-    def _start(self, work: Any) -> None:
+    def _start(self, work: Any) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
-    async def _read(self, stream: int) -> None:
+    async def _read(self, stream: int, call: Any, writing: "asyncio.Task[None]") -> None:
         """The frames of a stream's replica, until it ends. Why it ended stays here: gRPC says addresses and ids."""
-        call, _ = self._calls[stream]
         try:
             async for frame in call:
                 await self._do(self._router.hear(stream, frame, time.monotonic()))
         except (*NO_ENGINE, asyncio.CancelledError):
             pass
+        writing.cancel()
         await self._do(self._router.lost(stream, time.monotonic()))
 
-    async def _write(self, stream: int) -> None:
-        call, frames = self._calls[stream]
-        with contextlib.suppress(*NO_ENGINE, asyncio.CancelledError):
-            while True:
-                frame = await frames.get()
-                await call.write(frame)
+
+async def _write(call: Any, frames: "asyncio.Queue[bytes]") -> None:
+    with contextlib.suppress(*NO_ENGINE):
+        while True:
+            await call.write(await frames.get())
 
 
 async def welcomed(channel: grpc.aio.Channel, model: str) -> wire.Welcome | None:

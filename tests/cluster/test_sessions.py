@@ -4,6 +4,7 @@ import pytest
 
 from caesura import wire
 from caesura.cluster.models import RETRY_S, TURN_S, Load, Unload
+from caesura.cluster.scaling import wanted
 from caesura.cluster.sessions import LATE, Give, ReplicaOrder, Say, Sessions
 from caesura.engine.supervisor import link
 
@@ -213,3 +214,11 @@ def test_a_model_that_always_has_jobs_takes_turns(full: Sessions) -> None:
     assert asks(full, after, TURN_S + 1) == [], "it waits, as for a model that is not loaded"
     assert full.relay(link.Answer(b"s", done(before)), TURN_S + 2)[-1] == Unload("coder")
     assert full.gone("coder", TURN_S + 3) == [Load("tuned")]
+
+
+def test_jobs_that_wait_ask_for_a_replica_and_one_is_spare_where_none_waits() -> None:
+    assert wanted([80.0, 40.0], 2) == 3
+    assert wanted([60.0, 10.0], 2) == 2
+    assert wanted([0.0, 6.0], 2) == 2
+    assert wanted([0.0, 4.0], 2) == 1
+    assert wanted([], 2) == 2
