@@ -26,6 +26,7 @@ GRACE_S = 2.0  # after a job's deadline, until its replica counts as hung
 ONE_LOSS_S = 0.25  # in which the streams of a lost replica end, one after the other
 LIFE_S = 20.0  # an older stream takes no new job and is closed after its last, so that a replica that drains is left
 MAX_STREAMS = 4096
+MAX_RESTING = 64  # streams of a user without a job
 MAX_JOBS = 32  # on a stream, those that a newer one has replaced included: what a replica that reads nothing may cost
 MAX_USERS = 4096  # whose budgets are kept
 
@@ -79,11 +80,13 @@ class Carried:
     user: str
     deadline: float
     steps: int = 0
+    cancelled: bool = False
 
 
 @dataclass
 class DocumentStream:
     peer: bytes
+    user: str
     document: str
     model: str
     opened: float
@@ -126,7 +129,7 @@ class Router:
                 left_ms = min(left_ms, self._limits.seconds * 1000)
                 return self._begin(peer, user, model, msgspec.structs.replace(request, deadline_ms=left_ms), now)
             case link.CancelJob(peer, job):
-                return [Send(number, wire.encode(wire.Cancel(job))) for number in self._having(peer, job)]
+                return [order for number in self._having(peer, job) for order in self._cancel(number, job)]
             case link.Gone(peer):
                 gone = [number for number, stream in self._streams.items() if stream.peer == peer]
                 return [order for number in gone for order in self._close(number)]
@@ -195,14 +198,30 @@ class Router:
     def _stream(self, peer: bytes, user: str, model: str, document: str, now: float) -> tuple[int, list[Order]]:
         if (number := self._places.get((peer, document))) is not None:
             return number, []
+        rested = self._rest(user)
         number = self._places[peer, document] = next(self._numbers)
-        self._streams[number] = DocumentStream(peer, document, model, now)
+        self._streams[number] = DocumentStream(peer, user, document, model, now)
         key, owner = self._hidden(f"{user}|{model}|{document}"), self._hidden(user)
-        return number, [Open(number, key, model), Send(number, wire.encode(wire.Hello(wire.PROTOCOL, BUILD, owner)))]
+        return number, [
+            *rested,
+            Open(number, key, model),
+            Send(number, wire.encode(wire.Hello(wire.PROTOCOL, BUILD, owner))),
+        ]
 
     def _hidden(self, text: str) -> str:
         """The same for the same text, and tells nothing of it."""
         return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()[:32]
+
+    def _rest(self, user: str) -> list[Order]:
+        """Close the oldest stream of a user who has as many without a job as one may have."""
+        resting = [number for number, stream in self._streams.items() if stream.user == user and not stream.jobs]
+        return self._close(resting[0]) if len(resting) >= MAX_RESTING else []
+
+    def _cancel(self, number: int, job: str) -> list[Order]:
+        """Once, however often it is asked for: a replica that reads nothing may cost no more."""
+        carried = self._streams[number].jobs[job]
+        before, carried.cancelled = carried.cancelled, True
+        return [] if before else [Send(number, wire.encode(wire.Cancel(job)))]
 
     def _having(self, peer: bytes, job: str) -> list[int]:
         return [number for number, s in self._streams.items() if s.peer == peer and job in s.jobs]
@@ -288,9 +307,20 @@ class Router:
 
 def characters(request: wire.Infill) -> int:
     """The code points that a job brings."""
+    holes = [segment for segment in request.segments if isinstance(segment, wire.Hole)]
     texts: Iterable[str] = (
         *(request.prefix, request.suffix, *request.schemas, *(request.draft or ())),
+        *(text for hole in holes for text in _written(hole.grammar)),
         *(segment.text for segment in request.segments if isinstance(segment, wire.Text)),
         *(text for neighbour in request.neighbours for text in (neighbour.name, neighbour.text)),
     )
     return sum(map(len, texts))
+
+
+def _written(grammar: wire.Json | wire.Pattern | None) -> tuple[str, ...]:
+    match grammar:
+        case wire.Json():
+            return grammar.typed, grammar.then, grammar.at, *grammar.taken
+        case wire.Pattern(regex):
+            return (regex,)
+    return ()

@@ -193,6 +193,29 @@ def test_a_replica_that_reads_nothing_is_owed_so_many_jobs_though_each_replaces_
     assert told(asks(found, job(), user=BEN, peer=b"q")) == []
 
 
+def test_a_cancel_is_passed_on_once_however_often_it_is_asked_for(table: Router) -> None:
+    request = job()
+    running(table, request)
+    cancels = [table.take(link.CancelJob(b"p", request.job), 0.0) for _ in range(3)]
+    assert [len(orders) for orders in cancels] == [1, 0, 0]
+
+
+def test_a_user_with_ever_more_documents_leaves_streams_to_the_others(table: Router) -> None:
+    for number in range(router.MAX_STREAMS):
+        request = job(f"{number}")
+        running(table, request)
+        table.hear(number + 1, done(request, 0), 0.0)
+    assert table.news(True).streams == router.MAX_RESTING
+    assert told(asks(table, job(), user=BEN, peer=b"q")) == []
+
+
+def test_the_text_of_a_grammar_counts_as_that_of_a_job() -> None:
+    found = Router(Limits(characters=100), MODELS, b"s")
+    for grammar in (wire.Json(taken=("x" * 60, "y" * 60)), wire.Pattern("x" * 120)):
+        (refusal,) = told(asks(found, job(segments=(wire.Hole(grammar=grammar),))))
+        assert "the team's engine takes 100" in refusal.message  # type: ignore[union-attr]
+
+
 def test_a_job_that_is_too_large_is_refused_in_a_sentence() -> None:
     found = Router(Limits(characters=100), MODELS, b"s")
     neighbour = wire.Neighbour("name", "y" * 50)
