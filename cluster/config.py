@@ -85,6 +85,8 @@ def read(path: Path) -> Team:
         pairing.own_address(team.listen)
         if team.watch.listen:
             pairing.own_address(team.watch.listen)
+        if team.engine.address:
+            pairing.address(team.engine.address)
         if team.watch.traces:
             pairing.address(team.watch.traces.removeprefix(ENCRYPTED))
     except pairing.BadAddress as error:

@@ -18,6 +18,7 @@ from caesura.engine.supervisor import link
 log = logging.getLogger("caesura.replica")
 
 HANG_S = 10.0  # a worker loop without a step for this long is hung: the longest step that a supervisor grants
+LOAD_S = 300.0  # a load that takes longer hangs: as long as a supervisor waits for its worker's
 UNKNOWN = "The model cannot be loaded; see the replica's log."
 Loader = Callable[[str, str], worker.Loaded]
 
@@ -37,7 +38,8 @@ class Loop:
         path = paths.runtime() / f"replica-{os.getpid()}-{number}.progress"
         self._progress = link.Heartbeat(path)
         path.unlink()  # only this process reads it
-        self._seen = (0, time.monotonic())
+        self._begun = time.monotonic()
+        self._seen = (0, self._begun)
         self._link: zmq.asyncio.Socket | None = None
         self._stop = threading.Event()
         self.loading: Future[str] = Future()
@@ -73,9 +75,11 @@ class Loop:
         self.send(link.Gone(b""))  # wakes it
 
     def check(self) -> None:
-        """Raises where the loop hangs."""
+        """Raises where the load or the loop hangs."""
         count, since = self._seen
         now = time.monotonic()
+        if not self.loading.done() and now - self._begun > LOAD_S:
+            raise RuntimeError("the model takes too long to load")
         if (found := self._progress.read()) != count or not self.loading.done():
             self._seen = found, now
         elif now - since > HANG_S:

@@ -146,6 +146,7 @@ class Replica:
         try:
             device = await asyncio.wrap_future(loop.loading)
         except worker.CannotLoad as error:
+            await asyncio.wrap_future(loop.ended)  # until then another model would find its memory taken
             del self._loops[model]
             self._do(self._sessions.refused(model, str(error), time.monotonic()))
             return

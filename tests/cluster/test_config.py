@@ -86,6 +86,7 @@ def test_an_address_is_all_that_a_team_needs(tmp_path: Path) -> None:
         ('listen = "0.0.0.0:7411"', "would listen on every network"),
         ('listen = "192.0.2.7:7411"\n[watch]\nlisten = "0.0.0.0:9464"', "would listen on every network"),
         ('listen = "192.0.2.7:7411"\n[watch]\ntraces = "http://host:4317"', "is not ADDRESS:PORT"),
+        ('listen = "192.0.2.7:7411"\n[engine]\naddress = "engine"', "is not ADDRESS:PORT"),
         ('listen = "192.0.2.7:7411"\nlimit = 1', "unknown field `limit`"),
         ('listen = "192.0.2.7:7411"\n[limits]\njobs = 0', "at `$.limits.jobs`"),
         ('listen = "192.0.2.7:7411"\n[engine]\nmodels = ["small", "gro\u00df"]', "names the model 'gro\u00df'"),

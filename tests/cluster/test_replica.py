@@ -2,20 +2,26 @@
 
 import asyncio
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
+import zmq
 
 pytest.importorskip("grpc", reason="needs the extra `cluster`")
 
 from caesura import logs, wire
-from caesura.cluster import replica
+from caesura.cluster import loop, replica
+from caesura.cluster.loop import Loop
+from caesura.cluster.models import Held
 from caesura.cluster.replica import Replica
 from caesura.cluster.rpc import MODEL
 from caesura.cluster.sessions import Sessions
+from caesura.engine import worker
 from caesura.engine.supervisor import link
 
 from ..support.clients import until
@@ -90,3 +96,37 @@ def test_serve_deploy_refuses_arguments_that_would_change_nothing() -> None:
     for ignored in ({"replicas": 2}, {"address": "192.0.2.8:9000"}):
         with pytest.raises(msgspec.ValidationError, match="unknown field"):
             deployment.app({"model": "coder", **ignored})
+
+
+def test_a_replica_whose_model_never_gets_loaded_is_to_be_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAESURA_RUNTIME", str(tmp_path))
+    ended = threading.Event()
+
+    def hangs(model: str, device: str) -> worker.Loaded:
+        ended.wait()
+        raise worker.CannotLoad("The test is over.")
+
+    hung = Loop(zmq.Context.instance(), "coder", "cpu", hangs)
+    hung.check()
+    monkeypatch.setattr(loop, "LOAD_S", 0.0)
+    with pytest.raises(RuntimeError, match="takes too long to load"):
+        hung.check()
+    ended.set()
+    hung.ended.result()
+
+
+async def test_a_model_that_cannot_be_loaded_keeps_its_place_until_its_memory_is_free(found: Replica) -> None:
+    failed: Any = IdleLoop()
+    failed.loading = Future()
+    failed.loading.set_exception(worker.CannotLoad("It is damaged."))
+    found._loops["damaged"] = failed
+    found._sessions._models._held["damaged"] = Held("loading", 0.0, 0.0)
+    running = asyncio.create_task(found._run("damaged", failed))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert found._sessions._models.loading("damaged")
+    failed.ended.set_result(None)
+    await running
+    assert found._sessions._models.trouble("damaged", 0.0) == "It is damaged."
