@@ -124,10 +124,10 @@ class Ledger:
     # Peers
 
     def greet(self, peer: bytes, client: str, now: float, *, user: str = "") -> bool:
-        """Begin or renew a lease. False if there are too many clients of its kind."""
+        """Begin or renew a lease. False if there are too many clients of its kind, or of its user."""
         if known := self.peers.get(peer):
             known.heard = now
-        elif len(self._like(bool(user))) < self._places(bool(user)).peers:
+        elif len(self._like(bool(user))) < self._places(bool(user)).peers and self._has_place(user):
             self.peers[peer] = Peer(client, now, user)
         else:
             return False
@@ -193,6 +193,10 @@ class Ledger:
     def _like(self, paired: bool) -> list[Peer]:
         """The peers of other machines, or those of this one."""
         return [peer for peer in self.peers.values() if peer.paired == paired]
+
+    def _has_place(self, user: str) -> bool:
+        """False if one user of many has as many clients as all paired machines of a user may have."""
+        return not user or sum(peer.user == user for peer in self.peers.values()) < PAIRED.peers
 
     def _places(self, paired: bool) -> Places:
         return self._paired if paired else HERE

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from caesura import wire
-from caesura.engine.supervisor.ledger import MAX_JOBS, MAX_PEERS, OVERDUE_S, Ledger, Places
+from caesura.engine.supervisor.ledger import MAX_JOBS, MAX_PEERS, OVERDUE_S, PAIRED, Ledger, Places
 
 PEER = b"peer"
 Taken = wire.Failed | wire.Busy | None
@@ -92,6 +92,13 @@ def test_paired_machines_take_no_place_of_a_client_of_this_one() -> None:
     here = greeted(False)
     assert (len(elsewhere), len(here)) == (MAX_PEERS // 4, MAX_PEERS)
     assert admitted(here) == MAX_JOBS
+
+
+def test_one_user_of_a_team_leaves_room_for_the_others() -> None:
+    ledger = Ledger(Places(2 * MAX_PEERS, MAX_JOBS))
+    annas = [ledger.greet(b"%d" % number, "test", 0.0, user="anna") for number in range(MAX_PEERS)]
+    assert annas.count(True) == PAIRED.peers
+    assert ledger.greet(b"bens", "test", 0.0, user="ben")
 
 
 # Jobs
