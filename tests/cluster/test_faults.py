@@ -96,6 +96,13 @@ async def test_a_replica_that_stands_still_costs_no_memory_however_much_is_typed
     typist.close()
 
 
+async def test_a_user_sees_no_names_of_the_others_editors(team: Team, ben: Engine) -> None:
+    async with running(client("annas editor")) as anna:
+        await anna.ready(READY_S)
+        assert [(await found.status()).clients for found in (anna, ben)] == [("annas editor",), ("test",)]
+        assert (await ben.status()).peers == 2
+
+
 async def test_users_with_the_same_document_and_job_get_each_their_own_answer_also_after_a_loss(
     team: Team,
     ben: Engine,
