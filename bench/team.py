@@ -39,10 +39,10 @@ from latency import HERE, WAIT_MS, Editor, Report, conditions, places, save, spr
 from typist import press, stretches  # isort: skip
 
 sys.path.insert(0, str(HERE.parent))
-from tests.cluster.test_door import Team
 from tests.cluster.test_ray import replicas
-from tests.supervisor.test_remote import Machine, free_port, listens
 from tests.support.checkpoints import tiny
+from tests.support.machines import Machine, free_port, listens
+from tests.support.team import Team
 
 START_S, DONE_S = 150.0, 20.0
 TEXT = "def total(count, item):\n    return "

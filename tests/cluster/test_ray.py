@@ -22,18 +22,12 @@ from caesura.client.shared import Engine
 from caesura.cluster import isolation
 from caesura.ipc import rendezvous
 
-from ..supervisor.test_processes import answer, job, running, until
-from ..supervisor.test_remote import (  # noqa: F401 (two are fixtures)
-    Editor,
-    Machine,
-    client,
-    free_port,
-    home,
-    laptop,
-    listens,
-)
+from ..supervisor.test_remote import Editor
 from ..support.checkpoints.tiny import make
-from .test_door import LOST_S, Team, started, to_its_end
+from ..support.clients import answer, job, running, until
+from ..support.machines import Machine, client, free_port, listens
+from ..support.team import Team, started, to_its_end
+from .test_door import LOST_S
 from .test_faults import leaked, planted, secrets_sent, written
 
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(sys.platform != "linux", reason="Ray is started on Linux alone")]
@@ -47,8 +41,8 @@ RAYS = (8000, 9000, 8265, 8404, 8500, 9101, 9500, 30000, 40000)  # ports that Ra
 
 @pytest.fixture
 def team(
-    home: Path,  # noqa: F811
-    laptop: Machine,  # noqa: F811
+    home: Path,
+    laptop: Machine,
     tiny_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Team]:
@@ -77,7 +71,7 @@ def replicas(found: Team) -> list[int]:
     return [int(pid) for pid, _, name in rows if int(pid) in ours and name.startswith("ray::ServeReplica")]
 
 
-async def test_a_team_on_ray(team: Team, laptop: Machine, tiny_folder: Path) -> None:  # noqa: F811
+async def test_a_team_on_ray(team: Team, laptop: Machine, tiny_folder: Path) -> None:
     before = {port for port in RAYS if listens(f"127.0.0.1:{port}")}
     await until(lambda: listens(team.address), START_S)
     async with running(client(NAMES[0])) as found:
@@ -170,7 +164,7 @@ async def _head_lost(team: Team, found: Engine) -> list[str]:
     return told
 
 
-async def _ghost_text(team: Team, laptop: Machine, found: Engine) -> None:  # noqa: F811
+async def _ghost_text(team: Team, laptop: Machine, found: Engine) -> None:
     """A user of the model `small` types in an editor with the real language server."""
     assert team.run("team", "invite", NAMES[1], laptop.key(), "--model", "small") == 0
     project = laptop.home / "project"
@@ -185,7 +179,7 @@ async def _ghost_text(team: Team, laptop: Machine, found: Engine) -> None:  # no
     assert team.run("team", "invite", NAMES[1], laptop.key()) == 0
 
 
-async def _another_model(team: Team, laptop: Machine, found: Engine, other: str) -> None:  # noqa: F811
+async def _another_model(team: Team, laptop: Machine, found: Engine, other: str) -> None:
     """A user is invited with another model, for which the first makes room, and with the first again."""
     own = await _confidence(found)
     assert team.run("team", "invite", NAMES[1], laptop.key(), "--model", other) == 0
