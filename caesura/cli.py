@@ -286,7 +286,7 @@ def _status(add: Add) -> None:
 
 
 def _stop(add: Add) -> None:
-    stop = add("stop", help="stop the running engines")
+    stop = add("stop", help="stop the running engines, but not a team's door")
     stop.set_defaults(run="status:stop")
 
 

@@ -2,7 +2,6 @@
 machines (`caesura.engine.supervisor.admission`)."""
 
 import contextlib
-import hashlib
 import math
 import os
 import sys
@@ -10,12 +9,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from caesura import paths
 from caesura.cluster import config, head, isolation
 from caesura.engine.supervisor.ledger import Places
 from caesura.engine.supervisor.observer import Observer
 from caesura.engine.supervisor.supervisor import AlreadyRunning, Supervisor, SupervisorSettings
-from caesura.ipc.rendezvous import EnginePlace
+from caesura.ipc import rendezvous
 
 DRAIN_S = 10.0
 SWITCH_S = 0.0005  # Python lets the door's loop wait ten times as long for a thread that watches
@@ -27,7 +25,7 @@ def serve(path: Path) -> None:
     os.umask(0o077)
     team = config.read(path)
     policy = config.policy(path, team)
-    here = EnginePlace(paths.runtime() / f"e-team-{hashlib.sha256(team.listen.encode()).hexdigest()[:10]}")
+    here = rendezvous.door()
     lock = here.acquire()
     if lock is None:
         raise AlreadyRunning(here.holder())

@@ -14,6 +14,7 @@ from caesura.client.backend import EngineError
 from caesura.client.backends import named
 from caesura.client.backends.named import NamedService
 from caesura.client.shared import Engine
+from caesura.commands import team
 from caesura.commands.common import print_json
 from caesura.ipc import pairing, rendezvous
 
@@ -34,6 +35,8 @@ def status(options: argparse.Namespace) -> None:
         print("No engine is running; an editor or `caesura fill` starts it.")
     for one in [] if options.json else found:
         print(_line(one))
+    if not options.json and (door := team.running()):
+        print(door)
     for other in [] if options.json else away:
         about = _line(other.status) if other.status else other.trouble
         print(f"on {other.name} ({other.address}): {about}")
@@ -143,7 +146,10 @@ def _clients(names: Sequence[str]) -> str:
 
 
 def stop(options: argparse.Namespace) -> None:
-    places = rendezvous.running()
+    """Stop this user's engines, but not a team's door, which serves others."""
+    if door := team.running():
+        print(door)
+    places = [place for place in rendezvous.running() if place != rendezvous.door()]
     if not places:
         print("No engine is running.")
     for place in places:

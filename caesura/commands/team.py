@@ -10,9 +10,12 @@ from msgspec.structs import replace
 
 from caesura import logs
 from caesura.commands import CommandFailed
-from caesura.ipc import pairing
+from caesura.ipc import pairing, rendezvous
 from caesura.ipc.keys import own_keys
 from caesura.ipc.pairing import TeamUser
+
+# The parts of the extra `cluster`. A module without a dot is looked for, not loaded.
+EXTRA = ("ray", "grpc", "prometheus_client", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc")
 
 
 def serve(options: argparse.Namespace) -> None:
@@ -21,12 +24,29 @@ def serve(options: argparse.Namespace) -> None:
     from caesura.engine.supervisor import clients, supervisor
 
     logs.begin(logging.INFO, "%(asctime)s %(levelname)s %(message)s")
-    if importlib.util.find_spec("grpc") is None:
-        raise CommandFailed("This needs the extra `cluster`; run: pip install 'caesura[cluster]'")
+    if missing := [name for name in EXTRA if not _installed(name)]:
+        raise CommandFailed(f"{', '.join(missing)} cannot be imported; run: pip install 'caesura[cluster]'")
     try:
         door.serve(Path(options.config))
-    except (config.BadConfig, isolation.NotIsolated, supervisor.AlreadyRunning, clients.CannotListen) as error:
+    except supervisor.AlreadyRunning as error:
+        raise CommandFailed(f"An account runs one team. {running() or error}") from error
+    except (config.BadConfig, isolation.NotIsolated, clients.CannotListen) as error:
         raise CommandFailed(str(error)) from error
+
+
+def running() -> str | None:
+    """The sentence about the door of this account, if it runs."""
+    if holder := rendezvous.door().holder():
+        ends = f"`caesura stop` leaves it alone, Ctrl-C or `kill {holder.pid}` ends it"
+        return f"Process {holder.pid} is the team's door; {ends}."
+    return None
+
+
+def _installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # not even the package that it is in
+        return False
 
 
 def invite(options: argparse.Namespace) -> None:

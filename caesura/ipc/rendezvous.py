@@ -112,8 +112,13 @@ def place(model: str, device: str) -> EnginePlace:
     return found
 
 
+def door() -> EnginePlace:
+    """The place of a team's door: an account runs one. Raises UnsafeFolder."""
+    return EnginePlace(paths.runtime() / "e-team")
+
+
 def running() -> list[EnginePlace]:
-    """All running engines of this user, of any build and model."""
+    """All running engines of this user, of any build and model, and the team's door."""
     files = sorted(paths.runtime().glob("e-*.lock"))
     return [found for file in files if (found := EnginePlace(file.with_suffix(""))).holder()]
 

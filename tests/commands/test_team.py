@@ -1,13 +1,15 @@
-"""What an administrator reads when they name a team's users, and start its door."""
+"""What an administrator reads when they name a team's users, or start and stop its door."""
 
 import json
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from caesura import cli, paths
-from caesura.ipc import pairing
+from caesura.ipc import pairing, rendezvous
 from caesura.ipc.keys import own_keys
 from caesura.ipc.pairing import PairedClient, Pairs, TeamUser
 
@@ -85,3 +87,40 @@ def test_pairs_of_earlier_versions_are_read_and_those_without_a_team_are_read_by
     assert found == Pairs((PairedClient("laptop", KEY),))
     pairing.save(found)
     assert json.loads(path.read_bytes()) == {"clients": [{"name": "laptop", "key": KEY}]}
+
+
+HOLD = "import sys; from caesura.ipc import rendezvous; lock = rendezvous.door().acquire(); print(flush=True); input()"
+
+
+@pytest.fixture
+def door() -> Iterator[int]:
+    """A process that holds the place of the door, and answers nobody."""
+    with subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline()
+        yield process.pid
+        process.kill()
+
+
+def test_stop_leaves_a_door_running_and_says_how_it_ends(say: Say, door: int) -> None:
+    code, said = say("stop")
+    sentence = f"Process {door} is the team's door; `caesura stop` leaves it alone, Ctrl-C or `kill {door}` ends it.\n"
+    assert (code, said) == (0, f"{sentence}No engine is running.\n")
+    assert rendezvous.door().holder()
+
+
+def test_a_second_door_of_an_account_is_refused_whatever_its_address(
+    say: Say, door: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("caesura.commands.team.EXTRA", ())
+    (tmp_path / "team.toml").write_text('listen = "127.0.0.1:7411"')
+    code, said = say("team", "serve", str(tmp_path / "team.toml"))
+    assert (code, f"kill {door}" in said) == (1, True)
+
+
+def test_a_door_without_a_part_of_the_extra_says_what_to_install(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("caesura.commands.team.EXTRA", ("json", "nowhere_one", "nowhere.two"))
+    said = "caesura: nowhere_one, nowhere.two cannot be imported; run: pip install 'caesura[cluster]'\n"
+    assert say("team", "serve", str(tmp_path / "team.toml")) == (1, said)
