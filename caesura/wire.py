@@ -288,7 +288,8 @@ class Pong(_Message, frozen=True):
 
 class Status(_Message, frozen=True, kw_only=True):
     """The engine's status, for `caesura status`. Memory is in MiB; on Linux, shared pages are divided. `p50_ms` and
-    `p95_ms` are by stage, over the last jobs."""
+    `p95_ms` are by stage, over the last jobs. A team's user gets `clients` of their own alone, no process (`pid` 0) and
+    no memory."""
 
     state: Literal["loading", "ready", "failed", "idle"]
     build: Name

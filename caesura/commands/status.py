@@ -125,10 +125,11 @@ async def _status(*, place: rendezvous.EnginePlace) -> wire.Status:
 def _line(one: wire.Status) -> str:
     memory = one.memory_mb + (one.worker_memory_mb or 0)
     clients = _clients(one.clients) if one.clients else f"{one.peers} clients"  # engines of older builds send no names
+    process, took = (f", process {one.pid}", f"{memory:.0f} MiB, ") if one.pid else ("", "")  # of a team: not told
     lines = [
-        f"{one.state}: {one.model} on {one.device}, process {one.pid}, up {one.uptime_s:.0f} s",
+        f"{one.state}: {one.model} on {one.device}{process}, up {one.uptime_s:.0f} s",
         f"  {clients}, {one.live} jobs running, {one.queued} waiting, {one.done} done",
-        f"  {memory:.0f} MiB, {one.restarts} restarts, build {one.build}",
+        f"  {took}{one.restarts} restarts, build {one.build}",
     ]
     if one.p50_ms:
         stages = ", ".join(f"{stage} {one.p50_ms[stage]:.0f}/{one.p95_ms[stage]:.0f}" for stage in one.p50_ms)

@@ -34,6 +34,7 @@ log = logging.getLogger("caesura.engine")
 BURST = 64  # messages read from one side before the other has its turn
 TURN_MS = 100  # the longest wait: how late a lease, a deadline or a hang may be noticed
 FAILED_EXIT_S = 5.0  # how long an engine that cannot work stays up without clients
+TEAM_TROUBLE = "The team's engine cannot be used now; ask its administrator if this lasts."
 WINDOW = 512  # latest jobs that the percentiles of Status cover
 
 
@@ -214,7 +215,7 @@ class Supervisor:
         self._child.demand(now)
         job = Job(peer, request, frame, now)
         if self._stop_at is not None or self._child.state == "failed":
-            self._fail(job, "unavailable", self._child.message or "The engine is shutting down.")
+            self._fail(job, "unavailable", self._trouble(self._front.user) or "The engine is shutting down.")
         elif refusal := self._ledger.admit(peer, request, frame, now):
             self._front.send(peer, refusal)
             self._ended(job, REFUSED, "busy" if isinstance(refusal, wire.Busy) else "suspect")
@@ -324,7 +325,7 @@ class Supervisor:
             self._last_lease = now
         for job in self._ledger.waiting():
             if self._child.state == "failed":
-                self._fail(job, "unavailable", self._child.message)
+                self._fail(job, "unavailable", self._trouble(self._ledger.peers[job.peer].user))
             elif job.remaining_ms(now) <= 0:
                 self._fail(job, "expired", "The model was not ready in time.")
         if self._ledger.live():
@@ -388,10 +389,10 @@ class Supervisor:
         return wire.Welcome(
             protocol=wire.PROTOCOL,
             build=BUILD,
-            model=self._model_of(user)[-256:],
+            model=self._named(user)[-256:],
             device=child.device,
             state=state or ("ready" if child.state == "idle" else child.state),  # idle: the next job wakes it
-            message=(message or child.message)[:256],
+            message=(message or self._trouble(user))[:256],
             policy=self._settings.policy,
         )
 
@@ -400,8 +401,8 @@ class Supervisor:
         return (peer.client for peer in self._ledger.peers.values() if not user or peer.user in ("", user))
 
     def _status(self, user: str, now: float) -> wire.Status:
-        child, model = self._child, self._model_of(user)
-        return wire.Status(
+        child, model = self._child, self._named(user)
+        status = wire.Status(
             state=child.state,
             build=BUILD,
             model=(f"{model} with drafts of {drafting}" if (drafting := model_store.drafting()) else model)[-256:],
@@ -420,8 +421,28 @@ class Supervisor:
             worker_memory_mb=_memory_mb(child.pid) if child.pid else None,
             p50_ms=_percentile(self._timings, 0.50),
             p95_ms=_percentile(self._timings, 0.95),
-            message=child.message[:256],
+            message=self._trouble(user)[:256],
         )
+        return self._of_a_user(status, user) if self._is_of_a_team(user) else status
+
+    def _of_a_user(self, status: wire.Status, user: str) -> wire.Status:
+        """The part of the status that a team's user may see: the figures of all, the clients of their own."""
+        own = tuple(sorted(peer.client for peer in self._ledger.peers.values() if peer.user == user))
+        return msgspec.structs.replace(
+            status, clients=own, pid=0, worker_pid=None, memory_mb=0.0, worker_memory_mb=None
+        )
+
+    def _is_of_a_team(self, user: str) -> bool:
+        return bool(user) and self._settings.team
+
+    def _named(self, user: str) -> str:
+        """The model as `user` sees it: a team's users see no path of another machine."""
+        model = self._model_of(user)
+        return Path(model).name if self._is_of_a_team(user) else model
+
+    def _trouble(self, user: str) -> str:
+        """The reason why the worker cannot work; empty if it can. It may name processes and paths."""
+        return TEAM_TROUBLE if self._child.message and self._is_of_a_team(user) else self._child.message
 
 
 def _percentile(timings: Iterable[wire.Timings], share: float) -> dict[str, float]:

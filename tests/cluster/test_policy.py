@@ -1,4 +1,5 @@
-"""An administrator's policy in a user's editor: from the first key on, nothing that it forbids leaves the machine."""
+"""An administrator's policy in a user's editor: from the first key on, nothing that it forbids leaves the machine. And
+what a user is told of the door: nothing of the others, of its processes or of its folders."""
 
 import os
 import subprocess
@@ -9,21 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from caesura.client.shared import Engine
+from caesura.ipc import rendezvous
 from caesura.ipc.consent import Agreement
 from caesura.ipc.pairing import Remote
 from caesura.server.context.files import Files
 from caesura.server.options import Options, without
 
 from ..supervisor.test_remote import Desk, Editor
-from ..support.clients import FAKE, READY_S, until
-from ..support.machines import Machine, free_port, listens
+from ..support.clients import FAKE, READY_S, running, until
+from ..support.machines import Machine, client, free_port, listens
 
 
 @pytest.fixture
 async def door(home: Path, laptop: Machine, tmp_path: Path) -> AsyncIterator[Desk]:
-    """An engine with a policy: `private/` and `*.key.py` are never sent, `neighbours` is off."""
+    """A door with a policy: `private/` and `*.key.py` are never sent, `neighbours` is off."""
     found = Desk(home / "desk", f"127.0.0.1:{free_port()}")
-    assert found.run("pair", "allow", laptop.key(), "--name", "anna") == 0
+    assert found.run("team", "invite", "anna", laptop.key()) == 0
     assert laptop.run("pair", "with", found.address, found.key(), "--name", "team") == 0
     (tmp_path / "private").mkdir()
     assert laptop.run("pair", "use", str(tmp_path)) == 0
@@ -50,7 +53,35 @@ async def test_what_the_policy_forbids_is_not_sent_even_by_the_first_request(doo
 
 def test_status_shows_the_policy(door: Desk, laptop: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     assert laptop.run("status") == 0
-    assert "  never sent: private/, *.key.py; off: neighbours\n" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "  never sent: private/, *.key.py; off: neighbours\n" in said
+    assert "process" not in said
+    assert "MiB" not in said
+
+
+async def test_a_user_is_told_nothing_of_others_and_their_administrator_all(
+    door: Desk, laptop: Machine, home: Path
+) -> None:
+    other = Machine(home / "other")
+    assert door.run("team", "invite", "anna", laptop.key(), "--model", "/srv/models/payments") == 0
+    assert door.run("team", "invite", "bert", other.key()) == 0
+    assert other.run("pair", "with", door.address, door.key()) == 0
+    with other.at():
+        bert = client("bert's editor")
+        await bert.start()
+        await bert.ready(READY_S)
+    async with running(client("anna's editor")) as anna:
+        assert (await anna.ready(READY_S)).model == "payments"
+        told = await anna.status()
+    with door.at():
+        (place,) = rendezvous.running()
+        async with running(Engine(client="administrator", spawn=False, place=place)) as own:
+            known = await own.status()
+    await bert.close()
+    assert (told.model, told.clients, told.peers) == ("payments", ("anna's editor",), 2)
+    assert (told.pid, told.worker_pid, told.memory_mb, told.worker_memory_mb) == (0, None, 0.0, None)
+    assert "bert's editor" in known.clients
+    assert all((known.pid, known.worker_pid, known.memory_mb, known.worker_memory_mb))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The engine's supervisor and its parts in this process, without the loop: what clients say goes in turn by turn, what
 they are told comes out, and time is a number."""
 
+import math
 import os
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from caesura.engine.supervisor.clients import MAX_BACKLOG, MAX_SLOW_S, Front
 from caesura.engine.supervisor.ledger import MAX_JOBS_OF_PEER
 from caesura.engine.supervisor.observer import JobEnd, Observer
 from caesura.engine.supervisor.process import Child
-from caesura.engine.supervisor.supervisor import Supervisor, SupervisorSettings
+from caesura.engine.supervisor.supervisor import TEAM_TROUBLE, Supervisor, SupervisorSettings
 from caesura.ipc import rendezvous
 from caesura.ipc.rendezvous import EnginePlace, Holder, started
 
@@ -272,6 +273,22 @@ def test_a_client_that_reads_nothing_is_given_up(
     assert alone._front.flush(100.0 + seconds) == []
     Front.relay(alone._front, b"peer", "last", b"")
     assert alone._front.flush(100.1 + seconds) == [b"peer"]
+
+
+def test_a_user_of_a_team_is_told_of_trouble_without_its_processes_and_paths(
+    alone: Alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user, message = "ab" * 32, "The engine's worker ended with code 1; see /home/admin/e-team.log."
+    alone._child.state, alone._child.message, alone._child._retry_at = "failed", message, math.inf
+    assert alone._welcome("").message == alone._welcome(user).message == message
+    monkeypatch.setattr(alone, "_settings", SupervisorSettings(team=True))
+    assert alone._welcome("").message == message
+    assert alone._status(user, 0.0).message == TEAM_TROUBLE
+    alone._front.user = user
+    told = alone.says(HELLO, 0.0) + alone.says(job(), 0.0)
+    assert [message.message for message in told if isinstance(message, wire.Welcome | wire.Failed)] == [
+        TEAM_TROUBLE
+    ] * 2
 
 
 def test_a_crowd_of_strangers_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -28,7 +28,7 @@ ANSWER = "answer"
 STEPS = len(ANSWER)
 OTHER = "another"  # the second candidate where the text begins with `again`
 VALUE = "12"  # of a hole with a grammar
-POLICY = wire.Policy(("private/", "*.key.py"), ("neighbours",))  # of the model `ruled`
+POLICY = wire.Policy(("private/", "*.key.py"), ("neighbours",))  # of the model `ruled`, at a team's door
 STEP_S = {"typed": 0.02}  # by model
 if platform := os.environ.get("CAESURA_TEST_PLATFORM"):  # what that has not is not asked for
     import psutil  # noqa: F401 (which would look too)
@@ -193,6 +193,7 @@ if __name__ == "__main__":
                 idle_exit_s=IDLE_EXIT_S,
                 unload_s=0.2 if sys.argv[1] == "unloads" else 300,
                 listen=sys.argv[2] if len(sys.argv) > 2 else "",
+                team=sys.argv[1] == "ruled",
                 policy=POLICY if sys.argv[1] == "ruled" else wire.Policy(),
                 patience=Patience() if sys.argv[1] == "typed" else Patience(hang_s=1.5, slow_s=1.5),
             ),
