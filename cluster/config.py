@@ -37,6 +37,12 @@ class ReplicaSettings(_Part, frozen=True):
     gpus: Share = 0
     cpus: Share = 1
 
+    def __post_init__(self) -> None:
+        if self.device.startswith("cuda") and not self.gpus:  # Ray hides all GPUs from a replica that asks for none
+            raise ValueError(
+                f"`device` is {self.device!r} and `gpus` is 0; say how many each replica gets, as 1 or 0.5"
+            )
+
     @property
     def offered(self) -> tuple[str, ...]:
         """The models, the default first."""

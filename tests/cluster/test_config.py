@@ -92,6 +92,8 @@ def test_an_address_is_all_that_a_team_needs(tmp_path: Path) -> None:
         ('listen = "192.0.2.7:7411"\n[engine]\nmodels = ["small", "gro\u00df"]', "names the model 'gro\u00df'"),
         ('listen = "192.0.2.7:7411"\n[engine]\nmodels_per_replica = 0', "at `$.engine.models_per_replica`"),
         ('listen = "192.0.2.7:7411"\n[engine]\nreplicas = 3\nmost = 2', "fewer than the 3 replicas"),
+        ('listen = "192.0.2.7:7411"\n[engine]\ndevice = "cuda"', "`gpus` is 0; say how many"),
+        ('listen = "192.0.2.7:7411"\n[engine]\ndevice = "cuda:0"', "`gpus` is 0; say how many"),
     ],
 )
 def test_a_mistake_is_told_with_the_file_and_the_place(tmp_path: Path, text: str, why: str) -> None:
@@ -110,6 +112,11 @@ def test_replicas_that_need_more_cpus_than_there_are_are_started_and_the_log_say
     assert not caplog.messages
     assert head.promised(fleet, cpus=4) == 7
     assert caplog.messages == ["the replicas may need 5 CPUs and this machine has 4: they will wait for each other"]
+
+
+def test_a_ray_of_ones_own_is_refused_replicas_whose_gpu_it_would_hide() -> None:
+    with pytest.raises(msgspec.ValidationError, match="`gpus` is 0"):
+        msgspec.convert({"device": "cuda"}, config.ReplicaSettings)
 
 
 def test_a_model_that_is_named_twice_is_offered_once_and_the_default_comes_first(tmp_path: Path) -> None:
