@@ -17,7 +17,7 @@ async def team(home: Path, laptop: Machine) -> AsyncIterator[Team]:
     assert found.run("team", "invite", "anna", laptop.key()) == 0
     assert laptop.run("pair", "with", found.address, found.key(), "--name", "team") == 0
     (found.home / "team.toml").write_text(
-        f'listen = "{found.address}"\n[limits]\njobs = 3\n'
+        f'listen = "{found.address}"\n[limits]\njobs = 9\n'
         f'[engine]\naddress = "{found.engine}"\nmodel = "fake"\nmodels = ["typed", "empty", "unknown"]\n'
     )
     found.replica()

@@ -94,7 +94,7 @@ async def test_one_user_gets_so_many_jobs_and_no_log_has_what_they_hold(team: Te
     async with running(client()) as found, running(client()) as other:
         await found.ready(READY_S)
         await other.ready(READY_S)
-        streams = [found.infill(job("endless", document=name)) for name in ("a_secret", "b", "c")]
+        streams = [found.infill(job("endless", document=name)) for name in ("a_secret", *"bcdefghi")]
         for events in streams:
             await started(events)
         with pytest.raises(Exception, match="too much to do"):
