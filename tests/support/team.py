@@ -17,7 +17,7 @@ from caesura.client.shared import Engine
 from .clients import answer, job
 from .machines import Machine
 
-REPLICA = Path(__file__).parents[1] / "cluster" / "grpc_replica.py"
+REPLICA = Path(__file__).parent / "processes" / "grpc_replica.py"
 MODELS = ("fake", "typed", "empty", "unknown")  # of fake_engine.py
 START_S = 120.0  # of a Ray of the door's own
 

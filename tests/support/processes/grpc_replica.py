@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[1] / "support" / "processes"))  # fake_engine.py
+sys.path.append(str(Path(__file__).parent))  # fake_engine.py
 
 import fake_engine
 import grpc.aio
