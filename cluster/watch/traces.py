@@ -13,7 +13,6 @@ the job's id, which logs have too.
 import hashlib
 import threading
 import time
-from typing import Any
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -39,16 +38,24 @@ def exporter(collector: str) -> SpanExporter:
     return OTLPSpanExporter(endpoint=collector, insecure=not collector.startswith(ENCRYPTED), timeout=EXPORT_S)
 
 
+class JobIds(RandomIdGenerator):
+    """Random ids of spans; the trace is that of a job."""
+
+    def __init__(self) -> None:
+        self.trace = 0  # the id of the next one
+
+    def generate_trace_id(self) -> int:
+        return self.trace
+
+
 class Traces(Observer):
     def __init__(self, exporter: SpanExporter) -> None:
-        self._trace = 0  # the id of the next one
-        ids: Any = RandomIdGenerator()
-        ids.generate_trace_id = lambda: self._trace
+        self._ids = JobIds()
         self._batches = BatchSpanProcessor(
             exporter, max_queue_size=MAX_WAITING, schedule_delay_millis=DELAY_MS, max_export_batch_size=BATCH
         )
         provider = TracerProvider(
-            id_generator=ids, resource=Resource.create({"service.name": "caesura"}), shutdown_on_exit=False
+            id_generator=self._ids, resource=Resource.create({"service.name": "caesura"}), shutdown_on_exit=False
         )
         provider.add_span_processor(self._batches)
         self._tracer = provider.get_tracer("caesura.door")
@@ -58,7 +65,7 @@ class Traces(Observer):
 
     def ended(self, end: JobEnd) -> None:
         now = time.time_ns()
-        self._trace = trace_id(end.job.request.job)
+        self._ids.trace = trace_id(end.job.request.job)
         begun = now - _ns(end.seconds)
         span = self._tracer.start_span("caesura.job", start_time=begun, kind=SpanKind.SERVER, attributes=_told(end))
         if end.outcome in FAULTS:

@@ -1,4 +1,5 @@
-"""The link between supervisor and worker: messages over one PAIR socket, and a counter in shared memory.
+"""The link between supervisor and worker: messages over one PAIR socket, and a counter in shared memory. A team's door
+has a second kind of worker, the relay of `caesura.cluster`, which passes the jobs on to engines.
 
 Internal: both ends come from one installation and one start. The frames inside are those of `caesura.wire`.
 """
@@ -63,8 +64,8 @@ class Upstream(_Message, frozen=True):
 
 class NewJob(_Message, frozen=True):
     """A client's Infill as it was sent, with the milliseconds left until its deadline. `user` is the key that another
-    machine has proved, in hex; empty for this machine's own. A team's door has several models, and one for each user;
-    a worker has one."""
+    machine has proved, in hex; empty for this machine's own. `model`: chosen by a team's door; a worker that runs its
+    own model ignores it."""
 
     peer: bytes
     left_ms: float

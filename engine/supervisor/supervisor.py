@@ -145,8 +145,8 @@ class Supervisor:
         self._look_at_the_clock(now)
         self._forward(now)
         self._announce()
+        state = self._child.state if self._stop_at is None else "stopping"
         for observer in self._settings.observers:
-            state = self._child.state if self._stop_at is None else "stopping"
             observer.looked(state, self._child.device, self._ledger)
         for peer in self._front.flush(now):
             log.warning("%r does not read its answers and is dropped", peer)
