@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 @dataclass
 class Bucket:
-    """Holds at most `most` steps and gains `rate` a second. Steps count once they are taken, so it may fall below zero
-    by what the running jobs take; then no job begins until it has filled up again."""
+    """Holds at most `most` steps and gains `rate` a second. Steps are charged after they ran, so the level may fall
+    below zero; then no job starts until it is at least one."""
 
     rate: float
     most: float

@@ -16,12 +16,12 @@ from caesura.engine.supervisor.supervisor import AlreadyRunning, Supervisor, Sup
 from caesura.ipc import rendezvous
 
 DRAIN_S = 10.0
-SWITCH_S = 0.0005  # Python lets the door's loop wait ten times as long for a thread that watches
+SWITCH_S = 0.0005  # thread switch interval, s; Python's 5 ms delays the door's loop where a thread watches
 
 
 def serve(path: Path) -> None:
-    """Be the door until stopped. Raises BadConfig, NotIsolated, AlreadyRunning, CannotListen, and what
-    else the supervisor raises."""
+    """Be the door until stopped. Raises BadConfig, NotIsolated, AlreadyRunning, NoPlace, CannotListen,
+    paths.DamagedFile or paths.UnsafeFolder."""
     os.umask(0o077)
     team = config.read(path)
     policy = config.policy(path, team)

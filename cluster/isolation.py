@@ -1,4 +1,4 @@
-"""A Ray that nobody else can reach, and of which nothing is left when its door ends (Linux, by `unshare`).
+"""Run Ray where nobody else can reach it, and leave nothing running when the door ends (Linux, by `unshare`).
 
 Ray listens on every address of the network that it is started in, whatever it is told, and leaves processes behind when
 it is killed. So it and the relay have a network of their own, with loopback and nothing else, and Ray has process

@@ -1,4 +1,4 @@
-"""Which models a replica has loaded, which it loads next and which it lets go. Pure: time is an argument, in seconds.
+"""The models that a replica has loaded, loads next and lets go. Pure: time is an argument, in seconds.
 
 Ray Serve has `@serve.multiplexed` for this (2.60). It does not fit: it drops the least recently used model even in the
 middle of its jobs, and loads one model at a time, for which all others that are not loaded wait.
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 RETRY_S = 60.0  # after this a model that could not be loaded is tried again, perhaps at the cost of another one
-TURN_S = 20.0  # a model that always has jobs is left so long to its users before others have a turn
+TURN_S = 20.0  # seconds a busy model keeps its place while others wait
 
 
 class Load(NamedTuple):

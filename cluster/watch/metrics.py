@@ -91,7 +91,7 @@ class Metrics(Observer):
         if state == self._state:
             return
         self._state = state
-        if state != "ready":  # the next relay begins anew
+        if state != "ready":  # the next relay begins from nothing
             self._news = NO_NEWS
             self._streams.set(0)
         elif device != self._device:

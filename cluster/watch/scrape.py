@@ -1,6 +1,6 @@
 """The HTTP port of a door, `/metrics` and `/health`: in a thread of its own, so that the door's loop waits for nobody.
 
-Whoever can reach it may read: the figures are of nobody in particular.
+All who can reach it may read: the figures are of nobody in particular.
 """
 
 import asyncio

@@ -21,8 +21,8 @@ CRASHES_OF_A_POISON = 2
 
 @dataclass
 class Job:
-    """A job without a final answer. `frame` holds the bytes it came in until the worker has them. It has taken at least
-    so many `steps`."""
+    """A job without a final answer. `frame` holds the bytes it came in until the worker has them. `steps`: the most
+    reported so far."""
 
     peer: bytes
     request: wire.Infill

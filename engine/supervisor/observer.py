@@ -1,4 +1,4 @@
-"""What somebody who watches a supervisor is told. Its calls come in the supervisor's loop and must not wait."""
+"""Tell those who watch a supervisor what happens. The calls come in the supervisor's loop and must not wait."""
 
 from dataclasses import dataclass
 

@@ -368,7 +368,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, asked)
 
-    # What clients are told
+    # News for clients
 
     def _announce(self) -> None:
         """Tell every client when the engine becomes ready or fails."""
