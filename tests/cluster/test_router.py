@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -349,64 +350,73 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=300)
-@given(STEPS)
-def test_every_job_ends_once_and_only_its_own_client_hears_of_it(steps: list[tuple[str, ...]]) -> None:
+class Storm:
     """Two users with two clients each, at replicas that answer, break, hang and talk nonsense."""
-    found, now = Router(Limits(steps_per_minute=600, burst=50, jobs=4), MODELS, b"s"), 0.0
-    owner = dict[str, bytes]()
-    ended = Counter[str]()
-    asked, opened, left = list[wire.Infill](), set[int](), set[str]()
-    for what, *rest in steps:
+
+    def __init__(self) -> None:
+        self.router, self.now = Router(Limits(steps_per_minute=600, burst=50, jobs=4), MODELS, b"s"), 0.0
+        self.asked, self.owner = list[wire.Infill](), dict[str, bytes]()
+        self.opened, self.left, self.ended = set[int](), set[str](), Counter[str]()
+
+    def happens(self, what: str, *more: Any) -> list[Order]:
         match what:
             case "ask":
-                peer = b"%d" % rest[0]
-                request = job(rest[1], kind=rest[2], deadline_ms=5000.0)
-                asked.append(request)
-                owner[request.job] = peer
-                orders = asks(found, request, now, peer=peer, user=(ANNA, BEN)[int(rest[0]) % 2], model=rest[3])
+                return self.ask(*more)
             case "gone":
-                peer = b"%d" % rest[0]
-                left |= {name for name, whose in owner.items() if whose == peer}
-                orders = found.take(link.Gone(peer), now)
+                return self.leave(b"%d" % more[0])
             case "wait":
-                now += float(rest[0])
-                orders = found.look(now)
+                self.now += more[0]
+                return self.router.look(self.now)
             case "lost":
-                orders = found.lost(int(rest[0]), now)
+                return self.router.lost(more[0], self.now)
             case "welcome" | "old" | "noise":
                 frame = {"welcome": welcome(), "old": welcome(1), "noise": b"\xc1"}[what]
-                orders = found.hear(int(rest[0]), frame, now)
-            case _:
-                orders = []
-                if asked:
-                    request = asked[int(rest[0]) % len(asked)]
-                    if what == "cancel":
-                        orders = found.take(link.CancelJob(owner[request.job], request.job), now)
-                    else:
-                        failed = wire.encode(wire.Failed(request.job, "cancelled"))
-                        frame = {"locked": locked(request, 3), "done": done(request), "failed": failed}[what]
-                        for number in sorted(opened):  # replicas that lie about whose it is, too
-                            orders += found.hear(number, frame, now)
-        for order in orders:
-            match order:
-                case Open(stream):
-                    opened.add(stream)
-                case Send(stream):
-                    assert stream in opened
-                case Close(stream):
-                    opened.remove(stream)
-                case link.Answer(peer, frame):
-                    event = wire.decode_engine(frame)
-                    assert isinstance(event, wire.Locked | wire.Done | wire.Failed | wire.Busy)
-                    assert owner[event.job] == peer
-                    assert not ended[event.job]
-                    assert event.job not in left
-                    ended[event.job] += not isinstance(event, wire.Locked)
-    for _ in range(2):
-        now += 100.0
-        for answer in told(found.look(now)):
-            ended[answer.job] += 1  # type: ignore[union-attr]
-    assert found.running == 0
-    assert all(ended[request.job] == 1 for request in asked if request.job not in left)
-    assert all(times <= 1 for times in ended.values())
+                return self.router.hear(more[0], frame, self.now)
+            case _ if self.asked:
+                return self.about(self.asked[more[0] % len(self.asked)], what)
+        return []
+
+    def ask(self, client: int, document: str, kind: str, model: str) -> list[Order]:
+        request, peer = job(document, kind=kind, deadline_ms=5000.0), b"%d" % client
+        self.asked.append(request)
+        self.owner[request.job] = peer
+        return asks(self.router, request, self.now, peer=peer, user=(ANNA, BEN)[client % 2], model=model)
+
+    def leave(self, peer: bytes) -> list[Order]:
+        self.left |= {name for name, whose in self.owner.items() if whose == peer}
+        return self.router.take(link.Gone(peer), self.now)
+
+    def about(self, request: wire.Infill, what: str) -> list[Order]:
+        """Its client cancels a job, or every replica, whose it may not be, says something about it."""
+        if what == "cancel":
+            return self.router.take(link.CancelJob(self.owner[request.job], request.job), self.now)
+        failed = wire.encode(wire.Failed(request.job, "cancelled"))
+        frame = {"locked": locked(request, 3), "done": done(request), "failed": failed}[what]
+        return [order for stream in sorted(self.opened) for order in self.router.hear(stream, frame, self.now)]
+
+    def obey(self, order: Order) -> None:
+        match order:
+            case Open(stream):
+                self.opened.add(stream)
+            case Send(stream):
+                assert stream in self.opened
+            case Close(stream):
+                self.opened.remove(stream)
+            case link.Answer(peer, frame):
+                event = wire.decode_engine(frame)
+                assert isinstance(event, wire.Locked | wire.Done | wire.Failed | wire.Busy)
+                assert self.owner[event.job] == peer
+                assert not self.ended[event.job]
+                assert event.job not in self.left
+                self.ended[event.job] += not isinstance(event, wire.Locked)
+
+
+@settings(deadline=None, max_examples=300)
+@given(STEPS)
+def test_every_job_ends_once_and_only_its_own_client_hears_of_it(steps: list[tuple[Any, ...]]) -> None:
+    storm = Storm()
+    for step in [*steps, ("wait", 100.0), ("wait", 100.0)]:
+        for order in storm.happens(*step):
+            storm.obey(order)
+    assert storm.router.running == 0
+    assert all(storm.ended[request.job] == 1 for request in storm.asked if request.job not in storm.left)

@@ -115,10 +115,27 @@ async def refused(found: object, request: wire.Infill) -> None:
         await answer(found, request)  # type: ignore[arg-type]
 
 
-async def test_figures_and_health_follow_the_team(watched: Watched) -> None:
-    assert await watched.get("/health") == (503, "loading")
+FIGURES = {  # of ten answered jobs, two cancelled ones, and three refused ones
+    'caesura_jobs_total{outcome="done"}': 10,
+    'caesura_jobs_total{outcome="cancelled"}': 2,
+    'caesura_jobs_total{outcome="refused"}': 3,
+    'caesura_refusals_total{reason="size"}': 1,
+    'caesura_refusals_total{reason="busy"}': 1,
+    'caesura_refusals_total{reason="budget"}': 1,
+    "caesura_steps_total": 60,
+    'caesura_tokens_total{from="canvas"}': 10,
+    "caesura_done_seconds_count": 10,
+    "caesura_first_locked_seconds_count": 10,
+    "caesura_queue_seconds_count": 10,
+    'caesura_step_seconds_bucket{le="0.0025"}': 10,
+    "caesura_jobs_running": 0,
+    "caesura_clients": 1,
+    "caesura_up": 1,
+}
+
+
+async def test_figures_follow_the_jobs(watched: Watched) -> None:
     watched.team.replica()
-    await watched.healthy((200, "ok"))
     async with running(client()) as found:
         await found.ready(READY_S)
         for number in range(9):
@@ -133,26 +150,18 @@ async def test_figures_and_health_follow_the_team(watched: Watched) -> None:
         await watched.becomes(lambda: watched.figure('caesura_jobs_total{outcome="cancelled"}'), 2.0)
         await answer(found, job(document="d"))  # 60 steps
         await refused(found, job(document="d"))
-        wanted = {
-            'caesura_jobs_total{outcome="done"}': 10,
-            'caesura_jobs_total{outcome="refused"}': 3,
-            'caesura_refusals_total{reason="size"}': 1,
-            'caesura_refusals_total{reason="busy"}': 1,
-            'caesura_refusals_total{reason="budget"}': 1,
-            "caesura_steps_total": 60,
-            'caesura_tokens_total{from="canvas"}': 10,
-            "caesura_done_seconds_count": 10,
-            "caesura_first_locked_seconds_count": 10,
-            "caesura_queue_seconds_count": 10,
-            'caesura_step_seconds_bucket{le="0.0025"}': 10,
-            "caesura_jobs_running": 0,
-            "caesura_clients": 1,
-            "caesura_up": 1,
-        }
-        assert {name: await watched.figure(name) for name in wanted} == wanted
+        assert {name: await watched.figure(name) for name in FIGURES} == FIGURES
         await watched.becomes(lambda: watched.more_than_none("caesura_streams"), True)
         assert 'device="fake",model="fake"' in (await watched.get("/metrics"))[1]
 
+
+async def test_health_follows_the_replica(watched: Watched) -> None:
+    assert await watched.get("/health") == (503, "loading")
+    watched.team.replica()
+    await watched.healthy((200, "ok"))
+    async with running(client()) as found:
+        await found.ready(READY_S)
+        await answer(found, job())
         watched.team.kill("replica")
         await watched.healthy((503, "away"))
         await watched.becomes(lambda: watched.more_than_none("caesura_streams_lost_total"), True)
