@@ -41,7 +41,7 @@ class Sessions:
     def __init__(self, models: Collection[str], device: str, most: int, jobs: int = MAX_JOBS) -> None:
         self._offered, self._device = models, device
         self._models = LoadedModels(most, next(iter(models)))
-        self._ledger = Ledger(Places(MAX_STREAMS, jobs))
+        self._ledger = Ledger(Places(MAX_STREAMS, jobs, peers_of_user=MAX_STREAMS))
         self._asked = dict[bytes, str]()  # the model of each stream
         self._untouched = dict[tuple[bytes, str], float]()  # jobs that a loop has, without an event: since when
         self._queue = (0.0, float("-inf"))  # the milliseconds that the last job waited, and when it ended

@@ -40,11 +40,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Places:
-    """How many peers of a kind may be connected, and the unanswered jobs of all of them and of one."""
+    """How many peers of a kind may be connected, the unanswered jobs of all of them and of one, and the peers of one
+    user."""
 
     peers: int = MAX_PEERS
     jobs: int = MAX_JOBS
     jobs_of_peer: int = MAX_JOBS_OF_PEER
+    peers_of_user: int = MAX_PEERS // ELSEWHERE
 
 
 HERE = Places()
@@ -195,8 +197,8 @@ class Ledger:
         return [peer for peer in self.peers.values() if peer.paired == paired]
 
     def _has_place(self, user: str) -> bool:
-        """False if one user of many has as many clients as all paired machines of a user may have."""
-        return not user or sum(peer.user == user for peer in self.peers.values()) < PAIRED.peers
+        """False if one user of many has as many clients as one may have."""
+        return not user or sum(peer.user == user for peer in self.peers.values()) < self._paired.peers_of_user
 
     def _places(self, paired: bool) -> Places:
         return self._paired if paired else HERE

@@ -58,6 +58,10 @@ def test_another_protocol_and_an_unknown_model_are_refused_in_a_sentence(session
         assert asks(sessions, job(), stream=stream) == []
 
 
+def test_one_user_may_have_every_document_of_a_replica(sessions: Sessions) -> None:
+    assert {greeted(sessions, b"%d" % n, "coder").state for n in range(200)} == {"ready"}
+
+
 def test_the_engine_learns_which_streams_are_of_one_user(sessions: Sessions) -> None:
     for stream, user in ((b"t", "one"), (b"u", "one"), (b"v", "another")):
         greeted(sessions, stream, "coder", hello=wire.encode(wire.Hello(wire.PROTOCOL, "1+a", user)))
@@ -222,11 +226,3 @@ def test_a_model_that_always_has_jobs_takes_turns(full: Sessions) -> None:
     assert asks(full, after, TURN_S + 1) == [], "it waits, as for a model that is not loaded"
     assert full.relay(link.Answer(b"s", done(before)), TURN_S + 2)[-1] == Unload("coder")
     assert full.gone("coder", TURN_S + 3) == [Load("tuned")]
-
-
-def test_jobs_that_wait_ask_for_a_replica_and_one_is_spare_where_none_waits() -> None:
-    assert wanted([80.0, 40.0], 2) == 3
-    assert wanted([60.0, 10.0], 2) == 2
-    assert wanted([0.0, 6.0], 2) == 2
-    assert wanted([0.0, 4.0], 2) == 1
-    assert wanted([], 2) == 2
