@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -396,10 +396,6 @@ class Supervisor:
             policy=self._settings.policy,
         )
 
-    def _clients_for(self, user: str) -> Iterator[str]:
-        """The clients whose names a user may see: all at this machine; elsewhere one's own and this machine's."""
-        return (peer.client for peer in self._ledger.peers.values() if not user or peer.user in ("", user))
-
     def _status(self, user: str, now: float) -> wire.Status:
         child, model = self._child, self._named(user)
         status = wire.Status(
@@ -411,7 +407,7 @@ class Supervisor:
             worker_pid=child.pid,
             uptime_s=now - self._started,
             peers=len(self._ledger.peers),
-            clients=tuple(sorted(self._clients_for(user)))[:256],
+            clients=tuple(sorted(peer.client for peer in self._ledger.peers.values()))[:256],
             live=len(self._ledger.live()),
             queued=len(self._ledger.waiting()),
             done=self._done,
