@@ -36,6 +36,7 @@ TURN_S = 0.05  # how late a job without an answer may be noticed
 START_S = 280.0  # less than a supervisor waits for a worker
 HELLO_S = 2.0
 PROBE_S = 1.0  # between two questions whether a replica answers, where somebody watches
+ASKED = 4  # at once, each of them any replica
 RETRY_S = 0.25
 STEP_S = 0.01  # the longest step that the supervisor shall expect of us
 
@@ -81,8 +82,7 @@ class Relay:
 
     async def _probe(self, model: str) -> None:
         while True:
-            welcome = await welcomed(self._channel, model)
-            self._reached = welcome is not None and welcome.state != "failed"
+            self._reached = await answered(self._channel, model)
             await asyncio.sleep(PROBE_S)
 
     async def _do(self, orders: Sequence[Order]) -> None:
@@ -123,9 +123,15 @@ async def _write(call: Any, frames: "asyncio.Queue[bytes]") -> None:
             await call.write(await frames.get())
 
 
+async def answered(channel: grpc.aio.Channel, model: str) -> bool:
+    """True if a job could be answered: by one of the replicas asked, while others hang."""
+    welcomes = await asyncio.gather(*(welcomed(channel, model) for _ in range(ASKED)))
+    return any(welcome is not None and welcome.state != "failed" for welcome in welcomes)
+
+
 async def welcomed(channel: grpc.aio.Channel, model: str) -> wire.Welcome | None:
-    """A replica's answer to a Hello; None if there is none in time."""
-    call = rpc.dial(channel, "hello", model)
+    """The answer to a Hello of any replica; None if there is none in time."""
+    call = rpc.dial(channel, secrets.token_hex(16), model)
     try:
         async with asyncio.timeout(HELLO_S):
             await call.write(HELLO)

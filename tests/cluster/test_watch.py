@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent import futures
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.grpc", reason="needs the extra `cluster`")
 
-import grpc
+import grpc.aio
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -25,6 +26,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from caesura import wire
 from caesura.client.backend import EngineError, job_id
+from caesura.cluster import relay, rpc
 
 from ..support.clients import READY_S, answer, job, running, until
 from ..support.machines import Machine, client, free_port, listens
@@ -167,6 +169,30 @@ async def test_health_follows_the_replica(watched: Watched) -> None:
         await watched.becomes(lambda: watched.more_than_none("caesura_streams_lost_total"), True)
         watched.team.replica()
         await watched.healthy((200, "ok"))
+
+
+class Ingress:
+    """Sends each affinity key to one of four replicas in turn, of which only the last one answers."""
+
+    def __init__(self) -> None:
+        self._keys = dict[str, int]()
+
+    async def Session(self, frames: AsyncIterator[bytes], context: Any) -> AsyncIterator[rpc.Frame]:  # noqa: N802
+        key = dict(context.invocation_metadata())[rpc.AFFINITY]
+        if self._keys.setdefault(key, len(self._keys)) % 4 != 3:
+            await asyncio.Event().wait()
+        yield rpc.Frame(wire.encode(wire.Welcome(wire.PROTOCOL, "1+a", "fake", "cpu", "ready")))
+
+
+async def test_health_is_that_of_the_replicas_that_answer_while_others_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "HELLO_S", 0.2)
+    server = grpc.aio.server()
+    rpc.add(Ingress(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with rpc.channel(f"127.0.0.1:{port}") as channel:
+        assert await relay.answered(channel, "fake")
+    await server.stop(0)
 
 
 async def test_a_relay_that_is_lost_takes_no_figure_along(watched: Watched) -> None:
