@@ -70,7 +70,8 @@ class Watch(_Part, frozen=True):
 
 
 class Team(_Part, frozen=True):
-    """The whole configuration. `clients` and `jobs` are at most connected, and unanswered, of all users together."""
+    """The whole configuration. `clients` and `jobs` are at most connected, and unanswered, of all users together; a
+    replica takes 64 of the jobs (`MAX_JOBS` of ledger.py), however many are allowed."""
 
     listen: Word
     policy: str = ""

@@ -3,6 +3,7 @@
     python -m caesura.cluster.relay CONFIG --link ... (as a worker)
 
 The supervisor in front of it has the sockets, the keys, the leases and the answer to every job, whatever happens here.
+Budgets, and texts that stopped replicas, are known here only: with the next relay they begin from nothing.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ from caesura.ipc import endpoints
 
 log = logging.getLogger("caesura.door")
 
-TURN_S = 0.05  # how late a job without an answer may be noticed
+LOOK_S = 0.05  # how late a job without an answer may be noticed
 START_S = 280.0  # less than a supervisor waits for a worker
 HELLO_S = 2.0
 PROBE_S = 1.0  # between two questions whether a replica answers, where somebody watches
@@ -78,7 +79,7 @@ class Relay:
             if (news := self._router.news(self._reached)) != self._told:
                 self._told = msgspec.structs.replace(news, lost=0)
                 await self._socket.send(link.encode(news))
-            await asyncio.sleep(TURN_S)
+            await asyncio.sleep(LOOK_S)
 
     async def _probe(self, model: str) -> None:
         while True:

@@ -21,8 +21,8 @@ from caesura.engine import worker
 
 log = logging.getLogger("caesura.replica")
 
-TURN_S = 0.05  # how late a job may be noticed whose model was not ready in time
-SWITCH_S = 0.0005  # Python lets the event loop wait ten times as long for the worker loop
+LOOK_S = 0.05  # how late an expired job may be noticed, s
+SWITCH_S = 0.0005  # thread switch interval, s; Python's 5 ms delays the event loop
 
 
 class Outbox:
@@ -166,7 +166,7 @@ class Replica:
     async def _look(self) -> None:
         while True:
             self._do(self._sessions.look(time.monotonic()))
-            await asyncio.sleep(TURN_S)
+            await asyncio.sleep(LOOK_S)
 
     async def _read(self, stream: bytes, frames: AsyncIterator[bytes], outbox: Outbox) -> None:
         """A client's half of a stream. A client that breaks off has ended it too."""

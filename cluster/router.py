@@ -2,7 +2,8 @@
 
 Pure: it takes the supervisor's messages, frames of replicas and the time, and returns what the relay has to do. A
 stream is of one client, one document and one model. Its affinity key is the same for the same user, document and model,
-and tells none: the ingress hashes it, so that a document's jobs go where its model is loaded and its KV is warm.
+and reveals none of the three: the ingress hashes it, so that a document's jobs go where its model is loaded and its KV
+is warm.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ ONE_LOSS_S = 0.25  # in which the streams of a lost replica end, one after the o
 LIFE_S = 20.0  # an older stream takes no new job and is closed after its last, so that a replica that drains is left
 MAX_STREAMS = 4096
 MAX_RESTING = 64  # streams of a user without a job
-MAX_JOBS = 32  # on a stream, those that a newer one has replaced included: what a replica that reads nothing may cost
+MAX_OWED = 32  # jobs a stream may owe, replaced ones included: bounds memory when a replica stops reading
 MAX_USERS = 4096  # whose budgets are kept
 
 HELLO = wire.encode(wire.Hello(wire.PROTOCOL, BUILD, "door"))
@@ -159,7 +160,7 @@ class Router:
             if job.user == user and (stream.peer, job.request.document, job.request.kind) != place
         ]
         here = self._places.get((peer, request.document))
-        full = here is not None and len(self._streams[here].jobs) >= MAX_JOBS
+        full = here is not None and len(self._streams[here].jobs) >= MAX_OWED
         if full or len(others) >= limits.jobs or len(self._streams) >= MAX_STREAMS:
             return "busy", wire.Busy(request.job)
         if wait_s := self._budget(user, now).wait_s(now):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from caesura import wire
 from caesura.cluster import router
 from caesura.cluster.budget import Bucket
-from caesura.cluster.router import GRACE_S, LIFE_S, MAX_JOBS, Close, Limits, Open, Order, Router, Send
+from caesura.cluster.router import GRACE_S, LIFE_S, MAX_OWED, Close, Limits, Open, Order, Router, Send
 from caesura.engine.supervisor import link
 
 ANNA, BEN = "aa" * 32, "bb" * 32
@@ -188,7 +188,7 @@ def test_a_user_has_so_many_jobs_whatever_the_number_of_editors() -> None:
 
 def test_a_replica_that_reads_nothing_is_owed_so_many_jobs_though_each_replaces_the_one_before() -> None:
     found = Router(Limits(jobs=1), MODELS, b"s")
-    assert [told(asks(found, job())) for _ in range(MAX_JOBS)] == [[]] * MAX_JOBS
+    assert [told(asks(found, job())) for _ in range(MAX_OWED)] == [[]] * MAX_OWED
     late = job()
     assert told(asks(found, late)) == [wire.Busy(late.job)]
     assert told(asks(found, job(), user=BEN, peer=b"q")) == []
