@@ -58,7 +58,7 @@ def watching(team: config.Team) -> Iterator[list[Observer]]:
         if team.watch.listen:
             from caesura.cluster.watch import metrics, scrape
 
-            figures = metrics.Metrics([Path(model).name for model in team.engine.offered], time.monotonic)
+            figures = metrics.Metrics(team.engine.offered, time.monotonic)
             ends.enter_context(scrape.answering(figures, team.watch.listen))
             found.append(figures)
         if team.watch.traces:

@@ -6,6 +6,7 @@ locked text, or the answer, is sent to the user. `step` is the mean denoise step
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
@@ -27,13 +28,13 @@ STALE_S = 5.0  # a door whose loop has not turned for this long hangs
 
 
 class Metrics(Observer):
-    """Counts from the door's start, whatever happens to the relay. `models` are names; `clock` gives seconds that only
-    grow."""
+    """Counts from the door's start, whatever happens to the relay. `models` are names or paths; `clock` gives seconds
+    that only grow."""
 
     def __init__(self, models: Sequence[str], clock: Callable[[], float]) -> None:
         disable_created_metrics()
         self._clock = clock
-        self._models = models
+        self._models = _labels(models)
         self._seen = clock()
         self._state, self._device = "loading", ""
         self._news = NO_NEWS
@@ -122,6 +123,12 @@ class Metrics(Observer):
             self._step.observe(timings.denoise_ms / head.steps / 1000)
         for source, field in SOURCES.items():
             self._tokens.labels(source).inc(getattr(head.tokens, field, 0))
+
+
+def _labels(models: Sequence[str]) -> list[str]:
+    """The last part of each path, numbered where models share it."""
+    names = [Path(model).name for model in models]
+    return [f"{name} {before + 1}" if (before := names[:at].count(name)) else name for at, name in enumerate(names)]
 
 
 def _histogram(name: str, about: str, buckets: tuple[float, ...], registry: CollectorRegistry) -> Histogram:

@@ -96,6 +96,13 @@ def test_one_word_says_why_no_job_could_be_answered(metrics: Metrics, clock: Clo
     assert words == ["loading", "", "failed", "loading", "stopping", "", "away", "hung"]
 
 
+def test_each_model_has_a_label_and_none_has_a_path(clock: Clock) -> None:
+    found = Metrics(["coder", "/srv/one/tuned", "/srv/other/tuned"], clock)
+    found.looked("ready", "cpu", Ledger())
+    infos = [name.split(" cpu ")[1] for name in samples(found) if name.startswith("caesura_model_info")]
+    assert infos == ["coder", "tuned", "tuned 2"]
+
+
 def test_a_relay_that_is_started_again_begins_without_streams_and_keeps_the_counts(metrics: Metrics) -> None:
     metrics.looked("ready", "cpu", Ledger())
     metrics.told(link.Upstream(5, 2, reached=False))
