@@ -26,6 +26,7 @@ from caesura.engine.samplers import names as samplers
 Event = tuple[bytes, wire.EngineMessage]
 
 LIVE = 8  # jobs that may run together in one step
+SHARE = 128  # rows of a step that each of several users has: more than a job takes while somebody types
 LEAST_SLOTS = 1  # the same for a model without a canvas: a place for the hole; a grammar's shortest fill may take more
 
 PRIORITY = {"invoked": 0, "automatic": 1, "speculative": 2}
@@ -36,7 +37,7 @@ class Running:
     """A job in the engine, waiting or running. Times are in seconds of the caller's clock."""
 
     peer: bytes
-    owner: bytes | str  # whose turn a step of it is: the user's, who may have several peers, or the peer's
+    user: str  # who may have several peers; empty for this machine's own
     job: wire.Infill
     order: int
     arrived: float
@@ -47,6 +48,7 @@ class Running:
     before: int = 0  # of them, those of the job that this one continues, which has reported them
     seq: int = 0
     sent: tuple[wire.Fill, ...] | None = None
+    saved: int = 0  # rows of its user's share since its last step
     started: float | None = None
     prefill_s: float = 0.0
     denoise_s: float = 0.0
@@ -55,6 +57,11 @@ class Running:
     @property
     def deadline(self) -> float:
         return self.arrived + self.job.deadline_ms / 1000
+
+    @property
+    def rows(self) -> int:
+        """Rows that it takes in a step. A context that is being read takes a share."""
+        return SHARE if self.filling is None else self.filling.rows
 
     def __repr__(self) -> str:
         return f"#{self.job.job} step {self.steps}"
@@ -111,7 +118,7 @@ class Scheduler:
         self.cache.serve(len(self._peers))
         # Keep the place of the superseded job: otherwise a user who types goes to the end of the queue at each key.
         order = min((live.order for live in older), default=next(self._orders))
-        self.jobs.append(Running(peer, user or peer, message, order, now))
+        self.jobs.append(Running(peer, user, message, order, now))
         return events
 
     def _renew(self, live: Running, job: wire.Infill, now: float) -> list[Event]:
@@ -157,7 +164,7 @@ class Scheduler:
         Speculative jobs wait while there is any other job."""
         events = self.expire(clock())
         wanted = [live for live in self.jobs if live.job.priority != "speculative"] or self.jobs
-        chosen, room, short = in_turn(wanted)[: self.faults.live], Room(self.model.chunk), False
+        chosen, room, short = in_shares(in_turn(wanted))[: self.faults.live], Room(self.model.chunk), False
         for live in chosen:
             if live.kv is None and self.cache.full:
                 events += self._give_way(live)
@@ -199,6 +206,7 @@ class Scheduler:
             for live in ready:
                 live.denoise_s += spent
                 live.steps += 1
+                live.saved = 0
         now = clock()
         for live in ready:
             events += self._report(live, now)
@@ -333,23 +341,37 @@ def _same_work(one: wire.Infill, other: wire.Infill) -> bool:
 
 
 def in_turn(lives: Sequence[Running]) -> list[Running]:
-    """Sort by priority; then the first job of each owner before any owner's second; then by arrival."""
+    """Sort by priority; then the first job of each user before any user's second, and of this machine's own user the
+    first of each peer; then by arrival."""
     ahead = Counter[bytes | str]()
     turns = []
     for live in sorted(lives, key=lambda live: (PRIORITY[live.job.priority], live.order)):
-        turns.append((PRIORITY[live.job.priority], ahead[live.owner], live.order, live))
-        ahead[live.owner] += 1
+        owner = live.user or live.peer
+        turns.append((PRIORITY[live.job.priority], ahead[owner], live.order, live))
+        ahead[owner] += 1
     return [live for *_, live in sorted(turns)]
+
+
+def in_shares(lives: Sequence[Running]) -> list[Running]:
+    """Choose jobs, in their order, so that nobody's many or large ones delay another user: each user has a SHARE of a
+    step, for which its jobs save in turn until they have their rows. All jobs of a lone user run."""
+    left = dict.fromkeys((live.user for live in lives), SHARE)
+    if len(left) < 2:
+        return list(lives)
+    for live in lives:
+        given = max(0, min(live.rows - live.saved, left[live.user]))
+        live.saved += given
+        left[live.user] -= given
+    return [live for live in lives if live.saved >= live.rows] or in_shares(lives)
 
 
 def batch(lives: Sequence[Running], most: int) -> list[Running]:
     """Choose jobs whose canvases have at most that many rows together; always the first one."""
     chosen, rows = list[Running](), 0
     for live in lives:
-        more = live.filling.rows if live.filling is not None else 0
-        if not chosen or rows + more <= most:
+        if not chosen or rows + live.rows <= most:
             chosen.append(live)
-            rows += more
+            rows += live.rows
     return chosen
 
 

@@ -16,7 +16,7 @@ from caesura.engine.methods.verify.search import PASSES
 from caesura.engine.models import Drafter, Run
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.samplers import names
-from caesura.engine.scheduler import LIVE, Event, Running, Scheduler, in_turn
+from caesura.engine.scheduler import LIVE, SHARE, Event, Running, Scheduler, in_turn
 
 from ..support.checkpoints.tiny import Clock, Scripted, alone, done, infill, run
 from .canvas.test_canvas import CURSORS
@@ -768,3 +768,33 @@ def test_a_user_with_many_peers_has_one_turn_before_anybodys_second() -> None:
     greedy = [Running(b"%d" % number, "greedy", infill(f"{number}", "", ""), number, 0.0) for number in range(3)]
     late = Running(b"late", "late", infill("late", "", ""), 9, 0.0)
     assert in_turn([*greedy, late]) == [greedy[0], late, *greedy[1:]]
+
+
+@pytest.mark.parametrize("many", [1, 8])
+def test_however_many_long_jobs_one_user_has_another_waits_for_a_share_of_rows(tiny: BlockLlama, many: int) -> None:
+    """And the long ones end too, each with what it would get alone."""
+    scheduler, clock = Scheduler(tiny), Clock()
+    long = [infill(f"{n}", f"# {n}\n{CODE}", "\n", wire.Hole(256), sampler="threshold") for n in range(many)]
+    for job in long:
+        scheduler.take(b"of " + job.job.encode(), job, 0.0, "greedy")
+    scheduler.take(b"typist", infill("typed", CODE, "\n", sampler="threshold"), 0.0, "typist")
+    heard, steps, rows = dict[str, wire.EngineMessage](), 0, 0
+    while "typed" not in heard or not isinstance(heard["typed"], wire.Done):
+        before = {live: live.steps for live in scheduler.jobs}
+        heard |= {getattr(event, "job", ""): event for _, event in scheduler.step(clock)}
+        rows += sum(live.rows for live, old in before.items() if live.user == "greedy" and live.steps > old)
+        steps += 1
+    assert steps <= alone(tiny, infill("typed", CODE, "\n", sampler="threshold")).steps + 1
+    assert 0 < rows <= SHARE * (steps + 1)
+    while scheduler.busy:
+        heard |= {getattr(event, "job", ""): event for _, event in scheduler.step(clock)}
+    assert [done([heard[job.job]]).holes for job in long[::7]] == [alone(tiny, job).holes for job in long[::7]]
+
+
+def test_a_lone_users_jobs_all_run_in_each_step(tiny: BlockLlama) -> None:
+    scheduler, clock = Scheduler(tiny), Clock()
+    for n in range(4):
+        scheduler.take(b"%d" % n, infill(f"{n}", "x = ", "\n", wire.Hole(96), sampler="threshold"), 0.0, "one")
+    for _ in range(3):
+        scheduler.step(clock)
+    assert {live.steps for live in scheduler.jobs} == {3}
