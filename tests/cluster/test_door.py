@@ -14,10 +14,9 @@ from caesura.ipc import pairing
 
 from ..support.clients import READY_S, answer, job, running, status_when, until
 from ..support.machines import Machine, client, listens
-from ..support.team import Team, served, started, to_its_end
+from ..support.team import LOST_S, Team, served, started, to_its_end
 
 pytestmark = pytest.mark.cluster
-LOST_S = 0.1  # by then every job of a lost replica has its answer
 
 
 async def test_an_invited_user_gets_fills_from_the_first_document_to_the_last(team: Team) -> None:

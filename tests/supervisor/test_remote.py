@@ -32,14 +32,12 @@ from caesura.engine.supervisor.ledger import ELSEWHERE, MAX_PEERS
 from caesura.ipc import pairing, rendezvous
 from caesura.ipc.keys import new_keys, own_keys
 
-from .. import conftest
 from ..context.test_secrets import lines, planted
 from ..lsp.test_lsp import Client
 from ..support.clients import FAKE, READY_S, answer, first_event, job, running, status_when, until
 from ..support.machines import Machine, client, dealer, free_port, listens
 from ..support.processes import points
 
-home, laptop = conftest.home, conftest.laptop  # for test_ray.py, which still imports them
 NOBODY = 65_534
 SERVER = f"""
 import sys

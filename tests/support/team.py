@@ -19,6 +19,7 @@ from .machines import Machine
 
 REPLICA = Path(__file__).parent / "processes" / "grpc_replica.py"
 MODELS = ("fake", "typed", "empty", "unknown")  # of fake_engine.py
+LOST_S = 0.1  # by then every job of a lost replica has its answer
 START_S = 120.0  # of a Ray of the door's own
 
 
