@@ -478,7 +478,7 @@ def test_a_job_ends_while_a_step_is_under_way(model: DiffusionGemma, vocabulary:
             elif ending == "cancel":
                 told += engine.take(b"a", Cancel(f"job {number}"), now)
             elif ending == "supersede":
-                told += engine.take(b"a", replace(job, job=f"newer {number}"), now)
+                told += engine.take(b"a", replace(job, job=f"newer {number}", suffix="\n"), now)
                 assert not recorded._under_way
                 while engine.busy:
                     told += engine.step(lambda: now)  # noqa: B023
