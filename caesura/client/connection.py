@@ -41,7 +41,12 @@ class Connection:
         self.welcome = welcome
         self._socket = socket
         self._monitor = monitor
-        self._heard = time.monotonic()
+        self._heard = self._asked = time.monotonic()
+
+    @property
+    def stale(self) -> bool:
+        """True after this process stood still for so long that the engine may have dropped it: then it will be Lost."""
+        return time.monotonic() - self._asked > SILENCE_S
 
     @staticmethod
     async def open(context: zmq.asyncio.Context, endpoint: Endpoint, client: str, timeout_s: float) -> "Connection":
@@ -106,8 +111,9 @@ class Connection:
 
     async def _ping(self, inbox: asyncio.Queue[wire.EngineMessage | Lost]) -> None:
         frame = wire.encode(wire.Ping())
-        while (left := self._heard + SILENCE_S - time.monotonic()) > 0:
+        while not self.stale and (left := self._heard + SILENCE_S - time.monotonic()) > 0:
             self.send(frame)
+            self._asked = time.monotonic()
             await asyncio.sleep(min(PING_S, left))
         inbox.put_nowait(Lost())
 

@@ -214,7 +214,7 @@ class Engine:
         finally:
             connection.close()
             for job, mailbox in self._jobs.items():
-                mailbox.put(wire.Failed(job, "engine_lost", "The engine's process has ended."))
+                mailbox.put(wire.Failed(job, "engine_lost", "The connection to the engine was lost."))
             # An engine that gave a reason for its end is started again only at the next job.
             self._set(None, self._trouble)
 
@@ -250,11 +250,11 @@ class Engine:
         self._asked.set()
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                while self._connection is None:
+                while (found := self._connection) is None or found.stale:
                     await self._change()
         except TimeoutError:
             raise EngineUnavailable("The engine is still starting.") from None
-        return self._connection
+        return found
 
 
 async def _opened(path: Path) -> Endpoint:

@@ -233,7 +233,7 @@ async def test_other_paths_and_methods_get_a_json_error_too(door: Door) -> None:
         (EngineUnavailable("There is no engine here."), 503, "server_error"),
         (EngineBusy("The engine has too much to do."), 429, "rate_limit_error"),
         (EngineFailed("invalid", "This job breaks a limit."), 400, "invalid_request_error"),
-        (EngineFailed("engine_lost", "The engine's process has ended."), 500, "server_error"),
+        (EngineFailed("engine_lost", "The connection to the engine was lost."), 500, "server_error"),
     ],
 )
 async def test_a_failure_of_the_engine_is_a_status_or_the_last_event(

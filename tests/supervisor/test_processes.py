@@ -457,6 +457,12 @@ async def test_an_engine_that_was_stopped_as_a_whole_goes_on_as_it_was(one: Engi
     assert await answer(one, job()) == "answer"
 
 
+async def test_a_client_that_was_stopped_has_its_next_job_answered(one: Engine) -> None:
+    await one.ready(READY_S)
+    time.sleep(3.2)  # nothing of it runs for longer than its lease lasts
+    assert await answer(one, job()) == "answer"
+
+
 def test_time_stands_still_with_its_process() -> None:
     readings = iter([100.0, 100.1, 100.2, 3700.2, 3700.3])
     clock = Clock(lambda: next(readings))
