@@ -39,6 +39,7 @@ SETTINGS = {  # those of any Ray that runs our replicas: examples/team/ray.env h
     "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
     "RAY_SERVE_HAPROXY_H2_FE_MAX_CONCURRENT_STREAMS": str(MAX_STREAMS),  # else 100, over the relay's one connection
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_worker_niceness": "0",  # else 15: next to other work a replica would hardly run
 }
 HEAD_LOST_S = 5  # until Ray ends without its head process, which nothing starts again but we; else 60
 SOCKET = "admin.sock"  # of HAProxy, in a folder for each node
