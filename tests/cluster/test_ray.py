@@ -184,7 +184,7 @@ async def _another_model(team: Team, laptop: Machine, found: Engine, other: str)
     own = await _confidence(found)
     assert team.run("team", "invite", NAMES[1], laptop.key(), "--model", other) == 0
     assert await _confidence(found) != own
-    assert (await found.status()).model == other
+    assert (await found.status()).model == Path(other).name
     assert team.run("team", "invite", NAMES[1], laptop.key()) == 0
     assert await _confidence(found) == own
 
