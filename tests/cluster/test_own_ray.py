@@ -31,7 +31,7 @@ from caesura.cluster import isolation
 
 from ..support.clients import job, until
 from ..support.machines import Machine, client, free_port, listens
-from ..support.team import Team
+from ..support.team import ENDED_WITH_US, Team
 
 pytestmark = [
     pytest.mark.cluster,
@@ -89,7 +89,11 @@ class Cluster:
         start = ["sh", str(self.folder / "engine.sh"), "--node-ip-address=127.0.0.1", f"--temp-dir={self.folder}/t"]
         with (self.folder / "log").open("wb") as log:
             return subprocess.Popen(
-                [*isolation.together(), *start], env=self.environment, cwd=self.folder, stdout=log, stderr=log
+                [*ENDED_WITH_US, *isolation.together(), *start],
+                env=self.environment,
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
             )
 
     async def deploy(self, engine: Mapping[str, Any]) -> None:
@@ -124,11 +128,13 @@ class Cluster:
 def cluster(network: None, tiny_folder: Path) -> Iterator[Cluster]:
     found = Cluster(Path(tempfile.mkdtemp(prefix="c-")), tiny_folder)
     ray = found.start()
-    asyncio.run(found.reach(2))
-    yield found
-    ray.kill()
-    ray.wait()
-    shutil.rmtree(found.folder, ignore_errors=True)
+    try:
+        asyncio.run(found.reach(2))
+        yield found
+    finally:
+        ray.kill()
+        ray.wait()
+        shutil.rmtree(found.folder, ignore_errors=True)
 
 
 @dataclass

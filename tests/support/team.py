@@ -20,6 +20,8 @@ from .machines import Machine
 REPLICA = Path(__file__).parent / "processes" / "grpc_replica.py"
 MODELS = ("fake", "typed", "empty", "unknown")  # of fake_engine.py
 LOST_S = 0.1  # by then every job of a lost replica has its answer
+# The beginning of a command line that ends with us, also by a signal, after which no fixture ends anything.
+ENDED_WITH_US = ["setpriv", "--pdeathsig", "KILL", "--"] if sys.platform == "linux" else []
 START_S = 120.0  # of a Ray of the door's own
 
 
@@ -39,7 +41,9 @@ class Team(Machine):
     def begin(self, name: str, *command: str) -> None:
         log = (self.home / f"{name}.log").open("ab")
         environment = os.environ | self.environment
-        self.processes[name] = subprocess.Popen([sys.executable, *command], env=environment, stdout=log, stderr=log)
+        self.processes[name] = subprocess.Popen(
+            [*ENDED_WITH_US, sys.executable, *command], env=environment, stdout=log, stderr=log
+        )
 
     def replica(self, fake: str = "fake", protocol: int = wire.PROTOCOL) -> None:
         """Start a replica, whose model `fake` is that model of fake_engine.py."""
