@@ -152,7 +152,8 @@ async def reached(
     time, or that Ray ends."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and (started is None or started.poll() is None):
-        if (started is None or head.ready()) and (welcome := await welcomed(channel, model)):
+        welcome = await welcomed(channel, model) if started is None or head.ready() else None
+        if welcome is not None and welcome.state != "loading":  # which does not know its device yet
             return welcome
         await asyncio.sleep(RETRY_S)
     return None
