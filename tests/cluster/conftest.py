@@ -1,13 +1,24 @@
-"""A door that lets a user in, with one replica."""
+"""A door that lets a user in, with one replica; and the networks that a Ray of its own needs."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from caesura.cluster import isolation
+
 from ..support.clients import READY_S, until
 from ..support.machines import Machine, free_port, listens
 from ..support.team import Team
+
+
+@pytest.fixture(scope="session")
+def isolated() -> None:
+    """This machine gives a process a network of its own, as most containers do not."""
+    try:
+        isolation.alone()
+    except isolation.NotIsolated as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture

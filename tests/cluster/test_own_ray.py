@@ -53,7 +53,8 @@ def network() -> Iterator[None]:
     """This thread, and all that it starts, in a network of its own."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-    assert libc.unshare(CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+    if libc.unshare(CLONE_NEWNET) != 0:
+        pytest.skip(f"this thread gets no network of its own: {os.strerror(ctypes.get_errno())}")
     isolation.open_loopback()
     yield
     assert libc.setns(before, CLONE_NEWNET) == 0

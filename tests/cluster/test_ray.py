@@ -30,7 +30,7 @@ from ..support.team import Team, started, to_its_end
 from .test_door import LOST_S
 from .test_faults import leaked, planted, secrets_sent, written
 
-pytestmark = [pytest.mark.cluster, pytest.mark.skipif(sys.platform != "linux", reason="Ray is started on Linux alone")]
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("isolated")]
 TEXT = "def total(count, item):\n    return "
 START_S = 120.0
 EACH = 3  # documents of a replica; eight jobs are what a user may have

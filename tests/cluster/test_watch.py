@@ -5,7 +5,6 @@ import contextlib
 import os
 import re
 import shutil
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent import futures
 from itertools import cycle
@@ -291,7 +290,7 @@ async def test_no_metric_trace_or_log_has_what_jobs_hold_or_who_sends_them(watch
     assert await leaks(watched, team.home, Path(team.environment["CAESURA_RUNTIME"])) == {str(team.keys / "pairs.json")}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Ray is started on Linux alone")
+@pytest.mark.usefixtures("isolated")
 async def test_no_file_of_ray_has_it_either(
     watched: Watched, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
