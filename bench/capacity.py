@@ -374,7 +374,7 @@ class Team:
         self._turns, self._rings = itertools.count(), dict[tuple[int, ...], Ring]()
 
     def begin(self, session: str, now: float) -> tuple[Place, float]:
-        """Where a new stream goes, and when it is there."""
+        """The replica that a new stream goes to, and the time, in seconds, at which it arrives."""
         servers = range(self.replicas + (now >= self.grow))
         dead = self.kill <= now < self.kill + AGAIN_S
         server = self._chosen(session, servers)

@@ -82,7 +82,7 @@ def picture(report: Report) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The simulation of capacity.py beside the real engine.")
+    parser = argparse.ArgumentParser(description="The simulation of capacity.py next to the real engine.")
     parser.add_argument("--model", default="small", metavar="NAME|PATH")
     parser.add_argument("--users", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--seconds", type=float, default=25)

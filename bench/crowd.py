@@ -104,7 +104,7 @@ class Costed:
 
 @dataclass(eq=False)
 class Key:
-    """A key and what came of it; seconds from the key. `last`: nothing is typed behind it for a while."""
+    """A key and what came of it; seconds from the key. `last`: nothing is typed after it for a while."""
 
     at: float
     peer: bytes
@@ -114,7 +114,7 @@ class Key:
     whole: float | None = None
 
     def says(self) -> Iterator[tuple[float, bytes, wire.Infill | wire.Cancel]]:
-        """What the engine is told of it, and when."""
+        """The messages to the engine: their times in seconds, their peer, and the job or its cancel."""
         yield self.at, self.peer, self.job
 
 
@@ -182,7 +182,7 @@ def _hear(key: Key, event: wire.Locked | wire.Done, now: float) -> None:
 
 def summary(keys: Sequence[Key], steps: Sequence[float], seconds: float) -> Report:
     """Milliseconds; `seen`: keys that got locked text before the next key came. A key so late that its answer would
-    have come behind the end counts as unanswered."""
+    have come after the end counts as unanswered."""
     first, whole = ([getattr(key, name) for key in keys] for name in ("first", "whole"))
     rested = [key for key in keys if key.last and key.at < seconds - REST_S]
     return {

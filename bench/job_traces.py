@@ -6,7 +6,7 @@ Each stretch of typing_stretches/ is replayed by its emulated editor against the
 and on a clock of its own. The engine runs each job alone and at once, through the real scheduler over the real model,
 and says its events when they would have come: time passes as long as each step took. What was debounced, superseded,
 cancelled, speculated or typed through is decided by the server, and is in the recording as the jobs that it gave and
-left. Of a context only the length is kept, and how much of it begins an earlier one.
+left. A context is kept as two numbers only: its length, and how much of it begins an earlier one.
 """
 
 import argparse

@@ -74,8 +74,7 @@ def started(model: str, users: int, host: str = "127.0.0.1") -> Iterator[tuple[T
     machines = [Machine(folder / f"user{number}") for number in range(users)]
     with contextlib.redirect_stdout(sys.stderr):
         for number, machine in enumerate(machines):
-            assert desk.run("team", "invite", f"user{number}", machine.key()) == 0
-            assert machine.run("pair", "with", desk.address, desk.key(), "--name", "team") == 0
+            desk.let_in(machine, f"user{number}")
     if model == "tiny":
         model = str(tiny.make(folder / "tiny"))
     config = f'listen = "{desk.address}"\n[engine]\nmodel = "{model}"\ndevice = "cpu"\nreplicas = 2\n{FREE}'
@@ -284,8 +283,8 @@ class Typed:
     text: str
     cursor: int = 0
 
-    def key(self, text: str, behind: str = "") -> None:
-        self.text = self.text[: self.cursor] + text + behind + self.text[self.cursor :]
+    def key(self, text: str, after: str = "") -> None:
+        self.text = self.text[: self.cursor] + text + after + self.text[self.cursor :]
         self.cursor += len(text)
 
     def over(self, text: str) -> None:

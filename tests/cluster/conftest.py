@@ -25,8 +25,7 @@ def isolated() -> None:
 async def team(home: Path, laptop: Machine) -> AsyncIterator[Team]:
     """A door that lets the laptop in, and that the laptop knows, with one replica."""
     found = Team(home / "desk", f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
-    assert found.run("team", "invite", "anna", laptop.key()) == 0
-    assert laptop.run("pair", "with", found.address, found.key(), "--name", "team") == 0
+    found.let_in(laptop)
     (found.home / "team.toml").write_text(
         f'listen = "{found.address}"\n[limits]\njobs = 9\n'
         f'[engine]\naddress = "{found.engine}"\nmodel = "fake"\nmodels = ["typed", "empty", "unknown"]\n'
@@ -35,6 +34,4 @@ async def team(home: Path, laptop: Machine) -> AsyncIterator[Team]:
     found.door()
     await until(lambda: listens(found.address), READY_S)
     yield found
-    for process in found.processes.values():
-        process.kill()
-        process.wait()
+    found.end()

@@ -35,8 +35,7 @@ PROMPT_S = 2.0  # generous: a busy machine
 async def ben(team: Team) -> AsyncIterator[Engine]:
     """A second user, connected."""
     machine = Machine(team.home.parent / "bens")
-    assert team.run("team", "invite", "ben", machine.key()) == 0
-    assert machine.run("pair", "with", team.address, team.key(), "--name", "team") == 0
+    team.let_in(machine, "ben")
     async with AsyncExitStack() as stack:
         with machine.at():
             found = await stack.enter_async_context(running(client()))
@@ -188,8 +187,7 @@ async def answer_once_reached(found: Engine) -> None:
 async def test_fifty_secrets_are_in_no_log_and_in_nothing_that_users_are_told(team: Team) -> None:
     (who, editor), jobs = planted()
     machine = Machine(team.home.parent / "another")
-    assert team.run("team", "invite", who, machine.key()) == 0
-    assert machine.run("pair", "with", team.address, team.key(), "--name", "team") == 0
+    team.let_in(machine, who)
     with machine.at():
         async with running(client(editor)) as found:
             await found.ready(READY_S)

@@ -189,8 +189,7 @@ async def users(
 ) -> AsyncIterator[list[Engine]]:
     """Connected to a door in front of the replicas."""
     door = Team(home / "desk", f"127.0.0.1:{free_port()}", "127.0.0.1:9000")
-    assert door.run("team", "invite", "anna", laptop.key()) == 0
-    assert laptop.run("pair", "with", door.address, door.key(), "--name", "team") == 0
+    door.let_in(laptop)
     limits = "[limits]\njobs = 100\nsteps_per_minute = 1000000\nburst = 1000000\n"
     engine = f'[engine]\nmodel = "{cluster.model}"\naddress = "{door.engine}"\n'
     (door.home / "team.toml").write_text(f'listen = "{door.address}"\n{engine}{limits}')

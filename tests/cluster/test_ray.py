@@ -47,8 +47,7 @@ def team(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Team]:
     found = Team(home / "desk", f"127.0.0.1:{free_port()}")
-    assert found.run("team", "invite", NAMES[1], laptop.key()) == 0
-    assert laptop.run("pair", "with", found.address, found.key(), "--name", "team") == 0
+    found.let_in(laptop, NAMES[1])
     (found.home / "team.toml").write_text(
         f'listen = "{found.address}"\n[engine]\nmodel = "{tiny_folder}"\ndevice = "cpu"\nreplicas = 2\n'
         f'models = ["{tiny_folder.parent}/other", "small"]\nmodels_per_replica = 1\n'

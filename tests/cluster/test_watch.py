@@ -96,8 +96,7 @@ class Watched:
 async def watched(home: Path, laptop: Machine) -> AsyncIterator[Watched]:
     team = Team(home / "desk", f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
     found = Watched(team, free_port(), free_port())
-    assert team.run("team", "invite", NAME, laptop.key()) == 0
-    assert laptop.run("pair", "with", team.address, team.key(), "--name", "team") == 0
+    team.let_in(laptop, NAME)
     (team.home / "team.toml").write_text(
         f'listen = "{team.address}"\n[engine]\naddress = "{team.engine}"\nmodel = "fake"\n'
         "[limits]\njobs = 2\ncharacters = 1000\nburst = 60\nsteps_per_minute = 1\n"
@@ -106,9 +105,7 @@ async def watched(home: Path, laptop: Machine) -> AsyncIterator[Watched]:
     team.door()
     await until(lambda: listens(team.address), READY_S)
     yield found
-    for process in team.processes.values():
-        process.kill()
-        process.wait()
+    team.end()
 
 
 async def refused(found: object, request: wire.Infill) -> None:

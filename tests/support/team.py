@@ -53,6 +53,15 @@ class Team(Machine):
     def door(self) -> None:
         self.begin("door", "-P", "-m", "caesura", "team", "serve", str(self.home / "team.toml"))
 
+    def let_in(self, laptop: Machine, name: str = "anna") -> None:
+        """Invite a user, whose laptop knows the door from then on."""
+        assert self.run("team", "invite", name, laptop.key()) == 0
+        assert laptop.run("pair", "with", self.address, self.key(), "--name", "team") == 0
+
+    def end(self) -> None:
+        for name in self.processes:
+            self.kill(name)
+
     def kill(self, name: str) -> None:
         self.processes[name].kill()
         self.processes[name].wait()

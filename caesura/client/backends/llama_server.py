@@ -2,7 +2,7 @@
 tokens, and reads no such token out of prefix and suffix.
 
 A job gets the slot of the server whose KV cache has most of its context. The suffix comes after the prefix in the
-prompt, also after the request's `prompt`, which the server's README puts behind it: each key reads the suffix again.
+prompt, also after the request's `prompt`, which the server's README has last: each key reads the suffix again.
 """
 
 from collections.abc import AsyncGenerator

@@ -5,17 +5,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.models import Run
 from caesura.engine.noise import Absorbing, Noise, Uniform
 from caesura.engine.tokens.tokenizer import Tokenizer
 
-from .tiny import Plain
+from .tiny import Still
 
 POOL = 997  # rows of noise, which are read from a place that is drawn
 
 
-class Noisy(Plain):
+class Noisy(Still):
     """Absorbing noise and a null token, or uniform noise. `scale` is how sure the model is of what it does not know."""
 
     name, device, shift, tail, head, max_context, chunk = "noisy", "cpu", 0, 4, 12, 768, 1024
@@ -41,14 +40,6 @@ class Noisy(Plain):
         self.width = tokenizer.size + (0 if uniform else 2)
         self._generator = torch.Generator().manual_seed(seed)
         self._pool = torch.randn(2 * POOL, self.width, generator=self._generator)
-
-    def cache(self) -> Cache:
-        return Cache([Kept(1, 1)])
-
-    def prefill(self, ids: Sequence[int], kv: KV) -> None:
-        kv.reserve(len(ids))
-        kv.ids += ids
-        kv.length += len(ids)
 
     def denoise(self, runs: Sequence[Run]) -> Tensor:
         for run in runs:

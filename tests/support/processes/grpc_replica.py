@@ -1,4 +1,4 @@
-"""A replica behind plain gRPC instead of Ray Serve, whose models are those of fake_engine.py: what a door's tests kill.
+"""A replica on plain gRPC instead of Ray Serve, whose models are those of fake_engine.py: what a door's tests kill.
 
 python grpc_replica.py PORT PROTOCOL MOST NAME=MODEL ..., where MOST models are kept
 """
