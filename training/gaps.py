@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, linear
+from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset
 
 from caesura.engine.canvas.healing import heal
@@ -19,7 +19,7 @@ from caesura.engine.tokens.tokenizer import Tokenizer
 
 from batches import Batch  # isort: skip  (beside this script)
 from examples import spans  # isort: skip
-from net import Net  # isort: skip
+from net import Net, logits_of  # isort: skip
 
 PARTS = ("suffix", "prefix", "gap", "end", "head")  # of a token, by number; the end has the first byte of the head
 WEIGHTS = {"prefix": 0.5, "gap": 1.0, "end": 0.5, "head": 0.15}  # of the mean loss of each
@@ -101,7 +101,7 @@ def nats(net: Net, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Cross-entropy [n] of every token behind the separator, and the part [n] that each belongs to."""
     hidden, _ = net.context(batch["ids"])
     picked = batch["parts"] > PARTS.index("suffix")
-    logits = linear(hidden[picked], net.table()).float()
+    logits = logits_of(hidden[picked], net.table())
     return cross_entropy(logits, batch["labels"][picked], reduction="none"), batch["parts"][picked]
 
 

@@ -34,7 +34,7 @@ SINK = 4  # first rows of a context, whose states are enormous in most models of
 @dataclass
 class Blocks(Dataset[Batch]):
     """Batch number `step`: contexts `[suffix] separator [prefix]` [B, rows] with `anchors` [B, blocks], the places of
-    tokens that the drafter drafts after. `number` is of the contexts."""
+    tokens that the drafter drafts after. `number` [B] is of the contexts."""
 
     texts: Sequence[str]
     tokenizer: Tokenizer
@@ -57,7 +57,8 @@ class Blocks(Dataset[Batch]):
             row[: len(tokens)] = torch.tensor(tokens)
         anchors = [sorted(rng.sample(places(tokens, first), self.blocks)) for tokens, first in made]
         lengths = torch.tensor([len(tokens) for tokens, _ in made])
-        return {"context": ids, "lengths": lengths, "anchors": torch.tensor(anchors), "number": torch.tensor(number)}
+        numbers = number * len(made) + torch.arange(len(made))
+        return {"context": ids, "lengths": lengths, "anchors": torch.tensor(anchors), "number": numbers}
 
 
 def places(tokens: Sequence[int], first: int) -> range:
@@ -295,8 +296,9 @@ class Drafting:
     def loss(self, batch: Batch) -> tuple[Tensor, int]:
         """The mean over blocks of the weighted loss of their rows."""
         net, ids, anchors = self.net, batch["context"], batch["anchors"]
-        if self._read is None or self._number != int(batch["number"]):
-            self._number, self._read = int(batch["number"]), net.read(ids)
+        number = int(batch["number"][0])
+        if self._read is None or self._number != number:
+            self._number, self._read = number, net.read(ids)
         around, expecting = labelled(self._read, ids, anchors)
         rows = net.corrected(net.block(self._read, ids, anchors), around[..., :-1])
         weight = DECAY ** torch.arange(BLOCK, device=ids.device).expand(rows.shape[:3])

@@ -11,13 +11,23 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear, one_hot, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import (
+    cross_entropy,
+    embedding,
+    linear,
+    one_hot,
+    pad,
+    rms_norm,
+    scaled_dot_product_attention,
+    silu,
+)
 
 from caesura.engine.models._llama_config import MATRICES, Config, rotary, wavelengths
 from caesura.engine.models._llama_layer import rotate
 from caesura.engine.models._llama_weights import SPECIALS
 
 RANK = 32
+ALIGNED = 8  # bfloat16 values in 16 bytes: rows of any other length keep a GPU from its fastest matrix products
 TAUGHT = 0.5  # share of a teacher's expectation in what is learnt
 POSITIONS = 1024  # rows of the rotary table; a context with its canvas is shorter
 
@@ -75,18 +85,21 @@ def after(x: Tensor, seen: Tensor, out: Matrix, norm: Tensor, gate_up: Matrix, d
 
 def attention(q: Tensor, k: Tensor, v: Tensor, past_k: Tensor, past_v: Tensor, bias: Tensor) -> Tensor:
     """q, k, v [B, C, R, heads, width] of canvases, keys and values [B, kv_heads, S, width] of their contexts, and what
-    is added to the scores [B, 1, C, 1, R, S + R] -> [B, C, R, heads * width].
+    is added to the scores [B, 1, C, 1, R, S + K] -> [B, C, R, heads * width]. K is R or more: zeros follow the own
+    keys of a canvas, and the bias hides them.
 
     Query heads that share a key head are laid out as more rows of it, so keys are never repeated for them, and all
-    canvases of a context are rows of one product with its keys.
+    canvases of a context are rows of one product with its keys. For the shapes of a GPU's training this moves fewer
+    bytes than a fused kernel does, which would want a copy of the context's keys and of the bias for each canvas.
     """
     (contexts, canvases, rows, heads, width), (groups, size) = q.shape, past_k.shape[1:3]
     apart = contexts, groups, canvases, heads // groups, rows
-    k, v = (t.permute(0, 3, 1, 2, 4) for t in (k, v))
+    own_keys = bias.shape[-1] - size
+    k, v = (pad(t.permute(0, 3, 1, 2, 4), (0, 0, 0, own_keys - rows)) for t in (k, v))
     q = q.unflatten(3, (groups, -1)).permute(0, 3, 1, 4, 2, 5) * width**-0.5
     before = (q.reshape(contexts, groups, -1, width) @ past_k.transpose(2, 3)).view(*apart, size)
-    inside = (q.flatten(3, 4) @ k.transpose(3, 4)).view(*apart, rows)
-    past, own = (torch.cat((before, inside), -1) + bias).softmax(-1).split((size, rows), -1)
+    inside = (q.flatten(3, 4) @ k.transpose(3, 4)).view(*apart, own_keys)
+    past, own = (torch.cat((before, inside), -1) + bias).softmax(-1).split((size, own_keys), -1)
     out = (past.reshape(contexts, groups, -1, size) @ past_v).view(*apart, width)
     out = out + (own.flatten(3, 4) @ v).view(*apart, width)
     return out.permute(0, 2, 4, 1, 3, 5).flatten(3)
@@ -177,7 +190,7 @@ class Net:
             return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).flatten(2)
 
         positions = torch.arange(ids.shape[1], device=ids.device)
-        return self.stack(self.table()[ids], positions, attend, canvas=False), held
+        return self.stack(embedding(ids, self.table()), positions, attend, canvas=False), held
 
     def canvas(self, ids: Tensor, start: Tensor, keys: Tensor, causal: Tensor, held: KeysValues) -> Tensor:
         """ids [B, C, R]: C canvases of each context; start [B, C] visible context rows; keys [B, C, R] real rows;
@@ -187,14 +200,21 @@ class Net:
         seen = torch.arange(size, device=ids.device) < start[..., None]
         order = torch.ones(rows, rows, dtype=torch.bool, device=ids.device).tril()
         own = keys[:, :, None] & (order | ~causal[..., None, None])
-        mask = torch.cat((seen[:, :, None].expand(-1, -1, rows, -1), own), 3)[:, None, :, None]
+        mask = torch.cat((seen[:, :, None].expand(-1, -1, rows, -1), pad(own, (0, -rows % ALIGNED))), 3)[
+            :, None, :, None
+        ]
         bias = torch.zeros(mask.shape, dtype=self.dtype, device=ids.device).masked_fill(~mask, -torch.inf)
 
         def attend(number: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return self.attention(q, k, v, *held[number], bias)
 
         positions = start[..., None] + torch.arange(rows, device=ids.device)
-        return self.stack(self.table()[ids], positions, attend, canvas=True)
+        return self.stack(embedding(ids, self.table()), positions, attend, canvas=True)
+
+
+def logits_of(rows: Tensor, table: Tensor) -> Tensor:
+    """Rows [n, hidden] under a head [vocabulary, hidden], float32 [n, vocabulary]."""
+    return linear(rows, pad(table, (0, 0, 0, -len(table) % ALIGNED)))[:, : len(table)].float()
 
 
 class Read(NamedTuple):
@@ -221,7 +241,7 @@ def read(net: Net, batch: Mapping[str, Tensor], *, ordered: bool) -> Read:
     context = batch["context"][:, 1:][real]
     follow = torch.cat((context, labels[causal & ordered]))
     left = torch.cat((hidden[:, :-1][real], rows[causal & ordered]))
-    slots, ordered_logits = (linear(some, table).float() for some in (rows[picked], left))
+    slots, ordered_logits = (logits_of(some, table) for some in (rows[picked], left))
     return Read(slots, labels[picked], ordered_logits, follow, len(context), picked)
 
 

@@ -126,9 +126,9 @@ class Reading:
         return {f"ce_{name}": float(ce[parts == gaps.PARTS.index(name)].mean()) for name in gaps.WEIGHTS}
 
 
-def rate(step: int, spent: float, total: float, peak: float, warm: int = 40) -> float:
-    """Warm-up, constant, linear decay over the last fifth of the whole run; `spent` and `total` in one unit."""
-    left = (total - spent) / (0.2 * total)
+def rate(step: int, spent: float, total: float, peak: float, decay: float = 0.2, warm: int = 40) -> float:
+    """Warm-up, constant, linear decay over the last part `decay` of the whole run; `spent` and `total` in one unit."""
+    left = (total - spent) / (decay * total)
     return peak * min(1.0, (step + 1) / warm) * min(1.0, max(0.02, left))
 
 
@@ -243,7 +243,7 @@ class Trainer:
         )
         arguments.run.mkdir(parents=True, exist_ok=True)
         self.progress = restore(arguments.run, self.net, self.optimizer)
-        self.before, self.steps = self.progress.spent, 0
+        self.before, self.steps, self.parts, self.compiled = self.progress.spent, 0, 1, arguments.compile
         self.began, self.cpu = time.monotonic(), time.process_time()
 
     def to_device(self, batch: Batch) -> Batch:
@@ -262,31 +262,64 @@ class Trainer:
             log.write(json.dumps(line | figures) + "\n")
         print(line | figures, flush=True)
 
+    def evaluate(self) -> None:
+        """Without compiled code: to build it for passes without gradients takes longer than they do."""
+        with torch.compiler.set_stance("force_eager"):
+            self.note("eval", **self.task.evaluate())
+
     def checkpoint(self) -> None:
         self.progress.spent = self.before + self.spent()
         save(self.arguments.run, self.net, self.optimizer, self.progress)
-        self.note("eval", **self.task.evaluate())
+        self.evaluate()
+
+    def gradients(self, batch: Batch) -> tuple[Tensor, int]:
+        """Add up the gradients of a batch's parts; returns the mean loss, and how many tokens it is made of."""
+        losses, total = list[Tensor](), 0
+        for number in range(self.parts):
+            loss, count = self.task.loss({name: t.chunk(self.parts)[number] for name, t in batch.items()})
+            (loss / self.parts).backward()
+            losses, total = [*losses, loss.detach()], total + count
+        return torch.stack(losses).mean(), total
+
+    def learnt(self, batch: Batch) -> tuple[Tensor, int]:
+        """`gradients`, whatever the machine lacks: where memory runs out in smaller parts, and where compiled code
+        fails without it. A run on a machine that is lent for minutes must not end so."""
+        while True:
+            try:
+                return self.gradients(batch)
+            except torch.OutOfMemoryError as error:
+                if any(len(t) % (2 * self.parts) for t in batch.values()):
+                    raise
+                self.parts, reason = 2 * self.parts, str(error)
+            except Exception as error:
+                if not self.compiled:
+                    raise
+                self.compiled, reason = False, f"{type(error).__name__}: {error}"
+                torch.compiler.set_stance("force_eager")
+            self.optimizer.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+            self.note("trouble", reason=reason[:2000], parts=self.parts, compiled=self.compiled)
 
     def step(self, batch: Batch, total: float) -> Tensor:
         for group in self.optimizer.param_groups:
-            group["lr"] = rate(self.progress.step, self.before + self.spent(), total, self.arguments.rate)
-        loss, count = self.task.loss(batch)
-        loss.backward()
+            spent, peak, decay = self.before + self.spent(), self.arguments.rate, self.arguments.decay
+            group["lr"] = rate(self.progress.step, spent, total, peak, decay)
+        loss, count = self.learnt(batch)
         nn.utils.clip_grad_norm_(self.net.trained.values(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.progress.step += 1
         self.progress.positions += count
-        return loss.detach()
+        return loss
 
     def train(self) -> None:
         arguments = self.arguments
         budget = float(arguments.steps or arguments.minutes * 60)
         total = arguments.total * (1 if arguments.steps else 60) or self.before + budget
-        self.note("eval", **self.task.evaluate())
+        drawn = stream(self.task.batches, self.progress.step, arguments.workers)
+        self.evaluate()
         last_saved = last_logged = time.monotonic()
         recent: list[Tensor] = []
-        drawn = stream(self.task.batches, self.progress.step, arguments.workers)
         for batch in itertools.takewhile(lambda _: self.spent() < min(budget, total - self.before), drawn):
             recent.append(self.step(self.to_device(batch), total))
             self.steps += 1
@@ -326,6 +359,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--workers", type=int, default=0, help="processes that prepare batches; 0: this one")
     parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--decay", type=float, default=0.2, help="last part of the whole run in which the rate decays")
     parser.add_argument("--contexts", type=int, default=4, help="contexts of a step, or gaps")
     parser.add_argument("--held", type=int, default=32, help="held-out contexts, or gaps")
     parser.add_argument("--seed", type=int, default=0)

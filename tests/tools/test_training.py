@@ -2,6 +2,7 @@
 exports load in the runtime, and the scripts of gpu/ from staging to the joined result. Marked `gpu`: on CUDA."""
 
 import argparse
+import functools
 import gzip
 import itertools
 import json
@@ -552,6 +553,44 @@ def test_a_resumed_run_is_the_uninterrupted_one(model, corpus, tmp_path, trains)
     assert set(log[-1]) >= {"step", "positions", "cpu_s", "wall_s"} | figures.get(trains, canvas)
 
 
+@pytest.mark.parametrize("trains", ["canvas", "light"])
+def test_where_memory_runs_out_a_step_is_taken_in_parts(model, corpus, tmp_path, monkeypatch, trains):
+    """From then on, and the update is nearly that of the whole batch: each part weighs the same."""
+    task = {"canvas": train.Canvases, "light": train.light.Drafting}[trains]
+    whole, log = run(model, corpus, tmp_path / "whole", "--steps", 2, "--trains", trains, "--contexts", 4)
+    loss = task.loss
+
+    def small(self, data):
+        if max(map(len, data.values())) > 2:
+            raise torch.OutOfMemoryError("no room")
+        return loss(self, data)
+
+    monkeypatch.setattr(task, "loss", small)
+    parts, log_of_parts = run(model, corpus, tmp_path / "parts", "--steps", 2, "--trains", trains, "--contexts", 4)
+    (trouble,) = (line for line in log_of_parts if line["kind"] == "trouble")
+    assert (trouble["step"], trouble["parts"], trouble["reason"]) == (0, 2, "no room")
+    assert log_of_parts[-1]["positions"] == log[-1]["positions"]
+    moments = [name for name in whole if name.startswith("exp_avg.")]
+    apart, size = (
+        sum(float(t.square().sum()) for t in ts) ** 0.5
+        for ts in ([whole[name] - parts[name] for name in moments], [whole[name] for name in moments])
+    )
+    assert apart < 0.3 * size
+
+
+def test_where_compiling_fails_a_run_goes_on_without(model, corpus, tmp_path, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("no compiler here")
+
+    plain, _ = run(model, corpus, tmp_path / "plain", "--steps", 2)
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=broken))
+    with torch.compiler.set_stance("default"):  # and back to it after the test
+        compiled, log = run(model, corpus, tmp_path / "compiled", "--steps", 2, "--compile")
+    (trouble,) = (line for line in log if line["kind"] == "trouble")
+    assert "no compiler here" in trouble["reason"]
+    assert all(torch.equal(plain[name], compiled[name]) for name in plain)
+
+
 def test_checkpoints_of_the_first_version_resume(model, corpus, tmp_path):
     """They lack what has been spent."""
     state, _ = run(model, corpus, tmp_path, "--steps", 2)
@@ -606,6 +645,7 @@ def test_the_rate_is_keyed_on_the_whole_run():
     assert train.rate(500, 50, 100, 1.0) == 1.0
     assert train.rate(500, 90, 100, 1.0) == pytest.approx(0.5)
     assert train.rate(500, 500, 100, 1.0) == pytest.approx(0.02)
+    assert train.rate(500, 70, 100, 1.0, decay=0.6) == pytest.approx(0.5)
 
 
 # ---- gpu/
