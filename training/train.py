@@ -234,6 +234,8 @@ class Trainer:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         torch.manual_seed(arguments.seed)
+        # On an H100 cuDNN's attention under a mask has NaN gradients in torch 2.11 (pytorch issue 196678).
+        torch.backends.cuda.enable_cudnn_sdp(False)
         self.arguments = arguments
         self.task = task_of(arguments)
         self.net = self.task.net
@@ -306,6 +308,9 @@ class Trainer:
             group["lr"] = rate(self.progress.step, spent, total, peak, decay)
         loss, count = self.learnt(batch)
         nn.utils.clip_grad_norm_(self.net.trained.values(), 1.0)
+        for p in self.net.trained.values():
+            if p.grad is not None:
+                p.grad.nan_to_num_()  # one NaN makes the norm NaN, and with it all gradients: the step teaches nothing
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.progress.step += 1

@@ -591,6 +591,19 @@ def test_where_compiling_fails_a_run_goes_on_without(model, corpus, tmp_path, mo
     assert all(torch.equal(plain[name], compiled[name]) for name in plain)
 
 
+def test_a_batch_without_a_finite_loss_does_not_end_a_run(model, corpus, tmp_path, monkeypatch):
+    loss, scales = train.Canvases.loss, iter((1.0, torch.nan, 1.0))
+
+    def scaled(self, data):
+        value, count = loss(self, data)
+        return value * next(scales), count
+
+    monkeypatch.setattr(train.Canvases, "loss", scaled)
+    state, log = run(model, corpus, tmp_path, "--steps", 3)
+    assert all(t.isfinite().all() for t in state.values())
+    assert log[-1]["ce_token"] < log[0]["ce_token"]
+
+
 def test_checkpoints_of_the_first_version_resume(model, corpus, tmp_path):
     """They lack what has been spent."""
     state, _ = run(model, corpus, tmp_path, "--steps", 2)
