@@ -7,15 +7,16 @@ loads has a `contents.json` with the sha256 of all its files.
 import argparse
 import hashlib
 import json
-import re
 import shutil
+import tarfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 MIB = 1 << 20
-PART = 4 * MIB  # small enough to fill loads well
-UP, UP_FILES = 63 * MIB, 10_000  # what travels up in a call, the checkout included
-BACK, BACK_FILES = 60 * MIB, 6  # of eight: gpu/queue brings two of its own
+PART = MIB  # small enough to fill loads well
+UP = 63 * MIB  # what travels up in a call, the checkout included
+BACK, BACK_PARTS = 15 * MIB, 4  # a part of what comes back, and how many of them a call brings
+RESULT = "result.tar"
 
 
 def sha256(path: Path) -> str:
@@ -34,7 +35,7 @@ def split(path: Path, folder: Path, most: int) -> list[Path]:
     made = []
     with path.open("rb") as file:
         for number in range(-(-path.stat().st_size // most)):
-            made.append(folder / f"{path.name}.part{number:02}")
+            made.append(folder / f"{path.name}.part{number:03}")
             made[-1].write_bytes(file.read(most))
     return made
 
@@ -46,12 +47,12 @@ def join(folder: Path, target: Path) -> None:
             file.write(part.read_bytes())
 
 
-def loads(paths: Iterable[Path], room: int, most: int) -> list[list[Path]]:
-    """First fit, largest first."""
+def loads(paths: Iterable[Path], room: int) -> list[list[Path]]:
+    """First fit: whole files before parts of weights, so that the first load brings all that can be begun without them;
+    largest first."""
     made: list[list[Path]] = []
-    for path in sorted(paths, key=lambda p: (-p.stat().st_size, p.name)):
-        fitting = (m for m in made if len(m) < most and sum(map(size, [*m, path])) <= room)
-        load = next(fitting, None)
+    for path in sorted(paths, key=lambda p: (".part" in p.name, -p.stat().st_size, p.name)):
+        load = next((m for m in made if sum(map(size, [*m, path])) <= room), None)
         if load is None:
             made.append(load := [])
         load.append(path)
@@ -71,19 +72,19 @@ def write_contents(paths: Iterable[Path], target: Path) -> None:
 
 
 def stage(arguments: argparse.Namespace) -> None:
-    """Folders 1, 2, ... of hard links, each one load next to the checkout, which the base has left already."""
+    """Folders 1, 2, ... of hard links, each one load next to the checkout, which the weights have left already."""
     out: Path = arguments.out
     parts = out / "parts"
     shutil.rmtree(parts, ignore_errors=True)
     parts.mkdir()
-    bases = [part for base in sorted(arguments.base.glob("base*")) for part in split(base, parts, PART)]
-    files = [*bases, *(out / "packs").iterdir(), *out.glob("wheels/*.whl")]
+    weights = [part for path in sorted(arguments.weights) for part in split(path, parts, PART)]
+    files = [*weights, *(out / "packs").iterdir(), *out.glob("wheels/*.whl")]
     write_contents(files, out / "contents.json")
     for old in out.glob("[0-9]*"):
         shutil.rmtree(old)
-    room = UP - sum(size(path) for path in Path.cwd().iterdir())
+    room = UP - size(out / "contents.json") - sum(size(path) for path in Path.cwd().iterdir())
     assert room > max(map(size, files)), f"beside the checkout there is room for {room / MIB:.0f} MiB: make it smaller"
-    for number, load in enumerate(loads(files, room, UP_FILES), 1):
+    for number, load in enumerate(loads(files, room), 1):
         folder = out / str(number)
         folder.mkdir()
         for path in [*load, out / "contents.json"]:
@@ -92,44 +93,48 @@ def stage(arguments: argparse.Namespace) -> None:
 
 
 def unstage(arguments: argparse.Namespace) -> None:
-    """model/ and corpus/ in the work folder, once all loads are there."""
-    staged: Path = arguments.staged
+    """corpus/ in the work folder with what is there of it, and model/ once all loads are."""
+    staged, model, corpus = arguments.staged, arguments.work / "model", arguments.work / "corpus"
+    corpus.mkdir(exist_ok=True)
+    for path in [*staged.glob("*.pack"), *staged.glob("pack.json"), *staged.glob("model")]:
+        shutil.copy(path, corpus)
     lacking = list(missing(staged))
     if lacking:
-        print(f"gpu/unstage: {len(lacking)} files still to come: {' '.join(lacking)}")
+        print(f"gpu/unstage: {len(lacking)} files still to come.")
         return
-    model, corpus = arguments.work / "model", arguments.work / "corpus"
-    model.mkdir(exist_ok=True)
-    corpus.mkdir(exist_ok=True)
-    name = (staged / "model").read_text().strip()
-    for path in (arguments.models / name / f"caesura_{name}").iterdir():
-        if path.suffix in (".json", ".safetensors") and not path.name.startswith("base"):
-            shutil.copy(path, model)
-    for base, expected in json.loads((model / "manifest.json").read_text())["files"].items():
-        if base.startswith("base"):
-            join(staged, model / base)
-            assert sha256(model / base) == expected, f"{base} does not match the manifest"
-    for path in [*staged.glob("*.pack"), staged / "pack.json", staged / "model"]:
-        shutil.copy(path, corpus)
+    new = arguments.work / "model.new"
+    new.mkdir(exist_ok=True)
+    name = (corpus / "model").read_text().strip()
+    for path in (arguments.models / name / f"caesura_{name}").glob("*.json"):
+        shutil.copy(path, new)
+    for whole in {path.name.partition(".part")[0] for path in staged.glob("*.part*")}:
+        join(staged, new / whole)
+    for file, expected in json.loads((new / "manifest.json").read_text())["files"].items():
+        assert sha256(new / file) == expected, f"{file} does not match the manifest"
+    new.rename(model)
     print("gpu/unstage: done.")
 
 
 def take(arguments: argparse.Namespace) -> None:
-    """One load of the result: the parts of the weights that were trained, the small files, the log of each run."""
+    """One load of the result: what was trained, its small files, the log of each run."""
     result, run = arguments.work / "result", arguments.work / "run"
     parts = arguments.work / "parts"
     if not parts.is_dir():
         parts.mkdir()
-        trained = sorted(path for path in result.glob("*.safetensors") if not path.is_symlink())
-        files = [part for path in trained for part in split(path, parts, 15 * MIB)]
-        files += [Path(shutil.copy(result / name, parts)) for name in ("config.json", "manifest.json")]
+        trained = [path for path in result.glob("*.safetensors") if not path.is_symlink()]
         logs = {run / "log.jsonl": "log.jsonl", run / "light/log.jsonl": "light.jsonl"}
-        files += [Path(shutil.copy(log, parts / name)) for log, name in logs.items() if log.is_file()]
-        write_contents(files, parts / "contents.json")
-    made = loads((p for p in parts.iterdir() if p.name != "contents.json"), BACK, BACK_FILES - 1)
-    for path in [*made[arguments.load - 1], parts / "contents.json"]:
+        with tarfile.open(arguments.work / RESULT, "w") as tar:
+            for path in (*trained, result / "config.json", result / "manifest.json"):
+                tar.add(path, path.name)
+            for path, name in logs.items():
+                if path.is_file():
+                    tar.add(path, name)
+        write_contents(split(arguments.work / RESULT, parts, BACK), parts / "contents.json")
+    made = sorted(parts.glob("*.part*"))
+    first = (arguments.load - 1) * BACK_PARTS
+    for path in [*made[first : first + BACK_PARTS], parts / "contents.json"]:
         shutil.copy(path, arguments.out)
-    print(f"gpu/take: load {arguments.load} of {len(made)}.")
+    print(f"gpu/take: load {arguments.load} of {-(-len(made) // BACK_PARTS)}.")
 
 
 def join_model(arguments: argparse.Namespace) -> None:
@@ -137,16 +142,15 @@ def join_model(arguments: argparse.Namespace) -> None:
     model: Path = arguments.model
     model.mkdir(parents=True, exist_ok=True)
     for load in arguments.loads:
-        for name in ("contents.json", *json.loads((load / "contents.json").read_text())):
-            if (load / name).is_file():  # in this load; what gpu/queue brought besides stays out
-                shutil.copy(load / name, model)
+        for path in (*load.glob(f"{RESULT}.part*"), load / "contents.json"):
+            shutil.copy(path, model)
     lacking = list(missing(model))
     assert not lacking, f"missing or damaged: {' '.join(lacking)}"
-    for whole in {path.stem for path in model.glob("*.part*")}:
-        join(model, model / whole)
-    for path in model.iterdir():
-        if re.search(r"\.part\d+$", path.name) or path.name == "contents.json":
-            path.unlink()
+    join(model, model / RESULT)
+    with tarfile.open(model / RESULT) as tar:
+        tar.extractall(model, filter="data")
+    for path in (*model.glob(f"{RESULT}*"), model / "contents.json"):
+        path.unlink()
     name = json.loads((model / "config.json").read_text()).get("name", "small")
     shipped = Path(__file__).parents[1] / "models" / name / f"caesura_{name}"
     listed: dict[str, str] = json.loads((model / "manifest.json").read_text())["files"]
@@ -164,7 +168,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
     for run, options in (
-        (stage, ("--base", "--out")),
+        (stage, ("--out",)),
         (unstage, ("--staged", "--models", "--work")),
         (take, ("--work", "--out")),
         (join_model, ("--model",)),
@@ -173,6 +177,8 @@ def main() -> None:
         for option in options:
             command.add_argument(option, type=Path, required=True)
         command.set_defaults(run=run)
+        if run is stage:
+            command.add_argument("weights", type=Path, nargs="+")
         if run is take:
             command.add_argument("--load", type=int, required=True)
         if run is join_model:

@@ -48,7 +48,8 @@ def measuring(beside: None) -> ModuleType:
 
 
 def script(name: str, *arguments: object, expected: int = 0, checkout: Path = ROOT, **environment: object) -> str:
-    env = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"} | {k: str(v) for k, v in environment.items()}
+    bare = {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT / "tests" / "support" / "bare"), "OMP_NUM_THREADS": "1"}
+    env = os.environ | bare | {k: str(v) for k, v in environment.items()}
     command = [str(checkout / "gpu" / name), *map(str, arguments)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == expected, done.stdout + done.stderr
@@ -353,8 +354,12 @@ def test_what_another_machine_measured_is_measured_here(
 # The queue
 
 ENTRIES = [
-    *("test", "gemma fp8", "causal", "masked", "gemma bf16", "gemma nvfp4", "kernels", "gemma transformers", "bench")
+    *("gemma fp8", "causal 7B 0.5B", "masked", "kernels", "test", "gemma bf16", "gemma nvfp4", "causal"),
+    *("gemma transformers", "bench"),
 ]
+
+
+DONE, AGAIN = "gpu/queue: done.", "gpu/queue: call it again."
 
 
 class Machine:
@@ -381,7 +386,7 @@ class Machine:
             path.chmod(0o755)
 
     def call(self, expected: int = 0, **environment: object) -> tuple[str, list[str]]:
-        """What was said last, and what was called, without the seconds."""
+        """What was said last, and what was called, both without the seconds."""
         said = script(
             "queue",
             expected=expected,
@@ -394,7 +399,9 @@ class Machine:
         calls = self.work / "called"
         made = calls.read_text().splitlines() if calls.exists() else []
         calls.unlink(missing_ok=True)
-        return said.splitlines()[-1] if said else "", [line.partition(" --seconds")[0].strip() for line in made]
+        return said.splitlines()[-1].partition("] ")[2] if said else "", [
+            line.partition(" --seconds")[0].strip() for line in made
+        ]
 
 
 @pytest.fixture
@@ -409,27 +416,42 @@ def test_without_a_gpu_the_scripts_say_so(tmp_path: Path) -> None:
         assert script(name, CAESURA_WORK=tmp_path).endswith(f"{SKIPPED}\n")
 
 
+def test_the_package_is_whole_where_it_is_not_installed() -> None:
+    links = ROOT / "typings" / "caesura"
+    folders = [ROOT / name for name in ("server", "engine", "kernels", "cluster")]
+    parts = {path.resolve() for path in [*(ROOT / "caesura").iterdir(), *folders] if path.name != "__pycache__"}
+    assert {path.resolve() for path in links.iterdir()} == parts
+
+
+@pytest.mark.slow
+def test_the_tests_for_a_gpu_need_no_more_than_its_machine_has(tmp_path: Path) -> None:
+    alone = {"DEVICE": "cpu", "CAESURA_WORK": tmp_path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": 1}
+    said = script("test", "--collect-only", **alone)
+    assert "test_gpu.py::test_it_finds_what_the_cpu_finds" in said
+    assert "test_training.py::test_a_step_on_cuda_is_the_step_on_the_cpu" in said
+
+
 def test_what_is_worth_most_comes_first_and_nothing_twice(machine: Machine) -> None:
-    assert machine.call() == ("gpu/queue: done.", ENTRIES)
+    assert machine.call() == (DONE, ENTRIES)
     assert (machine.out / "measured.jsonl").read_text() == "{}\n" * len(ENTRIES)
-    assert machine.call() == ("gpu/queue: done.", [])
+    assert machine.call() == (DONE, [])
 
 
 def test_a_call_ends_within_its_time_and_the_next_one_goes_on(machine: Machine) -> None:
     machine.says("gemma", "exit 75")
     said, calls = machine.call()
-    assert said == "gpu/queue: call it again."
+    assert said == AGAIN
     unfinished = [name for name in ENTRIES if "gemma" in name]
     assert calls == [*ENTRIES, *unfinished], "what had too little time gets what is left over"
     machine.says("gemma", "")
-    assert machine.call(LIMIT=40) == ("gpu/queue: call it again.", []), "nothing is begun in the last seconds"
-    assert machine.call() == ("gpu/queue: done.", unfinished)
+    assert machine.call(LIMIT=15) == (AGAIN, []), "nothing is begun in the last seconds"
+    assert machine.call() == (DONE, unfinished)
 
 
 def test_what_hangs_is_stopped(machine: Machine) -> None:
-    machine.says("test", "exec sleep 60")
+    machine.says("gemma", "exec sleep 60")
     said, calls = machine.call(LIMIT=2, LEAST=1)
-    assert (said, calls) == ("gpu/queue: call it again.", ["test"])
+    assert (said, calls) == (AGAIN, ["gemma fp8"])
 
 
 def test_what_fails_is_tried_twice_and_said(machine: Machine) -> None:
@@ -445,14 +467,14 @@ def trained(machine: Machine) -> None:
     machine.says("take", 'echo "gpu/take: load $1 of 2."; touch "$OUT/load$1"')
 
 
-def test_training_comes_first_with_the_tests_beside_it_and_its_result_before_what_is_measured(machine: Machine) -> None:
+def test_training_comes_first_and_a_call_returns_with_its_result(machine: Machine) -> None:
     trained(machine)
     machine.says("train", "")
-    assert machine.call() == ("gpu/queue: call it again.", ["train", "test", "train"]), "it goes on beyond this call"
+    assert machine.call() == (AGAIN, ["train"]), "it goes on beyond this call"
     machine.says("train", 'touch "$CAESURA_WORK/run/done"')
-    rest = [name for name in ENTRIES if name != "test"]
-    assert machine.call() == ("gpu/queue: call it again.", ["train", "train", "take 1", *rest])
-    assert machine.call() == ("gpu/queue: done.", ["train", "train", "take 2"])
+    assert machine.call() == (AGAIN, ["train", "take 1"])
+    assert machine.call() == (AGAIN, ["train", "take 2"])
+    assert machine.call() == (DONE, ["train", *ENTRIES])
     assert sorted(path.name for path in machine.out.iterdir()) == ["load1", "load2", "measured.jsonl", "queue.log"]
 
 
@@ -460,6 +482,20 @@ def test_a_training_that_fails_does_not_keep_the_rest_from_being_measured(machin
     trained(machine)
     machine.says("train", "exit 1")
     assert machine.call(expected=1)[1] == ["train", *ENTRIES]
+
+
+def test_what_was_done_while_weights_travelled_is_not_done_again_and_what_was_not_is_stopped(machine: Machine) -> None:
+    trained(machine)
+    machine.says("train", 'touch "$CAESURA_WORK/run/done"')
+    (machine.work / "queue").mkdir()
+    (machine.work / "queue" / "test.done").touch()
+    (machine.work / "idle").mkdir()
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as idle:
+        (machine.work / "idle" / "pid").write_text(f"{idle.pid}\n")
+        machine.call()
+    assert idle.returncode < 0
+    machine.call()
+    assert machine.call()[1] == ["train", *(name for name in ENTRIES if name != "test")]
 
 
 # What travels
@@ -473,12 +509,13 @@ def test_loads_travel_beside_the_checkout_as_it_is(tmp_path: Path) -> None:
     for name, size in (("data", 30), (".stage/coder/base-1.safetensors", 50), (".stage/packs/a.pack", 7)):
         with (tmp_path / name).open("wb") as file:
             file.truncate(size * mib)
-    command = [sys.executable, ROOT / "gpu" / "parts.py", "stage", "--base", ".stage/coder", "--out", ".stage"]
+    command = [sys.executable, ROOT / "gpu" / "parts.py", "stage", "--out", ".stage", ".stage/coder/base-1.safetensors"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     loads = [[path.stat().st_size for path in load.iterdir()] for load in stage.glob("[0-9]*")]
     assert sum(map(sum, loads)) >= 57 * mib
     assert max(map(sum, loads)) <= (64 - 30) * mib
     assert len(loads) == 2
+    assert (stage / "1" / "a.pack").exists(), "what can be begun with comes first"
 
 
 def test_for_measuring_alone_weights_only_get_out_of_the_way(machine: Machine) -> None:

@@ -666,7 +666,8 @@ def test_the_rate_is_keyed_on_the_whole_run():
 
 def script(checkout, name, *arguments, **environment):
     command = [checkout / "gpu" / name, *map(str, arguments)]
-    env = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"} | {k: str(v) for k, v in environment.items()}
+    bare = {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT / "tests" / "support" / "bare"), "OMP_NUM_THREADS": "1"}
+    env = os.environ | bare | {k: str(v) for k, v in environment.items()}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -690,7 +691,7 @@ def checkout(tmp_path):
 @pytest.mark.slow
 def test_a_canvas_for_coder_is_staged_trained_taken_and_joined(model, corpus, checkout, tmp_path):
     """The road of gpu/README.md on a tiny model, both machines in two folders."""
-    work, joined = tmp_path / "work", tmp_path / "joined"
+    work, out, joined = tmp_path / "work", tmp_path / "out", tmp_path / "joined"
     coder = Path(shutil.copytree(model, checkout / "models" / "coder" / "caesura_coder"))
     (coder / "adapter.safetensors").unlink()
     (coder / "config.json").write_text(json.dumps(TINY | {"name": "coder"}))
@@ -705,15 +706,15 @@ def test_a_canvas_for_coder_is_staged_trained_taken_and_joined(model, corpus, ch
     script(checkout, "stage", corpus, NO_WHEELS=1)
     assert not list(coder.glob("base*"))
     assert "done" in script(checkout, "unstage", CAESURA_WORK=work)
+    script(checkout, "idle", CAESURA_WORK=work, DEVICE="cpu", WORKERS=0)
+    assert (work / "queue" / "warm.done").exists(), (work / "idle" / "warm.log").read_text()
     short = {"LIGHT_MINUTES": 0.02, "WORKERS": 0, "BEGIN": ""}
     assert "done;" in script(checkout, "train", *STEPS, CAESURA_WORK=work, DEVICE="cpu", WAIT=90, **short)
-    loads = [tmp_path / f"load{number}" for number in (1, 2)]
-    for number, load in enumerate(loads, 1):
-        load.mkdir()
-        assert f"load {number} of 2" in script(checkout, "take", number, CAESURA_WORK=work, OUT=load)
-        assert not list(load.glob("base*")), "what was not trained does not travel back"
+    out.mkdir()
+    assert "load 1 of 1" in script(checkout, "take", 1, CAESURA_WORK=work, OUT=out)
+    assert sum(path.stat().st_size for path in out.iterdir()) < 8 << 20, "what was not trained does not travel back"
     script(checkout, "stage", "--undo")
-    script(checkout, "join", joined, *loads)
+    script(checkout, "join", joined, out)
     weights.verify(joined)
     assert {path.name: path.read_bytes() for path in joined.glob("base-*")} == before
     assert {"log.jsonl", "light.jsonl"} <= {path.name for path in joined.iterdir()}

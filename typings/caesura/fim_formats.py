@@ -1,0 +1,1 @@
+../../caesura/fim_formats.py

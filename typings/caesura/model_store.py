@@ -1,0 +1,1 @@
+../../caesura/model_store.py

@@ -1,0 +1,1 @@
+../../caesura/source_file.py
