@@ -52,7 +52,7 @@ class Plan(NamedTuple):
     canvases: int = 4
     denoising: int = 16
     warm: Sequence[int] = (2048, 8192)
-    slots: Sequence[int] = (16, 32, 64)
+    slots: Sequence[int] = (32, 16, 64)
     pins: Sequence[int] = (0, PINS)
     few: Sequence[int] = (2, 4, 8)
     contexts: Sequence[int] = (2048, 8192, 32768)
@@ -70,9 +70,9 @@ def protocols(form: str) -> list[Name]:
 def infills(plan: Plan, form: str) -> list[Name]:
     return [
         {"measure": "infill", "form": form, "context": context, "slots": slots, "pins": pins, "steps": steps}
+        for slots in plan.slots
         for context in plan.warm
         for pins in plan.pins
-        for slots in plan.slots
         for steps in plan.few
     ]
 
