@@ -478,6 +478,15 @@ def test_training_comes_first_and_a_call_returns_with_its_result(machine: Machin
     assert sorted(path.name for path in machine.out.iterdir()) == ["load1", "load2", "measured.jsonl", "queue.log"]
 
 
+def test_what_a_call_leaves_running_the_next_one_waits_for(machine: Machine) -> None:
+    trained(machine)
+    machine.says("train", 'touch "$CAESURA_WORK/run/done"')
+    machine.says("take", 'echo "gpu/take: load 1 of 1."')
+    assert machine.call(AHEAD=60)[0] == AGAIN
+    assert machine.call()[0] == DONE
+    assert (machine.out / "measured.jsonl").read_text() == "{}\n" * len(ENTRIES)
+
+
 def test_a_training_that_fails_does_not_keep_the_rest_from_being_measured(machine: Machine) -> None:
     trained(machine)
     machine.says("train", "exit 1")
