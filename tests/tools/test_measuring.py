@@ -490,7 +490,8 @@ def test_what_a_call_leaves_running_the_next_one_waits_for(machine: Machine) -> 
 def test_a_training_that_fails_does_not_keep_the_rest_from_being_measured(machine: Machine) -> None:
     trained(machine)
     machine.says("train", "exit 1")
-    assert machine.call(expected=1)[1] == ["train", *ENTRIES]
+    assert machine.call(expected=1)[1] == ["train"], "somebody may know what to do"
+    assert machine.call(expected=1)[1] == ENTRIES
 
 
 def test_what_was_done_while_weights_travelled_is_not_done_again_and_what_was_not_is_stopped(machine: Machine) -> None:
