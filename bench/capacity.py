@@ -28,16 +28,22 @@ from typing import Any, NamedTuple
 import crowd
 from crowd import Key, Virtual
 from latency import HERE, Report, conditions, save, table
-from roofline import Work, bound_ms, work
+from roofline import Work, bound_ms, parameters, work
 
 sys.path.insert(0, str(HERE.parent))
 from caesura import wire
 from caesura.cluster.router import LIFE_S
-from caesura.engine.cache import KV, Cache
+from caesura.engine import memory
+from caesura.engine.cache import KV, Cache, Kept
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.methods import Begin
+from caesura.engine.methods.uniform.graphs import of_recorded
+from caesura.engine.models import _llama_memory, diffusion_gemma
+from caesura.engine.models._llama_config import Config as LlamaConfig
+from caesura.engine.models.diffusion_gemma import Config
 from caesura.engine.scheduler import Scheduler
 from caesura.kernels import cpu
+from caesura.model_store import locate
 from tests.support.checkpoints.tiny import Still
 
 NEVER = float("inf")
@@ -52,7 +58,8 @@ LAST_S = 3.0  # at the end, not counted: its answers would come later
 NEW = 64  # tokens: a context with fewer new ones is warm, as where one goes on typing
 PAUSE_S = 3.0  # between two stretches, as in crowd.py
 BANDWIDTH, PEAK = 4.3e12, 790e12  # bytes and FLOP a second of one H200, as in gpu/measuring.py
-MANY = 64  # contexts of a GPU, instead of the 14 that the engine keeps: 3 GB of the 7B shape
+FREE = 139 << 30  # bytes of an H200 before a model is loaded
+FREE_HERE = 20 << 30  # of the machine of 24 GiB that recorded, next to a model
 MOST = 256  # users: no more are tried
 CONTEXT = 768  # tokens of a context that the bounds read at each step
 
@@ -106,7 +113,6 @@ SHAPES = {  # of Qwen2.5-Coder as in gpu/causal.py: hidden, MLP, layers, heads, 
 }
 GEMMA = HERE.parent / "gpu" / "diffusiongemma-26b.json"
 CANVAS, STEPS, FIRST = 64, 12, 3  # assumed of DiffusionGemma: rows and steps of a job, steps until text is locked
-GEMMA_CONTEXTS = 4  # that the engine keeps
 FP8, BF16 = 1, 2  # bytes a parameter
 
 
@@ -121,6 +127,31 @@ def decoder(shape: Sequence[int], rows: int, jobs: int) -> dict[str, Work]:
         "head": Work(BF16 * hidden * vocabulary, 2 * rows * hidden * vocabulary),
         "attention": Work(jobs * BF16 * keys, 4 * layers * rows * CONTEXT * hidden),
     }
+
+
+def shipped_contexts(model: str) -> int:
+    """How many contexts the engine keeps of a shipped model on this CPU."""
+    shape = LlamaConfig.read(json.loads((locate(model) / "config.json").read_text()))
+    return memory.contexts(FREE_HERE, memory.of_context(_llama_memory.kept(shape), CONTEXT, BF16), "cpu")
+
+
+def decoder_contexts(shape: Sequence[int]) -> int:
+    """The same for a decoder on an H200."""
+    _, _, layers, heads, key_heads, vocabulary = shape
+    parts = decoder(shape, 1, 1)
+    weights = int(parts["matrices"].bytes + parts["head"].bytes)
+    one = memory.of_context([Kept(key_heads, shape[0] // heads)] * layers, CONTEXT, BF16)
+    return memory.contexts(FREE - weights - memory.of_step(vocabulary), one, "cuda")
+
+
+def gemma_contexts(config: dict[str, Any]) -> int:
+    """The same for DiffusionGemma."""
+    shape, weights = Config.read(config), FP8 * parameters(config["text_config"])
+    vocabulary = shape.vocab_size
+    weights += BF16 * vocabulary * shape.hidden_size
+    one = memory.of_context(diffusion_gemma.kept(shape), diffusion_gemma.CONTEXT, BF16)
+    left = FREE - weights - memory.of_step(vocabulary) - of_recorded(vocabulary, BF16)
+    return memory.contexts(left, one, "cuda", diffusion_gemma.CONTEXTS)
 
 
 def gemma(text: Mapping[str, Any], rows: int, jobs: int) -> dict[str, Work]:
@@ -543,20 +574,21 @@ ASSUMED = {
 
 
 def served_by(recordings: Mapping[str, Report], passes: Report) -> list[Served]:
-    """`small` and `coder` as measured; the bounds of one GPU, also with more contexts, and with our code's time."""
-    found = [Served(n, "measured", recorded(r), tabled(r), r["engine"]) for n, r in recordings.items()]
-    coder, host = found[-1], host_ms(tabled(recordings["coder"]), passes)
-    text = json.loads(GEMMA.read_text())["text_config"]
-    bounds = [
-        *(replace(coder, model=name, step_ms=Bound(partial(decoder, shape))) for name, shape in SHAPES.items()),
-        replace(
-            coder, model="DiffusionGemma", step_ms=Bound(partial(gemma, text)), stretches=canvases(coder.stretches)
-        ),
+    """`small` and `coder` as measured; the bounds of one GPU, also with our code's time."""
+    found = [
+        Served(n, "measured", recorded(r), tabled(r), {**r["engine"], "contexts": shipped_contexts(n)})
+        for n, r in recordings.items()
     ]
-    bounds[-1] = replace(bounds[-1], engine={**coder.engine, "contexts": GEMMA_CONTEXTS})
-    for one in bounds:
+    coder, host = found[-1], host_ms(tabled(recordings["coder"]), passes)
+    config = json.loads(GEMMA.read_text())
+
+    def bound(name: str, parts: Callable[[int, int], dict[str, Work]], contexts: int) -> Served:
+        return replace(coder, model=name, step_ms=Bound(parts), engine={**coder.engine, "contexts": contexts})
+
+    bounds = [bound(name, partial(decoder, shape), decoder_contexts(shape)) for name, shape in SHAPES.items()]
+    large = bound("DiffusionGemma", partial(gemma, config["text_config"]), gemma_contexts(config))
+    for one in (*bounds, replace(large, stretches=canvases(coder.stretches))):
         found.append(replace(one, kind="bound"))
-        found.append(replace(one, kind=f"bound, {MANY} contexts", engine={**one.engine, "contexts": MANY}))
         found.append(replace(one, kind="bound and our code", step_ms=replace(one.step_ms, host_ms=host)))  # type: ignore[type-var]
     return found
 

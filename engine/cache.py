@@ -13,6 +13,7 @@ GROWTH = 256  # rows of a growth step of the buffers, so that typing rarely copi
 PART = 8  # buffers also grow by 1/PART of their rows, so that a long context is not copied again and again
 SLACK = 1024  # rows a sliding layer keeps beyond its window, so that text can be deleted
 BLOCK = 4096  # ids compared at once
+FEW = 14  # contexts kept if they fit, however little memory is left then
 SPARE = 3  # free contexts kept for one peer, which may go back and forth between places
 
 
@@ -134,7 +135,7 @@ class Cache:
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
         *,
-        entries: int = 14,
+        entries: int = FEW,
         block: int = 1,
     ) -> None:
         """A context is cut at multiples of `block` rows only: rows of a block see each other."""
@@ -162,7 +163,7 @@ class Cache:
         shared, best = 0, None
         for kv in self._free:
             agreed = common(kv.ids, ids)
-            usable = kv.reach(agreed - agreed % self._block)
+            usable = kv.reach(agreed - agreed % self._block) if agreed > shared else 0
             if best is None or usable > shared:
                 shared, best = usable, kv
         full = len(self._free) >= self._spare or len(self._free) + self._leased >= self.entries
@@ -192,7 +193,8 @@ class Cache:
         self._leased -= 1
 
     def clear(self) -> None:
-        """Drop all free entries."""
+        """Memory has run out: drop all free entries, and from now on have half as many as there were, or FEW."""
+        self.entries = min(self.entries, max(FEW, (len(self._free) + self._leased) // 2))
         self._free.clear()
 
     def _trim(self) -> None:

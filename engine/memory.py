@@ -8,20 +8,33 @@ from pathlib import Path
 
 import torch
 
-from caesura.engine.cache import GROWTH, PART, SLACK, Kept
+from caesura.engine.cache import FEW, GROWTH, PART, SLACK, Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.weights.stored import WeightsError
 
 GIB = 1 << 30
 _TAKEN = ContextVar("taken", default=0)  # bytes; see `taken`
+MOST_CONTEXTS = 256  # kept, since a job compares its own with each
+SHARE_OF_GPU = 0.5  # of what is free: a team's replica may load further models, and two may have one GPU
+SHARE_OF_CPU = 1 / 32  # of what is free: the machine is not the engine's alone
 COPIES = 6  # copies of a step's logits that a grammar needs: raw, constrained, cooled, distributions
 
 
 def of_context(layers: Sequence[Kept], tokens: int, itemsize: int) -> int:
     """Bytes of the keys and values of a context: all rows on full layers, window and slack on sliding ones, and the
     buffers' spare rows."""
-    rows = (tokens if k.window is None else min(tokens, k.window - 1 + SLACK + GROWTH) for k in layers)
-    return sum(2 * (n + n // PART) * k.heads * k.width * itemsize for n, k in zip(rows, layers, strict=True))
+    seen = (tokens if k.window is None else min(tokens, k.window - 1 + SLACK + GROWTH) for k in layers)
+    rows = (-(-(n + n // PART) // GROWTH) * GROWTH for n in seen)
+    return sum(2 * n * k.heads * k.width * itemsize for n, k in zip(rows, layers, strict=True))
+
+
+def contexts(left: int | None, one: int, device: str, few: int = FEW) -> int:
+    """How many contexts of at most `one` bytes are kept, if `left` bytes are free next to weights and a step: `few` if
+    they fit, and more in a share of the memory."""
+    if left is None:
+        return few
+    share = SHARE_OF_GPU if device.startswith("cuda") else SHARE_OF_CPU
+    return max(1, min(left // one, MOST_CONTEXTS, max(few, int(left * share) // one)))
 
 
 def of_step(width: int) -> int:
@@ -67,17 +80,17 @@ def fit(
     tokens: int,
     itemsize: int,
     device: str,
-    most: int,
+    few: int,
     room: int | None,
     least: int,
 ) -> int:
-    """How many contexts of `tokens` fit in `room` bytes next to `weights` bytes and those of a step, which may vary
-    with the tokens; at most `most`. Raises DoesNotFit, with the multiple of `least` tokens that would fit."""
+    """How many contexts of `tokens` are kept in `room` bytes next to `weights` bytes and those of a step, which may
+    vary with the tokens (see `contexts`). Raises DoesNotFit, with the multiple of `least` tokens that would fit."""
     if room is None:
-        return most
+        return few
     one, left = of_context(layers, tokens, itemsize), room - weights - step(tokens)
     if one <= left:
-        return min(most, left // one)
+        return contexts(left, one, device, few)
     parts = f"{weights / GIB:.1f} GiB for its weights, {step(tokens) / GIB:.1f} for a step and {one / GIB:.1f}"
     sentence = f"{name} needs {parts} for {tokens:,} tokens of context, and {room / GIB:.1f} are free on {device}"
     fitting = [n for n in range(least, tokens, least) if weights + step(n) + of_context(layers, n, itemsize) <= room]

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from caesura.engine.cache import FEW
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import LoadChoice
 from caesura.engine.models._experts import Mixture
 from caesura.engine.models._llama_config import FEEDING, Config, wavelengths
-from caesura.engine.models._llama_memory import CONTEXTS, Keeping, fitting, needed, of_weights
+from caesura.engine.models._llama_memory import Keeping, fitting, needed, of_weights
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights import forms
@@ -251,7 +252,7 @@ def built(
     base = Renamed(tensors, shape.num_layers, shape.vocab_size, tied=tied, names=names, mixture=shape.mixture)
     keeping = keeping_of(name, device, choice, base.form("layers.0.qkv"))
     possible = steps(shape, context, device) if steps is not None else [MAX_ROWS]
-    contexts, rows = CONTEXTS, possible[0]
+    contexts, rows = FEW, possible[0]
     if device != "meta":
         size = of_weights(shape, keeping, base.form, tied=tied, sparse=base.sparse)
         whole = steps is not None

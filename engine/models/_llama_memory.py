@@ -9,14 +9,13 @@ from typing import NamedTuple
 import torch
 
 from caesura.engine import memory
-from caesura.engine.cache import Kept
+from caesura.engine.cache import FEW, Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models._llama_config import FEEDING, MATRICES, SEEING, Config
 from caesura.engine.models.block_llama import attended
 from caesura.engine.weights import forms
 from caesura.kernels import cpu, int8
 
-CONTEXTS = 14  # kept at most
 ASKED = 1024  # rows whose logits a step asks for at most: all slots of all lengths that are tried together
 
 
@@ -128,7 +127,7 @@ def fitting(
     *,
     whole: bool,
 ) -> tuple[int, int]:
-    """How many contexts can be kept, and how many rows a step can have: the first of `steps`, which fall. `whole`: a
+    """How many contexts are kept, and how many rows a step can have: the first of `steps`, which fall. `whole`: a
     step has a canvas of all of the text. Raises DoesNotFit."""
     layers, itemsize = kept(shape), (keeping.dtype or attended()).itemsize
     room = memory.free(keeping.device)
@@ -137,7 +136,7 @@ def fitting(
         def step(tokens: int) -> int:
             return of_largest(shape, tokens, max(MAX_ROWS, rows - context + tokens), keeping, whole=whole)
 
-        return memory.fit(name, weights, layers, step, context, itemsize, keeping.device, CONTEXTS, room, least)
+        return memory.fit(name, weights, layers, step, context, itemsize, keeping.device, FEW, room, least)
 
     for rows in steps[:-1]:
         with suppress(memory.DoesNotFit):

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from caesura.engine import methods, samplers
-from caesura.engine.cache import KV, Cache, Kept
+from caesura.engine import memory, methods, samplers
+from caesura.engine.cache import FEW, KV, Cache, Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import Drafter, LengthRule, LoadChoice, Model, Run, Visibility, _llama_layer, _native
 from caesura.engine.models._llama_config import Config, rotary, wavelengths
@@ -144,7 +144,7 @@ class BlockLlama:
         adapter: Mapping[str, Tensor] | None,
         device: str = "cpu",
         dtype: torch.dtype | None = None,
-        contexts: int = 14,
+        contexts: int = FEW,
         stretch: Tensor | None = None,
         quantise: str = "",
     ) -> None:
@@ -234,6 +234,11 @@ class BlockLlama:
     def cache(self) -> Cache:
         kept, dtype = self._kept(), self._dtype or attended()
         return Cache(kept, self.device, dtype, entries=self._contexts, block=self.block_size)
+
+    def keep_contexts(self, free: int | None) -> None:
+        """Keep as many contexts as memory.py allows for so many free bytes."""
+        one = memory.of_context(self._kept(), self.max_context, (self._dtype or attended()).itemsize)
+        self._contexts = memory.contexts(free, one, self.device)
 
     def _kept(self) -> list[Kept]:
         """What the cache keeps for a context row, layer by layer."""
@@ -394,6 +399,7 @@ def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> BlockLlama
         model = BlockLlama(named, shape, tokenizer, base, adapter)
     model.separator = [tokenizer.special(str(config.get("separator")))]
     model.ends = frozenset(tokenizer.special(str(token)) for token in config.get("ends", ()))
+    model.keep_contexts(memory.free("cpu"))
     named = str(config.get("sampler", config.get("method", model.method)))  # older files name a method as their sampler
     if model.noise is not None and named in samplers.names():
         model.sampler = named

@@ -61,7 +61,7 @@ CHUNK = 512  # context rows of a step on a GPU, about 10 ms; a CPU takes an eigh
 EVERYTHING = 1 << 62  # columns in the window of a full-attention layer: no limit
 ENDS = ("<turn|>", "<|tool_response>")  # as its generation_config.json has them, of which a GGUF file names one
 ENDING = ("eos", "eot", "eom")  # roles of such tokens in a GGUF file
-CONTEXTS = 4  # most contexts kept in memory, so that a document finds its own again
+CONTEXTS = 4  # kept if they fit, however little memory is left then
 
 
 class RowSpan(NamedTuple):
@@ -370,7 +370,7 @@ def _context(name: str, shape: Config, wanted: int | None) -> int:
 
 
 def _contexts(name: str, shape: Config, size: int, context: int, itemsize: int, device: str) -> int:
-    """How many contexts fit next to weights of `size` bytes. Raises DoesNotFit."""
+    """How many contexts are kept next to weights of `size` bytes. Raises DoesNotFit."""
     if device == "meta":
         return CONTEXTS
     step = memory.of_step(shape.vocab_size)

@@ -168,6 +168,18 @@ def test_free_entries_are_bounded_on_their_own() -> None:
     assert cache.lease([0] * 4).length == 0
 
 
+def test_after_memory_ran_out_half_as_many_contexts_are_kept_and_never_too_few() -> None:
+    for held, kept in ((200, 100), (20, 14), (3, 14)):
+        cache = Cache([Kept(1, 1)], entries=256)
+        cache.serve(256)
+        for kv in [filled(cache, [n] * 4) for n in range(held)]:
+            cache.give(kv)
+        cache.clear()
+        for kv in [filled(cache, [n] * 4) for n in range(256)][::-1]:
+            cache.give(kv)
+        assert repr(cache).startswith(f"<Cache 0 leased, {kept} free")
+
+
 def test_a_job_that_read_nothing_costs_no_other_its_context() -> None:
     cache = Cache([Kept(1, 1)], entries=9)
     for kv in [filled(cache, [n] * 4) for n in range(3)]:

@@ -21,7 +21,7 @@ from caesura.engine.supervisor import supervisor
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import head, jit
 
-from ..support.checkpoints import gemma
+from ..support.checkpoints import gemma, tiny
 from ..support.checkpoints.tiny import CODE
 
 ROOT = Path(__file__).parents[2]
@@ -66,7 +66,7 @@ def test_the_table_of_the_docs_is_what_is_counted() -> None:
 def test_what_does_not_fit_is_refused_with_the_context_that_would() -> None:
     width = LARGE.vocab_size
     room = weights(4.5) + memory.of_step(width) + graphs.of_recorded(width, 2) + 2 * GIB
-    with pytest.raises(WeightsError, match=r"needs 14\.3 GiB .* 3\.2 .* 6\.1 for 261,888 .* 19\.5 are free on cuda"):
+    with pytest.raises(WeightsError, match=r"needs 14\.3 GiB .* 3\.2 .* 6\.2 for 261,888 .* 19\.5 are free on cuda"):
         memory.fit("it", weights(4.5), KEPT, on_cuda, 261_888, 2, "cuda", 4, room, 1024)
     with pytest.raises(WeightsError) as error:
         memory.fit("it", weights(4.5), KEPT, on_cuda, 261_888, 2, "cuda", 4, room, 1024)
@@ -77,6 +77,22 @@ def test_what_does_not_fit_is_refused_with_the_context_that_would() -> None:
     more = proposed + 1024
     with pytest.raises(WeightsError):
         memory.fit("it", weights(4.5), KEPT, on_cuda, more, 2, "cuda", 4, room, 1024)
+
+
+@pytest.mark.parametrize(
+    ("device", "left", "contexts"),
+    [
+        ("cuda", 2 * GIB, 14),  # half are 7
+        ("cuda", 20 * GIB, 71),
+        ("cuda", 100 * GIB, 256),
+        ("cpu", 1 * GIB, 7),  # no more fit
+        ("cpu", 8 * GIB, 14),  # a laptop
+        ("cpu", 256 * GIB, 56),
+        ("cpu", None, 14),
+    ],
+)
+def test_contexts_follow_the_memory_and_a_laptop_keeps_few(device: str, left: int | None, contexts: int) -> None:
+    assert memory.contexts(left, 144 << 20, device) == contexts
 
 
 def test_where_no_context_fits_fewer_bits_are_proposed() -> None:
@@ -174,6 +190,14 @@ def test_a_machine_without_room_loads_nothing(folder: Path, monkeypatch: pytest.
     monkeypatch.setattr(memory, "free", lambda device: 1 << 20)
     with pytest.raises(ModelError, match=r"tiny needs 0\.0 GiB .* one of fewer bits"):
         models.load(str(folder))
+
+
+@pytest.mark.parametrize(("free", "contexts"), [(64 << 20, 14), (64 * GIB, 256)])
+def test_a_large_machine_keeps_the_contexts_of_more_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, contexts: int
+) -> None:
+    monkeypatch.setattr(memory, "free", lambda device: free)
+    assert models.load(str(tiny.make(tmp_path))).cache().entries == contexts
 
 
 @pytest.mark.parametrize("context", [0, 1000, 4096])

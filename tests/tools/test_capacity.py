@@ -1,6 +1,7 @@
 """bench/capacity.py on a team of made-up users: what a replica is spared, and what an event costs."""
 
 import importlib
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from caesura.engine import memory
 
 BENCH = Path(__file__).parents[2] / "bench"
 ENGINE = {"chunk": 64, "rows": 512, "contexts": 14}
@@ -105,6 +108,11 @@ def test_an_event_is_reported_with_what_it_cost(capacity: ModuleType, monkeypatc
     assert 0 < found["above_s"] < 6
     before = [p95 for at, p95 in found["windows"] if at < 0]
     assert all(p95 < capacity.LIMIT_MS for p95 in before)
+
+
+def test_a_gpu_keeps_as_many_contexts_as_the_engine_would(capacity: ModuleType) -> None:
+    large = capacity.gemma_contexts(json.loads(capacity.GEMMA.read_text()))
+    assert capacity.decoder_contexts(capacity.SHAPES["7B"]) == memory.MOST_CONTEXTS > large > 64
 
 
 def test_a_table_is_a_line_between_its_entries_and_grows_beyond_them(capacity: ModuleType) -> None:

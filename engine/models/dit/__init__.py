@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, linear, pad, scaled_dot_product_attention, silu
 
 from caesura.engine import memory
-from caesura.engine.cache import KV, Cache, Kept
+from caesura.engine.cache import FEW, KV, Cache, Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
 from caesura.engine.models import LengthRule, LoadChoice, Run, Visibility
 from caesura.engine.models._llama_config import rotary
@@ -28,7 +28,6 @@ from caesura.engine.weights.stored import WeightsError
 CONTEXT = {"cpu": 256}  # tokens around a hole, unless the user asks for others;
 USUAL = 512  # on a GPU
 LEAST = 64  # that a user may ask for
-CONTEXTS = 14  # most that are kept
 RADIUS = 64  # default rows next to a slot that every step computes
 ROWS = 8192  # most rows of a step on a GPU, all canvases together
 WORK = 1 << 37  # multiplications of a step on a CPU in float32: about three seconds of one core
@@ -297,7 +296,7 @@ def load(
         raise WeightsError(f"{folder.name} takes {LEAST:,} to {limit:,} tokens of context, not {choice.context:,}.")
     context = choice.context or min(CONTEXT.get(device, USUAL), limit)
     dtype = torch.bfloat16 if device.startswith("cuda") and not choice.exact else torch.float32
-    contexts = CONTEXTS if device == "meta" else fitting(folder.name, shape, context, device, dtype)
+    contexts = FEW if device == "meta" else fitting(folder.name, shape, context, device, dtype)
     weights = Weights(shape, Checkpoint(folder, canonical, device), dtype)
     if device == "cpu":
         torch.set_num_threads(1)  # as in block_llama.py
@@ -329,7 +328,7 @@ def tokenizer_of(folder: Path, shape: Config) -> Tokenizer:
 
 
 def fitting(name: str, shape: Config, context: int, device: str, dtype: torch.dtype) -> int:
-    """How many contexts can be kept. Raises DoesNotFit."""
+    """How many contexts are kept. Raises DoesNotFit."""
     size = dtype.itemsize * (shape.layers * shape.of_layer + 2 * shape.vocabulary * shape.hidden)
     room, step = memory.free(device), memory.of_step(shape.vocabulary)
-    return memory.fit(name, size, kept(shape), lambda _: step, context, dtype.itemsize, device, CONTEXTS, room, LEAST)
+    return memory.fit(name, size, kept(shape), lambda _: step, context, dtype.itemsize, device, FEW, room, LEAST)

@@ -125,7 +125,7 @@ def test_a_step_has_as_many_rows_as_fit(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(memory, "free", lambda device, room=room: int(room * GIB))
         found[room] = fitting("it", config, size, 2048, rows, keeping, 64, whole=True)
     assert [step for _, step in found.values()] == [2560, 4096, 8192, 8192], "a 7B model fits 8 GB"
-    assert found[24.0] == (14, 8192)
+    assert found[24.0] == (64, 8192)
     monkeypatch.setattr(memory, "free", lambda device: int(5.5 * GIB))
     with pytest.raises(WeightsError, match=r"needs 4\.5 GiB .* 5\.5 are free on cuda; [\d,]+ tokens fit: set") as error:
         fitting("it", config, size, 2048, rows, keeping, 64, whole=True)
