@@ -116,8 +116,10 @@ class Scheduler:
             return [*events, (peer, wire.Failed(job=message.job, code="invalid", message=problem[:256]))]
         self._peers.add(peer)
         self.cache.serve(len(self._peers))
-        # Keep the place of the superseded job: otherwise a user who types goes to the end of the queue at each key.
-        order = min((live.order for live in older), default=next(self._orders))
+        # A key goes to the end of the queue. So under overload users who pause are answered, whose jobs nothing
+        # replaces. A context that is being read keeps its place: otherwise others' contexts would be read first.
+        reading = [live.order for live in older if live.kv is not None and live.filling is None]
+        order = min(reading, default=next(self._orders))
         self.jobs.append(Running(peer, user, message, order, now))
         return events
 

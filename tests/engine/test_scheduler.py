@@ -447,13 +447,25 @@ def test_one_peers_many_jobs_do_not_keep_another_waiting(tiny: BlockLlama) -> No
     assert (b"one", "j") in [(peer, event.job) for peer, event in events if isinstance(event, wire.Locked)]
 
 
-def test_a_key_keeps_the_place_of_the_one_before(tiny: BlockLlama) -> None:
+def test_where_too_many_type_whoever_pauses_is_answered(tiny: BlockLlama) -> None:
+    scheduler, clock, heard = Scheduler(tiny), Clock(), list[Event]()
+    for key in range(60):
+        for peer in range(LIVE):
+            scheduler.take(b"%d" % peer, infill(f"{key}", CODE + "x" * key, document="d"), 0.0)
+        if key == 0:
+            scheduler.take(b"paused", infill("j", CODE), 0.0)
+        heard += scheduler.step(clock)
+    assert (b"paused", "j", "Done") in kinds(heard)
+
+
+def test_a_key_keeps_the_place_of_a_context_that_is_being_read(tiny: BlockLlama) -> None:
     """Else whoever types falls behind everybody else's cold context at each key."""
     scheduler, clock = Scheduler(Scripted(tiny.tokenizer, [])), Clock()
     prefix, suffix = JOBS["long"]
     for peer in range(3):
-        scheduler.take(b"%d" % peer, infill("a", f"# {peer}\n{prefix}", suffix), 0.0)
-    scheduler.take(b"0", infill("b", f"# 0\n{prefix}l", suffix), 0.0)
+        scheduler.take(b"%d" % peer, infill("a", f"# {peer}\n{prefix}", suffix, document="d"), 0.0)
+    scheduler.step(clock)
+    scheduler.take(b"0", infill("b", f"# 0\n{prefix}l", suffix, document="d"), 0.0)
     heard = list[bytes]()
     while scheduler.busy:
         heard += [peer for peer, event in scheduler.step(clock) if isinstance(event, wire.Done)]
