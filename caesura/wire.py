@@ -268,12 +268,14 @@ class Done(_Message, frozen=True, kw_only=True):
     approximate: bool = False
 
 
-class Failed(_Message, frozen=True):
-    """The job has no answer. `message` is one sentence for the user; the cause is in the engine's log."""
+class Failed(_Message, frozen=True, omit_defaults=True):
+    """The job has no answer, after `steps`. `message` is one sentence for the user; the cause is in the engine's log.
+    Without steps the field is left out, so that a client of the protocol before can read why it is refused."""
 
     job: Id
     code: FailureCode
     message: Name = ""
+    steps: Natural = 0
 
 
 class Busy(_Message, frozen=True):
@@ -326,7 +328,7 @@ class _About(msgspec.Struct, frozen=True):
 
 class EventHead(msgspec.Struct, frozen=True):
     """The part of an event that the supervisor and a team's door read: a `Done` has timings, `steps` and `tokens`, a
-    `Failed` its code."""
+    `Failed` its code and `steps`."""
 
     type: Literal["locked", "done", "failed", "busy"]
     job: Id

@@ -59,6 +59,11 @@ class Running:
         return self.arrived + self.job.deadline_ms / 1000
 
     @property
+    def taken(self) -> int:
+        """Steps of this job itself."""
+        return self.steps - self.before
+
+    @property
     def rows(self) -> int:
         """Rows that it takes in a step. A context that is being read takes a share."""
         return SHARE if self.filling is None else self.filling.rows
@@ -125,11 +130,12 @@ class Scheduler:
 
     def _renew(self, live: Running, job: wire.Infill, now: float) -> list[Event]:
         """Continue a job as `job`, which asks for the same work with another priority or deadline."""
-        old, live.job, live.arrived = live.job, job, now
+        ended = wire.Failed(live.job.job, "superseded", "A newer job continues it.", live.taken)
+        live.job, live.arrived = job, now
         live.before, live.seq, live.sent = live.steps, 0, None
         live.started = None if live.started is None else now
         live.prefill_s, live.denoise_s, live.first_lock = 0.0, 0.0, None
-        return [(live.peer, wire.Failed(job=old.job, code="superseded", message="A newer job continues it."))]
+        return [(live.peer, ended)]
 
     def _problem(self, job: wire.Infill) -> str:
         """Why the job cannot be taken, in one sentence, or an empty text."""
@@ -289,9 +295,7 @@ class Scheduler:
         if live.first_lock is None and any(f.locked for f in fills):
             live.first_lock = now - live.arrived
         live.sent, live.seq = fills, live.seq + 1
-        event = wire.Locked(
-            job=live.job.job, seq=live.seq - 1, holes=fills, step=live.steps - live.before, of=filling.of
-        )
+        event = wire.Locked(job=live.job.job, seq=live.seq - 1, holes=fills, step=live.taken, of=filling.of)
         return [(live.peer, event)]
 
     def _finish(self, live: Running, now: float, stop: Literal["complete", "deadline", "steps"]) -> Event:
@@ -311,7 +315,7 @@ class Scheduler:
             seq=live.seq,
             holes=fills,
             alternatives=live.filling.alternatives(fills),
-            steps=live.steps - live.before,
+            steps=live.taken,
             tokens=live.filling.tokens(),
             timings=timings,
             stop=stop,
@@ -326,7 +330,7 @@ class Scheduler:
         lives = list(lives)
         self._free(lives)
         return [
-            (live.peer, wire.Failed(job=live.job.job, code=code, message=message))  # type: ignore[arg-type]
+            (live.peer, wire.Failed(live.job.job, code, message, live.taken))  # type: ignore[arg-type]
             for live in lives
         ]
 

@@ -150,12 +150,14 @@ def test_a_model_that_the_team_does_not_offer_is_refused_with_the_next_step(tabl
 # Limits
 
 
-def test_a_user_who_spends_the_budget_of_steps_waits_and_others_do_not() -> None:
+@pytest.mark.parametrize("answered", [True, False], ids=["done", "cancelled after its last event"])
+def test_a_user_who_spends_the_budget_of_steps_waits_and_others_do_not(answered: bool) -> None:
     found = Router(Limits(steps_per_minute=60, burst=10), MODELS, b"s")
     request = job()
     running(found, request)
     found.hear(1, locked(request, 6), 0.0)
-    found.hear(1, done(request, 14), 0.0)
+    cancelled = wire.encode(wire.Failed(request.job, "cancelled", steps=14))
+    found.hear(1, done(request, 14) if answered else cancelled, 0.0)
     (refusal,) = told(asks(found, job(), 0.0))
     assert refusal == wire.Failed(
         refusal.job,  # type: ignore[union-attr]

@@ -113,7 +113,7 @@ def test_what_is_no_number_ends_its_job_and_is_never_shown(
     whole = answers(engine, job("before", hole, sampler))["before"]
     model.fail(no_numbers, after)
     failed = answers(engine, job("during", hole, sampler))["during"]
-    assert failed == wire.Failed("during", "engine_lost", "The model's answer was no numbers.")
+    assert failed == wire.Failed("during", "engine_lost", "The model's answer was no numbers.", after)
     model.mend()
     again = answers(engine, job("before", hole, sampler))["before"]
     assert isinstance(whole, wire.Done)

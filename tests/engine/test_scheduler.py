@@ -387,6 +387,15 @@ def kinds(events: list[Event]) -> list[tuple[bytes, str, str]]:
     return [(peer, getattr(e, "job", ""), getattr(e, "code", type(e).__name__)) for peer, e in events]
 
 
+def test_a_job_without_an_answer_tells_its_steps(tiny: BlockLlama) -> None:
+    scheduler, clock = Scheduler(tiny), Clock()
+    scheduler.take(b"p", infill("j", "x = ", "\n", wire.Hole(96), sampler="threshold"), 0.0)
+    for _ in range(3):
+        scheduler.step(clock)
+    ((_, failed),) = scheduler.take(b"p", wire.Cancel("j"), 0.0)
+    assert failed == wire.Failed("j", "cancelled", "The job was cancelled.", 3)
+
+
 @modes
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_a_cancel_is_answered_at_once_and_frees_the_canvas(tiny: BlockLlama, sampler: str, steps: int) -> None:
