@@ -81,7 +81,7 @@ def parts(model: Model) -> dict[str, Part]:
         "whole": Part(),
         "no suffix judge": Part(_patched(search, "HEAD", 1)),
         "no lookup": Part(without_lookup),
-        "no end inside a token": Part(_patched(vocabulary.Vocabulary, "crossing", lambda *_: [])),
+        "no end inside a token": Part(_patched(vocabulary.Vocabulary, "crossing", lambda *_: {})),
         "no syntax gate": Part(insert=_ungated),
         "no neighbours": Part(neighbours=False),
     }

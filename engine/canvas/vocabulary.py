@@ -1,8 +1,7 @@
 """Which tokens may stand where: healed starts, lines, ends, and the grammars of holes over the bytes of all tokens."""
 
-import bisect
-import itertools
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 
 import torch
@@ -19,7 +18,7 @@ from caesura.wire import Impossible, Json, Pattern
 BIASES = 8 << 20  # bytes of biases kept
 GRAMMARS = 24 << 20  # bytes of grammars kept, with what is known of them
 CROSSED = 16  # bytes after a hole into which a token may cross
-SUFFIXES = 32  # texts after a hole whose crossing tokens are kept, 0.1 MiB each: a job has one for each hole
+SUFFIXES = 32  # texts after a hole whose crossing tokens are kept, 0.2 MiB each: a job has one for each hole
 
 
 class Vocabulary:
@@ -35,9 +34,12 @@ class Vocabulary:
         # Uniform noise is decided where the model is, everything else on the CPU (methods/_forward.py).
         self.device = model.device if isinstance(model.noise, Uniform) else "cpu"
         self._nothing = torch.full((self.size,), -torch.inf, device=self.device)
-        self._any = self._but([number for _, number in self._sorted], self._nothing)
-        breaks = [number for piece, number in self._sorted if not one_line(piece)]
-        self._any_of_line = self._but(breaks, self._any, -torch.inf)
+        self._order = torch.tensor([number for _, number in self._sorted], device=self.device)
+        # The end of the last line break in each of them, in bytes; 0 without one.
+        broken = [1 + max(piece.rfind(b"\n"), piece.rfind(b"\r")) for piece, _ in self._sorted]
+        self._broken = torch.tensor(broken, device=self.device)
+        self._any = self._but(self._order, self._nothing)
+        self._any_of_line = self._but(self._order[self._broken > 0], self._any, -torch.inf)
         self.anything = torch.zeros_like(self._nothing)
         for bias in (self._any, self._any_of_line):
             if self.null_id is not None:
@@ -67,28 +69,43 @@ class Vocabulary:
         """A text in tokens; of several tokens with the same bytes, always the same one."""
         return [self._numbers[self.pieces[token]] for token in self._encode(text.decode())]
 
-    def crossing(self, behind: bytes, of_line: bool) -> list[tuple[int, int]]:
+    def crossing(self, behind: bytes, of_line: bool) -> Mapping[int, Sequence[int]]:
         """Tokens that end a text and begin the text `behind` it, such as `":` before `: 1`, or `)` and a line break;
-        and how many bytes of each belong to the first text."""
+        and how many bytes of each may belong to the first text."""
         return self._crossings(behind[:CROSSED], of_line)
 
-    def _crossing(self, behind: bytes, of_line: bool) -> list[tuple[int, int]]:
-        if not behind:
-            return []
-        blank = behind[:1].isspace()  # then blanks alone do not end a text
-        return [
-            (number, at)
-            for piece, number in self._sorted
-            if behind[:1] in piece[1:]
-            for at in range(1, len(piece))
-            if behind.startswith(piece[at:]) and is_whole(piece[at:])
-            if not (of_line and not one_line(piece[:at])) and not (blank and piece[:at].isspace())
-        ]
+    def _crossing(self, behind: bytes, of_line: bool) -> dict[int, list[int]]:
+        blank, found = behind[:1].isspace(), list[tuple[bytes, int, int]]()  # blanks alone do not end a text at a blank
+        for size in range(1, len(behind) + 1):
+            if not is_whole(behind[:size]):
+                continue
+            for number in self._closing(behind[:size]):
+                own = self.pieces[number][:-size]
+                if own and not (of_line and not one_line(own)) and not (blank and own.isspace()):
+                    found.append((self.pieces[number], number, len(own)))
+        cuts = dict[int, list[int]]()
+        for _, number, at in sorted(found):
+            cuts.setdefault(number, []).append(at)
+        return cuts
+
+    def _closing(self, end: bytes) -> list[int]:
+        """The tokens that end with some bytes."""
+        low = bisect_left(self._by_end, end[::-1], key=self._backwards)
+        high = bisect_right(self._by_end, end[::-1], low, key=lambda token: self._backwards(token)[: len(end)])
+        return self._by_end[low:high]
+
+    def _backwards(self, token: int) -> bytes:
+        return self.pieces[token][::-1]
+
+    @cached_property
+    def _by_end(self) -> list[int]:
+        return sorted((number for _, number in self._sorted), key=[piece[::-1] for piece in self.pieces].__getitem__)
 
     def ending(self, logits: Tensor, behind: bytes, of_line: bool) -> Tensor:
         """Logits [slots, width] for a hole that must end before the text `behind` it: the probability of each token
         that crosses into that text is added to the token of its part before it."""
-        cuts = [(n, self._numbers.get(self.pieces[n][:at])) for n, at in self.crossing(behind, of_line)]
+        crossing = self.crossing(behind, of_line)
+        cuts = [(n, self._numbers.get(self.pieces[n][:at])) for n, some in crossing.items() for at in some]
         across = torch.tensor([cut for cut in cuts if cut[1] is not None], dtype=torch.int64, device=logits.device)
         if not len(across):
             return logits
@@ -117,19 +134,23 @@ class Vocabulary:
         if not pending:
             free = self._any_of_line if of_line else self._any
             return self._but([self.expand_id], free) if expands and self.expand_id is not None else free
-        fits = [n for k in range(1, len(pending)) if (n := self._numbers.get(pending[:k])) is not None]
-        indented = pending.endswith((b" ", b"\t"))
-        for piece, number in itertools.islice(self._sorted, bisect.bisect_left(self._sorted, (pending, -1)), None):
-            if not piece.startswith(pending):
-                break
-            rest = piece[len(pending) :]
-            if not (of_line and not one_line(rest)) and not (indented and rest[:1] in (b" ", b"\t")):
-                fits.append(number)
-        return self._but(fits, self._nothing)
+        parts = [pending[:size] for size in range(1, len(pending))]
+        bias = self._but([self._numbers[part] for part in parts if part in self._numbers], self._nothing)
+        whole = self._opening(pending)
+        bias[self._order[whole][self._broken[whole] <= len(pending)] if of_line else self._order[whole]] = 0.0
+        if pending.endswith((b" ", b"\t")):
+            for blank in (b" ", b"\t"):
+                bias[self._order[self._opening(pending + blank)]] = -torch.inf
+        return bias
 
-    def _but(self, tokens: Sequence[int], bias: Tensor, value: float = 0.0) -> Tensor:
+    def _opening(self, start: bytes) -> slice:
+        """The sorted tokens that begin with some bytes."""
+        low = bisect_left(self._sorted, (start, -1))
+        return slice(low, bisect_right(self._sorted, start, low, key=lambda pair: pair[0][: len(start)]))
+
+    def _but(self, tokens: Sequence[int] | Tensor, bias: Tensor, value: float = 0.0) -> Tensor:
         """The bias with another value for some tokens."""
-        return bias.index_fill(0, torch.tensor(tokens, dtype=torch.int64, device=bias.device), value)
+        return bias.index_fill(0, torch.as_tensor(tokens, dtype=torch.int64, device=bias.device), value)
 
 
 def _grammar_bytes(key: tuple[Json | Pattern, tuple[str, ...]], found: Grammar | str) -> int:

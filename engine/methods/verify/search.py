@@ -65,9 +65,7 @@ class Search:
         self.tail, self.head = list(tail), list(head[: HEAD if width > 1 else 1])
         self.tree = Hypotheses(vocabulary, hole, self.tail, self.head)
         after = b"".join(vocabulary.pieces[token] for token in head)
-        self._cuts = dict[int, list[int]]()  # where each token that crosses into the suffix can be cut
-        for token, cut in vocabulary.crossing(after, hole.one_line):
-            self._cuts.setdefault(token, []).append(cut)
+        self._cuts = vocabulary.crossing(after, hole.one_line)  # where tokens that cross into the suffix can be cut
         self._ending = torch.tensor([*self.head[:1], *sorted(vocabulary.ends)], dtype=torch.int64)
         self._across = torch.tensor(list(self._cuts), dtype=torch.int64)
         self.open: list[TokenNode] = []  # known probability, not yet run

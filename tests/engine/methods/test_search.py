@@ -291,7 +291,8 @@ def test_a_fill_may_end_inside_a_token_that_takes_the_line_break_along(
 def test_no_fill_ends_inside_a_run_of_blanks(joining: Scripted) -> None:
     vocabulary = Vocabulary(joining)
     for behind in (b"\n    return 1", b"    left", b" + 1"):
-        assert all(vocabulary.pieces[n][:at].strip() for n, at in vocabulary.crossing(behind, True)), behind
+        crossing = vocabulary.crossing(behind, True)
+        assert all(vocabulary.pieces[n][:at].strip() for n, cuts in crossing.items() for at in cuts), behind
 
 
 def test_the_models_own_end_counts_with_the_suffix(joining: Scripted) -> None:
@@ -361,11 +362,12 @@ def test_a_key_that_is_taken_leads_nowhere_and_hides_no_other(
 def test_a_token_ends_a_fill_where_its_rest_begins_the_suffix(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
     assert not vocabulary.crossing(b"\n    return x", True)
     assert not vocabulary.crossing(b"", True)
-    found = {(vocabulary.pieces[number], at) for number, at in vocabulary.crossing(b': "x"', True)}
+    crossing = vocabulary.crossing(b': "x"', True)
+    found = {(vocabulary.pieces[number], at) for number, cuts in crossing.items() for at in cuts}
     assert (b'":', 1) in found
     assert all(0 < at < len(piece) and b': "x"'.startswith(piece[at:]) for piece, at in found)
-    cuts = {at for number, at in vocabulary.crossing(b'""\n', True) if vocabulary.pieces[number] == b'"""'}
-    assert cuts == {1, 2}, "each place where the rest fits"
+    (quotes,) = (number for number, piece in enumerate(vocabulary.pieces) if piece == b'"""')
+    assert vocabulary.crossing(b'""\n', True)[quotes] == [1, 2], "each place where the rest fits"
 
 
 @pytest.mark.parametrize("source", ["lookup", "canvas"])
