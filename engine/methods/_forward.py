@@ -1,6 +1,7 @@
 """The step that canvases of absorbing noise and token trees share: one forward gives the canvases logits and the trees
 log-probabilities."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, cast
@@ -85,10 +86,10 @@ def forward(model: Model, work: Sequence[Asking], searching: Sequence[Asking] = 
         w.fresh = ()
     verifier = cast(Verifier, model)  # the scheduler refuses jobs that other families cannot verify
     judged, logits = verifier.forward(trees, canvases)
-    for w, of_tree in zip(searching, judged.split([len(p.ids) for p in plans]), strict=True):
+    scored = on_host(judged.log_softmax(-1)).split([len(p.ids) for p in plans])
+    for w, logp in zip(searching, scored, strict=True):
         assert w.search is not None
-        logp = on_host(of_tree.log_softmax(-1))
-        w.finite = bool(logp[:, 0].isfinite().all())  # one NaN logit makes its whole row NaN
+        w.finite = math.isfinite(logp[:, 0].sum())  # one NaN logit makes its whole row NaN
         if w.finite:
             w.search.receive(logp)
     parts = on_host(logits).split(rows)

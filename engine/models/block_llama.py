@@ -273,7 +273,8 @@ class BlockLlama:
         if canvases:
             judged, logits = self._wave(self._lane(read), drawn)
         else:
-            judged, logits = torch.cat(self._wave(*self._lanes(read))), self._logits(drawn)
+            parts = [part for part in self._wave(*self._lanes(read)) if len(part)]
+            judged, logits = parts[0] if len(parts) == 1 else torch.cat(parts), self._logits(drawn)
         for run in (*trees, *canvases):
             _append(run.kv, run.fresh)
         for run in trees:

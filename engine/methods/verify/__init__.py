@@ -149,15 +149,16 @@ class Verifying:
 
     def fills(self, *, final: bool = False) -> tuple[Fill, ...]:
         """The finished holes, the current one, and drafts of the rest."""
-        search = self.search
+        search, left = self.search, len(self.canvas.holes) - self.hole
+        scored = [shown(search, final=final)] if left and search.passes else []
+        waiting = search.drafted and not final
+        if len(scored) == left and not (left and waiting):
+            return (*self.done, *scored)
         drafts = (() if final else self.written) or self.canvas.fills()  # another model's text is no answer
-        current = [] if self.hole >= len(drafts) else [shown(search, final=final)]
-        if current and not search.passes:
-            current = [settled(drafts[self.hole]) if final else drafts[self.hole]]
-        elif current and search.drafted and not final:
-            current = [drafted(search, drafts[self.hole]) or current[0]]
-        rest = drafts[len(self.done) + len(current) :]
-        return (*self.done, *current, *(map(settled, rest) if final else rest))
+        if scored and waiting:
+            scored = [drafted(search, drafts[self.hole]) or scored[0]]
+        rest = drafts[self.hole + len(scored) :]
+        return (*self.done, *scored, *(map(settled, rest) if final else rest))
 
     def alternatives(self, fills: tuple[Fill, ...]) -> tuple[tuple[Fill, ...], ...]:
         """Other candidates for a job's only hole."""

@@ -15,12 +15,12 @@ log-probabilities, `prune` decides. (Speculative decoding: Leviathan et al. 2023
 import itertools
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from caesura.engine.canvas.canvas import HoleState
-from caesura.engine.canvas.pieces import spans
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods._forward import Pass
 from caesura.engine.methods.verify.lookup import Repeats
@@ -39,7 +39,18 @@ USUAL_NATS = 2.0  # cost of a token of the suffix head after a fill that fits
 END_MARGIN = 4.0  # nats below the best open hypothesis at which an end waits; see `_best_ends`
 LOCK_MARGIN = 2.5  # nats below the best, from which a hypothesis no longer delays locking
 LIKELY = 0.15  # joint probability of a drafter's chain, below which a row is not worth its time
+BLOCK = 128  # tokens of a block of the vocabulary; see `highest`
 TEMPERATURE = 0.8  # of the draw for another answer; 1 draws too much of a small model's unlikely tail
+
+
+class NextTokens(NamedTuple):
+    """What a pass says of the tokens after a hypothesis: the log-probability and the rank that each adds, of those of
+    the tree, of the `best` that may stand there and of the likeliest `across` the suffix; and both of the `end`."""
+
+    known: dict[int, tuple[float, float]]
+    best: list[int]
+    across: list[int]
+    end: tuple[float, float]
 
 
 class Search:
@@ -67,7 +78,10 @@ class Search:
         after = b"".join(vocabulary.pieces[token] for token in head)
         self._cuts = vocabulary.crossing(after, hole.one_line)  # where tokens that cross into the suffix can be cut
         self._ending = torch.tensor([*self.head[:1], *sorted(vocabulary.ends)], dtype=torch.int64)
-        self._across = torch.tensor(list(self._cuts), dtype=torch.int64)
+        if not self.head or (width == 1 and hole.one_line and self._ending[0] in vocabulary.line_ends):
+            self._ending = vocabulary.line_ends  # all that break the line: one of them alone is seldom the likeliest
+        self._crossing = list(self._cuts)
+        self._across = torch.tensor(self._crossing, dtype=torch.int64)
         self.open: list[TokenNode] = []  # known probability, not yet run
         self.ends: list[End] = []
         self.passes = 0
@@ -92,7 +106,7 @@ class Search:
             if child is None and (child := self.tree.child(node, token, source)) is None:
                 break
             if token not in node.children and node in self._after:
-                child.weigh(*self._after[node])
+                child.weigh(*(float(scores[token]) for scores in self._after[node]))
             node.children[token] = child
             if child.row < 0:
                 first = first or child
@@ -149,9 +163,7 @@ class Search:
             for number, token in enumerate(end.behind[:-1]):
                 row = add(token, row, place + number, (None, end, number))
         self.passes += 1
-        columns = len(self._ancestors)
-        mask = torch.tensor([[bool(seen >> c & 1) for c in range(columns)] for seen in self._ancestors[first:]])
-        return Pass(ids, positions, mask)
+        return Pass(ids, positions, bits(self._ancestors[first:], len(self._ancestors)))
 
     def to_draft(self) -> Pass | None:
         """The best hypothesis as a row for a drafter; None before the first pass, or if a lookup has what follows. Call
@@ -163,8 +175,8 @@ class Search:
         if best.children or best.depth >= self.hole.max_tokens:
             return None
         assert best.parent is not None
-        seen, columns = self._ancestors[best.parent.row], len(self._ancestors)
-        mask = torch.tensor([[*(bool(seen >> c & 1) for c in range(columns)), True]])
+        columns = len(self._ancestors)
+        mask = bits([self._ancestors[best.parent.row] | 1 << columns], columns + 1)
         return Pass([best.token], [self.start + len(self.tail) - 1 + best.depth], mask)
 
     def take_draft(self, tokens: Sequence[int], probabilities: Sequence[float]) -> None:
@@ -198,80 +210,101 @@ class Search:
         return sorted(waiting, key=lambda e: e.bound, reverse=True)[:2]
 
     def receive(self, logp: Tensor) -> None:
-        """Log-probabilities [rows of the plan, base vocabulary] of what follows each row."""
-        running: dict[End, float] = {}
-        for row, (node, end, number) in zip(logp, self._plan, strict=True):
-            if node is not None:
-                self._expand(node, row)
-            elif end is not None:
-                running[end] = running.get(end, end.bound) + float(row[end.behind[number + 1]])
+        """Log-probabilities [rows of the plan, base vocabulary] of what follows each row; may overwrite them."""
+        nodes = [node for node, *_ in self._plan if node is not None]
+        first = next((row for row, (node, *_) in enumerate(self._plan) if node is not None), 0)
+        self._expand_all(nodes, logp[first : first + len(nodes)])
+        running = dict[End, float]()
+        for row, (_, end, number) in enumerate(self._plan):
+            if end is not None:
+                running[end] = running.get(end, end.bound) + float(logp[row, end.behind[number + 1]])
         for end, score in running.items():
             end.score = score
 
-    def _expand(self, node: TokenNode, logp: Tensor) -> None:
-        if not math.isfinite(node.logp):
-            return  # after a proposal that the base excludes
-        node.rank, node.doubt = node.rank + node.doubt, 0.0
-        bias = self.tree.bias(node)[: len(self.vocabulary.pieces)]
-        if node.pending:  # the forced text is given: condition on it
-            logp = (logp + bias).log_softmax(-1)
-        gain = self._gain(node, logp)
-        if self.passes == 1:
-            self._after[node] = logp, gain
-        most, spare = min(BRANCH, self.width), SPARE if self.hole.grammar and self.hole.grammar.taken else 0
-        best = (gain + bias).topk(most + spare)
+    def _expand_all(self, nodes: Sequence[TokenNode], logp: Tensor) -> None:
+        """Weigh what follows some hypotheses, [nodes, base vocabulary]; parents come first."""
+        for at, node in enumerate(nodes):
+            if node.pending:  # the forced text is given: condition on it
+                logp[at] = self._allowed([node], logp[at : at + 1])[0].log_softmax(-1)
+        together = self._next_tokens(nodes, logp, logp) if self.generator is None and nodes else []
+        for at, node in enumerate(nodes):
+            if not math.isfinite(node.logp):
+                continue  # after a proposal that the base excludes
+            node.rank, node.doubt = node.rank + node.doubt, 0.0
+            gain = logp[at]
+            if self.generator is not None:
+                gain = perturbed(node.logp + gain, node.rank, self.generator) - node.rank
+            if self.passes == 1:
+                self._after[node] = logp[at], gain
+            self._expand(node, together[at] if together else self._next_tokens([node], logp[at][None], gain[None])[0])
+
+    def _allowed(self, nodes: Sequence[TokenNode], rows: Tensor) -> Tensor:
+        """Rows [nodes, base vocabulary] with -inf for the tokens that must not follow each hypothesis."""
+        biases = [self.tree.bias(node) for node in nodes]
+        alike = all(bias is biases[0] for bias in biases)
+        return rows + (biases[0] if alike else torch.stack(biases))[..., : rows.shape[1]]
+
+    def _next_tokens(self, nodes: Sequence[TokenNode], logp: Tensor, gain: Tensor) -> list[NextTokens]:
+        """What a pass says of each hypothesis, read from [nodes, base vocabulary] at once."""
+        grammar, rows, flat = self.hole.grammar, list[int](), list[int]()
+        most = min(BRANCH, self.width) + (SPARE if grammar and grammar.taken else 0)
+        values, tokens = highest(self._allowed(nodes, gain), most)
+        best = [
+            [token for token, value in zip(*pair, strict=True) if math.isfinite(value)]
+            for pair in zip(tokens.tolist(), values.tolist(), strict=True)
+        ]
+        tried = min(1 if grammar is None else CROSSINGS, len(self._across))
+        likeliest = gain[:, self._across].topk(tried).indices.tolist()
+        across = [[self._crossing[place] for place in places] for places in likeliest]
+        ends = logp[:, self._ending].logsumexp(-1).tolist()
+        # The Gumbel of a sum is the greatest one.
+        added = ends if gain is logp else gain[:, self._ending].amax(-1).tolist()
+        for at, node in enumerate(nodes):
+            asked = [*node.children, *best[at], *across[at]]
+            rows, flat = rows + [at] * len(asked), flat + asked
+        scores = [part[rows, flat].tolist() for part in ((logp,) if gain is logp else (logp, gain))]
+        known = [dict[int, tuple[float, float]]() for _ in nodes]
+        for at, token, one, other in zip(rows, flat, scores[0], scores[-1], strict=True):
+            known[at][token] = one, other
+        return [*map(NextTokens, known, best, across, zip(ends, added, strict=True))]
+
+    def _expand(self, node: TokenNode, seen: NextTokens) -> None:
         if not node.pending:
-            least = -math.inf if self.width > 1 else float(best.values[0])
-            self._maybe_end(node, logp, gain, least)
-            self._maybe_cross(node, logp, gain, least)
+            least = seen.known[seen.best[0]][1] if self.width == 1 and seen.best else -math.inf
+            self._maybe_end(node, seen, least)
+            self._maybe_cross(node, seen, least)
         for child in node.children.values():
-            child.weigh(logp, gain)
-        if node.depth >= self.hole.max_tokens:
-            return
-        for value, token in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            if not most or not math.isfinite(value):
+            child.weigh(*seen.known[child.token])
+        most = min(BRANCH, self.width) if node.depth < self.hole.max_tokens else 0
+        for token in seen.best:
+            if not most:
                 break
             new = node.children.get(token)
-            if new is None and (new := self.tree.child(node, token, "left_to_right")) is not None:
-                new.weigh(logp, gain)
+            if new is None and (new := self.tree.longer(node, token, "left_to_right")) is not None:
+                new.weigh(*seen.known[token])
                 node.children[token] = new
                 self.open.append(new)
             most -= new is None or not new.doubt
 
-    def _gain(self, node: TokenNode, logp: Tensor) -> Tensor:
-        """Rank that each token after the node adds."""
-        if self.generator is None:
-            return logp
-        return perturbed(node.logp + logp, node.rank, self.generator) - node.rank
-
-    def _maybe_end(self, node: TokenNode, logp: Tensor, gain: Tensor, least: float) -> None:
+    def _maybe_end(self, node: TokenNode, seen: NextTokens, least: float) -> None:
         """End the fill after this node, unless it would be empty or end inside a character, or the end adds less than
         `least` to its rank."""
         grammar, raw = self.hole.grammar, self.tree.own(node)
         if grammar is not None and not (grammar.ends(node.state) and grammar.sound(raw, whole=True)):
             return
-        if not is_text(raw):
-            return
-        ends = self._ending if self.head else self.vocabulary.line_ends
-        if self.width == 1 and self.hole.one_line and ends[0] in self.vocabulary.line_ends:
-            ends = self.vocabulary.line_ends  # all that break the line: one of them alone is seldom the likeliest
-        together = logp[ends].logsumexp(0)
-        rank = together if self.generator is None else gain[ends].max()  # the Gumbel of a sum is the greatest one
-        if rank >= least:
-            self._end(node, node.logp + float(together), node.rank + float(rank), self.head)
+        logp, gain = seen.end
+        if gain >= least and is_text(raw):
+            self._end(node, node.logp + logp, node.rank + gain, self.head)
 
-    def _maybe_cross(self, node: TokenNode, logp: Tensor, gain: Tensor, least: float) -> None:
+    def _maybe_cross(self, node: TokenNode, seen: NextTokens, least: float) -> None:
         """End the fill inside the likeliest token that crosses into the suffix, if that adds `least` to the rank. The
         rest of the suffix decides between several cuts. A grammar may refuse the likeliest token."""
-        if not self._cuts or node.depth >= self.hole.max_tokens:
-            return
-        tried = min(CROSSINGS if self.hole.grammar is not None else 1, len(self._across))
-        for token in self._across[gain[self._across].topk(tried).indices].tolist():
-            if gain[token] < least:
+        for token in seen.across if node.depth < self.hole.max_tokens else ():
+            if seen.known[token][1] < least:
                 return
             leaves = [leaf for cut in self._cuts[token] if (leaf := self.tree.cut(node, token, cut))]
             for leaf in leaves:
-                leaf.weigh(logp, gain)
+                leaf.weigh(*seen.known[token])
                 rest = self.tree.left_of_head(len(self.vocabulary.pieces[token]) - (leaf.cut or 0))
                 self._end(leaf, leaf.logp, leaf.rank, [token, *rest])
             if leaves:
@@ -292,7 +325,7 @@ class Search:
         scored = sorted((e for e in self.ends if e.score is not None), key=lambda e: e.score or 0.0, reverse=True)
         seen: dict[bytes, End] = {}
         for end in scored:
-            seen.setdefault(self.tree.raw(end.node), end)
+            seen.setdefault(end.node.raw, end)
         return list(seen.values())
 
     def prune(self) -> None:
@@ -315,13 +348,13 @@ class Search:
         self._last = max(leaders, key=promise)
         least = promise(self._last) - LOCK_MARGIN
         near = [n for n in leaders if promise(n) > least or (best and n is best.node)]
-        shared = common_prefix([self.tree.raw(n) for n in (*near, *self._proposed)])
+        shared = common_prefix([n.raw for n in (*near, *self._proposed)])
         grammar, own = self.hole.grammar, shared[len(self.hole.forced) :]
         if len(shared) > len(self.tree.locked) and not (grammar and grammar.to_taken(own)):
             self.tree.locked = shared  # an open key that may become a taken one has no continuation
         held = self.tree.locked
-        self.open = [n for n in self.open if self.tree.raw(n).startswith(held)]
-        self.ends = [e for e in self.ends if self.tree.raw(e.node).startswith(held)]
+        self.open = [n for n in self.open if n.raw.startswith(held)]
+        self.ends = [e for e in self.ends if e.node.raw.startswith(held)]
 
     def _least(self) -> float:
         """The rank, end included, that a hypothesis must exceed to win: the best score less the log-probability of the
@@ -349,12 +382,14 @@ class Search:
 
     def text(self) -> tuple[str, int]:
         """The shown text without the forced part, and how many of its code points are locked."""
-        raw, skip = self.tree.raw(self.leader()), len(self.hole.forced)
-        if not raw.startswith(self.hole.forced):
+        leader, skip = self.leader(), len(self.hole.forced)
+        if not leader.raw.startswith(self.hole.forced):
             return "", 0
-        flags = bytes([1] * max(0, len(self.tree.locked) - skip)).ljust(len(raw) - skip, b"\0")
-        text, locked = spans(raw[skip:], flags)
-        return text, locked[0][1] if locked and locked[0][0] == 0 else 0
+        own = self.tree.own(leader)
+        text, locked = (
+            raw.decode("utf-8", errors="ignore") for raw in (own, own[: max(0, len(self.tree.locked) - skip)])
+        )
+        return text, len(locked)
 
     def confidence(self, node: TokenNode) -> float:
         """Geometric mean of the token probabilities of the path, and of ending there if it is a candidate."""
@@ -372,6 +407,25 @@ def promise(node: TokenNode) -> float:
 def passes(hole: HoleState, width: int) -> int:
     """Most passes of a hole. A grammar, or a pass that writes one token, may need one for each token of the budget."""
     return max(PASSES, hole.max_tokens) if hole.grammar is not None or width == 1 else PASSES
+
+
+def bits(numbers: Sequence[int], columns: int) -> Tensor:
+    """The lowest bits of each number, the lowest first: bool [numbers, columns]."""
+    text = "".join(f"{number:0{columns}b}"[::-1] for number in numbers)
+    return (torch.frombuffer(bytearray(text, "ascii"), dtype=torch.uint8) == ord("1")).view(-1, columns)
+
+
+def highest(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The greatest numbers of each row [rows, n] and their places, as `topk` finds them. In a large vocabulary it takes
+    a third of the time to look only at the blocks with the greatest maxima, and at what comes after the last block."""
+    if rows.shape[1] < BLOCK**2:
+        return rows.topk(count)
+    blocks = rows.unfold(1, BLOCK, BLOCK)
+    near = blocks.amax(-1).topk(count).indices[:, :, None] * BLOCK + torch.arange(BLOCK, device=rows.device)
+    end = torch.arange(blocks.shape[1] * BLOCK, rows.shape[1], device=rows.device).expand(len(rows), -1)
+    places = torch.cat((near.flatten(1), end), 1)
+    values, at = rows.gather(1, places).topk(count)
+    return values, places.gather(1, at)
 
 
 def perturbed(logp: Tensor, greatest: float, generator: torch.Generator) -> Tensor:

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 from torch import Tensor
@@ -23,12 +24,13 @@ Origin = Literal["canvas", "lookup", "left_to_right"]
 
 @dataclass(eq=False)
 class TokenNode:
-    """One token of a hypothesis. `logp` is of the whole path, given the forced text; `rank` orders the hypotheses:
-    `logp`, or a perturbed one, less the `doubt`. `state` is the grammar's after it; `row` is its row in the KV. `cut`:
-    how many of its bytes are the fill's, if the others begin the suffix."""
+    """One token of a hypothesis. `raw` are the bytes of the whole path; `logp` is of it, given the forced text; `rank`
+    orders the hypotheses: `logp`, or a perturbed one, less the `doubt`. `state` is the grammar's after it; `row` is its
+    row in the KV. `cut`: how many of its bytes are the fill's, if the others begin the suffix."""
 
     token: int
     parent: "TokenNode | None"
+    raw: bytes
     logp: float
     rank: float
     pending: bytes
@@ -40,11 +42,11 @@ class TokenNode:
     doubt: float = 0.0  # nats taken off the rank until the node is run
     children: dict[int, "TokenNode"] = field(default_factory=dict)
 
-    def weigh(self, logp: Tensor, gain: Tensor) -> None:
-        """Take over what a pass says of the tokens after the parent, [width]."""
+    def weigh(self, logp: float, gain: float) -> None:
+        """Take over what a pass says of its token after the parent."""
         assert self.parent is not None
-        self.logp = self.parent.logp + float(logp[self.token])
-        self.rank = self.parent.rank + float(gain[self.token]) - self.doubt
+        self.logp = self.parent.logp + logp
+        self.rank = self.parent.rank + gain - self.doubt
 
     def path(self) -> list["TokenNode"]:
         """From the first token of the hole to this one."""
@@ -80,21 +82,26 @@ class Hypotheses:
 
     def __init__(self, vocabulary: Vocabulary, hole: HoleState, tail: Sequence[int], head: Sequence[int]) -> None:
         self.vocabulary, self.hole, self.head = vocabulary, hole, list(head)
-        self.root = TokenNode(tail[-1] if tail else 0, None, 0.0, 0.0, hole.forced, "left_to_right", 0, hole.state)
+        self.root = TokenNode(tail[-1] if tail else 0, None, b"", 0.0, 0.0, hole.forced, "left_to_right", 0, hole.state)
         self.locked = b""
+        self.left_of_head = cache(self._left_of_head)
 
     def __repr__(self) -> str:
         return f"<Hypotheses of {self.hole.forced!r} locked {self.locked!r}>"
 
     def child(self, parent: TokenNode, token: int, source: Origin) -> TokenNode | None:
         """A hypothesis of one token more, not scored yet; None if that token is not allowed there."""
-        grammar, state = self.hole.grammar, parent.state
         if token >= len(self.vocabulary.pieces) or self.bias(parent)[token] != 0:
             return None
-        pending = parent.pending[len(self.vocabulary.pieces[token]) :]
+        return self.longer(parent, token, source)
+
+    def longer(self, parent: TokenNode, token: int, source: Origin) -> TokenNode | None:
+        """The same for a token that the bias allows: None if the grammar finds the text unsound."""
+        grammar, state, piece = self.hole.grammar, parent.state, self.vocabulary.pieces[token]
         if grammar is not None:
             state = grammar.after(state, token)
-        child = TokenNode(token, parent, -math.inf, -math.inf, pending, source, parent.depth + 1, state)
+        raw, pending = parent.raw + piece, parent.pending[len(piece) :]
+        child = TokenNode(token, parent, raw, -math.inf, -math.inf, pending, source, parent.depth + 1, state)
         if grammar is None:
             return child
         child.doubt = REPEATED if "" in grammar.to_taken(self.own(child)) else 0.0
@@ -122,11 +129,12 @@ class Hypotheses:
                 state = grammar.after(state, part)
             if not (is_whole(own) and grammar.ends(state)):
                 return None
-        leaf = TokenNode(token, node, -math.inf, -math.inf, b"", "left_to_right", node.depth + 1, state, cut=cut)
-        raw = self.own(leaf)
-        return leaf if is_text(raw) and (grammar is None or grammar.sound(raw, whole=True)) else None
+        raw, depth = node.raw + own, node.depth + 1
+        leaf = TokenNode(token, node, raw, -math.inf, -math.inf, b"", "left_to_right", depth, state, cut=cut)
+        own = self.own(leaf)
+        return leaf if is_text(own) and (grammar is None or grammar.sound(own, whole=True)) else None
 
-    def left_of_head(self, taken: int) -> list[int]:
+    def _left_of_head(self, taken: int) -> list[int]:
         """The head without its first bytes, in tokens."""
         pieces = [self.vocabulary.pieces[token] for token in self.head]
         starts = [0, *itertools.accumulate(len(piece) for piece in pieces)]
@@ -139,12 +147,9 @@ class Hypotheses:
     def _piece(self, node: TokenNode) -> bytes:
         return self.vocabulary.pieces[node.token][: node.cut]
 
-    def raw(self, node: TokenNode) -> bytes:
-        return b"".join(self._piece(n) for n in node.path())
-
     def own(self, node: TokenNode) -> bytes:
         """The bytes of a path, without the forced part."""
-        return self.raw(node)[len(self.hole.forced) :]
+        return node.raw[len(self.hole.forced) :]
 
     def closing(self, node: TokenNode) -> bytes:
         """A short text that completes a path by the hole's grammar."""
@@ -155,7 +160,7 @@ class Hypotheses:
 
     def answer(self, node: TokenNode) -> bytes:
         """The answer of a path: complete, and sound if possible."""
-        grammar, raw = self.hole.grammar, self.raw(node) + self.closing(node)
+        grammar, raw = self.hole.grammar, node.raw + self.closing(node)
         if grammar is not None and not grammar.sound(raw[len(self.hole.forced) :], whole=True):
             simplest = b"".join(self.vocabulary.pieces[token] for token in self.hole.shortest)
             return simplest if simplest.startswith(self.locked) else raw
@@ -169,7 +174,7 @@ class Hypotheses:
     def tokens(self, node: TokenNode) -> list[int]:
         """The tokens of an answer."""
         answer = self.answer(node)
-        whole = node.cut is None and answer == self.raw(node)
+        whole = node.cut is None and answer == node.raw
         return [n.token for n in node.path()] if whole else self.vocabulary.spelled(answer)
 
     def probabilities(self, node: TokenNode, answer: bytes | None = None) -> tuple[tuple[int, float], ...]:
@@ -178,7 +183,7 @@ class Hypotheses:
         nodes = node.path()
         given = [n.logp - n.parent.logp for n in nodes if n.parent is not None]
         pieces = [(self._piece(n), math.exp(min(0.0, p))) for n, p in zip(nodes, given, strict=True)]
-        path = self.raw(node)
+        path = node.raw
         if answer is not None and not answer.startswith(path):
             pieces, path = [], b""
         behind = b"" if answer is None else answer[len(path) :]
