@@ -42,7 +42,6 @@ from caesura.engine.models import _llama_memory, diffusion_gemma
 from caesura.engine.models._llama_config import Config as LlamaConfig
 from caesura.engine.models.diffusion_gemma import Config
 from caesura.engine.scheduler import Scheduler
-from caesura.kernels import cpu
 from caesura.model_store import locate
 from tests.support.checkpoints.tiny import Still
 
@@ -566,20 +565,20 @@ ASSUMED = {
     "bound": "weights once and the context of each job once a step, or FLOP, over 4.3 TB/s and 790 TFLOP/s, bf16, "
     "nothing else; jobs and passes are those of coder",
     "DiffusionGemma": "FP8; a job is a canvas of 64 rows and 12 steps, with locked text after the third",
-    "our code": "the time of a step of coder beyond its pass over the weights, for each job, on the CPU measured here",
+    "our code": "the CPU time of a step of coder outside the model, for each job, while it runs alone on two CPU cores",
     "hop": "1.1 ms through the door and back",
     "kill": "its jobs fail, 1 s until its sessions reach another replica, 2.7 s until it is replaced, contexts cold",
     "ring": "16 places a replica; a stream stays where it is for 20 s",
 }
 
 
-def served_by(recordings: Mapping[str, Report], passes: Report) -> list[Served]:
+def served_by(recordings: Mapping[str, Report]) -> list[Served]:
     """`small` and `coder` as measured; the bounds of one GPU, also with our code's time."""
     found = [
         Served(n, "measured", recorded(r), tabled(r), {**r["engine"], "contexts": shipped_contexts(n)})
         for n, r in recordings.items()
     ]
-    coder, host = found[-1], host_ms(tabled(recordings["coder"]), passes)
+    coder, host = found[-1], host_ms(recordings["coder"])
     config = json.loads(GEMMA.read_text())
 
     def bound(name: str, parts: Callable[[int, int], dict[str, Work]], contexts: int) -> Served:
@@ -601,10 +600,11 @@ def canvases(stretches: Stretches) -> Stretches:
     }
 
 
-def host_ms(table: StepTable, passes: Report) -> float:
-    """The time of a step of few rows without its pass over the weights."""
-    least = min(ms["4"] for kernel, ms in passes["ms"].items() if kernel in cpu.variants())
-    return max(0.0, table(4, 0, 1) - least)
+def host_ms(found: Report) -> float:
+    """The CPU time of our own code for a job and a step, on the machine of the recording."""
+    stretches = found["stretches"].values()
+    steps = sum(rows > 0 for stretch in stretches for rows, *_ in stretch["steps"])
+    return sum(sum(stretch["own"]) for stretch in stretches) / steps
 
 
 def measure(served: Sequence[Served], trial: Trial) -> Report:
@@ -658,7 +658,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=results / "capacity.json")
     options = parser.parse_args()
     recordings = {name: json.loads((results / f"jobs-{name}.json").read_text()) for name in ("small", "coder")}
-    served = served_by(recordings, json.loads((results / "passes.json").read_text()))
+    served = served_by(recordings)
     chosen = [one for one in served if not options.models or one.model in options.models]
     report = {"bench": "capacity", **conditions("coder"), "assumed": ASSUMED}
     report["recorded"] = {n: {k: r[k] for k in ("at", "commit", "machine", "model")} for n, r in recordings.items()}
