@@ -25,6 +25,7 @@ from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods._forward import Pass
 from caesura.engine.methods.verify.lookup import Repeats
 from caesura.engine.methods.verify.tree import End, Hypotheses, Origin, TokenNode, common_prefix, is_text
+from caesura.engine.samplers import highest
 
 WIDTH = 4  # hypotheses scored in one pass
 BRANCH = 3  # left-to-right children of a hypothesis
@@ -39,7 +40,6 @@ USUAL_NATS = 2.0  # cost of a token of the suffix head after a fill that fits
 END_MARGIN = 4.0  # nats below the best open hypothesis at which an end waits; see `_best_ends`
 LOCK_MARGIN = 2.5  # nats below the best, from which a hypothesis no longer delays locking
 LIKELY = 0.15  # joint probability of a drafter's chain, below which a row is not worth its time
-BLOCK = 128  # tokens of a block of the vocabulary; see `highest`
 TEMPERATURE = 0.8  # of the draw for another answer; 1 draws too much of a small model's unlikely tail
 
 
@@ -413,19 +413,6 @@ def bits(numbers: Sequence[int], columns: int) -> Tensor:
     """The lowest bits of each number, the lowest first: bool [numbers, columns]."""
     text = "".join(f"{number:0{columns}b}"[::-1] for number in numbers)
     return (torch.frombuffer(bytearray(text, "ascii"), dtype=torch.uint8) == ord("1")).view(-1, columns)
-
-
-def highest(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The greatest numbers of each row [rows, n] and their places, as `topk` finds them. In a large vocabulary it takes
-    a third of the time to look only at the blocks with the greatest maxima, and at what comes after the last block."""
-    if rows.shape[1] < BLOCK**2:
-        return rows.topk(count)
-    blocks = rows.unfold(1, BLOCK, BLOCK)
-    near = blocks.amax(-1).topk(count).indices[:, :, None] * BLOCK + torch.arange(BLOCK, device=rows.device)
-    end = torch.arange(blocks.shape[1] * BLOCK, rows.shape[1], device=rows.device).expand(len(rows), -1)
-    places = torch.cat((near.flatten(1), end), 1)
-    values, at = rows.gather(1, places).topk(count)
-    return values, places.gather(1, at)
 
 
 def perturbed(logp: Tensor, greatest: float, generator: torch.Generator) -> Tensor:
