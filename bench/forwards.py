@@ -101,7 +101,7 @@ def _context_apart(stack: ExitStack) -> None:
 
 
 def _canvas_always(stack: ExitStack) -> None:
-    """Also where a text that stands elsewhere is the draft."""
+    """Also for ghost text."""
     stack.enter_context(patch.object(verify, "canvas_drafts", lambda model, *_, **__: model.noise is not None))
 
 
@@ -120,7 +120,7 @@ WAYS = {
     "each key a job, with a draft": Way(foreseen=False),
     "each key a job, without": Way(foreseen=False, warm=False),
     "no lookup": Way(without_lookup),
-    "a canvas beside each lookup": Way(_canvas_always),
+    "a canvas for ghost text too": Way(_canvas_always),
     "nothing followed that is less likely than 0.01": Way(least=0.01),
     "new context in a forward of its own": Way(_context_apart),
     "no context kept": Way(_without_cache),

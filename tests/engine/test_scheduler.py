@@ -338,19 +338,19 @@ def test_a_name_given_in_one_hole_is_proposed_for_the_next(tiny: BlockLlama) -> 
 
 
 @pytest.mark.parametrize(
-    ("prefix", "segments", "canvases"),
+    ("least", "segments", "canvases"),
     [
-        ("value =", [wire.Hole(8)], 1),
-        (LINE + "value =", [wire.Hole(8)], 0),
-        (LINE + "value =", [wire.Hole(8), wire.Text("\nx = "), wire.Hole(8)], 1),
-        (LINE + "value =", [wire.Hole(16, grammar=wire.Json())], 1),
+        (0.0, [wire.Hole(8)], 1),
+        (0.0, [wire.Hole(8), wire.Text("\nx = "), wire.Hole(8)], 1),
+        (0.0, [wire.Hole(16, grammar=wire.Json())], 1),
+        (0.01, [wire.Hole(8)], 0),
     ],
-    ids=["nothing to look up", "a text that stands elsewhere", "several holes", "a grammar"],
+    ids=["a hole", "several holes", "a grammar", "ghost text"],
 )
-def test_a_canvas_drafts_unless_a_text_that_stands_elsewhere_does(
+def test_a_canvas_drafts_unless_only_likely_text_is_asked_for(
     tiny: BlockLlama,
     monkeypatch: pytest.MonkeyPatch,
-    prefix: str,
+    least: float,
     segments: list[wire.Text | wire.Hole],
     canvases: int,
 ) -> None:
@@ -361,7 +361,8 @@ def test_a_canvas_drafts_unless_a_text_that_stands_elsewhere_does(
         return forward(trees, drafts)
 
     monkeypatch.setattr(tiny, "forward", counted)
-    events = run(Scheduler(tiny), [infill("j", prefix, "\n", *segments, sampler="verify")])["j"]
+    job = infill("j", LINE + "value =", "\n", *segments, sampler="verify", least=least)
+    events = run(Scheduler(tiny), [job])["j"]
     assert len(drawn) == canvases
     most = PASSES * sum(isinstance(piece, wire.Hole) for piece in segments)
     assert {event.of for event in events if isinstance(event, wire.Locked)} <= {most}

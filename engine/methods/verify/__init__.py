@@ -200,9 +200,9 @@ def begin(
     generator = torch.Generator().manual_seed(job.seed % 2**63)
     made = Verifying(model, vocabulary, job, layout, kv, width, fresh, generator)
     repeated = made.search_hole(list(layout.canvas.tail))
-    drafts = width > 1 and canvas_drafts(by.model if by else model, layout.canvas, repeated=repeated)
-    made.drafting = by.draft(job) if drafts and by else None
-    made.drafts = drafts and not made.drafting and model.noise is not None
+    if width > 1 and by and another_drafts(by.model, layout.canvas, repeated=repeated):
+        made.drafting = by.draft(job)
+    made.drafts = width > 1 and not made.drafting and canvas_drafts(model, job)
     return made
 
 
@@ -213,8 +213,14 @@ def draft(model: Model, searches: Sequence[Verifying]) -> None:
         search.drafted()
 
 
-def canvas_drafts(model: Model, canvas: Canvas, *, repeated: bool) -> bool:
-    """True if the canvas of a model has to draft, which costs two passes or more; a lookup in one line replaces it."""
+def canvas_drafts(model: Model, job: Infill) -> bool:
+    """True if the model's own canvas drafts. More fills are right with it, and a job takes a third longer, so ghost
+    text, which asks for likely text only (`least`), does without."""
+    return model.noise is not None and not job.least
+
+
+def another_drafts(model: Model, canvas: Canvas, *, repeated: bool) -> bool:
+    """True if the canvas of another model drafts, which takes several of its steps; a lookup in one line replaces it."""
     [hole, *others] = canvas.holes
     drafted = repeated and hole.one_line and hole.grammar is None and not others
     return model.noise is not None and not drafted
