@@ -50,6 +50,7 @@ from caesura.kernels.cpu import layers as native
 # Rows; up to this many, torch uses one thread. Layers in plain Python need more rows before a second thread pays off.
 WORTH_TWO = 64 if _llama_layer.layer is _llama_layer.written else 16
 PACKERS = 2  # threads that pack matrices while a model loads
+CHUNK = 128  # context rows of a step on a CPU; a GPU reads 512 in 24 ms and 128 in 15 (7B on an H100, gpu/causal)
 
 Layers = _llama_layer.Layers | native.Layers  # the layers of one path
 
@@ -163,7 +164,7 @@ class BlockLlama:
         self.sampler = "threshold"
         self.prompt = "suffix_first"
         self.max_context = 768
-        self.chunk = 128
+        self.chunk = CHUNK if device == "cpu" else 4 * CHUNK
         self._dtype, self._contexts, self._quantise = dtype, contexts, quantise
         self.kernels = "" if dtype else cpu.chosen()
         self._special = torch.empty(0, config.hidden_size) if adapter is None else adapter["special"]

@@ -138,6 +138,7 @@ def test_a_model_in_a_form_says_what_its_rounded_weights_say(form: Quantise, tmp
 def test_a_code_model_fills_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]) -> None:
     """Behind a context of several chunks; the logits come to the CPU once a pass."""
     model = qwen.floats(tmp_path, "cuda", torch.bfloat16, monkeypatch)
+    model.chunk = 128
     job = infill("a", CODE[:1500], CODE[1500:1700], **{"segments": (Hole(6),)} | fields)
     copied, on_host = list[bool](), _forward.on_host
     monkeypatch.setattr(_forward, "on_host", lambda rows: copied.append(rows.is_cuda) or on_host(rows))

@@ -154,6 +154,22 @@ def test_in_bfloat16_it_is_nearly_the_same(tmp_path: Path, monkeypatch: pytest.M
         keeps_the_contract(run(Scheduler(halved), [infill("j", *job, wire.Hole(6))])["j"])
 
 
+@pytest.mark.parametrize(("device", "chunk"), [("cpu", 128), ("meta", 512)])
+def test_a_gpu_reads_a_cold_context_in_larger_chunks_and_a_cancel_still_ends_it(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, device: str, chunk: int
+) -> None:
+    """`meta` stands for a GPU."""
+    model, read = load(str(folders["qwen2"]), "cpu"), list[int]()
+    model.chunk, prefill = load(str(folders["qwen2"]), device).chunk, model.prefill
+    monkeypatch.setattr(model, "prefill", lambda ids, kv: (read.append(len(ids)), prefill(ids, kv)))
+    scheduler = Scheduler(model)
+    scheduler.take(b"p", infill("j", "x = 1\n" * 1000, ""), 0.0)
+    scheduler.step(lambda: 0.0)
+    scheduler.take(b"p", wire.Cancel("j"), 0.0)
+    assert not scheduler.busy
+    assert read == [chunk]
+
+
 class Far(Tensor):
     """As if it lay on a GPU: only a copy on the CPU goes with what lies there, or is a number without a wait."""
 
