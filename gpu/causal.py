@@ -164,7 +164,8 @@ class Served:
         parts = [work(self._model, chunk, at, head=False) for at in range(0, context, chunk)]
         return {**line, "tokens_s": context / line["p50_ms"] * 1e3, **beside(parts, line["p50_ms"])}
 
-    def verify(self, context: int, rows: int) -> Line:
+    def verifying(self, context: int, rows: int) -> Callable[[], Tensor]:
+        """A pass over so many rows behind a context of its own: log-probabilities on the device."""
         kv, mask = self._read(self._ids(context), 512), torch.ones(rows, rows, dtype=torch.bool).tril()
         run = Run(kv, self._ids(rows), range(context, context + rows), mask)
 
@@ -172,6 +173,10 @@ class Served:
             kv.truncate(context)
             return self._model.forward([run])[0].log_softmax(-1)
 
+        return judged
+
+    def verify(self, context: int, rows: int) -> Line:
+        judged = self.verifying(context, rows)
         line = clock(lambda: on_host(judged()), self._device, self._plan.repeats)
         there = clock(judged, self._device, self._plan.repeats)
         copied = {"device_p50_ms": there["p50_ms"], "copied_mb": judged().nbytes / 1e6}

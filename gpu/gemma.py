@@ -4,9 +4,9 @@ beside the least time that their bytes and FLOP take. Of each precision, in this
 
 protocol: the fixed work of vLLM's published figure, 1,024 tokens behind 1,024 in canvases of 256, each 16 denoise
     forwards and one that commits it, and no stop. Also with the commit riding along in the next one's first forward.
+steps: a step of each canvas behind each context. Last, of Transformers, where its version has the model.
 infill: a key of four tokens behind a warm context, and its whole canvas in few steps, without a suffix and with its
     head pinned in the canvas.
-steps: a step of each canvas behind each context. Last, of Transformers, where its version has the model.
 
 Matrices of FP8 and NVFP4 are decoded in the kernels that use them.
 """
@@ -35,7 +35,7 @@ from caesura.engine.noise import Uniform
 from caesura.engine.samplers import entropy_bound
 
 from counted import floor_ms, work  # isort: skip  (beside this script)
-from measuring import Book, Line, Name, clock, spread, table, wait  # isort: skip
+from measuring import Book, Line, Name, clock, now, spread, table  # isort: skip
 from stand_in import FORMS, model, sizes  # isort: skip
 
 TRANSFORMERS = "transformers"
@@ -213,12 +213,6 @@ def held(device: str) -> Line:
     return {"held_gib": torch.cuda.memory_allocated() / memory.GIB} if device.startswith("cuda") else {}
 
 
-def now(device: str) -> float:
-    """ms; the device has done all that it was given."""
-    wait(device)
-    return time.perf_counter() * 1e3
-
-
 def theirs(config: dict[str, Any], device: str) -> Callable[[int, int], Callable[[], object]]:
     """Transformers on the same shape: what a step calls behind that context, with that canvas."""
     from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, DynamicCache
@@ -266,14 +260,14 @@ def measure(book: Book, plan: Plan, config: dict[str, Any], form: str, device: s
             for name in names:
                 book.measure(name, lambda n=name: clock(peer(n["context"], n["canvas"]), device, plan.repeats // 2 + 1))
         return
-    kinds = protocols(form), infills(plan, form), steps(plan, form)
+    kinds = protocols(form), steps(plan, form), infills(plan, form)
     if not book.plan([name for names in kinds for name in names]):
         return
     try:
         served = Served(model(config, form, device, max(plan.contexts)), plan)
     except Exception as error:
         return book.fail([name for names in kinds for name in names], error)
-    ways: Iterable[Callable[..., Line]] = (served.protocol, served.infill, served.step)
+    ways: Iterable[Callable[..., Line]] = (served.protocol, served.step, served.infill)
     for names, way in zip(kinds, ways, strict=True):
         for name in names:
             book.measure(name, partial(way, **{n: v for n, v in name.items() if n not in ("measure", "form")}))

@@ -151,16 +151,16 @@ class Served:
     def _ids(self, count: int) -> list[int]:
         return self._random.choices(range(self._model.config.vocab_size), k=count)
 
-    def _forward(self, sizes: Sequence[int], wanted: int, context: int = 0) -> Line:
-        """Canvases of so many rows behind a context of their own, and the logits of some rows of each."""
+    def denoising(self, sizes: Sequence[int], wanted: int, context: int = 0) -> Callable[[], Tensor]:
+        """Canvases of so many rows behind a context of their own, and the logits of some rows of each, on the CPU."""
         kv = self._model.cache().lease([])
         self._model.prefill(self._ids(context), kv)
         asked = range(self._model.shift, self._model.shift + wanted)
         runs = [Run(kv, self._ids(rows), range(context, context + rows), wanted=asked) for rows in sizes]
+        return lambda: on_host(self._model.denoise(runs))
 
-        def judged() -> Tensor:
-            return on_host(self._model.denoise(runs))
-
+    def _forward(self, sizes: Sequence[int], wanted: int, context: int = 0) -> Line:
+        judged = self.denoising(sizes, wanted, context)
         line, rows = clock(judged, self._device, self._plan.repeats), sum(sizes)
         parts = work(self._model, rows, context, wanted * len(sizes))
         return {**line, "rows": rows, "copied_mb": judged().nbytes / 1e6, **beside([parts], line["p50_ms"])}

@@ -27,6 +27,12 @@ def wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
+def now(device: str) -> float:
+    """ms; the device has done all that it was given."""
+    wait(device)
+    return time.perf_counter() * 1e3
+
+
 def spread(ms: Iterable[float]) -> dict[str, float]:
     """p50, p95, and of how many."""
     ordered = sorted(ms)

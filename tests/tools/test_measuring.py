@@ -3,6 +3,8 @@ goes on, and the queue does what is worth most first within its time."""
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -254,6 +256,24 @@ def test_diffusion_models_are_measured_as_they_are_served(tmp_path: Path) -> Non
     assert race["rows"] > 5 * step["rows"]
 
 
+@pytest.mark.slow
+def test_the_kernels_of_a_step_are_listed_beside_its_time(tmp_path: Path) -> None:
+    document = json.loads(script("profile", DEVICE="cpu", CAESURA_WORK=tmp_path, OUT=tmp_path).splitlines()[-1])
+    assert json.loads((tmp_path / "profile.json").read_text()) == document
+    lines = document["lines"]
+    assert not [line for line in lines if "failed" in line]
+    found = [(line["shape"], line.get("way")) for line in lines]
+    assert found == [("gemma", "served"), ("gemma", "anew"), ("causal", None), ("masked", None)]
+    for line in lines:
+        assert line["of_wall"] == pytest.approx(line["device_ms"] / line["wall_ms"], rel=1e-4)
+        assert line["device_ms"] <= line["profiled_ms"], "one thread, and no call is counted twice"
+        spent = [kernel["ms"] for kernel in line["top"]]
+        assert len(spent) == 15
+        assert spent == sorted(spent, reverse=True)
+        assert sum(spent) <= line["device_ms"]
+    assert "aten::mm" in {kernel["kernel"] for kernel in lines[0]["top"]}
+
+
 @pytest.mark.parametrize("shape", ["0.5B", "7B"])
 def test_the_bytes_counted_of_a_code_model_are_those_of_its_tensors(beside: None, shape: str) -> None:
     """Of the embedding, where it is not the head too, a pass reads a row for each of its own."""
@@ -354,7 +374,7 @@ def test_what_another_machine_measured_is_measured_here(
 # The queue
 
 ENTRIES = [
-    *("gemma fp8", "causal 7B 0.5B", "masked", "kernels", "test", "gemma bf16", "gemma nvfp4", "causal"),
+    *("profile", "test", "kernels", "gemma fp8", "causal 7B 0.5B", "masked", "gemma bf16", "gemma nvfp4", "causal"),
     *("gemma transformers", "bench"),
 ]
 
@@ -375,7 +395,7 @@ class Machine:
             target.write_bytes((ROOT / "gpu" / name).read_bytes())
             target.chmod(0o755)
         self.says(
-            "test gemma causal masked kernels bench",
+            "profile test gemma causal masked kernels bench",
             'mkdir -p "$CAESURA_WORK/measured"; echo {} >>"$CAESURA_WORK/measured/a.jsonl"',
         )
 
@@ -412,7 +432,8 @@ def machine(tmp_path: Path) -> Machine:
 def test_without_a_gpu_the_scripts_say_so(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    for name in ("queue", "test", "gemma", "causal", "masked", "compile", "kernels", "bench", "train", "shallow"):
+    scripts = "queue", "test", "profile", "gemma", "causal", "masked", "compile", "kernels", "bench", "train", "shallow"
+    for name in scripts:
         assert script(name, CAESURA_WORK=tmp_path).endswith(f"{SKIPPED}\n")
 
 
@@ -429,6 +450,29 @@ def test_the_tests_for_a_gpu_need_no_more_than_its_machine_has(tmp_path: Path) -
     said = script("test", "--collect-only", **alone)
     assert "test_gpu.py::test_it_finds_what_the_cpu_finds" in said
     assert "test_training.py::test_a_step_on_cuda_is_the_step_on_the_cpu" in said
+
+
+def test_only_tests_that_have_not_passed_run_again_and_the_last_come_first(tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    (checkout / "gpu").mkdir(parents=True)
+    for name in ("test", "env", "passed.py"):
+        shutil.copy(ROOT / "gpu" / name, checkout / "gpu")
+    (checkout / "tests").mkdir()
+    (checkout / "tests" / "test_it.py").write_text(
+        "import os, pytest\npytestmark = pytest.mark.gpu\n"
+        "def test_early(): print('ran early')\n"
+        "def test_early_too(): assert 'BREAKS' not in os.environ; print('ran early too')\n"
+        "@pytest.mark.parametrize('of', ['two words'])\ndef test_late(of): print('ran late')\n"
+    )
+    alone = {"DEVICE": "cpu", "CAESURA_WORK": tmp_path / "work", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": 1}
+
+    def ran(expected: int = 0, **more: object) -> list[str]:
+        said = script("test", "-s", "--tb=no", checkout=checkout, expected=expected, **alone, **more)
+        return re.findall(r"ran (.+)", said)
+
+    assert ran(1, BREAKS=1) == ["late", "early"]
+    assert ran() == ["early too"]
+    assert ran() == []
 
 
 def test_what_is_worth_most_comes_first_and_nothing_twice(machine: Machine) -> None:
@@ -449,9 +493,9 @@ def test_a_call_ends_within_its_time_and_the_next_one_goes_on(machine: Machine) 
 
 
 def test_what_hangs_is_stopped(machine: Machine) -> None:
-    machine.says("gemma", "exec sleep 60")
+    machine.says("profile", "exec sleep 60")
     said, calls = machine.call(LIMIT=2, LEAST=1)
-    assert (said, calls) == (AGAIN, ["gemma fp8"])
+    assert (said, calls) == (AGAIN, ["profile"])
 
 
 def test_what_fails_is_tried_twice_and_said(machine: Machine) -> None:
