@@ -10,7 +10,9 @@ import json
 import shutil
 import tarfile
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 MIB = 1 << 20
 PART = MIB  # small enough to fill loads well
@@ -164,6 +166,33 @@ def join_model(arguments: argparse.Namespace) -> None:
     print(f"gpu/join: {model} is complete.")
 
 
+def keep(arguments: argparse.Namespace) -> None:
+    """Documents in bench/results of what a load brought back: everything measured, and each training's evaluations."""
+    measured = arguments.load / "measured.jsonl"
+    lines = read(measured)
+    ((machine, version),) = {(line.pop("machine"), line.pop("torch")) for line in lines}
+    at = datetime.fromtimestamp(measured.stat().st_mtime, UTC).isoformat(timespec="seconds")
+    conditions = {"at": at, "commit": arguments.commit, "machine": machine, "torch": version}
+    name = f"gpu-{machine.removeprefix('NVIDIA ').split()[0].lower()}"
+    save({"bench": "gpu", **conditions, "lines": lines}, arguments.out / f"{name}.json")
+    logs = {"canvas": "log.jsonl", "light": "light.jsonl"}
+    runs = {run: read(arguments.load / name) for run, name in logs.items() if (arguments.load / name).is_file()}
+    evaluations = {run: [line for line in of if line.pop("kind") == "eval"] for run, of in runs.items()}
+    if runs:
+        save(
+            {"bench": "gpu training", **conditions, "evaluations": evaluations}, arguments.out / f"{name}-training.json"
+        )
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def save(report: dict[str, Any], out: Path) -> None:
+    out.write_text(json.dumps(report, indent=1) + "\n")
+    print(f"gpu/parts.py: {out}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
@@ -172,6 +201,7 @@ def main() -> None:
         (unstage, ("--staged", "--models", "--work")),
         (take, ("--work", "--out")),
         (join_model, ("--model",)),
+        (keep, ("--load", "--out")),
     ):
         command = commands.add_parser(run.__name__.removesuffix("_model"))
         for option in options:
@@ -181,6 +211,8 @@ def main() -> None:
             command.add_argument("weights", type=Path, nargs="+")
         if run is take:
             command.add_argument("--load", type=int, required=True)
+        if run is keep:
+            command.add_argument("--commit", required=True, help="which code was measured")
         if run is join_model:
             command.add_argument("loads", type=Path, nargs="+")
     arguments = parser.parse_args()

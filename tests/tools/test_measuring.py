@@ -552,6 +552,38 @@ def test_what_was_done_while_weights_travelled_is_not_done_again_and_what_was_no
     assert machine.call()[1] == ["train", *(name for name in ENTRIES if name != "test")]
 
 
+# What came back
+
+
+def test_what_came_back_is_kept_with_its_conditions(measuring: ModuleType, tmp_path: Path) -> None:
+    load, results = tmp_path / "load", tmp_path / "results"
+    load.mkdir()
+    results.mkdir()
+    book = measuring.Book(load / "measured.jsonl", "cpu", 60)
+    for name in ("a", "b"):
+        book.measure({"measure": name}, lambda: {"p50_ms": 1.0})
+    (load / "log.jsonl").write_text(
+        '{"kind": "eval", "step": 0, "ce_token": 4.5}\n{"kind": "train", "step": 2}\n{"kind": "eval", "step": 3}\n'
+    )
+    command = [
+        sys.executable,
+        ROOT / "gpu" / "parts.py",
+        "keep",
+        "--load",
+        load,
+        "--out",
+        results,
+        "--commit",
+        "c0ffee",
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    found, training = (json.loads((results / f"{name}.json").read_text()) for name in ("gpu-cpu", "gpu-cpu-training"))
+    conditions = {"commit": "c0ffee", "machine": "cpu", "torch": torch.__version__}
+    assert found.items() >= conditions.items() <= training.items()
+    assert found["lines"] == [{"measure": name, "p50_ms": 1.0} for name in ("a", "b")]
+    assert training["evaluations"] == {"canvas": [{"step": 0, "ce_token": 4.5}, {"step": 3}]}
+
+
 # What travels
 
 
