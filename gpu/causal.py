@@ -1,7 +1,7 @@
 """Autoregressive code models in the shapes of Qwen2.5-Coder with random weights in bfloat16, as the engine serves them
 (engine/models/causal.py). Of each shape:
 
-prefill: a context that is cold, in chunks as the engine reads it and in larger ones.
+prefill: a context that is cold, in chunks as the engine reads it on a GPU and in smaller ones.
 pass: a verifying pass of so many rows behind a context, with its log-probabilities on the CPU, where the search reads
     them, and without that copy (`device_p50_ms`); `of_floor` is the share of the latter that its bytes and FLOP take.
 job: a key of one token behind a warm context and a hole of 24 tokens, through the scheduler to the answer, once by the
