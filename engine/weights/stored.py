@@ -199,6 +199,7 @@ def unpack_nibbles(packed: Tensor) -> Tensor:
 
 
 def write_manifest(folder: Path, about: dict[str, Any]) -> None:
-    """Write the manifest, with the hash of every other file of the folder."""
-    files = {p.name: sha256(p) for p in sorted(folder.iterdir()) if p.is_file() and p.name != "manifest.json"}
+    """Write the manifest, with the hash of every other file of the folder but a package's `__init__.py`."""
+    others = {"manifest.json", "__init__.py"}
+    files = {p.name: sha256(p) for p in sorted(folder.iterdir()) if p.is_file() and p.name not in others}
     (folder / "manifest.json").write_text(json.dumps({**about, "files": files}, indent=1) + "\n")
