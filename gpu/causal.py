@@ -2,8 +2,8 @@
 (engine/models/causal.py). Of each shape:
 
 prefill: a context that is cold, in chunks as the engine reads it on a GPU and in smaller ones.
-pass: a verifying pass of so many rows behind a context, with its log-probabilities on the CPU, where the search reads
-    them, and without that copy (`device_p50_ms`); `of_floor` is the share of the latter that its bytes and FLOP take.
+pass: a verifying pass of so many rows behind a context, with its log-probabilities, which stay on the device;
+    `of_floor` is the share of it that its bytes and FLOP take.
 job: a key of one token behind a warm context and a hole of 24 tokens, through the scheduler to the answer, once by the
     search and once with the best token of each pass.
 
@@ -24,7 +24,6 @@ from torch import Tensor
 
 from caesura import wire
 from caesura.engine.cache import KV
-from caesura.engine.methods._forward import on_host
 from caesura.engine.models import Run
 from caesura.engine.models._llama_config import MATRICES, Config
 from caesura.engine.models.block_llama import BlockLlama
@@ -176,11 +175,8 @@ class Served:
         return judged
 
     def verify(self, context: int, rows: int) -> Line:
-        judged = self.verifying(context, rows)
-        line = clock(lambda: on_host(judged()), self._device, self._plan.repeats)
-        there = clock(judged, self._device, self._plan.repeats)
-        copied = {"device_p50_ms": there["p50_ms"], "copied_mb": judged().nbytes / 1e6}
-        return {**line, **copied, **beside([work(self._model, rows, context)], there["p50_ms"])}
+        line = clock(self.verifying(context, rows), self._device, self._plan.repeats)
+        return {**line, **beside([work(self._model, rows, context)], line["p50_ms"])}
 
     def job(self, context: int, method: str) -> Line:
         scheduler, passes = Scheduler(self._model), list[int]()
@@ -237,7 +233,7 @@ def show(book: Book) -> None:
     times, bound = ("p50_ms", "p95_ms", "n"), ("gb", "floor_ms", "of_floor")
     for kind, title, columns in (
         ("prefill", "A cold context", ("context", "chunk", *times, "tokens_s", *bound)),
-        ("verify", "A verifying pass", ("context", "rows", *times, "device_p50_ms", "copied_mb", *bound)),
+        ("verify", "A verifying pass", ("context", "rows", *times, *bound)),
         ("job", f"A key and a hole of {HOLE} tokens", ("context", "method", *times, "passes", "ms_a_pass")),
     ):
         table(title, ("shape", *columns), book.lines(measure=f"causal {kind}"))

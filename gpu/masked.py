@@ -24,7 +24,6 @@ from torch import Tensor
 
 from caesura import wire
 from caesura.engine import length
-from caesura.engine.methods._forward import on_host
 from caesura.engine.methods.absorbing import SEAM
 from caesura.engine.models import Run
 from caesura.engine.models._experts import Experts, Mixture
@@ -152,18 +151,18 @@ class Served:
         return self._random.choices(range(self._model.config.vocab_size), k=count)
 
     def denoising(self, sizes: Sequence[int], wanted: int, context: int = 0) -> Callable[[], Tensor]:
-        """Canvases of so many rows behind a context of their own, and the logits of some rows of each, on the CPU."""
+        """Canvases of so many rows behind a context of their own, and the logits of some rows of each."""
         kv = self._model.cache().lease([])
         self._model.prefill(self._ids(context), kv)
         asked = range(self._model.shift, self._model.shift + wanted)
         runs = [Run(kv, self._ids(rows), range(context, context + rows), wanted=asked) for rows in sizes]
-        return lambda: on_host(self._model.denoise(runs))
+        return lambda: self._model.denoise(runs)
 
     def _forward(self, sizes: Sequence[int], wanted: int, context: int = 0) -> Line:
         judged = self.denoising(sizes, wanted, context)
         line, rows = clock(judged, self._device, self._plan.repeats), sum(sizes)
         parts = work(self._model, rows, context, wanted * len(sizes))
-        return {**line, "rows": rows, "copied_mb": judged().nbytes / 1e6, **beside([parts], line["p50_ms"])}
+        return {**line, "rows": rows, **beside([parts], line["p50_ms"])}
 
     def step(self, text: int) -> Line:
         if self._model.visibility == "full":
@@ -226,7 +225,7 @@ def measure(book: Book, plan: Plan, shape: str, device: str, *, tiny: bool) -> N
 
 
 def show(book: Book) -> None:
-    times, bound = ("p50_ms", "p95_ms", "n"), ("copied_mb", "gb", "floor_ms", "of_floor")
+    times, bound = ("p50_ms", "p95_ms", "n"), ("gb", "floor_ms", "of_floor")
     for kind, title, columns in (
         ("step", "A step of a hole in a text", ("text", *times, *bound)),
         ("race", f"All lengths of a hole of at most {HOLE} tokens", ("text", "rows", *times, *bound)),

@@ -220,9 +220,12 @@ class Canvas:
         The mask token and specials are banned, and line breaks in a one-line hole. A healed hole begins with its forced
         text, over as many slots as that takes. In a hole with a grammar every token likelier than the best whole fill's
         is banned, so the best tokens of its slots are that fill."""
-        constrained = torch.empty_like(logits)
-        for at, bias in enumerate(self.biases(lambda at, bias: int((logits[at] + bias).argmax()))):
-            torch.add(logits[at], bias, out=constrained[at])
+        constrained, row = torch.empty_like(logits), 0
+        for _, alike in itertools.groupby(self.biases(lambda at, bias: int((logits[at] + bias).argmax())), id):
+            bias, *others = alike
+            end = row + 1 + len(others)
+            torch.add(logits[row:end], bias, out=constrained[row:end])
+            row = end
         row = 0
         for number, hole in enumerate(self.holes):
             slots = self.of_hole(number)

@@ -11,7 +11,6 @@ from caesura.engine.canvas.pieces import is_whole, one_line
 from caesura.engine.grammar.constraint import Grammar, load
 from caesura.engine.grammar.tokens import Tree
 from caesura.engine.models import Model
-from caesura.engine.noise import Uniform
 from caesura.recent import Recent
 from caesura.wire import Impossible, Json, Pattern
 
@@ -31,20 +30,21 @@ class Vocabulary:
         self._sorted = sorted((piece, number) for number, piece in enumerate(self.pieces) if piece)
         self._numbers = dict(self._sorted)
         self._crossings = lru_cache(maxsize=SUFFIXES)(self._crossing)
-        # Uniform noise is decided where the model is, everything else on the CPU (methods/_forward.py).
-        self.device = model.device if isinstance(model.noise, Uniform) else "cpu"
-        self._nothing = torch.full((self.size,), -torch.inf, device=self.device)
-        self._order = torch.tensor([number for _, number in self._sorted], device=self.device)
+        self.device = model.device  # of biases and of token ids, as of the logits
+        self._nothing = torch.full((self.size,), -torch.inf)
+        self._order = torch.tensor([number for _, number in self._sorted])
         # The end of the last line break in each of them, in bytes; 0 without one.
         broken = [1 + max(piece.rfind(b"\n"), piece.rfind(b"\r")) for piece, _ in self._sorted]
-        self._broken = torch.tensor(broken, device=self.device)
+        self._broken = torch.tensor(broken)
         self._any = self._but(self._order, self._nothing)
         self._any_of_line = self._but(self._order[self._broken > 0], self._any, -torch.inf)
-        self.anything = torch.zeros_like(self._nothing)
+        self.anything = torch.zeros(self.size, device=self.device)
         for bias in (self._any, self._any_of_line):
             if self.null_id is not None:
                 bias[self.null_id] = 0.0
-        self.allowed = lru_cache(maxsize=max(8, min(512, BIASES // (4 * self.size))))(self._allowed)
+        kept = lru_cache(maxsize=max(8, min(512, BIASES // (4 * self.size))))
+        self._biases = kept(self._bias)
+        self.allowed = kept(self._allowed)
         self._grammars = Recent[tuple[Json | Pattern, tuple[str, ...]], Grammar | str](GRAMMARS, _grammar_bytes)
 
     @cached_property
@@ -120,17 +120,25 @@ class Vocabulary:
     @cached_property
     def stops(self) -> Tensor:
         """Ids of the tokens with which a text ends."""
-        return torch.tensor(sorted(self.ends), dtype=torch.int64, device=self.anything.device)
+        return torch.tensor(sorted(self.ends), dtype=torch.int64, device=self.device)
 
     @cached_property
     def may_end(self) -> Tensor:
         """The bias for a hole with nothing after it: as `allowed`, and the text may end."""
-        return self._but(sorted(self.ends), self._any)
+        return self._but(sorted(self.ends), self._any).to(self.device)
+
+    def permits(self, token: int, pending: bytes, of_line: bool) -> bool:
+        """True if `allowed` has 0 for a token."""
+        return bool(self._biases(pending, of_line)[token] == 0)
 
     def _allowed(self, pending: bytes, of_line: bool, expands: bool = False) -> Tensor:
         """Bias [size] for a slot that still has to produce `pending` first; `of_line` forbids line breaks after it. If
         `pending` ends with indentation, the token does not deepen it. With nothing pending a slot that `expands` may
         become two."""
+        return self._biases(pending, of_line, expands).to(self.device)
+
+    def _bias(self, pending: bytes, of_line: bool, expands: bool = False) -> Tensor:
+        """The same on the CPU, where single tokens are looked up."""
         if not pending:
             free = self._any_of_line if of_line else self._any
             return self._but([self.expand_id], free) if expands and self.expand_id is not None else free
@@ -150,7 +158,7 @@ class Vocabulary:
 
     def _but(self, tokens: Sequence[int] | Tensor, bias: Tensor, value: float = 0.0) -> Tensor:
         """The bias with another value for some tokens."""
-        return bias.index_fill(0, torch.as_tensor(tokens, dtype=torch.int64, device=bias.device), value)
+        return bias.index_fill(0, torch.as_tensor(tokens, dtype=torch.int64), value)
 
 
 def _grammar_bytes(key: tuple[Json | Pattern, tuple[str, ...]], found: Grammar | str) -> int:

@@ -1,7 +1,6 @@
 """The step that canvases of absorbing noise and token trees share: one forward gives the canvases logits and the trees
 log-probabilities."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, cast
@@ -72,27 +71,27 @@ def advance(model: Model, fillings: Sequence[Asking]) -> None:
 
 
 def forward(model: Model, work: Sequence[Asking], searching: Sequence[Asking] = ()) -> tuple[Tensor, ...]:
-    """Returns the logits of each canvas, [slots, hidden rows and shadows, width]; searches receive theirs."""
+    """Returns the logits of each canvas, [slots, hidden rows and shadows, width], on the model's device; searches
+    receive what they need of theirs."""
     canvases = narrowed(model, runs(model, work), [(w.flanks, w.canvas) for w in work])
     rows = [len(run.wanted or ()) for run in canvases]
     if not searching:
-        parts: tuple[Tensor, ...] = on_host(model.denoise(canvases)).split(rows)
+        parts: tuple[Tensor, ...] = model.denoise(canvases).split(rows)
         return parts
     if model.drafter is not None:
         draft(model.drafter, searching)
-    plans = [w.search.plan() for w in searching if w.search is not None]
+    searches = [w.search for w in searching if w.search is not None]
+    plans = [search.plan() for search in searches]
     trees = [Run(w.kv, p.ids, p.positions, p.mask, fresh=w.fresh) for w, p in zip(searching, plans, strict=True)]
     for w in searching:
         w.fresh = ()
     verifier = cast(Verifier, model)  # the scheduler refuses jobs that other families cannot verify
     judged, logits = verifier.forward(trees, canvases)
-    scored = on_host(judged.log_softmax(-1)).split([len(p.ids) for p in plans])
-    for w, logp in zip(searching, scored, strict=True):
-        assert w.search is not None
-        w.finite = math.isfinite(logp[:, 0].sum())  # one NaN logit makes its whole row NaN
-        if w.finite:
-            w.search.receive(logp)
-    parts = on_host(logits).split(rows)
+    scored = judged.log_softmax(-1).split([len(p.ids) for p in plans])
+    read = on_host(*(search.read(logp) for search, logp in zip(searches, scored, strict=True)))
+    for w, search, told in zip(searching, searches, read, strict=True):
+        w.finite = search.receive(told.tolist())
+    parts = logits.split(rows)
     return parts
 
 
@@ -102,18 +101,19 @@ def draft(model: Drafter, searching: Sequence[Asking]) -> None:
     if not asking:
         return
     tokens, probabilities = model.draft([Run(kv, rows.ids, rows.positions, rows.mask) for kv, _, rows in asking])
-    for (_, search, _), chain, chances in zip(asking, tokens.tolist(), probabilities.tolist(), strict=True):
+    guessed = zip(asking, *(part.tolist() for part in on_host(tokens, probabilities)), strict=True)
+    for (_, search, _), chain, chances in guessed:
         search.take_draft(chain, chances)
 
 
-def on_host(rows: Tensor) -> Tensor:
-    """Copy to the CPU, where a search reads many single numbers without waiting for the GPU each time. One copy into
-    pinned memory: 40 rows of Qwen's vocabulary are 24 MB."""
-    if not rows.is_cuda:
-        return rows.cpu()
-    copied = rows.to("cpu", non_blocking=True)
-    torch.cuda.current_stream(rows.device).synchronize()
-    return copied
+def on_host(*parts: Tensor) -> tuple[Tensor, ...]:
+    """Small results of a step on the CPU, as ids and float32: in one copy, so that the step waits for the GPU once. The
+    logits stay there: 40 rows of Qwen's vocabulary are 24 MB."""
+    if not parts[0].is_cuda:
+        return parts
+    copied = torch.cat([part.flatten() for part in parts]).float().cpu()  # float32 holds every id
+    split = zip(copied.split([part.numel() for part in parts]), parts, strict=True)
+    return tuple(numbers.view(part.shape).to(part.dtype) for numbers, part in split)
 
 
 def runs(model: Model, work: Sequence[Asking]) -> list[Run]:

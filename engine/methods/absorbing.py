@@ -19,6 +19,7 @@ from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import Begin, _forward, _race, shown
 from caesura.engine.methods._flanks import Flanks, frozen
+from caesura.engine.methods._forward import on_host
 from caesura.engine.methods._race import Race, Runner, every_row
 from caesura.engine.models import Model
 from caesura.engine.noise import Absorbing
@@ -159,9 +160,10 @@ def lay_drafts(model: Model, job: Infill, canvas: Canvas) -> None:
 def decide(model: Model, w: Denoising, logits: Tensor) -> None:
     """Accept, take back, broadcast nulls, expand, grow, lock."""
     slots, hidden, shadows = logits.split([len(w.canvas.slots), len(w.hidden), len(w.shadowed)])
-    scores, allowed = look(model, w.canvas, slots, first=w.step == 0)
+    more = seams(w.canvas, hidden), check(w.canvas, shadows)
+    scores, allowed, (near, checked) = look(model, w.canvas, slots, more, first=w.step == 0)
     if w.judged:
-        judge(w, hidden)
+        judge(w, near)
     if w.judged and w.step < TRIAL:
         pass  # this step only found how well the length fits
     elif model.null_id is not None and len(w.canvas.open()) == len(w.canvas.slots) and lengthen(w.canvas):
@@ -170,20 +172,28 @@ def decide(model: Model, w: Denoising, logits: Tensor) -> None:
         held = w.canvas.revisable() if w.sampler.revises else [False] * len(w.canvas.slots)
         seen = read(w.canvas.slots, held, scores, allowed, w.step, w.of, w.generator)
         ratios = isinstance(model.noise, Absorbing) and model.noise.ratios
-        absorb(w, seen._replace(check=check(w.canvas, seen.token, shadows), ratios=ratios), model.null_id)
+        absorb(w, seen._replace(check=checked if len(checked) else None, ratios=ratios), model.null_id)
 
 
-def judge(w: Denoising, hidden: Tensor) -> None:
-    """Score the length of a canvas. The fixed rows after its holes were `hidden` in its first forward."""
-    if len(hidden):
-        w.seams = seams(w.canvas, hidden)
+def judge(w: Denoising, near: Tensor) -> None:
+    """Score the length of a canvas. `near` are its seams, from its first forward only."""
+    if len(near):
+        w.seams = near
     w.score = fit(w.canvas, w.seams)
 
 
 def seams(canvas: Canvas, hidden: Tensor) -> Tensor:
-    """Log-probabilities of the fixed rows after the holes, from their logits in a forward that hid them."""
-    ids = torch.tensor([token for _, token in canvas.seams(SEAM)])
-    return hidden.log_softmax(-1).gather(1, ids[:, None])[:, 0]
+    """Log-probabilities of the fixed rows after the holes, from their logits in a forward that hid them;
+    [0] if it hid none."""
+    if not len(hidden):
+        return hidden.new_empty(0)
+    return of_tokens(hidden.log_softmax(-1), [token for _, token in canvas.seams(SEAM)])
+
+
+def of_tokens(rows: Tensor, tokens: Sequence[int]) -> Tensor:
+    """The value of a token in each row [n, width]."""
+    ids = torch.tensor(tokens, dtype=torch.int64).to(rows.device, non_blocking=True)
+    return rows.gather(1, ids[:, None])[:, 0]
 
 
 def fit(canvas: Canvas, seams: Tensor, weight: float = 1.0) -> float:
@@ -192,15 +202,20 @@ def fit(canvas: Canvas, seams: Tensor, weight: float = 1.0) -> float:
     return length.score(best.clamp_min(UNLIKELY).log(), seams, weight) if canvas.whole() else -math.inf
 
 
-def look(model: Model, canvas: Canvas, logits: Tensor, *, first: bool) -> tuple[Scores, Tensor]:
-    """Write a forward's statistics into the slots; returns them, and the logits with -inf for banned tokens. After the
-    first forward accept what the warm start had right."""
+def look(
+    model: Model, canvas: Canvas, logits: Tensor, more: Sequence[Tensor] = (), *, first: bool
+) -> tuple[Scores, Tensor, Sequence[Tensor]]:
+    """Write a forward's statistics into the slots. Returns them, the logits with -inf for banned tokens, which stay on
+    their device, and `more` small results. After the first forward accept what the warm start had right."""
     allowed = canvas.constrain(logits)
     scores = statistics(allowed)
-    observe(canvas.slots, scores, beside(allowed, scores, model.null_id) if model.null_id is not None else None)
+    null = () if model.null_id is None else (beside(allowed, scores, model.null_id),)
+    token, prob, margin, entropy, *rest = on_host(*scores, *null, *more)
+    scores = Scores(token, prob, margin, entropy)
+    observe(canvas.slots, scores, rest[0] if null else None)
     if first:
         keep_warm(canvas, canvas.slots)
-    return scores, allowed
+    return scores, allowed, rest[len(null) :]
 
 
 def beside(logits: Tensor, scores: Scores, token: int) -> Tensor:
@@ -238,18 +253,18 @@ def read(
     of: int,
     generator: torch.Generator,
 ) -> Reading:
-    """What a sampler is told of a forward."""
+    """What a sampler is told of a forward: scores on the CPU, logits where the model is."""
     token = torch.tensor([-1 if slot.token is None else slot.token for slot in slots])
     flat = Scores(*(values[0] for values in scores))
     return Reading(slots, flat, allowed, token < 0, torch.tensor(held), token, None, step, of, generator)
 
 
-def check(canvas: Canvas, token: Tensor, shadows: Tensor) -> Tensor | None:
-    """The probability of each token by its slot's shadow [slots], if there are shadows."""
+def check(canvas: Canvas, shadows: Tensor) -> Tensor:
+    """The probability of each token by its slot's shadow [slots]; [0] if there are no shadows."""
     if not len(shadows):
-        return None
+        return shadows.new_empty(0)
     biased = shadows + torch.stack(canvas.biases(lambda *_: None))
-    return biased.softmax(-1).gather(1, token.clamp_min(0)[:, None])[:, 0]
+    return of_tokens(biased.softmax(-1), [slot.token or 0 for slot in canvas.slots])
 
 
 def absorb(w: Denoising, seen: Reading, null: int | None) -> None:
@@ -272,10 +287,17 @@ def absorb(w: Denoising, seen: Reading, null: int | None) -> None:
 def draft_drawn(canvas: Canvas, slots: Sequence[Slot], seen: Reading, decision: Decision) -> None:
     """Drawn tokens become the drafts of their slots, but not in a hole with a grammar, whose best tokens are a whole
     fill."""
-    drawn = [] if decision.drawn is None else decision.drawn.tolist()
-    for slot, token, row in zip(slots, drawn, seen.logits, strict=False):
-        if token >= 0 and slot.token is None and canvas.holes[slot.hole].grammar is None:
-            slot.draft, slot.prob = token, float(row.softmax(-1)[token])
+    if decision.drawn is None:
+        return
+    taken = [
+        (at, slot, token)
+        for at, (slot, token) in enumerate(zip(slots, decision.drawn.tolist(), strict=True))
+        if token >= 0 and slot.token is None and canvas.holes[slot.hole].grammar is None
+    ]
+    rows = seen.logits[[at for at, *_ in taken]].softmax(-1)
+    chances = of_tokens(rows, [token for *_, token in taken]).tolist()
+    for (_, slot, token), chance in zip(taken, chances, strict=True):
+        slot.draft, slot.prob = token, chance
 
 
 def revise(slots: Sequence[Slot], seen: Reading, decision: Decision) -> bool:

@@ -116,7 +116,7 @@ class BlockChain(Runner[CanvasSampler]):
         if self.denoising:
             self._accept(logits[0])
         else:
-            self._end(seams(self.canvas, torch.cat(list(logits))))
+            self._end(*on_host(seams(self.canvas, torch.cat(list(logits)))))
 
     def _accept(self, logits: Tensor) -> None:
         canvas, rows = self.canvas, self.canvas.slot_rows()
@@ -230,7 +230,7 @@ def forward(model: Model, runs: Sequence[Run]) -> list[Tensor]:
     keys = [(id(run.kv), run.positions, tuple(run.ids), tuple(run.wanted or ())) for run in runs]
     first = dict(zip(reversed(keys), reversed(runs), strict=True))
     different = [first[key] for key in dict.fromkeys(keys)]
-    parts = on_host(model.denoise(different)).split([len(run.wanted or ()) for run in different])
+    parts = model.denoise(different).split([len(run.wanted or ()) for run in different])
     told = dict(zip(dict.fromkeys(keys), parts, strict=True))
     return [told[key] for key in keys]
 
@@ -244,7 +244,7 @@ def look(canvas: Canvas, numbers: Sequence[int], logits: Tensor) -> tuple[Scores
         place = {number: at for at, number in enumerate(numbers)}
         biases = canvas.biases(lambda n, bias: int((logits[place[n]] + bias).argmax()) if n in place else None)
         allowed = logits + torch.stack([biases[number] for number in numbers])
-    scores = statistics(allowed)
+    scores = Scores(*on_host(*statistics(allowed)))
     observe([canvas.slots[number] for number in numbers], scores, None)
     return scores, allowed
 

@@ -81,7 +81,8 @@ def matrices(shape: Config, *, experts: bool) -> Iterator[tuple[str, str, int, i
 
 def of_step(shape: Config, rows: int, canvas: int, columns: int, keeping: Keeping) -> int:
     """Bytes of a step of so many rows, in canvases of `canvas` rows that see `columns`: the most that a layer holds at
-    once, or the logits after the last. On a GPU the logits are copied to the CPU, where grammars and samplers work."""
+    once, or the logits after the last. On a GPU those of all canvases, and half as much for what is computed of one
+    at a time: of 100 slots with a grammar, or 170 without."""
     itemsize = 4 if keeping.exact else 2  # of keys, values and scores
     heads, groups = shape.num_heads, shape.num_kv_heads
     scores = heads * canvas * columns * 2 * itemsize  # and what the softmax makes of them

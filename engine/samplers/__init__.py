@@ -70,7 +70,7 @@ class Reading(NamedTuple):
     not see it, for a sampler that `checks`. `logits` are [slots, width]: a banned token has -inf. `slots` tell the
     slots apart, since some come and go. It is step `step` (from 0) of at most `of`. Draws use the
     `generator`, which the job's seed starts. With `ratios`, exp(logits) are estimated one by one and need not sum to
-    1."""
+    1. The logits are where the model is, all else on the CPU."""
 
     slots: Sequence[Hashable]
     scores: Scores

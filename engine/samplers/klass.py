@@ -35,7 +35,7 @@ class Klass:
     def observe(self, slots: list[Hashable], seen: Reading) -> Tensor:
         """Bool [open slots]: those at rest."""
         probs = seen.logits[seen.open].softmax(-1)
-        logs, none = (probs + LEAST).log(), torch.zeros(probs.shape[1:]).add(LEAST).log()
+        logs, none = (probs + LEAST).log(), probs.new_zeros(probs.shape[1:]).add(LEAST).log()
         before = torch.stack([self.before.get(slot, none) for slot in slots]) if slots else logs
         moved = (probs * (logs - before)).sum(-1)
         self.still = {

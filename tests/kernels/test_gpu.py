@@ -1,29 +1,34 @@
 """DiffusionGemma and code models on a CUDA device. Needs no more than a GPU machine is assumed to have
 (gpu/README.md)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from caesura.engine import models
+from caesura.engine import models, samplers
+from caesura.engine.canvas.canvas import HoleState
 from caesura.engine.canvas.layout import lay
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import _forward
 from caesura.engine.methods.uniform import canvases as uniform
 from caesura.engine.methods.uniform.graphs import Graphs
+from caesura.engine.methods.verify.search import Search
 from caesura.engine.models import Run
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import entropy_bound
+from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights.convert import convert
 from caesura.engine.weights.forms import Quantise
-from caesura.wire import Hole, Json
+from caesura.wire import Hole, Json, Pattern
 
 from ..support.checkpoints import gemma, qwen
-from ..support.checkpoints.tiny import CODE, alone, infill
+from ..support.checkpoints.tiny import CODE, VOCABULARY, Scripted, alone, infill, train_tokenizer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")]
 
@@ -136,12 +141,82 @@ def test_a_model_in_a_form_says_what_its_rounded_weights_say(form: Quantise, tmp
     ids=["search", "another answer", "left to right", "grammar"],
 )
 def test_a_code_model_fills_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]) -> None:
-    """Behind a context of several chunks; the logits come to the CPU once a pass."""
+    """Behind a context of several chunks; a few numbers come to the CPU once a pass."""
     model = qwen.floats(tmp_path, "cuda", torch.bfloat16, monkeypatch)
     model.chunk = 128
     job = infill("a", CODE[:1500], CODE[1500:1700], **{"segments": (Hole(6),)} | fields)
-    copied, on_host = list[bool](), _forward.on_host
-    monkeypatch.setattr(_forward, "on_host", lambda rows: copied.append(rows.is_cuda) or on_host(rows))
+    copied, on_host = list[int](), _forward.on_host
+
+    def counted(*parts: Tensor) -> tuple[Tensor, ...]:
+        copied.append(sum(part.numel() for part in parts if part.is_cuda))
+        return on_host(*parts)
+
+    monkeypatch.setattr(_forward, "on_host", counted)
     answer = alone(model, job)
     assert answer.holes[0].text
-    assert copied.count(True) == 2 * answer.steps, "of the tree, and of no canvas"
+    assert len(copied) == answer.steps
+    assert 0 < min(copied) <= max(copied) < VOCABULARY, "less than the log-probabilities of one row"
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_search_finds_the_same_numbers_on_a_gpu_and_waits_for_none(
+    tmp_path: Path, seed: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = (qwen.floats(tmp_path, device, torch.float32, monkeypatch) for device in ("cpu", "cuda"))
+    encode, draw = here.tokenizer.encode, torch.Generator().manual_seed(1)
+    tail, head = encode("x ="), encode("\ny")
+    one, other = (Search(Vocabulary(m), HoleState(True, 8), tail, head, 0, seeded(seed)) for m in (here, there))
+    for search in (one, other):
+        search.propose(encode(" count + 1"), "lookup")
+    for _ in range(4):
+        rows = [len(search.plan().ids) for search in (one, other)]
+        logp = torch.randn(rows[0], VOCABULARY, generator=draw).log_softmax(-1)
+        copied, told = logp.cuda(), one.read(logp)
+        with not_waiting(strict=seed is None):
+            found = other.read(copied)
+        assert torch.allclose(found.cpu(), told, atol=1e-4)
+        for search in (one, other):
+            search.receive(told.tolist())
+            search.prune()
+
+
+def seeded(seed: int | None) -> torch.Generator | None:
+    return None if seed is None else torch.Generator().manual_seed(seed)
+
+
+@contextmanager
+def not_waiting(*, strict: bool) -> Iterator[None]:
+    """An error if the host waits for the GPU; a draw for another answer is copied there, and may."""
+    torch.cuda.set_sync_debug_mode("error" if strict else "default")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+class There(Scripted):
+    """With its logits on the GPU."""
+
+    device = "cuda"
+
+    def denoise(self, runs: Sequence[Run]) -> Tensor:
+        return super().denoise(runs).cuda()
+
+
+@pytest.mark.parametrize("sampler", samplers.names())
+@pytest.mark.parametrize(
+    ("prefix", "answer", "hole", "text"),
+    [
+        ("", "count + total[index]", Hole(24), "count + total[index]"),
+        ("x = cou", " count + total", Hole(12, "line"), "nt + total"),
+        ('x = "', ' "count', Hole(8, "line", Pattern("[a-z]{3,9}")), "count"),
+    ],
+    ids=["free", "healed", "grammar"],
+)
+def test_a_canvas_is_filled_on_a_gpu(
+    tmp_path: Path, sampler: str, prefix: str, answer: str, hole: Hole, text: str
+) -> None:
+    tokenizer = Tokenizer(train_tokenizer(tmp_path / "tokenizer.json"))
+    suffix = '"\n' if prefix.endswith('"') else "\n"
+    found = alone(There(tokenizer, tokenizer.encode(answer)), infill("a", prefix, suffix, hole, sampler=sampler))
+    assert found.holes[0].text == text

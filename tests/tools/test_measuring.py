@@ -229,8 +229,7 @@ def test_code_models_are_measured_as_they_are_served(tmp_path: Path) -> None:
             assert line["tokens_s"] == pytest.approx(line["context"] / line["p50_ms"] * 1e3, rel=1e-4)
             assert line["of_floor"] == pytest.approx(line["floor_ms"] / line["p50_ms"], rel=1e-4)
         elif line["measure"] == "causal verify":
-            assert line["of_floor"] == pytest.approx(line["floor_ms"] / line["device_p50_ms"], rel=1e-4)
-            assert line["copied_mb"] == pytest.approx(line["rows"] * 512 * 4 / 1e6, rel=1e-4), "float32"
+            assert line["of_floor"] == pytest.approx(line["floor_ms"] / line["p50_ms"], rel=1e-4)
         else:
             assert line["ms_a_pass"] == pytest.approx(line["p50_ms"] / line["passes"], rel=1e-4)
             assert line["passes"] >= (24 if line["method"] == "left_to_right" else 2), "a pass for each token"

@@ -7,14 +7,14 @@ log p(fill) + log p(suffix head | fill) wins. The model's own end tokens count w
 that all surviving hypotheses share are locked. With a generator the search looks for another answer: perturbed
 log-probabilities rank it, and it reports the model's own.
 
-Pure state: `to_draft` and `take_draft` ask a drafter, `plan` gives the rows to run, `receive` takes their
-log-probabilities, `prune` decides. (Speculative decoding: Leviathan et al. 2023; token trees: SpecInfer, Miao et al.
-2024; stochastic beam search: Kool et al. 2019.)
+Pure state: `to_draft` and `take_draft` ask a drafter, `plan` gives the rows to run, `read` finds the few numbers of
+their log-probabilities that `receive` takes, on the model's device, and `prune` decides. (Speculative decoding:
+Leviathan et al. 2023; token trees: SpecInfer, Miao et al. 2024; stochastic beam search: Kool et al. 2019.)
 """
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -80,8 +80,12 @@ class Search:
         self._ending = torch.tensor([*self.head[:1], *sorted(vocabulary.ends)], dtype=torch.int64)
         if not self.head or (width == 1 and hole.one_line and self._ending[0] in vocabulary.line_ends):
             self._ending = vocabulary.line_ends  # all that break the line: one of them alone is seldom the likeliest
+        self._ending = self._ending.to(vocabulary.device)
         self._crossing = list(self._cuts)
-        self._across = torch.tensor(self._crossing, dtype=torch.int64)
+        self._across = torch.tensor(self._crossing, dtype=torch.int64, device=vocabulary.device)
+        grammar = hole.grammar
+        self._most = min(BRANCH, width) + (SPARE if grammar and grammar.taken else 0)  # likeliest tokens that are asked
+        self._tried = min(1 if grammar is None else CROSSINGS, len(self._across))
         self.open: list[TokenNode] = []  # known probability, not yet run
         self.ends: list[End] = []
         self.passes = 0
@@ -90,6 +94,7 @@ class Search:
         self._improved = 0  # the pass that found `_best`
         self._ancestors: list[int] = []  # per row of the tree: bit set of the rows it sees
         self._plan: list[tuple[TokenNode | None, End | None, int]] = []  # node, end, index in the head, of each row
+        self._nodes: list[TokenNode] = []  # those of the plan, parents first
         self._after: dict[TokenNode, tuple[Tensor, Tensor]] = {}  # the first pass's scores of tokens after each node
         self._proposed: list[TokenNode] = []  # starts of chains that were proposed after the first pass
 
@@ -106,7 +111,7 @@ class Search:
             if child is None and (child := self.tree.child(node, token, source)) is None:
                 break
             if token not in node.children and node in self._after:
-                child.weigh(*(float(scores[token]) for scores in self._after[node]))
+                child.weigh(*torch.stack([scores[token] for scores in self._after[node]]).tolist())
             node.children[token] = child
             if child.row < 0:
                 first = first or child
@@ -124,7 +129,7 @@ class Search:
     # One pass
 
     def plan(self) -> Pass:
-        """The rows of the next causal pass; call `receive` with their log-probabilities, and then `prune`."""
+        """The rows of the next causal pass; call `read` with their log-probabilities, then `receive` and `prune`."""
         self._plan = []
         self._after.clear()
         ids: list[int] = []
@@ -209,34 +214,62 @@ class Search:
         waiting = [e for e in self.ends if e.score is None and e.bound > least]
         return sorted(waiting, key=lambda e: e.bound, reverse=True)[:2]
 
-    def receive(self, logp: Tensor) -> None:
-        """Log-probabilities [rows of the plan, base vocabulary] of what follows each row; may overwrite them."""
-        nodes = [node for node, *_ in self._plan if node is not None]
+    def read(self, logp: Tensor) -> Tensor:
+        """The numbers that `receive` takes, float32 [n], found among log-probabilities [rows of the plan, base
+        vocabulary] of what follows each row, on their device; may overwrite those."""
+        sound = logp[:, 0].sum()  # one NaN logit makes its whole row NaN
+        self._nodes = [node for node, *_ in self._plan if node is not None]
         first = next((row for row, (node, *_) in enumerate(self._plan) if node is not None), 0)
-        self._expand_all(nodes, logp[first : first + len(nodes)])
+        own = logp[first : first + len(self._nodes)]
+        for at, node in enumerate(self._nodes):
+            if node.pending:  # the forced text is given: condition on it
+                own[at] = self._allowed([node], own[at : at + 1])[0].log_softmax(-1)
+        gain = own if self.generator is None else self._perturbed(own)
+        if self.passes == 1:
+            self._after = dict(zip(self._nodes, zip(own, gain, strict=True), strict=True))
+        places = [(first + at, child.token) for at, node in enumerate(self._nodes) for child in node.children.values()]
+        known = len(places)
+        places += [(row, end.behind[n + 1]) for row, (_, end, n) in enumerate(self._plan) if end is not None]
+        rows, tokens = torch.tensor(places, dtype=torch.int64).view(-1, 2).T.to(logp.device, non_blocking=True)
+        scores = [logp[rows, tokens], *(() if gain is own else (gain[rows[:known] - first, tokens[:known]],))]
+        return torch.cat((sound[None], self._next_tokens(own, gain).flatten(), *scores))
+
+    def receive(self, told: Sequence[float]) -> bool:
+        """Score the tree by what `read` found. False if the model gave NaN."""
+        numbers = iter(told)
+        if math.isnan(next(numbers)):
+            return False
+        seen = [self._seen(numbers) for _ in self._nodes]
+        known = [(one, token) for node, one in zip(self._nodes, seen, strict=True) for token in node.children]
+        logp = [*itertools.islice(numbers, len(known))]
+        behind = [next(numbers) for _, end, _ in self._plan if end is not None]
+        for (one, token), *scores in zip(known, logp, [*numbers] or logp, strict=True):
+            one.known[token] = scores[0], scores[1]
+        for node, one in zip(self._nodes, seen, strict=True):
+            if math.isfinite(node.logp):  # else it is after a proposal that the base excludes
+                node.rank, node.doubt = node.rank + node.doubt, 0.0
+                self._expand(node, one)
         running = dict[End, float]()
-        for row, (_, end, number) in enumerate(self._plan):
-            if end is not None:
-                running[end] = running.get(end, end.bound) + float(logp[row, end.behind[number + 1]])
+        for end, score in zip((end for _, end, _ in self._plan if end is not None), behind, strict=True):
+            running[end] = running.get(end, end.bound) + score
         for end, score in running.items():
             end.score = score
+        return True
 
-    def _expand_all(self, nodes: Sequence[TokenNode], logp: Tensor) -> None:
-        """Weigh what follows some hypotheses, [nodes, base vocabulary]; parents come first."""
-        for at, node in enumerate(nodes):
-            if node.pending:  # the forced text is given: condition on it
-                logp[at] = self._allowed([node], logp[at : at + 1])[0].log_softmax(-1)
-        together = self._next_tokens(nodes, logp, logp) if self.generator is None and nodes else []
-        for at, node in enumerate(nodes):
-            if not math.isfinite(node.logp):
-                continue  # after a proposal that the base excludes
-            node.rank, node.doubt = node.rank + node.doubt, 0.0
-            gain = logp[at]
-            if self.generator is not None:
-                gain = perturbed(node.logp + gain, node.rank, self.generator) - node.rank
-            if self.passes == 1:
-                self._after[node] = logp[at], gain
-            self._expand(node, together[at] if together else self._next_tokens([node], logp[at][None], gain[None])[0])
+    def _perturbed(self, logp: Tensor) -> Tensor:
+        """What each token adds to the perturbed rank of its node, of log-probabilities [nodes, base vocabulary]. A node
+        after another one of this pass has a rank that this one gives it."""
+        assert self.generator is not None
+        gain, known = torch.empty_like(logp), dict[TokenNode | None, tuple[int, Tensor | float, Tensor | float]]()
+        for row, node in enumerate(self._nodes):
+            if node.parent in known:
+                above, path, rank = known[node.parent]
+                path, rank = path + logp[above, node.token].double(), rank + gain[above, node.token].double()
+            else:
+                path, rank = node.logp, node.rank + node.doubt
+            known[node] = row, path, rank
+            gain[row] = perturbed(path + logp[row], rank, self.generator) - rank
+        return gain
 
     def _allowed(self, nodes: Sequence[TokenNode], rows: Tensor) -> Tensor:
         """Rows [nodes, base vocabulary] with -inf for the tokens that must not follow each hypothesis."""
@@ -244,29 +277,28 @@ class Search:
         alike = all(bias is biases[0] for bias in biases)
         return rows + (biases[0] if alike else torch.stack(biases))[..., : rows.shape[1]]
 
-    def _next_tokens(self, nodes: Sequence[TokenNode], logp: Tensor, gain: Tensor) -> list[NextTokens]:
-        """What a pass says of each hypothesis, read from [nodes, base vocabulary] at once."""
-        grammar, rows, flat = self.hole.grammar, list[int](), list[int]()
-        most = min(BRANCH, self.width) + (SPARE if grammar and grammar.taken else 0)
-        values, tokens = highest(self._allowed(nodes, gain), most)
-        best = [
-            [token for token, value in zip(*pair, strict=True) if math.isfinite(value)]
-            for pair in zip(tokens.tolist(), values.tolist(), strict=True)
-        ]
-        tried = min(1 if grammar is None else CROSSINGS, len(self._across))
-        likeliest = gain[:, self._across].topk(tried).indices.tolist()
-        across = [[self._crossing[place] for place in places] for places in likeliest]
-        ends = logp[:, self._ending].logsumexp(-1).tolist()
-        # The Gumbel of a sum is the greatest one.
-        added = ends if gain is logp else gain[:, self._ending].amax(-1).tolist()
-        for at, node in enumerate(nodes):
-            asked = [*node.children, *best[at], *across[at]]
-            rows, flat = rows + [at] * len(asked), flat + asked
-        scores = [part[rows, flat].tolist() for part in ((logp,) if gain is logp else (logp, gain))]
-        known = [dict[int, tuple[float, float]]() for _ in nodes]
-        for at, token, one, other in zip(rows, flat, scores[0], scores[-1], strict=True):
-            known[at][token] = one, other
-        return [*map(NextTokens, known, best, across, zip(ends, added, strict=True))]
+    def _next_tokens(self, logp: Tensor, gain: Tensor) -> Tensor:
+        """What a pass says of each hypothesis, of log-probabilities and gains [nodes, base vocabulary]: see `_seen`."""
+        if not self._nodes:
+            return logp.new_empty(0)
+        values, tokens = highest(self._allowed(self._nodes, gain), self._most)
+        places = gain[:, self._across].topk(self._tried).indices
+        asked = torch.cat((tokens, self._across[places]), 1)
+        parts = [tokens, values, places, logp.gather(1, asked), logp[:, self._ending].logsumexp(-1, keepdim=True)]
+        if gain is not logp:  # the Gumbel of a sum is the greatest one
+            parts += [gain.gather(1, asked), gain[:, self._ending].amax(-1, keepdim=True)]
+        return torch.cat(parts, 1)  # float32 holds every id
+
+    def _seen(self, numbers: Iterator[float]) -> NextTokens:
+        """The next row of `_next_tokens`."""
+        ids, values, places = ([*itertools.islice(numbers, n)] for n in (self._most, self._most, self._tried))
+        across = [self._crossing[int(place)] for place in places]
+        tokens = [*map(int, ids), *across]
+        logp = [*itertools.islice(numbers, len(tokens) + 1)]
+        gain = logp if self.generator is None else [*itertools.islice(numbers, len(tokens) + 1)]
+        known = dict(zip(tokens, zip(logp, gain, strict=True), strict=False))
+        best = [token for token, value in zip(tokens, values, strict=False) if math.isfinite(value)]
+        return NextTokens(known, best, across, (logp[-1], gain[-1]))
 
     def _expand(self, node: TokenNode, seen: NextTokens) -> None:
         if not node.pending:
@@ -415,11 +447,12 @@ def bits(numbers: Sequence[int], columns: int) -> Tensor:
     return (torch.frombuffer(bytearray(text, "ascii"), dtype=torch.uint8) == ord("1")).view(-1, columns)
 
 
-def perturbed(logp: Tensor, greatest: float, generator: torch.Generator) -> Tensor:
+def perturbed(logp: Tensor, greatest: float | Tensor, generator: torch.Generator) -> Tensor:
     """Log-probabilities [n] of paths that share all but their last token, with Gumbel noise of `TEMPERATURE` whose
     maximum is `greatest` (Kool et al. 2019, appendix B.3): the best k of a tree of such ranks are k paths drawn without
     replacement."""
-    noisy = logp / TEMPERATURE - torch.empty_like(logp).exponential_(generator=generator).log()
+    noise = torch.empty(logp.shape, device=generator.device).exponential_(generator=generator).to(logp.device)
+    noisy = logp / TEMPERATURE - noise.log()
     top = greatest / TEMPERATURE
     below = top - noisy + torch.log1p(-torch.exp(noisy - noisy.max()))
     return TEMPERATURE * (top - below.relu() - torch.log1p(torch.exp(-below.abs())))

@@ -91,7 +91,7 @@ class Hypotheses:
 
     def child(self, parent: TokenNode, token: int, source: Origin) -> TokenNode | None:
         """A hypothesis of one token more, not scored yet; None if that token is not allowed there."""
-        if token >= len(self.vocabulary.pieces) or self.bias(parent)[token] != 0:
+        if token >= len(self.vocabulary.pieces) or not self._may_follow(parent, token):
             return None
         return self.longer(parent, token, source)
 
@@ -108,10 +108,18 @@ class Hypotheses:
         return child if grammar.sound(self.own(child)) else None
 
     def bias(self, node: TokenNode) -> Tensor:
-        """0 or -inf for each token after a node, [width]."""
-        if self.hole.grammar is not None:
-            return self.hole.grammar.bias(node.state, self.vocabulary.size)
-        return self.vocabulary.allowed(node.pending, self.hole.one_line)
+        """0 or -inf for each token after a node, [width], where the model is."""
+        grammar, vocabulary = self.hole.grammar, self.vocabulary
+        if grammar is not None:
+            return grammar.bias(node.state, vocabulary.size).to(vocabulary.device, non_blocking=True)
+        return vocabulary.allowed(node.pending, self.hole.one_line)
+
+    def _may_follow(self, node: TokenNode, token: int) -> bool:
+        """True if `bias` has 0 for a token."""
+        grammar = self.hole.grammar
+        if grammar is not None:
+            return bool(grammar.bias(node.state, self.vocabulary.size)[token] == 0)
+        return self.vocabulary.permits(token, node.pending, self.hole.one_line)
 
     def chain(self, node: TokenNode, tokens: Sequence[int], source: Origin) -> None:
         """Add tokens after a hypothesis, up to the first that is not allowed there."""

@@ -13,5 +13,7 @@ def drawing(seen: Reading, accept: Tensor) -> Decision:
     (Zheng et al. 2024)."""
     drawn = torch.full_like(seen.token, -1)
     chances = seen.logits[accept].double().softmax(-1)
-    drawn[accept] = (chances / torch.empty_like(chances).exponential_(generator=seen.generator)).argmax(-1)
+    noise = torch.empty(chances.shape, dtype=chances.dtype, device=seen.generator.device)
+    noise = noise.exponential_(generator=seen.generator).to(chances.device)
+    drawn[accept] = (chances / noise).argmax(-1).to(drawn.device)
     return Decision(accept, torch.zeros_like(accept), drawn=drawn)

@@ -35,7 +35,7 @@ def chances(seen: Reading, left: int) -> Tensor:
     certain = torch.ones(len(seen.open), dtype=seen.logits.dtype)
     if left == 1:
         return certain
-    return (seen.logits.logsumexp(-1).exp() if seen.ratios else certain) / left
+    return (seen.logits.logsumexp(-1).exp().to(certain.device) if seen.ratios else certain) / left
 
 
 def begin() -> CanvasSampler:

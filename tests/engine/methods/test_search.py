@@ -75,7 +75,7 @@ def answer(
         ids += rows.ids
         seen(rows)
         paths = [tuple(ids[c] for c in row.nonzero()[:, 0].tolist()) for row in rows.mask]
-        search.receive(torch.stack([predict(path) for path in paths]))
+        search.receive(search.read(torch.stack([predict(path) for path in paths])).tolist())
         if search.passes == 1:
             search.propose(draft, "canvas")
         search.prune()
@@ -176,7 +176,7 @@ def test_a_draft_is_followed_as_far_as_it_is_likely(
     table.chain([*tail, *fill, *head], 0.9, len(tail))
     assert search.to_draft() is None, "nothing is known before the first pass"
     rows = search.plan()
-    search.receive(torch.stack([table(tuple(tail[: n + 1])) for n in range(len(rows.ids))]))
+    search.receive(search.read(torch.stack([table(tuple(tail[: n + 1])) for n in range(len(rows.ids))])).tolist())
     search.prune()
     asked = search.to_draft()
     assert asked is not None
@@ -195,7 +195,7 @@ def test_the_buffer_is_asked_before_a_drafter(tiny: BlockLlama, vocabulary: Voca
     table.chain([*tail, *fill, *head], 0.9, len(tail))
     search = Search(vocabulary, HoleState(True, 16), tail, head, 0, repeats=Repeats([*tail, *fill, *head, *tail]))
     rows = search.plan()
-    search.receive(torch.stack([table(tuple(tail[: n + 1])) for n in range(len(rows.ids))]))
+    search.receive(search.read(torch.stack([table(tuple(tail[: n + 1])) for n in range(len(rows.ids))])).tolist())
     assert search.to_draft() is None
     assert "lookup" in {node.source for node in search.open[0].children.values()}
 
@@ -203,7 +203,7 @@ def test_the_buffer_is_asked_before_a_drafter(tiny: BlockLlama, vocabulary: Voca
 def test_no_draft_is_longer_than_its_hole(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
     search, tail, _ = searching(tiny, vocabulary, most=2)
     rows = search.plan()
-    search.receive(torch.stack([Drawn(tiny.tokenizer.size, 1, 3.0)(tuple(tail))] * len(rows.ids)))
+    search.receive(search.read(torch.stack([Drawn(tiny.tokenizer.size, 1, 3.0)(tuple(tail))] * len(rows.ids))).tolist())
     assert search.to_draft() is not None
     words = tiny.tokenizer.encode(" left right total")[:3]
     search.take_draft(words, [1.0, 1.0, 1.0])
@@ -538,7 +538,7 @@ def test_a_tree_pass_gives_what_a_plain_pass_gives(tiny: BlockLlama, vocabulary:
     while not search.finished():
         rows = search.plan()
         logits, _ = tiny.forward([Run(kv, rows.ids, rows.positions, rows.mask)])
-        search.receive(logits.log_softmax(-1))
+        search.receive(search.read(logits.log_softmax(-1)).tolist())
         search.prune()
 
     for end in search.candidates()[:5]:

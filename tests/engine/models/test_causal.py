@@ -20,7 +20,7 @@ from caesura.engine.weights import audit
 from caesura.engine.weights.gguf_file import GGUF
 
 from ...support.checkpoints import qwen
-from ...support.checkpoints.tiny import alone, infill, run, train_tokenizer
+from ...support.checkpoints.tiny import infill, run, train_tokenizer
 from ..test_scheduler import JOBS, keeps_the_contract
 from ..weights import test_gguf
 
@@ -168,35 +168,6 @@ def test_a_gpu_reads_a_cold_context_in_larger_chunks_and_a_cancel_still_ends_it(
     scheduler.take(b"p", wire.Cancel("j"), 0.0)
     assert not scheduler.busy
     assert read == [chunk]
-
-
-class Far(Tensor):
-    """As if it lay on a GPU: only a copy on the CPU goes with what lies there, or is a number without a wait."""
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        assert func.__name__ not in ("item", "tolist", "__float__", "__int__", "__bool__"), "the GPU is waited for"
-        others = [part for part in args if isinstance(part, Tensor) and not isinstance(part, Far)]
-        assert not others, f"{func.__name__} of two devices"
-        found = super().__torch_function__(func, types, args, kwargs or {})
-        return found.as_subclass(Tensor) if func is Tensor.cpu else found
-
-
-SEARCHED: dict[str, dict[str, Any]] = {
-    "search": {},
-    "another answer": {"seed": 3},
-    "left to right": {"sampler": "left_to_right"},
-    "grammar": {"segments": (wire.Hole(32, "block", wire.Json(schema=0)),), "schemas": ('{"required": ["name"]}',)},
-}
-
-
-@pytest.mark.parametrize("fields", SEARCHED.values(), ids=SEARCHED)
-def test_a_search_waits_for_no_gpu(model: BlockLlama, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]) -> None:
-    job = infill("j", "def total(x):\n    retu", "\n\nprint(1)\n", **{"segments": (wire.Hole(6),)} | fields)
-    here, forward = alone(model, job), model.forward
-    far = lambda *runs: tuple(part.as_subclass(Far) for part in forward(*runs))  # noqa: E731
-    monkeypatch.setattr(model, "forward", far)
-    assert alone(model, job).holes == here.holes
 
 
 @pytest.fixture(scope="module")
