@@ -105,7 +105,7 @@ LEFT, LOOKUP, BOTH, CANVAS, USUAL = "left to right", "lookup only", "both", "can
 CURVE = {**ALONE, LEFT: Way(LEFT_TO_RIGHT), LOOKUP: Way(VERIFY, drafts=False)}
 PASSES = {LEFT: CURVE[LEFT], LOOKUP: CURVE[LOOKUP], BOTH: Way(VERIFY)}
 LIGHT = {LEFT: CURVE[LEFT], LOOKUP: CURVE[LOOKUP], "lookup else light drafter": Way(VERIFY)}
-YOUNG = {CANVAS: Way(sampler="threshold"), USUAL: Way(VERIFY), LEFT: CURVE[LEFT]}
+YOUNG = {CANVAS: Way(sampler="threshold"), USUAL: Way(VERIFY), LOOKUP: CURVE[LOOKUP], LEFT: CURVE[LEFT]}
 COLD = {f"{name}, no draft": replace(YOUNG[name], warm=False) for name in (CANVAS, USUAL)}
 
 
@@ -532,9 +532,7 @@ def own(place: str, trial: Trial, filled: Filled) -> dict[str, float]:
 
 
 def ways_of(place: str) -> dict[str, Way]:
-    if place in ("repair", "after a mismatch"):
-        return YOUNG | COLD
-    return YOUNG | {BOTH: PASSES[BOTH]} if place == "first draft" else YOUNG
+    return YOUNG | COLD if place in ("repair", "after a mismatch") else YOUNG
 
 
 def places(options: argparse.Namespace) -> tuple[Report, str]:
@@ -547,9 +545,9 @@ def places(options: argparse.Namespace) -> tuple[Report, str]:
             print(f"{place}: the held-out files have no such place", file=sys.stderr, flush=True)
             continue
         rows, drafts = measured(bench, place, found)
-        left = rows[LEFT]
         report["places"][place] = {name: row.report() for name, row in rows.items()}
-        report["pairs"] += [against(name, LEFT, row, left, place) for name, row in rows.items() if name != LEFT]
+        report["pairs"] += [against(name, LEFT, row, rows[LEFT], place) for name, row in rows.items() if name != LEFT]
+        report["pairs"].append(against(USUAL, LOOKUP, rows[USUAL], rows[LOOKUP], place))
         if drafts:
             report["places"][place]["the draft itself"] = drafts
         save(report, options.out)

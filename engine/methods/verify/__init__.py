@@ -202,7 +202,7 @@ def begin(
     repeated = made.search_hole(list(layout.canvas.tail))
     if width > 1 and by and another_drafts(by.model, layout.canvas, repeated=repeated):
         made.drafting = by.draft(job)
-    made.drafts = width > 1 and not made.drafting and canvas_drafts(model, job)
+    made.drafts = width > 1 and by is None and canvas_drafts(model, job)
     return made
 
 
