@@ -220,7 +220,7 @@ def canvas_drafts(model: Model, job: Infill) -> bool:
 
 
 def another_drafts(model: Model, canvas: Canvas, *, repeated: bool) -> bool:
-    """True if the canvas of another model drafts, which takes several of its steps; a lookup in one line replaces it."""
+    """True if another model's canvas drafts, which takes several of its steps; a lookup in one line replaces it."""
     [hole, *others] = canvas.holes
     drafted = repeated and hole.one_line and hole.grammar is None and not others
     return model.noise is not None and not drafted
