@@ -102,6 +102,22 @@ def test_a_wrong_draft_of_a_random_model_changes_no_answer(pair: BlockLlama) -> 
         assert found.steps > plain.steps, "it drafted"
 
 
+def test_the_verifiers_own_canvas_does_not_draft_next_to_another_model(
+    tiny: BlockLlama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, forward, drawn = copy.copy(tiny), tiny.forward, list[Run]()
+    model.drafting = Scripted(tiny.tokenizer, tiny.tokenizer.encode("(left)"))
+
+    def counted(trees: Sequence[Run], canvases: Sequence[Run] = ()) -> tuple[Tensor, Tensor]:
+        drawn.extend(canvases)
+        return forward(trees, canvases)
+
+    monkeypatch.setattr(model, "forward", counted)
+    for before in ("", "value = 1\n"):  # with a text to look up neither drafts
+        assert done(run(Scheduler(model), [infill("j", before + "value =", "\n", sampler="verify")])["j"]).steps
+    assert not drawn
+
+
 def test_drafts_in_a_batch_are_those_of_each_job_alone(pair: BlockLlama) -> None:
     jobs = [infill(f"j{number}", *gap) for number, gap in enumerate((GAP, TWO, BLOCK))]
     together = run(Scheduler(pair), jobs)
