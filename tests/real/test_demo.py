@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from caesura.demo.app import examples
+from caesura.engine.weights.stored import write_manifest
+from caesura.model_store import locate
 
 from .browser import chromium
 
@@ -54,7 +56,7 @@ def address(runtime: Path, warm: None) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser(address: str) -> Iterator[Browser]:
-    """Behind the demo and its engine: Playwright's own loop keeps asyncio from another while it runs."""
+    """After the demo and its engine: Playwright's own loop keeps asyncio from another while it runs."""
     with chromium() as found:
         yield found
 
@@ -196,12 +198,30 @@ def test_the_canvas_of_small_fills_alone(browser: Browser, tmp_path: Path) -> No
         page.close()
 
 
-def test_a_model_without_a_canvas_says_so(show: Callable[..., Page]) -> None:
-    page = show()
-    page.get_by_role("button", name="gap 1").click()
-    page.select_option("#sampler", "threshold")
-    page.click("#fill")
-    page.get_by_text("The model coder has no canvas").wait_for()
+def test_a_model_without_a_canvas_says_so(browser: Browser, tmp_path: Path) -> None:
+    bare = without_canvas("coder", tmp_path / "bare")
+    with demo("--model", str(bare)) as address:
+        page = browser.new_page()
+        page.set_default_timeout(READY_MS)
+        page.goto(address)
+        page.wait_for_selector("#engine[data-state=ready]")
+        page.get_by_role("button", name="gap 1").click()
+        page.select_option("#sampler", "threshold")
+        page.click("#fill")
+        page.get_by_text("The model bare has no canvas").wait_for()
+        page.close()
+
+
+def without_canvas(model: str, folder: Path) -> Path:
+    """A model that is named after its folder: the files of another one, without its canvas."""
+    shipped = locate(model)
+    folder.mkdir()
+    for path in [*shipped.glob("base*.safetensors"), shipped / "tokenizer.json"]:
+        (folder / path.name).symlink_to(path)
+    config = json.loads((shipped / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"name": folder.name}))
+    write_manifest(folder, {})
+    return folder
 
 
 def test_the_slider_goes_through_the_steps(show: Callable[..., Page], pictures: Path) -> None:
