@@ -200,9 +200,9 @@ class Net:
         seen = torch.arange(size, device=ids.device) < start[..., None]
         order = torch.ones(rows, rows, dtype=torch.bool, device=ids.device).tril()
         own = keys[:, :, None] & (order | ~causal[..., None, None])
-        mask = torch.cat((seen[:, :, None].expand(-1, -1, rows, -1), pad(own, (0, -rows % ALIGNED))), 3)[
-            :, None, :, None
-        ]
+        context = seen[:, :, None].expand(-1, -1, rows, -1)
+        visible = torch.cat((context, pad(own, (0, -rows % ALIGNED))), 3)
+        mask = visible[:, None, :, None]
         bias = torch.zeros(mask.shape, dtype=self.dtype, device=ids.device).masked_fill(~mask, -torch.inf)
 
         def attend(number: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

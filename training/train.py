@@ -40,6 +40,7 @@ AR_WEIGHT = 0.3  # of the left-to-right loss, where the weights of the context r
 FULL = Mix(causal=0.15, complement=True)
 BETAS = (0.9, 0.98)
 MOMENTS = ("exp_avg", "exp_avg_sq")
+LOST = 20  # steps in a row whose gradients are not finite, after which a run ends
 
 
 class Learner(Protocol):
@@ -246,6 +247,7 @@ class Trainer:
         arguments.run.mkdir(parents=True, exist_ok=True)
         self.progress = restore(arguments.run, self.net, self.optimizer)
         self.before, self.steps, self.parts, self.compiled = self.progress.spent, 0, 1, arguments.compile
+        self.lost = 0  # steps without an update up to now, in a row
         self.began, self.cpu = time.monotonic(), time.process_time()
 
     def to_device(self, batch: Batch) -> Batch:
@@ -285,7 +287,7 @@ class Trainer:
 
     def learnt(self, batch: Batch) -> tuple[Tensor, int]:
         """`gradients`, whatever the machine lacks: where memory runs out in smaller parts, and where compiled code
-        fails without it. A run on a machine that is lent for minutes must not end so."""
+        fails without it. A short GPU run must not end because of either."""
         while True:
             try:
                 return self.gradients(batch)
@@ -307,15 +309,22 @@ class Trainer:
             spent, peak, decay = self.before + self.spent(), self.arguments.rate, self.arguments.decay
             group["lr"] = rate(self.progress.step, spent, total, peak, decay)
         loss, count = self.learnt(batch)
-        nn.utils.clip_grad_norm_(self.net.trained.values(), 1.0)
-        for p in self.net.trained.values():
-            if p.grad is not None:
-                p.grad.nan_to_num_()  # one NaN makes the norm NaN, and with it all gradients: the step teaches nothing
-        self.optimizer.step()
+        if bool(nn.utils.clip_grad_norm_(self.net.trained.values(), 1.0).isfinite()):
+            self.lost = 0
+            self.optimizer.step()
+        else:
+            self.lose()
         self.optimizer.zero_grad(set_to_none=True)
         self.progress.step += 1
         self.progress.positions += count
         return loss
+
+    def lose(self) -> None:
+        """A step without an update, because its gradients are not finite. Ends the run after LOST in a row."""
+        self.lost += 1
+        self.note("trouble", reason="The gradients are not finite; the step teaches nothing.", in_a_row=self.lost)
+        if self.lost == LOST:
+            raise SystemExit(f"train: the gradients of {LOST} steps in a row are not finite; nothing is learnt.")
 
     def train(self) -> None:
         arguments = self.arguments

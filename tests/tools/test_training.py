@@ -602,6 +602,23 @@ def test_a_batch_without_a_finite_loss_does_not_end_a_run(model, corpus, tmp_pat
     state, log = run(model, corpus, tmp_path, "--steps", 3)
     assert all(t.isfinite().all() for t in state.values())
     assert log[-1]["ce_token"] < log[0]["ce_token"]
+    (trouble,) = (line for line in log if line["kind"] == "trouble")
+    assert (trouble["step"], trouble["in_a_row"]) == (1, 1)
+
+
+def test_a_run_whose_gradients_stay_without_a_number_is_ended(model, corpus, tmp_path, monkeypatch):
+    loss, scales = train.Canvases.loss, iter((torch.nan, 1.0, *[torch.inf] * 3))
+
+    def scaled(self, data):
+        value, count = loss(self, data)
+        return value * next(scales), count
+
+    monkeypatch.setattr(train.Canvases, "loss", scaled)
+    monkeypatch.setattr(train, "LOST", 3)
+    with pytest.raises(SystemExit, match="3 steps in a row"):
+        run(model, corpus, tmp_path, "--steps", 9)
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").open()]
+    assert [line["in_a_row"] for line in lines if line["kind"] == "trouble"] == [1, 1, 2, 3]
 
 
 def test_checkpoints_of_the_first_version_resume(model, corpus, tmp_path):
@@ -708,7 +725,7 @@ def test_a_canvas_for_coder_is_staged_trained_taken_and_joined(model, corpus, ch
     assert "done" in script(checkout, "unstage", CAESURA_WORK=work)
     script(checkout, "idle", CAESURA_WORK=work, DEVICE="cpu", WORKERS=0)
     assert (work / "queue" / "warm.done").exists(), (work / "idle" / "warm.log").read_text()
-    short = {"LIGHT_MINUTES": 0.02, "WORKERS": 0, "BEGIN": ""}
+    short = {"LIGHT_MINUTES": 0.02, "WORKERS": 0}
     assert "done;" in script(checkout, "train", *STEPS, CAESURA_WORK=work, DEVICE="cpu", WAIT=90, **short)
     out.mkdir()
     assert "load 1 of 1" in script(checkout, "take", 1, CAESURA_WORK=work, OUT=out)
