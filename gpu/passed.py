@@ -17,8 +17,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What had passed before this run is left out, in all its processes. The last come first: the first run on a GPU
-    was stopped eight before its end."""
+    """What had passed before this run is left out, in all its processes."""
     known = set(PASSED.with_suffix(".before").read_text().splitlines())
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in known])
-    items[:] = [item for item in reversed(items) if item.nodeid not in known]
+    items[:] = [item for item in items if item.nodeid not in known]
