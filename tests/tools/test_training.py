@@ -555,8 +555,13 @@ def test_a_resumed_run_is_the_uninterrupted_one(model, corpus, tmp_path, trains)
 
 @pytest.mark.parametrize("trains", ["canvas", "light"])
 def test_where_memory_runs_out_a_step_is_taken_in_parts(model, corpus, tmp_path, monkeypatch, trains):
-    """From then on, and the update is nearly that of the whole batch: each part weighs the same."""
+    """From then on, and where each part weighs the same, the gradients are those of the whole batch."""
     task = {"canvas": train.Canvases, "light": train.light.Drafting}[trains]
+    for module in (net, train.light):
+        monkeypatch.setattr(module, "fastest", lambda _: torch.float32)
+    stream = train.stream
+    monkeypatch.setattr(train, "stream", lambda *options: map(even, stream(*options)))
+    monkeypatch.setattr(train.nn.utils, "clip_grad_norm_", lambda *_: torch.zeros(()))
     whole, log = run(model, corpus, tmp_path / "whole", "--steps", 2, "--trains", trains, "--contexts", 4)
     loss = task.loss
 
@@ -570,12 +575,18 @@ def test_where_memory_runs_out_a_step_is_taken_in_parts(model, corpus, tmp_path,
     (trouble,) = (line for line in log_of_parts if line["kind"] == "trouble")
     assert (trouble["step"], trouble["parts"], trouble["reason"]) == (0, 2, "no room")
     assert log_of_parts[-1]["positions"] == log[-1]["positions"]
-    moments = [name for name in whole if name.startswith("exp_avg.")]
-    apart, size = (
-        sum(float(t.square().sum()) for t in ts) ** 0.5
-        for ts in ([whole[name] - parts[name] for name in moments], [whole[name] for name in moments])
-    )
-    assert apart < 0.3 * size
+    means = [name for name in whole if name.startswith("exp_avg.")]  # of the gradients of both steps
+    assert means
+    assert all(torch.allclose(parts[name], whole[name], rtol=1e-3, atol=1e-8) for name in means)
+
+
+def even(batch):
+    """Of four contexts, the last two ask for what the first two ask for, over each other's text: both halves weigh the
+    same. Blocks of a light drafter always do."""
+    if "labels" not in batch:
+        return batch
+    halves = {name: (t[:2], t[:2].flip(0) if name == "context" else t[:2]) for name, t in batch.items()}
+    return {name: torch.cat(half) for name, half in halves.items()}
 
 
 def test_where_compiling_fails_a_run_goes_on_without(model, corpus, tmp_path, monkeypatch):
