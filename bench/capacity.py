@@ -58,7 +58,7 @@ NEW = 64  # tokens: a context with fewer new ones is warm, as where one goes on 
 PAUSE_S = 3.0  # between two stretches, as in crowd.py
 BANDWIDTH, PEAK = 4.3e12, 790e12  # bytes and FLOP a second of one H200, as in gpu/measuring.py
 FREE = 139 << 30  # bytes of an H200 before a model is loaded
-FREE_HERE = 20 << 30  # of the machine of 24 GiB that recorded, next to a model
+FREE_HERE = 20 << 30  # bytes that were free next to a model on the machine of the recordings, which has 24 GiB
 MOST = 256  # users: no more are tried
 CONTEXT = 768  # tokens of a context that the bounds read at each step
 
@@ -574,11 +574,12 @@ ASSUMED = {
 
 def served_by(recordings: Mapping[str, Report]) -> list[Served]:
     """`small` and `coder` as measured; the bounds of one GPU, also with our code's time."""
-    found = [
-        Served(n, "measured", recorded(r), tabled(r), {**r["engine"], "contexts": shipped_contexts(n)})
+    shipped = {
+        n: Served(n, "measured", recorded(r), tabled(r), {**r["engine"], "contexts": shipped_contexts(n)})
         for n, r in recordings.items()
-    ]
-    coder, host = found[-1], host_ms(recordings["coder"])
+    }
+    found = list(shipped.values())
+    coder, host = shipped["coder"], host_ms(recordings["coder"])
     config = json.loads(GEMMA.read_text())
 
     def bound(name: str, parts: Callable[[int, int], dict[str, Work]], contexts: int) -> Served:

@@ -269,8 +269,9 @@ class Done(_Message, frozen=True, kw_only=True):
 
 
 class Failed(_Message, frozen=True, omit_defaults=True):
-    """The job has no answer, after `steps`. `message` is one sentence for the user; the cause is in the engine's log.
-    Without steps the field is left out, so that a client of the protocol before can read why it is refused."""
+    """The job ended without an answer. `steps`: how many it had taken; without any the field is left out, so that a
+    client of the protocol before can read why it is refused. `message` is one sentence for the user; the cause is in
+    the engine's log."""
 
     job: Id
     code: FailureCode

@@ -13,7 +13,7 @@ GROWTH = 256  # rows of a growth step of the buffers, so that typing rarely copi
 PART = 8  # buffers also grow by 1/PART of their rows, so that a long context is not copied again and again
 SLACK = 1024  # rows a sliding layer keeps beyond its window, so that text can be deleted
 BLOCK = 4096  # ids compared at once
-FEW = 14  # contexts kept if they fit, however little memory is left then
+FEW = 14  # contexts that are kept if they fit, even if that leaves little memory
 SPARE = 3  # free contexts kept for one peer, which may go back and forth between places
 
 

@@ -60,7 +60,7 @@ class Running:
 
     @property
     def taken(self) -> int:
-        """Steps of this job itself."""
+        """Steps of this job, without those of the jobs that it continues."""
         return self.steps - self.before
 
     @property

@@ -1,6 +1,7 @@
-"""Where the time of a step goes: the kernels of one, by their time on the device, beside the time it takes. Of a
+"""Where the time of a step goes: the kernels of one, by their time on the device, next to the time it takes.
+One step each of:
 
-gemma: denoise step of DiffusionGemma's 26B shape in FP8, recorded (`served`) and launched anew.
+gemma: denoise step of DiffusionGemma's 26B shape in FP8, recorded (`served`) and not recorded.
 causal: verifying pass of four rows of a 7B code model in bfloat16, with its log-probabilities.
 masked: step of Dream 7B in bfloat16 over a text of 768 tokens, with the logits of a hole.
 

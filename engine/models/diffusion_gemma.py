@@ -61,7 +61,7 @@ CHUNK = 512  # context rows of a step on a GPU, some 30 ms in FP8 on an H100 (gp
 EVERYTHING = 1 << 62  # columns in the window of a full-attention layer: no limit
 ENDS = ("<turn|>", "<|tool_response>")  # as its generation_config.json has them, of which a GGUF file names one
 ENDING = ("eos", "eot", "eom")  # roles of such tokens in a GGUF file
-CONTEXTS = 4  # kept if they fit, however little memory is left then
+CONTEXTS = 4  # contexts that are kept if they fit, even if that leaves little memory
 
 
 class RowSpan(NamedTuple):
