@@ -61,6 +61,11 @@ class HoleState:
     shortest: list[int] = field(default_factory=list)
     last: bool = False  # nothing follows it, so the model may end the text
 
+    @property
+    def block(self) -> bool:
+        """True if it may have several lines, by no grammar."""
+        return not self.one_line and self.grammar is None
+
 
 @dataclass
 class Canvas:

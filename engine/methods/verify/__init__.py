@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from caesura.engine.cache import KV
-from caesura.engine.canvas.canvas import Canvas
+from caesura.engine.canvas.canvas import Canvas, HoleState
 from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import Begin, _forward, absorbing, settled
 from caesura.engine.methods.verify import drafting
 from caesura.engine.methods.verify.drafting import CanvasDraft, DraftingModel
 from caesura.engine.methods.verify.lookup import Repeats, identifiers, lookup
-from caesura.engine.methods.verify.search import WIDTH, Search, passes
+from caesura.engine.methods.verify.search import HEAD, WIDTH, Search, passes
 from caesura.engine.methods.verify.tree import Origin, TokenNode
 from caesura.engine.models import Model, Verifier
 from caesura.engine.noise import Uniform
@@ -60,7 +60,7 @@ class Verifying:
     approximate = False
 
     def __post_init__(self) -> None:
-        self.of = sum(passes(hole, self.width) for hole in self.canvas.holes)
+        self.of = sum(passes(hole, self.width, long=self._long(hole)) for hole in self.canvas.holes)
 
     @property
     def advance(self) -> Callable[[Model, Sequence[Any]], None]:
@@ -102,14 +102,21 @@ class Verifying:
         """Start the token tree of the current hole after `tail`, with its proposals. True if the lookup had any."""
         hole, kv, encode = self.canvas.holes[self.hole], self.kv, self.model.tokenizer.encode
         kv.truncate(len(kv.ids))
+        long = self._long(hole)
         after = self.canvas.fixed_after(self.hole)
         if self.hole + 1 < len(self.canvas.holes):
             after = after + encode(self.canvas.holes[self.hole + 1].forced.decode())
+        elif long and len(after) < min(HEAD, self.model.head):  # the text ends there: after a line more it seldom does
+            after = after + sorted(self.model.ends)[:1]
         context, generator = self.layout.context, self.generator if self.job.seed else None
         repeats = None if self.width == 1 else Repeats([*context, *tail])
-        more = (generator, self.width, repeats, self.job.least)
+        more = (generator, self.width, repeats, self.job.least, long)
         self.search = Search(self.vocabulary, hole, tail, after, len(context), *more)
         return self.width > 1 and self._propose(hole.forced.decode())
+
+    def _long(self, hole: HoleState) -> bool:
+        """True if a fill goes on as long as the base does. Ghost text, which asks for likely text only, does not."""
+        return hole.block and not self.job.least
 
     def _propose(self, forced: str) -> bool:
         encode, has_canvas = self.model.tokenizer.encode, self.model.noise is not None

@@ -3,9 +3,10 @@
 The canvas and the lookup propose whole chains; one pass scores all of their tokens. Left-to-right steps then extend the
 best hypotheses, several in each pass. The best one takes a guess along: the text that followed its tokens elsewhere, or
 a drafter's. A hypothesis that reaches the suffix is scored on: the one with the highest
-log p(fill) + log p(suffix head | fill) wins. The model's own end tokens count with the first token of the suffix. Bytes
-that all surviving hypotheses share are locked. With a generator the search looks for another answer: perturbed
-log-probabilities rank it, and it reports the model's own.
+log p(fill) + log p(suffix head | fill) wins; in a long fill each token earns a little, since each more line costs nats.
+The model's own end tokens count with the first token of the suffix, or stand for a suffix that ends before its head
+does. Bytes that all surviving hypotheses share are locked. With a generator the search looks for another answer:
+perturbed log-probabilities rank it, and it reports the model's own.
 
 Pure state: `to_draft` and `take_draft` ask a drafter, `plan` gives the rows to run, `read` finds the few numbers of
 their log-probabilities that `receive` takes, on the model's device, and `prune` decides. (Speculative decoding:
@@ -31,7 +32,9 @@ WIDTH = 4  # hypotheses scored in one pass
 BRANCH = 3  # left-to-right children of a hypothesis
 PASSES = 40  # most passes of a hole
 LATE = 16  # passes without a candidate, after which the best end becomes one, however unlikely
-PATIENCE = 1.0  # nats a hypothesis must promise more after each pass that found no better candidate
+PATIENCE = 1.0  # nats a hypothesis must promise more after each pass that found no better candidate;
+LONG_PATIENCE = 0.15  # the same in a long fill, where the next candidate may be a line of passes away
+REWARD = 0.15  # nats for each token of a long fill: without it the shortest wins; with twice as much they go on too far
 HEAD = 6  # suffix tokens that judge a fill
 CROSSINGS = 8  # tokens into the suffix that are tried if a grammar may refuse them
 SPARE = 5  # children beyond BRANCH that replace taken keys, at most
@@ -56,7 +59,7 @@ class NextTokens(NamedTuple):
 class Search:
     """The search of one hole: a pass scores `width` hypotheses; a single one ends where the end is the likeliest token.
     `start` is the position of the first tail row. A `generator` draws another answer. Hypotheses less likely than
-    `least` are dropped."""
+    `least` are dropped. A `long` fill goes on as long as the base does."""
 
     def __init__(
         self,
@@ -69,15 +72,18 @@ class Search:
         width: int = WIDTH,
         repeats: Repeats | None = None,
         least: float = 0.0,
+        long: bool = False,
     ) -> None:
         self.vocabulary, self.hole, self.start, self.generator = vocabulary, hole, start, generator
         self.width, self._repeats = width, repeats
+        self._long, self._reward = long, REWARD if long and width > 1 else 0.0
         self._faint = math.log(least) if least else -math.inf
         self.tail, self.head = list(tail), list(head[: HEAD if width > 1 else 1])
         self.tree = Hypotheses(vocabulary, hole, self.tail, self.head)
         after = b"".join(vocabulary.pieces[token] for token in head)
         self._cuts = vocabulary.crossing(after, hole.one_line)  # where tokens that cross into the suffix can be cut
-        self._ending = torch.tensor([*self.head[:1], *sorted(vocabulary.ends)], dtype=torch.int64)
+        ends = vocabulary.ends.difference(self.head[:1])
+        self._ending = torch.tensor([*self.head[:1], *sorted(ends)], dtype=torch.int64)
         if not self.head or (width == 1 and hole.one_line and self._ending[0] in vocabulary.line_ends):
             self._ending = vocabulary.line_ends  # all that break the line: one of them alone is seldom the likeliest
         self._ending = self._ending.to(vocabulary.device)
@@ -111,7 +117,7 @@ class Search:
             if child is None and (child := self.tree.child(node, token, source)) is None:
                 break
             if token not in node.children and node in self._after:
-                child.weigh(*torch.stack([scores[token] for scores in self._after[node]]).tolist())
+                self._weigh(child, *torch.stack([scores[token] for scores in self._after[node]]).tolist())
             node.children[token] = child
             if child.row < 0:
                 first = first or child
@@ -227,6 +233,9 @@ class Search:
         gain = own if self.generator is None else self._perturbed(own)
         if self.passes == 1:
             self._after = dict(zip(self._nodes, zip(own, gain, strict=True), strict=True))
+        if self._long:  # whichever token ends the text, where the head does
+            behind, stops = logp[first + len(self._nodes) :], self.vocabulary.stops
+            behind[:, stops] = behind[:, stops].logsumexp(-1, keepdim=True)
         places = [(first + at, child.token) for at, node in enumerate(self._nodes) for child in node.children.values()]
         known = len(places)
         places += [(row, end.behind[n + 1]) for row, (_, end, n) in enumerate(self._plan) if end is not None]
@@ -257,8 +266,8 @@ class Search:
         return True
 
     def _perturbed(self, logp: Tensor) -> Tensor:
-        """What each token adds to the perturbed rank of its node, of log-probabilities [nodes, base vocabulary]. A node
-        after another one of this pass has a rank that this one gives it."""
+        """What each token adds to the perturbed rank of its node, rewards aside, of log-probabilities [nodes, base
+        vocabulary]. A node after another one of this pass has a rank that this one gives it."""
         assert self.generator is not None
         gain, known = torch.empty_like(logp), dict[TokenNode | None, tuple[int, Tensor | float, Tensor | float]]()
         for row, node in enumerate(self._nodes):
@@ -266,7 +275,8 @@ class Search:
                 above, path, rank = known[node.parent]
                 path, rank = path + logp[above, node.token].double(), rank + gain[above, node.token].double()
             else:
-                path, rank = node.logp, node.rank + node.doubt
+                earned = sum(self._earned(n.parent) for n in node.path() if n.parent)
+                path, rank = node.logp, node.rank + node.doubt - earned
             known[node] = row, path, rank
             gain[row] = perturbed(path + logp[row], rank, self.generator) - rank
         return gain
@@ -300,20 +310,29 @@ class Search:
         best = [token for token, value in zip(tokens, values, strict=False) if math.isfinite(value)]
         return NextTokens(known, best, across, (logp[-1], gain[-1]))
 
+    def _weigh(self, node: TokenNode, logp: float, gain: float) -> None:
+        """Take over what a pass says of a token after its parent, and reward it."""
+        assert node.parent is not None
+        node.weigh(logp, gain + self._earned(node.parent))
+
+    def _earned(self, node: TokenNode) -> float:
+        """Nats that a token after a hypothesis earns: none while it only spells the forced text."""
+        return 0.0 if node.pending else self._reward
+
     def _expand(self, node: TokenNode, seen: NextTokens) -> None:
         if not node.pending:
             least = seen.known[seen.best[0]][1] if self.width == 1 and seen.best else -math.inf
             self._maybe_end(node, seen, least)
             self._maybe_cross(node, seen, least)
         for child in node.children.values():
-            child.weigh(*seen.known[child.token])
+            self._weigh(child, *seen.known[child.token])
         most = min(BRANCH, self.width) if node.depth < self.hole.max_tokens else 0
         for token in seen.best:
             if not most:
                 break
             new = node.children.get(token)
             if new is None and (new := self.tree.longer(node, token, "left_to_right")) is not None:
-                new.weigh(*seen.known[token])
+                self._weigh(new, *seen.known[token])
                 node.children[token] = new
                 self.open.append(new)
             most -= new is None or not new.doubt
@@ -336,7 +355,7 @@ class Search:
                 return
             leaves = [leaf for cut in self._cuts[token] if (leaf := self.tree.cut(node, token, cut))]
             for leaf in leaves:
-                leaf.weigh(*seen.known[token])
+                self._weigh(leaf, *seen.known[token])
                 rest = self.tree.left_of_head(len(self.vocabulary.pieces[token]) - (leaf.cut or 0))
                 self._end(leaf, leaf.logp, leaf.rank, [token, *rest])
             if leaves:
@@ -365,7 +384,8 @@ class Search:
         best = self.best()
         if best is not self._best:
             self._best, self._improved = best, self.passes
-        least = self._least() + PATIENCE * (self.passes - self._improved)
+        patience = LONG_PATIENCE if self._long else PATIENCE
+        least = self._least() + patience * (self.passes - self._improved)
         winning = [n for n in self.open if n.rank > least]
         self.open = [n for n in winning if n.logp > self._faint]
         certain = self.hole.grammar is not None  # the grammar allows the end, even if the model expects more
@@ -402,7 +422,8 @@ class Search:
         """True if nothing is left that may beat the best candidate."""
         if not self.passes:
             return False
-        return self.passes >= passes(self.hole, self.width) or not (self.open or self._proposed or self._best_ends())
+        most = passes(self.hole, self.width, long=self._long)
+        return self.passes >= most or not (self.open or self._proposed or self._best_ends())
 
     def leader(self) -> TokenNode:
         """The node whose path is shown: the best candidate's, else the most promising hypothesis's."""
@@ -436,9 +457,9 @@ def promise(node: TokenNode) -> float:
     return node.rank + DEPTH_BONUS * node.depth
 
 
-def passes(hole: HoleState, width: int) -> int:
-    """Most passes of a hole. A grammar, or a pass that writes one token, may need one for each token of the budget."""
-    return max(PASSES, hole.max_tokens) if hole.grammar is not None or width == 1 else PASSES
+def passes(hole: HoleState, width: int, *, long: bool) -> int:
+    """Most passes of a hole. A long fill, a grammar or a width of 1 may need one for each token of the budget."""
+    return max(PASSES, hole.max_tokens) if long or hole.grammar is not None or width == 1 else PASSES
 
 
 def bits(numbers: Sequence[int], columns: int) -> Tensor:

@@ -25,8 +25,9 @@ Origin = Literal["canvas", "lookup", "left_to_right"]
 @dataclass(eq=False)
 class TokenNode:
     """One token of a hypothesis. `raw` are the bytes of the whole path; `logp` is of it, given the forced text; `rank`
-    orders the hypotheses: `logp`, or a perturbed one, less the `doubt`. `state` is the grammar's after it; `row` is its
-    row in the KV. `cut`: how many of its bytes are the fill's, if the others begin the suffix."""
+    orders the hypotheses: `logp`, or a perturbed one, with the tokens' rewards and less the `doubt`. `state` is the
+    grammar's after it; `row` is its row in the KV. `cut`: how many of its bytes are the fill's, if the others begin the
+    suffix."""
 
     token: int
     parent: "TokenNode | None"
@@ -148,7 +149,8 @@ class Hypotheses:
         starts = [0, *itertools.accumulate(len(piece) for piece in pieces)]
         if taken in starts:
             return self.head[starts.index(taken) :]
-        return self.vocabulary.spelled(b"".join(pieces)[taken:].decode(errors="ignore").encode())
+        ended = [token for token in self.head if token in self.vocabulary.ends]
+        return self.vocabulary.spelled(b"".join(pieces)[taken:].decode(errors="ignore").encode()) + ended
 
     # Texts
 

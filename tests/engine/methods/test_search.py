@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from caesura import wire
+from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import HoleState
-from caesura.engine.canvas.layout import rule
+from caesura.engine.canvas.layout import lay, rule
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods._forward import Pass
+from caesura.engine.methods.verify import begin
 from caesura.engine.methods.verify.lookup import Repeats
 from caesura.engine.methods.verify.search import PASSES, TEMPERATURE, WIDTH, Search, perturbed
 from caesura.engine.models import Run
@@ -25,7 +27,7 @@ from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.tokens.tokenizer_file import QWEN
 from caesura.server.answers.worth import likely
 
-from ...support.checkpoints.tiny import Scripted, train_tokenizer
+from ...support.checkpoints.tiny import Scripted, infill, train_tokenizer
 
 Predict = Callable[[tuple[int, ...]], Tensor]  # what came before, from the tail on -> log-probabilities of what follows
 
@@ -102,7 +104,8 @@ def searching(
     """A search behind `return`, its tail and the suffix's tokens; with a seed, for another answer."""
     tail, head = tiny.tokenizer.encode("return"), tiny.tokenizer.encode(after)
     generator = torch.Generator().manual_seed(seed) if seed else None
-    return Search(vocabulary, HoleState(line, most, forced.encode()), tail, head, 0, generator), tail, head
+    hole = HoleState(line, most, forced.encode())
+    return Search(vocabulary, hole, tail, head, 0, generator, long=hole.block), tail, head
 
 
 def test_the_greedy_path_is_found(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
@@ -311,6 +314,43 @@ def test_the_models_own_end_counts_with_the_suffix(joining: Scripted) -> None:
         confidence.append(search.confidence(search.leader()))
     assert confidence[1] == pytest.approx(0.9, rel=0.01)
     assert confidence[0] < 0.7
+
+
+def test_a_block_at_the_end_of_a_text_goes_on_while_the_model_does(joining: Scripted) -> None:
+    """After each of its lines stands the line break that is left of the suffix; the text ends after the last one."""
+    encode, [end] = joining.tokenizer.encode, joining.ends
+    job = infill("j", "return", "\n", wire.Hole(32, kind="block"))
+    layout = lay(joining, vocabulary := Vocabulary(joining), job, 8)
+    search = begin(joining, vocabulary, job, layout, KV([]), ()).search
+    path, table = [*search.tail, *encode("return left")], Table(joining.tokenizer.size)
+    [line_break], more = encode("\n"), encode("\nright")
+    table.chain([*path, *more, line_break, end], 0.9, len(search.tail))
+    table.known[*path, line_break][end] = 0.05
+    answer(search, table)
+    assert search.text()[0] == " left\nright"
+
+
+def test_ghost_text_of_several_lines_earns_nothing(joining: Scripted) -> None:
+    job = infill("j", "return", "\n", wire.Hole(64, kind="block"), least=0.3)
+    layout = lay(joining, vocabulary := Vocabulary(joining), job, 8)
+    made = begin(joining, vocabulary, job, layout, KV([]), ())
+    search = made.search
+    assert made.of == PASSES
+    assert search.head == joining.tokenizer.encode("\n"), "the end of the text does not judge it"
+    search.plan()
+    search.receive(search.read(Table(joining.tokenizer.size)(()).repeat(len(search.tail), 1)).tolist())
+    assert search.open and all(node.rank == node.logp for node in search.open), "no token earns anything"
+
+
+def test_a_likely_block_outlasts_an_unlikely_line(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    """Many passes lie between one end of a line and the next."""
+    search, tail, head = searching(tiny, vocabulary, after="\n)", line=False, most=64)
+    line, more = tiny.tokenizer.encode(" left"), tiny.tokenizer.encode("\n" + " right, left" * 4)
+    table = Table(tiny.tokenizer.size)
+    table.chain([*tail, *line, *more, *head], 0.99, len(tail))
+    table.chain([*tail, *line, *head], [1e-4], len(tail) + len(line) + 1)
+    answer(search, table)
+    assert search.text()[0] == tiny.tokenizer.decode([*line, *more])
 
 
 @pytest.mark.parametrize("width", [1, 4])
