@@ -339,7 +339,8 @@ def test_ghost_text_of_several_lines_earns_nothing(joining: Scripted) -> None:
     assert search.head == joining.tokenizer.encode("\n"), "the end of the text does not judge it"
     search.plan()
     search.receive(search.read(Table(joining.tokenizer.size)(()).repeat(len(search.tail), 1)).tolist())
-    assert search.open and all(node.rank == node.logp for node in search.open), "no token earns anything"
+    assert search.open
+    assert all(node.rank == node.logp for node in search.open), "no token earns anything"
 
 
 def test_a_likely_block_outlasts_an_unlikely_line(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
