@@ -32,7 +32,7 @@ WIDTH = 4  # hypotheses scored in one pass
 BRANCH = 3  # left-to-right children of a hypothesis
 PASSES = 40  # most passes of a hole
 LATE = 16  # passes without a candidate, after which the best end becomes one, however unlikely
-PATIENCE = 1.0  # nats a hypothesis must promise more after each pass that found no better candidate;
+PATIENCE = 1.0  # nats a hypothesis must promise more after each pass that found no better candidate
 LONG_PATIENCE = 0.15  # the same in a long fill, where the next candidate may be a line of passes away
 REWARD = 0.15  # nats for each token of a long fill: without it the shortest wins; with twice as much they go on too far
 HEAD = 6  # suffix tokens that judge a fill
@@ -47,8 +47,9 @@ TEMPERATURE = 0.8  # of the draw for another answer; 1 draws too much of a small
 
 
 class NextTokens(NamedTuple):
-    """What a pass says of the tokens after a hypothesis: the log-probability and the rank that each adds, of those of
-    the tree, of the `best` that may stand there and of the likeliest `across` the suffix; and both of the `end`."""
+    """What a pass says about the tokens after a hypothesis. `known` has the log-probability and the gain in rank of
+    each token that was asked for. `best` are the likeliest allowed tokens, `across` the likeliest that cross into the
+    suffix. `end` has both numbers of ending here."""
 
     known: dict[int, tuple[float, float]]
     best: list[int]
