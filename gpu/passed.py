@@ -9,10 +9,18 @@ import pytest
 PASSED = Path(os.environ["PASSED"])
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if report.when == "call" and report.passed and "PYTEST_XDIST_WORKER" not in os.environ:
-        with PASSED.open("a") as file:
-            file.write(f"{report.nodeid}\n")
+class Passes:
+    """Writes down what passes. Only the first process of several has it."""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            with PASSED.open("a") as file:
+                file.write(f"{report.nodeid}\n")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Passes())
 
 
 @pytest.hookimpl(trylast=True)
