@@ -1,5 +1,5 @@
 """DiffusionGemma at its 26B shape with random weights, as the engine serves it: recorded steps, each launched before
-the host has heard of the one before (engine/methods/uniform/graphs.py), beside the same steps launched anew, and
+the host has heard of the one before (engine/methods/uniform/graphs.py), next to the same steps not recorded, and
 beside the least time that their bytes and FLOP take. Of each precision, in this order:
 
 protocol: the fixed work of vLLM's published figure, 1,024 tokens behind 1,024 in canvases of 256, each 16 denoise

@@ -69,17 +69,17 @@ class Vocabulary:
         """A text in tokens; of several tokens with the same bytes, always the same one."""
         return [self._numbers[self.pieces[token]] for token in self._encode(text.decode())]
 
-    def crossing(self, behind: bytes, of_line: bool) -> Mapping[int, Sequence[int]]:
-        """Tokens that end a text and begin the text `behind` it, such as `":` before `: 1`, or `)` and a line break;
+    def crossing(self, after: bytes, of_line: bool) -> Mapping[int, Sequence[int]]:
+        """Tokens that end a text and begin the text `after` it, such as `":` before `: 1`, or `)` and a line break;
         and how many bytes of each may belong to the first text."""
-        return self._crossings(behind[:CROSSED], of_line)
+        return self._crossings(after[:CROSSED], of_line)
 
-    def _crossing(self, behind: bytes, of_line: bool) -> dict[int, list[int]]:
-        blank, found = behind[:1].isspace(), list[tuple[bytes, int, int]]()  # blanks alone do not end a text at a blank
-        for size in range(1, len(behind) + 1):
-            if not is_whole(behind[:size]):
+    def _crossing(self, after: bytes, of_line: bool) -> dict[int, list[int]]:
+        blank, found = after[:1].isspace(), list[tuple[bytes, int, int]]()  # blanks alone do not end a text at a blank
+        for size in range(1, len(after) + 1):
+            if not is_whole(after[:size]):
                 continue
-            for number in self._closing(behind[:size]):
+            for number in self._closing(after[:size]):
                 own = self.pieces[number][:-size]
                 if own and not (of_line and not one_line(own)) and not (blank and own.isspace()):
                     found.append((self.pieces[number], number, len(own)))
@@ -101,10 +101,10 @@ class Vocabulary:
     def _by_end(self) -> list[int]:
         return sorted((number for _, number in self._sorted), key=[piece[::-1] for piece in self.pieces].__getitem__)
 
-    def ending(self, logits: Tensor, behind: bytes, of_line: bool) -> Tensor:
-        """Logits [slots, width] for a hole that must end before the text `behind` it: the probability of each token
+    def ending(self, logits: Tensor, after: bytes, of_line: bool) -> Tensor:
+        """Logits [slots, width] for a hole that must end before the text `after` it: the probability of each token
         that crosses into that text is added to the token of its part before it."""
-        crossing = self.crossing(behind, of_line)
+        crossing = self.crossing(after, of_line)
         cuts = [(n, self._numbers.get(self.pieces[n][:at])) for n, some in crossing.items() for at in some]
         across = torch.tensor([cut for cut in cuts if cut[1] is not None], dtype=torch.int64, device=logits.device)
         if not len(across):
