@@ -13,6 +13,7 @@ from typing import Any
 
 import caesura
 from caesura import arguments
+from caesura.characters import shown
 from caesura.client import backends
 
 Add = Callable[..., argparse.ArgumentParser]  # `add_parser` of subparsers
@@ -46,7 +47,7 @@ def main(words: Sequence[str] | None = None) -> int:
         sentence = explain(error)
         if sentence is None:
             raise
-        print(f"caesura: {sentence}", file=sys.stderr)
+        print(f"caesura: {shown(sentence)}", file=sys.stderr)
         return 3 if isinstance(error, Unsure) else 1
     except KeyboardInterrupt:
         print("caesura: interrupted.", file=sys.stderr)

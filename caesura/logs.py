@@ -1,5 +1,5 @@
-"""Logs with errors by type and place only, and no core files: an error's message and a process's memory may hold the
-user's text.
+"""Logs of one line a message, with errors by type and place only, and no core files: an error's message and a process's
+memory may hold the user's text.
 """
 
 import logging
@@ -9,12 +9,18 @@ import traceback
 from types import TracebackType
 from typing import Any
 
+from caesura.characters import shown
+
 log = logging.getLogger(__name__)
 
 _Error = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
 class _Formatter(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
+        record.message = shown(record.message)  # names of clients, models and files come from elsewhere
+        return super().formatMessage(record)
+
     def formatException(self, ei: _Error) -> str:  # noqa: N802 (logging's name)
         return traced(ei[1]) if ei[1] else ""
 
