@@ -76,8 +76,8 @@ def _show(model: hub.Repository) -> None:
     print(f"{model.name} at {model.commit[:12]}", file=sys.stderr)
     for word, text in rows.items():
         print(f"  {word:10}{text}", file=sys.stderr)
-    if (free := hub.room()) < model.missing + SPARE:
-        what = f"The download takes {_size(model.missing)}, and {hub.cache()} has {_size(free)} free"
+    if (free := hub.cache.room()) < model.missing + SPARE:
+        what = f"The download takes {_size(model.missing)}, and {hub.cache.root()} has {_size(free)} free"
         raise CommandFailed(f"{what}; free some space, or set HF_HOME to a folder on a larger disk.")
 
 

@@ -2,64 +2,22 @@
 
 import errno
 import hashlib
-import importlib
-import io
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
+from huggingface_hub import constants
 
-from caesura import cli, model_store, paths
+from caesura import model_store, paths
 from caesura.engine.models import load
-from caesura.hub import constants
 
-from ..support.checkpoints import qwen
 from ..support.processes import hub as hubs
-from ..support.processes.hub import COMMIT, NAME, Hub
+from ..support.processes.hub import COMMIT, NAME, Hub, Run
 
-Run = Callable[..., tuple[int, str, str]]
 TAKEN = ["config.json", "model.safetensors", "tokenizer.json"]
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model, with pickles and code next to it that are nobody's business."""
-    folder = qwen.published(tmp_path_factory.mktemp("repository"))
-    for name in ("pytorch_model.bin", "modeling_tiny.py", "consolidated.safetensors", "README.md"):
-        (folder / name).write_bytes(b"not to be taken")
-    return folder
-
-
-@pytest.fixture
-def hub(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """The library reads its settings once: as if it were imported now, and afterwards as before."""
-    with hubs.serve(shutil.copytree(repository, tmp_path / "repository")) as hub, monkeypatch.context() as patch:
-        for name, value in {"HF_ENDPOINT": hub.address, "HF_HOME": tmp_path / "hf", "XDG_DATA_HOME": tmp_path}.items():
-            patch.setenv(name, str(value))
-        for name in ("HF_TOKEN", "HF_HUB_OFFLINE"):  # other tests set the second one
-            patch.delenv(name, raising=False)
-        importlib.reload(constants)
-        patch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
-        yield hub
-    importlib.reload(constants)
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Without a terminal, or with one on which somebody answers."""
-
-    def ask(*arguments: str, answer: str | None = None) -> tuple[int, str, str]:
-        stdin = io.StringIO(answer)
-        monkeypatch.setattr(stdin, "isatty", lambda: answer is not None)
-        monkeypatch.setattr("sys.stdin", stdin)
-        code = cli.main(["models", *arguments])
-        return code, *capsys.readouterr()
-
-    return ask
 
 
 def test_a_pulled_model_is_used_by_name(hub: Hub, run: Run) -> None:
@@ -124,7 +82,7 @@ def test_an_interrupted_pull_goes_on_in_the_next(hub: Hub, run: Run, monkeypatch
 
 def test_a_licence_that_is_not_free_is_asked_about(hub: Hub, run: Run) -> None:
     hub.licence = {"license": "other", "license_name": "apple-amlr\x1b[2J"}
-    stated = f"org/tiny has the licence apple-amlr2J, which is not a free one; read {hub.address}/org/tiny"
+    stated = f"org/tiny has the licence apple-amlr\\x1b[2J, which is not a free one; read {hub.address}/org/tiny"
     code, _, err = run("pull", NAME)
     assert (code, err.splitlines()[-1]) == (1, f"caesura: {stated} and add --yes if you agree.")
     code, _, err = run("pull", NAME, answer="\n")
@@ -139,8 +97,8 @@ def test_a_gated_model_needs_a_token(hub: Hub, run: Run, monkeypatch: pytest.Mon
     code, _, err = run("pull", NAME)
     assert code == 1
     assert err == (
-        f"caesura: org/tiny is gated: accept its terms at {hub.address}/org/tiny, then set HF_TOKEN to a token of that "
-        "account, and run the same command again.\n"
+        f"caesura: org/tiny is gated: accept its terms at {hub.address}/org/tiny with your account, then set HF_TOKEN, "
+        "and run the same command again.\n"
     )
     monkeypatch.setenv("HF_TOKEN", hubs.TOKEN)
     assert run("pull", NAME)[0] == 0
@@ -178,7 +136,7 @@ def _disk_fills(_: Hub, patch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    patch.setattr("caesura.hub.http_get", full)
+    patch.setattr("caesura.hub.cache.Partial.append", full)
 
 
 def _other_family(hub: Hub, _: pytest.MonkeyPatch) -> None:

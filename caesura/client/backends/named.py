@@ -2,7 +2,6 @@
 to it. A key is not kept, only where it is: in an environment variable or in the system's keyring. No HTTP here.
 """
 
-import ipaddress
 import os
 import re
 from collections.abc import Iterator
@@ -16,17 +15,10 @@ from msgspec import Meta
 
 from caesura import paths
 from caesura.client.backends import Kind
+from caesura.ipc import networks
 from caesura.ipc.consent import WatchedFile
 
 KEYRING = "keyring"  # instead of a variable's name
-NEAR = tuple(  # this machine and private networks; 100.64/10 is not there, for a carrier's customers share it
-    ipaddress.ip_network(one)
-    for one in (
-        *("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"),
-        *("::1/128", "fc00::/7", "fe80::/10"),
-    )
-)
-
 _HOST = re.compile(r"[a-z0-9.-]{1,253}")
 _KEY = re.compile(r"[!-~]{1,4096}")
 
@@ -65,8 +57,7 @@ class NamedService(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def near(self) -> bool:
         """True if it is on this machine or in a private network."""
-        host = urlsplit(self.url).hostname or ""
-        return _is_near(host, _ip(host))
+        return networks.near(urlsplit(self.url).hostname or "")
 
 
 class NamedServices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,14 +95,14 @@ def address(text: str) -> str:
         host, port = parts.hostname or "", parts.port
     except ValueError:
         raise BadUrl(f"{text!r} is no URL") from None
-    literal = _ip(host)
+    literal = networks.literal(host)
     if parts.scheme not in ("http", "https") or not (literal or _HOST.fullmatch(host)):
         raise BadUrl(f"{text!r} is not http://HOST:PORT or https://HOST")
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         raise BadUrl("a URL with a password, a query or a fragment is not kept; keys come by --key-from")
     if re.search(r"[^\w./~-]", parts.path, re.ASCII) or ".." in parts.path:
         raise BadUrl(f"the path of {text!r} has characters that no service needs")
-    if parts.scheme == "http" and not _is_near(host, literal):
+    if parts.scheme == "http" and not networks.near(host):
         raise BadUrl(
             f"http://{host} would send text readable for all on the way; use https://, or the IP address of a machine "
             "in your own network"
@@ -179,20 +170,6 @@ def _keyring(service: NamedService) -> Iterator[Any]:
         yield keyring
     except KeyringError:
         raise NoKey(f"The system's keyring does not open; unlock it to use {service.name}.") from None
-
-
-def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
-
-
-def _is_near(host: str, literal: ipaddress.IPv4Address | ipaddress.IPv6Address | None) -> bool:
-    if literal is None:
-        return host == "localhost"
-    found = getattr(literal, "ipv4_mapped", None) or literal
-    return any(found in network for network in NEAR)
 
 
 def _path() -> Path:

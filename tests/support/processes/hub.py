@@ -1,11 +1,12 @@
-"""A hub on loopback with one model, which speaks what `huggingface_hub` asks for: the files of a repository, and each
-of them whole or from a byte on. A connection can be cut, a hash be wrong, the repository be gated.
+"""A hub on loopback with one model: the list of its files, and each of them whole or from a byte on. A connection can
+be cut, a hash be wrong, the repository be gated; and a hostile hub changes its list or answers whatever it likes.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -14,6 +15,16 @@ from typing import Any
 COMMIT = "c0ffee" * 6 + "beef"
 NAME = "org/tiny"
 TOKEN = "hf_of_the_test"
+Run = Callable[..., tuple[int, str, str]]  # of `caesura models`: the exit code, stdout and stderr
+
+
+@dataclass
+class Reply:
+    """What a hostile hub answers, `chunks` until the client has enough."""
+
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    chunks: Iterable[bytes] = ()
 
 
 class Hub(ThreadingHTTPServer):
@@ -26,6 +37,9 @@ class Hub(ThreadingHTTPServer):
         self.gated = False
         self.cut: int | None = None  # the next body of weights ends after so many bytes
         self.requests: list[tuple[str, str, str]] = []  # method, path, range
+        self.tokens = set[str]()  # what was sent as authorization
+        self.change: Callable[[dict[str, Any]], Any] = lambda listing: listing
+        self.replies = dict[str, Reply]()  # by the last part of a path
         self.address = f"http://127.0.0.1:{self.server_port}"
 
     def hash(self, file: Path) -> str:
@@ -41,7 +55,8 @@ class Hub(ThreadingHTTPServer):
             size = file.stat().st_size
             lfs = {"size": size, "sha256": self.hash(file), "pointerSize": 130}
             large = {"lfs": lfs} if file.suffix == ".safetensors" else {}
-            return {"rfilename": file.name, "size": size, "blobId": "0" * 40, **large}
+            git = hashlib.sha1(b"blob %d\0" % size + file.read_bytes()).hexdigest()
+            return {"rfilename": file.name, "size": size, "blobId": git, **large}
 
         files = [one(file) for file in sorted(self.folder.iterdir())]
         return {
@@ -62,10 +77,13 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         self.server.requests.append((self.command, path, self.headers.get("Range", "")))
+        self.server.tokens.add(self.headers.get("Authorization", ""))
+        if reply := self.server.replies.get(path.rpartition("/")[2]):
+            return self._reply(reply)
         if NAME not in path:
             return self._send(404, {"X-Error-Code": "RepoNotFound"})
         if path in (f"/api/models/{NAME}", f"/api/models/{NAME}/revision/{COMMIT}", f"/api/models/{NAME}/revision/v1"):
-            return self._send(200, {}, json.dumps(self.server.about()).encode())
+            return self._send(200, {}, json.dumps(self.server.change(self.server.about())).encode())
         if "/revision/" in path:
             return self._send(404, {"X-Error-Code": "RevisionNotFound"})
         if self.server.gated and self.headers.get("Authorization") != f"Bearer {TOKEN}":
@@ -78,6 +96,15 @@ class _Handler(BaseHTTPRequestHandler):
         if start:
             headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
         self._send(206 if start else 200, headers, data[start:], weights=file.suffix == ".safetensors")
+
+    def _reply(self, reply: Reply) -> None:
+        self.send_response(reply.status)
+        for name, value in reply.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        with suppress(ConnectionError):  # the client has enough
+            for chunk in reply.chunks:
+                self.wfile.write(chunk)
 
     def _send(self, status: int, headers: dict[str, str], body: bytes = b"", weights: bool = False) -> None:
         self.send_response(status)
