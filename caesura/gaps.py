@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from caesura import wire
+from caesura.characters import visible
 from caesura.client.backend import job_id
 from caesura.schema.document import Schema
 from caesura.server.answers.finish import finish
@@ -80,6 +81,8 @@ class TextGap:
             yield text, fills[0]
 
     def _valid(self, offer: Offer, insert: str) -> bool:
+        if insert != visible(insert, self.context.prefix, self.context.suffix):
+            return False
         return offer.check(self.text[: self.start] + insert + self.text[self.end :]) is None
 
 

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
+from caesura.characters import visible
 from caesura.server.answers.indentation import indented
 from caesura.server.context.context import NEAR, Context, line_after, line_before, opens_block
-from caesura.server.context.secrets import visible
 from caesura.server.languages import UNKNOWN, Language, language
 from caesura.server.text.lexer import PARTNER, Scan, indent_of
 

@@ -118,10 +118,6 @@ _PLACEHOLDER = re.compile(
 )
 _DRAWN = re.compile(r"[A-Za-z0-9+=~_-][A-Za-z0-9+/=._~-]*")
 _WRITTEN = re.compile(r"[a-z]{9}|[A-Z]{12}")
-_INVISIBLE = re.compile(  # controls, soft hyphen, zero-width, bidi, line separators, tags, undecodable
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffd"
-    "\U000e0000-\U000e007f]"
-)
 _BREAK = re.compile(r"\r\n|[\r\n]|\\[nr]|-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_LINE = re.compile(r"[\s\"'`+,()>|#*\\]*+([A-Za-z0-9+/=]*+)[\s\"'`+,();\\]*+")
 _KEY_HEADER = re.compile(r"\s*[A-Z][\w-]{2,20}: .*")
@@ -151,11 +147,6 @@ def masked(text: str) -> str:
 def masked_schema(text: str) -> str:
     """`masked`, cached: a schema is part of every job of its documents."""
     return masked(text)
-
-
-def visible(text: str, prefix: str, suffix: str) -> str:
-    """`text` without invisible characters, except those that the file uses itself."""
-    return _INVISIBLE.sub(lambda c: c[0] if c[0] in prefix or c[0] in suffix else "", text)
 
 
 def concealed(

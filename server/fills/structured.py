@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from time import monotonic
 
 from caesura import wire
+from caesura.characters import visible
 from caesura.client.backend import Infiller, job_id
 from caesura.schema.dialects import SchemaError
 from caesura.server import suggest
 from caesura.server.context.schema_files import Found, SchemaFiles
-from caesura.server.context.secrets import reveals, visible
+from caesura.server.context.secrets import reveals
 from caesura.server.fills.history import LastFills, Turn
 from caesura.server.fills.result import Events, FillResult, Level, Progress, Surround, alone
 from caesura.server.fills.task import NoFill

@@ -8,10 +8,11 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from caesura import wire
+from caesura.characters import visible
 from caesura.server.answers.finish import finish
 from caesura.server.answers.worth import ALL, Bar, best_start, counts_words, ends_line, likely
 from caesura.server.context.context import Context
-from caesura.server.context.secrets import reveals, visible
+from caesura.server.context.secrets import reveals
 from caesura.server.ghost.gate import DocumentGate
 from caesura.server.ghost.typed import Draft, Proposal, Typed
 from caesura.server.structured.offer import Offer

@@ -57,6 +57,7 @@ from ..support.marked import marked
         # invisible characters
         ("x = |\n", "1\u200b\u202e\x07\ufeff", "1"),
         ("y = '\u200b'\nx = |\n", "'\u200b\u200c'", "'\u200b'"),
+        ("x = '|'\n", "❤\ufe0f\u3164\u2800", "❤\ufe0f"),
         # line ends
         ("def f():\r\n    |\r\n", "a = 1\n    return a\n", "a = 1\r\n    return a"),
         ("def f():\n    |\n", "a = 1\r\n    return a\r\n", "a = 1\n    return a"),

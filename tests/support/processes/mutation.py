@@ -25,6 +25,7 @@ MODULES = {  # and the tests that have to notice
         "supervisor/test_processes.py",
         "supervisor/test_remote.py",
     ],
+    "caesura/characters.py": ["shared/test_characters.py"],
     "caesura/server/context/secrets.py": ["context/test_privacy.py", "context/test_files.py"],
 }
 MUTMUT = [sys.executable, "-m", "mutmut"]
