@@ -96,7 +96,7 @@ class DemoApp:
 
             routes = [Route("/{path:path}", answered, methods=["GET", "POST"])]
             asgi = Starlette(routes=routes, exception_handlers={RequestRefused: _refusal})
-            async with hosting.serving(listener, asgi, "the demo", HEADERS):
+            async with hosting.serving(listener, asgi, "the demo", guard.knows, HEADERS):
                 yield guard
 
     async def _answer(self, request: Request) -> Response:

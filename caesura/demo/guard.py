@@ -3,7 +3,9 @@
 import secrets
 from http import HTTPStatus
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
+from starlette.types import Scope
 
 from caesura.serve.guard import same
 from caesura.serve.hosting import ADDRESS, RequestRefused
@@ -53,6 +55,9 @@ class PageGuard:
     def origin(self) -> str:
         return f"http://{self.host}"
 
+    def knows(self, scope: Scope) -> bool:
+        return same(_bearer(Headers(scope=scope)), self._key)
+
     def check(self, request: Request) -> str | None:
         """The key, if the request exchanges a token for it; None for other allowed ones. Raises RequestRefused."""
         headers, public, path = request.headers, request.method in ("GET", "HEAD"), request.scope["path"]
@@ -65,9 +70,8 @@ class PageGuard:
             raise RequestRefused(HTTPStatus.FORBIDDEN, "Other pages may not use the demo.")
         if public:
             return None
-        scheme, _, secret = headers.get("authorization", "").partition(" ")
-        asks_key = path == KEY_PATH
-        if scheme != "Bearer" or not (self._takes(secret) if asks_key else same(secret, self._key)):
+        secret, asks_key = _bearer(headers), path == KEY_PATH
+        if not (self._takes(secret) if asks_key else same(secret, self._key)):
             raise RequestRefused(
                 HTTPStatus.FORBIDDEN, "Open the address that `caesura demo` printed; it holds a token."
             )
@@ -81,3 +85,8 @@ class PageGuard:
             raise RequestRefused(HTTPStatus.FORBIDDEN, USED)
         self._used = True
         return True
+
+
+def _bearer(headers: Headers) -> str:
+    scheme, _, secret = headers.get("authorization", "").partition(" ")
+    return secret if scheme == "Bearer" else ""

@@ -53,7 +53,8 @@ async def listening(engine: Backend, token: str, port: int) -> AsyncIterator[int
     """Answer requests inside of the context, whose value is the port. `port` 0 chooses a free one."""
     with hosting.bound(port) as listener:
         found = listener.getsockname()[1]
-        async with hosting.serving(listener, TokenGuard(application(engine), token, found), "caesura serve"):
+        app = TokenGuard(application(engine), token, found)
+        async with hosting.serving(listener, app, "caesura serve", app.knows):
             yield found
 
 

@@ -51,14 +51,20 @@ class TokenGuard:
         return f"<TokenGuard {min(self._hosts)}>"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        secret, path = self._shown(scope)
+        refused = self._refused(Headers(scope=scope), secret)
+        await (refused or self._app)({**scope, "path": path}, receive, send)
+
+    def knows(self, scope: Scope) -> bool:
+        return same(self._shown(scope)[0], self._token)
+
+    def _shown(self, scope: Scope) -> tuple[str, str]:
+        """The secret of a request, and its path without it."""
         first, _, rest = scope["path"].removeprefix("/").partition("/")
         if same(first, self._token):
-            scope = {**scope, "path": f"/{rest}"}
-            refused = self._refused(Headers(scope=scope), first)
-        else:
-            scheme, _, secret = Headers(scope=scope).get("authorization", "").partition(" ")
-            refused = self._refused(Headers(scope=scope), secret if scheme.lower() == "bearer" else "")
-        await (refused or self._app)(scope, receive, send)
+            return first, f"/{rest}"
+        scheme, _, secret = Headers(scope=scope).get("authorization", "").partition(" ")
+        return secret if scheme.lower() == "bearer" else "", scope["path"]
 
     def _refused(self, headers: Headers, secret: str) -> Response | None:
         if headers.get("host") not in self._hosts:

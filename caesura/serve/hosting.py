@@ -1,13 +1,14 @@
 """Runs an ASGI application with uvicorn on a loopback port, within limits. It defines no routes.
 
-The application gets a request after all of it has arrived, and is cancelled when its client disconnects.
+The application gets a request after all of it has arrived, and is cancelled when its client disconnects. Connections
+that have shown no token cannot keep out those that do.
 """
 
 import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from http import HTTPStatus
 
 import msgspec
@@ -20,7 +21,11 @@ from uvicorn.server import ServerState
 ADDRESS = "127.0.0.1"
 MAX_HEAD = 16 << 10  # bytes of request line and headers
 MAX_BODY = 2 << 20  # bytes
-MAX_CONNECTIONS = 32
+MAX_CONNECTIONS = 32  # that have shown the token
+MAX_STRANGERS = 32  # that have not; one more takes the place of the oldest
+GRACE_S = 0.1  # for which a stranger keeps its place: a client needs it to send the head of its request
+MAX_QUEUE = 1024  # connections that the system keeps until they are accepted
+RETRY_S = 0.1  # pause after a failed accept
 HEAD_S = 10.0  # to receive the whole head of a request
 BODY_S = 10.0  # to receive the whole body
 WRITE_S = 30.0  # for the client to read one part of an answer
@@ -59,17 +64,21 @@ class Stream(Response):
 
 def bound(port: int) -> socket.socket:
     """A listening loopback socket: clients can connect from now on. `port` 0 chooses a free port."""
-    return socket.create_server((ADDRESS, port))
+    return socket.create_server((ADDRESS, port), backlog=MAX_QUEUE)
 
 
 @contextlib.asynccontextmanager
 async def serving(
-    listener: socket.socket, app: ASGIApp, name: str, headers: Mapping[str, str] = {}
+    listener: socket.socket,
+    app: ASGIApp,
+    name: str,
+    knows: Callable[[Scope], bool] = lambda _: False,
+    headers: Mapping[str, str] = {},
 ) -> AsyncIterator[None]:
     """Answer requests with `app` inside of the context, then close all connections. Error messages call the app `name`;
-    each answer has these headers."""
+    each answer has these headers. `knows` finds the token in the head of a request; without it all are strangers."""
     config = uvicorn.Config(
-        BoundedApp(app, name),
+        BoundedApp(app, name, knows),
         lifespan="off",
         ws="none",
         interface="asgi3",
@@ -84,11 +93,13 @@ async def serving(
     config.load()
     state = ServerState()
     state.default_headers = config.encoded_headers
-    server = await asyncio.get_running_loop().create_server(lambda: BoundedConnection(config, state, {}), sock=listener)
+    strangers: Strangers = {}
+    accepting = asyncio.create_task(_accept(listener, lambda: BoundedConnection(config, state, strangers), strangers))
     try:
         yield
     finally:
-        server.close()
+        accepting.cancel()
+        await asyncio.wait((accepting,))
         for connection in list(state.connections):
             connection.transport.abort()
         if state.tasks:
@@ -104,27 +115,61 @@ def interruption() -> asyncio.Event:
     return ended
 
 
+async def _accept(listener: socket.socket, connect: Callable[[], "BoundedConnection"], strangers: "Strangers") -> None:
+    """Accept connections one after the other. While each stranger may still send its token, the next ones wait in the
+    system's queue."""
+    loop = asyncio.get_running_loop()
+    listener.setblocking(False)
+    while True:
+        if len(strangers) >= MAX_STRANGERS:
+            await asyncio.sleep(next(iter(strangers.values())) + GRACE_S - loop.time())
+        try:
+            newcomer, _ = await loop.sock_accept(listener)
+            if len(strangers) >= MAX_STRANGERS:
+                late = loop.time() - GRACE_S
+                last = min(strangers, key=lambda one: (strangers[one] > late, one.asks))  # and of those the oldest
+                last.transport.abort()
+            await loop.connect_accepted_socket(connect, newcomer)
+        except OSError:  # this connection failed, or there are too many open files
+            await asyncio.sleep(RETRY_S)
+
+
 class BoundedConnection(H11Protocol):
-    """One of at most MAX_CONNECTIONS. It closes if the head of a request does not arrive within HEAD_S."""
+    """One of at most MAX_STRANGERS until it is `admit`ted, then one of at most MAX_CONNECTIONS. It closes if the head
+    of a request does not arrive within HEAD_S."""
 
     _head_timer: asyncio.TimerHandle | None = None
 
+    def __init__(self, config: uvicorn.Config, state: ServerState, strangers: "Strangers") -> None:
+        super().__init__(config, state, {"admit": self.admit})
+        self._strangers = strangers
+
+    @property
+    def asks(self) -> bool:
+        """True from the head of a request to the end of its answer."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def admit(self) -> None:
+        """A request has shown the token. One connection too many is closed."""
+        self._strangers.pop(self, None)
+        if len(self.connections) - len(self._strangers) > MAX_CONNECTIONS:
+            self.transport.abort()
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
-            transport.abort()
-        else:
-            self._time_head()
+        self._strangers[self] = self.loop.time()
+        self._time_head()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.cycle is None or self.cycle.response_complete:
-            self._time_head()
-        else:
+        if self.asks:
             self._end_head()
+        else:
+            self._time_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._strangers.pop(self, None)
         self._end_head()
 
     def _time_head(self) -> None:
@@ -138,17 +183,22 @@ class BoundedConnection(H11Protocol):
             self._head_timer = None
 
 
+Strangers = dict[BoundedConnection, float]  # when each came, by the loop's clock; the oldest first
+
+
 class BoundedApp:
     """Wraps an application: limits the size of bodies and the time to receive them and to send answers, and cancels the
     application when its client disconnects."""
 
-    def __init__(self, app: ASGIApp, name: str) -> None:
-        self._app, self._name = app, name
+    def __init__(self, app: ASGIApp, name: str, knows: Callable[[Scope], bool]) -> None:
+        self._app, self._name, self._knows = app, name, knows
 
     def __repr__(self) -> str:
         return f"<BoundedApp {self._name}>"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._knows(scope):  # before the body, which may take its time
+            scope["state"]["admit"]()
         body = await _body(scope, receive, self._name)
 
         async def given() -> Message:

@@ -3,6 +3,7 @@ fake one, and so is the engine behind the real language server.
 """
 
 import asyncio
+import contextlib
 import gzip
 import hashlib
 import json
@@ -351,15 +352,14 @@ async def test_one_that_says_nothing_is_let_go(demo: Demo, monkeypatch: pytest.M
     assert await demo.raw(b"GET / HT") == b""
 
 
-async def test_connections_are_bounded(demo: Demo) -> None:
-    held = [await asyncio.open_connection("127.0.0.1", demo.port) for _ in range(hosting.MAX_CONNECTIONS)]
-    await asyncio.sleep(0)
-    assert await demo.raw(b"GET / HTTP/1.1\r\n\r\n") == b"", "one more is closed"
-    held.pop()[1].close()
-    async with asyncio.timeout(PATIENCE_S):
-        while not await demo.raw(b"GET / HTTP/1.1\r\n\r\n"):
-            await asyncio.sleep(0.01)
-    for _, writer in held:
+async def test_a_silent_crowd_is_bounded_and_keeps_nobody_out(demo: Demo) -> None:
+    crowd = [await asyncio.open_connection("127.0.0.1", demo.port) for _ in range(2 * hosting.MAX_STRANGERS)]
+    assert (await demo.get("/"))[0] == 200
+    assert (await demo.ask("POST", "/documents", await demo.enter()))[0] == 200
+    for stranger, _ in crowd[: hosting.MAX_STRANGERS]:
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(stranger.read(), PATIENCE_S) == b""
+    for _, writer in crowd:
         writer.close()
 
 

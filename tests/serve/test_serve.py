@@ -3,6 +3,7 @@ The engine is one of a dozen lines.
 """
 
 import asyncio
+import contextlib
 import json
 import random
 import re
@@ -535,14 +536,62 @@ async def test_a_large_text_does_not_stall_the_streams_of_others(door: Door, str
     assert max(stalls) < 1
 
 
+@asynccontextmanager
+async def crowd(port: int, said: bytes) -> AsyncIterator[None]:
+    """64 clients that say this and wait, and connect again as soon as they are closed."""
+
+    async def one() -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(said)
+                try:
+                    await reader.read()
+                finally:
+                    writer.close()
+
+    strangers = [asyncio.create_task(one()) for _ in range(64)]
+    await asyncio.sleep(0)
+    yield
+    for stranger in strangers:
+        stranger.cancel()
+    await asyncio.wait(strangers)
+
+
+HEAD = b"POST /infill HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", HEAD, HEAD + b"Content-Length: 0\r\n\r\n", HEAD + b"Content-Length: 9\r\n\r\n"],
+    ids=["nothing", "half a head", "no token", "half a body"],
+)
+async def test_a_crowd_without_the_token_keeps_nobody_out(door: Door, said: bytes) -> None:
+    door.engine.step.clear()
+    stream = asyncio.ensure_future(door.events("/infill", {"prompt": PREFIX}))
+    async with crowd(door.port, said.replace(b"PORT", b"%d" % door.port)):
+        for _ in range(3):
+            async with client() as http:  # a connection of its own
+                assert (
+                    await http.post(f"{door.address}/infill", json={"n_predict": 0}, headers=BEARER)
+                ).status_code == 200
+        door.engine.step.set()
+        assert "".join(event["content"] for event in await stream) == door.engine.answers[0]
+
+
 async def test_connections_are_bounded_and_one_that_says_nothing_is_let_go(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = [await asyncio.open_connection("127.0.0.1", door.port) for _ in range(hosting.MAX_CONNECTIONS)]
+    door.engine.step.clear()
+    monkeypatch.setattr(hosting, "MAX_CONNECTIONS", 2)
+    streams = [asyncio.ensure_future(door.events("/infill", {"prompt": PREFIX})) for _ in range(2)]
+    async with asyncio.timeout(PATIENCE_S):
+        while len(door.engine.jobs) < 2:
+            await asyncio.sleep(0.005)
     with pytest.raises(httpx2.TransportError):
         await door.post("/infill", {})
-    for _, writer in held:
-        writer.close()
+    door.engine.step.set()
+    await asyncio.gather(*streams)
     monkeypatch.setattr(hosting, "HEAD_S", 0.05)
     reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
     assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
