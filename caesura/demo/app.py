@@ -139,7 +139,7 @@ class DemoApp:
     def _fill(self, body: bytes) -> Response:
         try:
             wanted = msgspec.json.decode(body, type=fills.Wanted)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise RequestRefused(HTTPStatus.BAD_REQUEST, f"The demo cannot fill this: {error}.") from error
         if len(wanted.text) > fills.MAX_TEXT:
             sentence = f"The text is longer than the {fills.MAX_TEXT:,} characters that the demo accepts."

@@ -108,17 +108,24 @@ class EditorProcess:
         """Messages of the page, all or none. Raises NotPassed."""
         try:
             messages = msgspec.json.decode(body, type=list[Message])
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            for message in messages:
+                _check(message)
+            frames = b"".join(map(_frame, messages))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise NotPassed("The body is not a list of messages.") from None
-        for message in messages:
-            _check(message)
-        for message in messages:
-            self._send(message)
+        self._write(frames)
 
     def _send(self, message: Message) -> None:
+        self._write(_frame(message))
+
+    def _write(self, frames: bytes) -> None:
         assert self._process.stdin is not None
-        body = msgspec.json.encode(message)
-        self._process.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        self._process.stdin.write(frames)
+
+
+def _frame(message: Message) -> bytes:
+    body = msgspec.json.encode(message)
+    return b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
 
 
 def _check(message: Message) -> None:

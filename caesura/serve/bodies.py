@@ -13,22 +13,32 @@ from caesura.serve.filling import FillAnswer
 from caesura.serve.hosting import RequestRefused, Stream
 
 _StopString = Annotated[str, Meta(min_length=1, max_length=256)]
-StopField = _StopString | Annotated[list[_StopString], Meta(max_length=32)] | None
+StopField = _StopString | Annotated[list[_StopString], Meta(max_length=32)]
 Body = TypeVar("Body")
 
 
 def decoded(body: bytes, type: type[Body]) -> Body:
-    """Raises RequestRefused."""
+    """A field that is null counts as absent, as in llama-server and OpenAI's API. Raises RequestRefused."""
     try:
-        return msgspec.json.decode(body, type=type)
+        return msgspec.convert(_given(msgspec.json.decode(body)), type)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestRefused(
             HTTPStatus.BAD_REQUEST, f"caesura serve does not understand this request: {error}."
         ) from error
 
 
-def stops(stop: str | list[str] | None) -> tuple[str, ...]:
-    return (stop,) if isinstance(stop, str) else tuple(stop or ())
+def _given(value: object) -> object:
+    """`value` without the fields that are null, at any depth."""
+    match value:
+        case dict():
+            return {name: _given(one) for name, one in value.items() if one is not None}
+        case list():
+            return [_given(one) for one in value]
+    return value
+
+
+def stops(stop: str | list[str]) -> tuple[str, ...]:
+    return (stop,) if isinstance(stop, str) else tuple(stop)
 
 
 async def last(found: AsyncGenerator[str | FillAnswer, None]) -> FillAnswer:

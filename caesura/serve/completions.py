@@ -33,14 +33,14 @@ class CompletionRequest(msgspec.Struct, frozen=True):
     """`language` is our own field: the id of the text's language, for clients that know it."""
 
     prompt: str | Annotated[list[str], Meta(min_length=1, max_length=1)]
-    suffix: str | None = None
+    suffix: str = ""
     max_tokens: TokenLimit | None = None
-    n: CandidateCount | None = None
-    stop: StopField = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    echo: bool | None = None
-    logprobs: int | None = None
+    n: CandidateCount = 1
+    stop: StopField = []
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    echo: bool = False
+    logprobs: int = 0
     language: str = ""
 
 
@@ -51,8 +51,7 @@ async def completions(engine: Backend, request: Request) -> Response:
     found = fill(engine, completion_query(asked))
     head = partial(_head, engine, f"cmpl-{job_id()}")
     if asked.stream:
-        with_usage = asked.stream_options is not None and asked.stream_options.include_usage
-        return await streamed(_chunks(found, head, with_usage), b"data: [DONE]\n\n")
+        return await streamed(_chunks(found, head, asked.stream_options.include_usage), b"data: [DONE]\n\n")
     answer = await last(found)
     choices = [_choice(text.text, n, text.finish) for n, text in enumerate(answer.texts)]
     return json_response({**head(), "choices": choices, "usage": _usage(answer)})
@@ -63,13 +62,13 @@ def completion_query(asked: CompletionRequest) -> FillQuery:
     marked = fim_formats.undo(prompt) if not asked.suffix else None
     return FillQuery(
         marked.prefix if marked else prompt,
-        marked.suffix if marked else asked.suffix or "",
+        marked.suffix if marked else asked.suffix,
         asked.language,
         tuple((file.name, file.text) for file in marked.files) if marked else (),
         asked.max_tokens,
-        asked.n or 1,
+        asked.n,
         stops(asked.stop),
-        stream=bool(asked.stream),
+        stream=asked.stream,
     )
 
 

@@ -40,11 +40,11 @@ class LlamaInfill(msgspec.Struct, frozen=True):
     n_cmpl: int = 1
     t_max_prompt_ms: float = -1
     t_max_predict_ms: float = -1
-    stop: StopField = None
+    stop: StopField = []
     stream: bool = False
     response_fields: Annotated[list[str], Meta(max_length=64)] = []
     json_schema: Any = None
-    grammar: str | None = None
+    grammar: str = ""
     language: str = ""
 
 

@@ -34,6 +34,7 @@ LSP = (sys.executable, str(ROOT / "tests" / "support" / "processes" / "lsp_serve
 TEXT = "def area(width, height):\n    return \n"
 WANTED = {"text": TEXT, "start": 36, "end": 36, "language": "python", "sampler": "verify", "seed": 7}
 PATIENCE_S = 30.0
+NESTED = b"[" * 50_000 + b"]" * 50_000
 
 
 class FakeEngine:
@@ -372,11 +373,14 @@ async def test_a_silent_crowd_is_bounded_and_keeps_nobody_out(demo: Demo) -> Non
         {**WANTED, "path": "/etc/passwd"},
         {"text": "x"},
         [],
+        NESTED,
+        b'{"text": "\xff"}',
     ],
-    ids=["sampler", "start", "seed", "unknown field", "missing", "no map"],
+    ids=["sampler", "start", "seed", "unknown field", "missing", "no map", "nested", "no text"],
 )
 async def test_a_wrong_order_is_refused_with_a_sentence(demo: Demo, wrong: object) -> None:
-    status, _, body = await demo.ask("POST", "/fill", await demo.enter(), json.dumps(wrong).encode())
+    body = wrong if isinstance(wrong, bytes) else json.dumps(wrong).encode()
+    status, _, body = await demo.ask("POST", "/fill", await demo.enter(), body)
     assert status == 400
     assert body.startswith(b"The demo cannot fill this: ")
     assert demo.engine.jobs == []
@@ -546,7 +550,8 @@ async def test_a_page_cannot_make_its_language_server_read_files(demo: Demo) -> 
         ):
             status, sentence = await send(demo, headers, session, opened(), wrong)
             assert (status, sentence.endswith(".\n")) == (400, True), wrong
-        assert (await demo.ask("POST", f"/sessions/{session}", headers, b"no json"))[0] == 400
+        for body in (b"no json", NESTED, b'[{"method": "x", "params": ' + NESTED + b"}]"):
+            assert (await demo.ask("POST", f"/sessions/{session}", headers, body))[0] == 400
         assert (await demo.ask("POST", "/sessions/another", headers, b"[]"))[0] == 404
 
 

@@ -27,10 +27,13 @@ from caesura.fim_formats import FORMATS, FimFile, render
 from caesura.serve import guard, hosting
 from caesura.serve.app import listening
 from caesura.serve.bodies import streamed
+from caesura.serve.completions import CompletionRequest
+from caesura.serve.infill import LlamaInfill
 
 TOKEN = "t" * 43
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 PREFIX, SUFFIX = "def area(width, height):\n    return ", "\n\n\nprint(area(2, 3))\n"
+NESTED = b'{"prompt": "", "x": ' + b"[" * 50_000 + b"]" * 50_000 + b"}"
 PATIENCE_S = 30.0
 FAKE = Path(__file__).parents[1] / "support" / "processes" / "fake_engine.py"
 
@@ -184,7 +187,7 @@ def test_a_damaged_token_admits_nobody(tmp_path: Path, monkeypatch: pytest.Monke
     [
         ("/v1/completions", {}, "missing required field `prompt`"),
         ("/v1/completions", {"prompt": ["a", "b"]}, "length <= 1"),
-        ("/v1/completions", {"prompt": [1, 2]}, "Expected `str`, got `int`"),
+        ("/v1/completions", {"prompt": [1]}, "Expected `str`, got `int`"),
         ("/v1/completions", {"prompt": "a", "n": 9}, "Expected `int` <= 8"),
         ("/v1/completions", {"prompt": "a", "stop": [""]}, "length >= 1"),
         ("/v1/completions", {"prompt": "a", "echo": True}, "omit them"),
@@ -204,7 +207,20 @@ async def test_a_wrong_request_gets_one_error_with_a_sentence(
     assert door.engine.jobs == []
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'"\\ud800"', b"[" * 100_000])
+@pytest.mark.parametrize(
+    ("path", "type", "given"),
+    [("/v1/completions", CompletionRequest, {"prompt": "x = "}), ("/infill", LlamaInfill, {"input_prefix": "x = "})],
+)
+async def test_a_field_that_is_null_is_absent(door: Door, path: str, type: Any, given: dict[str, object]) -> None:
+    nothing = dict.fromkeys([*type.__struct_fields__, "seed", "user", "logit_bias", "best_of"])
+    inside = {"input_extra": [{"text": "old\n", "filename": None}], "stream_options": {"include_usage": None}}
+    for body in ({**nothing, **given}, {**inside, **given}):
+        answer = await door.post(path, body)
+        assert answer.status_code == 200, answer.text
+    assert {job.prefix for job in door.engine.jobs} == {"x = "}
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'"\\ud800"', b'{"a": "\xff"}', b"[" * 100_000, NESTED])
 async def test_what_is_no_json_is_refused(door: Door, body: bytes) -> None:
     for path in ("/v1/completions", "/infill"):
         answer = await door.http.post(door.address + path, content=body, headers=BEARER)
