@@ -7,6 +7,8 @@ import argparse
 import re
 from collections.abc import Callable
 
+from caesura.characters import PRINTABLE
+
 LineColumn = tuple[int, int]  # line and column, from 1, the column in code points
 
 
@@ -88,7 +90,7 @@ def key(text: str) -> str:
 
 
 def name(text: str) -> str:
-    if not re.fullmatch(r"[\w.-]{1,64}", text):
+    if not (re.fullmatch(r"[\w.-]{1,64}", text) and re.match(PRINTABLE, text)):  # some letters show nothing
         raise argparse.ArgumentTypeError(f"{text!r} is not a name of letters, digits, dots and dashes")
     return text
 

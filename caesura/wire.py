@@ -15,6 +15,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from caesura.characters import PRINTABLE, shown
+
 PROTOCOL = 3
 MAX_FRAME = 16 << 20  # bytes; the socket refuses larger frames (MAXMSGSIZE)
 MAX_CONTEXT = 1 << 20  # code points of the prefix, and of the suffix: at least 256K tokens
@@ -25,7 +27,8 @@ MAX_SCHEMAS = 4  # per job
 MAX_TOKENS = 2 * MAX_SLOTS  # per fill: a token shared with the prefix may add a few
 
 Id = Annotated[str, Meta(min_length=1, max_length=64)]
-Name = Annotated[str, Meta(max_length=256)]
+Name = Annotated[str, Meta(max_length=256, pattern=PRINTABLE)]  # one line; a client's with anything else is refused
+ShortText = Annotated[str, Meta(max_length=256)]  # made one line and printable where it arrives
 ContextText = Annotated[str, Meta(max_length=MAX_CONTEXT)]
 GrammarText = Annotated[str, Meta(max_length=65_536)]  # the text next to a hole, a key or a pattern, in a grammar
 Blank = Annotated[str, Meta(max_length=16)]  # white space or a separator of a layout
@@ -41,7 +44,7 @@ ServerSetting = Literal[
     "neighbours", "structured", "speculate", "warm", "inComments", "inStrings"
 ]  # settings of that name
 FailureCode = Literal["superseded", "cancelled", "expired", "invalid", "engine_lost", "unavailable"]
-Stages = Annotated[dict[Annotated[str, Meta(max_length=16)], Milliseconds], Meta(max_length=16)]
+Stages = Annotated[dict[Annotated[str, Meta(max_length=16, pattern=PRINTABLE)], Milliseconds], Meta(max_length=16)]
 
 
 class _Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,8 +110,13 @@ class Neighbour(_Struct, frozen=True):
     """Related text of another file. The model sees `name` as the line above it: a comment in the language of `text`
     with its path in the workspace."""
 
-    name: Name
+    name: ShortText
     text: Annotated[str, Meta(max_length=MAX_NEIGHBOUR)]
+
+    @property
+    def line(self) -> str:
+        """`name` as a prompt has it: a line break in a file's name begins no line of the prompt."""
+        return shown(self.name)
 
 
 class Fill(_Struct, frozen=True):
@@ -233,11 +241,11 @@ class Welcome(_Message, frozen=True, omit_defaults=True):
     why it is refused."""
 
     protocol: Natural
-    build: Name
-    model: Name
-    device: Name
+    build: ShortText
+    model: ShortText
+    device: ShortText
     state: Literal["loading", "ready", "failed"]
-    message: Name = ""
+    message: ShortText = ""
     policy: Policy = Policy()
 
 
@@ -275,7 +283,7 @@ class Failed(_Message, frozen=True, omit_defaults=True):
 
     job: Id
     code: FailureCode
-    message: Name = ""
+    message: ShortText = ""
     steps: Natural = 0
 
 
@@ -295,14 +303,14 @@ class Status(_Message, frozen=True, kw_only=True):
     no memory."""
 
     state: Literal["loading", "ready", "failed", "idle"]
-    build: Name
-    model: Name
-    device: Name
+    build: ShortText
+    model: ShortText
+    device: ShortText
     pid: Natural
     worker_pid: Natural | None = None
     uptime_s: Seconds
     peers: Natural
-    clients: Annotated[tuple[Name, ...], Meta(max_length=256)] = ()  # the peers' names for themselves
+    clients: Annotated[tuple[ShortText, ...], Meta(max_length=256)] = ()  # the peers' names for themselves
     live: Natural = 0
     queued: Natural = 0
     done: Natural = 0
@@ -312,7 +320,7 @@ class Status(_Message, frozen=True, kw_only=True):
     worker_memory_mb: Mebibytes | None = None
     p50_ms: Stages = {}
     p95_ms: Stages = {}
-    message: Name = ""
+    message: ShortText = ""
 
 
 ClientMessage = Hello | Infill | Cancel | Ping | Query | Stop | Bye

@@ -10,6 +10,7 @@ import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
 from caesura import wire
+from caesura.characters import shown
 from caesura.ipc import endpoints
 from caesura.ipc.endpoints import Endpoint
 from caesura.ipc.rendezvous import BUILD
@@ -159,6 +160,20 @@ def _decode(frames: list[bytes]) -> wire.EngineMessage | None:
     """The message; None if an engine of our build would not send it."""
     try:
         (frame,) = frames
-        return wire.decode_engine(frame)
+        message = wire.decode_engine(frame)
     except (ValueError, msgspec.DecodeError):
         return None
+    if isinstance(message, wire.Welcome | wire.Failed | wire.Status):
+        about = {name: _printable(getattr(message, name)) for name in message.__struct_fields__}
+        return msgspec.structs.replace(message, **about)
+    return message
+
+
+def _printable(value: object) -> object:
+    """Names and sentences as a person may read them: the engine may be on another's machine."""
+    match value:
+        case str():
+            return shown(value)
+        case tuple():
+            return tuple(map(shown, value))
+    return value

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from caesura.characters import shown
 from caesura.client.backends import KINDS, named
 from caesura.client.backends.named import KEYRING, NamedService
 from caesura.commands import CommandFailed
@@ -26,7 +27,7 @@ def show(options: argparse.Namespace) -> None:
     for one in found:
         about = (one.url, one.kind, one.model, one.format, f"key from {one.key_from}" if one.key_from else "")
         fallback = ", else the local engine" if one.fallback else ""
-        folders = ", ".join(one.folders) or "no folder yet"
+        folders = ", ".join(map(shown, one.folders)) or "no folder yet"
         print(f"{one.name} ({', '.join(filter(None, about))}) has: {folders}{fallback}")
     if not found:
         print("To use another engine: caesura backend add NAME URL --kind " + "|".join(KINDS))
@@ -65,7 +66,7 @@ def use(options: argparse.Namespace) -> None:
     named.save(
         tuple(replace(one, folders=(*one.folders, folder)) if one.name == service.name else one for one in others)
     )
-    print(f"{service.name} at {service.host} is sent what its engine needs of documents in {folder}: {SENT}.")
+    print(f"{service.name} at {service.host} is sent what its engine needs of documents in {shown(folder)}: {SENT}.")
     print("Restart your editor; then see `caesura status`.")
 
 

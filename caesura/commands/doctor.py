@@ -17,6 +17,7 @@ import msgspec
 import zmq
 
 from caesura import model_store, paths, speeds, wire
+from caesura.characters import shown
 from caesura.client.backend import EngineError
 from caesura.commands import CommandFailed, explain
 from caesura.commands.common import ask, print_json, shared
@@ -90,9 +91,9 @@ def run(options: argparse.Namespace) -> None:
         print_json({"ok": not bad, "checks": checks, "sessions": _sessions(past)})
     else:
         for check in checks:
-            print(f"{'ok ' if check.ok else 'BAD'}  {check.name}: {check.found}")
+            print(f"{'ok ' if check.ok else 'BAD'}  {check.name}: {shown(check.found)}")
             if check.next:
-                print(f"     {check.next}")
+                print(f"     {shown(check.next)}")
     if bad:
         raise CommandFailed(f"{len(bad)} of {len(checks)} checks failed: {', '.join(check.name for check in bad)}.")
 

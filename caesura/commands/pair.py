@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from caesura.characters import shown
 from caesura.commands import CommandFailed
 from caesura.ipc import pairing
 from caesura.ipc.keys import own_keys
@@ -21,7 +22,7 @@ def show(options: argparse.Namespace) -> None:
     for client in found.clients:
         print(f"{client.name} may use this machine's engine: {client.key}")
     for engine in found.engines:
-        print(f"{engine.name} ({engine.address}) has: {', '.join(engine.folders) or 'no folder yet'}")
+        print(f"{engine.name} ({engine.address}) has: {', '.join(map(shown, engine.folders)) or 'no folder yet'}")
     if not found.clients and not found.engines:
         print(f"To use another machine's engine from here, run there: caesura pair allow {key}")
 
@@ -65,7 +66,7 @@ def use(options: argparse.Namespace) -> None:
     engines = (_without(one, folder) for one in found.engines)
     chosen = replace(engine, folders=(*_without(engine, folder).folders, folder))
     pairing.save(replace(found, engines=tuple(chosen if one.name == engine.name else one for one in engines)))
-    print(f"Documents in {folder} may be sent to {engine.name}. Restart your editor; then see `caesura status`.")
+    print(f"Documents in {shown(folder)} may be sent to {engine.name}. Restart your editor; then see `caesura status`.")
 
 
 def forget(options: argparse.Namespace) -> None:

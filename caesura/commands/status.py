@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from caesura import wire
+from caesura.characters import shown
 from caesura.client.backend import EngineError
 from caesura.client.backends import named
 from caesura.client.backends.named import NamedService
@@ -41,7 +42,7 @@ def status(options: argparse.Namespace) -> None:
         about = _line(other.status) if other.status else other.trouble
         print(f"on {other.name} ({other.address}): {about}")
         if rules := str(other.policy):
-            print(f"  {rules}")
+            print(f"  {shown(rules)}")
     for service in [] if options.json else backends:
         about = f"{service.state}: {service.model}" if service.state == "ready" else service.trouble
         print(f"{service.name} ({service.url}): {about}")
@@ -109,7 +110,7 @@ async def _statuses() -> list[wire.Status]:
         try:
             found.append(await _status(place=place))
         except EngineError as error:
-            print(f"caesura: {place.stem.name}: {error}", file=sys.stderr)
+            print(f"caesura: {place.stem.name}: {shown(error)}", file=sys.stderr)
     return found
 
 

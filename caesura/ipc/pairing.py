@@ -14,10 +14,11 @@ import msgspec
 from msgspec import Meta
 
 from caesura import paths
+from caesura.characters import PRINTABLE
 from caesura.ipc.consent import WatchedFile
 
 HexKey = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-MachineName = Annotated[str, Meta(min_length=1, max_length=64)]
+MachineName = Annotated[str, Meta(min_length=1, max_length=64, pattern=PRINTABLE)]
 MODEL = r"^[!-~]([ -~]{0,254}[!-~])?\Z"  # the name or path of a team's model, which travels as a header: ASCII
 ModelName = Annotated[str, Meta(pattern=MODEL)]
 
@@ -43,7 +44,7 @@ class Remote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An engine on another machine, and the folders (with links resolved) whose documents may be sent to it."""
 
     name: MachineName
-    address: Annotated[str, Meta(max_length=256)]
+    address: Annotated[str, Meta(max_length=256, pattern=PRINTABLE)]
     key: HexKey
     folders: tuple[str, ...] = ()
 

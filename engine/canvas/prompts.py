@@ -174,7 +174,7 @@ def fitting_neighbours(tokenizer: Tokenizer, neighbours: Sequence[Neighbour], ro
     """The neighbours that fit, whole, in order of rank; the first is cut at a line start if it is too long alone."""
     rows: list[int] = []
     for rank, neighbour in enumerate(neighbours):
-        text = f"{neighbour.name}\n{neighbour.text}".strip("\n")
+        text = f"{neighbour.line}\n{neighbour.text}".strip("\n")
         ids = tokenizer.encode(text[: room * WORDY].rstrip() + "\n\n") if neighbour.text.strip() else []
         whole = len(text) <= room * WORDY and len(ids) <= room - len(rows)
         if rank and not whole:

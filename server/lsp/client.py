@@ -6,10 +6,13 @@ from typing import Any
 
 from lsprotocol import types
 
+from caesura.characters import shown
 from caesura.server.lsp.protocol import describe
 from caesura.server.lsp.transport import Server
 from caesura.server.session import EditorInfo
 from caesura.server.text.workspace import path_of
+
+MAX_NAME = 100  # characters of an editor's name and version
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +52,7 @@ def as_object(settings: object) -> dict[str, Any]:
 
 def name(params: types.InitializeParams) -> str:
     client = params.client_info
-    return f"{client.name} {client.version or ''}".strip() if client else "an editor"
+    return shown(f"{client.name} {client.version or ''}".strip(), MAX_NAME) if client else "an editor"
 
 
 def abilities(can: types.ClientCapabilities) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ TOKEN_BYTES = 32
 GREETING_S = 5.0  # timeout of a connection's token
 CLIENT_S = 60.0  # timeout of the client's connection
 MAX_GUESTS = 16  # connections without a token yet; one more replaces the oldest
+GRACE_S = 0.1  # for which a connection keeps its place; the next ones wait in the system's queue
 RETRY_S = 0.1  # pause after a failed accept
 
 
@@ -53,7 +54,7 @@ async def admit(listener: socket.socket, token: str) -> socket.socket:
     """The first connection that sends the token and a line break. Each connection has its own timeout."""
     loop = asyncio.get_running_loop()
     admitted: asyncio.Future[socket.socket] = loop.create_future()
-    guests: dict[asyncio.Task[None], None] = {}  # the oldest first
+    guests: dict[asyncio.Task[None], float] = {}  # when each came, by the loop's clock; the oldest first
 
     async def greet(guest: socket.socket) -> None:
         if await _says(guest, f"{token}\n".encode()) and not admitted.done():
@@ -66,6 +67,8 @@ async def admit(listener: socket.socket, token: str) -> socket.socket:
 
     async def listen() -> None:
         while True:
+            if len(guests) >= MAX_GUESTS:
+                await asyncio.sleep(next(iter(guests.values())) + GRACE_S - loop.time())
             try:
                 guest, _ = await loop.sock_accept(listener)
             except OSError:  # this connection failed, or there are too many open files
@@ -77,7 +80,7 @@ async def admit(listener: socket.socket, token: str) -> socket.socket:
                 del guests[oldest]
                 oldest.cancel()
             task = asyncio.create_task(greet(guest))
-            guests[task] = None
+            guests[task] = loop.time()
             task.add_done_callback(partial(gone, guest))
             await asyncio.sleep(0)  # read a token that has already arrived before the next accept
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from lsprotocol import types
 
+from caesura.characters import shown
 from caesura.client.backend import Backend, Condition, State
 from caesura.server.lsp.protocol import describe
 from caesura.server.lsp.transport import Server
@@ -58,7 +59,7 @@ class StatusReporter:
             self._told.clear()
         elif sentence not in self._told:
             self._told.add(sentence)
-            message = f"{TITLE} gives no completions: {sentence}"
+            message = f"{TITLE} gives no completions: {shown(sentence)}"
             self._server.window_log_message(types.LogMessageParams(types.MessageType.Error, message))
 
     def _tell(self) -> None:

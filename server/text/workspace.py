@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
+from caesura.characters import shown
 from caesura.server.languages import UNKNOWN, Language, language
 from caesura.server.text.document import Document, Edit, Encoding, InvertedRange, Position
 from caesura.server.text.notebooks import Notebooks
 from caesura.server.text.trees import SyntaxTree
 
+MAX_LANGUAGE = 64  # characters of the id of a language that we do not know
 MAX_DOCUMENT = 8_000_000  # code points; a larger document is not kept and gets empty answers
 
 ContentChange = tuple[Position, Position, str]  # a range (start, end) and its new text
@@ -55,7 +57,8 @@ class Workspace:
             log.warning("A document of %d characters gets no completions.", len(text))
             return
         row = language(language_id, uri)
-        document = Document(uri, language_id if row is UNKNOWN else row.id, version, text, self.encoding)
+        name = shown(language_id, MAX_LANGUAGE) if row is UNKNOWN else row.id
+        document = Document(uri, name, version, text, self.encoding)
         opened = self._open[uri] = OpenDocument(document, SyntaxTree(row), row)
         opened.tree.schedule(lambda: document.text)
 

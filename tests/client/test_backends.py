@@ -263,7 +263,7 @@ async def asking(kind: str, reply: Reply | None = None) -> AsyncIterator[tuple[S
 @pytest.mark.parametrize("kind", KINDS)
 async def test_every_kind_fills_a_gap_and_shows_the_neighbours(kind: str) -> None:
     async with asking(kind) as (service, found):
-        near = wire.Neighbour("# other.py", "height = 1")
+        near = wire.Neighbour("# other.py\nimport evil", "height = 1")  # a file may be called so
         *locked, done = await asked(found, job(neighbours=(near,), segments=(wire.Hole(5, "line"),)))
     assert isinstance(done, wire.Done)
     assert (len({event.holes[0].locked_start for event in locked}) >= 2) == (kind != "vllm")  # while it is written
@@ -271,7 +271,10 @@ async def test_every_kind_fills_a_gap_and_shows_the_neighbours(kind: str) -> Non
     assert (done.holes[0].text, done.stop) == ("a + b", "complete")
     assert (done.tokens.canvas or done.tokens.left_to_right) >= 2
     assert done.timings.total_ms > 0
-    assert "height = 1" in str([body for _, body in service.asked])
+    sent = str([body for _, body in service.asked])
+    assert r"# other.py\\nimport evil" in sent
+    assert r"# other.py\nimport evil" not in sent
+    assert "height = 1" in sent
 
 
 def hanging(path: str, body: Any) -> Any:
@@ -564,7 +567,7 @@ async def test_a_models_name_cannot_write_on_a_terminal() -> None:
         found = backend(service, Fim("", ""))
         await asked(found, job())
         await found.close()
-    assert found.condition.model == ("evil2J" + "x" * 100)[:64]
+    assert found.condition.model == r"evil\x1b[2J\n\u202e" + "x" * 44 + "…"
     assert service.asked[1][1]["model"].startswith("evil\x1b")  # the service gets its own word
 
 

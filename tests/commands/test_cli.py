@@ -611,6 +611,18 @@ def test_status_of_an_older_build_counts_its_clients(run: Run) -> None:
     assert (ran.code, ran.err) == (0, "")
 
 
+def test_no_engine_and_none_of_its_clients_forges_a_line_of_the_status(run: Run) -> None:
+    odd = "vim\x1b]0;pwn\x07\x9b31m\u202e\nready: FAKE on cpu"
+    with engine_of_another_build(
+        model=odd, device=odd, clients=[odd, odd], message=odd, p50_ms={"x": 1}, p95_ms={"x": 1}
+    ):
+        ran, listed = run("status"), run("status", "--json")
+    for text in (ran.out, listed.out):
+        assert all(line.isprintable() for line in text.split("\n"))
+    assert [line for line in ran.out.split("\n") if line.startswith("ready: FAKE")] == []
+    assert r"2 vim\x1b]0;pwn\x07\x9b31m\u202e\nready: FAKE on cpu, 0 jobs running" in ran.out
+
+
 def test_status_of_a_newer_build_is_a_sentence_beside_the_others(run: Run) -> None:
     with engine_of_another_build(added_later=1):
         ran = run("status")

@@ -53,6 +53,18 @@ def test_a_name_stands_for_one_key(say: Say) -> None:
     assert pairing.pairs().users == (TeamUser("anna", KEY),)
 
 
+@pytest.mark.parametrize("name", ["an\x1bna", "an na", "an\nna", "anna\u200b", "\u3164", ""])
+def test_a_name_is_one_that_a_person_can_read(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["team", "invite", name, KEY], ["pair", "allow", KEY, "--name", name]):
+        with pytest.raises(SystemExit):
+            cli.main(command)
+        assert "is not a name of letters, digits, dots and dashes" in capsys.readouterr().err
+    path = paths.keys() / "pairs.json"
+    paths.write(path, json.dumps({"users": [{"name": f"a{name}\n", "key": KEY}]}).encode())
+    with pytest.raises(paths.DamagedFile):
+        pairing.pairs()
+
+
 def test_a_model_is_named_in_ascii(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["team", "invite", "anna", KEY, "--model", "ein großes"])

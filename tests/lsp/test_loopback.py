@@ -1,6 +1,7 @@
 """`caesura lsp --tcp`: one client, the one with the token, and nobody else."""
 
 import asyncio
+import contextlib
 import errno
 import json
 import socket
@@ -142,6 +143,7 @@ async def test_who_says_nothing_keeps_nobody_waiting_and_is_closed(
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loopback, "MAX_GUESTS", 2)
+    monkeypatch.setattr(loopback, "GRACE_S", 0.01)
 
 
 async def test_a_crowd_of_silent_ones_is_bounded_and_keeps_nobody_out(listener: socket.socket, few: None) -> None:
@@ -155,6 +157,24 @@ async def test_a_crowd_of_silent_ones_is_bounded_and_keeps_nobody_out(listener: 
     _, writer = await asyncio.open_connection(*listener.getsockname())
     writer.write(f"{TOKEN}\n".encode())
     (await asyncio.wait_for(admitting, 20)).close()
+
+
+async def test_a_crowd_that_comes_back_at_once_keeps_no_slow_editor_out(listener: socket.socket) -> None:
+    async def stranger() -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_connection(*listener.getsockname())
+                await reader.read()
+                writer.close()
+
+    admitting = asyncio.create_task(loopback.admit(listener, TOKEN))
+    crowd = [asyncio.create_task(stranger()) for _ in range(64)]
+    _, writer = await asyncio.open_connection(*listener.getsockname())
+    await asyncio.sleep(0.02)  # as an editor may need to say its token
+    writer.write(f"{TOKEN}\n".encode())
+    (await asyncio.wait_for(admitting, 20)).close()
+    for one in crowd:
+        one.cancel()
 
 
 async def test_whoever_has_said_the_token_is_heard_before_a_crowd_behind_it(listener: socket.socket, few: None) -> None:

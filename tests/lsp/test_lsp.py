@@ -282,6 +282,14 @@ async def test_by_default_what_saves_fewer_than_four_keys_waits_to_be_asked_for(
     assert await answer(client.complete(0, 7, triggerKind=1)) == shown
 
 
+async def test_a_language_of_an_odd_name_gets_completions(client: Client) -> None:
+    await client.start()
+    client.open("x = ", "a\x1b[31m\n" + "b" * 300)
+    request = client.complete(0, 4)
+    await client.engine("1")
+    assert [item["insertText"] for item in (await request)["result"]["items"]] == ["1"]
+
+
 async def test_low_confidence_is_not_shown(client: Client) -> None:
     await client.start(initializationOptions={"deadlineMs": 10_000, "minConfidence": 0.95})
     client.open("x = ")

@@ -323,6 +323,9 @@ def test_the_status_is_for_editors_that_know_it(params: dict[str, Any], wanted: 
 def test_a_client_is_known_by_its_name_and_abilities() -> None:
     assert client.name(initialize()) == "an editor"
     assert client.name(initialize(clientInfo={"name": "Neovim", "version": "0.12"})) == "Neovim 0.12"
+    odd = client.name(initialize(clientInfo={"name": "vim\x1b[31m\n" + "m" * 300, "version": "\u202e1"}))
+    assert odd == r"vim\x1b[31m\n" + "m" * 86 + "…"
+    wire.decode_client(wire.encode(wire.Hello(wire.PROTOCOL, "1", odd)))  # so it gets an engine
     announced = {
         "textDocument": {"inlineCompletion": {"dynamicRegistration": True}},
         "workspace": {"applyEdit": True, "configuration": False},

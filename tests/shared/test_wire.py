@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from caesura import wire
 
+HOSTILE = "vim\x1b]0;pwn\x07\x1b[31m\nready: FAKE on cpu"
 FILL = wire.Fill("retürn 🐍", ((0, 3), (5, 7)), 0.5, 2, ((3, 1.0), (6, 0.25), (8, 0.0)))
 
 CLIENT: list[wire.ClientMessage] = [
@@ -129,6 +130,7 @@ def _infill(**changes: object) -> bytes:
         {"unknown": 1},
         {"prefix": b"bytes"},
         {"prefix": None},
+        *({field: HOSTILE} for field in ("language", "method", "sampler", "prompt")),
     ],
     ids=lambda changes: f"{next(iter(changes))}={str(next(iter(changes.values())))[:20]}",
 )
@@ -139,8 +141,20 @@ def test_what_is_out_of_bounds_is_refused(changes: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
+    "name", [HOSTILE, "vim\n", "vim\x7f", "vim\x9b31m", "vi\u202em", "vim\u200b", "\u3164", "v" * 257]
+)
+def test_a_client_whose_name_is_not_plainly_printable_is_refused(name: str) -> None:
+    hello = {"type": "hello", "protocol": wire.PROTOCOL, "build": "0.1.0", "client": "Neovim 0.12 — mañana 日本語 🐍"}
+    assert isinstance(wire.decode_client(msgspec.msgpack.encode(hello)), wire.Hello)
+    for field in ("build", "client"):
+        with pytest.raises(msgspec.ValidationError):
+            wire.decode_client(msgspec.msgpack.encode({**hello, field: name}))
+
+
+@pytest.mark.parametrize(
     "changes",
     [
+        {"p50_ms": {"x\n": 1.0}},
         {"p50_ms": {"total": -1.0}},
         {"p95_ms": {"total": 600_001.0}},
         {"p95_ms": {"x" * 17: 1.0}},

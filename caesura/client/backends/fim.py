@@ -116,7 +116,7 @@ async def first_model(http: Http) -> str:
 
 
 def fim_files(gap: ServiceGap) -> tuple[FimFile, ...]:
-    return tuple(FimFile(one.name, one.text) for one in gap.neighbours)
+    return tuple(FimFile(one.line, one.text) for one in gap.neighbours)
 
 
 async def completed(http: Http, path: str, body: Mapping[str, Any]) -> AsyncGenerator[TextPiece | AnswerEnd, None]:

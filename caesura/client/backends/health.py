@@ -1,19 +1,18 @@
 """How a service is: its model, its last failure, and how long it is left alone after one."""
 
 import asyncio
-import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from caesura.characters import shown
 from caesura.client.backend import EngineError, EngineFailed, EngineUnavailable, State
 from caesura.client.backends.api import Api
 from caesura.client.backends.background import Background
 from caesura.client.backends.http import MAX_PAUSE_S, Http, RequestFailed
 
 DESCRIBE_S = 5.0  # for the model's name
-UNSAFE = re.compile(r"[^\w.:/+ -]")  # characters of a model's name that a terminal and an editor do not get
-MAX_NAME = 64
+MAX_NAME = 64  # characters of a model's name
 
 
 class ServiceHealth:
@@ -74,7 +73,7 @@ class ServiceHealth:
                     raise RequestFailed(
                         f"{self._http.name} takes connections but does not answer; see its log."
                     ) from None
-                self.model, self._described = UNSAFE.sub("", said)[:MAX_NAME] or "a model", True
+                self.model, self._described = shown(said, MAX_NAME) or "a model", True
                 self.recover()
                 self.on_change()
 

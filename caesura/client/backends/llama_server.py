@@ -86,7 +86,7 @@ class LlamaServer:
         body = {
             "input_prefix": gap.prefix,
             "input_suffix": gap.suffix,
-            "input_extra": [{"filename": one.name, "text": one.text} for one in gap.neighbours],
+            "input_extra": [{"filename": one.line, "text": one.text} for one in gap.neighbours],
             "n_predict": gap.max_tokens,
             "t_max_predict_ms": max(1, int(gap.left_ms)),
             "stop": ["\n"] if gap.one_line else [],

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from caesura import paths
+from caesura.characters import PRINTABLE
 from caesura.client.backends import Kind
 from caesura.ipc import networks
 from caesura.ipc.consent import WatchedFile
@@ -36,12 +37,12 @@ class NamedService(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     with a model's own markers; empty where the service takes the suffix by itself. `key_from` is a variable's name,
     `keyring` or empty. With `fallback` the local engine answers while the service does not."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=64)]
-    url: Annotated[str, Meta(max_length=2048)]
+    name: Annotated[str, Meta(min_length=1, max_length=64, pattern=PRINTABLE)]
+    url: Annotated[str, Meta(max_length=2048, pattern=PRINTABLE)]
     kind: Kind
-    model: Annotated[str, Meta(max_length=256)] = ""
-    format: Annotated[str, Meta(max_length=64)] = ""
-    key_from: Annotated[str, Meta(max_length=256)] = ""
+    model: Annotated[str, Meta(max_length=256, pattern=PRINTABLE)] = ""
+    format: Annotated[str, Meta(max_length=64, pattern=PRINTABLE)] = ""
+    key_from: Annotated[str, Meta(max_length=256, pattern=PRINTABLE)] = ""
     fallback: bool = False
     folders: tuple[str, ...] = ()
 

@@ -173,5 +173,5 @@ def _pins(suffix: str) -> str:
 
 
 def _asked(gap: ServiceGap) -> str:
-    beside = "".join(f"{one.name}\n{one.text}\n\n" for one in gap.neighbours)
+    beside = "".join(f"{one.line}\n{one.text}\n\n" for one in gap.neighbours)
     return f"{FOLLOWS}{gap.suffix}\n\n{BESIDE + beside if beside else ''}{TASK}"

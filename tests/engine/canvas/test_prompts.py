@@ -47,6 +47,7 @@ def test_neighbours_stand_before_the_prefix_each_under_its_line_and_above_a_blan
     left = "# left.py\ndef left(item):\n    return item\n\n"
     assert shown(tiny, SHORT, OTHER) == left + "# right.py\nright = 20\n\n" + PREFIX
     assert shown(tiny, OTHER, SHORT).startswith("# right.py\n")
+    assert shown(tiny, Neighbour("# a\nb.py", "x = 1")).startswith("# a\\nb.py\nx = 1\n")  # a file may be called so
 
 
 def test_the_canvas_stands_behind_all_of_it(tiny: BlockLlama) -> None:
