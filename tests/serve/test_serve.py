@@ -595,6 +595,15 @@ async def test_a_crowd_without_the_token_keeps_nobody_out(door: Door, said: byte
         assert "".join(event["content"] for event in await stream) == door.engine.answers[0]
 
 
+@pytest.mark.long
+async def test_fifty_requests_are_answered_among_three_crowds(door: Door) -> None:
+    head = HEAD.replace(b"PORT", b"%d" % door.port)
+    async with crowd(door.port, b""), crowd(door.port, head), crowd(door.port, head + b"Content-Length: 9\r\n\r\n"):
+        for _ in range(50):
+            async with client() as http:
+                assert (await http.get(f"{door.address}/health", headers=BEARER)).status_code == 200
+
+
 async def test_connections_are_bounded_and_one_that_says_nothing_is_let_go(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ import unicodedata
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caesura import wire
@@ -126,6 +126,18 @@ def test_a_file_keeps_what_its_script_needs_and_nothing_spells_hidden_text(file:
 def test_what_is_shown_of_a_growing_text_never_shrinks(text: str, own: bool) -> None:
     starts = [visible(text[:end], text if own else "", "") for end in range(len(text) + 1)]
     assert all(after.startswith(before) for before, after in pairwise(starts))
+
+
+@pytest.mark.long
+@settings(max_examples=20_000, deadline=None)
+@given(st.text("a1❤🏴ی" + "".join(UNSEEN), max_size=20), st.text("ی" + "".join(UNSEEN), max_size=4))
+def test_hostile_text_for_minutes(text: str, file: str) -> None:
+    starts = [visible(text[:end], file, "") for end in range(len(text) + 1)]
+    assert all(after.startswith(before) for before, after in pairwise(starts))
+    needed = {*file, *"\u200d\ufe0e\ufe0f\u20e3"}  # the file's own, and what emoji are written with
+    assert {c for c in starts[-1] if c in UNSEEN} <= needed
+    assert not {*"\ufeff\U000e0000\U000e0041\U000e0fff"} & {*starts[-1]}
+    assert re.match(PRINTABLE, shown(text))
 
 
 def test_the_command_line_proposes_no_structured_text_with_unseen_characters() -> None:
