@@ -14,6 +14,7 @@ from caesura.characters import shown
 from caesura.ipc import endpoints
 from caesura.ipc.endpoints import Endpoint
 from caesura.ipc.rendezvous import BUILD
+from caesura.ipc.silence import Silence, usage
 
 PING_S = 1.0
 SILENCE_S = 2.5  # an engine that answers no ping for this long counts as hung, like a worker
@@ -38,11 +39,14 @@ class Unanswered(TimeoutError):
 
 
 class Connection:
-    def __init__(self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket, welcome: wire.Welcome) -> None:
+    def __init__(
+        self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket, welcome: wire.Welcome, pid: int
+    ) -> None:
         self.welcome = welcome
         self._socket = socket
         self._monitor = monitor
-        self._heard = self._asked = time.monotonic()
+        self._asked = time.monotonic()
+        self._silence, self._pid = Silence(self._asked), pid
 
     @property
     def stale(self) -> bool:
@@ -50,8 +54,11 @@ class Connection:
         return time.monotonic() - self._asked > SILENCE_S
 
     @staticmethod
-    async def open(context: zmq.asyncio.Context, endpoint: Endpoint, client: str, timeout_s: float) -> "Connection":
-        """Connect, and wait for the Welcome. Raises Unanswered."""
+    async def open(
+        context: zmq.asyncio.Context, endpoint: Endpoint, client: str, timeout_s: float, *, pid: int = 0
+    ) -> "Connection":
+        """Connect, and wait for the Welcome. `pid`: the engine's process, if it is one of this machine. Raises
+        Unanswered."""
         socket = context.socket(zmq.DEALER)
         # Not IMMEDIATE, which would drop the last messages of an engine that ends. If zmq keeps a job for the next
         # engine, that one drops it, since it has no Hello from us.
@@ -73,7 +80,7 @@ class Connection:
             if isinstance(error, TimeoutError):
                 raise Unanswered(last) from None
             raise
-        return Connection(socket, monitor, message)
+        return Connection(socket, monitor, message, pid)
 
     def send(self, frame: bytes) -> bool:
         """Send a frame without waiting. False if the engine has ended or does not read."""
@@ -97,7 +104,7 @@ class Connection:
     async def _read(self, inbox: asyncio.Queue[wire.EngineMessage | Lost]) -> None:
         while True:
             frames = await self._socket.recv_multipart()
-            self._heard = time.monotonic()
+            self._silence.heard(time.monotonic())
             message = _decode(frames) or self._give_up(frames)
             if message is not None and not isinstance(message, wire.Pong):
                 inbox.put_nowait(message)
@@ -112,11 +119,15 @@ class Connection:
 
     async def _ping(self, inbox: asyncio.Queue[wire.EngineMessage | Lost]) -> None:
         frame = wire.encode(wire.Ping())
-        while not self.stale and (left := self._heard + SILENCE_S - time.monotonic()) > 0:
+        while not self.stale and (left := self._left()) > 0:
             self.send(frame)
             self._asked = time.monotonic()
             await asyncio.sleep(min(PING_S, left))
         inbox.put_nowait(Lost())
+
+    def _left(self) -> float:
+        """Seconds of silence left until the engine counts as hung."""
+        return SILENCE_S - self._silence.lasts(time.monotonic(), lambda: usage(self._pid))
 
     async def _watch(self, inbox: asyncio.Queue[wire.EngineMessage | Lost]) -> None:
         """Report a killed engine within milliseconds, by the kernel's event instead of its silence."""

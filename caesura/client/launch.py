@@ -7,14 +7,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from caesura import paths
 from caesura.ipc import rendezvous
 from caesura.ipc.rendezvous import EnginePlace, Holder
+from caesura.ipc.silence import Silence, usage
 
 MAX_SPAWNS = 5
 BACKOFF_S = (0.1, 5.0)
-HELLOS = 3  # unanswered Hellos, of a second each, after which a process counts as hung
+HELLOS = 3  # unanswered Hellos after which a process counts as hung, unless the machine was too busy to run it
 START_S = 30.0  # timeout of a new process to get the lock, on a busy machine
 MAX_LOG = 4 << 20  # bytes
 _WINDOWS = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0) | getattr(subprocess, "CREATE_NO_WINDOW", 0)
@@ -36,7 +38,9 @@ class Launcher:
         self._place = place
         self._command = command  # None: start nothing
         self._spawns = 0
-        self._unanswered: list[Holder] = []
+        self._silent: Holder | None = None
+        self._asked = 0.0  # seconds of Hellos that `_silent` did not answer
+        self._silence = Silence(0.0)
         self._process: subprocess.Popen[bytes] | None = None
 
     async def find(self) -> Holder:
@@ -54,10 +58,13 @@ class Launcher:
             await _until(lambda: bool(self._place.holder()) or self._ended(), START_S)
         return holder
 
-    async def unanswered(self, holder: Holder) -> None:
-        """`holder` did not answer a Hello. After three it counts as hung and is killed."""
-        self._unanswered = [h for h in self._unanswered if h == holder] + [holder]
-        if len(self._unanswered) >= HELLOS and rendezvous.kill(holder):
+    async def unanswered(self, holder: Holder, hello_s: float) -> None:
+        """`holder` did not answer a Hello of so many seconds. After three it counts as hung and is killed."""
+        if holder != self._silent:
+            self._silent, self._asked, self._silence = holder, 0.0, Silence(0.0)
+        self._asked += hello_s  # not the time in which we did not run ourselves
+        silent_s = self._silence.lasts(self._asked, partial(usage, holder.pid))
+        if silent_s >= HELLOS * hello_s and rendezvous.kill(holder):
             await _until(lambda: self._place.holder() != holder, 1.0)
 
     def _ended(self) -> bool:

@@ -197,9 +197,9 @@ class Engine:
             try:
                 async with asyncio.timeout(HELLO_S):
                     endpoint = await _opened(place.socket)
-                return await Connection.open(self._context, endpoint, self._client, HELLO_S)
+                return await Connection.open(self._context, endpoint, self._client, HELLO_S, pid=holder.pid)
             except TimeoutError:
-                await launcher.unanswered(holder)
+                await launcher.unanswered(holder, HELLO_S)
             except zmq.ZMQError as error:
                 raise launch.GaveUp(f"The engine cannot be reached: {error}.") from error
 

@@ -9,6 +9,7 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,7 @@ import zmq
 
 from caesura.engine.supervisor import admission, link
 from caesura.ipc.rendezvous import EnginePlace
+from caesura.ipc.silence import Silence, usage
 
 log = logging.getLogger("caesura.engine")
 
@@ -27,6 +29,7 @@ SLOW = 20  # a worker may take this many times its longest step
 FADES = 0.95  # decay of the longest step at each shorter one
 KILL_S = 0.5  # blocks the supervisor while a killed worker ends: less than a client waits for a Welcome
 UNDEAD_S = 10.0  # after this the user is told that a killed worker does not end (a hung driver)
+LOST_TICKS = 4  # more than a worker needs to end a job that has expired, however long each takes on a busy machine
 RELOAD_S = 2.0  # before a failed load is retried: this long, or as long as the load took
 
 WORKER = (sys.executable, "-P", "-m", "caesura.engine.worker")
@@ -34,7 +37,7 @@ WORKER = (sys.executable, "-P", "-m", "caesura.engine.worker")
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a worker may take before it counts as hung.
+    """Seconds of silence (ipc/silence.py) after which a worker counts as hung: those in which the machine runs it.
 
     For a step, or for an idle worker's next heartbeat: `hang_s`; on a slow machine SLOW times its longest recent step,
     up to `slow_s`; `slow_s` if it may have to compile a kernel. To load the model and take the first steps, which show
@@ -74,7 +77,10 @@ class Child:
         self._undead: subprocess.Popen[bytes] | None = None  # was killed and has not ended
         self._generation = 0
         self._progress = link.Heartbeat(place.progress)
+        self._started = 0.0  # when the worker was started
         self._seen = (0, 0.0)  # the counter, and when it last moved
+        self._silence = Silence(0.0)  # since then
+        self._punctual = 0  # the counter when it was last seen without a lost job
         self._rested = 0.0  # when it last had no jobs
         self._resting = False  # it had no jobs when it was looked at last
         self._idle = False  # it has shown that it has nothing to do, and got no job since
@@ -114,7 +120,8 @@ class Child:
         path = self._place.link(self._generation)
         self.socket = link.pair(self._context)
         admission.listen(self.socket, path)  # the first process that connects is taken for the worker
-        self._seen = (self._progress.read(), now)
+        self._started = now
+        self._moved(now)
         arguments = _arguments(path, self._place.progress, self._model, self._wanted_device)
         # Its stdout is our stderr: nothing but the command line's own answer may reach a terminal's stdout.
         self._process = subprocess.Popen([*self._command, *arguments], stdin=subprocess.PIPE, stdout=sys.stderr)
@@ -143,25 +150,26 @@ class Child:
 
     def loaded(self, message: link.Ready, now: float) -> None:
         self.state, self.device, self._longest = "ready", message.device, message.step_s
-        self._seen, self._idle = (self._progress.read(), now), False
+        self._idle = False
+        self._moved(now)
 
     def refused(self, message: link.LoadFailed, now: float) -> None:
         """Stop a worker that cannot load its model: this is no crash, and an immediate retry would not help."""
         self.stop()
         self.state, self.message = "failed", message.message
-        self._retry_at = now + max(RELOAD_S, now - self._seen[1])
+        self._retry_at = now + max(RELOAD_S, now - self._started)
 
     def death(self, now: float, *, live: bool, overdue: bool = False) -> str | None:
         """Why the worker is gone, reported once: it ended, or it hung and is killed here. `live`: it has jobs;
-        `overdue`: it has lost one of them."""
+        `overdue`: one of them should have ended long ago."""
         if self._process is None:
             return None
         code = self._process.poll()
         if code is not None:
             why = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        elif self._hung(now, live):
+        elif self._hung(now, live, self._process.pid):
             why = "made no progress and was killed" if self.state == "ready" else "took too long to load its model"
-        elif overdue:
+        elif self._lost(overdue):
             why = "left a job without an answer and was killed"
         else:
             return None
@@ -192,10 +200,14 @@ class Child:
         self._process = self.pidfd = self.socket = None
         self.state = "idle"
 
-    def _hung(self, now: float, live: bool) -> bool:
+    def _moved(self, now: float) -> None:
+        self._seen = (self._progress.read(), now)
+        self._silence.heard(now)
+
+    def _hung(self, now: float, live: bool, pid: int) -> bool:
         count, since = self._seen
         if self.state != "ready":
-            return now - since > self._patience.load_s
+            return self._silence.lasts(now, partial(usage, pid)) > self._patience.load_s
         moved = self._progress.read() != count
         self._idle = not live and (self._idle or (moved and self._resting))  # its last step may have ended just now
         self._resting = not live
@@ -204,11 +216,18 @@ class Child:
         if not live:
             self._rested = now
         if moved:
-            self._seen = (self._progress.read(), now)
+            self._moved(now)
             return False
         patience, compiles = self._patience, self.device.startswith("cuda") and not self._idle
         slow = patience.slow_s if compiles else min(patience.slow_s, SLOW * self._longest)
-        return now - since > max(patience.hang_s, slow)
+        return self._silence.lasts(now, partial(usage, pid)) > max(patience.hang_s, slow)
+
+    def _lost(self, overdue: bool) -> bool:
+        """True if a job stays overdue while the worker goes on. A busy machine makes its steps slow, not more."""
+        count = self._progress.read()
+        if not overdue:
+            self._punctual = count
+        return count - self._punctual > LOST_TICKS
 
     def _plan_restart(self, now: float, why: str) -> None:
         self._crashes.append(now)

@@ -35,6 +35,7 @@ from caesura.engine.weights.stored import write_manifest
 from caesura.ipc import rendezvous
 from caesura.ipc.endpoints import Endpoint
 from caesura.ipc.rendezvous import EnginePlace
+from caesura.ipc.silence import Usage
 
 from ..support.clients import FAKE, READY_S, alive, answer, first_event, in_flight, job, running, status_when, until
 from ..support.processes import points
@@ -511,6 +512,22 @@ def test_how_long_a_worker_may_be_silent_depends_on_the_machine(
     worker.hangs_after(most, live=live)
 
 
+@pytest.mark.parametrize(
+    ("share", "wants", "most"),
+    [(0.0, False, 2.5), (1.0, True, 2.5), (0.25, True, 10.0), (0.0, True, 50.0)],
+    ids=["it sleeps or is stopped", "it loops", "it loops on a busy machine", "the machine never runs it"],
+)
+def test_a_worker_hangs_by_the_time_that_the_machine_gives_it(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch, share: float, wants: bool, most: float
+) -> None:
+    worker = Watched(0.03)
+    began = now = worker.now
+    monkeypatch.setattr("caesura.engine.supervisor.process.usage", lambda pid: Usage(share * (now - began), wants))
+    while worker.child.death(now, live=True) is None:
+        now += 0.1
+    assert now - began == pytest.approx(most, rel=0.15)
+
+
 def test_a_step_that_may_compile_has_longer_than_an_idle_worker(runtime: Path) -> None:
     Watched(0.03, "cuda").hangs_after(10.0, live=True)
     left = Watched(0.03, "cuda")
@@ -541,10 +558,10 @@ def test_a_worker_that_is_stuck_while_it_loads_is_killed_and_another_tries(runti
     worker.start_if_due(100.0)
     first = worker.pid
     assert worker.death(399.9, live=True) is None
-    assert worker.death(400.1, live=True) == "took too long to load its model"
+    assert worker.death(410.0, live=True) == "took too long to load its model"
     assert first
     assert not alive(first)
-    worker.start_if_due(406.0)
+    worker.start_if_due(416.0)
     assert worker.pid not in (None, first)
     worker.stop()
 
@@ -638,6 +655,28 @@ async def test_a_stuck_supervisor_is_replaced(one: Engine) -> None:
         assert await answer(two, job()) == "answer"
         assert (await two.status()).pid != stuck
     assert not alive(stuck)
+
+
+async def test_a_supervisor_that_the_machine_is_too_busy_to_run_is_waited_for(
+    one: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stopped here, and is said to wait for a processor."""
+    waiting = await in_flight(one)
+    pid = (await one.status()).pid
+    for module in ("launch", "connection"):
+        monkeypatch.setattr(f"caesura.client.{module}.usage", lambda pid: Usage(0.0, True))
+    os.kill(pid, signal.SIGSTOP)
+    async with running(client()) as two:
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(shared, "HELLO_S", 0.25)
+                await asyncio.sleep(3.0)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert await answer(two, job()) == "answer"
+        assert (await two.status()).pid == pid
+    assert not waiting.done()
+    waiting.cancel()
 
 
 async def test_a_job_that_has_stopped_the_engine_twice_is_refused(one: Engine) -> None:

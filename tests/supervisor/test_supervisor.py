@@ -99,12 +99,10 @@ def test_a_worker_that_goes_on_and_never_answers_is_replaced_and_its_jobs_are_an
     request = job(deadline_ms=1000)
     alone.works_on(request, 100.0)
     steps, worker = link.Heartbeat(rendezvous.place("fake", "auto").progress), alone._child.pid
-    for now in range(101, 135):
+    for now in range(101, 140):
         steps.tick()
         alone._bury_worker(float(now))
-        assert (alone._child.pid == worker) == (
-            now <= 131
-        )  # as slow as a worker may be, it would have answered by then
+        assert (alone._child.pid == worker) == (now <= 135)  # half a minute and a few steps after its deadline
     assert alone.told == [wire.Failed(request.job, "engine_lost", "The engine stopped in the middle of the job.")]
 
 

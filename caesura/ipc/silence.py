@@ -1,0 +1,81 @@
+"""How long a process has been silent, without the time in which the machine was too busy to run it.
+
+By the clock alone, a busy machine looks like a hang. Time is an argument.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+LOOK_S = 0.2  # between two looks at a silent process
+STARVED = (
+    0.05  # share that counts of the time in which a process waits for the machine: a hang ends in 20 times as long
+)
+
+
+class Usage(NamedTuple):
+    """Of a process: the seconds that its threads have run, and whether one of them runs, or waits for a processor or a
+    disk; None if the system does not say."""
+
+    cpu_s: float
+    wants: bool | None
+
+
+class Silence:
+    """The seconds since a process was heard in which it could have spoken: it slept or was stopped, or it ran. While
+    it waits for the machine, its CPU time counts, but at least the share STARVED of the time."""
+
+    def __init__(self, now: float) -> None:
+        self.heard(now)
+
+    def __repr__(self) -> str:
+        return f"<Silence {self._counted:.1f} s, {self._usage}>"
+
+    def heard(self, now: float) -> None:
+        self._looked, self._counted = now, 0.0
+        self._usage: Usage | None = None  # at the last look
+        self._starves = False
+
+    def lasts(self, now: float, look: Callable[[], Usage]) -> float:
+        """Call this often: what the process did since the last look is judged by what it does at this one."""
+        passed = now - self._looked
+        if passed >= LOOK_S:
+            before, self._usage = self._usage, look()
+            if before is None:
+                self._counted += passed
+            else:
+                ran = self._usage.cpu_s - before.cpu_s
+                self._starves = ran > 0 if self._usage.wants is None else self._usage.wants
+                self._counted += min(passed, max(ran, STARVED * passed)) if self._starves else passed
+            self._looked, passed = now, 0.0
+        return self._counted + (0.0 if self._starves else passed)
+
+
+def usage(pid: int) -> Usage:
+    """What a process has used; nothing if it has ended, or runs elsewhere (`pid` 0). The launcher of a virtual
+    environment on Windows uses nothing: there the clock alone decides about the worker behind it."""
+    if not pid:
+        return Usage(0.0, False)
+    if sys.platform != "linux":
+        import psutil
+
+        try:
+            times = psutil.Process(pid).cpu_times()
+            return Usage(times.user + times.system, None)
+        except psutil.Error:
+            return Usage(0.0, False)
+    ticks, states = 0, set[str]()
+    with suppress(OSError):  # the process ended, or a thread
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            states.add(_fields(thread)[0])
+    with suppress(OSError):
+        fields = _fields(Path(f"/proc/{pid}"))
+        ticks = int(fields[11]) + int(fields[12])  # fields 14 and 15: in user and in kernel mode
+    return Usage(ticks / os.sysconf("SC_CLK_TCK"), bool(states & {"R", "D"}))
+
+
+def _fields(folder: Path) -> list[str]:
+    return (folder / "stat").read_text().rpartition(")")[2].split()  # the name before may contain spaces and brackets
