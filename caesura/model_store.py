@@ -158,8 +158,10 @@ def drafting() -> str:
 
 
 def names() -> list[str]:
-    """The models that can be named: distributions, then those in the user's models folder."""
-    return [*filter(_installed, PACKAGES), *sorted(found.name for found in paths.models().iterdir() if _usable(found))]
+    """The models that can be named: distributions, then those in the user's models folder. Raises UnsafeFolder."""
+    own = paths.models()
+    found = [path.name for path in own.iterdir() if _usable(path)] if own.is_dir() else []
+    return [*filter(_installed, PACKAGES), *sorted(found)]
 
 
 def _usable(found: Path) -> bool:

@@ -1,4 +1,4 @@
-"""The user's private folders (mode 0700) for sockets, logs, keys and models."""
+"""The user's private folders (mode 0700) for sockets, logs, keys and models. They are created by what writes there."""
 
 import contextlib
 import getpass
@@ -20,48 +20,75 @@ class DamagedFile(Exception):
 
 
 def runtime() -> Path:
-    """Sockets and locks. `CAESURA_RUNTIME` overrides it, for tests and for several engines. platformdirs' folder would
-    warn on every call without a session folder, as in a container."""
+    """Sockets and locks. `CAESURA_RUNTIME` overrides it, for tests and for several engines. The session's folder is not
+    used if it is another user's, as after `sudo -E`. platformdirs' folder would warn on every call without a session
+    folder, as in a container. Raises UnsafeFolder or OSError."""
     if override := os.environ.get("CAESURA_RUNTIME"):
-        return private(Path(override))
-    if session := os.environ.get("XDG_RUNTIME_DIR"):
-        return private(Path(session) / "caesura")
-    if sys.platform == "win32":
-        return private(Path(tempfile.gettempdir()) / f"caesura-{getpass.getuser()}")
-    return private(Path(tempfile.gettempdir()) / f"caesura-{os.getuid()}")  # in a container, a user may have no name
+        return private(Path(override), "CAESURA_RUNTIME")
+    session = Path(os.environ.get("XDG_RUNTIME_DIR") or os.devnull)
+    if _owned(session) and (_owned(session / "caesura") or not (session / "caesura").exists()):
+        return private(session / "caesura", "CAESURA_RUNTIME")
+    user = getpass.getuser() if sys.platform == "win32" else os.getuid()  # in a container, a user may have no name
+    return private(Path(tempfile.gettempdir()) / f"caesura-{user}", "CAESURA_RUNTIME")
 
 
 def logs() -> Path:
-    return private(platformdirs.user_log_path("caesura"))
+    """Logs, statistics, traces and speeds."""
+    return platformdirs.user_log_path("caesura")
 
 
 def models() -> Path:
-    """Converted and downloaded models."""
-    return private(platformdirs.user_data_path("caesura") / "models")
+    """Converted and downloaded models. Raises UnsafeFolder."""
+    folder = platformdirs.user_data_path("caesura") / "models"
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        checked(folder)
+    return folder
 
 
 def keys() -> Path:
-    """This machine's key and its paired machines. Not created here, since most users pair nothing."""
+    """This machine's key and its paired machines."""
     return platformdirs.user_config_path("caesura") / "keys"
 
 
-def private(folder: Path) -> Path:
-    """Create `folder` with mode 0700 if needed. Raises UnsafeFolder if it is open to other users."""
+def private(folder: Path, variable: str = "HOME") -> Path:
+    """Create `folder` with mode 0700 if needed, but not in a folder of another user: root would lock that user out.
+    Raises UnsafeFolder, which names the environment variable that chooses the folder, or OSError."""
+    if not folder.exists():
+        parent = next(above for above in folder.parents if above.exists())
+        if sys.platform != "win32" and parent.stat().st_uid not in (0, os.getuid()):
+            why = f"{folder} is not created, since {parent} belongs to another user"
+            raise UnsafeFolder(f"{why}; set {variable} to a folder of your own.")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return checked(folder)
+    return checked(folder, variable)
 
 
-def checked(folder: Path) -> Path:
-    """An existing private folder. Raises UnsafeFolder or FileNotFoundError."""
+def checked(folder: Path, variable: str = "HOME") -> Path:
+    """An existing private folder. Raises UnsafeFolder, FileNotFoundError or NotADirectoryError."""
     state = folder.lstat()
     if stat.S_ISLNK(state.st_mode):
-        raise UnsafeFolder(f"{folder} is a symbolic link; remove it and try again.")
+        raise UnsafeFolder(f"{folder} is a symbolic link; remove it, or set {variable} to a folder of your own.")
     if sys.platform != "win32":  # on Windows, a user's folders are private by default
         if state.st_uid != os.getuid():
-            raise UnsafeFolder(f"{folder} belongs to another user; set CAESURA_RUNTIME to a folder of your own.")
+            raise UnsafeFolder(f"{folder} belongs to another user; set {variable} to a folder of your own.")
         if state.st_mode & 0o077:
             raise UnsafeFolder(f"{folder} is open to other users; run: chmod 700 {folder}")
     return folder
+
+
+def _owned(folder: Path) -> bool:
+    """True for an existing folder of this user, also by a link."""
+    try:
+        return folder.is_dir() and (sys.platform == "win32" or folder.stat().st_uid == os.getuid())
+    except OSError:
+        return False
+
+
+def reason(error: Exception) -> str:
+    """The sentence of an UnsafeFolder, or of an OSError without its number."""
+    if not isinstance(error, OSError):
+        return str(error)
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}."
 
 
 def own(name: str, flags: int) -> int:
@@ -85,7 +112,7 @@ def read(path: Path) -> bytes | None:
             if sys.platform != "win32" and state.st_mode & 0o077:
                 raise UnsafeFolder(f"{path} is open to other users; run: chmod 600 {path}")
             return file.read()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

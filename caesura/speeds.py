@@ -26,7 +26,7 @@ def file() -> Path:
 
 
 def of(identity: str) -> Speed | None:
-    """The speed of a model, by model_store.identity. Raises UnsafeFolder."""
+    """The speed of a model, by model_store.identity; None without a record that can be read."""
     return _read().get(_key(identity))
 
 
@@ -36,11 +36,10 @@ def _key(identity: str) -> str:
 
 
 def _read() -> dict[str, Speed]:
-    """All speeds; empty without a readable file. Raises UnsafeFolder."""
     try:
         return msgspec.json.decode(paths.read(file()) or b"{}", type=dict[str, Speed])
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return {}  # from another version; the next measurement replaces it
+    except (OSError, paths.UnsafeFolder, msgspec.DecodeError, UnicodeDecodeError):
+        return {}  # from another version or user; the next measurement replaces it, or says why it cannot
 
 
 def record(identity: str, speed: Speed) -> None:

@@ -2,12 +2,16 @@
 
 import asyncio
 import contextlib
+import functools
+import logging
+import os
 import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from pathlib import Path
+from typing import IO
 
 from caesura import paths
 from caesura.ipc import rendezvous
@@ -20,6 +24,8 @@ HELLOS = 3  # unanswered Hellos after which a process counts as hung, unless the
 START_S = 30.0  # timeout of a new process to get the lock, on a busy machine
 MAX_LOG = 4 << 20  # bytes
 _WINDOWS = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0) | getattr(subprocess, "CREATE_NO_WINDOW", 0)
+
+log = logging.getLogger(__name__)
 
 
 class GaveUp(Exception):
@@ -49,7 +55,7 @@ class Launcher:
             if self._command is None:
                 raise GaveUp("No engine is running.")
             if self._spawns == MAX_SPAWNS:
-                raise GaveUp(f"The engine did not start in {MAX_SPAWNS} tries; see {self._place.log()}.")
+                raise GaveUp(f"The engine did not start in {MAX_SPAWNS} tries; {self._place.see_log()}.")
             if self._spawns:
                 first, longest = BACKOFF_S
                 await asyncio.sleep(min(first * 2**self._spawns, longest) * random.uniform(0.5, 1.5))
@@ -63,7 +69,7 @@ class Launcher:
         if holder != self._silent:
             self._silent, self._asked, self._silence = holder, 0.0, Silence(0.0)
         self._asked += hello_s  # not the time in which we did not run ourselves
-        silent_s = self._silence.lasts(self._asked, partial(usage, holder.pid))
+        silent_s = self._silence.lasts(self._asked, functools.partial(usage, holder.pid))
         if silent_s >= HELLOS * hello_s and rendezvous.kill(holder):
             await _until(lambda: self._place.holder() != holder, 1.0)
 
@@ -79,18 +85,33 @@ async def _until(condition: Callable[[], bool], timeout_s: float) -> None:
 
 
 def _spawn(place: EnginePlace, command: Sequence[str]) -> subprocess.Popen[bytes]:
-    path = place.log()
-    if path.exists() and path.stat().st_size > MAX_LOG:
-        with contextlib.suppress(PermissionError):  # Windows, if a process still writes it
-            path.replace(path.with_suffix(".log.1"))
-    with open(path, "ab", opener=paths.own) as log:
+    with _log(place.log()) as output:
         # Its own session: the engine outlives this editor and gets no signals from its terminal.
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=output,
+            stderr=output,
             cwd="/",
             start_new_session=True,
             creationflags=_WINDOWS,
         )
+
+
+def _log(path: Path) -> IO[bytes]:
+    """The engine's log, to append to. If it cannot be written, the engine works without one."""
+    try:
+        paths.private(path.parent)
+        if path.exists() and path.stat().st_size > MAX_LOG:
+            with contextlib.suppress(PermissionError):  # Windows, if a process still writes it
+                path.replace(path.with_suffix(".log.1"))
+        return open(path, "ab", opener=paths.own)
+    except (OSError, paths.UnsafeFolder) as error:
+        _say_unlogged(paths.reason(error))
+        return open(os.devnull, "ab")
+
+
+@functools.cache
+def _say_unlogged(why: str) -> None:
+    """Warns once per process."""
+    log.warning("The engine runs without a log: %s", why)

@@ -175,7 +175,7 @@ class Engine:
             try:
                 connection = await self._connect()
             except (launch.GaveUp, rendezvous.NoPlace, model_store.NoModel, paths.UnsafeFolder, OSError) as error:
-                self._set(None, str(error))
+                self._set(None, paths.reason(error))
                 await asyncio.sleep(PAUSE_S)
             else:
                 await self._converse(connection)

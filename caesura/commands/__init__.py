@@ -33,7 +33,4 @@ def explain(error: Exception) -> str | None:
     expected = (CommandFailed, EngineError, NoKey, model_store.NoManifest, model_store.NoModel, rendezvous.NoPlace)
     if isinstance(error, (*expected, paths.UnsafeFolder, paths.DamagedFile)):
         return str(error)
-    if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror or error}."
-    return None
+    return paths.reason(error) if isinstance(error, OSError) else None

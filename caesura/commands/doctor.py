@@ -213,7 +213,6 @@ async def _engine(options: argparse.Namespace) -> list[Check]:
         async with shared(options) as (engine, welcome):
             done = await ask(engine, probe(PROBE), lambda event: None)
             status = await engine.status()
-        _record(options.model, done, status)
     except (EngineError, model_store.NoModel, rendezvous.NoPlace, paths.UnsafeFolder, OSError) as error:
         return [Check("engine", False, "no answer", explain(error) or str(error))]
     return [
@@ -221,6 +220,7 @@ async def _engine(options: argparse.Namespace) -> list[Check]:
         _kernels(welcome.device),
         _fill(done),
         _speed(status, options.model),
+        *_recorded(options.model, done, status),
     ]
 
 
@@ -229,8 +229,8 @@ def _kernels(device: str) -> Check:
     return Check("kernels", not missing, device, KERNELS if missing else "")
 
 
-def _record(model: str, done: wire.Done, status: wire.Status) -> None:
-    """Record the speed for `caesura models`. Raises OSError or UnsafeFolder."""
+def _recorded(model: str, done: wire.Done, status: wire.Status) -> Iterator[Check]:
+    """Record the speed for `caesura models`; a check only if that fails."""
     if not done.steps:
         return
     measured = speeds.Speed(
@@ -240,7 +240,10 @@ def _record(model: str, done: wire.Done, status: wire.Status) -> None:
         fill_ms=round(done.timings.total_ms, 1),
         memory_mb=round(status.memory_mb + (status.worker_memory_mb or 0), 1),
     )
-    speeds.record(model_store.identity(model), measured)
+    try:
+        speeds.record(model_store.identity(model), measured)
+    except (paths.UnsafeFolder, OSError) as error:
+        yield Check("records", False, "speeds, statistics and traces are not kept", paths.reason(error))
 
 
 def _fill(done: wire.Done) -> Check:

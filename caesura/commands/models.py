@@ -127,10 +127,10 @@ def added(target: Path, about: Mapping[str, object] | None) -> None:
 
 
 def place(name: str) -> Path:
-    """The folder of a model that the user adds. Raises CommandFailed for a reserved name."""
+    """The folder of a model that the user adds, in a folder that exists. Raises CommandFailed for a reserved name."""
     if name in RESERVED or name.startswith("."):
         raise CommandFailed(f"A model of yours cannot be called {name!r}; choose another name with --name.")
-    return paths.models() / name
+    return paths.private(paths.models()) / name
 
 
 def taken(target: Path) -> CommandFailed:

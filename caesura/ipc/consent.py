@@ -96,7 +96,7 @@ class WatchedFile(Generic[_Content]):
             OSError,
         ) as error:  # mended without a change of the file, perhaps
             self._found, self._seen = self._nothing, None
-            if str(error) != self._trouble:
-                self._trouble = str(error)
-                log.warning("%s: %s", self._meaning, error)
+            if paths.reason(error) != self._trouble:
+                self._trouble = paths.reason(error)
+                log.warning("%s: %s", self._meaning, self._trouble)
         return self._found

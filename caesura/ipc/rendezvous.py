@@ -62,6 +62,11 @@ class EnginePlace:
     def log(self) -> Path:
         return paths.logs() / f"{self.stem.name}.log"
 
+    def see_log(self) -> str:
+        """The end of a sentence: where to read more."""
+        log = self.log()
+        return f"see {log}" if os.access(log, os.W_OK) else f"it has no log, since {log.parent} cannot be written"
+
     def holder(self) -> Holder | None:
         """The engine's process; None if nobody holds the lock."""
         try:
@@ -99,13 +104,21 @@ def writing(file: Path) -> Iterator[None]:
         raise NoPlace(f"{why} Repair that, or set CAESURA_RUNTIME to another folder.") from error
 
 
+def _runtime() -> Path:
+    """Raises NoPlace or UnsafeFolder."""
+    try:
+        return paths.runtime()
+    except OSError as error:
+        raise NoPlace(f"{paths.reason(error)} Set CAESURA_RUNTIME to a folder that can be written.") from error
+
+
 def place(model: str, device: str) -> EnginePlace:
     """The place of the engine for `model` on `device`. Raises NoPlace, UnsafeFolder or NoModel."""
     drafting = model_store.drafting()
     device = "cpu" if model_store.named(model) in model_store.PACKAGES and not drafting else device
     parts = [str(wire.PROTOCOL), BUILD, model_store.identity(model), device]
     parts += [model_store.identity(drafting)] if drafting else []
-    found = EnginePlace(paths.runtime() / f"e-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:10]}")
+    found = EnginePlace(_runtime() / f"e-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:10]}")
     longest = len(os.fsencode(found.link(1_000_000)))
     if endpoints.UNIX and longest > _MAX_SOCKET_PATH:
         raise NoPlace(f"{found.stem.parent} is too long for a socket; set CAESURA_RUNTIME to a shorter path.")
@@ -113,13 +126,13 @@ def place(model: str, device: str) -> EnginePlace:
 
 
 def door() -> EnginePlace:
-    """The place of a team's door: an account runs one. Raises UnsafeFolder."""
-    return EnginePlace(paths.runtime() / "e-team")
+    """The place of a team's door: an account runs one. Raises NoPlace or UnsafeFolder."""
+    return EnginePlace(_runtime() / "e-team")
 
 
 def running() -> list[EnginePlace]:
-    """All running engines of this user, of any build and model, and the team's door."""
-    files = sorted(paths.runtime().glob("e-*.lock"))
+    """All running engines of this user, of any build and model, and the team's door. Raises NoPlace or UnsafeFolder."""
+    files = sorted(_runtime().glob("e-*.lock"))
     return [found for file in files if (found := EnginePlace(file.with_suffix(""))).holder()]
 
 

@@ -234,7 +234,7 @@ class Child:
         recent = sum(now - crash < CRASH_WINDOW_S for crash in self._crashes)
         if recent >= QUICK_CRASHES:
             self.state, self._retry_at = "failed", now + CIRCUIT_S
-            self.message = f"The engine's worker {why} and so did {recent - 1} before it; see {self._place.log()}."
+            self.message = f"The engine's worker {why} and so did {recent - 1} before it; {self._place.see_log()}."
         else:
             first, longest = BACKOFF_S
             self.state, self.restarts = "loading", self.restarts + 1

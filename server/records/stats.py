@@ -108,7 +108,6 @@ class Stats:
 
 
 def file() -> Path:
-    """Raises paths.UnsafeFolder."""
     return paths.logs() / "stats.json"
 
 
@@ -116,7 +115,7 @@ def read(path: Path) -> Days:
     """Raises paths.DamagedFile."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Days)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise paths.DamagedFile(
@@ -125,7 +124,7 @@ def read(path: Path) -> Days:
 
 
 def reset(path: Path) -> None:
-    """Delete all counts. Raises OSError."""
+    """Delete all counts. Raises OSError or UnsafeFolder."""
     with store.locked(path):
         path.unlink(missing_ok=True)
 

@@ -61,11 +61,13 @@ class BatchWriter(Generic[T]):
         except (OSError, paths.UnsafeFolder) as error:
             if not self._failed:
                 self._failed = True
-                log.warning("Statistics or traces are not recorded: %s", error)
+                log.warning("Statistics or traces are not recorded: %s", paths.reason(error))
 
 
 def append(file: Path, lines: bytes) -> None:
-    """Append whole lines in one write, which the kernel does not mix with those of other processes. Raises OSError."""
+    """Append whole lines in one write, which the kernel does not mix with those of other processes. Raises OSError or
+    UnsafeFolder."""
+    paths.private(file.parent)
     with open(file, "ab", buffering=0, opener=paths.own) as stream:
         stream.write(lines)
         full = os.fstat(stream.fileno()).st_size > MAX_LINES
@@ -90,7 +92,8 @@ def replace(file: Path, content: bytes) -> None:
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Hold the file's lock. Raises TimeoutError, an OSError, if another process keeps it."""
+    """Hold the file's lock. Raises UnsafeFolder, or an OSError: TimeoutError if another process keeps it."""
+    paths.private(file.parent)
     with open(file.with_name(f"{file.name}.lock"), "a+b", buffering=0, opener=paths.own) as held:
         if not lock(held, wait_s=LOCK_S):
             raise TimeoutError(f"another process keeps {file.name} locked.")

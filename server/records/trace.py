@@ -121,7 +121,6 @@ class Trace:
 
 
 def file() -> Path:
-    """Raises paths.UnsafeFolder."""
     return paths.logs() / "trace.jsonl"
 
 
@@ -172,7 +171,7 @@ class _Line(msgspec.Struct):
 
 def _lines(path: Path) -> Iterator[bytes]:
     for one in (store.older(path), path):
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, NotADirectoryError):
             yield from one.read_bytes().splitlines()
 
 

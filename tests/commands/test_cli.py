@@ -105,7 +105,7 @@ def other_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Models other than the default one get a fake engine of their own."""
     monkeypatch.setattr("caesura.client.launch.command", lambda model, device: [sys.executable, str(FAKE), model])
     for name in ("empty", "slow"):
-        (paths.models() / name).mkdir(exist_ok=True)
+        paths.private(paths.models() / name)
     yield
     kept = rendezvous.place(DEFAULT, "auto")
     for place in rendezvous.running():
@@ -649,6 +649,17 @@ def test_a_second_engine_is_refused(run: Run) -> None:
     assert "This engine runs already (process " in ran.err
 
 
+@pytest.mark.parametrize("command", [["models"], ["stats"], ["status"], ["fill", "SOURCE", "--at", "2:12"]])
+def test_a_command_that_only_reads_needs_no_home(
+    run: Run, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    (tmp_path / "file").touch()
+    for name in ("XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "file"))
+    ran = run(*(source if word == "SOURCE" else word for word in command))
+    assert ran.code == 0, ran.err
+
+
 def test_stop_and_nothing_to_stop(run: Run) -> None:
     assert re.fullmatch(r"Stopped process \d+\.\n", run("stop").out)
     assert run("stop") == Ran(0, "No engine is running.\n", "")
@@ -823,6 +834,7 @@ async def _recorded(session: trace.SessionRecord, requests: list[trace.RequestRe
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty folder for logs and counts."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    paths.private(paths.logs())
 
 
 @pytest.mark.usefixtures("other_engines", "state")

@@ -27,15 +27,17 @@ from caesura.client import shared
 from caesura.client.backend import EngineBusy, EngineFailed, EngineUnavailable
 from caesura.client.connection import Connection, Unanswered
 from caesura.client.shared import Engine
+from caesura.commands import models
 from caesura.engine.supervisor import link
 from caesura.engine.supervisor.clients import CannotListen, Front
 from caesura.engine.supervisor.clock import Clock
 from caesura.engine.supervisor.process import Child
 from caesura.engine.weights.stored import write_manifest
-from caesura.ipc import rendezvous
+from caesura.ipc import keys, rendezvous
 from caesura.ipc.endpoints import Endpoint
 from caesura.ipc.rendezvous import EnginePlace
 from caesura.ipc.silence import Usage
+from caesura.server.records import store
 
 from ..support.clients import FAKE, READY_S, alive, answer, first_event, in_flight, job, running, status_when, until
 from ..support.processes import points
@@ -236,7 +238,7 @@ async def test_clients_that_come_when_an_idle_engine_ends_all_get_one(
 
 OLDER = f"""
 import runpy, sys
-from caesura.ipc import rendezvous
+from caesura.ipc import keys, rendezvous
 rendezvous.BUILD, sys.argv = "0.0+older", [{str(FAKE)!r}, "fake"]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
@@ -640,6 +642,24 @@ def test_where_the_disk_is_full_an_engine_that_starts_says_so_and_what_to_do(
     assert begin(place)
 
 
+async def test_where_no_log_can_be_written_the_engine_works_and_says_so_once(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in a home that is read-only, full or another user's."""
+    (runtime / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(runtime / "file"))
+    for _ in range(2):
+        async with running(client()) as found:
+            assert await answer(found, job()) == "answer"
+            await found.stop()
+    (told,) = [message for message in caplog.messages if "log" in message]
+    assert told == f"The engine runs without a log: {runtime / 'file' / 'caesura' / 'log'}: Not a directory."
+    monkeypatch.setattr("caesura.client.launch.BACKOFF_S", (0.001, 0.01))
+    async with running(Engine(client="test", command=[sys.executable, "-c", "raise SystemExit(1)"])) as found:
+        with pytest.raises(EngineUnavailable, match=r"did not start in 5 tries; it has no log, since .* be written\.$"):
+            await found.ready(READY_S)
+
+
 async def test_where_memory_runs_out_the_worker_goes_first(one: Engine) -> None:
     await one.ready(READY_S)
     status = await one.status()
@@ -895,8 +915,56 @@ def test_a_linked_folder_is_refused(runtime: Path, tmp_path: Path, monkeypatch: 
 def test_a_folder_of_another_user_is_refused(runtime: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.getuid", partial(int, os.getuid() + 1))
-        with pytest.raises(paths.UnsafeFolder, match="belongs to another user"):
+        with pytest.raises(paths.UnsafeFolder, match="belongs to another user; set CAESURA_RUNTIME"):
             rendezvous.place("fake", "auto")
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of another user, in which we may write."""
+    folder, stat = tmp_path / "theirs", Path.stat
+    folder.mkdir()
+    number = folder.stat().st_ino
+
+    def seen(path: Path, **more: bool) -> os.stat_result:
+        state = stat(path, **more)
+        return os.stat_result((*state[:4], os.getuid() + 1, *state[5:10])) if state.st_ino == number else state
+
+    monkeypatch.setattr(Path, "stat", seen)
+    return folder
+
+
+@pytest.mark.parametrize("session", ["theirs", "a link to theirs", "ours, and the engine's in it theirs", "missing"])
+def test_a_session_of_another_user_gets_no_folder_of_ours(
+    theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, session: str
+) -> None:
+    """As after `sudo -E`: that user could start no engine any more."""
+    (tmp_path / "a link to theirs").symlink_to(theirs)
+    (tmp_path / "ours, and the engine's in it theirs").mkdir()
+    (tmp_path / "ours, and the engine's in it theirs" / "caesura").symlink_to(theirs)
+    monkeypatch.delenv("CAESURA_RUNTIME")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / session))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert paths.runtime() == tmp_path / f"caesura-{os.getuid()}"
+    assert list(theirs.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "makes"),
+    [
+        ("CAESURA_RUNTIME", paths.runtime),
+        ("XDG_DATA_HOME", partial(models.place, "big")),
+        ("XDG_CONFIG_HOME", keys.own_keys),
+        ("XDG_STATE_HOME", lambda: store.append(paths.logs() / "trace.jsonl", b"")),
+    ],
+)
+def test_a_home_of_another_user_gets_no_folder_of_ours(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch, variable: str, makes: Callable[[], object]
+) -> None:
+    monkeypatch.setenv(variable, str(theirs / "of root"))
+    with pytest.raises(paths.UnsafeFolder, match=f"since {theirs} belongs to another user; set .* of your own"):
+        makes()
+    assert list(theirs.iterdir()) == []
 
 
 def test_one_process_at_a_time_is_the_engine(runtime: Path) -> None:
@@ -921,6 +989,13 @@ def test_a_user_without_a_name_has_a_folder(tmp_path: Path, monkeypatch: pytest.
 def test_the_small_model_has_one_engine_whatever_the_device() -> None:
     assert len({rendezvous.place("small", device) for device in ("auto", "cpu", "cuda")}) == 1
     assert rendezvous.place("fake", "cpu") != rendezvous.place("fake", "cuda")
+
+
+def test_a_runtime_folder_that_cannot_be_written_is_a_sentence(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (runtime / "file").touch()
+    monkeypatch.setenv("CAESURA_RUNTIME", str(runtime / "file" / "run"))
+    with pytest.raises(rendezvous.NoPlace, match=r"^/.*/run: Not a directory\. Set CAESURA_RUNTIME to .*\.$"):
+        rendezvous.place("fake", "auto")
 
 
 def test_a_path_too_long_for_a_socket_is_refused(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
