@@ -17,7 +17,7 @@ from caesura import paths
 from caesura.characters import PRINTABLE
 from caesura.ipc.consent import WatchedFile
 
-HexKey = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+HexKey = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 MachineName = Annotated[str, Meta(min_length=1, max_length=64, pattern=PRINTABLE)]
 MODEL = r"^[!-~]([ -~]{0,254}[!-~])?\Z"  # the name or path of a team's model, which travels as a header: ASCII
 ModelName = Annotated[str, Meta(pattern=MODEL)]

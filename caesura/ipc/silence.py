@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 LOOK_S = 0.2  # between two looks at a silent process
-STARVED = (
-    0.05  # share that counts of the time in which a process waits for the machine: a hang ends in 20 times as long
-)
+# The share that counts of the time in which a process waits for the machine: a hang is noticed after 20 times as long.
+STARVED = 0.05
 
 
 class Usage(NamedTuple):
