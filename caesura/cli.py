@@ -6,6 +6,7 @@ Each command is a function in `caesura.commands`, imported when it is called, so
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -23,6 +24,37 @@ WAS_SAMPLER = ("verify", "left_to_right")  # methods that --sampler took before 
 
 
 def main(words: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code."""
+    _prepare_streams()
+    try:
+        code = _run(words)
+    except SystemExit as ended:  # `--help`, wrong usage, the end of `caesura lsp`
+        code = int(ended.code or 0)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+        if not code and not isinstance(error, BrokenPipeError):  # `caesura ... | head` is no failure to speak of
+            print(f"caesura: The output cannot be written: {shown(error.strerror)}.", file=sys.stderr)
+        return code or 1
+    return code
+
+
+def _prepare_streams() -> None:
+    """Replace a standard stream that is closed by an empty one, and let the others take all characters."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # as `>&-` leaves it
+            # It takes the free descriptor, so that no other file does.
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 (it stays open)
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape", "backslashreplace"):
+            # One sign for one on a terminal, where lines have a width; elsewhere, nothing is lost.
+            stream.reconfigure(errors="replace" if stream.isatty() else "backslashreplace")
+
+
+def _run(words: Sequence[str] | None) -> int:
     parser = _parser()
     options = parser.parse_args(words)
     if not options.run:
@@ -37,9 +69,7 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     try:
         command(options)
-        sys.stdout.flush()
-    except BrokenPipeError:  # `caesura ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+    except BrokenPipeError:  # `main` discards what is left
         return 1
     except Exception as error:
         from caesura.commands import Unsure, explain

@@ -6,7 +6,10 @@ how often the fills of each word were right.
 
 import argparse
 import asyncio
+import codecs
+import json
 import math
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -66,7 +69,12 @@ async def ask(engine: Engine, job: wire.Infill, show: Callable[[wire.Locked | wi
 
 
 def print_json(value: object) -> None:
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    """Print JSON; in ASCII if stdout is not UTF-8, or if a text in it is not valid Unicode."""
+    built = msgspec.to_builtins(value)
+    text = json.dumps(built, indent=2, ensure_ascii=False)
+    if codecs.lookup(sys.stdout.encoding).name != "utf-8" or re.search("[\ud800-\udfff]", text):
+        text = json.dumps(built, indent=2)
+    print(text)
 
 
 # How an answer is reported

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from caesura import wire
+from caesura.characters import shown
 from caesura.commands import CommandFailed
 from caesura.commands.common import (
     Filled,
@@ -206,7 +207,7 @@ def _watching(source: SourceFile, start: int, end: int, *, stderr: bool) -> Iter
 
     def picture(middle: Text, corner: str) -> Panel:
         body = Text().append(before, REST).append_text(middle).append(after, REST)
-        return Panel(body, title=str(source.path), title_align="left", subtitle=corner, subtitle_align="right")
+        return Panel(body, title=Text(shown(source.path)), title_align="left", subtitle=corner, subtitle_align="right")
 
     with Live(picture(Text(), "waiting for the engine"), console=console, auto_refresh=False) as live:
         yield lambda event: live.update(picture(_canvas(event.holes[0]), _corner(event, began)), refresh=True)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import pty
@@ -903,9 +904,37 @@ def test_lsp_ends_with_its_input() -> None:
     assert b"Traceback" not in ran.stderr
 
 
-def test_a_reader_that_leaves_is_no_traceback() -> None:
-    command = f"{sys.executable} -P -m caesura models | true"
-    assert subprocess.run(command, shell=True, capture_output=True, check=True).stderr == b""
+@pytest.mark.parametrize(
+    ("command", "code", "sentence"),
+    [
+        ("models | true; exit ${PIPESTATUS[0]}", 1, b""),
+        ("--help | true", 0, b""),
+        ("models >&-", 0, b""),
+        ("models 2>&- <&-", 0, b""),
+        ("models >/dev/full", 1, b"No space left on device."),
+    ],
+)
+def test_output_that_nobody_takes_is_no_traceback(command: str, code: int, sentence: bytes) -> None:
+    ran = subprocess.run(["bash", "-c", f"{sys.executable} -P -m caesura {command}"], capture_output=True, check=False)
+    assert (ran.returncode, ran.stderr.count(b"\n")) == (code, int(bool(sentence)))
+    assert sentence in ran.stderr
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "utf-8"])
+def test_every_character_can_be_printed_in_any_encoding(
+    model: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    folder = model.rename(model.with_name("é🎉\udcff"))
+
+    def out(*options: str) -> str:
+        """What is written into a pipe."""
+        pipe = io.BytesIO()
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe, encoding))
+        assert cli.main(["models", "show", str(folder), *options]) == 0
+        return pipe.getvalue().decode(encoding)
+
+    assert "license: Apache-2.0\n" in out()
+    assert json.loads(out("--json"))["folder"] == str(folder)
 
 
 def test_ctrl_c_is_one_line(source: Path) -> None:
