@@ -12,6 +12,17 @@ from caesura.characters import PRINTABLE
 LineColumn = tuple[int, int]  # line and column, from 1, the column in code points
 
 
+def add_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE")
+    add_anyway(parser)
+
+
+def add_anyway(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--anyway", action="store_true", help="also if FILE is hidden: by its name, or by a .caesuraignore above it"
+    )
+
+
 def add_certainty(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--least", type=probability, metavar="P", help="show no fill less likely than P, 0 to 1")
     parser.add_argument(

@@ -142,7 +142,7 @@ def _lsp(add: Add) -> None:
 
 def _fill(add: Add) -> None:
     fill = add("fill", help="fill one gap of a file")
-    fill.add_argument("file", metavar="FILE")
+    arguments.add_file(fill)
     fill.add_argument(
         "--at", required=True, type=arguments.position, metavar="LINE:COL", help="from 1, columns in characters"
     )
@@ -158,7 +158,7 @@ def _fill(add: Add) -> None:
 
 def _holes(add: Add) -> None:
     holes = add("holes", help="fill every marker of a file, together")
-    holes.add_argument("file", metavar="FILE")
+    arguments.add_file(holes)
     holes.add_argument("--marker", default="<FILL>", type=arguments.marker, metavar="TEXT", help="default: %(default)s")
     holes.add_argument("--write", action="store_true", help="write the fills into the file")
     arguments.add_certainty(holes)
@@ -168,7 +168,7 @@ def _holes(add: Add) -> None:
 
 def _edit(add: Add) -> None:
     edit = add("edit", help="edit JSON, Markdown, YAML or TOML so that it stays valid")
-    edit.add_argument("file", metavar="FILE")
+    arguments.add_file(edit)
     edit.add_argument(
         "--at", required=True, type=arguments.position, metavar="LINE:COL", help="from 1, columns in characters"
     )
@@ -204,6 +204,7 @@ def _demo(add: Add) -> None:
     demo.add_argument(
         "file", nargs="?", metavar="FILE", help="a text to fill in addition to the examples; it is never changed"
     )
+    arguments.add_anyway(demo)
     demo.add_argument("--port", type=arguments.port, default=0, metavar="N", help="default: a free port")
     demo.add_argument("--no-browser", action="store_true", help="only print the address")
     arguments.add_model(demo)

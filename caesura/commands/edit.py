@@ -27,7 +27,7 @@ from caesura.source_file import SourceFile
 
 
 def edit(options: argparse.Namespace) -> None:
-    source = SourceFile.read(options.file)
+    source = SourceFile.read(options.file, anyway=options.anyway, write=options.write)
     span = source.span(options.at, options.to)
     path = Path(options.file).absolute()
     document = Document(path.as_uri(), language("", options.file).id, 1, source.text, "utf-32")

@@ -49,7 +49,7 @@ OPEN_SLOT = "\u2591"
 
 
 def fill(options: argparse.Namespace) -> None:
-    source = SourceFile.read(options.file)
+    source = SourceFile.read(options.file, anyway=options.anyway, write=options.write)
     start, end = source.span(options.at, options.to)
     name = language("", options.file).id
     asked = gap(source.text, start, end, name) if start != end else _at_cursor(options.file, source.text, start, name)
@@ -89,7 +89,7 @@ def holes(options: argparse.Namespace) -> None:
     or the user gets an error. Here there is one answer, whose certainty, steps and timings are reported for each hole;
     a hole whose fill breaks the text keeps its marker, and the others are filled.
     """
-    source = SourceFile.read(options.file)
+    source = SourceFile.read(options.file, anyway=options.anyway, write=options.write)
     name = language("", options.file).id
     spans = markers(source.text, (), name, options.marker)
     most = wire.MAX_HOLES

@@ -25,7 +25,7 @@ def demo(options: argparse.Namespace) -> None:
     draft(options.draft)
     own = []
     if options.file:
-        source = SourceFile.read(options.file)
+        source = SourceFile.read(options.file, anyway=options.anyway)
         if len(source.text) > MAX_TEXT:
             raise CommandFailed(f"{options.file} is longer than the {MAX_TEXT:,} characters that the demo accepts.")
         name = os.fsencode(source.path.name).decode(errors="replace")

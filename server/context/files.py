@@ -1,16 +1,20 @@
-"""Read the files that a document imports, as its neighbours: off the event loop, only inside the workspace's folders,
-no
-ignored file and no link out of a folder, and bounded in count, size and time.
+"""Which files are hidden, and the text of the files that a document imports, its neighbours: read off the event loop,
+only inside the workspace's folders, no ignored file and no link out of a folder, and bounded in count, size and time.
 """
 
 import asyncio
 import os
+import re
 import stat
+import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from sys import getsizeof
+from urllib.parse import unquote
 
 from caesura import paths
 from caesura.ipc.consent import Agreement
@@ -23,6 +27,7 @@ from caesura.server.languages import UNKNOWN, Import, language
 from caesura.server.text.workspace import path_of
 
 MOST = 24  # most files read for one document
+CASELESS = sys.platform in ("darwin", "win32")  # `Private` and `private` are usually the same folder there
 MAX_BYTES = 200_000  # a larger file is not read
 MAX_RULES = 65_536  # most bytes of a folder's `.caesuraignore`
 TIME_S = 0.25  # for the files of one document; the ones read by then are the answer
@@ -84,7 +89,8 @@ class Files:
         self._inside: dict[Path, Ignore] = {}  # by folder: the editor's path of it, and the path without links
         self._read_rules = {Path(folder): _rules(Path(folder)) for folder in folders if Path(folder).is_absolute()}
         for folder, rules in self._read_rules.items():
-            self._inside[folder] = self._inside[folder.resolve()] = Ignore(patterns, rules, file=str(folder / RULES))
+            ignore = Ignore(patterns, rules, file=str(folder / RULES), caseless=CASELESS)
+            self._inside[folder] = self._inside[folder.resolve()] = ignore
         self._texts = TextFiles(CACHED, MAX_BYTES)
         self._reading = asyncio.Lock()  # a slow disk blocks one thread at most
 
@@ -111,10 +117,9 @@ class Files:
         return any(_rules(folder) != rules for folder, rules in self._read_rules.items())
 
     def hides(self, uri: str) -> bool:
-        """True if a document gets no suggestions and is no neighbour. Reads no file. With an engine on another machine,
-        the target of a link counts too."""
-        path = Path(path_of(uri) or uri.partition(":")[2].partition("?")[0].partition("#")[0])
-        return self._hides(path) or (self._agreement is not None and self._hides(Path(os.path.realpath(path))))
+        """True if a document gets no suggestions and is no neighbour: by its path or, where that leads through links,
+        by the file's own path. Reads no file."""
+        return any(map(self._hides, _ways(path_of(uri) or unquote(re.split("[?#]", uri.partition(":")[2])[0]))))
 
     def withholds(self, real: Path) -> bool:
         """True if the engine is on another machine, and the text of this file must not be sent there."""
@@ -189,6 +194,34 @@ class Files:
         """The innermost folder that contains the path, without following links: `_read` follows them."""
         inside = [folder for folder in self._inside if path.is_relative_to(folder) and ".." not in path.parts]
         return max(inside, key=lambda folder: len(folder.parts), default=None)
+
+
+def hidden_by(path: Path) -> str | None:
+    """The rule that hides a file from the command line, in words; None if none does. Rules are the built-in ones, and
+    the `.caesuraignore` of each folder above the file and above its target, if it is a link."""
+    ways = _ways(str(Path.cwd() / path))
+    built_in = (Ignore().rule(way.as_posix()) for way in ways)
+    of_folders = (_ruled(way, folder) for way in ways for folder in way.parents)
+    return next((rule for rule in chain(built_in, of_folders) if rule), None)
+
+
+def _ruled(path: Path, folder: Path) -> str | None:
+    """The rule of a folder's `.caesuraignore` that hides a file in the folder."""
+    if (rules := _rules(folder)) == []:
+        return None
+    ignore = Ignore((), rules, file=str(folder / RULES), caseless=CASELESS)
+    return ignore.rule(path.relative_to(folder).as_posix())
+
+
+def _ways(path: str) -> list[Path]:
+    """A file's path as it is given, without `..`, and its path without links, if that is another one."""
+    ways = [os.path.normpath(path)]
+    if os.path.isabs(path):
+        with suppress(OSError, ValueError):  # no file has such a name
+            ways.append(os.path.realpath(path))
+    if os.sep == "/":
+        ways = [re.sub("^//+", "/", way) for way in ways]  # of `file:////`
+    return [Path(way) for way in dict.fromkeys(ways)]
 
 
 def _rules(folder: Path) -> list[str] | None:

@@ -30,21 +30,24 @@ class Globs:
         if len(patterns) > MOST or any(len(pattern) > LONGEST for pattern in patterns):
             raise TooMany
         self.match = lru_cache(CACHED)(self._match)  # hundreds of long patterns take 0.1 s on a long path
+        self._patterns = patterns
         try:
             self._spec = _spec(patterns)
         except _WRONG:
             self.wrong = [pattern for pattern in patterns if _is_wrong(pattern)]
+            self._patterns = [pattern for pattern in patterns if pattern not in self.wrong]
             try:
-                self._spec = _spec([pattern for pattern in patterns if pattern not in self.wrong])
+                self._spec = _spec(self._patterns)
             except _WRONG:
                 raise TooMany from None
 
     def __repr__(self) -> str:
         return f"<Globs {len(self._spec)} patterns, {len(self.wrong)} wrong>"
 
-    def _match(self, path: str) -> bool:
-        """True if `path`, with `/` between folders, matches."""
-        return self._spec.match_file(path.encode(errors="replace").decode())  # a name may not be valid UTF-8
+    def _match(self, path: str) -> str | None:
+        """The pattern that `path`, with `/` between folders, matches; None if it matches none."""
+        found = self._spec.check_file(path.encode(errors="replace").decode())  # a name may not be valid UTF-8
+        return self._patterns[found.index] if found.include and found.index is not None else None
 
 
 def _spec(patterns: Sequence[str]) -> GitIgnoreSpec:

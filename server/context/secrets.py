@@ -41,24 +41,44 @@ class Ignore:
 
     `patterns` are the user's, in gitignore syntax and case-insensitive. They follow the built-in ones and may reveal
     files again with `!`. `rules` are the lines of the folder's `.caesuraignore`, None if it cannot be read. They come
-    with the project, so they can only hide more. If the patterns cannot be used, all files are hidden. `problems` has a
-    sentence for each invalid line and for a `file` that hides all files.
+    with the project, so they can only hide more; `caseless` makes them case-insensitive. If the patterns cannot be
+    used, all files are hidden. `problems` has a sentence for each invalid line and for a `file` that hides all files.
     """
 
-    def __init__(self, patterns: Sequence[str] = (), rules: Sequence[str] | None = (), *, file: str = RULES) -> None:
+    def __init__(
+        self,
+        patterns: Sequence[str] = (),
+        rules: Sequence[str] | None = (),
+        *,
+        file: str = RULES,
+        caseless: bool = False,
+    ) -> None:
         self.problems: list[str] = []
+        self._file = file
+        self._caseless = caseless
         self._own = self._globs([pattern.lower() for pattern in (*_HIDDEN, *patterns)], "The setting 'ignore'")
-        self._project = self._globs(rules, file)
+        self._project = self._globs([line.lower() for line in rules] if rules and caseless else rules, file)
 
     def __repr__(self) -> str:
         return f"<Ignore {self._own} {self._project}>"
 
     def hides(self, path: str) -> bool:
         """True if the file at `path` is hidden. `path` is relative to the folder; for a file outside, absolute."""
+        return self.rule(path) is not None
+
+    def rule(self, path: str) -> str | None:
+        """The rule that hides the file at `path`, in words; None if none does."""
         path = path.replace("\\", "/").lstrip("/")
-        if self._own is None or self._project is None:
-            return True
-        return bool(path) and (self._own.match(path.lower()) or self._project.match(path))
+        if self._own is None:
+            return "the setting 'ignore', which cannot be used"
+        if self._project is None:
+            return f"{self._file}, which cannot be used"
+        if not path:
+            return None
+        if found := self._own.match(path.lower()):
+            return f"the built-in rule {found!r}" if found in _HIDDEN else f"the rule {found!r} of the setting 'ignore'"
+        found = self._project.match(path.lower() if self._caseless else path)
+        return f"the rule {found!r} of {self._file}" if found else None
 
     def _globs(self, patterns: Sequence[str] | None, origin: str) -> Globs | None:
         try:

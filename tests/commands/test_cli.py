@@ -263,26 +263,114 @@ def test_write_refuses_a_file_that_has_changed(run: Run, source: Path, monkeypat
     assert [path.name for path in source.parent.iterdir()] == ["main.py"]
 
 
+def two_names(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.link(path, path.with_name("other.py"))
+
+
+def another_owner(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.chown(path, 12345, 12345)
+
+
+def an_attribute(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.setxattr(path, "user.note", b"kept")
+
+
+def a_folder_that_may_not_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(**where: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "mkstemp", refused)
+
+
+@pytest.mark.parametrize("case", [two_names, another_owner, an_attribute, a_folder_that_may_not_be_written])
+def test_write_keeps_what_a_new_file_would_not_have(
+    run: Run, source: Path, monkeypatch: pytest.MonkeyPatch, case: Callable[[Path, pytest.MonkeyPatch], None]
+) -> None:
+    try:
+        case(source, monkeypatch)
+    except (OSError, AttributeError) as error:
+        pytest.skip(f"not on this system: {error}")
+    before = source.stat().st_ino
+    assert run("fill", source, "--at", "2:12", "--write").code == 0
+    assert {path.read_bytes() for path in source.parent.iterdir()} == {b"def f():\n    return answer\n"}
+    assert source.stat().st_ino == before
+
+
+def test_a_write_protected_file_is_not_written_even_by_root(run: Run, source: Path) -> None:
+    source.chmod(0o444)
+    ran = run("fill", source, "--at", "2:12", "--write")
+    sentence = f"caesura: {source} is write-protected; change its permissions, or leave out --write.\n"
+    assert ran == Ran(1, "", sentence)
+    assert run("fill", source, "--at", "2:12") == Ran(0, "answer\n", SURE)
+
+
+@pytest.mark.parametrize("names", [1, 2])
 def test_a_write_that_fails_in_the_middle_leaves_the_file_as_it_was(
-    source: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, monkeypatch: pytest.MonkeyPatch, names: int
 ) -> None:
     def full(descriptor: int) -> None:
+        monkeypatch.undo()
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    before = source.read_bytes()
+    before, read = source.read_bytes(), SourceFile.read(str(source))
+    if names == 2:
+        os.link(source, source.with_name("other.py"))
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        SourceFile.read(str(source)).write([(0, 3, "class")])
-    assert source.read_bytes() == before
-    assert [path.name for path in source.parent.iterdir()] == ["main.py"]
+        read.write([(0, 3, "class")])
+    assert [path.read_bytes() for path in source.parent.iterdir()] == [before] * names
 
 
-def test_a_file_that_has_changed_since_it_was_read_is_not_written(source: Path) -> None:
+def somebody_else_writes(path: Path) -> None:
+    path.write_text("somebody else's work\n")
+
+
+def somebody_else_links(path: Path) -> None:
+    path.rename(path.with_name("moved.py"))
+    path.symlink_to("moved.py")
+
+
+@pytest.mark.parametrize("names", [1, 2])
+@pytest.mark.parametrize("meddle", [somebody_else_writes, somebody_else_links])
+def test_a_file_that_has_changed_since_it_was_read_is_not_written(
+    source: Path, names: int, meddle: Callable[[Path], None]
+) -> None:
+    if names == 2:
+        os.link(source, source.with_name("other.py"))
     read = SourceFile.read(str(source))
-    source.write_text("somebody else's work\n")
+    meddle(source)
+    before = source.read_text()
     with pytest.raises(CommandFailed, match="changed meanwhile"):
         read.write([(0, 3, "class")])
-    assert source.read_text() == "somebody else's work\n"
+    assert source.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "rule"),
+    [
+        ("fill --at 1:5", ".env", "the built-in rule '*.env'"),
+        ("edit --at 1:5", "notes.txt", "the built-in rule '*.env'"),
+        ("holes --marker 1", "private/a.py", "the rule 'private/' of {folder}/.caesuraignore"),
+        ("fill --at 1:5", "open/a.py", "the rule 'private/' of {folder}/.caesuraignore"),
+        ("fill --at 1:5", "sub/../private/a.py", "the rule 'private/' of {folder}/.caesuraignore"),
+        ("fill --at 1:5", "sub/deep/a.py", "{folder}/sub/.caesuraignore, which cannot be used"),
+    ],
+)
+def test_the_command_line_says_which_rule_hides_a_file(
+    run: Run, tmp_path: Path, command: str, name: str, rule: str
+) -> None:
+    for folder in ("private", "sub/deep"):
+        (tmp_path / folder).mkdir(parents=True)
+    for file in (".env", "private/a.py", "sub/deep/a.py"):
+        (tmp_path / file).write_text("A = 1\n")
+    (tmp_path / "open").symlink_to("private")
+    (tmp_path / "notes.txt").symlink_to(".env")
+    (tmp_path / ".caesuraignore").write_text("# ours\nprivate/\n")
+    (tmp_path / "sub" / ".caesuraignore").write_bytes(b"caf\xe9")
+    asked = *command.split(), tmp_path / name
+    hidden = f"is hidden by {rule.format(folder=tmp_path)}; add --anyway to use it all the same."
+    assert run(*asked) == Ran(1, "", f"caesura: {tmp_path / name} {hidden}\n")
+    assert "is hidden" not in run(*asked, "--anyway").err
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,33 @@ async def test_a_folder_may_itself_be_a_link(tmp_path: Path) -> None:
     assert await names(files, tmp_path / "link" / "main.py", "import tools, hidden, seen\n") == ["tools.py"]
 
 
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "{folder}/private/a.py",
+        "{folder}/open/a.py",
+        "{folder}/notes.txt",
+        "{folder}/x/../private/a.py",
+        "{folder}/open/../private/a.py",
+        "{folder}/%70rivate/a.py",
+        "/{folder}/private/a.py",
+        "///{folder}//private/a.py",
+        "{folder}/seen/../../secret/a.py",
+    ],
+)
+@pytest.mark.parametrize("scheme", ["file://", "vscode-notebook-cell://", "git:"])
+def test_a_file_is_hidden_by_each_of_its_paths(tmp_path: Path, scheme: str, uri: str) -> None:
+    lay(tmp_path, {"private/a.py": "", "secret/a.py": "", "x/b.py": "", ".env": ""})
+    for name, target in {"open": "private", "notes.txt": ".env", "seen": "x/c"}.items():
+        (tmp_path / name).symlink_to(target)
+    (tmp_path / "x" / "c").mkdir()
+    (tmp_path / ".caesuraignore").write_text("private/\nsecret/\n")
+    files = Files([str(tmp_path)])
+    assert files.hides(scheme + uri.format(folder=tmp_path))
+    assert not files.hides(f"{scheme}{tmp_path}/x/b.py")
+    assert not files.hides(f"{scheme}{tmp_path}/x/\0.py")
+
+
 async def test_what_is_ignored_is_not_read(tmp_path: Path) -> None:
     lay(tmp_path, {"a.py": "", "b.py": "", "private/c.py": "", "d.py": ""})
     (tmp_path / ".caesuraignore").write_text("private/\nb.py\n")

@@ -82,6 +82,11 @@ def test_the_rules_of_a_project_hide_more_and_reveal_nothing() -> None:
     assert ignore.hides(".env")
 
 
+def test_a_rule_holds_for_each_way_to_write_a_name_where_case_does_not_count() -> None:
+    assert Ignore([], ["Private/"], caseless=True).hides("PRIVATE/a.py")
+    assert not Ignore([], ["Private/"]).hides("PRIVATE/a.py")
+
+
 @pytest.mark.parametrize("wrong", ["!", "\\", "[z-a]", "[[:alpha:]]", "\ud800"])
 def test_a_pattern_that_is_none_is_said_and_passed_over(wrong: str) -> None:
     for ignore in (Ignore([wrong, "*.log"]), Ignore([], [wrong, "*.log"])):
