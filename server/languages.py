@@ -222,7 +222,7 @@ _TABLE = (
     _ecma("typescriptreact", _wheel("typescript", "language_tsx"), "tsx",
           extensions=(".tsx",), aliases=("tsx",)),
     _json("json", extensions=(".json", ".webmanifest")),
-    _json("jsonc", comment="//", block_comment=_C_COMMENT, extensions=(".jsonc", ".code-workspace")),
+    _json("jsonc", comment="//", block_comment=_C_COMMENT, extensions=(".jsonc", ".code-workspace", ".code-snippets")),
     _json("jsonl", lines=True, extensions=(".jsonl", ".ndjson"), aliases=("ndjson",)),
     Language("markdown", _wheel("markdown"), "markdown", block_comment=_MARKUP_COMMENT, quotes="", prose=True,
              edits="markdown", extensions=(".md", ".markdown")),
@@ -291,15 +291,20 @@ _ALIASES = {alias: language for language in _TABLE for alias in language.aliases
 _EXTENSIONS = {extension: language for language in _TABLE for extension in language.extensions}
 UNKNOWN = Language("plaintext", quotes="")
 JSON = frozenset(row.id for row in _TABLE if row.edits == "json")
-_COMMENTED = re.compile(  # paths of JSON files that usually have comments; editors call some of them plain JSON
-    r"(?:^|[\\/])(?:[jt]sconfig[\w.-]*|devcontainer|\.eslintrc|\.vscode[\\/][\w-]+)\.json$"
+_COMMENTED = re.compile(  # paths of JSON files that may have comments; editors call some of them plain JSON or text
+    r"(?:^|[\\/])(?:"
+    r"\.(?:babel|eslint|hint|jscs|jsfmt|jshint|jslint|swc)rc(?:\.json)?"
+    r"|(?:[jt]sconfig[\w.-]*|\.?devcontainer|\.luarc|api-extractor|babel\.config|deno|keybindings|language-configuration"
+    r"|nx|pyrightconfig|rush|tslint|turbo|(?:\.vscode|\.zed|User)[\\/][\w-]+)\.json"
+    r")$"
 )
 
 
 def language(name: str, path: str = "") -> Language:
-    """The row of an editor's language id or, if the id is unknown, of the file's extension."""
+    """The row of an editor's language id or, if the id is unknown, of the file's extension; that of JSON with comments
+    for a file that is known for them."""
     row = LANGUAGES.get(name) or _ALIASES.get(name) or _EXTENSIONS.get(PurePosixPath(path).suffix.lower(), UNKNOWN)
-    return LANGUAGES["jsonc"] if row.id == "json" and _COMMENTED.search(path) else row
+    return LANGUAGES["jsonc"] if (row.id == "json" or row is UNKNOWN) and _COMMENTED.search(path) else row
 
 
 def kin(name: str) -> str:

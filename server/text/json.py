@@ -80,6 +80,11 @@ class JsonTree:
     wants: Literal["key", "value", ""] = ""  # next: a key, a value, or neither
     fault: NotJson | None = None
 
+    @property
+    def relaxed(self) -> bool:
+        """True if the text is valid only as relaxed JSON."""
+        return bool(self.comments or self.commas)
+
     def children(self, container: int) -> Iterator[int]:
         child = container + 1
         while child < self.after[container]:
@@ -225,6 +230,11 @@ def scan(text: str, *, relaxed: bool) -> JsonTree:
         ends[container], after[container] = len(text), len(kinds)
     tree.pending, tree.wants = key, "key" if state == _MEMBER else "value" if state <= _ITEM else ""
     return tree
+
+
+def commented(text: str) -> bool:
+    """True if there is a comment in a text, however broken the rest is."""
+    return ("//" in text or "/*" in text) and any(match.lastindex == _REMARK for match in _TOKEN.finditer(text))
 
 
 def repeats_key(text: str, spans: Sequence[tuple[int, int]]) -> bool:

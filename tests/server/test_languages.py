@@ -74,3 +74,30 @@ def test_a_body_is_indented_as_the_file_does_it() -> None:
     hole = context(text, len(text), len(text), language="brew")
     assert hole.kind == "block"
     assert finish("syrup 1\nwater 9\nrecipe more begin", hole) == "   syrup 1\n   water 9"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            ".babelrc",
+            ".swcrc",
+            ".eslintrc",
+            ".jshintrc",
+            ".eslintrc.json",
+            "babel.config.json",
+            "turbo.json",
+            "nx.json",
+        ),
+        *("api-extractor.json", "deno.json", "keybindings.json", ".luarc.json", "pyrightconfig.json", "tslint.json"),
+        *("rush.json", "py.code-snippets", "tsconfig.build.json", "jsconfig.json", ".vscode/settings.json"),
+        *("devcontainer.json", "Code/User/settings.json", "a.code-workspace", "a.jsonc"),
+    ],
+)
+def test_a_json_file_that_is_known_for_comments_may_have_them(path: str) -> None:
+    assert languages.language("", f"file:///w/{path}").id == "jsonc"
+
+
+@pytest.mark.parametrize("path", ["package.json", "settings.json", "deno_x.json", "my.babelrc.txt"])
+def test_other_json_files_are_not(path: str) -> None:
+    assert languages.language("", path).id != "jsonc"

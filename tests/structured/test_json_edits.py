@@ -142,6 +142,31 @@ def test_comments_stay_and_trailing_commas_are_kept(before: str, after: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("marked", "after"),
+    [
+        ('{\n  // note\n  "a": 1,\n  "b": |\n}', '{\n  // note\n  "a": 1,\n  "b": 0\n}'),
+        ('{"a": | /* note */}', '{"a": 0 /* note */}'),
+        ('{"a": |\n // note\n}', '{"a": 0\n // note\n}'),
+        ("[1, // note\n |]", "[1, // note\n 0]"),
+    ],
+)
+def test_a_json_file_that_has_comments_keeps_them(marked: str, after: str) -> None:
+    text, at, _ = asked(marked)
+    assert chosen(marked, titles(marked)[-1], "0") == after
+    offer = completion(text, at, language="json")
+    assert offer is not None
+    assert written(text, offer, "0") == after
+
+
+@pytest.mark.parametrize("new", ['{"a": 1 // note\n}', '{"a": 1,}'])
+def test_strict_json_stays_strict_also_in_a_file_that_may_have_comments(new: str) -> None:
+    [first, *_] = offers('{"a": 0}', 6, 6, language="jsonc")
+    assert first.check(new) is not None
+    [first, *_] = offers('{"a": 0 /* note */}', 6, 6, language="jsonc")
+    assert first.check(new) is None
+
+
+@pytest.mark.parametrize(
     ("before", "after"),
     [
         ("[|]", "[0]"),
@@ -341,7 +366,8 @@ def test_an_object_that_has_all_that_its_schema_allows_gets_no_more() -> None:
         ('{"a": |[1, /* c */ 2]}', "jsonc", "comment in this value"),
         ('{"a": 1} |', "json", "outside"),
         ('{"a": 1,, "b": 2|}', "json", "broken at 1:9: a key"),
-        ('{"a": |1 // x\n}', "json", "broken at 1:9: JSON has no comments"),
+        ('{"a": |1, }', "json", "broken at 1:10: there is a comma too many"),
+        ('{"a": |1 // x\n "b": 2}', "json", "broken at 2:2: a comma"),
         ("[" * 501 + "|" + "]" * 501, "json", "deeper than 500"),
         ("[" * 1000 + "|", "json", "broken"),
         ('{"a": 1}\n{"|a": 1|}\n{"a": 1}', "jsonl", "cuts"),
@@ -473,7 +499,6 @@ def test_what_may_follow_is_known_while_one_types(marked: str, start: str, typed
         ("[} |", "json"),
         ("// x|\n1", "jsonc"),
         ("/* x| */", "jsonc"),
-        ("[ // x\n |", "json"),
         ('{"a": 1}|', "jsonl"),
     ],
 )

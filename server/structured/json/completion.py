@@ -23,6 +23,7 @@ from caesura.server.text.json import (
     SKIPPED,
     JsonPath,
     JsonTree,
+    commented,
     line_column,
     members,
     scan,
@@ -45,11 +46,13 @@ _BLANKS = re.compile(r"[ \t\n\r]*+")
 def completion(text: str, offset: int, *, language: str, schema: Schema | None = None) -> Offer | None:
     """An edit with one hole at the cursor; None if nothing may follow there: in a comment, after a whole value, before
     other text on the line, or far into a large document."""
+    if offset > MAX_BEFORE:
+        return None
     with suppress(NoOffer):  # the place lies too deep in its schema
         row = languages.language(language)
         if row.lines:
             return _of_line(text, offset, schema)
-        return _complete(text, offset, schema, relaxed=row.comment is not None)
+        return _complete(text, offset, schema, relaxed=row.comment is not None or commented(text[: offset + MAX_AFTER]))
     return None
 
 
@@ -64,8 +67,6 @@ def _of_line(text: str, offset: int, schema: Schema | None) -> Offer | None:
 def _complete(
     text: str, offset: int, schema: Schema | None, *, relaxed: bool = False, lines: bool = False
 ) -> Offer | None:
-    if offset > MAX_BEFORE:
-        return None
     word = _WORD.search(text, max(0, offset - MAX_WORD), offset)
     before = scan(text[: word.start() if word else offset], relaxed=relaxed)
     string = _open_string(before)
@@ -99,7 +100,7 @@ def _complete(
         joined([wire.Text(lead), hole, wire.Text("," if after.item else "")]),
         grammars.schemas,
         part=partial(_part, typed=typed, keyed=keyed, inside=bool(after.then), colon=layout.colon),
-        check=_check(text, offset, relaxed),
+        check=_check(text, offset, before.relaxed),
         level="valid" if grammars.exact else "checked",
     )
 

@@ -21,7 +21,7 @@ from caesura.server.structured.json.items import Insertion, Spot, Variant, evide
 from caesura.server.structured.json.layout import Style, begins_line, indent_at, style
 from caesura.server.structured.json.siblings import Segment, joined, siblings
 from caesura.server.structured.offer import NoOffer, Offer
-from caesura.server.text.json import JsonPath, JsonTree, NotJson, line_column, read
+from caesura.server.text.json import JsonPath, JsonTree, NotJson, commented, line_column, read
 
 MAX_TEXT = 5_000_000  # most code points of a document
 KEPT = 1_000_000  # most code points of a document whose tree is cached
@@ -40,23 +40,26 @@ def offers(text: str, start: int, end: int, *, language: str, schema: Schema | N
     row = languages.language(language)
     if row.lines:
         return _of_lines(text, start, end, schema)
-    relaxed = row.comment is not None
-    tree, missing = _read(text, start, end, relaxed)
-    checks = Checks(text, relaxed=relaxed, schema=schema)
+    known = row.comment is not None
+    tree, missing = _read(text, start, end, known or commented(text), commas=known)
+    checks = Checks(text, relaxed=tree.relaxed, schema=schema)
     return _Site(tree, schema, checks, real=(start, end) if missing else None).offers(start, end)
 
 
-def _read(text: str, start: int, end: int, relaxed: bool) -> tuple[JsonTree, bool]:
+def _read(text: str, start: int, end: int, relaxed: bool, *, commas: bool = True) -> tuple[JsonTree, bool]:
     """The document's tree, and False. If only the text at start:end is missing or wrong: the tree with a stand-in
-    there, and True."""
+    there, and True. Without `commas`, a comma before a cursor is one before a missing item, and no trailing one."""
+    stood_in = (tree for one in STAND_INS if (tree := _stood_in(text, start, end, one, relaxed)))
     try:
         tree, missing = (_kept if len(text) <= KEPT else read)(text, relaxed=relaxed), False
     except NotJson as fault:
-        found = (_stood_in(text, start, end, one, relaxed) for one in STAND_INS)
-        tree, missing = next((one for one in found if one is not None), None), True  # type: ignore[assignment]
+        tree, missing = next(stood_in, None), True
         if tree is None:
             where = line_column(text, fault.offset)
             raise NoOffer(f"The document is broken at {where}: {fault.what}; correct this first.") from None
+    else:
+        if tree.commas and not commas and start == end:
+            tree, missing = next(((one, True) for one in stood_in if not one.commas), (tree, False))
     if tree.depth > MAX_DEPTH:
         raise NoOffer(
             f"The document is nested deeper than {MAX_DEPTH} levels; only flatter ones can be edited this way."
