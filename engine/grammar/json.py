@@ -7,10 +7,12 @@ white space and any depth.
 import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from functools import cache
 from json import loads as decode
 
 from caesura import wire
 from caesura.automata.dfa import ANY, CACHED, Dfa, escaped, lengths, literals, without
+from caesura.automata.regex import matching
 from caesura.engine.grammar.expressions import (
     NEVER,
     Expression,
@@ -121,11 +123,16 @@ def several(item: Expression, between: Expression, least: int, most: int | None)
     return chain(item, repeat(chain(between, item), least - 1, end))
 
 
+@cache
+def new_keys() -> Dfa:
+    """What a new key may be: one character or more, none of them a control character."""
+    return without(lengths(1, None), matching(r"[\x00-\x1f\x7f-\x9f]"))
+
+
 def free_keys(taken: tuple[str, ...] = (), *, loose: bool = False) -> Expression:
-    """A key that is not taken; an empty key only if `loose`."""
-    if not taken:
-        return string() if loose else string(lengths(1, None))
-    return string(without(lengths(0 if loose else 1, None), literals(taken)))
+    """A key that is not taken; any key at all if `loose`."""
+    keys = ANY if loose else new_keys()
+    return string(without(keys, literals(taken)) if taken else keys)
 
 
 def body(name: Hashable) -> Expression:

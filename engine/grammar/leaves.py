@@ -28,6 +28,7 @@ from caesura.automata.dfa import (
 )
 from caesura.automata.regex import matching
 from caesura.engine.grammar.formats import FORMATS
+from caesura.engine.grammar.json import new_keys
 from caesura.engine.grammar.numbers import decimals, integers
 from caesura.recent import remembered
 
@@ -143,7 +144,8 @@ def keys(
 ) -> tuple[tuple[tuple[Dfa, frozenset[str]], ...], frozenset[str]]:
     """All keys but those named, grouped by the patterns they match, and the keywords that are not enforced. `names` are
     the allowed ones. A pattern without an automaton leaves out the keys that match and those that do not."""
-    dfa = without(lengths(1, None), literals(sorted(named))) if named else lengths(1, None)
+    free = new_keys() if names is None else lengths(1, None)
+    dfa = without(free, literals(sorted(named))) if named else free
     loose: frozenset[str] = frozenset()
     if names is not None:
         allowed = literals(())

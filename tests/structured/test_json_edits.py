@@ -451,6 +451,10 @@ def test_every_completion_leaves_what_was_valid_before_it_readable(
     spec = grammar(hole)
     machine = automaton(offer, spec)
     rest = machine.read([machine.start], spec.typed.encode())
+    if not rest:  # no key has a control character
+        assert spec.start != "value"
+        assert "\\" in spec.typed
+        return
     fill = min(one for one in map(machine.shortest, sorted(rest)) if one is not None).decode()
     assert offer.check(head + offer.text([fill])) is None
 

@@ -323,6 +323,16 @@ def test_a_key_that_may_become_a_taken_one_is_told_from_all_else(text: str, left
     assert load(wire.Json(start="members", taken=("ab",)), (), TREE).to_taken(text.encode()) == left
 
 
+@pytest.mark.parametrize("key", ["c\x01", "\n", "\x7f", "a\x9f"])
+@pytest.mark.parametrize("taken", [(), ("b",)])
+def test_a_new_key_has_no_control_character(key: str, taken: tuple[str, ...]) -> None:
+    members = wire.Json("members", taken=taken)
+    for text in (json.dumps(key), json.dumps(key, ensure_ascii=False)):
+        assert not reads(members, f"{text}: 1")
+        assert not reads(members, f'"a": {{{text}: 1}}')
+    assert reads(members, f'"a": {json.dumps(key)}')
+
+
 def test_a_key_is_not_said_twice_however_likely_it_is() -> None:
     grammar = load(wire.Json(), (), TREE)
     wanted = ["{", '"', "a", '": ', "1", ", ", '"', "a", '": ', "2", "}"]
