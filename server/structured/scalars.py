@@ -79,6 +79,8 @@ _WORDLIKE = {
     "on": "on|off",
     "date": r"\d{4}-\d\d-\d\d",
 }  # plain words in YAML's grammar
+_TAGS = {"!!int": "integer", "!!float": "number", "!!bool": "boolean"}  # the kind of value that a YAML tag allows
+_PROPERTIES = ("anchor", "tag")  # of a YAML node, before its content; they stay
 _BRACKETS = r",\[\]{}"  # end a plain scalar in a list or mapping on one line
 _LISTS = ("flow_sequence", "array")
 _PAIRS = ("block_mapping_pair", "flow_pair", "pair")
@@ -93,6 +95,9 @@ def offers(text: str, start: int, end: int, *, language: str) -> list[Offer]:
     selected = text[start:end]
     if selected and (selected != selected.strip() or "\n" in selected):
         raise NoOffer(_PLACE)
+    if selected:
+        start = _content_start(old, text, start, end)
+        selected = text[start:end]
     was = _value_at(old, text, start, end) if selected else None
     if selected and was is None:
         raise NoOffer(_PLACE)
@@ -199,12 +204,16 @@ def _end_of_blanks(text: str, at: int) -> int:
 
 
 def _value_at(tree: tree_sitter.Tree, text: str, start: int, end: int) -> tree_sitter.Node | None:
-    """The node of the value or list element that is exactly start:end; None if there is none."""
+    """The node of the value or list element whose content is exactly start:end; None if there is none."""
     first, last = _bytes(text, start, end)
     node = tree.root_node.descendant_for_byte_range(first, last)
     if node is None or (node.start_byte, node.end_byte) != (first, last):
         return None
     while node.parent and (node.parent.start_byte, node.parent.end_byte) == (first, last):
+        node = node.parent
+    if node.type == "flow_node" and _content(node) != node.named_children[0]:
+        return None  # an anchor or a tag is no part of the content
+    if node.parent and node.parent.type == "flow_node" and _content(node.parent) == node:
         node = node.parent
     parent = node.parent
     if parent is None or _kind(node) == "":
@@ -212,6 +221,22 @@ def _value_at(tree: tree_sitter.Tree, text: str, start: int, end: int) -> tree_s
     if parent.type in _PAIRS:
         return node if _value(parent) == node else None
     return node if parent.type in ("block_sequence_item", *_LISTS) else None
+
+
+def _content_start(tree: tree_sitter.Tree, text: str, start: int, end: int) -> int:
+    """The offset after the anchor and the tag of the node that is exactly start:end; `start` if it has none."""
+    first, last = _bytes(text, start, end)
+    node = tree.root_node.descendant_for_byte_range(first, last)
+    if node is None or (node.start_byte, node.end_byte) != (first, last) or node.type != "flow_node":
+        return start
+    content = _content(node)
+    return start if content is None else start + len(text[start:].encode()[: content.start_byte - first].decode())
+
+
+def _content(node: tree_sitter.Node) -> tree_sitter.Node | None:
+    """What a node has besides its anchor and its tag."""
+    found = [child for child in node.named_children if child.type not in _PROPERTIES]
+    return found[0] if len(found) == 1 else None
 
 
 def _value(pair: tree_sitter.Node) -> tree_sitter.Node | None:
@@ -230,9 +255,9 @@ def _kind(value: tree_sitter.Node) -> str:
     """A key of `_YAML` or `_TOML`, "plain", "null", a list or a table; empty for anything else."""
     node = value
     while node.type in ("flow_node", "plain_scalar"):
-        if len(node.named_children) != 1:  # an anchor or a tag
+        if (content := _content(node)) is None:
             return ""
-        node = node.named_children[0]
+        node = content
     text = (node.text or b"").decode()
     if node.type == "string":
         return "single" if text.startswith("'") else "double"
@@ -251,8 +276,12 @@ def _kind(value: tree_sitter.Node) -> str:
 
 
 def _expected(value: tree_sitter.Node, was: tree_sitter.Node | None, language: str) -> str:
-    """The pattern: of the siblings' kind if they agree, else of the old value's kind, else of any scalar."""
+    """The pattern: of the siblings' kind if they agree, else of the old value's kind, else of any scalar. A tag, which
+    siblings need not have, says more than they do."""
     within = _BRACKETS if _in_brackets(value) else ""
+    if tag := _tag(value):
+        kind = _TAGS.get(tag) or ("" if was is None else _kind(was))
+        return _like([was] if was else [], "" if kind == "null" else kind, language, within)
     models = _siblings(value)
     kind = _agreed({_kind(node) for node in models} - {"null"})
     if was is not None and (not kind or (kind == "inline_table" and not _table(models))):
@@ -356,7 +385,11 @@ def _in_brackets(value: tree_sitter.Node) -> bool:
 
 
 def _inner(value: tree_sitter.Node) -> tree_sitter.Node:
-    return value.named_children[0] if value.type == "flow_node" and value.named_children else value
+    return (_content(value) if value.type == "flow_node" else None) or value
+
+
+def _tag(value: tree_sitter.Node) -> str:
+    return next(((node.text or b"").decode() for node in value.named_children if node.type == "tag"), "")
 
 
 def _title(value: tree_sitter.Node) -> str:

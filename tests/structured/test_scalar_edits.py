@@ -64,6 +64,10 @@ def takes(source: str, language: str, good: list[str], bad: list[str]) -> None:
         ("a:\n  t: [x, y]\nb:\n  t: ¦\n", ["[]", "[z]", "[z, w]"], ["z", "[1]", "[z,w]", "[z", "[true]"]),
         ("a: 1\nb: ¦[x]¦\nc: 'y'\n", ["[]", "[z, w]"], ["3", "true", "[1]"]),
         ("a: 2024-02-29\nb: 2025-01-01\nc: ¦\n", ["2026-12-31"], ["2026-02-30", "today"]),
+        ("a: x\nb: y\nc: ¦!!int 7¦\n", ["8"], ["z", "0.5"]),
+        ("a: x\nb: y\nc: !!bool ¦\n", ["true"], ["z"]),
+        ("a: &x 1\nb: 2\nc: ¦\n", ["3"], ["z"]),
+        ("a: ¦&x [1, 2]¦\n", ["[3]"], ["3", "[z]"]),
     ],
 )  # fmt: skip
 def test_a_yaml_value_has_the_type_of_its_siblings(source: str, good: list[str], bad: list[str]) -> None:
@@ -80,6 +84,11 @@ def test_a_yaml_value_has_the_type_of_its_siblings(source: str, good: list[str],
         ("a: ¦old¦ # why\r\nb: 1\r\n", "a: x # why\r\nb: 1\r\n"),
         ("a:\n  - b:\n      c: ¦\n", "a:\n  - b:\n      c: x\n"),
         ("- ¦\n", "- x\n"),
+        ("a: ¦&é old¦\nb: *é\n", "a: &é x\nb: *é\n"),
+        ("a: &é ¦old¦\n", "a: &é x\n"),
+        ("a: ¦&b !!str old¦ # why\n", "a: &b !!str x # why\n"),
+        ("[&b ¦old¦, y]\n", "[&b x, y]\n"),
+        ("- &b ¦\n", "- &b x\n"),
     ],
 )
 def test_all_but_the_value_stays_as_it_is(source: str, new: str) -> None:
@@ -100,8 +109,6 @@ def test_all_but_the_value_stays_as_it_is(source: str, new: str) -> None:
         "a: x¦\n",
         "a: ¦\n  b: 1\n",
         "a: ¦\n- b\n",
-        "a: &x ¦\n",
-        "a: !t ¦\n",
         "¦a¦: b\n",
         "a: ¦b: c¦\n",
         "a: ¦b ¦\n",
