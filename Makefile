@@ -26,7 +26,10 @@ long:  # hours: kills, races, damaged models and orders of events at their full 
 
 vscode:  # build the extension with Node and put it into VS Code; CODE=codium for another of its kind
 	cd editors/vscode && npm ci --no-audit --no-fund --loglevel=error && npm run package
-	$(or $(CODE),code) --install-extension editors/vscode/caesura.vsix --force
+	@if command -v $(or $(CODE),code) >/dev/null; \
+	then $(or $(CODE),code) --install-extension editors/vscode/caesura.vsix --force; \
+	else echo "$(or $(CODE),code) is not on PATH. The extension lies at editors/vscode/caesura.vsix; install it by the command" \
+	"'Extensions: Install from VSIX...' of VS Code, or run: make vscode CODE=/path/to/code"; fi
 
 editors:  # into .editors, on Debian; `make real` takes those, else what is on PATH
 	$(PYTHON) -m pip install -q -c constraints.txt -e '.[test,real]'

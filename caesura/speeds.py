@@ -11,12 +11,12 @@ MOST = 64  # models kept
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """One measured fill: its day, the milliseconds of one pass and of the whole fill, and the MiB that the engine's
-    processes used after it."""
+    """One measured fill: its day, the milliseconds of its steps for each token and of the whole fill, and the MiB that
+    the engine's processes used after it."""
 
     at: str
     device: str
-    pass_ms: float
+    token_ms: float
     fill_ms: float
     memory_mb: float
 

@@ -231,12 +231,13 @@ def _kernels(device: str) -> Check:
 
 def _recorded(model: str, done: wire.Done, status: wire.Status) -> Iterator[Check]:
     """Record the speed for `caesura models`; a check only if that fails."""
-    if not done.steps:
+    tokens = done.tokens.canvas + done.tokens.lookup + done.tokens.left_to_right
+    if not tokens:
         return
     measured = speeds.Speed(
         at=date.today().isoformat(),
         device=status.device,
-        pass_ms=round(done.timings.denoise_ms / done.steps, 1),
+        token_ms=round(done.timings.denoise_ms / tokens, 1),
         fill_ms=round(done.timings.total_ms, 1),
         memory_mb=round(status.memory_mb + (status.worker_memory_mb or 0), 1),
     )

@@ -77,7 +77,7 @@ def _row(one: ModelEntry) -> Sequence[str]:
         f"{one.bytes / 1e6:,.0f} MB",
         f"{one.memory_mb:,.0f} MiB" if one.memory_mb else "not known",
         one.licence or "not stated",
-        f"{one.speed.pass_ms:.0f} ms a pass" if one.speed else "not measured: caesura doctor",
+        f"{one.speed.token_ms:.0f} ms a token" if one.speed else "not measured: caesura doctor",
     )
 
 

@@ -4,6 +4,7 @@ the other machine. Each step prints the next.
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -16,15 +17,15 @@ from caesura.ipc.pairing import PairedClient, Pairs, Remote
 
 
 def show(options: argparse.Namespace) -> None:
-    """Print this machine's key and the paired machines."""
+    """Print this machine's key and the paired machines; on stderr, what the key is for."""
     key, found = own_keys().public.hex(), pairing.pairs()
     print(f"This machine's key: {key}")
     for client in found.clients:
         print(f"{client.name} may use this machine's engine: {client.key}")
     for engine in found.engines:
         print(f"{engine.name} ({engine.address}) has: {', '.join(map(shown, engine.folders)) or 'no folder yet'}")
-    if not found.clients and not found.engines:
-        print(f"To use another machine's engine from here, run there: caesura pair allow {key}")
+    what = "The key names this machine and is no secret. To use another machine's engine from here, run there:"
+    print(f"caesura: {what} caesura pair allow {key}", file=sys.stderr)
 
 
 def allow(options: argparse.Namespace) -> None:

@@ -22,6 +22,7 @@ def demo(options: argparse.Namespace) -> None:
     from caesura.demo.fills import MAX_TEXT
     from caesura.source_file import SourceFile
 
+    model_store.locate(options.model)
     draft(options.draft)
     own = []
     if options.file:

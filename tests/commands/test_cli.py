@@ -406,9 +406,10 @@ def test_to_before_at_is_refused(run: Run, source: Path) -> None:
     assert run("fill", source, "--at", "2:1", "--to", "1:1").code == 1
 
 
-def test_an_unknown_model_starts_no_engine(run: Run, source: Path) -> None:
+@pytest.mark.parametrize("command", ["fill {} --at 2:12", "demo {} --no-browser", "serve"])
+def test_an_unknown_model_starts_no_engine(run: Run, source: Path, command: str) -> None:
     running = rendezvous.running()
-    ran = run("fill", source, "--at", "2:12", "--model", "unknown")
+    ran = run(*command.format(source).split(), "--model", "unknown")
     assert ran == Ran(1, "", "caesura: There is no model 'unknown'; `caesura models` lists those there are.\n")
     assert rendezvous.running() == running
 
@@ -814,7 +815,7 @@ def test_doctor_sees_a_damaged_model(run: Run, model: Path) -> None:
 def test_doctor_records_how_fast_the_model_was(run: Run, model: Path) -> None:
     run("doctor", "--model", model)
     speed = speeds.of(model_store.identity(str(model)))
-    assert (speed.device, speed.pass_ms, speed.fill_ms) == ("fake", 2.0, 12.1)
+    assert (speed.device, speed.token_ms, speed.fill_ms) == ("fake", 12.0, 12.1)
     assert speed.memory_mb > 1
 
 
@@ -972,6 +973,26 @@ def test_settings_as_a_list_and_as_a_schema(run: Run) -> None:
 
 def test_no_advice_fetches_somebody_elses_package() -> None:
     assert "pip install" not in doctor.INSTALL + doctor.RESTORE
+
+
+def test_a_key_is_shown_with_what_it_is_for(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    ran = run("pair")
+    [key] = re.findall(r"^This machine's key: ([0-9a-f]{64})\n$", ran.out)
+    assert ran.err.endswith(f" run there: caesura pair allow {key}\n")
+
+
+def test_the_extension_without_vs_code_is_a_file_to_install(tmp_path: Path) -> None:
+    (tmp_path / "npm").symlink_to("/bin/true")
+    run = subprocess.run(
+        ["make", "vscode"],
+        cwd=FAKE.parents[3],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, b"")
+    assert b"code is not on PATH. The extension lies at editors/vscode/caesura.vsix; install it" in run.stdout
 
 
 # The process

@@ -151,11 +151,11 @@ def test_the_list_says_what_a_model_takes_and_how_fast_it_was(install: Install, 
     assert out == run("list")[1]
     assert [re.split(r"  +", line) for line in out.splitlines()] == [
         ["name", "on disk", "memory", "licence", "speed on this machine"],
-        ["coder (default)", "3 MB", "712 MiB", "MIT", "41 ms a pass"],
+        ["coder (default)", "3 MB", "712 MiB", "MIT", "41 ms a token"],
         ["small", "2 MB", "650 MiB", "Apache-2.0", "not measured: caesura doctor"],
     ]
     coder, small = json.loads(run("--json")[1])["models"]
-    assert (coder["name"], coder["default"], coder["speed"]["pass_ms"]) == ("coder", True, 41.2)
+    assert (coder["name"], coder["default"], coder["speed"]["token_ms"]) == ("coder", True, 41.2)
     assert (small["default"], small["speed"], small["memory_mb"]) == (False, None, 650)
     assert 2_000_000 < small["bytes"] < 2_001_000
 

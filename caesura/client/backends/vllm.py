@@ -1,4 +1,4 @@
-"""DiffusionGemma on vLLM 0.33 or later: our canvas on its GPU, by `vllm_xargs` of `POST /v1/completions` as vLLM's own
+"""DiffusionGemma on vLLM 0.32 or later: our canvas on its GPU, by `vllm_xargs` of `POST /v1/completions` as vLLM's own
 source has them. No server with these weights has confirmed it.
 
 A canvas is noise for the hole, then the start of the suffix, pinned. The model has no token for "nothing here", so the
@@ -140,7 +140,7 @@ class Vllm:
         chances = [min(0.0, one or 0.0) for one in choice.logprobs.token_logprobs] if choice else []
         if choice is None or len(chances) != rows or not choice.text.endswith(pins):
             raise RequestFailed(
-                f"{http.name} does not keep to the canvas that was sent; check that it is vLLM 0.33 or later."
+                f"{http.name} does not keep to the canvas that was sent; check that it is vLLM 0.32 or later."
             )
         text = choice.text.removesuffix(pins)
         return Tried(text, size, math.exp(sum(chances[:size])), _score(chances[:size], chances[size:]))
