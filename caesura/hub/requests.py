@@ -83,7 +83,9 @@ def body(model: str, commit: str, file: str, size: int, into: GrowingFile, seen:
             time.sleep(PAUSE_S)
 
 
-def _attempt(model: str, commit: str, file: str, size: int, into: GrowingFile, seen: Callable[[int], None]) -> HubError | None:
+def _attempt(
+    model: str, commit: str, file: str, size: int, into: GrowingFile, seen: Callable[[int], None]
+) -> HubError | None:
     """One request for what is left of a file. Returns the error if the connection broke. Raises HubError."""
     start = into.size
     try:
