@@ -98,7 +98,12 @@ def own(name: str, flags: int) -> int:
 
 def unfollowed(name: str, flags: int) -> int:
     """An opener for `open`: follows no link, and does not block on a FIFO."""
-    return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    return unblocked(name, flags | getattr(os, "O_NOFOLLOW", 0))
+
+
+def unblocked(name: str, flags: int) -> int:
+    """An opener for `open`: does not block on a FIFO, and takes no terminal."""
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
 
 
 def read(path: Path) -> bytes | None:

@@ -27,10 +27,11 @@ def explain(error: Exception) -> str | None:
     from caesura.client.backend import EngineError, EngineFailed
     from caesura.client.backends.named import NoKey
     from caesura.ipc import rendezvous
+    from caesura.model_store.reading import UnusableModel
 
     if isinstance(error, EngineFailed) and error.code == "expired":
         return f"{error} Allow more time with --deadline-ms."
-    expected = (CommandFailed, EngineError, NoKey, model_store.NoManifest, model_store.NoModel, rendezvous.NoPlace)
+    expected = (CommandFailed, EngineError, NoKey, UnusableModel, model_store.NoModel, rendezvous.NoPlace)
     if isinstance(error, (*expected, paths.UnsafeFolder, paths.DamagedFile)):
         return str(error)
     return paths.reason(error) if isinstance(error, OSError) else None

@@ -23,6 +23,7 @@ from caesura.commands import CommandFailed, explain
 from caesura.commands.common import ask, print_json, shared
 from caesura.gaps import probe
 from caesura.ipc import rendezvous
+from caesura.model_store.reading import UnusableModel
 from caesura.server.languages import LANGUAGES, grammar
 from caesura.server.records import trace
 
@@ -160,8 +161,8 @@ def _model(name: str) -> Check:
         damaged = model_store.damaged(folder)
     except model_store.NoModel as error:
         return Check("model files", False, f"no model {name!r}", str(error))
-    except model_store.NoManifest as error:
-        return Check("model files", False, "no manifest", str(error))
+    except UnusableModel as error:
+        return Check("model files", False, "no usable manifest", str(error))
     if damaged:
         return Check("model files", False, f"damaged: {', '.join(damaged)}", RESTORE)
     return Check("model files", True, f"{folder}, sha256 as in its manifest")

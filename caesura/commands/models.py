@@ -4,19 +4,20 @@ Only functions that read a published checkpoint import the engine, so that the o
 """
 
 import argparse
-import json
 import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from caesura import model_store, paths, speeds
+from caesura.characters import shown
 from caesura.commands import CommandFailed
 from caesura.commands.common import print_json
+from caesura.model_store import reading
+from caesura.model_store.reading import UnusableModel
 
 UNITS = {"size": " bytes", "bytes": " of tensors", "memory_mb": " MiB"}  # of the values that `show` prints
 HEAD = ("name", "on disk", "memory", "licence", "speed on this machine")
@@ -67,16 +68,17 @@ def _manifest(path: Path) -> model_store.Manifest:
     """The manifest of a model; an empty one if it has none."""
     try:
         return model_store.manifest(path)
-    except model_store.NoManifest:
+    except UnusableModel:
         return model_store.Manifest({})
 
 
 def _row(one: ModelEntry) -> Sequence[str]:
+    name = reading.short(one.name)
     return (
-        f"{one.name} (default)" if one.default else one.name,
+        f"{name} (default)" if one.default else name,
         f"{one.bytes / 1e6:,.0f} MB",
         f"{one.memory_mb:,.0f} MiB" if one.memory_mb else "not known",
-        one.licence or "not stated",
+        reading.short(one.licence) or "not stated",
         f"{one.speed.token_ms:.0f} ms a token" if one.speed else "not measured: caesura doctor",
     )
 
@@ -103,19 +105,17 @@ def add(options: argparse.Namespace) -> None:
 
 
 def check(path: Path) -> None:
-    """Check from the headers that a model can be loaded. Raises CommandFailed."""
-    with _sentences():
-        from caesura.engine.weights import audit
+    """Check from the headers that a model can be loaded. Raises UnusableModel."""
+    from caesura.engine.weights import audit
 
-        audit.check(path)
+    audit.check(path)
 
 
 def check_family(folder: Path) -> None:
-    """Check from config.json alone that there is code for such a model. Raises CommandFailed."""
-    with _sentences():
-        from caesura.engine.models import read_config
+    """Check from config.json alone that there is code for such a model. Raises UnusableModel."""
+    from caesura.engine.models import family, read_config
 
-        read_config(folder)
+    family(folder, read_config(folder))
 
 
 def added(target: Path, about: Mapping[str, object] | None) -> None:
@@ -157,18 +157,16 @@ def show(options: argparse.Namespace) -> None:
     about = _place(folder)
     about["size"] = sum(file.stat().st_size for file in model_store.files(folder))
     if _hashed(folder):
-        model_store.manifest(folder)
-        about |= json.loads((folder / model_store.MANIFEST).read_bytes())
+        about |= reading.fields(folder / model_store.MANIFEST)
     if folder.is_file() or model_store.published(folder):
-        with _sentences():
-            from caesura.engine.weights import audit
+        from caesura.engine.weights import audit
 
-            about |= audit.summary(folder)
+        about |= audit.summary(folder)
     if options.json:
         print_json(about)
     else:
         for key, value in about.items():
-            print(f"{key}: {_short(value)}{UNITS.get(key, '')}")
+            print(shown(f"{key}: {_short(value)}{UNITS.get(key, '')}"))
 
 
 def _place(path: Path) -> dict[str, object]:
@@ -203,33 +201,31 @@ def verify(options: argparse.Namespace) -> None:
     if damaged:
         raise CommandFailed(f"{', '.join(damaged)} of {folder} damaged or missing; install the model again.")
     if not options.json:
-        print(f"{options.name}: {'; '.join(found)}.")
+        print(shown(f"{options.name}: {'; '.join(found)}."))
 
 
 def _computed(folder: Path, record: bool) -> int | None:
     """Check the tensors against the family's loader, then the answers. Returns the rows that are as recorded."""
-    with _sentences():
-        from caesura.engine.weights import audit
+    from caesura.engine.weights import audit
 
-        audit.check(folder)
-        if record:
-            audit.record(folder)
-        return audit.canary(folder) if (folder / audit.CANARY).is_file() else None
+    audit.check(folder)
+    if record:
+        audit.record(folder)
+    return audit.canary(folder) if (folder / audit.CANARY).exists() else None
 
 
 def convert(options: argparse.Namespace) -> None:
+    from caesura.engine.weights import audit
+    from caesura.engine.weights.convert import convert
+
     source = model_store.locate(options.path)
     target = Path(options.out) if options.out else source.with_name(f"{source.name}-{options.to}")
-    with _sentences():
-        from caesura.engine.weights import audit
-        from caesura.engine.weights.convert import convert
-
-        convert(source, target.absolute(), options.to, _progress if sys.stderr.isatty() else lambda *_: None)
-        about = audit.summary(target)
+    convert(source, target.absolute(), options.to, _progress if sys.stderr.isatty() else lambda *_: None)
+    about = audit.summary(target)
     if options.json:
         print_json({"folder": str(target.absolute()), **about})
     else:
-        print(f"{target}: {about['bytes'] / 1e9:.2f} GB, {about['format']}.")
+        print(shown(f"{target}: {about['bytes'] / 1e9:.2f} GB, {about['format']}."))
 
 
 def _progress(done: int, total: int) -> None:
@@ -239,17 +235,4 @@ def _progress(done: int, total: int) -> None:
 
 def _hashed(folder: Path) -> bool:
     """True if a model must have hashes: files and published checkpoints may have none."""
-    return (folder / model_store.MANIFEST).is_file() or not (folder.is_file() or model_store.published(folder))
-
-
-@contextmanager
-def _sentences() -> Iterator[None]:
-    """Turn the engine's errors about a model into CommandFailed."""
-    from caesura.engine.models import ModelError
-    from caesura.engine.tokens.tokenizer import TokenizerError
-    from caesura.engine.weights.stored import WeightsError
-
-    try:
-        yield
-    except (ModelError, TokenizerError, WeightsError) as error:
-        raise CommandFailed(str(error)) from error
+    return (folder / model_store.MANIFEST).exists() or not (folder.is_file() or model_store.published(folder))

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from caesura import hub, model_store
 from caesura.commands import CommandFailed
 from caesura.commands.models import added, called, check, check_family, link, place, taken
+from caesura.model_store.reading import UnusableModel
 
 SPARE = 100_000_000  # bytes of disk that stay free after a download
 FREE = frozenset(  # the hub's identifiers of licences that allow any use
@@ -52,7 +53,7 @@ def _is_of(folder: Path, name: str) -> bool:
     """True if a folder comes from a repository; a pull may then replace it."""
     try:
         return model_store.manifest(folder).repository == name
-    except model_store.NoManifest:
+    except UnusableModel:
         return False
 
 

@@ -4,7 +4,6 @@ What the families share (canvas, samplers, locks, lengths, cache policy) lives o
 """
 
 import importlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,25 +13,24 @@ import torch
 from torch import Tensor
 
 from caesura.engine.cache import KV, Cache
-from caesura.engine.models._families import UnknownFamily, module_of
+from caesura.engine.models._families import module_of
 from caesura.engine.noise import Noise
-from caesura.engine.tokens.tokenizer import Tokenizer, TokenizerError
+from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights.forms import OF as FORMS
 from caesura.engine.weights.forms import Quantise
-from caesura.engine.weights.stored import WeightsError
 from caesura.kernels.cpu import NoVariant
 from caesura.kernels.head import Rows, Seen
 from caesura.model_store import NoModel, locate
+from caesura.model_store.reading import UnusableModel, fields, quoted
 
 # The rows that a canvas row sees. context: a context and the canvas; blocks: a context, its own block and those before
 # it; full: the canvas, on which the whole text lies, without a context.
 Visibility = Literal["context", "blocks", "full"]
 LengthRule = Literal["null", "race", "expand"]
-SENTENCE = 500  # characters of an error; names read from a file can be of any length and contain line breaks
 
 
-class ModelError(Exception):
-    """The model cannot be loaded; one sentence for the user."""
+class ModelError(UnusableModel):
+    """The model cannot be loaded."""
 
 
 @dataclass(frozen=True)
@@ -196,33 +194,33 @@ def load(
     quantise: Quantise | None = None,
     draft: str | None = None,
 ) -> Model:
-    """A model by name or path (`caesura/model_store.py`), with the choices of `LoadChoice`, and another one, `draft`,
+    """A model by name or path (`caesura/model_store`), with the choices of `LoadChoice`, and another one, `draft`,
     whose canvas drafts for it, or a drafter that was trained for it. Raises ModelError with one sentence for the user.
     """
     if quantise is not None and quantise not in FORMS:
-        raise ModelError(f"Weights cannot be kept as {str(quantise)[:32]!r}; choose {', '.join(FORMS)}.")
+        raise ModelError(f"Weights cannot be kept as {quoted(quantise)}; choose {', '.join(FORMS)}.")
     choice = LoadChoice(device, context, exact, radius, quantise)
-    if draft is None:
-        return read(name, choice)
-    from caesura.engine.models._drafting import pair  # it counts memory, which imports this file
+    try:
+        if draft is None:
+            return read(name, choice)
+        from caesura.engine.models._drafting import pair  # it counts memory, which imports this file
 
-    return pair(name, draft, choice)
+        return pair(name, draft, choice)
+    except (UnusableModel, NoVariant) as error:
+        raise ModelError(" ".join(str(error).split())) from error
 
 
 def read(name: str, choice: LoadChoice) -> Model:
-    """A model by name or path. Raises ModelError."""
+    """A model by name or path. Raises UnusableModel or NoVariant."""
     path = folder_of(name)
-    try:
-        if path.is_file():
-            return load_file(path, choice)
-        config = read_config(path)
-        return cast(Model, family(path, config).load(path, config, choice))
-    except (WeightsError, TokenizerError, NoVariant) as error:
-        raise ModelError(sentence(error)) from error
+    if path.is_file():
+        return load_file(path, choice)
+    config = read_config(path)
+    return cast(Model, family(path, config).load(path, config, choice))
 
 
 def load_file(path: Path, choice: LoadChoice) -> Model:
-    """A model in a GGUF file, and the other parts of a split one. Raises ModelError, WeightsError or TokenizerError."""
+    """A model in a GGUF file, and the other parts of a split one. Raises UnusableModel or NoVariant."""
     from caesura.engine.weights.gguf_file import opened  # its library takes a tenth of a second
 
     file = opened(path, choice.device)
@@ -249,26 +247,16 @@ def logits(model: Model, ids: Sequence[int], context: int = 0) -> Tensor:
 
 
 def family(folder: Path, config: dict[str, Any]) -> Any:
-    """The module that loads a checkpoint. Raises ModelError."""
-    try:
-        return importlib.import_module(f"{__name__}.{module_of(folder, config)}")
-    except UnknownFamily as error:
-        raise ModelError(sentence(error)) from error
+    """The module that loads a checkpoint. Raises UnusableModel."""
+    return importlib.import_module(f"{__name__}.{module_of(folder, config)}")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read config.json. Raises ModelError."""
-    try:
-        config: dict[str, Any] = dict(json.loads((folder / "config.json").read_text()).items())
-        json.dumps(config, ensure_ascii=False).encode()  # raises if a text in it is not valid Unicode
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise ModelError(f"{folder} has no readable config.json; it is not a model folder.") from error
-    return config
-
-
-def sentence(error: Exception) -> str:
-    """The error in one line of at most SENTENCE characters."""
-    return " ".join(str(error).split())[:SENTENCE]
+    """Read config.json. Raises UnusableModel."""
+    path = folder / "config.json"
+    if not path.exists():
+        raise ModelError(f"{folder} has no readable config.json; it is not a model folder.")
+    return fields(path)
 
 
 def folder_of(name: str) -> Path:

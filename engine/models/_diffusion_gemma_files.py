@@ -2,7 +2,6 @@
 generation_config.json. Everything is checked; nothing is computed.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from caesura.engine.noise import Schedule
 from caesura.engine.weights.forms import Rounded
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels.linear import Linear
+from caesura.model_store.reading import fields, reason
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
@@ -81,7 +81,8 @@ class Config:
                 shapes=shapes,
             )
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise WeightsError(f"config.json is damaged or of another kind of model: {error!r}.") from error
+            said = f"{type(error).__name__} {reason(error)}"
+            raise WeightsError(f"config.json is damaged or of another kind of model: {said}.") from error
         made._check(text)
         return made
 
@@ -274,12 +275,9 @@ def read(c: Config, checkpoint: TensorSource) -> Weights:
 
 
 def said_of_generation(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """config.json and generation_config.json, which wins. Raises WeightsError."""
-    try:
-        stored = json.loads(path.read_text()) if path.is_file() else {}
-        return {**config, **{name: value for name, value in stored.items() if value is not None}}
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise WeightsError(f"{path} is damaged ({error}); download the model again.") from error
+    """config.json and generation_config.json, which wins. Raises UnusableModel."""
+    stored = fields(path) if path.exists() else {}
+    return {**config, **{name: value for name, value in stored.items() if value is not None}}
 
 
 def generation(stored: Mapping[str, Any], path: Path, tokens: int) -> tuple[Schedule, frozenset[int]]:
@@ -300,7 +298,7 @@ def generation(stored: Mapping[str, Any], path: Path, tokens: int) -> tuple[Sche
         stops, pad = stored.get("eos_token_id", 1), stored.get("pad_token_id") or 0
         ends = frozenset(int(token) for token in (*(stops if isinstance(stops, list) else [stops]), pad))
     except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
-        raise WeightsError(f"{path} is damaged ({error}); download the model again.") from error
+        raise WeightsError(f"{path} is damaged ({reason(error)}); download the model again.") from error
     if not all(0 <= token < tokens for token in ends):
         raise WeightsError(f"{path} names an end token that does not exist; download the model again.")
     cool = 0.01 <= schedule.t_min <= schedule.t_max <= 100

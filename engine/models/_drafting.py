@@ -12,7 +12,7 @@ from caesura.engine.noise import Uniform
 
 def pair(name: str, draft: str, choice: LoadChoice) -> Model:
     """The model `name`, for which the model or the drafter `draft` drafts. Both are counted before either is read.
-    Raises ModelError."""
+    Raises UnusableModel or NoVariant."""
     folder = folder_of(draft)
     if folder.is_dir() and is_drafter(folder, config := read_config(folder)):
         from caesura.engine.models.drafters import dflash  # it stands on BlockLlama

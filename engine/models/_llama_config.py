@@ -10,6 +10,7 @@ from torch import Tensor
 from caesura.engine.models._experts import Mixture
 from caesura.engine.models._llama_layer import Shape
 from caesura.engine.weights.stored import WeightsError
+from caesura.model_store.reading import reason
 
 SEEING, FEEDING = ("qkv", "out"), ("gate_up", "down")  # the matrices of attention and of the MLP
 MATRICES = (*SEEING, *FEEDING)
@@ -44,7 +45,7 @@ class Config:
             kinds = {name: kind for name, kind in cls.__annotations__.items() if name != "mixture"}
             shape = cls(**{name: kind((usual | asked)[name]) for name, kind in kinds.items()})
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-            raise WeightsError(f"config.json is damaged: {error}") from error
+            raise WeightsError(f"config.json is damaged: {reason(error)}.") from error
         if not all(0 < size <= 2**31 for name, size in vars(shape).items() if name not in ("gated", "mixture")):
             raise WeightsError("config.json is damaged: every size must be above 0 and at most 2**31.")
         if "head_dim" not in asked and shape.hidden_size % shape.num_heads:

@@ -21,9 +21,10 @@ from caesura.engine.models._llama_memory import Keeping, fitting, needed, of_wei
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights import forms
-from caesura.engine.weights.checkpoint import AGAIN, FLOATS, headers, stored
+from caesura.engine.weights.checkpoint import AGAIN, FLOATS, headers, some, stored
 from caesura.engine.weights.stored import WeightsError, damaged
 from caesura.kernels import cpu
+from caesura.model_store.reading import quoted, reason, short
 
 ACTIVATIONS = {"starcoder2": "gelu_pytorch_tanh"}  # by model_type; all others use gated SiLU
 FLOAT = {"cuda": torch.bfloat16, "meta": torch.float32}  # dtype of matrices, by device; a CPU uses int8
@@ -107,7 +108,8 @@ class Published(Mapping[str, Tensor]):
         form, entries = self._entries[name]
         entry = entries[0]
         if not form and entry.dtype not in FLOATS:
-            raise WeightsError(f"{entry.path}: {name} has the type {entry.dtype}, not a float type; {AGAIN}.")
+            named = short(name)
+            raise WeightsError(f"{entry.path}: {named} has the type {entry.dtype}, not a float type; {AGAIN}.")
         if self._device == "meta":
             return torch.empty(forms.stored_shape(form, entries), device="meta")
         if not form:
@@ -165,7 +167,7 @@ class Renamed(Mapping[str, Tensor]):
         left = [name for name in tensors if name not in used]
         if left:
             raise WeightsError(
-                f"{len(left)} tensors have no place in this model: {', '.join(sorted(left)[:3])}; this is another "
+                f"{len(left)} tensors have no place in this model: {some(sorted(left))}; this is another "
                 "model, or a format that is not supported yet."
             )
         if tied:
@@ -194,6 +196,8 @@ class Renamed(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         parts = [self._tensors[part] for part in self._parts[name]]
+        if len({part.shape[1:] for part in parts}) > 1:
+            raise self._unequal(name)
         whole = torch.cat(parts) if len(parts) > 1 else parts[0]
         if name not in ("embed", "head"):
             return whole
@@ -207,11 +211,17 @@ class Renamed(Mapping[str, Tensor]):
 
     def parts(self, name: str) -> tuple[str, forms.CodedParts]:
         """See `forms.Coded`. Raises WeightsError."""
-        form, parts = forms.stacked([forms.of(self._tensors, part) for part in self._parts[name]])
+        found = [forms.of(self._tensors, part) for part in self._parts[name]]
+        if len({forms.shape(form, parts)[1] for form, parts in found if form}) > 1:
+            raise self._unequal(name)
+        form, parts = forms.stacked(found)
         if form and name in ("embed", "head"):
             self._enough(len(parts[0]))
             return form, tuple(part[: self._tokens] for part in parts)
         return form, parts
+
+    def _unequal(self, name: str) -> WeightsError:
+        return WeightsError(f"{some(self._parts[name])} must have the same number of columns; {AGAIN}.")
 
     def _enough(self, rows: int) -> None:
         if rows < self._tokens:
@@ -291,11 +301,11 @@ def keeping_of(name: str, device: str, choice: LoadChoice, stored: str) -> Keepi
 
 def read(name: str, config: dict[str, Any], tokens: int) -> Config:
     """The sizes in a hub config.json. Raises WeightsError for an activation or a quantisation that is not supported."""
-    family = str(config.get("model_type"))
+    family = short(config.get("model_type"))
     wanted = ACTIVATIONS.get(family, "silu")
     found = config.get("hidden_act", wanted)
     if found != wanted:
-        raise WeightsError(f"{name} is a {family} with the activation {str(found)[:40]}; only {wanted} is supported.")
+        raise WeightsError(f"{name} is a {family} with the activation {short(found)}; only {wanted} is supported.")
     if not forms.readable(config):
         raise WeightsError(
             f"{name} is quantised in a format that is not supported; take its GGUF file or the original weights."
@@ -327,7 +337,7 @@ def mixture(name: str, config: dict[str, Any]) -> Mixture | None:
         return None
     score = config.get("score_function") or "softmax"
     if score not in ("softmax", "sigmoid"):
-        raise WeightsError(f"{name} scores its experts by {str(score)[:40]}; only softmax and sigmoid are supported.")
+        raise WeightsError(f"{name} scores its experts by {short(score)}; only softmax and sigmoid are supported.")
     try:
         width, shared = int(config["moe_intermediate_size"]), int(config.get("num_shared_experts") or 0)
         found = Mixture(
@@ -343,7 +353,7 @@ def mixture(name: str, config: dict[str, Any]) -> Mixture | None:
             weighs=bool(config.get("bias_weighs")),
         )
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-        raise WeightsError(f"The config of {name} is damaged: its experts lack {error}.") from error
+        raise WeightsError(f"The config of {name} is damaged: its experts lack {reason(error)}.") from error
     found.check(name)
     return found
 
@@ -366,8 +376,8 @@ def stretched(name: str, config: dict[str, Any], shape: Config) -> Tensor | None
         if kind == "llama3":
             return llama3(wavelengths(shape), *(float(scaling[key]) for key in LLAMA3))
     except (KeyError, TypeError, ValueError) as error:
-        raise WeightsError(f"The config of {name} is damaged: its rotary scaling lacks {error}.") from error
-    raise WeightsError(f"{name} scales its rotary positions by {str(kind)[:40]!r}, which is not supported yet.")
+        raise WeightsError(f"The config of {name} is damaged: its rotary scaling lacks {reason(error)}.") from error
+    raise WeightsError(f"{name} scales its rotary positions by {quoted(kind)}, which is not supported yet.")
 
 
 def llama3(lengths: Tensor, factor: float, low: float, high: float, trained: float) -> Tensor:

@@ -46,6 +46,7 @@ from caesura.engine.weights import ahead
 from caesura.engine.weights import stored as weights
 from caesura.kernels import cpu, int8
 from caesura.kernels.cpu import layers as native
+from caesura.model_store.reading import quoted
 
 # Rows; up to this many, torch uses one thread. Layers in plain Python need more rows before a second thread pays off.
 WORTH_TWO = 64 if _llama_layer.layer is _llama_layer.written else 16
@@ -409,6 +410,6 @@ def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> BlockLlama
         model.method = named
     else:
         raise weights.WeightsError(
-            f"config.json names {named!r}, which is neither a sampler nor a method of this model."
+            f"config.json names {quoted(named)}, which is neither a sampler nor a method of this model."
         )
     return model

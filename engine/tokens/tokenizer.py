@@ -13,7 +13,8 @@ from pathlib import Path
 import tokenizers
 
 from caesura.engine.tokens import tokenizer_file
-from caesura.engine.tokens.tokenizer_file import MAX_FILE, VOCAB, File
+from caesura.engine.tokens.tokenizer_file import VOCAB, File
+from caesura.model_store.reading import MAX_LARGE, UnusableModel, quoted, read, reason, short
 
 SPACE = "▁"  # SentencePiece's stand-in
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -23,8 +24,8 @@ _PROBE = "a  b \t\r\n\n\0 É e\u0301 \u212b ﬁ 中🐍\u200d \u2581 '" + "".joi
 )
 
 
-class TokenizerError(Exception):
-    """The tokenizer file cannot be used; one sentence for the user."""
+class TokenizerError(UnusableModel):
+    """The tokenizer files are missing, damaged or not supported."""
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -56,19 +57,13 @@ def _sentencepiece(token: str) -> bytes:
 def load(folder: Path, usual: str = "") -> "Tokenizer":
     """Of a model folder: its tokenizer.json, or where there is none its vocab.json and merges.txt, of the `usual` class
     if the folder names none. Raises TokenizerError."""
-    if (folder / "tokenizer.json").is_file() or not (folder / VOCAB).is_file():
+    if (folder / "tokenizer.json").exists() or not (folder / VOCAB).exists():
         return Tokenizer(folder / "tokenizer.json")
     try:
         file = tokenizer_file.of_parts(folder, usual)
-    except (OSError, ValueError, RecursionError) as error:
-        raise TokenizerError(f"The tokenizer files of {folder.name} are damaged: {str(error)[:160]}.") from error
+    except ValueError as error:
+        raise TokenizerError(f"The tokenizer files of {folder.name} are damaged: {reason(error)}.") from error
     return Tokenizer(file, folder.name)
-
-
-def _read(path: Path) -> File:
-    if path.stat().st_size > MAX_FILE:
-        raise TokenizerError(f"{path.name} is larger than {MAX_FILE >> 20} MiB and was not loaded.")
-    return tokenizer_file.read(path.read_bytes())
 
 
 class Tokenizer:
@@ -79,17 +74,16 @@ class Tokenizer:
         TokenizerError."""
         name = name or getattr(source, "name", "")
         try:
-            file = source if isinstance(source, File) else _read(source)
+            file = source if isinstance(source, File) else tokenizer_file.parsed(read(source, MAX_LARGE))
             self._inner = tokenizers.Tokenizer.from_str(tokenizer_file.written(file))
         except BaseException as error:  # the library's PanicException is not an Exception
-            if isinstance(error, KeyboardInterrupt | TokenizerError):
+            if isinstance(error, KeyboardInterrupt | UnusableModel):
                 raise
-            reason = " ".join(str(error).split())[:160]
-            raise TokenizerError(f"{name} is missing, damaged or of a kind that cannot be read: {reason}.") from error
+            raise TokenizerError(f"{name} is damaged or of a kind that cannot be read: {reason(error)}.") from error
         self._inner.encode_special_tokens = True  # a special token in a text is plain text and strips no blanks
         for token in file.added_tokens:
             if self.find(token.content) != token.id:  # the library may have given it another id
-                raise TokenizerError(f"{name} is damaged: the token {token.content} cannot have the id {token.id}.")
+                raise TokenizerError(f"{name} is damaged: {quoted(token.content)} cannot have the id {token.id}.")
         self._control = {t.id: t.content for t in file.added_tokens if t.special or _CONTROL.fullmatch(t.content)}
         ids = (*file.model.vocab.values(), *(token.id for token in file.added_tokens))
         self.size: int = 1 + max(ids, default=-1)
@@ -116,7 +110,7 @@ class Tokenizer:
             return _sentencepiece
         raise TokenizerError(
             f"{name} is neither byte-level BPE nor SentencePiece's BPE with bytes (its decoder:"
-            f" {', '.join(steps)[:80]}); other kinds cannot be read."
+            f" {short(', '.join(steps))}); other kinds cannot be read."
         )
 
     def encode(self, text: str) -> list[int]:
@@ -173,7 +167,7 @@ class Tokenizer:
         """The id of a special token. Raises TokenizerError when the file lacks it."""
         number = self.find(token)
         if number is None:
-            raise TokenizerError(f"The tokenizer has no token {token}.")
+            raise TokenizerError(f"The tokenizer has no token {short(token)}.")
         return number
 
     @cached_property

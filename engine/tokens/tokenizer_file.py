@@ -10,10 +10,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from caesura.model_store.reading import MAX_LARGE, decoded, read, short
+
 VOCAB, MERGES, ADDED, CONFIG = "vocab.json", "merges.txt", "added_tokens.json", "tokenizer_config.json"
 LIKE_QWEN = ("Qwen2Tokenizer", "DreamTokenizer")  # classes that split text as Qwen2 does
 GPT2 = "GPT2Tokenizer"
-MAX_FILE = 64 << 20  # bytes; Gemma's has 33 MB
 MAX_TOKENS = 1 << 20  # Gemma's has 262,144
 MAX_ADDED = 1 << 16  # Gemma's has 6,242
 MAX_CONTENT = 256  # code points of an added token
@@ -122,7 +123,7 @@ class File(msgspec.Struct, frozen=True):
     version: Literal["1.0"] = "1.0"
 
 
-def read(raw: bytes) -> File:
+def parsed(raw: bytes) -> File:
     """Raises ValueError, or RecursionError for endless nesting."""
     file = msgspec.json.decode(raw, type=File)
     if len(set(file.model.vocab.values())) < len(file.model.vocab):
@@ -144,20 +145,19 @@ class TokenizerConfig(msgspec.Struct, frozen=True):
 
 def of_parts(folder: Path, usual: str = "") -> File:
     """Read a tokenizer that is published in parts, as Dream's is; its class says how it splits text, or the `usual` one
-    if the folder names none. Raises OSError or ValueError."""
-    raw = {name: _bounded(folder / name) for name in (VOCAB, MERGES)}
-    said = _bounded(folder / CONFIG) if not usual or (folder / CONFIG).is_file() else b"{}"
-    config = msgspec.json.decode(said, type=TokenizerConfig)
+    if the folder names none. Raises UnusableModel or ValueError."""
+    vocabulary = decoded(folder / VOCAB, dict[str, TokenId], MAX_LARGE)
+    said = not usual or (folder / CONFIG).exists()
+    config = decoded(folder / CONFIG, TokenizerConfig) if said else TokenizerConfig()
     kind = (config.tokenizer_class or usual).removesuffix("Fast")
     if kind not in (*LIKE_QWEN, GPT2):
-        raise ValueError(f"how a {kind[:40]} splits text is not known")
+        raise ValueError(f"how a {short(kind)} splits text is not known")
     added = dict(config.added_tokens_decoder)
-    if (folder / ADDED).is_file():
-        more = msgspec.json.decode(_bounded(folder / ADDED), type=dict[str, TokenId])
+    if (folder / ADDED).exists():
+        more = decoded(folder / ADDED, dict[str, TokenId])
         added = {number: AddedText(content) for content, number in more.items()} | added
-    vocabulary = msgspec.json.decode(raw[VOCAB], type=dict[str, TokenId])
     vocabulary |= {token.content: number for number, token in added.items()}  # not numbered by the library
-    lines = raw[MERGES].decode().split("\n")
+    lines = read(folder / MERGES, MAX_LARGE).decode().split("\n")
     split = Split(SplitPattern(expression=QWEN), "Isolated", invert=False)
     byte_level = ByteLevel(add_prefix_space=False, use_regex=kind == GPT2)
     return File(
@@ -169,12 +169,6 @@ def of_parts(folder: Path, usual: str = "") -> File:
         pre_tokenizer=byte_level if kind == GPT2 else Sequence((split, byte_level)),
         decoder=Decoder("ByteLevel"),
     )
-
-
-def _bounded(path: Path) -> bytes:
-    if path.stat().st_size > MAX_FILE:
-        raise ValueError(f"{path.name} is larger than {MAX_FILE >> 20} MiB")
-    return path.read_bytes()
 
 
 def written(file: File) -> str:

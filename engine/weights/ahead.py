@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from caesura import model_store
 from caesura.engine.tokens.tokenizer import Tokenizer
+from caesura.model_store.reading import UnusableModel
 
 Result = TypeVar("Result")
 
@@ -16,7 +17,7 @@ _begun = dict[tuple[Callable[[Path], Any], Path], Future[Any]]()
 
 def begin(model: str) -> None:
     """Read the tokenizer of a model that has a manifest, and hash its files. `done` raises their errors."""
-    with suppress(model_store.NoModel, model_store.NoManifest):
+    with suppress(model_store.NoModel, UnusableModel):
         folder = model_store.locate(model)
         todo: list[tuple[Callable[[Path], Any], Path]] = [(Tokenizer, folder / "tokenizer.json")]
         todo += [(model_store.sha256, folder / name) for name in model_store.manifest(folder).files]

@@ -1,30 +1,44 @@
 """Checks a published checkpoint: its sizes, its tensors against the family's own loader, and its canary, a tiny input
-with recorded answers. Hashes are in `caesura/model_store.py`.
+with recorded answers. Hashes are in `caesura/model_store`.
 """
 
 import json
 import math
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypedDict, cast
+from typing import Annotated, Any, TypedDict, cast
 
+import msgspec
 import torch
 
 from caesura.engine import models
 from caesura.engine.models import Model, Run, read_config
 from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights import forms
+from caesura.engine.weights.canary import CanaryId, Few
 from caesura.engine.weights.checkpoint import CACHE_SCALE, SCALE, Entry, headers
 from caesura.engine.weights.stored import Stored, WeightsError
-from caesura.model_store import MANIFEST, NoManifest, manifest, parts, sha256
+from caesura.model_store import MANIFEST, manifest, parts, sha256
+from caesura.model_store.reading import UnusableModel, decoded, fields
 
 OURS = "block_llama"  # the model_type of our own form, which has a manifest and its canary in it
 CANARY = "canary.json"
 ROWS = 32  # rows of the canary's prompt, and of its canvas
 TOLERANCE = 0.5  # allowed difference of a logit; bfloat16 and another order of sums cause about half of it
 STRAY = 1 / 8  # share of rows that may differ: rounding may choose another expert, which changes the row
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """A canary's input and the answers to it: the best token of each row in two steps, its logit and its lead."""
+
+    prompt: Annotated[list[CanaryId], Few]
+    canvas: Annotated[list[CanaryId], Few]
+    argmax: list[CanaryId]
+    top: list[float]
+    margin: list[float]
 
 
 class NoCanvas(WeightsError):
@@ -109,19 +123,12 @@ def check(path: Path) -> None:
     if path.is_file() or read_config(path).get("model_type") != OURS:
         models.load(str(path), "meta")
         return
-    lacking = [name for name in _manifest(path) if not (path / name).is_file()]
+    lacking = [name for name in manifest(path).files if not (path / name).is_file()]
     if lacking:
         raise WeightsError(f"{path / lacking[0]} is missing; install the model again.")
     Tokenizer(path / "tokenizer.json")
     for file in path.glob("*.safetensors"):
         Stored(file)
-
-
-def _manifest(folder: Path) -> dict[str, str]:
-    try:
-        return manifest(folder).files
-    except NoManifest as error:
-        raise WeightsError(str(error)) from error
 
 
 def record(folder: Path, device: str = "auto") -> None:
@@ -132,11 +139,19 @@ def record(folder: Path, device: str = "auto") -> None:
     ids = [7919 * i % model.width for i in range(1, 2 * ROWS + 1)]
     inputs = {"prompt": ids[:ROWS], "canvas": ids[ROWS:]}
     path, listed = folder / CANARY, folder / MANIFEST
-    path.write_text(json.dumps({**inputs, **_answers(model, **inputs)}) + "\n")
-    if listed.is_file():
-        about = json.loads(listed.read_text())
-        about["files"][CANARY] = sha256(path)
-        listed.write_text(json.dumps(about, indent=1) + "\n")
+    about = fields(listed) if listed.exists() else None
+    _replace(path, json.dumps({**inputs, **_answers(model, **inputs)}) + "\n")
+    if about is not None:
+        about["files"] = {**manifest(folder).files, CANARY: sha256(path)}
+        _replace(listed, json.dumps(about, indent=1) + "\n")
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file whole, in the place of a link rather than through it."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    with partial.open("x") as file:
+        file.write(text)
+    partial.replace(path)
 
 
 def canary(folder: Path, device: str = "auto") -> int:
@@ -144,17 +159,15 @@ def canary(folder: Path, device: str = "auto") -> int:
     model = models.load(str(folder), device)
     path, again = folder / CANARY, f"`caesura models verify {folder} --record` records it again"
     try:
-        recorded = json.loads(path.read_text())
-        inputs = {name: [int(i) for i in recorded[name]] for name in ("prompt", "canvas")}
-        if not all(ids and all(0 <= i < model.width for i in ids) for ids in inputs.values()):
-            raise ValueError("an id outside the vocabulary")
-        columns = ([float(value) for value in recorded[name]] for name in ("argmax", "top", "margin"))
-        expected = list(zip(*columns, strict=True))
-        if len(expected) != 2 * len(inputs["canvas"]):
-            raise ValueError("a row is missing")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise WeightsError(f"{path} is damaged; {again}.") from error
-    found = _answers(model, **inputs)
+        recorded = decoded(path, Recorded)
+    except UnusableModel as error:
+        raise WeightsError(f"{str(error).removesuffix('.')}, or {again}.") from error
+    columns = recorded.argmax, recorded.top, recorded.margin
+    known = max(*recorded.prompt, *recorded.canvas) < model.width
+    if not known or any(len(column) != 2 * len(recorded.canvas) for column in columns):
+        raise WeightsError(f"{path} is damaged; {again}.")
+    expected = list(zip(*columns, strict=True))
+    found = _answers(model, recorded.prompt, recorded.canvas)
     same = 0
     for (argmax, top, margin), its_argmax, its_top in zip(expected, found["argmax"], found["top"], strict=True):
         same += abs(top - its_top) <= TOLERANCE and (argmax == its_argmax or margin <= TOLERANCE)

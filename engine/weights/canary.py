@@ -13,6 +13,7 @@ from torch import Tensor
 from caesura.engine.models import Model, ModelError, Run, Verifier
 from caesura.engine.noise import Absorbing, Uniform
 from caesura.model_store import MANIFEST
+from caesura.model_store.reading import UnusableModel, decoded
 
 TEXT = "def total(numbers):\n    result = 0\n    for number in numbers:\n        result += number\n    return result\n"
 CONTEXT = 12  # tokens of the text that are context
@@ -61,13 +62,13 @@ def check(model: Model, folder: Path) -> None:
     """Raises ModelError if the model does not answer the canary in the folder's manifest as recorded. Without a canary
     nothing is checked."""
     manifest = folder / MANIFEST
-    if not manifest.is_file():
+    if not manifest.exists():
         return
     damaged = ModelError(f"{manifest} is damaged; install the model again.")
     try:
-        canary = msgspec.json.decode(manifest.read_bytes(), type=CanaryManifest).canary
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise damaged from error
+        canary = decoded(manifest, CanaryManifest).canary
+    except UnusableModel as error:
+        raise ModelError(str(error)) from error
     if canary is None:
         return
     rows = len(canary.canvas)

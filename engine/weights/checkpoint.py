@@ -7,7 +7,6 @@ names next to a matrix X show how it is stored: dense (`X.weight`; experts also 
 `stored.py` has the formats of our own models.
 """
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,23 +14,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
-from caesura.engine.weights.stored import WeightsError, one_line
+from caesura.engine.weights import stored as files
+from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import fp8, linear, nvfp4
 from caesura.kernels.linear import Dense, Linear
+from caesura.model_store.reading import MAX_LARGE, decoded, quoted, reason, short
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-MAX_INDEX = 64 << 20  # bytes; names for 11,520 quantised expert matrices and their scales take about 6 MB
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}\.safetensors")
 FLOATS = ("BF16", "F16", "F32")
 SCALE = re.compile(r"\.(weight|input)_(global_)?scale(_2)?$")  # of a quantised matrix
 CACHE_SCALE = re.compile(r"\.(([qkv]|prob)_scale|[kv]_proj\.output_scale)$")  # of a quantised KV cache; ignored
 INPUT_SCALES = ("input_scale", "input_global_scale")  # of quantised activations; ignored
 AGAIN = "download the model again"
+
+
+class ShardIndex(msgspec.Struct, frozen=True):
+    """What is read of the index of shards: file names by tensor."""
+
+    weight_map: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,7 @@ class Checkpoint:
         left = sorted(entry.name for entries in self._entries.values() for entry in entries)
         if left:
             raise WeightsError(
-                f"{self.folder} has {len(left)} tensors without a place in this model: {', '.join(left[:3])}"
+                f"{self.folder} has {len(left)} tensors without a place in this model: {some(left)}"
                 f"{' and more' if len(left) > 3 else ''}; it is another model, or in a format that cannot be read yet."
             )
 
@@ -194,7 +201,7 @@ class Checkpoint:
     def _read(self, entry: Entry) -> Tensor:
         try:
             if entry.path not in self._files:
-                self._files[entry.path] = safe_open(entry.path, framework="pt")
+                self._files[entry.path] = files.opened(entry.path)
             tensor: Tensor = self._files[entry.path].get_tensor(entry.name)
         except (OSError, SafetensorError, RuntimeError) as error:
             raise damaged(entry.path, error) from error
@@ -215,28 +222,35 @@ class Checkpoint:
 
 def headers(folder: Path) -> list[Entry]:
     """Every tensor that is stored, from the headers of the files. Raises WeightsError."""
-    if (folder / SINGLE).is_file():
+    if (folder / SINGLE).exists():
         return _header(folder / SINGLE)
     index = folder / INDEX
-    if not index.is_file():
+    if not index.exists():
         raise WeightsError(f"{folder} has neither {SINGLE} nor {INDEX}; {AGAIN}.")
-    files = _index(index)
+    places = _index(index)
     stored: dict[str, Entry] = {}
-    for file in sorted(set(files.values())):
+    for file in sorted(set(places.values())):
         for entry in _header(folder / file):
             if entry.name in stored:
-                raise WeightsError(f"{entry.path} and {stored[entry.name].path.name} both have {entry.name}; {AGAIN}.")
+                raise WeightsError(
+                    f"{entry.path} and {stored[entry.name].path.name} both have {short(entry.name)}; {AGAIN}."
+                )
             stored[entry.name] = entry
-    for name, file in files.items():
+    for name, file in places.items():
         if name not in stored or stored[name].path.name != file:
-            raise WeightsError(f"{folder / file} has no tensor {name}, which {INDEX} puts there; {AGAIN}.")
+            raise WeightsError(f"{folder / file} has no tensor {short(name)}, which {INDEX} puts there; {AGAIN}.")
     return list(stored.values())
+
+
+def some(names: Sequence[str]) -> str:
+    """The first names of tensors as part of a sentence."""
+    return ", ".join(short(name) for name in names[:3])
 
 
 def stored(entry: Entry) -> Tensor:
     """A tensor as it is stored. Raises WeightsError."""
     try:
-        with safe_open(entry.path, framework="pt") as file:
+        with files.opened(entry.path) as file:
             tensor: Tensor = file.get_tensor(entry.name)
     except (OSError, SafetensorError, RuntimeError) as error:
         raise damaged(entry.path, error) from error
@@ -245,23 +259,16 @@ def stored(entry: Entry) -> Tensor:
 
 def _index(path: Path) -> dict[str, str]:
     """File names by tensor."""
-    try:
-        if path.stat().st_size > MAX_INDEX:
-            raise ValueError("it is too large")
-        files: dict[str, str] = dict(json.loads(path.read_bytes())["weight_map"].items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise WeightsError(f"{path} is damaged; {AGAIN}.") from error
-    for file in files.values():
-        if not isinstance(file, str) or not FILE.fullmatch(file):  # anything else could leave the folder
-            raise WeightsError(f"{path} names {str(file)[:80]!r}, which is no weights file of its folder; {AGAIN}.")
-    return files
+    places = decoded(path, ShardIndex, MAX_LARGE).weight_map
+    for file in places.values():
+        if not FILE.fullmatch(file):  # anything else could leave the folder
+            raise WeightsError(f"{path} names {quoted(file)}, which is no weights file of its folder; {AGAIN}.")
+    return places
 
 
 def _header(path: Path) -> list[Entry]:
-    if not path.is_file():
-        raise WeightsError(f"{path} is missing; {AGAIN}.")
     try:
-        with safe_open(path, framework="pt") as file:
+        with files.opened(path) as file:
             parts = ((name, file.get_slice(name)) for name in file.keys())  # noqa: SIM118 (no mapping)
             return [Entry(name, path, tuple(part.get_shape()), part.get_dtype()) for name, part in parts]
     except (OSError, SafetensorError) as error:
@@ -269,4 +276,4 @@ def _header(path: Path) -> list[Entry]:
 
 
 def damaged(path: Path, error: Exception) -> WeightsError:
-    return WeightsError(f"{path} is damaged ({one_line(error)}); {AGAIN}.")
+    return WeightsError(f"{path} is damaged ({reason(error)}); {AGAIN}.")

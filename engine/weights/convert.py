@@ -26,9 +26,10 @@ from caesura.engine.models import ModelError, read_config
 from caesura.engine.weights import audit, forms
 from caesura.engine.weights.checkpoint import FLOATS, INDEX, Checkpoint, Entry, headers
 from caesura.engine.weights.forms import OF, OWN, PARTS, Quantise, Rounded
-from caesura.engine.weights.stored import WeightsError, one_line, write_manifest
+from caesura.engine.weights.stored import WeightsError, write_manifest
 from caesura.kernels import nvfp4
 from caesura.model_store import MANIFEST
+from caesura.model_store.reading import MAX_LARGE, quoted, read, reason
 
 SHARD = 1 << 30  # bytes; a shard is in memory while it is written
 BESIDE = ("*.json", "*.jinja", "*.txt", "LICENSE*", "NOTICE*")  # files that come along: tokenizer, template, terms
@@ -51,8 +52,8 @@ def convert(source: Path, target: Path, form: Quantise, progress: Callable[[int,
     family = audit.family(source)
     rounded: Rounded | None = getattr(family, "ROUNDED", None)
     if rounded is None or (OF[form] in forms.ON_CPU and not rounded.tables):
-        kind = audit.model_type(config, family)[:40]
-        raise WeightsError(f"{source} holds a model of type {kind!r}, which cannot be converted to {form}.")
+        kind = quoted(audit.model_type(config, family))
+        raise WeightsError(f"{source} holds a model of type {kind}, which cannot be converted to {form}.")
     entries = [entry for entry in headers(source) if family.canonical(entry.name) is not None]
     if "quantization_config" in config or any(entry.dtype not in FLOATS for entry in entries):
         raise WeightsError(f"{source} is quantised already; convert the original in bfloat16.")
@@ -66,12 +67,12 @@ def convert(source: Path, target: Path, form: Quantise, progress: Callable[[int,
         (work / "config.json").write_text(json.dumps({**config, "quantization_config": _said(form, dense)}, indent=2))
         for path in sorted({path for pattern in BESIDE for path in source.glob(pattern)}):
             if path.name not in OURS and path.is_file():
-                shutil.copyfile(path, work / path.name)
+                (work / path.name).write_bytes(read(path, MAX_LARGE))
         _record(work)
         write_manifest(work, {"name": target.name, "model_type": config["model_type"], "form": form})
         work.rename(target)
     except (OSError, SafetensorError) as error:
-        raise WeightsError(f"{target} could not be written: {one_line(error)}.") from error
+        raise WeightsError(f"{target} could not be written: {reason(error)}.") from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

@@ -18,6 +18,7 @@ from caesura.engine.weights.checkpoint import stored as as_it_is
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import fp8, nvfp4
 from caesura.kernels.linear import Linear
+from caesura.model_store.reading import short
 
 Quantise = Literal["int8", "int4", "fp8", "nvfp4"]
 OWN = "caesura"  # the `quant_method` of a config.json whose tensors have our own forms
@@ -129,7 +130,7 @@ def matrices(entries: Sequence[Entry]) -> dict[str, tuple[str, tuple[Entry, ...]
         names = [stem + suffix for suffix in PARTS[form]]
         missing = next((name for name in names if name not in left), None)
         if missing is not None:
-            raise WeightsError(f"{entry.path} has no tensor {missing}, which this model needs; {AGAIN}.")
+            raise WeightsError(f"{entry.path} has no tensor {short(missing)}, which this model needs; {AGAIN}.")
         found[stem] = form, tuple(left.pop(name) for name in names)
     return found | {name: ("", (entry,)) for name, entry in left.items()}
 
@@ -150,11 +151,11 @@ def read(form: str, entries: Sequence[Entry]) -> CodedParts:
     numbers = [part.float() for part in scales]
     if not all(part.isfinite().all() and (part >= 0).all() for part in numbers):
         raise WeightsError(
-            f"{entries[0].path}: {entries[0].name} has an invalid scale (NaN, infinite or negative); {AGAIN}."
+            f"{entries[0].path}: {short(entries[0].name)} has an invalid scale (NaN, infinite or negative); {AGAIN}."
         )
     last = 1 / numbers[-1] if form == "nvfp4" else numbers[-1]  # which compressed-tensors divides by
     if last.numel() not in (1, len(codes)) or not last.isfinite().all():
-        raise WeightsError(f"{entries[0].path}: {entries[0].name} has no scale for each of its rows; {AGAIN}.")
+        raise WeightsError(f"{entries[0].path}: {short(entries[0].name)} has no scale for each of its rows; {AGAIN}.")
     a_row = last.reshape(-1, 1).expand(len(codes), 1).contiguous()
     return (codes, a_row) if form == "fp8" else (codes, scales[0], a_row)
 

@@ -22,7 +22,8 @@ from caesura.engine.tokens.tokenizer import Tokenizer, TokenizerError
 from caesura.engine.tokens.tokenizer_file import LING, LLAMA3, QWEN, File
 from caesura.engine.weights import gguf_forms, gguf_reader
 from caesura.engine.weights.forms import CodedParts
-from caesura.engine.weights.stored import WeightsError, one_line
+from caesura.engine.weights.stored import WeightsError
+from caesura.model_store.reading import quoted, reason
 
 MAX_SIZE = 1 << 24  # largest number in a configuration
 MAX_EXPERTS = 1 << 12  # of a layer
@@ -134,11 +135,11 @@ class GGUF:
             raise WeightsError(f"{self.path} is of a vision or audio model, which cannot be run; use a model of text.")
         if kind != "model":
             raise WeightsError(
-                f"{self.path} holds no model but what GGUF calls {shown(kind)}; use the model's own file."
+                f"{self.path} holds no model but what GGUF calls {quoted(kind)}; use the model's own file."
             )
         if not isinstance(architecture, str) or architecture not in self.architectures:
             raise WeightsError(
-                f"{self.path} holds a model of the architecture {shown(architecture)}; supported are"
+                f"{self.path} holds a model of the architecture {quoted(architecture)}; supported are"
                 f" {', '.join((*LAYERS, GEMMA))}."
             )
         return architecture
@@ -149,13 +150,13 @@ class GGUF:
     def _size(self, key: str, default: int | None = None) -> int:
         value = self._value(f"{self._architecture}.{key}", default)
         if type(value) is not int or not 0 < value <= MAX_SIZE:
-            raise WeightsError(f"{self.path} gives no usable {key} ({shown(value)}); download it again.")
+            raise WeightsError(f"{self.path} gives no usable {key} ({quoted(value)}); download it again.")
         return value
 
     def _real(self, key: str, default: float | None = None) -> float:
         value = self._value(f"{self._architecture}.{key}", default)
         if not isinstance(value, float) or not 0 < value < math.inf:
-            raise WeightsError(f"{self.path} gives no usable {key} ({shown(value)}); download it again.")
+            raise WeightsError(f"{self.path} gives no usable {key} ({quoted(value)}); download it again.")
         return value
 
     def _hub(self, name: str, tensor: gguf.ReaderTensor) -> "dict[str, Mapped]":
@@ -170,8 +171,8 @@ class GGUF:
 
     def _without_place(self, name: str) -> WeightsError:
         return WeightsError(
-            f"{self.path} has a tensor {shown(name)}, which has no place in a model of {self._architecture}; it is of a"
-            " kind that cannot be read yet."
+            f"{self.path} has a tensor {quoted(name)}, which has no place in a model of {self._architecture}; it is of"
+            " a kind that cannot be read yet."
         )
 
     def _mapped(self, name: str, tensor: gguf.ReaderTensor, *, stack: bool) -> "dict[str, Mapped]":
@@ -275,11 +276,11 @@ class GGUF:
         name = self.path.name
         if model != "gpt2":
             raise TokenizerError(
-                f"{name} has a vocabulary of the kind {shown(model)}; only byte-level BPE can be read."
+                f"{name} has a vocabulary of the kind {quoted(model)}; only byte-level BPE can be read."
             )
         if not isinstance(before, str) or before not in PRETOKENIZERS:
             raise TokenizerError(
-                f"{name} has the pre-tokenizer {shown(before)}, which is not known; known are"
+                f"{name} has the pre-tokenizer {quoted(before)}, which is not known; known are"
                 f" {', '.join(PRETOKENIZERS)}."
             )
         merges = self._value("tokenizer.ggml.merges", [])
@@ -297,7 +298,7 @@ class GGUF:
         try:
             return msgspec.convert(raw, File)
         except msgspec.ValidationError as error:
-            raise self._bad_vocabulary(one_line(error)) from error
+            raise self._bad_vocabulary(reason(error)) from error
 
     def _vocabulary(self) -> tuple[dict[str, int], list[dict[str, Any]]]:
         """Ids by token, and the added tokens, without the unused ids that pad the embedding."""
@@ -320,11 +321,6 @@ class GGUF:
 def added_token(token: str, number: int, *, special: bool) -> dict[str, Any]:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": number, "content": token, "special": special, **flags}
-
-
-def shown(value: object) -> str:
-    """A value from a file as part of a sentence."""
-    return repr(value)[:60]
 
 
 class Mapped(NamedTuple):
@@ -376,7 +372,7 @@ class Tensors(Mapping[str, Tensor]):
         return rows if heads is None else unpermuted(rows, heads)
 
     def _damaged(self, name: str, error: Exception) -> WeightsError:
-        return WeightsError(f"{self._path}: {name} is damaged ({one_line(error)}); download it again.")
+        return WeightsError(f"{self._path}: {name} is damaged ({reason(error)}); download it again.")
 
     def __contains__(self, name: object) -> bool:
         return name in self._stored  # without reading the tensor

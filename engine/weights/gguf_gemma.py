@@ -20,10 +20,11 @@ from caesura.engine.tokens.tokenizer import TokenizerError
 from caesura.engine.tokens.tokenizer_file import File
 from caesura.engine.weights import forms
 from caesura.engine.weights.forms import OF, Quantise, Rounded
-from caesura.engine.weights.gguf_file import GEMMA, GGUF, MAX_SIZE, Mapped, added_token, shown
+from caesura.engine.weights.gguf_file import GEMMA, GGUF, MAX_SIZE, Mapped, added_token
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import linear
 from caesura.kernels.linear import Dense, Linear
+from caesura.model_store.reading import quoted
 
 OUTSIDE = {
     "token_embd.weight": "embed_tokens.weight",
@@ -134,7 +135,7 @@ class GemmaGGUF(GGUF):
         canvas = self._value("diffusion.canvas_length")
         if not isinstance(canvas, int):
             raise WeightsError(
-                f"{self.path} gives no usable diffusion.canvas_length ({shown(canvas)}); take another file."
+                f"{self.path} gives no usable diffusion.canvas_length ({quoted(canvas)}); take another file."
             )
         return {
             "model_type": "diffusion_gemma",
@@ -149,7 +150,7 @@ class GemmaGGUF(GGUF):
         value = self._value(f"{GEMMA}.{key}")
         found = value if isinstance(value, list) else [value] * self.layers
         if len(found) != self.layers or not all(isinstance(n, int) and 0 <= n <= MAX_SIZE for n in found):
-            raise WeightsError(f"{self.path} gives no usable {key} ({shown(value)}); download it again.")
+            raise WeightsError(f"{self.path} gives no usable {key} ({quoted(value)}); download it again.")
         return found
 
     def _head(self, kind: str) -> int:
@@ -171,7 +172,7 @@ class GemmaGGUF(GGUF):
         model, merges = self._value("tokenizer.ggml.model"), self._value("tokenizer.ggml.merges", [])
         if model != "gemma4":
             raise TokenizerError(
-                f"{self.path.name} has a vocabulary of the kind {shown(model)}; DiffusionGemma's is 'gemma4'."
+                f"{self.path.name} has a vocabulary of the kind {quoted(model)}; DiffusionGemma's is 'gemma4'."
             )
         vocabulary, added = self._vocabulary()
         known = {token["content"] for token in added}

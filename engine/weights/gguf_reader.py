@@ -15,7 +15,8 @@ import numpy as np
 from gguf import GGUFValueType
 
 from caesura.engine.tokens.tokenizer_file import MAX_TOKENS
-from caesura.engine.weights.stored import WeightsError, one_line
+from caesura.engine.weights.stored import WeightsError
+from caesura.model_store.reading import reason
 
 MAX_METADATA = 32 << 20  # bytes; Qwen2.5's are 6 MB
 MAX_ENTRIES = 1 << 16  # metadata keys, or tensors
@@ -128,4 +129,4 @@ def _open(path: Path) -> Reader:
 
 
 def damaged(path: Path, error: Exception) -> WeightsError:
-    return WeightsError(f"{path} is no GGUF file, damaged or incomplete ({one_line(error)}); download it again.")
+    return WeightsError(f"{path} is no GGUF file, damaged or incomplete ({reason(error)}); download it again.")

@@ -7,7 +7,6 @@ the row's largest, `x.unit` float16 [N, 2], in steps of 1/255: value = scale * u
 base is one file or several.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,27 +17,24 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from caesura import model_store
 from caesura.engine.weights import ahead
-from caesura.model_store import sha256
+from caesura.model_store import MANIFEST, reading, sha256
+from caesura.model_store.reading import UnusableModel, reason, short
 
 GROUP = 32
 FORMS = {"q8": ("q8", "scale"), "q4": ("q4", "scale", "min"), "k4": ("k4", "scale", "min", "unit")}
 
 
-class WeightsError(Exception):
-    """Model files are missing or damaged; one sentence for the user."""
+class WeightsError(UnusableModel):
+    """Weights or sizes are missing, damaged or not supported."""
 
 
 def verify(folder: Path) -> str:
-    """Check every file of `manifest.json` by sha256 and return the manifest's own hash. Raises WeightsError."""
-    manifest = folder / "manifest.json"
-    try:
-        raw = manifest.read_bytes()
-        files: dict[str, str] = dict(json.loads(raw)["files"].items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WeightsError(f"{manifest} is missing or damaged; install the model again.") from error
+    """Check every file of `manifest.json` by sha256 and return the manifest's own hash. Raises UnusableModel."""
+    files = model_store.manifest(folder).files
     found = {p.name for p in folder.iterdir() if p.suffix in (".json", ".safetensors")}
-    unlisted = found - files.keys() - {manifest.name}
+    unlisted = found - files.keys() - {MANIFEST}
     if unlisted:
         raise WeightsError(f"{folder / min(unlisted)} is not in the manifest; install the model again.")
     for name, expected in files.items():
@@ -47,7 +43,7 @@ def verify(folder: Path) -> str:
             raise WeightsError(f"{path} is missing; install the model again.")
         if ahead.done(sha256, path) != expected:
             raise WeightsError(f"{path} is damaged (its sha256 differs from the manifest); install the model again.")
-    return hashlib.sha256(raw).hexdigest()
+    return sha256(folder / MANIFEST)
 
 
 def bases(folder: Path) -> list[Path]:
@@ -87,7 +83,7 @@ class Stored(Mapping[str, Tensor]):
         named = [f"{name}.{part}" for part in FORMS[form]] if form else [name]
         try:
             with ExitStack() as stack:  # open each file once, since that reads the names of all its tensors
-                files = {path: stack.enter_context(safe_open(path, framework="pt")) for path in self._holding(named)}
+                files = {path: stack.enter_context(opened(path)) for path in self._holding(named)}
                 return form, tuple(files[self._files[part]].get_tensor(part) for part in named)
         except (OSError, SafetensorError) as error:
             raise damaged(name, error) from error
@@ -109,21 +105,23 @@ class Stored(Mapping[str, Tensor]):
 
 
 def damaged(name: str, error: Exception) -> WeightsError:
-    return WeightsError(f"The tensor {name} is damaged ({one_line(error)}); install the model again.")
+    named = short(name)
+    return WeightsError(f"The tensor {named} is damaged ({reason(error)}); install the model again.")
 
 
-def one_line(error: BaseException) -> str:
-    """An error of a library as part of a sentence."""
-    return " ".join(str(error).split())[:160]
+def opened(path: Path) -> Any:
+    """A safetensors file. Raises UnusableModel, OSError or SafetensorError."""
+    reading.opened(path).close()  # the library would wait for a pipe
+    return safe_open(path, framework="pt")
 
 
 def parts_of(path: Path) -> list[str]:
     """The names in a file. Raises WeightsError."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with opened(path) as file:
             return list(file.keys())
     except (OSError, SafetensorError) as error:
-        raise WeightsError(f"{path} is damaged: {one_line(error)}") from error
+        raise WeightsError(f"{path} is damaged: {reason(error)}.") from error
 
 
 def restored(form: str, tensor: Tensor, *rest: Tensor) -> Tensor:

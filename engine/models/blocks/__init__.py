@@ -15,6 +15,7 @@ from caesura.engine.models.causal import prompted
 from caesura.engine.models.full import Traits, published
 from caesura.engine.noise import Absorbing
 from caesura.engine.weights.stored import WeightsError
+from caesura.model_store.reading import short
 
 CONTEXT = {"cpu": 768, "cuda": 2048}  # default tokens of context, by device
 SIZES = ("block_size", "bd_size")  # keys of config.json
@@ -43,5 +44,5 @@ def size_of(traits: Traits, name: str, config: Mapping[str, Any]) -> int:
     usual = int(named[1]) if named else traits.block_size
     found = next((config[key] for key in SIZES if config.get(key) is not None), usual)
     if type(found) is not int or not 1 < found <= MOST:
-        raise WeightsError(f"{name} has blocks of {str(found)[:40]} rows; only 2 to {MOST} are supported.")
+        raise WeightsError(f"{name} has blocks of {short(found)} rows; only 2 to {MOST} are supported.")
     return found

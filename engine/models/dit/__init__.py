@@ -24,6 +24,7 @@ from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.tokens.tokenizer import load as load_tokenizer
 from caesura.engine.weights.checkpoint import Checkpoint
 from caesura.engine.weights.stored import WeightsError
+from caesura.model_store.reading import reason
 
 CONTEXT = {"cpu": 256}  # tokens around a hole, unless the user asks for others;
 USUAL = 512  # on a GPU
@@ -55,7 +56,7 @@ class Config:
         try:
             shape = cls(**{name: int(said[name]) for name in cls.__annotations__})
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-            raise WeightsError(f"config.json is damaged: {error}") from error
+            raise WeightsError(f"config.json is damaged: {reason(error)}.") from error
         if not all(0 < size <= 1 << 20 for size in vars(shape).values()):
             raise WeightsError("config.json is damaged: every size must be above 0, and possible.")
         if shape.hidden % (2 * shape.heads):
@@ -316,7 +317,7 @@ def load(
 
 def tokenizer_of(folder: Path, shape: Config) -> Tokenizer:
     """GPT-2's, which these repositories do not have. Raises WeightsError or TokenizerError."""
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json")):
+    if not any((folder / name).exists() for name in ("tokenizer.json", "vocab.json")):
         raise WeightsError(f"{folder.name} has no tokenizer; put GPT-2's vocab.json and merges.txt into {folder}.")
     tokenizer = load_tokenizer(folder, usual="GPT2Tokenizer")
     if tokenizer.size != shape.vocabulary - 1:

@@ -13,6 +13,7 @@ from torch import Tensor
 from caesura.engine.models import LoadChoice, dit
 from caesura.engine.noise import Absorbing
 from caesura.engine.weights.stored import WeightsError
+from caesura.model_store.reading import short
 
 SIZES = {  # the trunk's word -> that of the part `model` of config.json
     "hidden": "hidden_size",
@@ -41,7 +42,7 @@ def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> dit.Dit:
     if not isinstance(said, dict) or not isinstance(graph, dict) or type(config.get("tokens")) is not int:
         raise WeightsError(f"The config.json of {name} is damaged: model, graph or tokens is missing.")
     if graph.get("type") != "absorb":
-        found = str(graph.get("type"))[:40]
+        found = short(graph.get("type"))
         raise WeightsError(f"{name} was trained on the graph {found}; only absorb is supported.")
     if not any(folder.glob("*.safetensors")) and (folder / "pytorch_model.bin").is_file():
         raise WeightsError(f"The weights of {name} are a pickle, which could run code; save them as safetensors.")

@@ -21,7 +21,7 @@ from torch import Tensor
 from caesura.engine import memory
 from caesura.engine.cache import Kept
 from caesura.engine.canvas.canvas import MAX_ROWS
-from caesura.engine.models import Drafter, LoadChoice, Model, ModelError, Run, folder_of, read, read_config, sentence
+from caesura.engine.models import Drafter, LoadChoice, Model, ModelError, Run, folder_of, read, read_config
 from caesura.engine.models import _llama_files as files
 from caesura.engine.models._light import blocked, put
 from caesura.engine.models._llama_config import Config, rotary, wavelengths
@@ -33,6 +33,7 @@ from caesura.engine.models.causal import CONTEXT, LEAST
 from caesura.engine.weights import forms
 from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import int8
+from caesura.model_store.reading import reason
 
 NAMES = files.Names(
     {"mix": [["fc.weight"]], "mix_norm": [["hidden_norm.weight"]], "norm": [["norm.weight"]]}, "layers.{}.", files.LAYER
@@ -67,7 +68,7 @@ class Drafting:
                 int(said.get("block_size", 16)), int(said["mask_token_id"]), taps, said.get("num_target_layers")
             )
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-            raise WeightsError(f"The config of {name} is damaged: its drafter lacks {error}.") from error
+            raise WeightsError(f"The config of {name} is damaged: its drafter lacks {reason(error)}.") from error
         ordered = bool(taps) and taps[0] >= 0 and list(taps) == sorted(set(taps))
         if not (ordered and 1 < found.rows <= MAX_ROWS and 0 <= found.mask < 2**31):
             raise WeightsError(
@@ -156,24 +157,21 @@ def kept_by(config: Config) -> list[Kept]:
 
 
 def pair(name: str, folder: Path, config: dict[str, Any], choice: LoadChoice) -> Model:
-    """The model `name` with the drafter of a folder. Both are counted before either is read. Raises ModelError."""
+    """The model `name` with the drafter of a folder. Both are counted before either is read. Raises UnusableModel."""
     own = folder.name
-    try:
-        drafting = Drafting.read(own, config)
-        shape = files.read(own, config, config.get("vocab_size", drafting.mask + 1))
-        if shape.vocab_size != vocabulary(name, shape.vocab_size):
-            raise ModelError(f"{own} cannot draft for {name}: it was trained on a vocabulary of another size.")
-        published = files.Published(folder, "cpu")
-        tensors = files.Renamed(published, shape.num_layers, shape.vocab_size, tied=False, names=NAMES)
-        stretch, fit = files.stretched(own, config, shape), partial(fits, own, shape, drafting, tensors, choice)
-        base = read(name, replace(choice, tokens=drafting.mask + 1, beside=fit))
-        if problem := refusal(base, own, shape, drafting):
-            raise ModelError(problem)
-        assert isinstance(base, BlockLlama)
-        fit(0)  # the shipped models are not counted, so nothing was asked before
-        return DFlash(base, shape, drafting, stretch, tensors)
-    except WeightsError as error:
-        raise ModelError(sentence(error)) from error
+    drafting = Drafting.read(own, config)
+    shape = files.read(own, config, config.get("vocab_size", drafting.mask + 1))
+    if shape.vocab_size != vocabulary(name, shape.vocab_size):
+        raise ModelError(f"{own} cannot draft for {name}: it was trained on a vocabulary of another size.")
+    published = files.Published(folder, "cpu")
+    tensors = files.Renamed(published, shape.num_layers, shape.vocab_size, tied=False, names=NAMES)
+    stretch, fit = files.stretched(own, config, shape), partial(fits, own, shape, drafting, tensors, choice)
+    base = read(name, replace(choice, tokens=drafting.mask + 1, beside=fit))
+    if problem := refusal(base, own, shape, drafting):
+        raise ModelError(problem)
+    assert isinstance(base, BlockLlama)
+    fit(0)  # the shipped models are not counted, so nothing was asked before
+    return DFlash(base, shape, drafting, stretch, tensors)
 
 
 def vocabulary(name: str, usual: int) -> object:

@@ -22,6 +22,7 @@ from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.tokens.tokenizer import load as load_tokenizer
 from caesura.engine.weights.stored import WeightsError
 from caesura.model_store import title
+from caesura.model_store.reading import short
 
 if TYPE_CHECKING:
     from caesura.engine.weights.gguf_file import GGUF
@@ -59,7 +60,7 @@ class Traits:
         """config.json with the keys of the hub's Llama. Raises WeightsError if a flag has an unsupported value."""
         for flag, value in self.flags.items():
             if config.get(flag, value) != value:
-                found = f"{name} has {flag} {str(config[flag])[:40]}"
+                found = f"{name} has {flag} {short(config[flag])}"
                 raise WeightsError(f"{found}; only {value} is supported.")
         said = {theirs: config[own] for theirs, own in self.keys.items() if config.get(own) is not None}
         return {**config, **said, **self.given}

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from caesura.engine.canvas.healing import heal
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokens import tokenizer as tokenizer_module
-from caesura.engine.tokens.tokenizer import MAX_FILE, Tokenizer, TokenizerError
+from caesura.engine.tokens.tokenizer import MAX_LARGE, Tokenizer, TokenizerError
 from caesura.model_store import SMALL, locate
+from caesura.model_store.reading import UnusableModel
 
 from ...support.checkpoints import gemma
 
@@ -267,8 +268,8 @@ def test_a_letter_that_has_no_token_is_noticed(tmp_path: Path, tiny_folder: Path
 def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     with path.open("wb") as file:
-        file.truncate(MAX_FILE + 1)
-    with pytest.raises(TokenizerError, match="larger"):
+        file.truncate(MAX_LARGE + 1)
+    with pytest.raises(UnusableModel, match="larger"):
         Tokenizer(path)
 
 

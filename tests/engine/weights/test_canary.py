@@ -125,7 +125,7 @@ def test_a_damaged_canary_is_refused_in_a_sentence(tmp_path: Path, change: str) 
     said = {"context": [1, 2], "canvas": [3, 4], "best": [1, 2], "logp": [-9.0, -9.0]}
     hostile = HOSTILE[change]
     stored.write_manifest(folder, {"canary": {**said, **hostile} if isinstance(hostile, dict) else hostile})
-    with pytest.raises(ModelError, match=r"manifest\.json is damaged; install the model again\."):
+    with pytest.raises(ModelError, match=r"manifest\.json is damaged.*install"):
         canary.check(models.load(str(folder)), folder)
 
 

@@ -61,7 +61,7 @@ CASES: dict[str, tuple[Break, str]] = {
         lambda f: rewrite(f / "config.json", None, {"canvas_length": 10**6}),
         "are needed",
     ),
-    "config.json that nests without end": (lambda f: (f / "config.json").write_text("[" * 200_000), "no readable"),
+    "config.json that nests without end": (lambda f: (f / "config.json").write_text("[" * 200_000), "is damaged"),
     "generation_config.json that nests without end": (
         lambda f: (f / "generation_config.json").write_text("[" * 200_000),
         "is damaged",

@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 from caesura.engine.weights import stored as weights
 from caesura.engine.weights.stored import Stored, WeightsError
+from caesura.model_store.reading import UnusableModel
 
 
 def whole(path: Path) -> Path:
@@ -50,7 +51,7 @@ def test_a_file_that_the_manifest_does_not_name_is_named(folder: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b"null", b'{"files": []}', b'{"files": null}'])
 def test_a_damaged_manifest_is_a_sentence(folder: Path, content: bytes) -> None:
     (folder / "manifest.json").write_bytes(content)
-    with pytest.raises(WeightsError, match=r"manifest\.json"):
+    with pytest.raises(UnusableModel, match=r"manifest\.json is damaged"):
         weights.verify(folder)
 
 

@@ -17,6 +17,8 @@ import msgspec
 
 import caesura
 from caesura import paths
+from caesura.model_store import reading
+from caesura.model_store.reading import UnusableModel
 
 DEFAULT = "default"  # stands for the first of PACKAGES that is installed
 CODER, SMALL = "coder", "small"
@@ -24,6 +26,7 @@ PACKAGES = {CODER: "caesura_coder", SMALL: "caesura_small"}
 FORMER = "embedded"  # the former name of `small`, which old settings contain
 MANIFEST = "manifest.json"
 PUBLISHED = ("model.safetensors", "model.safetensors.index.json")  # every published checkpoint has one of them
+SHARDS = "model-*-of-*.safetensors"  # of a checkpoint with an index
 GGUF = ".gguf"
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")  # the names of a split file's parts, by llama.cpp
 
@@ -40,10 +43,6 @@ class Manifest(msgspec.Struct, frozen=True):
     memory_mb: float | None = None
     repository: str = ""  # ORG/NAME
     revision: str = ""
-
-
-class NoManifest(Exception):
-    """A folder has no readable manifest; the message is a sentence for the user."""
 
 
 class NoModel(Exception):
@@ -88,7 +87,7 @@ def _installed(name: str) -> Path | None:
 def _whole(folder: Path) -> bool:
     try:
         files = manifest(folder).files
-    except NoManifest:
+    except UnusableModel:
         return False
     return bool(files) and all((folder / name).is_file() for name in files)
 
@@ -169,8 +168,9 @@ def _usable(found: Path) -> bool:
 
 
 def published(found: Path) -> bool:
-    """True if a folder has weights under their publishers' names; such a folder needs no manifest."""
-    return any((found / name).is_file() for name in PUBLISHED)
+    """True if a folder has weights under their publishers' names; such a folder needs no manifest. Shards without their
+    index count, so that the missing index is named."""
+    return any((found / name).is_file() for name in PUBLISHED) or any(found.glob(SHARDS))
 
 
 def files(found: Path) -> list[Path]:
@@ -191,8 +191,8 @@ def identity(model: str) -> str:
     if found.is_file():
         return "|".join(_of_file(part) for part in parts(found))
     try:
-        return hashlib.sha256((found / MANIFEST).read_bytes()).hexdigest()
-    except OSError:
+        return hashlib.sha256(reading.read(found / MANIFEST)).hexdigest()
+    except UnusableModel:
         return str(found.resolve())
 
 
@@ -202,28 +202,29 @@ def _of_file(file: Path) -> str:
 
 
 def manifest(found: Path) -> Manifest:
-    """The manifest of a model folder. Raises NoManifest."""
-    try:
-        return msgspec.json.decode((found / MANIFEST).read_bytes(), type=Manifest)
-    except OSError as error:
-        raise NoManifest(f"{found} has no {MANIFEST}; install the model again.") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NoManifest(f"{found / MANIFEST} is damaged; install the model again.") from error
+    """The manifest of a model folder. Raises UnusableModel."""
+    made = reading.decoded(found / MANIFEST, Manifest)
+    for name in made.files:
+        if Path(name).name != name:  # anything else could leave the folder
+            raise UnusableModel(
+                f"{found / MANIFEST} names {reading.quoted(name)}, which is no file of its folder; {reading.AGAIN}."
+            )
+    return made
 
 
 def damaged(found: Path) -> list[str]:
-    """The files that are missing from a model folder or differ from its manifest. Raises NoManifest."""
+    """The files that are missing from a model folder or differ from its manifest. Raises UnusableModel."""
     return [name for name, expected in manifest(found).files.items() if not _matches(found / name, expected)]
 
 
 def _matches(path: Path, expected: str) -> bool:
     try:
         return sha256(path) == expected
-    except OSError:
+    except (UnusableModel, OSError):
         return False
 
 
 def sha256(path: Path) -> str:
-    """In hexadecimal digits. Raises OSError."""
-    with path.open("rb") as file:
+    """In hexadecimal digits. Raises UnusableModel or OSError."""
+    with reading.opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
