@@ -28,6 +28,7 @@ MANIFEST = "manifest.json"
 PUBLISHED = ("model.safetensors", "model.safetensors.index.json")  # every published checkpoint has one of them
 SHARDS = "model-*-of-*.safetensors"  # of a checkpoint with an index
 GGUF = ".gguf"
+WEIGHTS = (".safetensors", GGUF)  # files of any size
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")  # the names of a split file's parts, by llama.cpp
 
 log = logging.getLogger(__name__)
@@ -170,7 +171,7 @@ def _usable(found: Path) -> bool:
 def published(found: Path) -> bool:
     """True if a folder has weights under their publishers' names; such a folder needs no manifest. Shards without their
     index count, so that the missing index is named."""
-    return any((found / name).is_file() for name in PUBLISHED) or any(found.glob(SHARDS))
+    return any((found / name).exists() for name in PUBLISHED) or any(found.glob(SHARDS))
 
 
 def files(found: Path) -> list[Path]:
@@ -226,5 +227,5 @@ def _matches(path: Path, expected: str) -> bool:
 
 def sha256(path: Path) -> str:
     """In hexadecimal digits. Raises UnusableModel or OSError."""
-    with reading.opened(path) as file:
+    with reading.opened(path, None if path.suffix in WEIGHTS else reading.MAX_LARGE) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

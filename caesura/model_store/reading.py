@@ -32,29 +32,38 @@ class UnusableModel(Exception):
         super().__init__(shown(sentence))
 
 
-def opened(path: Path) -> BufferedReader:
-    """A regular file, or one that a link leads to, open for reading. Does not wait for a pipe. Raises UnusableModel."""
+def opened(path: Path, most: int | None = None) -> BufferedReader:
+    """A regular file of at most `most` bytes, or one that a link leads to, open for reading. Does not wait for a pipe.
+    Raises UnusableModel."""
     try:
         file = open(path, "rb", opener=paths.unblocked)  # noqa: SIM115 (the caller closes it)
     except FileNotFoundError:
         raise UnusableModel(f"{path} is missing; {AGAIN}.") from None
     except OSError as error:
         raise UnusableModel(f"{path} cannot be read: {error.strerror}.") from error
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    state = os.fstat(file.fileno())
+    if not stat.S_ISREG(state.st_mode):
         file.close()
         raise UnusableModel(f"{path} is a pipe or a device, not a file; {AGAIN}.")
+    if most is not None and state.st_size > most:
+        file.close()
+        raise too_large(path, most)
     return file
+
+
+def too_large(path: Path, most: int) -> UnusableModel:
+    return UnusableModel(f"{path} is larger than {most >> 20} MiB, the limit for such a file; {AGAIN}.")
 
 
 def read(path: Path, most: int = MAX_JSON) -> bytes:
     """The content of a file of at most `most` bytes. Raises UnusableModel."""
-    with opened(path) as file:
+    with opened(path, most) as file:
         try:
-            data = file.read(most + 1) if os.fstat(file.fileno()).st_size <= most else None
+            data = file.read(most + 1)  # it may have grown
         except OSError as error:
             raise UnusableModel(f"{path} cannot be read: {error.strerror}.") from error
-    if data is None or len(data) > most:
-        raise UnusableModel(f"{path} is larger than {most >> 20} MiB, the limit for such a file; {AGAIN}.")
+    if len(data) > most:
+        raise too_large(path, most)
     return data
 
 

@@ -401,7 +401,10 @@ def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> BlockLlama
     else:
         model = BlockLlama(named, shape, tokenizer, base, adapter)
     model.separator = [tokenizer.special(str(config.get("separator")))]
-    model.ends = frozenset(tokenizer.special(str(token)) for token in config.get("ends", ()))
+    ends = config.get("ends", [])
+    if not isinstance(ends, list):
+        raise weights.WeightsError(f"config.json is damaged: ends is {quoted(ends)}, not a list of tokens.")
+    model.ends = frozenset(tokenizer.special(str(token)) for token in ends)
     model.keep_contexts(memory.free("cpu"))
     named = str(config.get("sampler", config.get("method", model.method)))  # older files name a method as their sampler
     if model.noise is not None and named in samplers.names():

@@ -21,7 +21,7 @@ from caesura.engine.weights import forms
 from caesura.engine.weights.canary import CanaryId, Few
 from caesura.engine.weights.checkpoint import CACHE_SCALE, SCALE, Entry, headers
 from caesura.engine.weights.stored import Stored, WeightsError
-from caesura.model_store import MANIFEST, manifest, parts, sha256
+from caesura.model_store import MANIFEST, manifest, parts, reading, sha256
 from caesura.model_store.reading import UnusableModel, decoded, fields
 
 OURS = "block_llama"  # the model_type of our own form, which has a manifest and its canary in it
@@ -123,9 +123,8 @@ def check(path: Path) -> None:
     if path.is_file() or read_config(path).get("model_type") != OURS:
         models.load(str(path), "meta")
         return
-    lacking = [name for name in manifest(path).files if not (path / name).is_file()]
-    if lacking:
-        raise WeightsError(f"{path / lacking[0]} is missing; install the model again.")
+    for name in manifest(path).files:
+        reading.opened(path / name).close()
     Tokenizer(path / "tokenizer.json")
     for file in path.glob("*.safetensors"):
         Stored(file)

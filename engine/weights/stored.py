@@ -39,8 +39,6 @@ def verify(folder: Path) -> str:
         raise WeightsError(f"{folder / min(unlisted)} is not in the manifest; install the model again.")
     for name, expected in files.items():
         path = folder / name
-        if not path.is_file():
-            raise WeightsError(f"{path} is missing; install the model again.")
         if ahead.done(sha256, path) != expected:
             raise WeightsError(f"{path} is damaged (its sha256 differs from the manifest); install the model again.")
     return sha256(folder / MANIFEST)
@@ -121,7 +119,7 @@ def parts_of(path: Path) -> list[str]:
         with opened(path) as file:
             return list(file.keys())
     except (OSError, SafetensorError) as error:
-        raise WeightsError(f"{path} is damaged: {reason(error)}.") from error
+        raise WeightsError(f"{path} is damaged ({reason(error)}); install the model again.") from error
 
 
 def restored(form: str, tensor: Tensor, *rest: Tensor) -> Tensor:

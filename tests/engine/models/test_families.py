@@ -30,6 +30,7 @@ KNOWN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "Qwen2.5-Coder": ({"model_type": "qwen2"}, {"mask_token": None}, "causal"),
     "LLaDA-MoE": ({"model_type": "llada", "num_experts": 64}, {}, "full.llada_moe"),
     "LLaDA": ({"model_type": "llada", "d_model": 4096}, {}, "full.llada"),
+    "I-DLM's code with SDAR's masks": ({"model_type": "sdar", "use_regular_causal": False}, {}, "blocks.sdar"),
     "Qwen3": ({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}, {}, "causal"),
 }
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -38,6 +39,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "Nemotron": ({"model_type": "nemotron_labs_diffusion"}, "block by block"),
     "DFlash": ({"model_type": "qwen3", "dflash_config": {}}, "is a drafter"),
     "DFlash by its class": ({"model_type": "qwen3", "architectures": ["DFlashDraftModel"]}, "is a drafter"),
+    "I-DLM under another name": (
+        {"model_type": "sdar", "architectures": ["SDARForCausalLM"], "use_regular_causal": True},
+        "under a causal mask",
+    ),
+    "I-DLM before training": ({"model_type": "sdar", "block_size": 3}, "blocks of 3 rows, which SDAR never has"),
+    "Lumina-DiMOO": ({"model_type": "llada", "architectures": ["LLaDAForMultiModalGeneration"]}, "images"),
+    "SDLM": ({"model_type": "qwen2", "architectures": ["SDLMQwen2ForCausalLM"]}, "of another class"),
+    "a reward model": ({"model_type": "qwen3", "architectures": ["Qwen3ForSequenceClassification"]}, "another class"),
+    "EAGLE": ({"model_type": "llama", "architectures": ["LlamaForCausalLMEagle3"]}, "of another class"),
     "GIDD": ({"model_type": "gidd"}, "random tokens as noise"),
     "Duo": ({"model_type": "duo"}, "random tokens as noise"),
     "Plaid": ({"model_type": "plaid"}, "embeddings, not tokens"),

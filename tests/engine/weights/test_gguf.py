@@ -364,7 +364,7 @@ def refused(path: Path) -> str:
         GGUF(path).tokenizer()
     sentence = str(error.value)
     assert sentence.endswith(".")
-    assert "\n" not in sentence
+    assert sentence.isprintable()
     assert len(sentence) < 500 + len(str(path))
     return sentence
 
@@ -381,6 +381,8 @@ def put(name: str, *shape: int) -> Callable[[Arrays], object]:
         (put("blk.0.ffn_gate_inp.weight", 8, 8), "'blk.0.ffn_gate_inp.weight', which has no place"),
         (put("blk.0.attn_q.weight.lora_a", 8, 8), "no place"),
         (put("blk.2.attn_q.weight", 8, 8), "no place"),
+        (put("\x1b]0;pwn\x07\u202e\u3164", 8, 8), r"'\\x1b.*, which has no place"),
+        (put("x" * 5000, 8, 8), "…, which has no place"),
         (lambda arrays: arrays.pop("blk.1.ffn_up.weight"), r"no tensor model\.layers\.1\.mlp\.up_proj\.weight"),
         (lambda arrays: arrays.pop("token_embd.weight"), r"no tensor model\.embed_tokens"),
         (put("rope_freqs.weight", HEAD), "not Llama 3's"),
@@ -404,6 +406,7 @@ def test_tensors_that_do_not_fit_are_named(tmp_path: Path, change: Callable[[Arr
         (lambda w: w.add_array("qwen2.attention.key_length", [8, 8]), r"attention\.key_length \(\[8, 8\]\)"),
         (lambda w: w.add_tokenizer_model("llama"), "kind 'llama'; only byte-level BPE"),
         (lambda w: w.add_tokenizer_model("x" * 100_000), "kind 'xxx"),
+        (lambda w: w.add_tokenizer_model("\x1b[31m\u202e"), r"kind '.x1b"),
         (lambda w: w.add_tokenizer_pre("gpt-4o"), "pre-tokenizer 'gpt-4o', which is not known"),
         (lambda w: w.add_tokenizer_model("gpt2"), "pre-tokenizer '', which is not known"),  # files of 2023
         (lambda w: named(w), "neither|damaged|changes the text"),  # without any token

@@ -38,13 +38,20 @@ def test_a_changed_file_is_named(folder: Path) -> None:
 
 def test_a_missing_file_is_named(folder: Path) -> None:
     (folder / "a.bin").unlink()
-    with pytest.raises(WeightsError, match=r"a\.bin is missing"):
+    with pytest.raises(UnusableModel, match=r"a\.bin is missing"):
         weights.verify(folder)
 
 
 def test_a_file_that_the_manifest_does_not_name_is_named(folder: Path) -> None:
     (folder / "adapter.safetensors").write_bytes(b"of somebody else")
     with pytest.raises(WeightsError, match=r"adapter\.safetensors is not in the manifest"):
+        weights.verify(folder)
+
+
+@pytest.mark.parametrize("name", ["../a.bin", "/etc/passwd", "a/b.bin"])
+def test_a_manifest_names_only_files_of_its_folder(folder: Path, name: str) -> None:
+    (folder / "manifest.json").write_text(json.dumps({"files": {name: "0" * 64}}))
+    with pytest.raises(UnusableModel, match="is no file of its folder"):
         weights.verify(folder)
 
 
