@@ -196,12 +196,11 @@ class Renamed(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         parts = [self._tensors[part] for part in self._parts[name]]
-        if len({part.shape[1:] for part in parts}) > 1:
-            raise self._unequal(name)
+        self._alike(name, parts)
         whole = torch.cat(parts) if len(parts) > 1 else parts[0]
         if name not in ("embed", "head"):
             return whole
-        self._enough(len(whole))
+        self._enough(len(whole) if whole.ndim else 0)
         return whole[: self._tokens]
 
     def form(self, name: str) -> str:
@@ -212,16 +211,19 @@ class Renamed(Mapping[str, Tensor]):
     def parts(self, name: str) -> tuple[str, forms.CodedParts]:
         """See `forms.Coded`. Raises WeightsError."""
         found = [forms.of(self._tensors, part) for part in self._parts[name]]
-        if len({forms.shape(form, parts)[1] for form, parts in found if form}) > 1:
-            raise self._unequal(name)
+        if len({form for form, _ in found}) == 1:
+            for column in zip(*(parts for _, parts in found), strict=True):
+                self._alike(name, column)
         form, parts = forms.stacked(found)
         if form and name in ("embed", "head"):
             self._enough(len(parts[0]))
             return form, tuple(part[: self._tokens] for part in parts)
         return form, parts
 
-    def _unequal(self, name: str) -> WeightsError:
-        return WeightsError(f"{some(self._parts[name])} must have the same number of columns; {AGAIN}.")
+    def _alike(self, name: str, parts: Sequence[Tensor]) -> None:
+        """Raises WeightsError if tensors cannot be put one below the other."""
+        if len(parts) > 1 and (len({part.shape[1:] for part in parts}) > 1 or not all(part.ndim for part in parts)):
+            raise WeightsError(f"{some(self._parts[name])} must have the same number of columns; {AGAIN}.")
 
     def _enough(self, rows: int) -> None:
         if rows < self._tokens:

@@ -101,7 +101,7 @@ class Decoder(msgspec.Struct, frozen=True):
 
 
 class BPE(msgspec.Struct, frozen=True, tag_field="type", tag=True):
-    """No dropout, which would make tokens random, and no marks at the ends of words."""
+    """No dropout, which would make tokens random, no marks at the ends of words, and one token an id."""
 
     vocab: dict[str, TokenId]
     merges: tuple[str | tuple[str, str], ...]
@@ -112,6 +112,10 @@ class BPE(msgspec.Struct, frozen=True, tag_field="type", tag=True):
     dropout: None = None
     continuing_subword_prefix: Literal["", None] = None
     end_of_word_suffix: Literal["", None] = None
+
+    def __post_init__(self) -> None:
+        if len(set(self.vocab.values())) < len(self.vocab):
+            raise ValueError("two tokens have one id")
 
 
 class File(msgspec.Struct, frozen=True):
@@ -125,10 +129,7 @@ class File(msgspec.Struct, frozen=True):
 
 def parsed(raw: bytes) -> File:
     """Raises ValueError, or RecursionError for endless nesting."""
-    file = msgspec.json.decode(raw, type=File)
-    if len(set(file.model.vocab.values())) < len(file.model.vocab):
-        raise ValueError("two tokens have one id")
-    return file
+    return msgspec.json.decode(raw, type=File)
 
 
 class AddedText(msgspec.Struct, frozen=True):

@@ -73,10 +73,10 @@ def nbytes(form: str, rows: int, columns: int) -> int:
     return int(rows * columns * BITS[form] / 8) + rows * A_ROW.get(form, 0)
 
 
-def shape(form: str, parts: CodedParts) -> tuple[int, int]:
-    """[N, K] of the matrix."""
-    rows, columns = parts[0].shape
-    return rows, columns * CODES.get(form, 1)
+def shape(form: str, parts: CodedParts) -> tuple[int, ...]:
+    """[N, K] of the matrix; a file may have anything else."""
+    found = tuple(parts[0].shape)
+    return (*found[:-1], found[-1] * CODES.get(form, 1)) if found else ()
 
 
 def stacked(matrices: Sequence[tuple[str, CodedParts]]) -> tuple[str, CodedParts]:
@@ -126,6 +126,8 @@ def matrices(entries: Sequence[Entry]) -> dict[str, tuple[str, tuple[Entry, ...]
         form = form_of(entry)
         if not form:
             continue
+        if len(entry.shape) < 2:
+            raise WeightsError(f"{entry.path}: {short(entry.name)} must be a matrix, and is none; {AGAIN}.")
         stem = entry.name.removesuffix(PARTS[form][0])
         names = [stem + suffix for suffix in PARTS[form]]
         missing = next((name for name in names if name not in left), None)

@@ -61,6 +61,15 @@ def test_a_tokenizer_in_parts_that_splits_text_otherwise_is_refused(tmp_path: Pa
         tokenizer.load(tmp_path / "parts")
 
 
+def test_a_tokenizer_in_parts_has_one_token_an_id(tmp_path: Path) -> None:
+    parts = in_parts(tmp_path / "parts", train_tokenizer(tmp_path / "tokenizer.json", QWEN))
+    vocabulary = json.loads((parts / "vocab.json").read_text())
+    first, second = list(vocabulary)[-2:]
+    (parts / "vocab.json").write_text(json.dumps(vocabulary | {first: vocabulary[second]}))
+    with pytest.raises(TokenizerError, match="two tokens have one id"):
+        tokenizer.load(parts)
+
+
 def test_lladas_way_to_split_text_is_read(tmp_path: Path) -> None:
     train_tokenizer(tmp_path / "tokenizer.json", LING)
     text = "def f(x):\n\n    return don't 123 \t\r\n" + " " * 40

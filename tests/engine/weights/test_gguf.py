@@ -15,6 +15,8 @@ import torch
 from gguf import GGMLQuantizationType as Type
 from gguf import TokenType
 
+from caesura.engine import models
+from caesura.engine.models import ModelError
 from caesura.engine.tokens.tokenizer import TokenizerError
 from caesura.engine.tokens.tokenizer_file import LLAMA3, QWEN
 from caesura.engine.weights.gguf_file import GGUF
@@ -392,6 +394,16 @@ def put(name: str, *shape: int) -> Callable[[Arrays], object]:
 def test_tensors_that_do_not_fit_are_named(tmp_path: Path, change: Callable[[Arrays], object], reason: str) -> None:
     write(tmp_path / "m.gguf", change=change, vocabulary=(QWEN, "qwen2"))
     assert re.search(reason, refused(tmp_path / "m.gguf"))
+
+
+@pytest.mark.parametrize("shape", [(32,), (32, HIDDEN + 32), (HIDDEN, HIDDEN), (32, 32, 2)], ids=str)
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_a_tensor_of_another_shape_is_refused(tmp_path: Path, shape: tuple[int, ...], device: str) -> None:
+    for kind in (Type.F16, Type.Q8_0):  # restored to floats, and kept in our form
+        change = put("blk.0.attn_k.weight", *shape)
+        write(tmp_path / "m.gguf", kind=kind, change=change, vocabulary=(QWEN, "qwen2"))
+        with pytest.raises(ModelError, match=r"same number of columns|has shape \[\d+, \d+\], not"):
+            models.load(str(tmp_path / "m.gguf"), device)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""Damaged and hostile files and frames, each told by its number: bytes changed anywhere, and parts of JSON and of
-safetensors' headers put in the place of others. For test_fuzz.py and bench/fuzz.py.
+"""Damaged and hostile files and frames, each told by its number: bytes changed anywhere, parts of JSON and of
+safetensors' headers put in the place of others, and what is no file. For test_fuzz.py and bench/fuzz.py.
 """
 
 import contextlib
@@ -20,7 +20,8 @@ from caesura.engine.models import ModelError
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.weights import stored
 
-from ..checkpoints import gemma, tiny
+from ..checkpoints import dits, gemma, qwen, tiny
+from .hostile_models import LARGE, OBSTACLES
 
 HOSTILE: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 7, 2**31, 2**32 - 1, 2**63, 2**64, 10**400, 0.5, -0.0, 1e308, math.inf, math.nan),
@@ -82,7 +83,10 @@ def replaced(value: Any, chance: random.Random) -> Any:
 def file(path: Path, chance: random.Random) -> None:
     """Another file in its place."""
     data = path.read_bytes()
-    if chance.random() < 0.4:
+    if chance.random() < 0.03:
+        path.unlink()
+        OBSTACLES[chance.choice(list(OBSTACLES))](path)
+    elif chance.random() < 0.4 or path.suffix == ".txt":
         path.write_bytes(damaged(data, chance))
     elif path.suffix == ".json":
         text = json.dumps(replaced(json.loads(data), chance), ensure_ascii=chance.random() < 0.7)
@@ -110,11 +114,16 @@ class Frames:
 
 
 class Folders:
-    """Whole models of both families, and damaged copies of them."""
+    """Whole models with every kind of file between them, and damaged copies of them."""
 
     def __init__(self, where: Path) -> None:
         self._copy = where / "copy"
         self._whole = [tiny.make(where / "tiny"), gemma.published(where / "gemma")]
+        self._whole += [qwen.published(where / "qwen"), dits.published(where / "mdlm", "mdlm")]
+        for folder in self._whole[2:]:
+            said = {"eos_token": "<eos>", "tokenizer_class": "GPT2Tokenizer", "added_tokens_decoder": {}}
+            (folder / "tokenizer_config.json").write_text(json.dumps(said))
+        (where / "mdlm" / "added_tokens.json").write_text("{}")
         schedule = self._whole[1] / "generation_config.json"
         schedule.write_text(json.dumps(json.loads(schedule.read_text()) | {"max_denoising_steps": 2}))  # is enough here
 
@@ -127,7 +136,8 @@ class Folders:
         path = chance.choice(sorted(self._copy.iterdir()))
         file(path, chance)
         manifest = self._copy / "manifest.json"
-        if manifest.is_file() and path != manifest and chance.random() < 0.9:
+        whole_file = path.is_file() and path.stat().st_size < LARGE  # holes take long to hash
+        if manifest.is_file() and path != manifest and whole_file and chance.random() < 0.9:
             stored.write_manifest(self._copy, {})  # by its author's own hand
         what = f"{whole.name} {path.name}"
         try:
