@@ -18,9 +18,9 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # documented
 
-from caesura import model_store
 from caesura.hub.requests import AGAIN, HubError
 from caesura.ipc import locks
+from caesura.model_store import reading
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -98,14 +98,15 @@ def hash_of(file: Path) -> str:
 
 
 def checked(file: Path, digest: str) -> str | None:
-    """The sha256 of a file; None if it does not have the hash `digest`, unless that is empty."""
-    found = model_store.sha256(file)
+    """The sha256 of a file; None if it does not have the hash `digest`, unless that is empty. Raises UnusableModel."""
+    with reading.opened(file) as content:
+        found = hashlib.file_digest(content, "sha256").hexdigest()
     return found if digest in ("", found) or digest == _of_git(file) else None
 
 
 def _of_git(file: Path) -> str:
     begun = hashlib.sha1(b"blob %d\0" % file.stat().st_size, usedforsecurity=False)
-    with file.open("rb") as content:
+    with reading.opened(file) as content:
         return hashlib.file_digest(content, lambda: begun).hexdigest()
 
 

@@ -59,6 +59,14 @@ def test_a_second_pull_downloads_nothing_and_mends_the_folder(hub: Hub, run: Run
     assert "There is a model 'other' already" in run("pull", NAME, "--name", "other")[2]
 
 
+def test_weights_may_be_larger_than_other_files(hub: Hub, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {file.suffix: file.stat().st_size for file in hub.folder.iterdir()}
+    most = max(size for suffix, size in sizes.items() if suffix == ".json")
+    assert most < sizes[".safetensors"]
+    monkeypatch.setattr("caesura.model_store.reading.MAX_LARGE", most)
+    assert run("pull", NAME)[0] == 0
+
+
 def test_a_broken_connection_goes_on_where_it_broke(hub: Hub, run: Run) -> None:
     hub.cut = 50_000
     assert run("pull", NAME)[0] == 0
