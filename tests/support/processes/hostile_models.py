@@ -8,7 +8,6 @@ import contextlib
 import io
 import json
 import os
-import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ MEMORY = 1 << 30  # bytes that the process may add; mapped weights do not count
 STUCK_S = 60  # of one command
 LARGE = 8 << 30  # bytes
 OBSTACLES: dict[str, Callable[[Path], object]] = {
-    "pipe": os.mkfifo,
+    "pipe": lambda path: os.mkfifo(path),
     "device": lambda path: path.symlink_to("/dev/zero"),
     "holes": lambda path: holes(path),
 }
@@ -81,6 +80,8 @@ def tried(folder: Path, *, hashed: bool = True) -> Iterator[tuple[str, int, str]
 
 
 def main() -> None:
+    import resource  # which Windows lacks
+
     where, found = Path(sys.argv[1]), list[list[object]]()
     wholes = list(folders(where))
     used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
