@@ -236,9 +236,9 @@ class Bye(_Message, frozen=True):
 
 
 class Welcome(_Message, frozen=True, omit_defaults=True):
-    """The answer to `Hello`, sent again at each change of `state`. `message` is the reason of `failed`. A client obeys
-    `policy` before it sends a job. Without one the field is left out, so that a client of the protocol before can read
-    why it is refused."""
+    """The answer to `Hello`, sent again at each change of `state` or `message`, which is the reason of `failed`, or how
+    far `loading` is: a stage and, after a comma, the share that is done. A client obeys `policy` before it sends a job.
+    Without one the field is left out, so that a client of the protocol before can read why it is refused."""
 
     protocol: Natural
     build: ShortText

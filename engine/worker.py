@@ -33,6 +33,7 @@ REHEARSED = (16, 64, 256)  # tokens of a rehearsed hole, if kernels are compiled
 SHORT = 1  # and if none are
 REHEARSAL_MS = 120_000
 FAULT = 70  # the exit code of a worker that cannot go on (sysexits.h: an internal error)
+READING, FIRST = "reading and packing the weights", "taking the first steps"  # stages of a load, for users
 IDLE_MS = 500  # longest time between heartbeats of an idle worker
 PRODUCTS = 128  # product shapes whose code oneDNN keeps, half a MiB each; its own limit is 1024
 
@@ -41,6 +42,7 @@ ARENAS, LARGE, TOP = -8, -3, -1  # pools; bytes from which a block has pages of 
 OF_WEIGHTS, OF_STEPS, KEPT_FREE = 1 << 18, 32 << 20, 16 << 20
 
 Answers = list[tuple[bytes, wire.EngineMessage]]
+Tell = Callable[[str], object]  # how far a load is, as in link.Loading
 
 
 class Scheduler(Protocol):
@@ -142,15 +144,15 @@ def begin(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def run(arguments: Sequence[str], load: Callable[[str, str], Loaded]) -> None:
-    """Run a worker with command-line arguments. `load` takes a model and a device, may choose another device, and may
-    raise CannotLoad."""
+def run(arguments: Sequence[str], load: Callable[[str, str, Tell], Loaded]) -> None:
+    """Run a worker with command-line arguments. `load` takes a model and a device, may choose another device, tells how
+    far it is, and may raise CannotLoad."""
     options = begin(arguments)
     socket = link.pair(zmq.Context())
     endpoints.connect(socket, endpoints.at(options.link))
     try:
         with kept():
-            loaded = load(options.model, options.device)
+            loaded = load(options.model, options.device, lambda news: socket.send(link.encode(link.Loading(news))))
     except CannotLoad as error:
         socket.send(link.encode(link.LoadFailed(str(error)[:256])))
         while True:
@@ -188,7 +190,7 @@ def exit_at_end_of_input() -> None:
     os._exit(0)
 
 
-def load(name: str, device: str) -> Loaded:
+def load(name: str, device: str, tell: Tell = lambda news: None) -> Loaded:
     """Raises CannotLoad."""
     # Threads that spin while they wait cost ten times the latency on a busy machine. torch reads these on import.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -208,7 +210,9 @@ def load(name: str, device: str) -> Loaded:
                 radius=_number("CAESURA_RADIUS", "rows"),
                 quantise=asked,
                 draft=drafting() or None,
+                progress=in_steps(tell),
             )
+        tell(FIRST)
         canary.check(model, models.folder_of(name))
         engine = scheduler.Scheduler(model, lambda error: log.error("A job was given up.", exc_info=error))
         both = [model, getattr(model, "drafting", None) or model]
@@ -224,6 +228,19 @@ def load(name: str, device: str) -> Loaded:
         sentence = f"The model cannot be used on this machine; see the engine's log. {why}"
         raise CannotLoad(sentence) from error
     return Loaded(engine, ":".join(filter(None, (model.device, model.kernels))), step_s)
+
+
+def in_steps(tell: Tell) -> Callable[[float], None]:
+    """Tells the share of the weights that is read, at most twenty times for each model."""
+    told = -1
+
+    def progress(share: float) -> None:
+        nonlocal told
+        if (now := int(20 * share)) != told:
+            told = now
+            tell(f"{READING}, {5 * now} %")
+
+    return progress
 
 
 def rehearse(engine: Scheduler, *, compiles: bool, whole: bool) -> float:

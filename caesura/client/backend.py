@@ -33,9 +33,10 @@ class EngineBusy(EngineError):
 
 @dataclass(frozen=True)
 class Condition:
-    """The engine's condition. `message` says why it is unavailable; `busy`: a job of ours is running. It `lacks` what
-    it cannot do: jobs with a grammar or several holes are refused then, and speculative ones; candidates and drafts
-    are only left out. Without priorities it begins each job at once, and none is sent again to be continued."""
+    """The engine's condition. `message` says why it is unavailable, `progress` how far it has loaded; `busy`: a job of
+    ours is running. It `lacks` what it cannot do: jobs with a grammar or several holes are refused then, and
+    speculative ones; candidates and drafts are only left out. Without priorities it begins each job at once, and none
+    is sent again to be continued."""
 
     state: State
     model: str = ""
@@ -44,6 +45,7 @@ class Condition:
     busy: bool = False
     lacks: frozenset[Feature] = frozenset()
     policy: wire.Policy = field(default_factory=wire.Policy)
+    progress: str = ""
 
 
 def needs(job: wire.Infill) -> frozenset[Feature]:

@@ -83,7 +83,9 @@ class Engine:
     def condition(self) -> Condition:
         model, device = (self._welcome.model, self._welcome.device) if self._welcome else ("", "")
         device = f"{device} of {self._remote.name}" if device and self._remote else device
-        return Condition(self.state, model, device, self._trouble, bool(self._jobs), policy=self._policy)
+        progress = self._welcome.message if self._welcome and self._welcome.state == "loading" else ""
+        busy = bool(self._jobs)
+        return Condition(self.state, model, device, self._trouble, busy, policy=self._policy, progress=progress)
 
     async def start(self) -> None:
         """Connect in the background, and start the engine if necessary."""

@@ -26,7 +26,8 @@ from caesura.server.context.schema_files import SchemaFiles
 from caesura.server.options import Options
 
 START_S = 300.0  # for a large model on a slow disk
-PATIENCE_S = 2.0  # without an engine; then the command says that one is starting
+PATIENCE_S = 2.0  # without an engine; then the command says how far its start is
+STARTS = "starting the engine"
 LIKELY, SURE = 0.3, 0.9  # the least probability of each word
 
 
@@ -45,13 +46,33 @@ async def shared(options: argparse.Namespace) -> AsyncIterator[tuple[Engine, wir
     try:
         waiting = asyncio.ensure_future(engine.ready(START_S))
         if not (await asyncio.wait([waiting], timeout=PATIENCE_S))[0]:
-            print("caesura: starting the engine, which takes a few seconds the first time ...", file=sys.stderr)
+            await _tell_start(engine, waiting)
         welcome = await waiting
         if options.device == "cuda" and not welcome.device.startswith("cuda"):
             print(f"caesura: {welcome.model} runs on {welcome.device} only; --device cuda is ignored.", file=sys.stderr)
         yield engine, welcome
     finally:
         await engine.close()
+
+
+async def _tell_start(engine: Engine, ready: "asyncio.Future[wire.Welcome]") -> None:
+    """Say how far the start is: on a terminal in place, elsewhere in a line for each stage."""
+    from rich.console import Console  # slow to import
+
+    console, said, changed = Console(stderr=True), "", asyncio.Event()
+    engine.on_change = changed.set
+    ready.add_done_callback(lambda done: changed.set())
+    with console.status("") as shown:
+        while not ready.done():
+            progress = engine.condition.progress or STARTS
+            stage = progress.partition(",")[0]
+            if console.is_terminal:
+                shown.update(f"caesura: {progress}")
+            elif stage != said:
+                print(f"caesura: {stage} ...", file=sys.stderr)
+            said = stage
+            await changed.wait()
+            changed.clear()
 
 
 def job_options(options: argparse.Namespace) -> JobOptions:

@@ -26,7 +26,8 @@ RESERVED = (model_store.DEFAULT, model_store.FORMER, *model_store.PACKAGES)
 
 
 class ModelEntry(msgspec.Struct, frozen=True):
-    """A model with a name. `memory_mb` (MiB) is measured here, or else from its manifest."""
+    """A model with a name. `memory_mb` (MiB) is measured here, or else from its manifest, or else counted from its
+    shapes: weights, a step and one context."""
 
     name: str
     path: str
@@ -57,11 +58,21 @@ def _entries() -> Iterator[ModelEntry]:
             name=name,
             path=str(path),
             bytes=sum(file.stat().st_size for file in model_store.files(path)),
-            memory_mb=speed.memory_mb if speed else about.memory_mb,
+            memory_mb=speed.memory_mb if speed else about.memory_mb or _counted(path),
             licence=about.licence or about.license,
             speed=speed,
             default=name == default,
         )
+
+
+def _counted(path: Path) -> float | None:
+    """The MiB that a published model needs; None if they are not known."""
+    if not (path.is_file() or model_store.published(path)):
+        return None
+    from caesura.engine.weights import audit
+
+    size = audit.needed(path)
+    return None if size is None else round(size / 2**20, 1)
 
 
 def _manifest(path: Path) -> model_store.Manifest:

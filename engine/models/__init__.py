@@ -173,7 +173,8 @@ class LoadChoice:
     where the default has fewer, for comparisons with a reference, and the form in which weights that are stored as
     floats are kept (`quantise`). `tokens` is the smallest vocabulary, for a drafter whose mask token the tokenizer
     lacks. Before the weights are read, `beside` is called with the bytes that the model needs,
-    and loads another one that is used next to it."""
+    and loads another one that is used next to it. While they are read, `progress` is called with the share of the
+    tensors that have been."""
 
     device: str = "auto"
     context: int | None = None
@@ -182,6 +183,7 @@ class LoadChoice:
     quantise: Quantise | None = None
     tokens: int = 0
     beside: Callable[[int], None] | None = None
+    progress: Callable[[float], None] = lambda share: None
 
 
 def load(
@@ -193,13 +195,14 @@ def load(
     radius: int | None = None,
     quantise: Quantise | None = None,
     draft: str | None = None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> Model:
     """A model by name or path (`caesura/model_store`), with the choices of `LoadChoice`, and another one, `draft`,
     whose canvas drafts for it, or a drafter that was trained for it. Raises ModelError with one sentence for the user.
     """
     if quantise is not None and quantise not in FORMS:
         raise ModelError(f"Weights cannot be kept as {quoted(quantise)}; choose {', '.join(FORMS)}.")
-    choice = LoadChoice(device, context, exact, radius, quantise)
+    choice = LoadChoice(device, context, exact, radius, quantise, progress=progress)
     try:
         if draft is None:
             return read(name, choice)

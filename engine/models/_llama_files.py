@@ -140,7 +140,7 @@ class Published(Mapping[str, Tensor]):
 
 class Renamed(Mapping[str, Tensor]):
     """The tensors of a file under our names. Embedding and head are cut to the number of tokens, because files pad
-    them."""
+    them. `progress` is called as in `LoadChoice`."""
 
     def __init__(
         self,
@@ -151,8 +151,9 @@ class Renamed(Mapping[str, Tensor]):
         tied: bool,
         names: Names = HUB,
         mixture: Mixture | None = None,
+        progress: Callable[[float], None] = lambda share: None,
     ) -> None:
-        self._tensors, self._tokens = tensors, tokens
+        self._tensors, self._tokens, self._progress, self._read = tensors, tokens, progress, set[str]()
         self._parts = dict[str, list[str]]()
         experts = 0 if mixture is None else mixture.count
         if layers > len(tensors) or experts > len(tensors):
@@ -195,6 +196,7 @@ class Renamed(Mapping[str, Tensor]):
                     break
 
     def __getitem__(self, name: str) -> Tensor:
+        self._reads(name)
         parts = [self._tensors[part] for part in self._parts[name]]
         self._alike(name, parts)
         whole = torch.cat(parts) if len(parts) > 1 else parts[0]
@@ -210,6 +212,7 @@ class Renamed(Mapping[str, Tensor]):
 
     def parts(self, name: str) -> tuple[str, forms.CodedParts]:
         """See `forms.Coded`. Raises WeightsError."""
+        self._reads(name)
         found = [forms.of(self._tensors, part) for part in self._parts[name]]
         if len({form for form, _ in found}) == 1:
             for column in zip(*(parts for _, parts in found), strict=True):
@@ -224,6 +227,10 @@ class Renamed(Mapping[str, Tensor]):
         """Raises WeightsError if tensors cannot be put one below the other."""
         if len(parts) > 1 and (len({part.shape[1:] for part in parts}) > 1 or not all(part.ndim for part in parts)):
             raise WeightsError(f"{some(self._parts[name])} must have the same number of columns; {AGAIN}.")
+
+    def _reads(self, name: str) -> None:
+        self._progress(len(self._read) / len(self))  # those before it
+        self._read.add(name)
 
     def _enough(self, rows: int) -> None:
         if rows < self._tokens:
@@ -261,7 +268,15 @@ def built(
         raise WeightsError(f"{name} takes {least:,} to {limit:,} tokens of context, not {choice.context:,}.")
     context, device = choice.context or min(usual, limit), chosen(choice.device)
     tied = bool(config.get("tie_word_embeddings"))
-    base = Renamed(tensors, shape.num_layers, shape.vocab_size, tied=tied, names=names, mixture=shape.mixture)
+    base = Renamed(
+        tensors,
+        shape.num_layers,
+        shape.vocab_size,
+        tied=tied,
+        names=names,
+        mixture=shape.mixture,
+        progress=choice.progress,
+    )
     keeping = keeping_of(name, device, choice, base.form("layers.0.qkv"))
     possible = steps(shape, context, device) if steps is not None else [MAX_ROWS]
     contexts, rows = FEW, possible[0]

@@ -325,7 +325,7 @@ def load(folder: Path, config: dict[str, Any], choice: LoadChoice) -> DiffusionG
     tokenizer = Tokenizer(folder / "tokenizer.json")
     if tokenizer.size > shape.vocab_size:
         raise WeightsError(f"tokenizer.json has {tokenizer.size} tokens, but config.json says {shape.vocab_size}.")
-    checkpoint = Checkpoint(folder, canonical, device)
+    checkpoint = Checkpoint(folder, canonical, device, choice.progress)
     itemsize = 4 if checkpoint.dtype("embed_tokens.weight") == "F32" else 2
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     contexts = _contexts(folder.name, shape, size, context, itemsize, device)

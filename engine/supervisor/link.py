@@ -36,6 +36,12 @@ class Ready(_Message, frozen=True):
     step_s: float
 
 
+class Loading(_Message, frozen=True):
+    """How far the load is, for users: a stage, and after a comma the share that is done if it is known."""
+
+    message: str
+
+
 class LoadFailed(_Message, frozen=True):
     """The model cannot be used, and a retry will not help; the worker waits to be killed."""
 
@@ -87,7 +93,7 @@ class Gone(_Message, frozen=True):
     peer: bytes
 
 
-FromWorker = Ready | LoadFailed | Answer | Upstream
+FromWorker = Loading | Ready | LoadFailed | Answer | Upstream
 ToWorker = NewJob | CancelJob | Gone
 
 _encoder = msgspec.msgpack.Encoder()

@@ -40,8 +40,8 @@ class Patience:
     """Seconds of silence (ipc/silence.py) after which a worker counts as hung: those in which the machine runs it.
 
     For a step, or for an idle worker's next heartbeat: `hang_s`; on a slow machine SLOW times its longest recent step,
-    up to `slow_s`; `slow_s` if it may have to compile a kernel. To load the model and take the first steps, which show
-    how slow the machine is: `load_s`."""
+    up to `slow_s`; `slow_s` if it may have to compile a kernel. Between two signs of progress while it loads the
+    model and takes the first steps, which show how slow the machine is: `load_s`."""
 
     hang_s: float = 2.5
     slow_s: float = 10.0
@@ -63,6 +63,7 @@ class Child:
     ) -> None:
         self.state: Literal["idle", "loading", "ready", "failed"] = "idle"
         self.message = ""
+        self.progress = ""  # how far it has loaded
         self.device = device
         self.restarts = 0
         self.socket: zmq.Socket[bytes] | None = None
@@ -120,7 +121,7 @@ class Child:
         path = self._place.link(self._generation)
         self.socket = link.pair(self._context)
         admission.listen(self.socket, path)  # the first process that connects is taken for the worker
-        self._started = now
+        self._started, self.progress = now, ""
         self._moved(now)
         arguments = _arguments(path, self._place.progress, self._model, self._wanted_device)
         # Its stdout is our stderr: nothing but the command line's own answer may reach a terminal's stdout.
@@ -147,6 +148,10 @@ class Child:
             return link.decode_from_worker(self.socket.recv(zmq.NOBLOCK))
         except zmq.Again:
             return None
+
+    def loads(self, message: link.Loading, now: float) -> None:
+        self.progress = message.message
+        self._silence.heard(now)
 
     def loaded(self, message: link.Ready, now: float) -> None:
         self.state, self.device, self._longest = "ready", message.device, message.step_s

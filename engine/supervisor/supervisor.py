@@ -261,6 +261,8 @@ class Supervisor:
                     return
                 case link.Answer(peer, frame, refusal):
                     self._relay(peer, frame, refusal)
+                case link.Loading():
+                    self._child.loads(message, now)
                 case link.Ready():
                     self._child.loaded(message, now)
                     self._last_job = now
@@ -392,7 +394,7 @@ class Supervisor:
             model=self._named(user)[-256:],
             device=child.device,
             state=state or ("ready" if child.state == "idle" else child.state),  # idle: the next job wakes it
-            message=(message or self._trouble(user))[:256],
+            message=(message or self._news(user))[:256],
             policy=self._settings.policy,
         )
 
@@ -417,7 +419,7 @@ class Supervisor:
             worker_memory_mb=_memory_mb(child.pid) if child.pid else None,
             p50_ms=_percentile(self._timings, 0.50),
             p95_ms=_percentile(self._timings, 0.95),
-            message=self._trouble(user)[:256],
+            message=self._news(user)[:256],
         )
         return self._of_a_user(status, user) if self._is_of_a_team(user) else status
 
@@ -435,6 +437,9 @@ class Supervisor:
         """The model as `user` sees it: a team's users see no path of another machine."""
         model = self._model_of(user)
         return Path(model).name if self._is_of_a_team(user) else model
+
+    def _news(self, user: str) -> str:
+        return self._child.progress if self._child.state == "loading" else self._trouble(user)
 
     def _trouble(self, user: str) -> str:
         """The reason why the worker cannot work; empty if it can. It may name processes and paths."""

@@ -14,9 +14,9 @@ from typing import Annotated, Any, TypedDict, cast
 import msgspec
 import torch
 
-from caesura.engine import models
-from caesura.engine.models import Model, Run, read_config
-from caesura.engine.tokens.tokenizer import Tokenizer
+from caesura.engine import memory, models
+from caesura.engine.models import LoadChoice, Model, ModelError, Run, read_config
+from caesura.engine.tokens.tokenizer import Tokenizer, TokenizerError
 from caesura.engine.weights import forms
 from caesura.engine.weights.canary import CanaryId, Few
 from caesura.engine.weights.checkpoint import CACHE_SCALE, SCALE, Entry, headers
@@ -28,6 +28,8 @@ OURS = "block_llama"  # the model_type of our own form, which has a manifest and
 CANARY = "canary.json"
 ROWS = 32  # rows of the canary's prompt, and of its canvas
 TOLERANCE = 0.5  # allowed difference of a logit; bfloat16 and another order of sums cause about half of it
+BUILT = tuple(f"{models.__name__}.{name}" for name in ("causal", "full", "blocks"))  # of one trunk, `BlockLlama`
+ENOUGH = 1 << 50  # bytes
 STRAY = 1 / 8  # share of rows that may differ: rounding may choose another expert, which changes the row
 
 
@@ -115,6 +117,36 @@ def _format(config: dict[str, Any], dtypes: set[str]) -> str:
     said = said if isinstance(said, dict) else {}
     words = [str(said[key]) for key in ("quant_method", "quant_algo", "format") if said.get(key)]
     return " ".join(words) or ", ".join(sorted(dtypes))
+
+
+class _Counted(Exception):
+    """The bytes are known, and nothing needs to be read."""
+
+
+def needed(path: Path) -> int | None:
+    """The bytes that a published model takes on this machine: weights, a step and one context, from the headers of its
+    files. None for a family that counts in another way, or a model that cannot be loaded."""
+    found = list[int]()
+
+    def count(size: int) -> None:
+        found.append(size)
+        raise _Counted
+
+    try:
+        if _kind(path).__name__.startswith(BUILT):
+            with memory.taken(-ENOUGH):  # what is free now does not matter
+                models.read(str(path), LoadChoice(beside=count))
+    except (ModelError, WeightsError, TokenizerError, _Counted):
+        pass
+    return found[0] if found else None
+
+
+def _kind(path: Path) -> ModuleType:
+    if path.is_dir():
+        return family(path)
+    from caesura.engine.weights.gguf_file import opened
+
+    return cast(ModuleType, models.family(path, opened(path, "meta").config))
 
 
 def check(path: Path) -> None:

@@ -60,10 +60,17 @@ class Checkpoint:
     """The tensors of a folder by the family's names; each can be taken once.
 
     `canonical` maps a stored name to the family's, or to None for a tensor left out on purpose. Tensors are put on
-    `device`; on "meta" a tensor has a shape and no values, and only scales are read. Every method raises WeightsError.
+    `device`; on "meta" a tensor has a shape and no values, and only scales are read. `progress` is called with the
+    share of the tensors that have been taken. Every method raises WeightsError.
     """
 
-    def __init__(self, folder: Path, canonical: Callable[[str], str | None], device: str = "cpu") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        canonical: Callable[[str], str | None],
+        device: str = "cpu",
+        progress: Callable[[float], None] = lambda share: None,
+    ) -> None:
         self.folder = folder
         self.skipped: list[str] = []
         self._device = device
@@ -77,6 +84,7 @@ class Checkpoint:
             else:
                 self._entries.setdefault(name, []).append(entry)
                 self._waiting.setdefault(entry.path, set()).add(entry.name)
+        self._progress, self._count = progress, len(self._entries)
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.folder}, {len(self._entries)} tensors left, {len(self._files)} files open)"
@@ -180,6 +188,7 @@ class Checkpoint:
 
     def _take(self, name: str, shape: tuple[int, ...], dtypes: Sequence[str]) -> Tensor:
         """Read and checked; stored twice under one name of the family, both must be the same."""
+        self._progress(1 - len(self._entries) / max(1, self._count))
         entries = self._entries.pop(name, [])
         if not entries:
             raise WeightsError(f"{self.folder} has no tensor {name}, which this model needs; {AGAIN}.")

@@ -95,9 +95,13 @@ class StatusReporter:
         except Exception as error:  # after any error, show no progress
             log.info("no progress: %s", describe(error))
             return await self._settled()
-        if (state := self._engine.condition.state) in LOADING:
-            self._progress(token, types.WorkDoneProgressBegin(TITLE, message=LOADING[state]))
-            await self._settled()
+        if shown := _stage(self._engine.condition):
+            self._progress(token, types.WorkDoneProgressBegin(TITLE, message=shown))
+            while stage := _stage(self._engine.condition):
+                if stage != shown:
+                    self._progress(token, types.WorkDoneProgressReport(message=stage))
+                shown = stage
+                await self._news.wait()
             found = self._engine.condition
             end = f"{found.model} on {found.device}" if found.state == "ready" else "no engine"
             self._progress(token, types.WorkDoneProgressEnd(message=end))
@@ -106,8 +110,17 @@ class StatusReporter:
         while self._engine.condition.state in LOADING:
             await self._news.wait()
 
-    def _progress(self, token: str, value: types.WorkDoneProgressBegin | types.WorkDoneProgressEnd) -> None:
+    def _progress(
+        self,
+        token: str,
+        value: types.WorkDoneProgressBegin | types.WorkDoneProgressReport | types.WorkDoneProgressEnd,
+    ) -> None:
         self._server.progress(types.ProgressParams(token, value))
+
+
+def _stage(condition: Condition) -> str:
+    """How far the load is; empty if nothing is being loaded."""
+    return (condition.progress or LOADING[condition.state]) if condition.state in LOADING else ""
 
 
 def _copilot(condition: Condition, enabled: bool) -> dict[str, object]:

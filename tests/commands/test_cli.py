@@ -729,6 +729,16 @@ def test_an_engine_whose_status_cannot_be_read_is_running_for_all_that(
         assert run("status") == Ran(0, "", "caesura: e-other: The engine did not answer.\n")
 
 
+@pytest.mark.usefixtures("other_engines")
+def test_a_command_that_waits_for_the_engine_says_how_far_it_is(
+    run: Run, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("caesura.commands.common.PATIENCE_S", 0.0)
+    stages = run("fill", source, "--at", "2:12", "--model", "slow").err.splitlines()[:-1]
+    assert stages[0] == "caesura: starting the engine ..."
+    assert stages[1:] in ([], ["caesura: reading ..."])  # a line a stage, of those that were seen in time
+
+
 def test_engine_says_that_it_is_ready(run: Run) -> None:
     assert run("engine").out.startswith(f"The engine is ready: {DEFAULT} on fake, process ")
 

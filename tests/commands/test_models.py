@@ -214,6 +214,8 @@ def test_a_file_is_added_under_its_own_name(tmp_path: Path, any_file_loads: list
     assert model_store.resolve("Qwen2.5-Q4_0") == str(link)
     assert model_store.identity("Qwen2.5-Q4_0") == model_store.identity(str(file))
     assert "Qwen2.5-Q4_0  0 MB" in run()[1]
+    (about,) = json.loads(run("--json")[1])["models"]
+    assert about["memory_mb"] > 0.1  # by its shapes
     shown = run("show", "Qwen2.5-Q4_0")[1]
     assert shown.startswith(f"file: {link}\nsize: {link.stat().st_size:,} bytes\n")
     assert "model_type: qwen2\nformat: F16, F32\nlayers: 2\n" in shown
@@ -239,6 +241,7 @@ def test_all_parts_of_a_split_file_are_added(tmp_path: Path, any_file_loads: lis
     assert {path.name for path in (paths.models() / "big").iterdir()} == {first.name, second.name}
     assert run("add", tmp_path / "parts", "--name", "again")[0] == 0
     assert any_file_loads == [second, first]
+    assert run()[1].count("not known") == 2  # nothing that can be loaded
 
 
 def test_where_there_are_no_links_a_model_is_copied(

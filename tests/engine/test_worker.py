@@ -18,6 +18,8 @@ from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.scheduler import Scheduler
 from caesura.engine.supervisor import link
 
+from ..support.checkpoints import qwen
+
 
 def test_a_model_on_a_gpu_has_filled_holes_of_every_size_before_it_is_ready(tiny: BlockLlama) -> None:
     engine, sizes = Scheduler(tiny), set[int]()
@@ -45,6 +47,16 @@ def test_on_a_cpu_one_step_shows_how_slow_the_machine_is(
     assert loaded.device == f"cpu:{tiny.kernels}"
     assert 1 <= loaded.step_s < 10  # looks at the clock
     assert not loaded.scheduler.busy
+
+
+def test_a_load_tells_how_far_it_is(tmp_path: Path) -> None:
+    told = list[str]()
+    worker.load(str(qwen.published(tmp_path / "qwen")), "cpu", told.append)
+    stages = [news.partition(",")[0] for news in told]
+    shares = [int(news.partition(", ")[2].removesuffix(" %")) for news in told[:-1]]
+    assert list(dict.fromkeys(stages)) == ["reading and packing the weights", "taking the first steps"]
+    assert shares == sorted(set(shares))
+    assert len(shares) > 5
 
 
 def test_a_model_that_answers_nothing_is_not_ready(tiny: BlockLlama, monkeypatch: pytest.MonkeyPatch) -> None:

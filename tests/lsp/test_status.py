@@ -168,9 +168,11 @@ async def test_a_model_that_loads_is_a_progress_that_ends(end: Condition, messag
     told = Told(editor, wanted=False)
     await told.be(Condition("loading"))
     await until(lambda: editor.of("$/progress"))
+    await told.be(Condition("loading", progress="reading, 40 %"))
     await told.be(end)
     assert [one["value"] for one in editor.of("$/progress")] == [
         {"kind": "begin", "title": "Caesura", "message": "loading the model"},
+        {"kind": "report", "message": "reading, 40 %"},
         {"kind": "end", "message": message},
     ]
     assert {one["token"] for one in editor.of("$/progress")} == set(editor.of("create"))

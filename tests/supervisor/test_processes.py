@@ -125,7 +125,8 @@ async def test_more_than_eight_jobs_at_once_are_too_many(one: Engine) -> None:
 
 async def test_jobs_wait_for_the_model_and_the_newest_of_a_document_wins(runtime: Path) -> None:
     async with running(client("waits")) as found:
-        await until(lambda: found.state == "loading")
+        await until(lambda: found.condition.progress == "reading, 40 %")
+        assert (await found.status()).message == "reading, 40 %"
         old = asyncio.create_task(answer(found, job()))
         expired = asyncio.create_task(answer(found, job(document="other", deadline_ms=300)))
         await status_when(found, lambda status: status.queued == 2)
@@ -136,6 +137,7 @@ async def test_jobs_wait_for_the_model_and_the_newest_of_a_document_wins(runtime
             await expired
         (runtime / "go").touch()
         assert await new == "answer"
+        assert (found.condition.progress, (await found.status()).message) == ("", "")
 
 
 # Sharing

@@ -96,7 +96,7 @@ async function fill() {
 }
 
 function hearFill(event) {
-  if (event.type === "waiting") say("Starting the engine, which takes a few seconds the first time.");
+  if (event.type === "waiting") say("The engine is starting and loads its model.");
   else if (event.type === "failed") say(event.message, true);
   else if (event.type === "read") say(reading = `Both start with the text around the gap read: ${Math.round(event.ms)} ms.`);
   else {

@@ -298,7 +298,7 @@ def load(
     context = choice.context or min(CONTEXT.get(device, USUAL), limit)
     dtype = torch.bfloat16 if device.startswith("cuda") and not choice.exact else torch.float32
     contexts = FEW if device == "meta" else fitting(folder.name, shape, context, device, dtype)
-    weights = Weights(shape, Checkpoint(folder, canonical, device), dtype)
+    weights = Weights(shape, Checkpoint(folder, canonical, device, choice.progress), dtype)
     if device == "cpu":
         torch.set_num_threads(1)  # as in block_llama.py
     return Dit(

@@ -137,13 +137,14 @@ class Scheduler:
         return [(peer, done)]
 
 
-def load(model: str, device: str) -> worker.Loaded:
+def load(model: str, device: str, tell: worker.Tell) -> worker.Loaded:
     reach("loading")
     model = Path(model).name
     if model == "unknown":
         raise worker.CannotLoad("There is no model 'unknown'; `caesura models` lists those there are.")
     if model == "crasher":
         os._exit(3)
+    tell("reading, 40 %")
     while model == "waits" and not Path(os.environ["CAESURA_RUNTIME"], "go").exists():
         time.sleep(0.005)
     reach("loaded")
