@@ -106,7 +106,7 @@ def other_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Models other than the default one get a fake engine of their own."""
     monkeypatch.setattr("caesura.client.launch.command", lambda model, device: [sys.executable, str(FAKE), model])
     for name in ("empty", "slow"):
-        paths.private(paths.models() / name)
+        paths.private(paths.private(paths.models()) / name)
     yield
     kept = rendezvous.place(DEFAULT, "auto")
     for place in rendezvous.running():
@@ -839,7 +839,7 @@ def test_doctor_sees_a_model_that_is_of_no_use(run: Run, model: str, name: str) 
     assert all(bad.values())
 
 
-@pytest.mark.usefixtures("other_engines", "state", "server_started")
+@pytest.mark.usefixtures("other_engines", "own_records", "server_started")
 def test_doctor_looks_back_at_the_last_sessions(run: Run, model: Path) -> None:
     session = trace.SessionRecord("Neovim 0.12", "0.1.0", "utf-8", ("inlineCompletion",), "small", "cpu")
     requests = [
@@ -858,7 +858,7 @@ def test_doctor_looks_back_at_the_last_sessions(run: Run, model: Path) -> None:
     assert (one["client"], one["stages"]["wait"], one["answers"]) == ("Neovim 0.12", [50, 95], {"warm": [100, 50, 95]})
 
 
-@pytest.mark.usefixtures("other_engines", "state")
+@pytest.mark.usefixtures("other_engines", "own_records")
 def test_doctor_says_what_to_do_about_what_is_slow_or_failed(
     run: Run, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -899,7 +899,7 @@ def test_doctor_judges_fills_by_half_of_them() -> None:
         assert doctor._speed(status, "small").ok == ok
 
 
-@pytest.mark.usefixtures("other_engines", "state", "server_started")
+@pytest.mark.usefixtures("other_engines", "own_records", "server_started")
 def test_doctor_does_not_judge_a_few_answers(run: Run, model: Path) -> None:
     """In two sessions, none of which has enough of them."""
     slow = trace.RequestRecord("python", "line", "cold", {"wait": 900.0})
@@ -911,7 +911,7 @@ def test_doctor_does_not_judge_a_few_answers(run: Run, model: Path) -> None:
     assert "; not judged: no session has 25 answers yet\n" in ran.out
 
 
-@pytest.mark.usefixtures("other_engines", "state", "server_started")
+@pytest.mark.usefixtures("other_engines", "own_records", "server_started")
 def test_doctor_says_that_an_editor_has_never_asked(run: Run, model: Path) -> None:
     asyncio.run(_recorded(trace.SessionRecord("Emacs", encoding="utf-32"), [], []))
     ran = run("doctor", "--model", model)
@@ -931,13 +931,13 @@ async def _recorded(session: trace.SessionRecord, requests: list[trace.RequestRe
 
 
 @pytest.fixture
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty folder for logs and counts."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     paths.private(paths.logs())
 
 
-@pytest.mark.usefixtures("other_engines", "state")
+@pytest.mark.usefixtures("other_engines", "own_records")
 def test_doctor_sees_a_language_server_that_does_not_start(
     run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -951,7 +951,7 @@ def test_doctor_sees_a_language_server_that_does_not_start(
     assert "caesura lsp" in bad["next"]
 
 
-@pytest.mark.usefixtures("state")
+@pytest.mark.usefixtures("own_records")
 def test_stats_of_the_last_days(run: Run) -> None:
     assert run("stats").out.startswith("Nothing was shown in the last 30 days")
     path, today = stats.file(), date.today()
@@ -966,7 +966,7 @@ def test_stats_of_the_last_days(run: Run) -> None:
     assert f"in {path}." in ran.out
 
 
-@pytest.mark.usefixtures("state")
+@pytest.mark.usefixtures("own_records")
 def test_stats_can_be_forgotten_also_when_the_file_is_damaged(run: Run) -> None:
     stats.file().write_text("?")
     ran = run("stats")
