@@ -25,7 +25,7 @@ from caesura.gaps import JobOptions
 from caesura.server.context.schema_files import SchemaFiles
 from caesura.server.options import Options
 
-START_S = 300.0  # for a large model on a slow disk
+START_S = 3600.0  # more than any load: the engine ends one that shows no progress for minutes
 PATIENCE_S = 2.0  # without an engine; then the command says how far its start is
 STARTS = "starting the engine"
 LIKELY, SURE = 0.3, 0.9  # the least probability of each word
@@ -58,16 +58,17 @@ async def shared(options: argparse.Namespace) -> AsyncIterator[tuple[Engine, wir
 async def _tell_start(engine: Engine, ready: "asyncio.Future[wire.Welcome]") -> None:
     """Say how far the start is: on a terminal in place, elsewhere in a line for each stage."""
     from rich.console import Console  # slow to import
+    from rich.text import Text
 
     console, said, changed = Console(stderr=True), "", asyncio.Event()
     engine.on_change = changed.set
     ready.add_done_callback(lambda done: changed.set())
-    with console.status("") as shown:
+    with console.status("") as line:
         while not ready.done():
             progress = engine.condition.progress or STARTS
             stage = progress.partition(",")[0]
             if console.is_terminal:
-                shown.update(f"caesura: {progress}")
+                line.update(Text(f"caesura: {progress}"))
             elif stage != said:
                 print(f"caesura: {stage} ...", file=sys.stderr)
             said = stage

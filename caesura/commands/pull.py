@@ -39,6 +39,7 @@ def pull(options: argparse.Namespace) -> None:
         _show(model)
         _agreed(model, options.yes)
         hashes = _download(model)
+        hub.remember(model, revision or None)
     except hub.HubError as error:
         raise CommandFailed(str(error)) from error
     except KeyboardInterrupt:

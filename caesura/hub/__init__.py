@@ -66,8 +66,8 @@ class _Listing(msgspec.Struct):
 
 @dataclass(frozen=True)
 class HubFile:
-    """`hash` names it in the cache: the sha256 of a large file, git's hash of a small one; empty if unknown, as of a
-    file that another tool has copied into the cache."""
+    """`hash` names it in the cache: the sha256 of a large file, git's hash of a small one; empty if it is not known, as
+    in a cache on a system without links."""
 
     name: str
     size: int  # bytes
@@ -113,8 +113,6 @@ def find(name: str, revision: str | None) -> Repository:
     if requests.offline():
         return _cached(name, revision)
     listing = _listing(name, revision)
-    with cache.sentences():
-        cache.remember(name, revision, listing.sha)  # for offline use
     parameters = listing.safetensors.total if listing.safetensors else 0
     return Repository(name, listing.sha, _licence(listing.cardData), parameters, _taken(name, _offered(name, listing)))
 
@@ -150,7 +148,7 @@ def _offered(name: str, listing: _Listing) -> list[HubFile]:
 def _cached(name: str, revision: str | None) -> Repository:
     """A model in the cache, which has no licences. Raises HubError."""
     with cache.sentences():
-        commit = cache.commit(name, revision)
+        commit = cache.commit_of(name, revision)
         if commit is None:
             raise HubError(f"{name} is not in {cache.root()}, and HF_HUB_OFFLINE is set; unset it to download.")
         files = [HubFile(one.name, one.stat().st_size, cache.hash_of(one)) for one in cache.files(name, commit)]
@@ -201,6 +199,12 @@ def _downloaded(model: Repository, file: HubFile, seen: Callable[[int], None]) -
     if (digest := cache.complete(model.name, file.hash)) is None:
         raise HubError(f"{file.name} of {model.name} arrived damaged (its hash is wrong); run the same command again.")
     return digest
+
+
+def remember(model: Repository, revision: str | None) -> None:
+    """Note that a revision is this commit, for use without a network. Raises HubError."""
+    with cache.sentences():
+        cache.remember(model.name, revision, model.commit)
 
 
 def _present(model: Repository, file: HubFile) -> int:

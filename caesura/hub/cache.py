@@ -74,7 +74,7 @@ def remember(name: str, revision: str | None, commit: str) -> None:
         ref.write_text(commit)
 
 
-def commit(name: str, revision: str | None) -> str | None:
+def commit_of(name: str, revision: str | None) -> str | None:
     """The commit of a revision that is in the cache; None if it is not there."""
     found = revision or ""
     if not COMMIT.fullmatch(found):
@@ -101,7 +101,8 @@ def checked(file: Path, digest: str) -> str | None:
     """The sha256 of a file; None if it does not have the hash `digest`, unless that is empty. Raises UnusableModel."""
     with reading.opened(file) as content:
         found = hashlib.file_digest(content, "sha256").hexdigest()
-    return found if digest in ("", found) or digest == _of_git(file) else None
+    wanted = _of_git(file) if len(digest) == len("0" * 40) else found
+    return found if digest in ("", wanted) else None
 
 
 def _of_git(file: Path) -> str:
@@ -184,6 +185,8 @@ def sentences() -> Iterator[None]:
     """Turn errors of files into sentences with the next step."""
     try:
         yield
+    except reading.UnusableModel as error:
+        raise HubError(f"{error} If it is in {root()}, delete it first.") from error
     except OSError as error:  # usually a full disk
         todo = f"free some space or set HF_HOME to another folder, then {AGAIN}"
         raise HubError(f"{root()}: {error.strerror or 'the download failed'}; {todo}.") from error

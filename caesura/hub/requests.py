@@ -12,7 +12,7 @@ from typing import Protocol
 from urllib.parse import quote
 
 import httpx2
-from huggingface_hub import constants, get_token
+from huggingface_hub import constants, errors, get_token
 
 from caesura import __version__
 from caesura.characters import shown
@@ -73,13 +73,14 @@ def listing(model: str, revision: str | None) -> bytes:
 def body(model: str, commit: str, file: str, size: int, into: GrowingFile, seen: Callable[[int], None]) -> None:
     """Append to a file what it lacks of `size` bytes; where a connection breaks, go on from there. `seen` gets the
     number of bytes so far. Raises HubError."""
-    in_vain = 0
-    while (start := into.size) < size:
+    in_vain, most = 0, into.size
+    while into.size < size:
         broken = _attempt(model, commit, file, size, into, seen)
-        in_vain = 0 if into.size > start else in_vain + 1
+        in_vain = 0 if into.size > most else in_vain + 1
+        most = max(most, into.size)
         if in_vain == ATTEMPTS:
             raise broken or HubError(f"{address()} sends less of {file} of {model} than it has stated; {AGAIN}.")
-        if broken:
+        if into.size < size:
             time.sleep(PAUSE_S)
 
 
@@ -90,13 +91,22 @@ def _attempt(
     start = into.size
     try:
         with _answer(f"{model}/resolve/{commit}/{file}", start, elsewhere=True) as answer:
-            if start and answer.status_code in (200, 416):  # it sends all again, or has less
+            if start and answer.status_code == 416:  # it has less than is here
                 into.clear()
             _check(answer, model, commit)
+            if start and not _goes_on(answer, start):
+                if answer.headers.get("content-length", str(size)) != str(size):
+                    raise HubError(f"{address()} sends another file instead of {file} of {model}; check HF_ENDPOINT.")
+                into.clear()  # it sends all again
             _receive(answer, model, file, size, into, seen)
     except _Broken as error:
         return error
     return None
+
+
+def _goes_on(answer: httpx2.Response, start: int) -> bool:
+    """True if an answer has the rest of a file from byte `start` on."""
+    return answer.status_code == 206 and answer.headers.get("content-range", "").startswith(f"bytes {start}-")
 
 
 def _receive(
@@ -138,14 +148,14 @@ def _next(url: httpx2.URL, location: str, elsewhere: bool) -> httpx2.URL:
     except httpx2.InvalidURL as error:
         raise HubError(f"{address()} redirects to what is no address; check HF_ENDPOINT.") from error
     where = shown(f"{found.scheme}://{found.netloc.decode('ascii')}", 100)
-    if found.scheme not in ("https", url.scheme) or found.userinfo:
-        raise HubError(f"{address()} redirects to {where}, which is not followed; check HF_ENDPOINT.")
-    if networks.near(found.host) and not networks.near(url.host):
-        raise HubError(f"{address()} redirects to {where} in your own network, which is not followed.")
+    if found.scheme not in ("https", url.scheme) or (found.userinfo and not _is_hub(found)):
+        raise HubError(f"{address()} redirects to {where}, which Caesura does not follow; check HF_ENDPOINT.")
+    if networks.private(found.host) and not networks.private(url.host):
+        raise HubError(f"{address()} redirects to {where} in a private network; choose another hub by HF_ENDPOINT.")
     if not elsewhere and not _is_hub(found):
         raise HubError(
-            f"{address()} redirects to {where}; set HF_ENDPOINT to that address if you trust it, then run the same "
-            "command again."
+            f"{address()} sends its list from {where}, another host; if you trust that host, set HF_ENDPOINT to it and "
+            "run the same command again."
         )
     return found
 
@@ -155,17 +165,33 @@ def _headers(url: httpx2.URL, start: int) -> dict[str, str]:
     headers = {"accept-encoding": "identity", "user-agent": f"caesura/{__version__}"}
     if start:
         headers["range"] = f"bytes={start}-"
-    if _is_hub(url) and (url.scheme == "https" or networks.near(url.host)) and (token := get_token()):
-        if not _TOKEN.fullmatch(token):
-            raise HubError("HF_TOKEN has characters that no token has; set it again.")
+    if _is_hub(url) and (url.scheme == "https" or networks.near(url.host)) and (token := _token()):
         headers["authorization"] = f"Bearer {token}"
     return headers
+
+
+def _token() -> str:
+    """Empty where the user has none, or has switched it off. Raises HubError."""
+    if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
+        return ""
+    try:
+        token = get_token() or ""
+    except (errors.HfHubHTTPError, httpx2.HTTPError, OSError, ValueError) as error:  # it may be refreshed, or exchanged
+        raise HubError("Your token for the hub cannot be read or renewed; log in again, or set HF_TOKEN.") from error
+    if token and not _TOKEN.fullmatch(token):
+        raise HubError("HF_TOKEN has characters that no token has; set it again.")
+    return token
 
 
 @functools.cache
 def _client() -> httpx2.Client:
     cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))  # keeps none
-    return httpx2.Client(timeout=TIMEOUT_S, cookies=cookies)
+    try:
+        return httpx2.Client(timeout=TIMEOUT_S, cookies=cookies)
+    except (ImportError, ValueError) as error:
+        raise HubError(
+            "The proxy in ALL_PROXY or HTTPS_PROXY cannot be used; set an http:// one, or unset it."
+        ) from error
 
 
 def _hub() -> httpx2.URL:

@@ -1,6 +1,9 @@
-"""Which hosts are on this machine or in a private network, where text and keys may travel without encryption."""
+"""Which hosts are on this machine or in a private network. `near` is narrow: there text and keys may travel without
+encryption. `private` is wide: a stranger's redirect may not lead there.
+"""
 
 import ipaddress
+import socket
 
 NETWORKS = tuple(  # 100.64/10 is not there, for a carrier's customers share it
     ipaddress.ip_network(one)
@@ -26,3 +29,16 @@ def near(host: str) -> bool:
         return host == "localhost"
     found = getattr(address, "ipv4_mapped", None) or address
     return any(found in network for network in NETWORKS)
+
+
+def private(host: str) -> bool:
+    """True for an address that is not of the public internet, however it is spelled. A name that leads to one is not
+    recognised, but for `localhost` and those below it."""
+    name = host.rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        address = literal(name) or ipaddress.ip_address(socket.inet_aton(name))  # such as 127.1, 0x7f.1, 2130706433
+    except OSError:
+        return False
+    return not (getattr(address, "ipv4_mapped", None) or address).is_global

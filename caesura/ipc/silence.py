@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 LOOK_S = 0.2  # between two looks at a silent process
-# The share that counts of the time in which a process waits for the machine: a hang is noticed after 20 times as long.
+# The least share of time that counts while a process waits for the machine: a hang is noticed at most 20 times later.
 STARVED = 0.05
 
 
@@ -24,8 +24,8 @@ class Usage(NamedTuple):
 
 
 class Silence:
-    """The seconds since a process was heard in which it could have spoken: it slept or was stopped, or it ran. While
-    it waits for the machine, its CPU time counts, but at least the share STARVED of the time."""
+    """Counts how long a process has been silent. Time counts in full while it sleeps, is stopped or runs. While it
+    waits for a processor or a disk, only its CPU time counts, but at least the share STARVED."""
 
     def __init__(self, now: float) -> None:
         self.heard(now)
@@ -77,4 +77,5 @@ def usage(pid: int) -> Usage:
 
 
 def _fields(folder: Path) -> list[str]:
-    return (folder / "stat").read_text().rpartition(")")[2].split()  # the name before may contain spaces and brackets
+    """Those after the name, which may contain spaces, brackets and half a character."""
+    return (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()

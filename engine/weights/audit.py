@@ -15,8 +15,8 @@ import msgspec
 import torch
 
 from caesura.engine import memory, models
-from caesura.engine.models import LoadChoice, Model, ModelError, Run, read_config
-from caesura.engine.tokens.tokenizer import Tokenizer, TokenizerError
+from caesura.engine.models import LoadChoice, Model, Run, read_config
+from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights import forms
 from caesura.engine.weights.canary import CanaryId, Few
 from caesura.engine.weights.checkpoint import CACHE_SCALE, SCALE, Entry, headers
@@ -59,7 +59,7 @@ class Summary(TypedDict):
 
 
 def family(folder: Path) -> ModuleType:
-    """The module of `models/` that loads this published checkpoint. Raises WeightsError or ModelError."""
+    """The module of `models/` that loads this published checkpoint. Raises UnusableModel."""
     config = read_config(folder)
     if config.get("model_type") == OURS:
         raise WeightsError(f"{folder} holds a model of type {OURS!r}, which is not a published one.")
@@ -72,7 +72,7 @@ def model_type(config: dict[str, Any], kind: ModuleType) -> str:
 
 
 def summary(folder: Path) -> Summary:
-    """Read the headers and config.json, or those of a GGUF file, but no weights. Raises WeightsError or ModelError."""
+    """Read the headers and config.json, or those of a GGUF file, but no weights. Raises UnusableModel."""
     if folder.is_file():
         return _of_gguf(folder)
     kind = family(folder)
@@ -136,7 +136,7 @@ def needed(path: Path) -> int | None:
         if _kind(path).__name__.startswith(BUILT):
             with memory.taken(-ENOUGH):  # what is free now does not matter
                 models.read(str(path), LoadChoice(beside=count))
-    except (ModelError, WeightsError, TokenizerError, _Counted):
+    except (UnusableModel, _Counted):
         pass
     return found[0] if found else None
 

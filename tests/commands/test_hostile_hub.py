@@ -9,6 +9,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from huggingface_hub import constants
 
@@ -134,7 +135,7 @@ ATTACKS: dict[str, tuple[Callable[[Hub], None], str]] = {
     # Redirects
     "a list elsewhere": (
         answering("tiny", lambda: Reply(302, {"Location": "http://127.0.0.2:1/api/models/org/tiny"})),
-        r"http\S+ redirects to http://127\.0\.0\.2:1; set HF_ENDPOINT to that address if you trust it, .*",
+        r"http\S+ sends its list from http://127\.0\.0\.2:1, another host; if you trust that host, set HF_ENDPOINT .*",
     ),
     "a file that is not there": (
         answering("config.json", lambda: Reply(302, {"Location": "http://127.0.0.2:1/config.json"})),
@@ -237,3 +238,100 @@ def test_a_damaged_cache_leads_nowhere(
     ref.write_text(text)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert re.fullmatch(r"caesura: org/tiny is not in \S+, and HF_HUB_OFFLINE is set; .*\n", run("pull", NAME)[2])
+
+
+# Hubs that are not on this machine: no request leaves it
+
+
+PUBLIC = "https://hub.example"
+
+
+class Received:
+    """A file that grows in memory."""
+
+    size = 0
+
+    def append(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+
+    def clear(self) -> None:
+        self.size = 0
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[httpx2.Request]]:
+    """Puts a hub at an address that gives these answers, and then 404. The requests that it gets."""
+
+    def put(hub: str, *answers: httpx2.Response) -> list[httpx2.Request]:
+        requests, left = list[httpx2.Request](), list(answers)
+
+        def send(client: httpx2.Client, request: httpx2.Request, **_: object) -> httpx2.Response:
+            requests.append(request)
+            return left.pop(0) if left else httpx2.Response(404)
+
+        monkeypatch.setattr(httpx2.Client, "send", send)
+        monkeypatch.setattr(constants, "ENDPOINT", hub)
+        return requests
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("hub", "where", "sentence"),
+    [
+        (PUBLIC, "https://cdn.example/file", ""),
+        (PUBLIC, "/api/resolve-cache/file", ""),
+        ("http://mirror.example", "https://cdn.example/file", ""),
+        ("https://somebody:secret@mirror.example", "/api/resolve-cache/file", ""),
+        ("http://127.0.0.1:8000", "http://127.0.0.1:9000/file", ""),
+        (PUBLIC, "http://hub.example/file", "which Caesura does not follow"),
+        (PUBLIC, "https://somebody:secret@cdn.example/file", "which Caesura does not follow"),
+        *(
+            (PUBLIC, f"https://{host}/file", "in a private network")
+            for host in (
+                *("127.0.0.1", "127.1", "2130706433", "0x7f.1", "0.0.0.0", "[::]", "[::1]", "[::ffff:10.0.0.1]"),
+                *("localhost", "localhost.", "x.localhost", "192.168.1.1", "169.254.169.254", "100.64.0.1"),
+            )
+        ),
+    ],
+)
+def test_a_file_is_redirected_to_public_hosts(
+    hub: str, where: str, sentence: str, asked: Callable[..., list[httpx2.Request]]
+) -> None:
+    requests_ = asked(hub, httpx2.Response(302, headers={"location": where}))
+    with pytest.raises(HubError, match=sentence or "answered 404"):
+        requests.body(NAME, COMMIT, "config.json", 2, Received(), lambda size: None)
+    assert len(requests_) == (1 if sentence else 2)
+
+
+@pytest.mark.parametrize(
+    ("hub", "sent"),
+    [(PUBLIC, f"Bearer {TOKEN}"), ("http://mirror.example", None), ("http://192.168.1.2:8000", f"Bearer {TOKEN}")],
+)
+def test_a_token_crosses_a_network_only_encrypted(
+    hub: str, sent: str | None, asked: Callable[..., list[httpx2.Request]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    seen = asked(hub)
+    for switched_off in (False, True):
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", switched_off)
+        with pytest.raises(HubError, match="answered 404"):
+            requests.listing(NAME, None)
+    assert [request.headers.get("authorization") for request in seen] == [sent, None]
+
+
+def test_a_hub_that_begins_again_each_time_is_given_up(asked: Callable[..., list[httpx2.Request]]) -> None:
+    sizes = [5, 3, 4, 5, 3, 4, 5]  # the second is more than the first, but not more than ever
+    seen = asked(PUBLIC, *(httpx2.Response(200, stream=httpx2.ByteStream(b"x" * size)) for size in sizes))
+    with pytest.raises(HubError, match=r"sends less of config\.json"):
+        requests.body(NAME, COMMIT, "config.json", 9, Received(), lambda size: None)
+    assert len(seen) == 1 + requests.ATTEMPTS
+
+
+def test_a_page_of_a_proxy_costs_nothing_of_what_is_there(asked: Callable[..., list[httpx2.Request]]) -> None:
+    there = Received()
+    there.append(b"x" * 5)
+    asked(PUBLIC, httpx2.Response(200, content=b"<html>log in"))
+    with pytest.raises(HubError, match="another file"):
+        requests.body(NAME, COMMIT, "config.json", 9, there, lambda size: None)
+    assert there.size == 5
