@@ -1,33 +1,38 @@
-"""Builds the held-out set: gaps in files of packages that no training corpus has, for `bench/quality.py`.
+"""Builds sets of gaps in files of packages that no training corpus has: the held-out set, for `bench/quality.py`, and
+the fresh set, on which a search is tuned and reported.
 
     python training/heldout.py --corpus FOLDER --exclude DATA --out heldout.jsonl.gz [--cases 200] [--seed 7]
+    python training/heldout.py --packages training/fresh.manifest.jsonl --exclude DATA --out fresh.jsonl.gz [--seed 7]
 
-The packages are named below by hand, none of them is in `corpus.py`, and that file must never name one of them. They go
-through its licence gate and its filters of files; what its shards have nearly line by line is left out too. Gaps are
-cut out of the newest release, only where it differs from the last one before 2025: in files that are not mostly in
-that release, and in lines that it has nowhere before or behind the same line. A base that was trained until 2024 cannot
-have learnt them. Beside the set lies `heldout.manifest.jsonl`, a package a line. A case is {id, group, package, path,
-lang, kind, prefix, suffix, middle}: prefix + middle + suffix is the whole file.
+The held-out packages are named below by hand, none of them is in `corpus.py`, and that file must never name one of
+them. They go through its licence gate and its filters of files; what its shards have nearly line by line is left out
+too. Gaps are cut out of the newest release, only where it differs from the last one before 2025: in files that are
+not mostly in that release, and in lines that it has nowhere before or behind the same line. A base that was trained
+until 2024 cannot have learnt them. Beside a set lies its manifest, a package a line. A case of the held-out set is {id,
+group, package, path, lang, kind, prefix, suffix, middle}: prefix + middle + suffix is the whole file.
+
+The fresh set is cut in the same way from a list of packages, small and large, each of which goes to one half by its
+name. Its cases also have {version, licence, line, size, half}, and at most 6,000 characters on each side.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import gzip
 import json
 import random
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import pairwise, product, zip_longest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 import corpus
 import packages
+import places
+from places import Span
 
 # Each with its last release before 2025, as `pip download NAME --uploaded-prior-to 2025-01-01` and `npm view NAME time`
 # say: what that release has may have been learnt by a base that was trained until 2024.
@@ -58,12 +63,12 @@ FILE_CHARACTERS = 40_000  # of a file that gaps are cut into: a whole file lies 
 OF_A_FILE = 4  # cases of a group
 ROWS_OF_A_FILE = 8  # of tables: few files have a new one
 OF_A_PACKAGE = 12  # cases of a group, of a hundred
-LINE = range(8, 101)  # characters of what is wanted
-BLOCK_LINES = range(2, 7)
-SPAN = range(4, 41)
-VALUE = range(2, 61)
 
-Span = tuple[int, int]  # code points
+# Of the fresh set: cases of a language, kind, size and half, and at most of a package.
+FRESH = {"line": (75, 8), "block": (25, 3), "span": (10, 3)}
+FRESH_LANGUAGES = ("python", "javascript", "typescript", "go")
+FRESH_FILES = 60  # of a package
+SIDE = 6_000  # characters of a prefix or suffix
 
 
 @dataclass(frozen=True)
@@ -79,125 +84,26 @@ class Case:
     middle: str
 
 
-# ---- places: the spans of a file that are wanted
+@dataclass(frozen=True)
+class FreshCase(Case):
+    version: str
+    licence: str
+    line: int  # the first of the middle, from 1
+    size: str
+    half: str
 
 
-class Source:
-    """A Python file with the offsets of its nodes. `ast` counts columns in bytes."""
-
-    def __init__(self, text: str) -> None:
-        self.text, self.tree = text, ast.parse(text)
-        self.lines = [line + "\n" for line in text.split("\n")]  # as `ast` counts them: a form feed ends none
-        self.starts = [0]
-        for line in self.lines:
-            self.starts.append(self.starts[-1] + len(line))
-
-    def offset(self, line: int, column: int) -> int:
-        return self.starts[line - 1] + len(self.lines[line - 1].encode()[:column].decode())
-
-    def span(self, first: ast.stmt | ast.expr, last: ast.stmt | ast.expr | None = None) -> Span:
-        last = last or first
-        assert last.end_lineno is not None
-        assert last.end_col_offset is not None
-        start = self.offset(first.lineno, first.col_offset)
-        return start, self.offset(last.end_lineno, last.end_col_offset)
-
-
-def ends_line(text: str, span: Span) -> bool:
-    """Whether a span is what its lines hold, from their indentation to their end."""
-    before = text[text.rfind("\n", 0, span[0]) + 1 : span[0]]
-    return not before.strip() and text[span[1] : span[1] + 1] in ("", "\n")
-
-
-def python_lines(text: str) -> Iterator[Span]:
-    """Statements of one line, headers of blocks apart. Imports and docstrings are nobody's to guess."""
-    source = Source(text)
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.stmt) and not isinstance(node, ast.Import | ast.ImportFrom) and not is_text(node):
-            span = source.span(node)
-            if node.lineno == node.end_lineno and span[1] - span[0] in LINE and ends_line(text, span):
-                yield span
-
-
-def python_blocks(text: str) -> Iterator[Span]:
-    """Bodies of functions, branches and loops, behind a docstring if there is one."""
-    source = Source(text)
-    for node in ast.walk(source.tree):
-        body = getattr(node, "body", None)
-        if isinstance(node, ast.Module | ast.ClassDef) or not isinstance(body, list):
-            continue
-        body = body[1:] if is_text(body[0]) else body
-        if body and isinstance(body[0], ast.stmt):
-            span = source.span(body[0], body[-1])
-            if text[slice(*span)].count("\n") + 1 in BLOCK_LINES and ends_line(text, span):
-                yield span
-
-
-def python_spans(text: str) -> Iterator[Span]:
-    """Expressions with something of their line on both sides."""
-    source = Source(text)
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.Call | ast.BinOp | ast.Compare | ast.Attribute | ast.Subscript | ast.BoolOp):
-            start, end = source.span(node)
-            before = text[text.rfind("\n", 0, start) + 1 : start]
-            after = text[end:].partition("\n")[0]
-            if node.lineno == node.end_lineno and end - start in SPAN and before.strip() and after.strip(" :"):
-                yield start, end
-
-
-def is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def javascript_lines(text: str) -> Iterator[Span]:
-    for found in re.finditer(r"^[ \t]+(?!//|\*|/\*)(\S.*?)[ \t]*$", text, re.M):
-        if len(found[1]) in LINE and re.search(r"\w.*[;{,)]$", found[1]):
-            yield found.span(1)
-
-
-SCALAR = r'"(?:[^"\\\n]|\\.)*"|-?\d[\d.eE+-]*|true|false|null'
-MEMBER = re.compile(rf'[{{,]\s*("(?:[^"\\\n]|\\.)*")\s*:\s*({SCALAR})(?=\s*[,}}])')
-
-
-def json_values(text: str) -> Iterator[Span]:
-    """Scalars of objects that have a member before them."""
-    yield from (found.span(2) for found in MEMBER.finditer(text) if found[0][0] == "," and len(found[2]) in VALUE)
-
-
-def json_keys(text: str) -> Iterator[Span]:
-    yield from (found.span(1) for found in MEMBER.finditer(text) if found[0][0] == "," and len(found[1]) in VALUE)
-
-
-def markdown_rows(text: str) -> Iterator[Span]:
-    """Rows of a table behind its first, from the first cell on."""
-    for table in re.finditer(r"^\|.*\n\|[ :|-]+\|[ ]*\n\|.*\n((?:\|.*\|[ ]*\n)+)", prose(text), re.M):
-        for row in re.finditer(r"^\|[ ]*(\S.*?)[ ]*$", table[1], re.M):
-            if len(row[1]) in LINE:
-                yield table.start(1) + row.start(1), table.start(1) + row.end(1)
-
-
-def markdown_items(text: str) -> Iterator[Span]:
-    """Items of a list behind its first, without their mark."""
-    for found in re.finditer(r"^[ ]*(?:[-*]|\d+\.) .*\n(?=([ ]*(?:[-*]|\d+\.) +)(\S.*?)[ ]*$)", prose(text), re.M):
-        if len(found[2]) in LINE:
-            yield found.span(2)
-
-
-def prose(text: str) -> str:
-    """Markdown with its fenced code as blanks: offsets stay."""
-    return re.sub(r"^( *```|~~~).*?^\1", lambda found: re.sub(r"[^\n]", " ", found[0]), text, flags=re.M | re.S)
-
-
-Places = Callable[[str], Iterator[Span]]
-GROUPS: dict[str, tuple[str, str, Places, int]] = {  # language, kind of hole, places, cases of a file at most
-    "python-line": ("python", "line", python_lines, OF_A_FILE),
-    "python-block": ("python", "block", python_blocks, OF_A_FILE),
-    "python-span": ("python", "span", python_spans, OF_A_FILE),
-    "js-line": ("javascript", "line", javascript_lines, OF_A_FILE),
-    "json-value": ("json", "span", json_values, OF_A_FILE),
-    "json-key": ("json", "span", json_keys, OF_A_FILE),
-    "markdown-row": ("markdown", "line", markdown_rows, ROWS_OF_A_FILE),
-    "markdown-item": ("markdown", "line", markdown_items, OF_A_FILE),
+GROUPS: dict[
+    str, tuple[str, str, Callable[[str], Iterator[Span]], int]
+] = {  # language, kind of hole, places, cases of a file at most
+    "python-line": ("python", "line", places.python_lines, OF_A_FILE),
+    "python-block": ("python", "block", places.python_blocks, OF_A_FILE),
+    "python-span": ("python", "span", places.python_spans, OF_A_FILE),
+    "js-line": ("javascript", "line", places.javascript_lines, OF_A_FILE),
+    "json-value": ("json", "span", places.json_values, OF_A_FILE),
+    "json-key": ("json", "span", places.json_keys, OF_A_FILE),
+    "markdown-row": ("markdown", "line", places.markdown_rows, ROWS_OF_A_FILE),
+    "markdown-item": ("markdown", "line", places.markdown_items, OF_A_FILE),
 }
 
 
@@ -208,9 +114,10 @@ class Old:
     """What releases before 2025 have, of all packages."""
 
     def __init__(self) -> None:
-        self.files, self._pairs = corpus.Duplicates(), set[int]()
+        self.files, self._pairs, self.paths = corpus.Duplicates(), set[int](), set[tuple[str, str]]()
 
-    def add(self, text: str) -> None:
+    def add(self, package: str, path: str, text: str) -> None:
+        self.paths.add((package, path))
         self.files.add(text)
         self._pairs.update(pair for _, _, pair in pairs(text))
 
@@ -238,6 +145,37 @@ def readable(raw: bytes) -> str:
     return corpus.EMAIL.sub("name@example.com", raw.decode("utf-8", "replace")).replace("\r\n", "\n")
 
 
+@dataclass(frozen=True)
+class Release:
+    """Of a package the release to cut gaps from ("": the newest) and the one that must not have them ("": none)."""
+
+    registry: str
+    name: str
+    version: str
+    before: str
+    size: str = ""
+
+    @classmethod
+    def of(cls, row: dict[str, str]) -> Release:
+        registry, _, name = row["package"].partition(":")
+        return cls(registry, name, row["version"], row["before"], row["size"])
+
+    def asked(self, version: str) -> str:
+        """In the words of the registry's client."""
+        return self.name + (SIGNS[self.registry] + version if version else "")
+
+    @property
+    def label(self) -> str:
+        return f"{self.registry}:{self.name}"
+
+    @property
+    def half(self) -> str:
+        return ("tune", "report")[int(packages.sha256(packages.project(self.name)), 16) % 2]
+
+
+SIGNS = {"pypi": "==", "npm": "@", "git": "@"}
+
+
 class HeldOut:
     """Takes packages through the corpus' gate and filters, and has the files that are left."""
 
@@ -255,8 +193,8 @@ class HeldOut:
 
     def take(self, package: packages.Package, before: packages.Package) -> None:
         """The files of a package that are not those of its release `before` 2025."""
-        for _, raw in before.files:
-            self.old.add(readable(raw))
+        for path, raw in before.files:
+            self.old.add(package.label, path, readable(raw))
         dropped = Counter[str]()
         count = len(self.files)
         for path, raw in sorted(package.files) if package.licence else ():
@@ -276,6 +214,8 @@ class HeldOut:
             return "size"
         if reason := corpus.fault(path, text, packages.language(path)):
             return reason
+        if self.exclusions.line(text):
+            return "excluded line"
         if self.exclusions.leak(text):
             return "leak"
         if self.old.files.seen(text):
@@ -298,45 +238,155 @@ class HeldOut:
                     found.append(Case(*about, text[:start], text[end:], text[start:end]))
         return found
 
+    def fresh(self, release: Release, lang: str, kind: str, most: int, draw: random.Random) -> list[FreshCase]:
+        """Of one package, in an order of chance: those of files that its old release has nowhere come first."""
+        files = [one for one in self.files if one[0].label == release.label and packages.language(one[1]) == lang]
+        files = draw.sample(files, len(files))
+        found, middles = list[FreshCase](), set[str]()
+        for package, path, text in sorted(files, key=lambda one: (release.label, one[1]) in self.old.paths):
+            if len(found) == most:
+                break
+            spans = [one for one in places.Code(text, path).spans(kind) if not obvious(text, one)]
+            spans = list(filter(self.old.spares(text), spans))
+            for start, end in draw.sample(spans, len(spans))[: min(OF_A_FILE, most - len(found))]:
+                middle = text[start:end]
+                if middle in middles:
+                    continue
+                middles.add(middle)
+                about = (f"{kind}/{release.label}/{path}:{start}", f"{lang}-{kind}", release.label, path, lang, kind)
+                sides = (ending(text[:start]), beginning(text[end:]), middle)
+                line = text.count("\n", 0, start) + 1
+                version = release.version or package.version
+                found.append(FreshCase(*about, *sides, version, package.licence, line, release.size, release.half))
+        return found
 
-def releases() -> list[tuple[str, str, str]]:
-    """(registry, name, its release before 2025), the last one in the words of the registry's client."""
-    pypi = [("pypi", release.partition("==")[0], release) for release in PYPI]
-    return pypi + [("npm", release.rpartition("@")[0], release) for release in NPM]
+
+def ending(prefix: str) -> str:
+    """Its last whole lines, `SIDE` characters at most."""
+    return prefix if len(prefix) <= SIDE else prefix[-SIDE:].partition("\n")[2]
+
+
+def beginning(suffix: str) -> str:
+    return suffix if len(suffix) <= SIDE else suffix[:SIDE].rpartition("\n")[0] + "\n"
+
+
+def obvious(text: str, span: Span) -> bool:
+    """Whether the next line that is not blank, on either side, has what is wanted."""
+    before, after = text[: span[0]].rstrip(), text[span[1] :].lstrip()
+    return text[slice(*span)] in before[before.rfind("\n") + 1 :] + "\n" + after.partition("\n")[0]
+
+
+def releases() -> list[Release]:
+    pypi = [("pypi", *release.split("==")) for release in PYPI]
+    npm = [("npm", *release.rsplit("@", 1)) for release in NPM]
+    return [Release(registry, name, "", before) for registry, name, before in (*pypi, *npm)]
+
+
+def gather(
+    held_out: HeldOut,
+    some: list[Release],
+    narrow: Callable[[packages.Package, packages.Package], object] = lambda package, before: None,
+    clones: Path | None = None,
+) -> Iterator[Release]:
+    """Fetches, narrows and takes releases. Those that are taken."""
+    asked = [(one.registry, one.asked(one.version)) for one in some]
+    newest = packages.fetch_all(asked, SIZES, clones)
+    asked = [(one.registry, one.asked(one.before)) for one in some if one.before]
+    old = packages.fetch_all(asked, SIZES, clones)
+    for one, (_, name, package) in zip(some, newest, strict=True):
+        before = next(old)[2] if one.before else packages.Package(one.registry, one.name)
+        if package is None or before is None or (one.before and not before.files):
+            print(f"no archive: {one.registry}:{name if package is None else one.asked(one.before)}", flush=True)
+            continue
+        narrow(package, before)
+        held_out.take(package, before)
+        print(held_out, package.label, package.version, package.licence[:40] or "(refused)", flush=True)
+        yield one
+
+
+def only_code(package: packages.Package, before: packages.Package) -> None:
+    """Leaves of a package what fresh gaps are cut from: code that is no test. Of much, files that the old release has
+    not come first, then an order of chance holds."""
+    for one in (package, before):
+        one.files = [file for file in one.files if packages.language(file[0]) in FRESH_LANGUAGES]
+    known = {path for path, _ in before.files}
+    kept = [(path in known, packages.sha256(path), path, raw) for path, raw in package.files if is_code(path, raw)]
+    package.files = [(path, raw) for _, _, path, raw in sorted(kept)[:FRESH_FILES]]
+
+
+def is_code(path: str, raw: bytes) -> bool:
+    bad = (corpus.TEST, corpus.VENDORED, corpus.GENERATED_PATH)
+    return len(raw) <= FILE_CHARACTERS and not any(pattern.search(path) for pattern in bad)
 
 
 def build(arguments: argparse.Namespace) -> None:
-    manifest = (arguments.corpus / "manifest.jsonl").read_text().splitlines()
-    trained = {json.loads(line)["package"] for line in manifest}
-    named = {f"pypi:{name}" for name in corpus.PYPI} | {f"npm:{name}" for name in corpus.NPM}
-    left = [one for one in releases() if f"{one[0]}:{one[1]}" not in trained | named]
-    held_out = HeldOut(arguments.corpus, corpus.Exclusions.read(arguments.exclude))
-    newest = packages.fetch_all([(registry, name) for registry, name, _ in left], SIZES)
-    before = packages.fetch_all([(registry, release) for registry, _, release in left], SIZES)
-    for (registry, name, package), (_, release, old) in zip(newest, before, strict=True):
-        if package is None or old is None:
-            print(f"no archive: {registry}:{name if package is None else release}", flush=True)
-            continue
-        held_out.take(package, old)
-        print(held_out, package.label, package.version, package.licence[:40] or "(refused)", flush=True)
-    draw = random.Random(arguments.seed)
+    folder: Path | None = arguments.corpus
+    manifest = folder / "manifest.jsonl" if folder else Path(__file__).with_name("corpus.manifest.jsonl")
+    trained = {json.loads(line)["package"] for line in manifest.read_text().splitlines()}
+    lists = {"pypi": corpus.PYPI, "npm": corpus.NPM}
+    known = trained | {f"{registry}:{name}" for registry, names in lists.items() for name in names}
+    exclusions = corpus.Exclusions.read(arguments.exclude)
+    held_out, draw = HeldOut(folder, exclusions), random.Random(arguments.seed)
+    if arguments.packages:
+        known |= {one.label for one in releases()}
+        some = [Release.of(json.loads(line)) for line in arguments.packages.read_text().splitlines()]
+        some = [one for one in some if one.label not in known and not exclusions.package(one.registry, one.name)]
+        taken = list(gather(held_out, some, only_code, arguments.clones))
+        found: list[Case] = list(fresh_cases(held_out, taken, draw))
+        held_out.rows = [fresh_row(*both, found) for both in zip(held_out.rows, taken, strict=True)]
+    else:
+        some = [one for one in releases() if one.label not in known]
+        list(gather(held_out, some))
+        found = [case for group in GROUPS for case in held_out.cases(group, arguments.cases, draw)]
     with gzip.open(arguments.out, "wt", encoding="utf-8") as out:
-        for group in GROUPS:
-            found = held_out.cases(group, arguments.cases, draw)
-            out.writelines(json.dumps(asdict(case), ensure_ascii=False) + "\n" for case in found)
-            print(f"{group}: {len(found)} cases of {len({case.package for case in found})} packages", flush=True)
+        out.writelines(json.dumps(asdict(case), ensure_ascii=False) + "\n" for case in found)
     rows = (json.dumps(row) + "\n" for row in held_out.rows)
-    arguments.out.with_name("heldout.manifest.jsonl").write_text("".join(rows))
+    arguments.out.with_name(arguments.out.name.partition(".")[0] + ".manifest.jsonl").write_text("".join(rows))
+    for group, count in Counter(map(counted, found)).items():
+        print(*group, count, len({case.package for case in found if counted(case) == group}), sep="\t", flush=True)
+
+
+def fresh_cases(held_out: HeldOut, some: list[Release], draw: random.Random) -> Iterator[FreshCase]:
+    """One of each package, then a second one of each, until there are enough."""
+    given = Counter[tuple[str, str]]()  # by kind and package, which may have several languages
+    for lang, kind, size, half in product(FRESH_LANGUAGES, FRESH, ("small", "large"), ("tune", "report")):
+        count, most = FRESH[kind]
+        asked = [one for one in some if (one.size, one.half) == (size, half)]
+        asked = draw.sample(asked, len(asked))
+        stacks = [held_out.fresh(one, lang, kind, most - given[kind, one.label], draw) for one in asked]
+        found = [case for row in zip_longest(*stacks) for case in row if case][:count]
+        given.update((kind, case.package) for case in found)
+        yield from found
+
+
+def fresh_row(row: dict[str, object], release: Release, found: list[Case]) -> dict[str, object]:
+    """Of the manifest, which is a list of packages too: what was asked for, and the cases that came of it."""
+    cases = Counter(case.group for case in found if case.package == release.label)
+    asked = {"version": release.version or row["version"], "before": release.before, "size": release.size}
+    return row | asked | {"half": release.half, "cases": dict(cases)}
+
+
+def counted(case: Case) -> tuple[str, ...]:
+    return (case.group, case.size, case.half) if isinstance(case, FreshCase) else (case.group,)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--corpus", type=Path, required=True, help="folder of a training corpus, to be kept clear of")
+    parser.add_argument("--corpus", type=Path, help="folder of a training corpus, to be kept clear of")
+    parser.add_argument(
+        "--packages", type=Path, metavar="FILE.jsonl", help="of the fresh set: {package, version, before, size}"
+    )
+    parser.add_argument("--clones", type=Path, metavar="FOLDER", help="of the fresh set: clones of git, OWNER/NAME")
     parser.add_argument("--exclude", type=Path, required=True, help="data folder with exclude/ and the benchmarks")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl.gz")
-    parser.add_argument("--cases", type=int, default=200, help="of a group, where there are as many")
+    parser.add_argument(
+        "--cases", type=int, default=200, help="of a group of the held-out set, where there are as many"
+    )
     parser.add_argument("--seed", type=int, default=7)
-    build(parser.parse_args())
+    arguments = parser.parse_args()
+    if not arguments.packages and not arguments.corpus:
+        parser.error("the held-out set needs --corpus")
+    build(arguments)
 
 
 if __name__ == "__main__":

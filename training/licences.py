@@ -77,6 +77,24 @@ def gate(files: dict[str, bytes]) -> tuple[str, str]:
     return version, "" if refused else licence
 
 
+# What is said in a licence that has no name at its top.
+WORDS = {
+    "Apache-2.0": "Apache License Version 2.0, January 2004",
+    "MIT": "Permission is hereby granted, free of charge, to any person obtaining a copy",
+    "BSD": "Redistribution and use in source and binary forms, with or without modification, are permitted",
+    "ISC": "Permission to use, copy, modify, and/or distribute this software for any purpose",
+}
+
+
+def licence_of_module(files: dict[str, bytes]) -> str:
+    """By the words of the licence file at the top; "" if that is none of the allowed ones or another file forbids."""
+    texts = {path: " ".join(raw.decode("utf-8", "replace").split()) for path, raw in files.items()}
+    texts = {path: text for path, text in texts.items() if LICENCE_FILE.search(path)}
+    top = next((text for path, text in sorted(texts.items()) if "/" not in path), "")
+    refused = any(REFUSED_TEXT.search(text) for text in texts.values())
+    return "" if refused else next((name for name, words in WORDS.items() if words in top), "")
+
+
 # ---- Debian's source packages: debian/copyright says which licence holds for which file (DEP-5)
 
 ODD = re.compile(r"[,\[{]|^/|/$")  # in a pattern: what its writer took for one and DEP-5 does not

@@ -1,5 +1,5 @@
 """Packages of PyPI and npm, and source packages of Debian: fetched by pip (wheels only), npm and apt-get, read without
-being installed. No code of a package ever runs.
+being installed. No code of a package ever runs. Go modules are read from git clones, which their user has made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
 
-from licences import LICENCE_FILE, gate, licences_of_files  # isort: skip  (beside this script)
+from licences import LICENCE_FILE, gate, licence_of_module, licences_of_files  # isort: skip  (beside this script)
 
 LANGUAGES = {
     ".py": "python", ".pyi": "python", ".js": "javascript", ".mjs": "javascript", ".cjs": "javascript",
@@ -64,14 +64,26 @@ class Package:
         return int(sha256(project(self.name)), 16) % HELD_OUT_ONE_IN == 0
 
 
-def download(registry: str, name: str, folder: str) -> Path | None:
+def download(registry: str, name: str, folder: str, clones: Path | None = None) -> Path | None:
     """The package's archive, by the registry's own client. Of Debian, that of its authors; debian/copyright lies in
-    another beside it."""
+    another beside it. Of `git`, OWNER/NAME@COMMIT from the clone in a folder of that name."""
     if registry == "pypi":
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
         command = [*pip, "--ignore-requires-python", "--disable-pip-version-check", "--dest", folder, name]
     elif registry == "npm":
         command = ["npm", "pack", name, "--silent", "--ignore-scripts", "--pack-destination", folder]
+    elif registry == "git":
+        assert clones is not None, "Go modules are read from clones"
+        clone, _, commit = name.partition("@")
+        command = [
+            "git",
+            "-C",
+            str(clones.resolve() / clone),
+            "archive",
+            "--prefix=module/",
+            f"--output={folder}/module.tgz",
+        ]
+        command += [commit, "--", "*.go", ":(icase)*licen[cs]e*"]  # with an odd name of it there is no archive
     else:
         command = [*apt(), "source", "--download-only", "--only-source", name]
     if subprocess.run(command, cwd=folder, capture_output=True, timeout=600, check=False).returncode:
@@ -131,9 +143,10 @@ def wanted(path: str, size: int, sizes: range) -> bool:
     return bool(language(path)) and size in sizes
 
 
-def fetch(registry: str, name: str, sizes: range = FILE_BYTES) -> Package | None:
+def fetch(registry: str, name: str, sizes: range = FILE_BYTES, clones: Path | None = None) -> Package | None:
+    """A package by its name, the newest release; or `NAME==1.0`, `NAME@1.0`, as the client would say."""
     with tempfile.TemporaryDirectory() as folder:
-        archive = download(registry, name, folder)
+        archive = download(registry, name, folder, clones)
         if archive is None:
             return None
         files = {path: read() for path, read, size in unpack(archive) if wanted(path, size, sizes)}
@@ -143,10 +156,17 @@ def fetch(registry: str, name: str, sizes: range = FILE_BYTES) -> Package | None
             version = re.sub(r"^[^_]*_|\.orig\.tar\.\w+$", "", archive.name)
             allowed = dict(licences_of_files(copyright_of(Path(folder)), files))
             files, licence = {path: files[path] for path in allowed}, both(allowed.values())
+        elif registry == "git":
+            version, licence = name.partition("@")[2], licence_of_module(files)
         else:
             version, licence = gate(files)
     sources = [(path, raw) for path, raw in files.items() if language(path) and not LICENCE_FILE.search(path)]
-    return Package(registry, name, version, licence, digest, sources)
+    return Package(registry, bare(name), version, licence, digest, sources)
+
+
+def bare(name: str) -> str:
+    """The name of a package, of which a release may be named."""
+    return name[:1] + re.split("[=@]", name[1:])[0]
 
 
 def both(licences: Iterable[str]) -> str:
@@ -163,7 +183,9 @@ def copyright_of(folder: Path) -> str:
     return ""
 
 
-def fetch_all(names: list[tuple[str, str]], sizes: range = FILE_BYTES) -> Iterator[tuple[str, str, Package | None]]:
+def fetch_all(
+    names: list[tuple[str, str]], sizes: range = FILE_BYTES, clones: Path | None = None
+) -> Iterator[tuple[str, str, Package | None]]:
     """In order, a few downloads ahead of the filters and no more: archives wait on the disk and in memory."""
     if any(registry == "debian" for registry, _ in names):
         apt()  # once, before several threads would make it
@@ -173,7 +195,7 @@ def fetch_all(names: list[tuple[str, str]], sizes: range = FILE_BYTES) -> Iterat
         try:
             while True:
                 while len(ahead) < 2 * DOWNLOADS and (one := next(todo, None)):
-                    ahead.append((*one, pool.submit(fetch, *one, sizes)))
+                    ahead.append((*one, pool.submit(fetch, *one, sizes, clones)))
                 if not ahead:
                     return
                 registry, name, future = ahead.popleft()

@@ -289,7 +289,7 @@ def wheel(folder: Path) -> Path:
 
 
 def test_a_wheel_is_read_without_installing_it(monkeypatch):
-    monkeypatch.setattr(packages, "download", lambda registry, name, folder: wheel(Path(folder)))
+    monkeypatch.setattr(packages, "download", lambda registry, name, folder, clones: wheel(Path(folder)))
     fetched = packages.fetch("pypi", "demo")
     assert (fetched.version, fetched.licence, len(fetched.sha256)) == ("1.2", "MIT", 64)
     assert fetched.files == [("demo/a.py", source(1).encode())]
@@ -307,7 +307,7 @@ def tarball(folder: Path) -> Path:
 
 
 def test_an_npm_tarball_is_read(monkeypatch):
-    monkeypatch.setattr(packages, "download", lambda registry, name, folder: tarball(Path(folder)))
+    monkeypatch.setattr(packages, "download", lambda registry, name, folder, clones: tarball(Path(folder)))
     fetched = packages.fetch("npm", "demo")
     assert (fetched.version, fetched.licence) == ("3.1", "ISC")
     assert "src/a.ts" in dict(fetched.files)
@@ -345,7 +345,7 @@ def tar(path: Path, top: str, files: dict[str, str]) -> Path:
 
 @pytest.mark.parametrize("top", ["demo-1.5", "./demo-1.5", "."])
 def test_of_a_debian_source_package_the_files_are_read_whose_licence_allows_it(monkeypatch, top):
-    def download(registry: str, name: str, folder: str) -> Path:
+    def download(registry: str, name: str, folder: str, clones: None) -> Path:
         tar(Path(folder) / "demo_1.5-2.debian.tar.xz", "debian", {"copyright": COPYRIGHT, "rules.c": NOISE * 8})
         names = ("a.go", "deps/lzf/x.c", "src/mixed1.c", "src/mixed2.c")
         return tar(Path(folder) / "demo_1.5.orig.tar.xz", top, dict.fromkeys(names, NOISE * 8))
@@ -390,6 +390,36 @@ def test_half_a_download_is_none(monkeypatch, tmp_path, registry):
 
 def test_a_debian_source_package_without_records_of_its_files_is_refused():
     assert not list(licences.licences_of_files("It is all MIT.\n\nFiles: *\nLicense: MIT\n", ["a.go"]))
+
+
+def test_a_go_module_is_read_from_a_clone_at_a_commit(monkeypatch, tmp_path):
+    clone = tmp_path / "demo/module"
+    clone.mkdir(parents=True)
+    git = ["git", "-C", str(clone), "-c", "user.name=a", "-c", "user.email=a@example.com"]
+    granted = "Copyright (c) A\n\nPermission is hereby granted, free of charge, to any\nperson obtaining a copy"
+    for name, text in {"LICENSE": granted, "a.py": NOISE * 8, "b/c.go": NOISE * 8}.items():
+        (clone / name).parent.mkdir(exist_ok=True)
+        (clone / name).write_text(text)
+    for command in ("init -q", "add .", "commit -qm one", "rm -q b/c.go", "commit -qm two"):
+        subprocess.run([*git, *command.split()], check=True)
+    monkeypatch.chdir(tmp_path)
+    fetched = packages.fetch("git", "demo/module@HEAD~1", clones=Path())
+    assert (fetched.name, fetched.version, fetched.licence) == ("demo/module", "HEAD~1", "MIT")
+    assert fetched.files == [("b/c.go", (NOISE * 8).encode())]
+    assert packages.fetch("git", "demo/module@HEAD", clones=tmp_path) is None  # it has no file to read
+
+
+@pytest.mark.parametrize(
+    ("files", "licence"),
+    [
+        ({"LICENSE": "Apache License\n   Version 2.0, January 2004"}, "Apache-2.0"),
+        ({"docs/LICENSE": "Apache License\n   Version 2.0, January 2004"}, ""),
+        ({"LICENSE": "You may look at it."}, ""),
+        ({"LICENSE": "Apache License\n Version 2.0, January 2004", "x/COPYING": "GNU General Public License"}, ""),
+    ],
+)
+def test_a_go_module_has_the_licence_that_lies_at_its_top(files, licence):
+    assert licences.licence_of_module({path: text.encode() for path, text in files.items()}) == licence
 
 
 def test_the_list_names_each_package_once():

@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "training"))
 import corpus
 import heldout
 import packages
+import places
 
 PYTHON = '''import os
 
@@ -72,22 +74,21 @@ def test_what_is_cut_out_of_a_file(group, text, wanted):
 
 def test_offsets_are_characters_where_columns_are_bytes():
     text = "def f(größe):\n    wähle('ü'); größe = [größe.länge, 1]\n    return größe + größe\n"
-    assert [text[a:b] for a, b in heldout.python_lines(text)] == ["return größe + größe"]
-    assert "größe.länge" in {text[a:b] for a, b in heldout.python_spans(text)}
+    assert [text[a:b] for a, b in places.python_lines(text)] == ["return größe + größe"]
+    assert "größe.länge" in {text[a:b] for a, b in places.python_spans(text)}
 
 
 def test_a_corpus_never_names_a_package_that_is_held_out():
-    names = {registry: {name for of, name, _ in heldout.releases() if of == registry} for registry in ("pypi", "npm")}
-    assert not set(corpus.PYPI) & names["pypi"]
-    assert not set(corpus.NPM) & names["npm"]
+    held_out = {one.label for one in heldout.releases()}
+    assert held_out.isdisjoint({f"pypi:{name}" for name in corpus.PYPI} | {f"npm:{name}" for name in corpus.NPM})
 
 
 def test_every_package_has_a_release_before_2025():
     """In the words of pip and of npm, whose scoped names begin with the sign that a version follows."""
-    named = set(heldout.releases())
-    assert ("pypi", "mcp", "mcp==1.1.2") in named
-    assert ("npm", "@eslint/json", "@eslint/json@0.8.0") in named
-    assert all(name and release[len(name) :].lstrip("=@")[:1].isdigit() for _, name, release in named)
+    asked = {one.asked(one.before): one.name for one in heldout.releases()}
+    assert {"mcp==1.1.2", "@eslint/json@0.8.0"} < asked.keys()
+    assert all(packages.bare(release) == name for release, name in asked.items())
+    assert all(one.before[:1].isdigit() for one in heldout.releases())
 
 
 def function(word):
@@ -143,3 +144,147 @@ def test_cases_make_up_the_file_and_come_from_many_packages(held_out):
     assert all(case.prefix + case.middle + case.suffix == texts[case.package, case.path] for case in cases)
     assert {case.package for case in cases} == {"pypi:one", "pypi:two", "pypi:three"}
     assert len(cases) == 3 * 4  # a share of a package: twelve of a hundred
+
+
+# ---- the fresh set
+
+METHOD = '''class Log:
+    def add(self, grün):
+        """Of it."""
+        for x in grün:
+            y = self.g(x) + 1
+            self.log(y)
+            self.log(z)  # noted
+        if grün:
+            """Or text of a block."""
+            del x
+            return 1
+        s = """
+        text of a string
+        """
+        return s
+'''
+COMPONENT = """\
+const limit: number = 3;
+export const View = ({ grün }: Props) => {
+  if (grün > limit) {
+    const s = `
+      text`;
+    log(s.length - 1);
+  }
+  return <p>{grün}</p>
+};
+"""
+FUNCTION = """\
+func add(grün []int) (int, error) {
+\tfor _, x := range grün {
+\t\ty, err := g(x+1, 0)
+\t\tif err != nil {
+\t\t\treturn 0, err
+\t\t}
+\t\ttotal += y // noted
+\t}
+\treturn total + y, nil
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "lines", "blocks", "expressions"),
+    [
+        (
+            "a.py",
+            METHOD,
+            [
+                "for x in grün:",
+                "y = self.g(x) + 1",
+                "self.log(y)",
+                "if grün:",
+                "del x",
+                "return 1",
+                's = """',
+                "return s",
+            ],
+            ["del x\n            return 1"],
+            ["self.g", "self.g(x)"],
+        ),
+        (
+            "a.tsx",
+            COMPONENT,
+            ["if (grün > limit) {", "const s = `", "log(s.length - 1);", "return <p>{grün}</p>"],
+            [COMPONENT[COMPONENT.index("if") : -4], "const s = `\n      text`;\n    log(s.length - 1);"],
+            ["grün > limit", "s.length", "s.length - 1"],
+        ),
+        (
+            "a.go",
+            FUNCTION,
+            [
+                "for _, x := range grün {",
+                "y, err := g(x+1, 0)",
+                "if err != nil {",
+                "return 0, err",
+                "return total + y, nil",
+            ],
+            [],
+            ["total + y"],
+        ),
+    ],
+)
+def test_where_a_cursor_may_stand_in_code(path, text, lines, blocks, expressions):
+    code = places.Code(text, path)
+    for kind, wanted in {"line": lines, "block": blocks, "span": expressions}.items():
+        assert [text[start:end] for start, end in code.spans(kind)] == wanted, kind
+
+
+def test_fresh_cases_come_of_new_lines_and_of_many_packages(held_out):
+    some = [heldout.Release("pypi", f"p{n}", "1", "0" if n % 2 else "", "small") for n in range(12)]
+    for one in some:
+        old = function(f"{one.name}old")
+        changed = old.replace("    return", "    log(old_8)\n    return")
+        before = package(one.name, a=old) if one.before else package(one.name)
+        newest = package(one.name, a=changed, b=function(f"{one.name}new"), test_c=function("tested"))
+        heldout.only_code(newest, before)
+        held_out.take(newest, before)
+    cases = list(heldout.fresh_cases(held_out, some, random.Random(1)))
+    lines = [case for case in cases if case.kind == "line"]
+    assert {case.package for case in lines} == {one.label for one in some}
+    assert max(Counter(case.package for case in lines).values()) == heldout.FRESH["line"][1]
+    aged = {one.label for one in some if one.before}
+    assert not [case for case in lines if "old" in case.middle and case.package in aged]
+    assert "test_c.py" not in {case.path for case in cases}
+    assert len({case.id for case in cases}) == len(cases)
+    halves = {half: {case.package for case in cases if case.half == half} for half in ("tune", "report")}
+    assert all(halves.values())
+    assert halves["tune"].isdisjoint(halves["report"])
+
+
+def test_languages_of_a_package_share_its_cases(held_out):
+    script = "function f(a) {\n" + "".join(f"  call_{n}(argument_number_{n});\n" for n in range(20)) + "}\n"
+    newest = package("one", a=function("fresh"), b=function("other"))
+    newest.files += [("c.js", script.encode()), ("d.js", script.replace("call", "ask").encode())]
+    held_out.take(newest, package("one"))
+    cases = list(heldout.fresh_cases(held_out, [heldout.Release("pypi", "one", "1", "", "small")], random.Random(1)))
+    assert sum(case.kind == "line" for case in cases) == heldout.FRESH["line"][1]
+
+
+def test_a_fresh_case_has_whole_lines_around_it_and_no_copy_of_itself(held_out):
+    text = "".join(f"    {word} = {word}(1)\n" for word in (f"name_{n:04}" for n in range(700)))
+    text = f"def f():\n{text}    twice()\n    twice()\n"
+    held_out.take(package("one", a=text), package("one"))
+    release = heldout.Release("pypi", "one", "1", "", "small")
+    for seed in range(9):
+        for case in held_out.fresh(release, "python", "line", 8, random.Random(seed)):
+            around = case.prefix + case.middle + case.suffix
+            assert around in text
+            assert case.middle != "twice()"
+            assert text.split("\n")[case.line - 1].strip() == case.middle
+            assert max(len(case.prefix), len(case.suffix)) <= heldout.SIDE + len("    ")
+            assert case.prefix.startswith(("def", "    name"))
+            assert case.suffix.endswith(")\n")
+
+
+def test_a_release_is_asked_for_in_the_words_of_its_registry():
+    row = {"package": "npm:@a/b", "version": "1.3.2", "before": "", "size": "large"}
+    release = heldout.Release.of(row)
+    assert release.asked(release.version) == "@a/b@1.3.2"
+    assert release.asked(release.before) == packages.bare("@a/b@1.3.2") == "@a/b"
