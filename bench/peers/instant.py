@@ -51,6 +51,6 @@ def _done(job: wire.Infill) -> wire.Done:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["worker"]:
-        worker.run(sys.argv[2:], lambda model, device: worker.Loaded(Instant(), "cpu", 0.001))
+        worker.run(sys.argv[2:], lambda model, device, news: worker.Loaded(Instant(), "cpu", 0.001))
     else:
         supervisor.serve(model_store.DEFAULT, "cpu", worker=[sys.executable, "-P", __file__, "worker"])

@@ -1,1 +1,0 @@
-../../caesura/hub.py

@@ -1,1 +1,0 @@
-../../caesura/model_store.py
