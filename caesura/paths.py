@@ -28,8 +28,13 @@ def runtime() -> Path:
     session = Path(os.environ.get("XDG_RUNTIME_DIR") or os.devnull)
     if _owned(session) and (_owned(session / "caesura") or not (session / "caesura").exists()):
         return private(session / "caesura", "CAESURA_RUNTIME")
-    user = getpass.getuser() if sys.platform == "win32" else os.getuid()  # in a container, a user may have no name
-    return private(Path(tempfile.gettempdir()) / f"caesura-{user}", "CAESURA_RUNTIME")
+    return private(Path(tempfile.gettempdir()) / f"caesura-{_user()}", "CAESURA_RUNTIME")
+
+
+def _user() -> str:
+    if sys.platform == "win32":
+        return getpass.getuser()
+    return str(os.getuid())  # in a container, a user may have no name
 
 
 def logs() -> Path:
