@@ -46,8 +46,8 @@ def shown(text: object, limit: int = MAX_SHOWN) -> str:
 def visible(text: str, prefix: str, suffix: str) -> str:
     """The proposal `text` without characters that nobody sees, so that none hides text or reorders it.
 
-    Kept are those of emoji and, where the file around it uses them itself, those of its scripts. `visible` of a start
-    of `text` is a start of `visible` of the text: what is shown while it grows never shrinks.
+    It keeps the invisible characters of emoji and, if the file uses them too, the invisible ones of its scripts.
+    `visible` of a start of `text` is a start of `visible` of the text: what is shown while it grows never shrinks.
     """
     if not _ANY_UNSEEN.search(text):
         return text

@@ -38,7 +38,7 @@ class _Large(msgspec.Struct):
 
 
 class _Listed(msgspec.Struct):
-    """A file. `blobId` is git's hash; of a large file that of a pointer to it."""
+    """A file. `blobId` is git's hash of it; for a large file, git's hash of a pointer to it."""
 
     rfilename: str
     size: Size | None = None
@@ -56,7 +56,7 @@ class _Card(msgspec.Struct):
 
 
 class _Listing(msgspec.Struct):
-    """What a hub says of a model at one commit (`/api/models/ORG/NAME/revision/REV?blobs=true`)."""
+    """A hub's description of a model at one commit (`/api/models/ORG/NAME/revision/REV?blobs=true`)."""
 
     sha: Annotated[str, Meta(pattern=Hexadecimal % 40)]
     siblings: list[_Listed]

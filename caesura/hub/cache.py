@@ -124,7 +124,7 @@ def put(name: str, digest: str, place: Path) -> None:
 
 
 class Partial:
-    """A file that is being downloaded. What is there stays when a download breaks off."""
+    """A file that is being downloaded. If the download breaks off, the file keeps the bytes that have arrived."""
 
     def __init__(self, raw: io.FileIO) -> None:
         self._raw = raw

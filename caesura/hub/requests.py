@@ -93,7 +93,7 @@ def _attempt(
         with _answer(f"{model}/resolve/{commit}/{file}", start, elsewhere=True) as answer:
             if start and answer.status_code == 416:  # it has less than is here
                 into.clear()
-            _check(answer, model, commit)
+            _check(answer, model, commit, known=True)
             if start and not _goes_on(answer, start):
                 if answer.headers.get("content-length", str(size)) != str(size):
                     raise HubError(f"{address()} sends another file instead of {file} of {model}; check HF_ENDPOINT.")
@@ -142,7 +142,7 @@ def _answer(path: str, start: int = 0, *, elsewhere: bool) -> Iterator[httpx2.Re
 
 
 def _next(url: httpx2.URL, location: str, elsewhere: bool) -> httpx2.URL:
-    """Where a redirect leads. Raises HubError where a hub has no business to send us."""
+    """The address that a redirect leads to. Raises HubError if Caesura does not follow it."""
     try:
         found = url.join(location)
     except httpx2.InvalidURL as error:
@@ -210,8 +210,8 @@ def _is_hub(url: httpx2.URL) -> bool:
     return (url.scheme, url.host, url.port) == (hub.scheme, hub.host, hub.port)
 
 
-def _check(answer: httpx2.Response, model: str, revision: str | None) -> None:
-    """Raises HubError unless the answer is what was asked for."""
+def _check(answer: httpx2.Response, model: str, revision: str | None, *, known: bool = False) -> None:
+    """Raises HubError unless the answer is what was asked for. `known`: there is such a model."""
     hub, status, why = address(), answer.status_code, answer.headers.get("x-error-code", "")
     if status in (200, 206):
         if answer.headers.get("content-encoding", "identity").strip().lower() != "identity":
@@ -224,7 +224,8 @@ def _check(answer: httpx2.Response, model: str, revision: str | None) -> None:
         )
     if why == "RevisionNotFound":
         raise HubError(f"{model} has no revision {revision!r}; leave out `@{revision}` for the newest.")
-    if why == "RepoNotFound":
+    rejected = answer.headers.get("x-error-message", "").startswith("Invalid credentials")
+    if why == "RepoNotFound" or (status in (401, 404) and not (why or rejected or known)):
         raise HubError(f"{hub} has no model {model}; check the name, or {_with_token()} if it is private.")
     todo = "check HF_TOKEN" if status in (401, 403) else f"wait a moment, then {AGAIN}"
     raise HubError(f"{hub} answered {status} for {model}; {todo}.")

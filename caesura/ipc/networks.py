@@ -23,7 +23,8 @@ def literal(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def near(host: str) -> bool:
-    """True for an address of this machine or of a private network. Of names only `localhost`: others may lead away."""
+    """True for an address of this machine or of a private network. `localhost` is the only name: others may lead
+    away."""
     address = literal(host)
     if address is None:
         return host == "localhost"

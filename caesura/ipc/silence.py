@@ -54,8 +54,8 @@ class Silence:
 
 
 def usage(pid: int) -> Usage:
-    """What a process has used; nothing if it has ended, or runs elsewhere (`pid` 0). The launcher of a virtual
-    environment on Windows uses nothing: there the clock alone decides about the worker behind it."""
+    """The usage of a process; zero if it has ended, or runs elsewhere (`pid` 0). On Windows `pid` may be the launcher
+    of a virtual environment, which uses no CPU time: the clock alone then decides about its worker."""
     if not pid:
         return Usage(0.0, False)
     if sys.platform != "linux":

@@ -315,7 +315,7 @@ def test_a_token_crosses_a_network_only_encrypted(
     seen = asked(hub)
     for switched_off in (False, True):
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", switched_off)
-        with pytest.raises(HubError, match="answered 404"):
+        with pytest.raises(HubError, match="has no model"):
             requests.listing(NAME, None)
     assert [request.headers.get("authorization") for request in seen] == [sent, None]
 
@@ -335,3 +335,19 @@ def test_a_page_of_a_proxy_costs_nothing_of_what_is_there(asked: Callable[..., l
     with pytest.raises(HubError, match="another file"):
         requests.body(NAME, COMMIT, "config.json", 9, there, lambda size: None)
     assert there.size == 5
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "sentence"),
+    [
+        (401, "", "has no model org/tiny; check the name, or set HF_TOKEN if it is private"),
+        (404, "", "has no model org/tiny"),
+        (401, "Invalid credentials in Authorization header", "answered 401 for org/tiny; check HF_TOKEN"),
+    ],
+)
+def test_a_hub_that_gives_no_code_is_understood(
+    status: int, message: str, sentence: str, asked: Callable[..., list[httpx2.Request]]
+) -> None:
+    asked(PUBLIC, httpx2.Response(status, headers={"x-error-message": message}))
+    with pytest.raises(HubError, match=sentence):
+        requests.listing(NAME, None)
