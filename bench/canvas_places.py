@@ -19,7 +19,7 @@ from forwards import AFTER, BEFORE  # isort: skip  (beside this script)
 from infilling.cases import Case, lines  # isort: skip
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "training"))
-import heldout  # isort: skip
+import gap_places  # isort: skip
 
 ROOM = 32  # tokens of a hole, as the server asks for a line
 APART = 400  # code points between two holes
@@ -82,7 +82,7 @@ Maker = Callable[[str, random.Random], Iterator[Trial]]
 def joint(text: str, draw: random.Random) -> Iterator[Trial]:
     """A local name that occurs twice in its function, where it is assigned and where it is used: both are holes."""
     del draw
-    source = heldout.Source(text)
+    source = gap_places.Source(text)
     for function in functions(source):
         start, end = source.span(function)
         for node in ast.walk(function):
@@ -99,7 +99,7 @@ def joint(text: str, draw: random.Random) -> Iterator[Trial]:
 def arguments(text: str, draw: random.Random) -> Iterator[Trial]:
     """The arguments of a call without its first and its last one."""
     del draw
-    source = heldout.Source(text)
+    source = gap_places.Source(text)
     for node in ast.walk(source.tree):
         if not isinstance(node, ast.Call) or node.lineno != node.end_lineno:
             continue
@@ -111,7 +111,7 @@ def arguments(text: str, draw: random.Random) -> Iterator[Trial]:
 def damaged(text: str, draw: random.Random) -> Iterator[Trial]:
     """A line with two faults, which is the draft for its repair."""
     names = sorted(set(NAME.findall(text)))
-    for start, end in heldout.python_lines(text):
+    for start, end in gap_places.python_lines(text):
         broken = fault(fault(text[start:end], names, draw), names, draw)
         if broken != text[start:end]:
             yield hole(text, start, end, "python", "line", draft=(broken,))
@@ -132,14 +132,14 @@ def fault(line: str, names: Sequence[str], draw: random.Random) -> str:
 def values(text: str, draw: random.Random) -> Iterator[Trial]:
     """A scalar of a JSON object, under the grammar of a value."""
     del draw
-    for start, end in heldout.json_values(text):
+    for start, end in gap_places.json_values(text):
         trial = hole(text, start, end, "json", "span")
         yield replace(trial, segments=(wire.Hole(ROOM, "span", wire.Json(start="value")),))
 
 
 def cells(text: str, draw: random.Random) -> Iterator[Trial]:
     """A cell of a Markdown table, in any row but the head and the first one."""
-    for start, end in heldout.markdown_rows(text):
+    for start, end in gap_places.markdown_rows(text):
         row = text[start:end]
         found = [cell for cell in re.finditer(r"[^|\s](?:[^|]*[^|\s])?(?=\s*\|)", row) if len(cell[0]) in CELL]
         if found and "\\|" not in row:
@@ -149,7 +149,7 @@ def cells(text: str, draw: random.Random) -> Iterator[Trial]:
 
 def renamed(text: str, draw: random.Random) -> Iterator[Trial]:
     """A line of a function that uses a variable, after the variable got a new name everywhere in the function."""
-    source, spans = heldout.Source(text), list(heldout.python_lines(text))
+    source, spans = gap_places.Source(text), list(gap_places.python_lines(text))
     new = draw.choice([name for name in FRESH if name not in text] or [""])
     for function in functions(source):
         start, end = source.span(function)
@@ -167,7 +167,7 @@ def renamed(text: str, draw: random.Random) -> Iterator[Trial]:
                 yield Trial("python", text[:start] + before, after + text[end:], whole, (wanted,), name=new)
 
 
-def functions(source: heldout.Source) -> list[ast.stmt]:
+def functions(source: gap_places.Source) -> list[ast.stmt]:
     return [node for node in ast.walk(source.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
@@ -179,15 +179,15 @@ def stored(function: ast.stmt, name: str) -> bool:
 
 def python_line(text: str, draw: random.Random) -> Iterator[Trial]:
     del draw
-    for span in heldout.python_lines(text):
+    for span in gap_places.python_lines(text):
         yield hole(text, *span, "python", "line")
 
 
 def rest(text: str, draw: random.Random) -> Iterator[Trial]:
     """The rest of a line from a later word on. At an indentation the base's first forward would only repeat that."""
-    for start, end in heldout.python_lines(text):
+    for start, end in gap_places.python_lines(text):
         words = [start + found.start() for found in re.finditer(r"(?<=\s)\w", text[start:end])]
-        if later := [at for at in words if end - at in heldout.LINE]:
+        if later := [at for at in words if end - at in gap_places.LINE]:
             yield hole(text, draw.choice(later), end, "python", "line")
 
 

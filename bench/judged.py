@@ -33,6 +33,7 @@ from latency import CAESURA, HERE, own_engine, table  # isort: skip
 
 sys.path.insert(0, str(HERE.parent / "training"))
 import corpus  # isort: skip
+import gap_places  # isort: skip
 import heldout  # isort: skip
 import packages  # isort: skip
 
@@ -58,7 +59,7 @@ VERDICTS = {
     "empty": "nothing is proposed",
 }
 RIGHT = ("exact", "useful")
-Places = Callable[[str], Iterator[heldout.Span]]
+Places = Callable[[str], Iterator[gap_places.Span]]
 Fill = dict[str, Any]  # `text`, and of whom: `confidence`, or by letter `models` with the confidence of each
 Fills = dict[str, dict[str, Fill]]  # by model and gap
 
@@ -79,22 +80,22 @@ class Gap:
 # Collect
 
 
-def rests(text: str) -> Iterator[heldout.Span]:
+def rests(text: str) -> Iterator[gap_places.Span]:
     """The rest of each line of code or prose after a place between two words, where somebody stops typing."""
     for line in re.finditer(r"^[ \t]*(?!//|\*|/\*|#)(\S.*?)[ \t]*$", text, re.M):
         inner = [found.start() for found in re.finditer(r"(?<=[\s(.=\[{])\w", line[1])][1:]
-        if inner and len(line[1]) <= heldout.LINE[-1]:
+        if inner and len(line[1]) <= gap_places.LINE[-1]:
             start = line.start(1) + inner[len(line[1]) % len(inner)]  # any, and always the same
-            if line.end(1) - start in heldout.LINE:
+            if line.end(1) - start in gap_places.LINE:
                 yield start, line.end(1)
 
 
 PLACES: dict[str, tuple[Places, ...]] = {
-    "python": (heldout.python_lines, heldout.python_blocks, heldout.python_spans, rests),
-    "javascript": (heldout.javascript_lines, rests),
-    "typescript": (heldout.javascript_lines, rests),
-    "json": (heldout.json_values,),
-    "markdown": (heldout.markdown_rows, heldout.markdown_items, rests),
+    "python": (gap_places.python_lines, gap_places.python_blocks, gap_places.python_spans, rests),
+    "javascript": (gap_places.javascript_lines, rests),
+    "typescript": (gap_places.javascript_lines, rests),
+    "json": (gap_places.json_values,),
+    "markdown": (gap_places.markdown_rows, gap_places.markdown_items, rests),
 }
 
 

@@ -30,9 +30,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 import corpus
+import gap_places
 import packages
-import places
-from places import Span
+from gap_places import Span
 
 # Each with its last release before 2025, as `pip download NAME --uploaded-prior-to 2025-01-01` and `npm view NAME time`
 # say: what that release has may have been learnt by a base that was trained until 2024.
@@ -96,14 +96,14 @@ class FreshCase(Case):
 GROUPS: dict[
     str, tuple[str, str, Callable[[str], Iterator[Span]], int]
 ] = {  # language, kind of hole, places, cases of a file at most
-    "python-line": ("python", "line", places.python_lines, OF_A_FILE),
-    "python-block": ("python", "block", places.python_blocks, OF_A_FILE),
-    "python-span": ("python", "span", places.python_spans, OF_A_FILE),
-    "js-line": ("javascript", "line", places.javascript_lines, OF_A_FILE),
-    "json-value": ("json", "span", places.json_values, OF_A_FILE),
-    "json-key": ("json", "span", places.json_keys, OF_A_FILE),
-    "markdown-row": ("markdown", "line", places.markdown_rows, ROWS_OF_A_FILE),
-    "markdown-item": ("markdown", "line", places.markdown_items, OF_A_FILE),
+    "python-line": ("python", "line", gap_places.python_lines, OF_A_FILE),
+    "python-block": ("python", "block", gap_places.python_blocks, OF_A_FILE),
+    "python-span": ("python", "span", gap_places.python_spans, OF_A_FILE),
+    "js-line": ("javascript", "line", gap_places.javascript_lines, OF_A_FILE),
+    "json-value": ("json", "span", gap_places.json_values, OF_A_FILE),
+    "json-key": ("json", "span", gap_places.json_keys, OF_A_FILE),
+    "markdown-row": ("markdown", "line", gap_places.markdown_rows, ROWS_OF_A_FILE),
+    "markdown-item": ("markdown", "line", gap_places.markdown_items, OF_A_FILE),
 }
 
 
@@ -246,7 +246,7 @@ class HeldOut:
         for package, path, text in sorted(files, key=lambda one: (release.label, one[1]) in self.old.paths):
             if len(found) == most:
                 break
-            spans = [one for one in places.Code(text, path).spans(kind) if not obvious(text, one)]
+            spans = [one for one in gap_places.Code(text, path).spans(kind) if not obvious(text, one)]
             spans = list(filter(self.old.spares(text), spans))
             for start, end in draw.sample(spans, len(spans))[: min(OF_A_FILE, most - len(found))]:
                 middle = text[start:end]

@@ -201,6 +201,12 @@ def test_no_folder_has_more_files_than_one_can_survey(folder: str) -> None:
         assert len(sources) <= 15, place
 
 
+def test_a_script_has_a_name_of_its_own() -> None:
+    """Scripts import what lies beside them, and one test process sees the folders of all of them."""
+    found = Counter(path.name for folder in ("bench", "gpu", "training") for path in (ROOT / folder).glob("*.py"))
+    assert [name for name, times in found.items() if times > 1] == []
+
+
 # Pure: no I/O, no clock
 
 PURE = [

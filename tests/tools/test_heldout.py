@@ -11,9 +11,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "training"))
 import corpus
+import gap_places
 import heldout
 import packages
-import places
 
 PYTHON = '''import os
 
@@ -74,8 +74,8 @@ def test_what_is_cut_out_of_a_file(group, text, wanted):
 
 def test_offsets_are_characters_where_columns_are_bytes():
     text = "def f(größe):\n    wähle('ü'); größe = [größe.länge, 1]\n    return größe + größe\n"
-    assert [text[a:b] for a, b in places.python_lines(text)] == ["return größe + größe"]
-    assert "größe.länge" in {text[a:b] for a, b in places.python_spans(text)}
+    assert [text[a:b] for a, b in gap_places.python_lines(text)] == ["return größe + größe"]
+    assert "größe.länge" in {text[a:b] for a, b in gap_places.python_spans(text)}
 
 
 def test_a_corpus_never_names_a_package_that_is_held_out():
@@ -231,7 +231,7 @@ func add(grün []int) (int, error) {
     ],
 )
 def test_where_a_cursor_may_stand_in_code(path, text, lines, blocks, expressions):
-    code = places.Code(text, path)
+    code = gap_places.Code(text, path)
     for kind, wanted in {"line": lines, "block": blocks, "span": expressions}.items():
         assert [text[start:end] for start, end in code.spans(kind)] == wanted, kind
 

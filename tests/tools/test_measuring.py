@@ -566,7 +566,7 @@ def test_what_came_back_is_kept_with_its_conditions(measuring: ModuleType, tmp_p
     )
     command = [
         sys.executable,
-        ROOT / "gpu" / "parts.py",
+        ROOT / "gpu" / "carried.py",
         "keep",
         "--load",
         load,
@@ -594,7 +594,14 @@ def test_loads_travel_beside_the_checkout_as_it_is(tmp_path: Path) -> None:
     for name, size in (("data", 30), (".stage/coder/base-1.safetensors", 50), (".stage/packs/a.pack", 7)):
         with (tmp_path / name).open("wb") as file:
             file.truncate(size * mib)
-    command = [sys.executable, ROOT / "gpu" / "parts.py", "stage", "--out", ".stage", ".stage/coder/base-1.safetensors"]
+    command = [
+        sys.executable,
+        ROOT / "gpu" / "carried.py",
+        "stage",
+        "--out",
+        ".stage",
+        ".stage/coder/base-1.safetensors",
+    ]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     loads = [[path.stat().st_size for path in load.iterdir()] for load in stage.glob("[0-9]*")]
     assert sum(map(sum, loads)) >= 57 * mib

@@ -190,7 +190,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def save(report: dict[str, Any], out: Path) -> None:
     out.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"gpu/parts.py: {out}")
+    print(f"gpu/carried.py: {out}")
 
 
 def main() -> None:
