@@ -122,6 +122,7 @@ def infill(
         sampler=options.sampler,
         prompt=options.prompt,
         seed=options.seed,
+        missing=around.missing if len(segments) == 1 else None,
         schemas=schemas,
     )
 

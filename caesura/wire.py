@@ -106,6 +106,15 @@ class Hole(_Struct, frozen=True, tag="hole"):
     grammar: Json | Pattern | None = None
 
 
+class Missing(_Struct, frozen=True, kw_only=True):
+    """A name that the text after the hole reads and nothing before binds: most likely the hole binds it. `starts` are
+    beginnings of a fill that does; a fill that does matches the RE2 `pattern` somewhere."""
+
+    name: Name
+    starts: Annotated[tuple[ShortText, ...], Meta(max_length=4)] = ()
+    pattern: Annotated[str, Meta(max_length=4096)]
+
+
 class Neighbour(_Struct, frozen=True):
     """Related text of another file. The model sees `name` as the line above it: a comment in the language of `text`
     with its path in the workspace."""
@@ -189,7 +198,9 @@ class Infill(_Message, frozen=True, kw_only=True):
     `neighbours` come best first. `draft` has one text per hole to warm-start from. `method` and `sampler` are file
     names, and `prompt` is the name of a context format; the default is the model's own. Grammars refer to `schemas`.
     `seed` 0 asks for the best answer, any other for another plausible one. A method that verifies drafts may end the
-    answer where its probability falls below `least`.
+    answer where its probability falls below `least`. With effort `ghost`, the text that is shown on the way grows
+    steadily and the answer comes soon; with `full` the answer is the best that is found, and nothing is locked before.
+    `missing` is for a job of one hole.
     """
 
     job: Id
@@ -208,6 +219,8 @@ class Infill(_Message, frozen=True, kw_only=True):
     prompt: Name | None = None
     seed: Natural = 0
     least: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    effort: Literal["ghost", "full"] = "full"
+    missing: Missing | None = None
     draft: Annotated[tuple[FillText, ...], Meta(max_length=MAX_HOLES)] | None = None
     schemas: Annotated[tuple[SchemaText, ...], Meta(max_length=MAX_SCHEMAS)] = ()
 

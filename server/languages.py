@@ -18,6 +18,8 @@ from typing import Literal
 
 import tree_sitter
 
+from caesura.server.names import CPP, GO, JAVA, JAVASCRIPT, PYTHON, RUST, TSX, TYPESCRIPT, C, NameRules
+
 _BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"))
 _DEFINITIONS = (  # the keywords of many languages, and methods that begin with modifiers
     r"^[ \t]*(?:[\w@]+[ \t]+){0,6}"
@@ -54,8 +56,9 @@ class Language:
     other files may use. Languages of the same `kin` use each other's definitions. `imports` maps a text and its file's
     name to its imports from the workspace; `endings` are tried after an imported path.
 
-    `edits` names the format of the language's structured edits; `lines`: each line is a document. `wheel` is (module,
-    function) of a grammar wheel; `bundled` is the grammar's name in tree-sitter-languages.
+    `edits` names the format of the language's structured edits; `lines`: each line is a document. `names` says how the
+    language binds names. `wheel` is (module, function) of a grammar wheel; `bundled` is the grammar's name in
+    tree-sitter-languages.
     """
 
     id: str
@@ -81,6 +84,7 @@ class Language:
     endings: tuple[str, ...] = ("",)
     edits: Literal["json", "markdown", "yaml", "toml", ""] = ""
     lines: bool = False
+    names: NameRules | None = None
     extensions: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
 
@@ -214,12 +218,15 @@ _TABLE = (
              long_quotes=('"""', "'''"), prefixes="rbfuRBFU", formats="fF", interpolations=(),
              definitions=r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)"
              r"|^([A-Z]\w+)(?:[ \t]*:[^=\n]{1,80})?[ \t]*=(?!=)",
-             imports=_python_imports, endings=(".py", "/__init__.py", ".pyi"), extensions=(".py", ".pyi")),
-    _ecma("javascript", _wheel("javascript"), "javascript", extensions=(".js", ".mjs", ".cjs")),
-    _ecma("javascriptreact", _wheel("javascript"), "javascript", extensions=(".jsx",), aliases=("jsx",)),
-    _ecma("typescript", _wheel("typescript", "language_typescript"), "typescript",
+             imports=_python_imports, endings=(".py", "/__init__.py", ".pyi"), names=PYTHON,
+             extensions=(".py", ".pyi")),
+    _ecma("javascript", _wheel("javascript"), "javascript", names=JAVASCRIPT,
+          extensions=(".js", ".mjs", ".cjs")),
+    _ecma("javascriptreact", _wheel("javascript"), "javascript", names=JAVASCRIPT,
+          extensions=(".jsx",), aliases=("jsx",)),
+    _ecma("typescript", _wheel("typescript", "language_typescript"), "typescript", names=TYPESCRIPT,
           extensions=(".ts", ".mts", ".cts")),
-    _ecma("typescriptreact", _wheel("typescript", "language_tsx"), "tsx",
+    _ecma("typescriptreact", _wheel("typescript", "language_tsx"), "tsx", names=TSX,
           extensions=(".tsx",), aliases=("tsx",)),
     _json("json", extensions=(".json", ".webmanifest")),
     _json("jsonc", comment="//", block_comment=_C_COMMENT, extensions=(".jsonc", ".code-workspace", ".code-snippets")),
@@ -227,16 +234,17 @@ _TABLE = (
     Language("markdown", _wheel("markdown"), "markdown", block_comment=_MARKUP_COMMENT, quotes="", prose=True,
              edits="markdown", extensions=(".md", ".markdown")),
     _braced("go", _wheel("go"), "go", quotes="\"'`", spanning="`",
-            definitions=r"^func[ \t]+(?:\([^)\n]*\)[ \t]*)?(\w+)|^(?:type|var|const)[ \t]+(\w+)", extensions=(".go",)),
+            definitions=r"^func[ \t]+(?:\([^)\n]*\)[ \t]*)?(\w+)|^(?:type|var|const)[ \t]+(\w+)", names=GO,
+            extensions=(".go",)),
     Language("rust", _wheel("rust"), "rust", "//", ("{",), block_comment=_C_COMMENT, quotes='"', spanning='"',
              prefixes="br",
              definitions=r"^[ \t]*(?:pub(?:\([^)\n]*\))?[ \t]+)?(?:(?:async|const|unsafe)[ \t]+)*"
              r"(?:fn|struct|enum|union|trait|type|mod|static|const|macro_rules!)[ \t]+(\w+)",
-             imports=_rust_imports, endings=(".rs", "/mod.rs"), extensions=(".rs",)),
-    _c("c", _wheel("c"), "c", extensions=(".c", ".h")),
-    _c("cpp", _wheel("cpp"), "cpp", extensions=(".cc", ".cpp", ".cxx", ".hpp", ".hh"),
+             imports=_rust_imports, endings=(".rs", "/mod.rs"), names=RUST, extensions=(".rs",)),
+    _c("c", _wheel("c"), "c", names=C, extensions=(".c", ".h")),
+    _c("cpp", _wheel("cpp"), "cpp", names=CPP, extensions=(".cc", ".cpp", ".cxx", ".hpp", ".hh"),
        aliases=("cuda", "cuda-cpp")),
-    _braced("java", _wheel("java"), "java", extensions=(".java",)),
+    _braced("java", _wheel("java"), "java", names=JAVA, extensions=(".java",)),
     Language("html", _wheel("html"), "html", block_comment=_MARKUP_COMMENT, quotes='"', extensions=(".html", ".htm")),
     Language("css", _wheel("css"), "css", None, ("{",), block_comment=_C_COMMENT, extensions=(".css",)),
     Language("yaml", _wheel("yaml"), "yaml", "#", (":",), offside=True, edits="yaml", extensions=(".yaml", ".yml")),
@@ -320,6 +328,23 @@ def grammar(row: Language) -> tree_sitter.Language | None:
         module = importlib.import_module(row.wheel[0])
         return tree_sitter.Language(getattr(module, row.wheel[1])())
     return _bundled(row.bundled) if row.bundled else None
+
+
+@cache
+def query(row: Language, *without: str) -> tree_sitter.Query | None:
+    """The query that finds a language's names, `without` some captures, loaded on first use. None if the row has no
+    `names`, or the grammar is missing or has other nodes."""
+    known = grammar(row)
+    if row.names is None or known is None:
+        return None
+    folder = Path(__file__).with_name("queries")
+    try:
+        found = tree_sitter.Query(known, "\n".join((folder / f"{n}.scm").read_text("utf-8") for n in row.names.queries))
+    except tree_sitter.QueryError:
+        return None
+    for capture in without:
+        found.disable_capture(capture)
+    return found
 
 
 def _bundled(name: str) -> tree_sitter.Language | None:

@@ -43,6 +43,7 @@ class Ask:
     deadline_ms: float = 10_000.0
     seed: int = 0
     least: float = 0.0
+    effort: Literal["ghost", "full"] = "full"
 
 
 def context_of(
@@ -68,6 +69,7 @@ def budget(options: Options) -> Budget:
 def job(site: Site, ask: Ask) -> wire.Infill:
     """A job with a new id, without the secrets of the document, its schemas or its evidence."""
     prefix, segments, suffix = secrets.concealed(site.around.prefix, site.segments, site.around.suffix)
+    lone = sum(isinstance(part, wire.Hole) for part in segments) == 1
     evidence = tuple(wire.Neighbour(near.name, secrets.masked(near.text)) for near in site.evidence)
     return wire.Infill(
         job=job_id(),
@@ -83,6 +85,8 @@ def job(site: Site, ask: Ask) -> wire.Infill:
         candidates=ask.candidates,
         seed=ask.seed,
         least=ask.least,
+        effort=ask.effort,
+        missing=site.around.missing if lone else None,
         draft=site.draft,
         schemas=tuple(map(secrets.masked_schema, site.schemas)),
     )

@@ -11,6 +11,7 @@ from typing import Literal
 import tree_sitter
 
 from caesura import wire
+from caesura.server.context.unbound import missing
 from caesura.server.languages import Language
 from caesura.server.languages import language as language_row
 from caesura.server.text.lexer import Scan, indent_of
@@ -45,7 +46,8 @@ class Budget:
 @dataclass(frozen=True)
 class Context:
     """`indent` is the white space at the start of the hole's line, up to the hole. `scope` says where the hole is;
-    "arguments" are those of a call or a definition. `lines` is the maximum for a block, 1 for other kinds."""
+    "arguments" are those of a call or a definition. `lines` is the maximum for a block, 1 for other kinds. `missing` is
+    the name that the hole most likely binds."""
 
     prefix: str
     suffix: str
@@ -54,6 +56,7 @@ class Context:
     indent: str
     scope: Scope
     lines: int
+    missing: wire.Missing | None = None
 
 
 def context(
@@ -83,6 +86,7 @@ def context(
         indent=indent_of(line_before(text, start)),
         scope=scope,
         lines=_height(text, start, end, row) if kind == "block" else 1,
+        missing=missing(text, start, row, tree, end) if scope == "code" else None,
     )
 
 

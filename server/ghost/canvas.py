@@ -44,6 +44,7 @@ class WarmCanvas:
         self.over = False  # no more events will come
         self.job: wire.Infill | None = None  # the newest that fills it
         self.seed = 0
+        self.asked = False  # by the user, who waits for the best answer
         self.faint = 0.0  # probability below which the job did not explore text
         self.steps = 0
         self.context_ms = 0.0  # time to cut the context

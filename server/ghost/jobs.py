@@ -80,7 +80,14 @@ class Jobs:
             draft=draft if len(segments) == 1 else None,
             schemas=offer.schemas if offer else (),
         )
-        ask = suggest.Ask(document, priority, options.candidates, seed=canvas.seed, least=canvas.faint)
+        ask = suggest.Ask(
+            document,
+            priority,
+            options.candidates,
+            seed=canvas.seed,
+            least=canvas.faint,
+            effort="full" if canvas.asked else "ghost",
+        )
         return suggest.job(site, ask)
 
     def gate(self, opened: OpenDocument, canvas: WarmCanvas) -> DocumentGate:

@@ -166,7 +166,8 @@ class Pane:
                 canvas.over
                 and not canvas.propose(start.at, self.gate(canvas), replacing=start.selected is not None).insert
             ):
-                return self._begin(start, seed=canvas.seed + 1), "cold"  # asked again after an empty answer
+                again = canvas.seed + canvas.asked  # after an empty answer: the best one, then another one
+                return self._begin(start, seed=again), "cold"
         self.canvases.put(canvas)
         if canvas.speculative:
             self._hurry(canvas, start.priority)
@@ -243,7 +244,8 @@ class Pane:
     ) -> wire.Infill:
         canvas.offer = self._services.jobs.offer(self.opened, canvas)
         canvas.bar = _bar_for(canvas, canvas.bar, invoked=priority == "invoked")
-        canvas.faint = canvas.bar.chance / FAINT
+        canvas.asked = priority == "invoked"
+        canvas.faint = 0.0 if canvas.asked else canvas.bar.chance / FAINT
         job = self._services.jobs.job(canvas, self._neighbours, priority, document, draft)
         canvas.job = job
         return job

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Literal
 
 import msgspec
 import pytest
@@ -220,7 +221,7 @@ def test_a_deadline_amid_several_holes_answers_all_of_them(tiny: BlockLlama) -> 
     segments = (wire.Hole(8), between, wire.Hole(8), between, wire.Hole(8))
     scheduler.take(b"p", infill("j", CODE, "\n", *segments, sampler="verify", deadline_ms=100.0), 0.0)
     events: list[wire.Locked] = []
-    while not events or events[-1].holes[0].open or not events[-1].holes[1].locked:
+    while not events or events[-1].holes[0].open or not events[-1].holes[1].probabilities:
         for _, event in scheduler.step(clock):
             assert isinstance(event, wire.Locked), "it was done before"
             events.append(event)
@@ -277,7 +278,7 @@ LINE = "value = left(right)\n"
 
 def test_a_later_hole_repeats_what_an_earlier_text_says(tiny: BlockLlama) -> None:
     model = Echo(tiny, LINE)
-    segments = (wire.Hole(8), wire.Text("\n" + LINE + "value = lef"), wire.Hole(8))
+    segments = (wire.Hole(8), wire.Text("\nx = 1\n" + LINE + "x = 2\nvalue = lef"), wire.Hole(8))
     answer = alone(model, infill("j", "value =", "\n", *segments, sampler="verify"))
     assert [fill.text for fill in answer.holes] == [" left(right)", "t(right)"]
     assert answer.tokens.lookup > 0
@@ -338,19 +339,19 @@ def test_a_name_given_in_one_hole_is_proposed_for_the_next(tiny: BlockLlama) -> 
 
 
 @pytest.mark.parametrize(
-    ("least", "segments", "canvases"),
+    ("effort", "segments", "canvases"),
     [
-        (0.0, [wire.Hole(8)], 1),
-        (0.0, [wire.Hole(8), wire.Text("\nx = "), wire.Hole(8)], 1),
-        (0.0, [wire.Hole(16, grammar=wire.Json())], 1),
-        (0.01, [wire.Hole(8)], 0),
+        ("full", [wire.Hole(8)], 1),
+        ("full", [wire.Hole(8), wire.Text("\nx = "), wire.Hole(8)], 1),
+        ("full", [wire.Hole(16, grammar=wire.Json())], 1),
+        ("ghost", [wire.Hole(8)], 0),
     ],
     ids=["a hole", "several holes", "a grammar", "ghost text"],
 )
-def test_a_canvas_drafts_unless_only_likely_text_is_asked_for(
+def test_a_canvas_drafts_for_a_full_answer(
     tiny: BlockLlama,
     monkeypatch: pytest.MonkeyPatch,
-    least: float,
+    effort: Literal["ghost", "full"],
     segments: list[wire.Text | wire.Hole],
     canvases: int,
 ) -> None:
@@ -361,7 +362,7 @@ def test_a_canvas_drafts_unless_only_likely_text_is_asked_for(
         return forward(trees, drafts)
 
     monkeypatch.setattr(tiny, "forward", counted)
-    job = infill("j", LINE + "value =", "\n", *segments, sampler="verify", least=least)
+    job = infill("j", LINE + "value =", "\n", *segments, sampler="verify", effort=effort)
     events = run(Scheduler(tiny), [job])["j"]
     assert len(drawn) == canvases
     most = PASSES * sum(isinstance(piece, wire.Hole) for piece in segments)

@@ -8,6 +8,7 @@ import pytest
 from caesura import wire
 from caesura.client.backend import Condition, EngineBusy, EngineError, EngineFailed
 from caesura.server.ghost import panes
+from caesura.server.ghost.pane import FAINT
 from caesura.server.ghost.requests import NothingNew
 
 from ..support.editor import Editor, answered, proposed, turns
@@ -315,6 +316,26 @@ async def test_a_manual_mode_waits_to_be_asked() -> None:
     await editor.engine.say("1")
     assert (await proposed(request)).insert == "1"
     assert editor.engine.jobs[0].priority == "invoked"
+
+
+async def test_who_asks_gets_the_best_answer_and_who_types_a_quick_one() -> None:
+    editor = Editor("x =|", mode="balanced")
+    await editor.type(" ")
+    await editor.engine.say("")
+    assert await editor.shown() == ""
+    await editor.ask(invoked=True)
+    await editor.engine.say("")
+    await editor.ask(invoked=True)
+    jobs = [(job.effort, job.least, job.seed) for job in editor.engine.jobs]
+    assert jobs == [("ghost", 0.5 / FAINT, 0), ("full", 0.0, 0), ("full", 0.0, 1)]
+
+
+async def test_a_job_names_what_the_hole_must_bind() -> None:
+    editor = Editor("def f():\n    x = 1|\n    return rate\n")
+    editor.opened.tree.parse(editor.opened.document.text)
+    await editor.type("\n    ")
+    assert editor.engine.jobs[-1].missing is not None
+    assert editor.engine.jobs[-1].missing.name == "rate"
 
 
 async def test_in_manual_mode_what_was_asked_for_stays_while_it_is_typed() -> None:

@@ -139,9 +139,10 @@ ROOMS: dict[str, set[str]] = {
     "caesura.serve": {"gaps", "suggest", "context", "languages", "options", "client", "wire", "fim_formats", "paths"},
     "caesura.cluster": {"engine", "ipc", "wire", "logs", "paths", "model_store", "serve"},
     "caesura.server.options": {"wire", "model_store"},
-    "caesura.server.languages": set(),
+    "caesura.server.languages": {"names"},
+    "caesura.server.names": set(),
     "caesura.server.text": {"languages"},
-    "caesura.server.context": {"text", "languages", "options", "wire", "schema", "recent", "ipc", "paths"},
+    "caesura.server.context": {"text", "languages", "names", "options", "wire", "schema", "recent", "ipc", "paths"},
     "caesura.server.structured": {"context", "text", "languages", "wire", "schema"},
     "caesura.server.answers": {"context", "text", "languages"},
     "caesura.server.records": {"client", "paths", "ipc"},
@@ -218,7 +219,11 @@ PURE = [
         if inside(name, *(f"caesura.engine.{folder}" for folder in ("methods", "canvas", "samplers", "grammar")))
         if name != "caesura.engine.methods.uniform.graphs"  # which logs where nothing can be recorded
     ),
-    *(f"caesura.server.context.{name}" for name in ("context", "neighbours", "outline", "secrets")),
+    *(
+        f"caesura.server.context.{name}"
+        for name in ("context", "neighbours", "outline", "scopes", "secrets", "unbound")
+    ),
+    "caesura.server.names",
     *(f"caesura.server.text.{name}" for name in ("json", "lexer", "notebooks")),
     *(f"caesura.server.answers.{name}" for name in ("finish", "indentation", "syntax", "worth")),
     "caesura.server.ghost.backoff",

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, cast
 
 import msgspec
+import re2
 import torch
 from torch import Tensor
 
@@ -18,13 +19,14 @@ from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import Begin, _forward, absorbing, settled
 from caesura.engine.methods.verify import drafting
+from caesura.engine.methods.verify.copies import copying
 from caesura.engine.methods.verify.drafting import CanvasDraft, DraftingModel
 from caesura.engine.methods.verify.lookup import Repeats, identifiers, lookup
-from caesura.engine.methods.verify.search import HEAD, WIDTH, Search, passes
+from caesura.engine.methods.verify.search import FULL, GHOST, HEAD, WIDTH, Judge, Search, never, passes
 from caesura.engine.methods.verify.tree import Origin, TokenNode
 from caesura.engine.models import Model, Verifier
 from caesura.engine.noise import Uniform
-from caesura.wire import Fill, Hole, Infill, Text, Tokens
+from caesura.wire import Fill, Hole, Impossible, Infill, Missing, Text, Tokens
 
 
 @dataclass(eq=False)
@@ -32,7 +34,7 @@ class Verifying:
     """The holes of a job, searched one after the other: `search` fills number `hole`. `done` are earlier fills, with
     other answers (`others`) and the `sources` of their tokens. A pass scores `width` hypotheses; with 1 nothing is
     proposed. The canvas `drafts` in the first forward or not at all; or before it another model's does (`drafting`),
-    whose text is `written`."""
+    whose text is `written`. A fill that binds the job's missing name `binds`."""
 
     model: Model
     vocabulary: Vocabulary
@@ -49,6 +51,7 @@ class Verifying:
     done: list[Fill] = field(default_factory=list)
     others: list[list[Fill]] = field(default_factory=list)
     sources: list[Origin] = field(default_factory=list)
+    binds: Judge = never
     step: int = 0
     finished: bool = False
     finite: bool = True
@@ -109,14 +112,26 @@ class Verifying:
         elif long and len(after) < min(HEAD, self.model.head):  # the text ends there: after a line more it seldom does
             after = after + sorted(self.model.ends)[:1]
         context, generator = self.layout.context, self.generator if self.job.seed else None
-        repeats = None if self.width == 1 else Repeats([*context, *tail])
-        more = (generator, self.width, repeats, self.job.least, long)
-        self.search = Search(self.vocabulary, hole, tail, after, len(context), *more)
+        self.search = Search(
+            self.vocabulary,
+            hole,
+            tail,
+            after,
+            len(context),
+            generator,
+            self.width,
+            repeats=None if self.width == 1 else Repeats([*context, *tail]),
+            least=self.job.least,
+            long=long,
+            effort=GHOST if self.job.effort == "ghost" else FULL,
+            copies=never if hole.grammar else copying(*around(self.job, self.hole, self.done)),
+            binds=self.binds,
+        )
         return self.width > 1 and self._propose(hole.forced.decode())
 
     def _long(self, hole: HoleState) -> bool:
-        """True if a fill goes on as long as the base does. Ghost text, which asks for likely text only, does not."""
-        return hole.block and not self.job.least
+        """True if a fill goes on as long as the base does. Ghost text does not."""
+        return hole.block and self.job.effort == "full"
 
     def _propose(self, forced: str) -> bool:
         encode, has_canvas = self.model.tokenizer.encode, self.model.noise is not None
@@ -127,7 +142,8 @@ class Verifying:
             self.search.propose(encode(forced + self.job.draft[self.hole]), "canvas" if has_canvas else "left_to_right")
         sides = around(self.job, self.hole, self.done)
         repeated = lookup(*sides, [neighbour.text for neighbour in self.job.neighbours])
-        for text in (*repeated, *identifiers([fill.text for fill in self.done])):
+        starts = self.job.missing.starts if self.job.missing else ()
+        for text in (*repeated, *starts, *identifiers([fill.text for fill in self.done])):
             self.search.propose(encode(forced + text), "lookup")
         return bool(repeated)
 
@@ -205,7 +221,7 @@ def begin(
     """Begin to search, with `width` hypotheses a pass, and with drafts `by` another model."""
     absorbing.lay_drafts(model, job, layout.canvas)
     generator = torch.Generator().manual_seed(job.seed % 2**63)
-    made = Verifying(model, vocabulary, job, layout, kv, width, fresh, generator)
+    made = Verifying(model, vocabulary, job, layout, kv, width, fresh, generator, binds=binding(job.missing))
     repeated = made.search_hole(list(layout.canvas.tail))
     if width > 1 and by and another_drafts(by.model, layout.canvas, repeated=repeated):
         made.drafting = by.draft(job)
@@ -222,8 +238,8 @@ def draft(model: Model, searches: Sequence[Verifying]) -> None:
 
 def canvas_drafts(model: Model, job: Infill) -> bool:
     """True if the model's own canvas drafts. More fills are right with it, and a job takes a third longer, so ghost
-    text, which asks for likely text only (`least`), does without."""
-    return model.noise is not None and not job.least
+    text does without."""
+    return model.noise is not None and job.effort == "full"
 
 
 def another_drafts(model: Model, canvas: Canvas, *, repeated: bool) -> bool:
@@ -231,6 +247,17 @@ def another_drafts(model: Model, canvas: Canvas, *, repeated: bool) -> bool:
     [hole, *others] = canvas.holes
     drafted = repeated and hole.one_line and hole.grammar is None and not others
     return model.noise is not None and not drafted
+
+
+def binding(missing: Missing | None) -> Judge:
+    """What binds the missing name. Raises Impossible for a pattern that is none."""
+    if missing is None:
+        return never
+    try:
+        pattern = re2.compile(missing.pattern)
+    except re2.error:
+        raise Impossible(f"The pattern of what binds {missing.name} is none that RE2 reads.") from None
+    return lambda text: pattern.search(text) is not None
 
 
 def around(job: Infill, number: int, done: Sequence[Fill]) -> tuple[str, str]:

@@ -3,10 +3,13 @@
 The canvas and the lookup propose whole chains; one pass scores all of their tokens. Left-to-right steps then extend the
 best hypotheses, several in each pass. The best one takes a guess along: the text that followed its tokens elsewhere, or
 a drafter's. A hypothesis that reaches the suffix is scored on: the one with the highest
-log p(fill) + log p(suffix head | fill) wins; in a long fill each token earns a little, since each more line costs nats.
-The model's own end tokens count with the first token of the suffix, or stand for a suffix that ends before its head
-does. Bytes that all surviving hypotheses share are locked. With a generator the search looks for another answer:
-perturbed log-probabilities rank it, and it reports the model's own.
+log p(fill) + log p(suffix head | fill) wins; in a long fill each token earns a little, since each more line costs nats,
+and what binds a name that is missing earns much. A copy of the lines around the hole cannot win. The model's own end
+tokens count with the first token of the suffix, or stand for a suffix that ends before its head does. With a generator
+the search looks for another answer: perturbed log-probabilities rank it, and it reports the model's own.
+
+A ghost answer has to come soon and to grow steadily on the way: bytes that the near hypotheses share are locked, and
+what differs is dropped. A full answer has to be the best: nothing is locked, and what could still win is kept.
 
 Pure state: `to_draft` and `take_draft` ask a drafter, `plan` gives the rows to run, `read` finds the few numbers of
 their log-probabilities that `receive` takes, on the model's device, and `prune` decides. (Speculative decoding:
@@ -15,7 +18,7 @@ Leviathan et al. 2023; token trees: SpecInfer, Miao et al. 2024; stochastic beam
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -30,20 +33,44 @@ from caesura.engine.samplers import highest
 
 WIDTH = 4  # hypotheses scored in one pass
 BRANCH = 3  # left-to-right children of a hypothesis
+FIRST = 8  # the same where the fill's text begins: behind an unlikely first word the rest is often sure
 PASSES = 40  # most passes of a hole
+ENOUGH = 24  # passes of a line that has a candidate: those that take more are seldom right
 LATE = 16  # passes without a candidate, after which the best end becomes one, however unlikely
-PATIENCE = 1.0  # nats a hypothesis must promise more after each pass that found no better candidate
-LONG_PATIENCE = 0.15  # the same in a long fill, where the next candidate may be a line of passes away
+LONG_PATIENCE = 0.15  # nats a pass in a long fill, where the next candidate may be a line of passes away
 REWARD = 0.15  # nats for each token of a long fill: without it the shortest wins; with twice as much they go on too far
 HEAD = 6  # suffix tokens that judge a fill
+CROSSED = 3  # likeliest tokens into the suffix that end a fill, if none is less likely than the first by CROSSED_MARGIN
+CROSSED_MARGIN = 6.0  # nats
 CROSSINGS = 8  # tokens into the suffix that are tried if a grammar may refuse them
+BINDING = 6.0  # nats that a fill earns by binding the missing name
 SPARE = 5  # children beyond BRANCH that replace taken keys, at most
 DEPTH_BONUS = 0.7  # nats a token: without it, best-first never leaves the shallow nodes
-USUAL_NATS = 2.0  # cost of a token of the suffix head after a fill that fits
 END_MARGIN = 4.0  # nats below the best open hypothesis at which an end waits; see `_best_ends`
 LOCK_MARGIN = 2.5  # nats below the best, from which a hypothesis no longer delays locking
 LIKELY = 0.15  # joint probability of a drafter's chain, below which a row is not worth its time
 TEMPERATURE = 0.8  # of the draw for another answer; 1 draws too much of a small model's unlikely tail
+
+
+Judge = Callable[[str], bool]  # of a fill's text
+
+
+class Effort(NamedTuple):
+    """How an answer is looked for. It `locks` what near hypotheses share, or nothing. A hypothesis that waits must
+    promise `patience` nats more after each pass that found no better candidate. A token of the suffix head is taken to
+    cost `usual` nats after a fill that fits."""
+
+    locks: bool
+    patience: float
+    usual: float
+
+
+GHOST = Effort(True, 1.0, 2.0)
+FULL = Effort(False, 1.0, 0.5)
+
+
+def never(text: str) -> bool:
+    return False
 
 
 class NextTokens(NamedTuple):
@@ -60,7 +87,8 @@ class NextTokens(NamedTuple):
 class Search:
     """The search of one hole: a pass scores `width` hypotheses; a single one ends where the end is the likeliest token.
     `start` is the position of the first tail row. A `generator` draws another answer. Hypotheses less likely than
-    `least` are dropped. A `long` fill goes on as long as the base does."""
+    `least` are dropped. A `long` fill goes on as long as the base does. `copies` says whether a fill's text only copies
+    what is around the hole, `binds` whether it binds the missing name."""
 
     def __init__(
         self,
@@ -74,11 +102,17 @@ class Search:
         repeats: Repeats | None = None,
         least: float = 0.0,
         long: bool = False,
+        effort: Effort = FULL,
+        copies: Judge = never,
+        binds: Judge = never,
     ) -> None:
         self.vocabulary, self.hole, self.start, self.generator = vocabulary, hole, start, generator
         self.width, self._repeats = width, repeats
         self._long, self._reward = long, REWARD if long and width > 1 else 0.0
         self._faint = math.log(least) if least else -math.inf
+        self._effort = effort if width > 1 else GHOST  # a single hypothesis is final at each pass
+        self._copies, self._binds = copies, binds
+        self._patience = LONG_PATIENCE if long else effort.patience
         self.tail, self.head = list(tail), list(head[: HEAD if width > 1 else 1])
         self.tree = Hypotheses(vocabulary, hole, self.tail, self.head)
         after = b"".join(vocabulary.pieces[token] for token in head)
@@ -91,9 +125,11 @@ class Search:
         self._crossing = list(self._cuts)
         self._across = torch.tensor(self._crossing, dtype=torch.int64, device=vocabulary.device)
         grammar = hole.grammar
-        self._most = min(BRANCH, width) + (SPARE if grammar and grammar.taken else 0)  # likeliest tokens that are asked
-        self._tried = min(1 if grammar is None else CROSSINGS, len(self._across))
+        spare = SPARE if grammar and grammar.taken else 0
+        self._most = (FIRST if width > 1 else 1) + spare  # likeliest tokens that are asked
+        self._tried = min(CROSSED if grammar is None else CROSSINGS, len(self._across))
         self.open: list[TokenNode] = []  # known probability, not yet run
+        self._dormant: list[TokenNode] = []  # could still win, but promise too little for now
         self.ends: list[End] = []
         self.passes = 0
         self._last = self.tree.root  # the most promising hypothesis, kept after all have been dropped
@@ -276,8 +312,7 @@ class Search:
                 above, path, rank = known[node.parent]
                 path, rank = path + logp[above, node.token].double(), rank + gain[above, node.token].double()
             else:
-                earned = sum(self._earned(n.parent) for n in node.path() if n.parent)
-                path, rank = node.logp, node.rank + node.doubt - earned
+                path, rank = node.logp, node.rank + node.doubt - node.earned
             known[node] = row, path, rank
             gain[row] = perturbed(path + logp[row], rank, self.generator) - rank
         return gain
@@ -312,13 +347,19 @@ class Search:
         return NextTokens(known, best, across, (logp[-1], gain[-1]))
 
     def _weigh(self, node: TokenNode, logp: float, gain: float) -> None:
-        """Take over what a pass says of a token after its parent, and reward it."""
-        assert node.parent is not None
-        node.weigh(logp, gain + self._earned(node.parent))
+        """Take over what a pass says of a token after its parent, and reward it unless it spells the forced text."""
+        parent = node.parent
+        assert parent is not None
+        reward = 0.0
+        if not parent.pending:
+            reward = self._reward + BINDING * (self._binding(node) - self._binding(parent))
+        node.weigh(logp, gain, reward)
 
-    def _earned(self, node: TokenNode) -> float:
-        """Nats that a token after a hypothesis earns: none while it only spells the forced text."""
-        return 0.0 if node.pending else self._reward
+    def _binding(self, node: TokenNode) -> bool:
+        return self._binds is not never and self._binds(self._written(node))
+
+    def _written(self, node: TokenNode) -> str:
+        return self.tree.own(node).decode(errors="ignore")
 
     def _expand(self, node: TokenNode, seen: NextTokens) -> None:
         if not node.pending:
@@ -327,7 +368,7 @@ class Search:
             self._maybe_cross(node, seen, least)
         for child in node.children.values():
             self._weigh(child, *seen.known[child.token])
-        most = min(BRANCH, self.width) if node.depth < self.hole.max_tokens else 0
+        most = self._children(node)
         for token in seen.best:
             if not most:
                 break
@@ -335,8 +376,15 @@ class Search:
             if new is None and (new := self.tree.longer(node, token, "left_to_right")) is not None:
                 self._weigh(new, *seen.known[token])
                 node.children[token] = new
+                new.born = self.passes
                 self.open.append(new)
             most -= new is None or not new.doubt
+
+    def _children(self, node: TokenNode) -> int:
+        """How many left-to-right children a hypothesis gets."""
+        if node.depth >= self.hole.max_tokens:
+            return 0
+        return 1 if self.width == 1 else BRANCH if self.tree.own(node).strip() else FIRST
 
     def _maybe_end(self, node: TokenNode, seen: NextTokens, least: float) -> None:
         """End the fill after this node, unless it would be empty or end inside a character, or the end adds less than
@@ -349,9 +397,11 @@ class Search:
             self._end(node, node.logp + logp, node.rank + gain, self.head)
 
     def _maybe_cross(self, node: TokenNode, seen: NextTokens, least: float) -> None:
-        """End the fill inside the likeliest token that crosses into the suffix, if that adds `least` to the rank. The
-        rest of the suffix decides between several cuts. A grammar may refuse the likeliest token."""
-        for token in seen.across if node.depth < self.hole.max_tokens else ():
+        """End the fill inside the likeliest tokens that cross into the suffix, if that adds `least` to the rank. The
+        rest of the suffix decides between them and their cuts. With a grammar the first that it allows is enough."""
+        across = seen.across if node.depth < self.hole.max_tokens else []
+        least = max(least, seen.known[across[0]][1] - CROSSED_MARGIN) if across and self.hole.grammar is None else least
+        for token in across:
             if seen.known[token][1] < least:
                 return
             leaves = [leaf for cut in self._cuts[token] if (leaf := self.tree.cut(node, token, cut))]
@@ -359,11 +409,12 @@ class Search:
                 self._weigh(leaf, *seen.known[token])
                 rest = self.tree.left_of_head(len(self.vocabulary.pieces[token]) - (leaf.cut or 0))
                 self._end(leaf, leaf.logp, leaf.rank, [token, *rest])
-            if leaves:
+            if leaves and self.hole.grammar is not None:
                 return
 
     def _end(self, node: TokenNode, logp: float, bound: float, behind: list[int]) -> None:
-        self.ends.append(End(node, logp, bound, behind, None if len(behind) > 1 else bound))
+        if not (self._copies is not never and self._copies(self._written(node))):
+            self.ends.append(End(node, logp, bound, behind, None if len(behind) > 1 else bound))
 
     # Decisions
 
@@ -381,24 +432,36 @@ class Search:
         return list(seen.values())
 
     def prune(self) -> None:
-        """Drop what cannot win any more or is too unlikely, then lock the bytes that the rest shares."""
+        """Drop what cannot win any more or is too unlikely, and put aside what promises too little. For a ghost answer
+        that is dropped too, and the bytes that the rest shares are locked."""
         best = self.best()
         if best is not self._best:
             self._best, self._improved = best, self.passes
-        patience = LONG_PATIENCE if self._long else PATIENCE
-        least = self._least() + patience * (self.passes - self._improved)
-        winning = [n for n in self.open if n.rank > least]
+        least = self._least()
+        known = [*self.open, *self._dormant]
+        winning = [n for n in known if n.rank > least + self._patience * self._waited(n)]
         self.open = [n for n in winning if n.logp > self._faint]
+        if best is not None and best.score is not None and not self._effort.locks:
+            chosen = set(winning)
+            self._dormant = [n for n in known if n.rank > best.score and n not in chosen and n.logp > self._faint]
         certain = self.hole.grammar is not None  # the grammar allows the end, even if the model expects more
         self.ends = [e for e in self.ends if (e.node.logp if certain else e.logp) > self._faint]
         best = self.best()
         leaders = [*self.open, *self._proposed, *(e.node for e in self.ends if e.score is None)]
         if best is not None:
             leaders.append(best.node)
-        if not leaders:  # the last dropped hypothesis shows where the likely part ends
-            self._last = max(winning, key=promise, default=self._last)
-            return
-        self._last = max(leaders, key=promise)
+        # the last dropped hypothesis shows where the likely part ends
+        self._last = max(leaders or winning, key=promise, default=self._last)
+        if leaders and self._effort.locks:
+            self._lock(leaders, best)
+
+    def _waited(self, node: TokenNode) -> int:
+        """Passes that a hypothesis has waited for: since it was found, or the best candidate if that is later. So a
+        path that grows at each pass goes on, and what is passed over again and again does not."""
+        return self.passes - max(self._improved, 0 if self._effort.locks else node.born)
+
+    def _lock(self, leaders: Sequence[TokenNode], best: End | None) -> None:
+        """Lock the bytes that the best hypothesis and those near it share, and drop what differs."""
         least = promise(self._last) - LOCK_MARGIN
         near = [n for n in leaders if promise(n) > least or (best and n is best.node)]
         shared = common_prefix([n.raw for n in (*near, *self._proposed)])
@@ -415,7 +478,7 @@ class Search:
         best = self.best()
         if best is None or best.score is None:
             return -math.inf
-        usual = -USUAL_NATS * max(0, len(self.head) - 1)
+        usual = -self._effort.usual * max(0, len(self.head) - 1)
         rest = max((e.score - e.bound for e in self.ends if e.score is not None), default=usual)
         return best.score - max(rest, usual)
 
@@ -424,6 +487,8 @@ class Search:
         if not self.passes:
             return False
         most = passes(self.hole, self.width, long=self._long)
+        if self.hole.grammar is None and not self._long and self.best() is not None:
+            most = min(most, ENOUGH)
         return self.passes >= most or not (self.open or self._proposed or self._best_ends())
 
     def leader(self) -> TokenNode:

@@ -41,13 +41,16 @@ class TokenNode:
     row: int = -1
     cut: int | None = None
     doubt: float = 0.0  # nats taken off the rank until the node is run
+    earned: float = 0.0  # nats of the rank that are rewards
+    born: int = 0  # the pass that found it
     children: dict[int, "TokenNode"] = field(default_factory=dict)
 
-    def weigh(self, logp: float, gain: float) -> None:
-        """Take over what a pass says of its token after the parent."""
+    def weigh(self, logp: float, gain: float, reward: float) -> None:
+        """Take over what a pass says of its token after the parent, and its reward."""
         assert self.parent is not None
         self.logp = self.parent.logp + logp
-        self.rank = self.parent.rank + gain - self.doubt
+        self.rank = self.parent.rank + gain + reward - self.doubt
+        self.earned = self.parent.earned + reward
 
     def path(self) -> list["TokenNode"]:
         """From the first token of the hole to this one."""

@@ -20,7 +20,17 @@ from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods._forward import Pass
 from caesura.engine.methods.verify import begin
 from caesura.engine.methods.verify.lookup import Repeats
-from caesura.engine.methods.verify.search import PASSES, TEMPERATURE, WIDTH, Search, perturbed
+from caesura.engine.methods.verify.search import (
+    FULL,
+    GHOST,
+    PASSES,
+    TEMPERATURE,
+    WIDTH,
+    Effort,
+    Judge,
+    Search,
+    perturbed,
+)
 from caesura.engine.models import Run
 from caesura.engine.models.block_llama import BlockLlama
 from caesura.engine.tokens.tokenizer import Tokenizer
@@ -100,12 +110,14 @@ def searching(
     line: bool = True,
     most: int = 16,
     seed: int = 0,
+    effort: Effort = FULL,
 ) -> tuple[Search, list[int], list[int]]:
     """A search behind `return`, its tail and the suffix's tokens; with a seed, for another answer."""
     tail, head = tiny.tokenizer.encode("return"), tiny.tokenizer.encode(after)
     generator = torch.Generator().manual_seed(seed) if seed else None
     hole = HoleState(line, most, forced.encode())
-    return Search(vocabulary, hole, tail, head, 0, generator, long=hole.block), tail, head
+    long = hole.block and effort is FULL
+    return Search(vocabulary, hole, tail, head, 0, generator, long=long, effort=effort), tail, head
 
 
 def test_the_greedy_path_is_found(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
@@ -148,7 +160,7 @@ def test_nothing_is_locked_that_a_draft_still_to_be_scored_disagrees_with(
 ) -> None:
     encode = tiny.tokenizer.encode
     for draft, agrees in ((" left", True), ("(right)", False), ("", True)):
-        search, tail, head = searching(tiny, vocabulary)
+        search, tail, head = searching(tiny, vocabulary, effort=GHOST)
         table = Table(tiny.tokenizer.size)
         table.chain([*tail, *encode(" left"), *head], 0.97, len(tail))
         _, locked = answer(search, table, draft=encode(draft))[0]
@@ -291,6 +303,20 @@ def test_a_fill_may_end_inside_a_token_that_takes_the_line_break_along(
     assert search.tree.text_of(search.leader()) == fill
 
 
+def test_a_fill_may_end_inside_a_token_that_is_not_the_likeliest_of_them(joining: Scripted) -> None:
+    """`:` and the line break is likelier than `)` and the line break, but what follows is not what the suffix has."""
+    vocabulary, encode = Vocabulary(joining), joining.tokenizer.encode
+    after = "\n    return 1\n"
+    tail, begun, right, wrong = (encode(text) for text in ("return", " left(0", " left(0)" + after, " left(0:" + after))
+    assert right[: len(begun)] == wrong[: len(begun)] == begun
+    table = Table(joining.tokenizer.size)
+    table.chain([*tail, *wrong], [0.9] * len(begun) + [0.5, 0.001], len(tail))
+    table.chain([*tail, *right], [0.9] * len(begun) + [0.4, 0.9], len(tail))
+    search = Search(vocabulary, HoleState(True, 16, b""), tail, encode(after), 0)
+    answer(search, table)
+    assert search.text()[0] == " left(0)"
+
+
 def test_no_fill_ends_inside_a_run_of_blanks(joining: Scripted) -> None:
     vocabulary = Vocabulary(joining)
     for behind in (b"\n    return 1", b"    left", b" + 1"):
@@ -331,7 +357,7 @@ def test_a_block_at_the_end_of_a_text_goes_on_while_the_model_does(joining: Scri
 
 
 def test_ghost_text_of_several_lines_earns_nothing(joining: Scripted) -> None:
-    job = infill("j", "return", "\n", wire.Hole(64, kind="block"), least=0.3)
+    job = infill("j", "return", "\n", wire.Hole(64, kind="block"), effort="ghost")
     layout = lay(joining, vocabulary := Vocabulary(joining), job, 8)
     made = begin(joining, vocabulary, job, layout, KV([]), ())
     search = made.search
@@ -472,6 +498,43 @@ def test_the_suffix_overrules_a_fill_that_looks_better(tiny: BlockLlama, vocabul
     assert search.candidates()[0].score == pytest.approx(math.log(0.3 * 0.9 * 0.9 ** len(head)), rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("judges", "best"),
+    [
+        ({}, " left"),
+        ({"binds": lambda text: "right" in text}, " right + 1"),
+        ({"copies": lambda text: text == " left"}, " right + 1"),
+    ],
+)
+def test_what_binds_the_missing_name_wins_and_a_copy_does_not(
+    tiny: BlockLlama, vocabulary: Vocabulary, judges: dict[str, Judge], best: str
+) -> None:
+    encode, table = tiny.tokenizer.encode, Table(tiny.tokenizer.size)
+    tail, head = encode("return"), encode("\n")
+    table.chain([*tail, *encode(" left"), *head], [0.6, 0.9], len(tail))
+    table.chain([*tail, *encode(" right + 1"), *head], [0.3, 0.9], len(tail))
+    search = Search(vocabulary, HoleState(True, 16), tail, head, 0, **judges)  # type: ignore[arg-type]
+    answer(search, table)
+    assert search.text()[0] == best
+    assert search.confidence(search.leader()) < 1, "the reward is no probability"
+
+
+def test_a_pattern_that_is_none_is_refused(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    missing = wire.Missing(name="x", pattern="(x")
+    job = infill("j", "return", "\n", wire.Hole(16, kind="line"), missing=missing)
+    with pytest.raises(wire.Impossible, match="binds x"):
+        begin(tiny, vocabulary, job, lay(tiny, vocabulary, job, 8), KV([]), ())
+
+
+def test_the_beginning_that_binds_the_missing_name_is_proposed(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    missing = wire.Missing(name="left", starts=("left =",), pattern=r"\bleft\s*=")
+    job = infill("j", "count = 1\n", "\nreturn left\n", wire.Hole(16, kind="line"), missing=missing)
+    search = begin(tiny, vocabulary, job, lay(tiny, vocabulary, job, 8), KV([]), ()).search
+    asked = search.plan().ids
+    start = tiny.tokenizer.encode("left =")
+    assert any(asked[at : at + len(start)] == start for at in range(len(asked)))
+
+
 def test_candidates_are_different_texts_best_first(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
     search, tail, head = searching(tiny, vocabulary)
     encode = tiny.tokenizer.encode
@@ -506,6 +569,7 @@ def test_forced_text_is_spelled_and_not_shown(tiny: BlockLlama, vocabulary: Voca
     forced=st.sampled_from(["", " re", "\n    ", "é"]),
     proposals=st.lists(st.text(st.sampled_from("ab _(é\n"), min_size=1, max_size=6), max_size=3),
     another=st.integers(0, 3),
+    effort=st.sampled_from([GHOST, FULL]),
 )
 def test_promises_hold_whatever_the_model_says(
     tiny: BlockLlama,
@@ -518,8 +582,9 @@ def test_promises_hold_whatever_the_model_says(
     forced: str,
     proposals: list[str],
     another: int,
+    effort: Effort,
 ) -> None:
-    search, _, _ = searching(tiny, vocabulary, after, forced, line=line, most=most, seed=another)
+    search, _, _ = searching(tiny, vocabulary, after, forced, line=line, most=most, seed=another, effort=effort)
     for proposal in proposals:
         search.propose(tiny.tokenizer.encode(forced + proposal), "lookup")
 
@@ -527,6 +592,7 @@ def test_promises_hold_whatever_the_model_says(
 
     promised = ""
     for text, locked in shown:
+        assert effort is GHOST or not locked, "a full answer is decided at its end"
         assert text[:locked].startswith(promised), "locked text was taken back"
         promised = text[:locked]
         assert not line or not {"\n", "\r"} & set(text)
@@ -542,6 +608,25 @@ def test_promises_hold_whatever_the_model_says(
     probabilities = search.tree.probabilities(search.leader())
     assert (probabilities[-1][0] if probabilities else 0) == len(final)
     assert all(0 <= p <= 1 for _, p in probabilities)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**20), sharp=st.sampled_from([1.0, 3.0]), after=st.sampled_from(["\n", ") x"]))
+def test_what_could_still_win_a_full_answer_is_kept(
+    tiny: BlockLlama, vocabulary: Vocabulary, seed: int, sharp: float, after: str
+) -> None:
+    search, _, _ = searching(tiny, vocabulary, after)
+    ids, predict = list[int](), Drawn(tiny.tokenizer.size, seed, sharp)
+    while not search.finished():
+        rows = search.plan()
+        ids += rows.ids
+        paths = [tuple(ids[c] for c in row.nonzero()[:, 0].tolist()) for row in rows.mask]
+        search.receive(search.read(torch.stack([predict(path) for path in paths])).tolist())
+        waiting = [*search.open]
+        search.prune()
+        best = search.best()
+        could_win = [n for n in waiting if best is None or best.score is None or n.rank > best.score]
+        assert set(could_win) <= {*search.open, *search._dormant}
 
 
 def test_a_row_sees_its_ancestors_and_stands_behind_them(tiny: BlockLlama, vocabulary: Vocabulary) -> None:

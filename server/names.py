@@ -1,0 +1,103 @@
+"""How languages bind names: a row for each language in which the server looks for a name that nothing binds."""
+
+import builtins
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, eq=False)
+class NameRules:
+    """`queries` are files in the folder of that name; together they are the query that context/scopes.py describes.
+
+    A fill that binds NAME may begin with one of `starts`, and matches the RE2 `pattern` somewhere. A variable has a
+    name of this `shape`, and none of the `known` words, which the language or its usual tools define. If a language
+    `hoists`, a function, a type or an import holds in its whole scope, also before its own place. A text that matches
+    the RE2 `wildcard` imports names which it does not show."""
+
+    queries: tuple[str, ...]
+    starts: tuple[str, ...]
+    pattern: str
+    known: str = ""
+    shape: str = r"[a-z]\w*"
+    hoists: bool = True
+    wildcard: str = ""
+
+    def is_variable(self, name: str) -> bool:
+        return name not in self.known.split() and re.fullmatch(self.shape, name) is not None
+
+
+PYTHON = NameRules(
+    ("python",),
+    ("NAME =",),
+    r"(?:^|\n)\s*(?:[\w.]+\s*[,=]\s*|[*(\[]\s*)*NAME\s*(?:[,)\]][\s\w.,*()\[\]]*)?(?::[^=\n]+)?=(?:[^=]|$)"
+    r"|\bfor\s[^:\n]*\bNAME\b[^:\n]*\sin\b"
+    r"|\bas\s+\(?[^:\n]*\bNAME\b"
+    r"|\b(?:def|class)\s+NAME\b"
+    r"|\bimport\s[^\n]*\bNAME\b"
+    r"|\bNAME\s*:=",
+    known=" ".join([*dir(builtins), "self", "cls"]),
+    shape=r"(?!_$)[^\W\d]\w*(?<!__)",
+    hoists=False,
+    wildcard=r"(?m)^[ \t]*from\s[^\n#]*\simport\s*\(?\s*\*",
+)
+_ECMA_KNOWN = """
+AbortController AbortSignal Array ArrayBuffer BigInt Blob Boolean Buffer DOMException Date Error Event EventTarget
+FormData Function Headers Infinity Intl JSON Map Math NaN Number Object Promise Proxy RangeError Reflect RegExp
+Request Response Set String Symbol SyntaxError TextDecoder TextEncoder TypeError URL URLSearchParams Uint8Array
+WeakMap WeakRef WeakSet WebSocket Worker XMLHttpRequest __dirname __filename
+after afterAll afterEach alert arguments assert atob await before beforeAll beforeEach btoa cancelAnimationFrame
+clearImmediate clearInterval clearTimeout confirm console crypto decodeURI decodeURIComponent define describe
+document encodeURI encodeURIComponent escape eval event expect exports fetch global globalThis history isFinite
+isNaN it jQuery jest localStorage location module name navigator parent parseFloat parseInt performance process
+prompt queueMicrotask requestAnimationFrame require screen self sessionStorage setImmediate setInterval setTimeout
+structuredClone suite test top undefined unescape vi window
+"""
+_ECMA = (  # a name may begin or end with `$`, where `\b` does not hold
+    ("const NAME =", "let NAME ="),
+    r"\b(?:const|let|var|function\*?|class)\s(?:[^=;]*[^=;\w$.])?NAME(?:[^\w$]|$)"
+    r"|\b(?:const|let|var)\s+[{\[][^;]*[{\[,:.]\s*NAME\s*[=,}\]]"
+    r"|(?:^|[^.\w$])NAME\s*=(?:[^=>]|$)"
+    r"|\bcatch\s*\(\s*NAME(?:[^\w$]|$)",
+    _ECMA_KNOWN,
+    r"(?![A-Z_\d]+$|[$_]+$)[\w$]+",
+)
+JAVASCRIPT = NameRules(("ecma", "javascript", "jsx"), *_ECMA)
+TYPESCRIPT = NameRules(("ecma", "typescript"), *_ECMA)
+TSX = NameRules(("ecma", "typescript", "jsx"), *_ECMA)
+GO = NameRules(
+    ("go",),
+    ("NAME :=",),
+    r"(?:^|\n|;|\bfor\s|\bif\s|\bswitch\s|\bcase\s)\s*(?:[\w.]+\s*,\s*)*NAME\s*(?:,\s*[\w.]+\s*)*:?=(?:[^=]|$)"
+    r"|\b(?:var|const|func)\s+(?:\w+\s*,\s*)*NAME\b",
+    "any append bool byte cap clear close complex copy delete error false float32 float64 imag int int16 int32 int64 "
+    "int8 iota len make max min new nil panic print println real recover rune string true uint uint16 uint32 uint64 "
+    "uint8 uintptr",
+)
+RUST = NameRules(
+    ("rust",),
+    ("let NAME =", "let mut NAME ="),
+    r"\blet\s[^=;]*\bNAME\b"
+    r"|\bfor\s[^\n]*\bNAME\b[^\n]*\sin\b"
+    r"|\b(?:fn|const|static)\s+NAME\b",
+    # also words in the text of a macro
+    "as box dyn else feature for if impl in let loop match move mut ref return target_os test unix while windows",
+)
+_TYPE = (  # not `return`, which a name may follow too
+    r"(?:(?:static|const|final|struct|enum|unsigned)\s+)*(?:[A-Za-qs-z_]|r[A-Za-df-z\d_]|re[A-Za-su-z\d_])[\w:.]*"
+    r"(?:<[^;\n]*>)?(?:\[\])*"
+)
+_TYPED = (  # the name follows a type, and perhaps other names
+    rf"(?:^|[;({{\n])\s*{_TYPE}[\s*&](?:[\w\s*&,:\[\]]*[\s*&,])?NAME\s*(?:$|[=;,:\[({{])"
+    rf"|(?:^|[;({{\n])\s*{_TYPE}[\s*&][^;\n]*,[\s*&]*NAME\s*(?:;|=[^=])"
+    r"|\bcatch\s*\([^)\n]*\bNAME\s*\)"
+)
+_C_KNOWN = "asm bool environ errno false nullptr optarg optind stderr stdin stdout this timezone true"
+C = NameRules(("c",), (), _TYPED, _C_KNOWN)
+CPP = NameRules(
+    ("c", "cpp"),
+    (),
+    _TYPED + r"|\bauto\b[^=;\n]*\[[^\]\n]*\bNAME\b",
+    _C_KNOWN,
+    r"(?!k[A-Z])[a-z]\w*(?<!_)",  # neither a constant nor a member
+)
+JAVA = NameRules(("java",), (), _TYPED + r"|\binstanceof\s[^)\n]*\bNAME\b")

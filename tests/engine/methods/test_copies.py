@@ -1,0 +1,32 @@
+"""What only copies the lines around a hole."""
+
+import pytest
+
+from caesura.engine.methods.verify.copies import copying
+
+ABOVE = "def f(a):\n    check(a)\n    "
+BELOW = "\n\n    log(a)\n    return a\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "after", "copied"),
+    [
+        (ABOVE, "log(a)", BELOW, True),
+        (ABOVE, "log(a)\n    return a", BELOW, True),
+        (ABOVE, "a += 1\n    log(a)", BELOW, True),
+        (ABOVE, "log(a)  ", BELOW.replace("\n", "\r\n"), True),
+        (ABOVE, "check(a)", BELOW, True),
+        (ABOVE + "lo", "g(a)", BELOW, True),
+        (ABOVE, "log(a, 1)", BELOW, False),
+        (ABOVE, "log(a)\n    a += 1", BELOW, False),
+        (ABOVE, "return a", BELOW, False),
+        ("f(\n    a\n", ")", "\n)\n", False),  # brackets repeat of themselves
+        (ABOVE, "log(a)", ")" + BELOW, False),
+        (ABOVE, "log(a)", "", False),
+        ("", "log(a)", "", False),
+    ],
+)
+def test_a_fill_that_ends_with_the_lines_below_or_is_the_lines_above_is_a_copy(
+    before: str, text: str, after: str, copied: bool
+) -> None:
+    assert copying(before, after)(text) is copied
