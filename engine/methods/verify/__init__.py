@@ -19,10 +19,10 @@ from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import Begin, _forward, absorbing, settled
 from caesura.engine.methods.verify import drafting
-from caesura.engine.methods.verify.copies import copying
+from caesura.engine.methods.verify.lines import copying, ending, Judge, never
 from caesura.engine.methods.verify.drafting import CanvasDraft, DraftingModel
 from caesura.engine.methods.verify.lookup import Repeats, identifiers, lookup
-from caesura.engine.methods.verify.search import FULL, GHOST, HEAD, WIDTH, Judge, Search, never, passes
+from caesura.engine.methods.verify.search import FULL, GHOST, HEAD, WIDTH, Search, passes
 from caesura.engine.methods.verify.tree import Origin, TokenNode
 from caesura.engine.models import Model, Verifier
 from caesura.engine.noise import Uniform
@@ -112,6 +112,8 @@ class Verifying:
         elif long and len(after) < min(HEAD, self.model.head):  # the text ends there: after a line more it seldom does
             after = after + sorted(self.model.ends)[:1]
         context, generator = self.layout.context, self.generator if self.job.seed else None
+        before, behind = around(self.job, self.hole, self.done)
+        copies = never if hole.grammar else copying(before, behind)
         self.search = Search(
             self.vocabulary,
             hole,
@@ -124,7 +126,8 @@ class Verifying:
             least=self.job.least,
             long=long,
             effort=GHOST if self.job.effort == "ghost" else FULL,
-            copies=never if hole.grammar else copying(*around(self.job, self.hole, self.done)),
+            copies=copies,
+            block_end=ending(before, copies) if long else None,
             binds=self.binds,
         )
         return self.width > 1 and self._propose(hole.forced.decode())

@@ -18,7 +18,7 @@ Leviathan et al. 2023; token trees: SpecInfer, Miao et al. 2024; stochastic beam
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -27,6 +27,7 @@ from torch import Tensor
 from caesura.engine.canvas.canvas import HoleState
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods._forward import Pass
+from caesura.engine.methods.verify.lines import Ending, Judge, never
 from caesura.engine.methods.verify.lookup import Repeats
 from caesura.engine.methods.verify.tree import End, Hypotheses, Origin, TokenNode, common_prefix, is_text
 from caesura.engine.samplers import highest
@@ -47,12 +48,9 @@ BINDING = 6.0  # nats that a fill earns by binding the missing name
 SPARE = 5  # children beyond BRANCH that replace taken keys, at most
 DEPTH_BONUS = 0.7  # nats a token: without it, best-first never leaves the shallow nodes
 END_MARGIN = 4.0  # nats below the best open hypothesis at which an end waits; see `_best_ends`
-LOCK_MARGIN = 2.5  # nats below the best, from which a hypothesis no longer delays locking
+LOCK_MARGIN = 6.0  # nats below the best, from which a hypothesis no longer delays locking
 LIKELY = 0.15  # joint probability of a drafter's chain, below which a row is not worth its time
 TEMPERATURE = 0.8  # of the draw for another answer; 1 draws too much of a small model's unlikely tail
-
-
-Judge = Callable[[str], bool]  # of a fill's text
 
 
 class Effort(NamedTuple):
@@ -65,12 +63,8 @@ class Effort(NamedTuple):
     usual: float
 
 
-GHOST = Effort(True, 1.0, 2.0)
+GHOST = Effort(True, 1.5, 1.0)
 FULL = Effort(False, 1.0, 0.5)
-
-
-def never(text: str) -> bool:
-    return False
 
 
 class NextTokens(NamedTuple):
@@ -88,7 +82,8 @@ class Search:
     """The search of one hole: a pass scores `width` hypotheses; a single one ends where the end is the likeliest token.
     `start` is the position of the first tail row. A `generator` draws another answer. Hypotheses less likely than
     `least` are dropped. A `long` fill goes on as long as the base does. `copies` says whether a fill's text only copies
-    what is around the hole, `binds` whether it binds the missing name."""
+    what is around the hole, `binds` whether it binds the missing name, `block_end` where a block ends: the likeliest path
+    is followed until there, whatever it promises, and scored."""
 
     def __init__(
         self,
@@ -105,13 +100,14 @@ class Search:
         effort: Effort = FULL,
         copies: Judge = never,
         binds: Judge = never,
+        block_end: Ending | None = None,
     ) -> None:
         self.vocabulary, self.hole, self.start, self.generator = vocabulary, hole, start, generator
         self.width, self._repeats = width, repeats
         self._long, self._reward = long, REWARD if long and width > 1 else 0.0
         self._faint = math.log(least) if least else -math.inf
         self._effort = effort if width > 1 else GHOST  # a single hypothesis is final at each pass
-        self._copies, self._binds = copies, binds
+        self._copies, self._binds, self._block_end = copies, binds, block_end
         self._patience = LONG_PATIENCE if long else effort.patience
         self.tail, self.head = list(tail), list(head[: HEAD if width > 1 else 1])
         self.tree = Hypotheses(vocabulary, hole, self.tail, self.head)
@@ -132,6 +128,7 @@ class Search:
         self._dormant: list[TokenNode] = []  # could still win, but promise too little for now
         self.ends: list[End] = []
         self.passes = 0
+        self._greedy = self.tree.root if block_end and width > 1 and generator is None else None  # likeliest path so far
         self._last = self.tree.root  # the most promising hypothesis, kept after all have been dropped
         self._best: End | None = None
         self._improved = 0  # the pass that found `_best`
@@ -196,6 +193,9 @@ class Search:
             queue = list(self.tree.root.children.values())
         else:
             chosen = self._best_open()
+            if self._greedy and self._greedy not in chosen:
+                chosen.insert(0, self._greedy)
+                self.open = [n for n in self.open if n is not self._greedy]
             if chosen:
                 self._repeat(chosen[0])
             queue = self._proposed + chosen
@@ -254,8 +254,8 @@ class Search:
         late = self.passes >= LATE and self.best() is None
         leading = -math.inf if late else max((n.rank for n in self.open), default=-math.inf)
         least = max(self._least(), leading - END_MARGIN)
-        waiting = [e for e in self.ends if e.score is None and e.bound > least]
-        return sorted(waiting, key=lambda e: e.bound, reverse=True)[:2]
+        waiting = [e for e in self.ends if e.score is None and (e.sure or e.bound > least)]
+        return sorted(waiting, key=lambda e: (e.sure, e.bound), reverse=True)[:2]
 
     def read(self, logp: Tensor) -> Tensor:
         """The numbers that `receive` takes, float32 [n], found among log-probabilities [rows of the plan, base
@@ -379,6 +379,19 @@ class Search:
                 new.born = self.passes
                 self.open.append(new)
             most -= new is None or not new.doubt
+        if node is self._greedy:
+            self._follow(node, seen)
+
+    def _follow(self, node: TokenNode, seen: NextTokens) -> None:
+        """Go on along the likeliest path, unless the block ends there: then that end is scored."""
+        assert self._block_end is not None
+        following = next((node.children[token] for token in seen.best if token in node.children), None)
+        self._greedy = following
+        kept = self._block_end(self._written(following)) if following else None
+        if kept is not None:
+            self._greedy, raw = None, self.hole.forced + kept.rstrip().encode()
+            for end in self.ends:
+                end.sure |= end.node.raw.rstrip() == raw
 
     def _children(self, node: TokenNode) -> int:
         """How many left-to-right children a hypothesis gets."""
@@ -446,6 +459,10 @@ class Search:
             self._dormant = [n for n in known if n.rank > best.score and n not in chosen and n.logp > self._faint]
         certain = self.hole.grammar is not None  # the grammar allows the end, even if the model expects more
         self.ends = [e for e in self.ends if (e.node.logp if certain else e.logp) > self._faint]
+        if self._greedy and best is not None and best.score is not None:
+            left = self.hole.max_tokens - self._greedy.depth
+            if self._greedy.rank + self._reward * left <= best.score:
+                self._greedy = None
         best = self.best()
         leaders = [*self.open, *self._proposed, *(e.node for e in self.ends if e.score is None)]
         if best is not None:
@@ -489,7 +506,7 @@ class Search:
         most = passes(self.hole, self.width, long=self._long)
         if self.hole.grammar is None and not self._long and self.best() is not None:
             most = min(most, ENOUGH)
-        return self.passes >= most or not (self.open or self._proposed or self._best_ends())
+        return self.passes >= most or not (self.open or self._proposed or self._greedy or self._best_ends())
 
     def leader(self) -> TokenNode:
         """The node whose path is shown: the best candidate's, else the most promising hypothesis's."""

@@ -72,6 +72,7 @@ class End:
     bound: float  # its rank, which is an upper bound of the score
     behind: list[int]
     score: float | None = None
+    sure: bool = False  # to be scored, however unlikely
 
     @property
     def row(self) -> int:

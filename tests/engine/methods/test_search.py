@@ -19,6 +19,7 @@ from caesura.engine.canvas.layout import lay, rule
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods._forward import Pass
 from caesura.engine.methods.verify import begin
+from caesura.engine.methods.verify.lines import Judge, ending, never
 from caesura.engine.methods.verify.lookup import Repeats
 from caesura.engine.methods.verify.search import (
     FULL,
@@ -27,7 +28,6 @@ from caesura.engine.methods.verify.search import (
     TEMPERATURE,
     WIDTH,
     Effort,
-    Judge,
     Search,
     perturbed,
 )
@@ -378,6 +378,22 @@ def test_a_likely_block_outlasts_an_unlikely_line(tiny: BlockLlama, vocabulary: 
     table.chain([*tail, *line, *head], [1e-4], len(tail) + len(line) + 1)
     answer(search, table)
     assert search.text()[0] == tiny.tokenizer.decode([*line, *more])
+
+
+@pytest.mark.parametrize("followed", [True, False])
+def test_the_likeliest_path_of_a_block_is_scored_where_the_block_ends(
+    tiny: BlockLlama, vocabulary: Vocabulary, followed: bool
+) -> None:
+    """Its second word promises too little to be looked at, next to a line that is likelier until there."""
+    encode, table = tiny.tokenizer.encode, Table(tiny.tokenizer.size)
+    tail, head = encode("return"), encode("\n")
+    block, beyond = " left + right\n    left(right)", "\nright"
+    table.chain([*tail, *encode(block + beyond)], [0.9, 0.5, 0.3, 0.97], len(tail))
+    table.chain([*tail, *encode(" 1"), *head], [0.9, 0.4, 0.95], len(tail))
+    end = ending("    ", never) if followed else None
+    search = Search(vocabulary, HoleState(False, 32), tail, head, 0, long=True, block_end=end)
+    answer(search, table)
+    assert (block in {search.tree.text_of(found.node) for found in search.candidates()}) is followed
 
 
 @pytest.mark.parametrize("width", [1, 4])

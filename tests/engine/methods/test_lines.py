@@ -1,8 +1,8 @@
-"""What only copies the lines around a hole."""
+"""What the lines around a hole say of a fill."""
 
 import pytest
 
-from caesura.engine.methods.verify.copies import copying
+from caesura.engine.methods.verify.lines import copying, ending
 
 ABOVE = "def f(a):\n    check(a)\n    "
 BELOW = "\n\n    log(a)\n    return a\n"
@@ -30,3 +30,20 @@ def test_a_fill_that_ends_with_the_lines_below_or_is_the_lines_above_is_a_copy(
     before: str, text: str, after: str, copied: bool
 ) -> None:
     assert copying(before, after)(text) is copied
+
+
+@pytest.mark.parametrize(
+    ("text", "block"),
+    [
+        ("a += 1\n    a -= 1", None),
+        ("a += 1\n", None),
+        ("a += 1\n\n", "a += 1"),
+        ("a += 1\n\n    a", "a += 1"),
+        ("a += 1\nreturn", "a += 1"),
+        ("if a:\n        a += 1\n    log", None),
+        ("a += 1\n    log(a)\n", "a += 1"),
+        ("log(a)\n    a += 1\n", None),
+    ],
+)
+def test_a_block_ends_before_a_blank_line_a_dedent_and_what_follows(text: str, block: str | None) -> None:
+    assert ending(ABOVE, copying(ABOVE, BELOW))(text) == block

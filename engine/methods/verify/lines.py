@@ -1,0 +1,61 @@
+"""What the lines around a hole say of a fill: whether it only copies them, and where a block ends."""
+
+from collections.abc import Callable
+
+LINES = 16  # of the text on each side that are compared
+
+Judge = Callable[[str], bool]  # of a fill's text
+Ending = Callable[[str], str | None]  # of a growing fill's text
+
+
+def never(text: str) -> bool:
+    return False
+
+
+def copying(before: str, after: str) -> Judge:
+    """A judge of fills between two texts. True for one at a line's end that ends with the next lines, or is the lines
+    above: the server would take it back, so it must not win the search."""
+    rest, *below = after.split("\n", LINES)
+    *above, begun = before.rsplit("\n", LINES)
+    following, preceding = written(below[:LINES]), written(above[-LINES:])
+    if rest.strip() or not (following or preceding):
+        return never
+
+    def judge(text: str) -> bool:
+        first, *others = text.split("\n")
+        made = written([begun + first, *others])
+        if not made or not any(character.isalnum() for character in made[-1]):
+            return False
+        tails = (made[at:] for at in range(len(made)))
+        return any(tail == following[: len(tail)] for tail in tails) or made == preceding[-len(made) :]
+
+    return judge
+
+
+def ending(before: str, copies: Judge) -> Ending:
+    """Where a block after `before` ends by its structure: before a blank line, a copy of what follows, or a line that is
+    indented less than the hole's. The block so far, or None if it may go on."""
+    begun = before[before.rfind("\n") + 1 :]
+    least = indent(begun)
+
+    def end(text: str) -> str | None:
+        lines = text.split("\n")
+        for at in range(1, len(lines)):
+            kept = "\n".join(lines[:at])
+            if at > 1 and copies(kept):
+                return "\n".join(lines[: at - 1])
+            whole = at < len(lines) - 1
+            if (whole and not lines[at].strip()) or (lines[at].strip() and indent(lines[at]) < least):
+                return kept
+        return None
+
+    return end
+
+
+def written(lines: list[str]) -> list[str]:
+    """Those that are not blank, without blanks at their ends."""
+    return [line.rstrip() for line in lines if line.strip()]
+
+
+def indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
