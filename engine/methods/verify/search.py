@@ -33,12 +33,12 @@ from caesura.engine.methods.verify.tree import End, Hypotheses, Origin, TokenNod
 from caesura.engine.samplers import highest
 
 WIDTH = 4  # hypotheses scored in one pass
+LONG_WIDTH = 2  # the same in a long fill, beside its likeliest path
 BRANCH = 3  # left-to-right children of a hypothesis
 FIRST = 8  # the same where the fill's text begins: behind an unlikely first word the rest is often sure
 PASSES = 40  # most passes of a hole
 ENOUGH = 24  # passes of a line that has a candidate: those that take more are seldom right
 LATE = 16  # passes without a candidate, after which the best end becomes one, however unlikely
-LONG_PATIENCE = 0.15  # nats a pass in a long fill, where the next candidate may be a line of passes away
 REWARD = 0.15  # nats for each token of a long fill: without it the shortest wins; with twice as much they go on too far
 HEAD = 6  # suffix tokens that judge a fill
 CROSSED = 3  # likeliest tokens into the suffix that end a fill, if none is less likely than the first by CROSSED_MARGIN
@@ -108,7 +108,6 @@ class Search:
         self._faint = math.log(least) if least else -math.inf
         self._effort = effort if width > 1 else GHOST  # a single hypothesis is final at each pass
         self._copies, self._binds, self._block_end = copies, binds, block_end
-        self._patience = LONG_PATIENCE if long else effort.patience
         self.tail, self.head = list(tail), list(head[: HEAD if width > 1 else 1])
         self.tree = Hypotheses(vocabulary, hole, self.tail, self.head)
         after = b"".join(vocabulary.pieces[token] for token in head)
@@ -244,8 +243,8 @@ class Search:
         return self.open
 
     def _best_open(self) -> list[TokenNode]:
-        ordered = self._by_promise()
-        chosen, self.open = ordered[: self.width], ordered[self.width :]
+        ordered, width = self._by_promise(), min(self.width, LONG_WIDTH) if self._long else self.width
+        chosen, self.open = ordered[:width], ordered[width:]
         return chosen
 
     def _best_ends(self) -> list[End]:
@@ -452,7 +451,7 @@ class Search:
             self._best, self._improved = best, self.passes
         least = self._least()
         known = [*self.open, *self._dormant]
-        winning = [n for n in known if n.rank > least + self._patience * self._waited(n)]
+        winning = [n for n in known if n.rank > least + self._effort.patience * self._waited(n)]
         self.open = [n for n in winning if n.logp > self._faint]
         if best is not None and best.score is not None and not self._effort.locks:
             chosen = set(winning)
@@ -504,7 +503,7 @@ class Search:
         if not self.passes:
             return False
         most = passes(self.hole, self.width, long=self._long)
-        if self.hole.grammar is None and not self._long and self.best() is not None:
+        if self.hole.grammar is None and not self._long and self.width > 1 and self.best() is not None:
             most = min(most, ENOUGH)
         return self.passes >= most or not (self.open or self._proposed or self._greedy or self._best_ends())
 
