@@ -9,7 +9,7 @@ from caesura import wire
 from caesura.characters import visible
 from caesura.client.backend import job_id
 from caesura.schema.document import Schema
-from caesura.server.answers.finish import finish
+from caesura.server.answers.finish import finish, is_half
 from caesura.server.answers.syntax import SyntaxGate
 from caesura.server.context.context import Context, HoleKind, context, hole
 from caesura.server.languages import language
@@ -66,19 +66,21 @@ class TextGap:
 
     def proposals(self, done: wire.Done) -> Iterator[tuple[str, wire.Fill]]:
         """The texts that may be inserted for an answer, each with the fill it comes from, in an editor's order: the
-        candidates that add no syntax error, best first, then the part of the best one that adds none. The fill of an
-        offer is valid as a whole or left out."""
+        candidates that add no syntax error, whole ones before half ones and the best first, then the part of the best
+        one that adds none. The fill of an offer is valid as a whole or left out."""
         if self.offer:
             whole = [self.offer.fill(holes) for holes in (done.holes, *done.alternatives)]
             yield from ((fill.text, fill) for fill in whole if fill.text and self._valid(self.offer, fill.text))
             return
         fills = [done.holes[0], *(others[0] for others in done.alternatives)]
         texts = [finish(fill.text, self.context) for fill in fills]
-        for text, fill in zip(texts, fills, strict=True):
-            if text and self.gate.shortened(text) == text:
-                yield text, fill
+        sound = [(text, fill) for text, fill in zip(texts, fills, strict=True) if text and self._fits(text)]
+        yield from sorted(sound, key=lambda one: is_half(one[0], self.context))
         if text := self.gate.shortened(texts[0]):
             yield text, fills[0]
+
+    def _fits(self, text: str) -> bool:
+        return self.gate.shortened(text) == text
 
     def _valid(self, offer: Offer, insert: str) -> bool:
         if insert != visible(insert, self.context.prefix, self.context.suffix):

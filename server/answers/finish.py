@@ -68,6 +68,22 @@ def finish(text: str, context: Context) -> str:
     return text.replace("\n", line_break(context))
 
 
+def is_half(text: str, context: Context) -> bool:
+    """True if a fill of code opens a bracket, a string or a block that nothing closes, or has no letter or digit and
+    closes nothing either."""
+    if context.scope in ("string", "comment"):
+        return False
+    row = language(context.language)
+    opened = _faults(text, context, row) - _faults("", context, row)
+    rest, *below = _lines(context.suffix)
+    following = next((line for line in below if line.strip()), "")
+    last = line_before(context.prefix, len(context.prefix)) + text if "\n" not in text else text.rpartition("\n")[2]
+    bodiless = row.offside and not rest.strip() and len(indent_of(following)) <= len(indent_of(last))
+    if opened > 0 or (bodiless and opens_block(last, row)):
+        return True
+    return opened == 0 and not any(character.isalnum() for character in text)
+
+
 def line_break(context: Context) -> str:
     """The line end of the file, taken from the nearest line break."""
     found = _LAST_BREAK.match(context.prefix) or _FIRST_BREAK.search(context.suffix)

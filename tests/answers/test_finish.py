@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caesura.server.answers.finish import finish
+from caesura.server.answers.finish import finish, is_half
 from caesura.server.context.context import context
 
 from ..support.marked import marked
@@ -152,3 +152,28 @@ def test_an_insertion_keeps_its_bounds(before: str, after: str, fill: str, langu
     assert "\u200b" not in done or "\u200b" in before + after
     assert hole.kind == "block" or not {"\n", "\r"} & set(done)
     assert done == "" or done.strip()
+
+
+@pytest.mark.parametrize(
+    ("language", "source", "fill", "half"),
+    [
+        ("python", "x = 1\n|\ny = 2\n", "f(", True),
+        ("python", "x = f(\n    |\n)\n", "a, b", False),
+        ("python", "x = |\n    1,\n)\n", "f(", False),  # the suffix closes it
+        ("python", "x = 1\n|\ny = 2\n", "if x:", True),
+        ("python", "x = 1\n|\n    y = 2\n", "if x:", False),
+        ("python", "x = 1\n|\ny = 2\n", "if x:\n    x = 2", False),
+        ("python", "x = 1\n|\ny = 2\n", "# ---", True),
+        ("python", "x = [\n    1,\n|\n", "]", False),
+        ("python", "# |\n", "---", False),  # prose may be so
+        ("python", "x = '|\n", "a'", False),
+        ("javascript", "f();\n|\ng();\n", "if (x) {", True),
+        ("javascript", "f();\n|\n  g();\n}\n", "if (x) {", False),
+        ("go", "f()\n|\ng()\n", "x := `a", True),
+    ],
+)
+def test_a_fill_that_opens_what_nothing_closes_or_says_nothing_is_half(
+    language: str, source: str, fill: str, half: bool
+) -> None:
+    before, _, after = source.partition("|")
+    assert is_half(fill, context(before + after, len(before), len(before), language=language)) is half

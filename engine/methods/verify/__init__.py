@@ -19,8 +19,8 @@ from caesura.engine.canvas.layout import Layout
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import Begin, _forward, absorbing, settled
 from caesura.engine.methods.verify import drafting
-from caesura.engine.methods.verify.lines import copying, ending, Judge, never
 from caesura.engine.methods.verify.drafting import CanvasDraft, DraftingModel
+from caesura.engine.methods.verify.lines import Judge, Rules, copying, ending, never
 from caesura.engine.methods.verify.lookup import Repeats, identifiers, lookup
 from caesura.engine.methods.verify.search import FULL, GHOST, HEAD, WIDTH, Search, passes
 from caesura.engine.methods.verify.tree import Origin, TokenNode
@@ -126,9 +126,7 @@ class Verifying:
             least=self.job.least,
             long=long,
             effort=GHOST if self.job.effort == "ghost" else FULL,
-            copies=copies,
-            block_end=ending(before, copies) if long else None,
-            binds=self.binds,
+            rules=Rules(copies, self.binds, ending(before, copies) if long else None),
         )
         return self.width > 1 and self._propose(hole.forced.decode())
 

@@ -1,6 +1,7 @@
 """What the lines around a hole say of a fill: whether it only copies them, and where a block ends."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 LINES = 16  # of the text on each side that are compared
 
@@ -10,6 +11,18 @@ Ending = Callable[[str], str | None]  # of a growing fill's text
 
 def never(text: str) -> bool:
     return False
+
+
+class Rules(NamedTuple):
+    """What a search asks of a fill's text: whether it only copies what is around the hole, whether it binds the missing
+    name, and where its block ends."""
+
+    copies: Judge = never
+    binds: Judge = never
+    block_end: Ending | None = None
+
+
+NO_RULES = Rules()
 
 
 def copying(before: str, after: str) -> Judge:
@@ -33,8 +46,8 @@ def copying(before: str, after: str) -> Judge:
 
 
 def ending(before: str, copies: Judge) -> Ending:
-    """Where a block after `before` ends by its structure: before a blank line, a copy of what follows, or a line that is
-    indented less than the hole's. The block so far, or None if it may go on."""
+    """Where a block after `before` ends by its structure: before a blank line, a copy of what follows, or a line with
+    less indentation than the hole's. The block so far, or None if it may go on."""
     begun = before[before.rfind("\n") + 1 :]
     least = indent(begun)
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from caesura.engine.canvas.canvas import HoleState
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods._forward import Pass
-from caesura.engine.methods.verify.lines import Ending, Judge, never
+from caesura.engine.methods.verify.lines import NO_RULES, Rules, never
 from caesura.engine.methods.verify.lookup import Repeats
 from caesura.engine.methods.verify.tree import End, Hypotheses, Origin, TokenNode, common_prefix, is_text
 from caesura.engine.samplers import highest
@@ -81,9 +81,8 @@ class NextTokens(NamedTuple):
 class Search:
     """The search of one hole: a pass scores `width` hypotheses; a single one ends where the end is the likeliest token.
     `start` is the position of the first tail row. A `generator` draws another answer. Hypotheses less likely than
-    `least` are dropped. A `long` fill goes on as long as the base does. `copies` says whether a fill's text only copies
-    what is around the hole, `binds` whether it binds the missing name, `block_end` where a block ends: the likeliest path
-    is followed until there, whatever it promises, and scored."""
+    `least` are dropped. A `long` fill goes on as long as the base does; its likeliest path is followed to the end of
+    the block, whatever it promises."""
 
     def __init__(
         self,
@@ -98,16 +97,14 @@ class Search:
         least: float = 0.0,
         long: bool = False,
         effort: Effort = FULL,
-        copies: Judge = never,
-        binds: Judge = never,
-        block_end: Ending | None = None,
+        rules: Rules = NO_RULES,
     ) -> None:
         self.vocabulary, self.hole, self.start, self.generator = vocabulary, hole, start, generator
         self.width, self._repeats = width, repeats
         self._long, self._reward = long, REWARD if long and width > 1 else 0.0
         self._faint = math.log(least) if least else -math.inf
         self._effort = effort if width > 1 else GHOST  # a single hypothesis is final at each pass
-        self._copies, self._binds, self._block_end = copies, binds, block_end
+        self._rules = rules
         self.tail, self.head = list(tail), list(head[: HEAD if width > 1 else 1])
         self.tree = Hypotheses(vocabulary, hole, self.tail, self.head)
         after = b"".join(vocabulary.pieces[token] for token in head)
@@ -127,7 +124,8 @@ class Search:
         self._dormant: list[TokenNode] = []  # could still win, but promise too little for now
         self.ends: list[End] = []
         self.passes = 0
-        self._greedy = self.tree.root if block_end and width > 1 and generator is None else None  # likeliest path so far
+        follows = rules.block_end is not None and width > 1 and generator is None
+        self._likeliest = self.tree.root if follows else None  # the end of the likeliest path so far
         self._last = self.tree.root  # the most promising hypothesis, kept after all have been dropped
         self._best: End | None = None
         self._improved = 0  # the pass that found `_best`
@@ -192,9 +190,9 @@ class Search:
             queue = list(self.tree.root.children.values())
         else:
             chosen = self._best_open()
-            if self._greedy and self._greedy not in chosen:
-                chosen.insert(0, self._greedy)
-                self.open = [n for n in self.open if n is not self._greedy]
+            if self._likeliest and self._likeliest not in chosen:
+                chosen.insert(0, self._likeliest)
+                self.open = [n for n in self.open if n is not self._likeliest]
             if chosen:
                 self._repeat(chosen[0])
             queue = self._proposed + chosen
@@ -355,7 +353,7 @@ class Search:
         node.weigh(logp, gain, reward)
 
     def _binding(self, node: TokenNode) -> bool:
-        return self._binds is not never and self._binds(self._written(node))
+        return self._rules.binds is not never and self._rules.binds(self._written(node))
 
     def _written(self, node: TokenNode) -> str:
         return self.tree.own(node).decode(errors="ignore")
@@ -378,17 +376,17 @@ class Search:
                 new.born = self.passes
                 self.open.append(new)
             most -= new is None or not new.doubt
-        if node is self._greedy:
+        if node is self._likeliest:
             self._follow(node, seen)
 
     def _follow(self, node: TokenNode, seen: NextTokens) -> None:
         """Go on along the likeliest path, unless the block ends there: then that end is scored."""
-        assert self._block_end is not None
+        assert self._rules.block_end is not None
         following = next((node.children[token] for token in seen.best if token in node.children), None)
-        self._greedy = following
-        kept = self._block_end(self._written(following)) if following else None
+        self._likeliest = following
+        kept = self._rules.block_end(self._written(following)) if following else None
         if kept is not None:
-            self._greedy, raw = None, self.hole.forced + kept.rstrip().encode()
+            self._likeliest, raw = None, self.hole.forced + kept.rstrip().encode()
             for end in self.ends:
                 end.sure |= end.node.raw.rstrip() == raw
 
@@ -425,7 +423,7 @@ class Search:
                 return
 
     def _end(self, node: TokenNode, logp: float, bound: float, behind: list[int]) -> None:
-        if not (self._copies is not never and self._copies(self._written(node))):
+        if not (self._rules.copies is not never and self._rules.copies(self._written(node))):
             self.ends.append(End(node, logp, bound, behind, None if len(behind) > 1 else bound))
 
     # Decisions
@@ -458,11 +456,9 @@ class Search:
             self._dormant = [n for n in known if n.rank > best.score and n not in chosen and n.logp > self._faint]
         certain = self.hole.grammar is not None  # the grammar allows the end, even if the model expects more
         self.ends = [e for e in self.ends if (e.node.logp if certain else e.logp) > self._faint]
-        if self._greedy and best is not None and best.score is not None:
-            left = self.hole.max_tokens - self._greedy.depth
-            if self._greedy.rank + self._reward * left <= best.score:
-                self._greedy = None
         best = self.best()
+        if self._likeliest and best and best.score is not None and self._most_of(self._likeliest) <= best.score:
+            self._likeliest = None
         leaders = [*self.open, *self._proposed, *(e.node for e in self.ends if e.score is None)]
         if best is not None:
             leaders.append(best.node)
@@ -470,6 +466,10 @@ class Search:
         self._last = max(leaders or winning, key=promise, default=self._last)
         if leaders and self._effort.locks:
             self._lock(leaders, best)
+
+    def _most_of(self, node: TokenNode) -> float:
+        """The greatest score of a fill that goes on from here: all its tokens are certain and earn their reward."""
+        return node.rank + self._reward * (self.hole.max_tokens - node.depth)
 
     def _waited(self, node: TokenNode) -> int:
         """Passes that a hypothesis has waited for: since it was found, or the best candidate if that is later. So a
@@ -505,7 +505,7 @@ class Search:
         most = passes(self.hole, self.width, long=self._long)
         if self.hole.grammar is None and not self._long and self.width > 1 and self.best() is not None:
             most = min(most, ENOUGH)
-        return self.passes >= most or not (self.open or self._proposed or self._greedy or self._best_ends())
+        return self.passes >= most or not (self.open or self._proposed or self._likeliest or self._best_ends())
 
     def leader(self) -> TokenNode:
         """The node whose path is shown: the best candidate's, else the most promising hypothesis's."""

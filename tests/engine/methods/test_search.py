@@ -19,7 +19,7 @@ from caesura.engine.canvas.layout import lay, rule
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods._forward import Pass
 from caesura.engine.methods.verify import begin
-from caesura.engine.methods.verify.lines import Judge, ending, never
+from caesura.engine.methods.verify.lines import Rules, ending, never
 from caesura.engine.methods.verify.lookup import Repeats
 from caesura.engine.methods.verify.search import (
     FULL,
@@ -390,8 +390,8 @@ def test_the_likeliest_path_of_a_block_is_scored_where_the_block_ends(
     block, beyond = " left + right\n    left(right)", "\nright"
     table.chain([*tail, *encode(block + beyond)], [0.9, 0.5, 0.3, 0.97], len(tail))
     table.chain([*tail, *encode(" 1"), *head], [0.9, 0.4, 0.95], len(tail))
-    end = ending("    ", never) if followed else None
-    search = Search(vocabulary, HoleState(False, 32), tail, head, 0, long=True, block_end=end)
+    rules = Rules(block_end=ending("    ", never) if followed else None)
+    search = Search(vocabulary, HoleState(False, 32), tail, head, 0, long=True, rules=rules)
     answer(search, table)
     assert (block in {search.tree.text_of(found.node) for found in search.candidates()}) is followed
 
@@ -515,21 +515,21 @@ def test_the_suffix_overrules_a_fill_that_looks_better(tiny: BlockLlama, vocabul
 
 
 @pytest.mark.parametrize(
-    ("judges", "best"),
+    ("rules", "best"),
     [
-        ({}, " left"),
-        ({"binds": lambda text: "right" in text}, " right + 1"),
-        ({"copies": lambda text: text == " left"}, " right + 1"),
+        (Rules(), " left"),
+        (Rules(binds=lambda text: "right" in text), " right + 1"),
+        (Rules(copies=lambda text: text == " left"), " right + 1"),
     ],
 )
 def test_what_binds_the_missing_name_wins_and_a_copy_does_not(
-    tiny: BlockLlama, vocabulary: Vocabulary, judges: dict[str, Judge], best: str
+    tiny: BlockLlama, vocabulary: Vocabulary, rules: Rules, best: str
 ) -> None:
     encode, table = tiny.tokenizer.encode, Table(tiny.tokenizer.size)
     tail, head = encode("return"), encode("\n")
     table.chain([*tail, *encode(" left"), *head], [0.6, 0.9], len(tail))
     table.chain([*tail, *encode(" right + 1"), *head], [0.3, 0.9], len(tail))
-    search = Search(vocabulary, HoleState(True, 16), tail, head, 0, **judges)  # type: ignore[arg-type]
+    search = Search(vocabulary, HoleState(True, 16), tail, head, 0, rules=rules)
     answer(search, table)
     assert search.text()[0] == best
     assert search.confidence(search.leader()) < 1, "the reward is no probability"
