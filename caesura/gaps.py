@@ -65,22 +65,20 @@ class TextGap:
         return next(self.proposals(done), ("", done.holes[0]))
 
     def proposals(self, done: wire.Done) -> Iterator[tuple[str, wire.Fill]]:
-        """The texts that may be inserted for an answer, each with the fill it comes from, in an editor's order: the
-        candidates that add no syntax error, whole ones before half ones and the best first, then the part of the best
-        one that adds none. The fill of an offer is valid as a whole or left out."""
+        """The texts that may be inserted for an answer, each with the fill it comes from: the candidates that add no
+        syntax error, whole ones before half ones and the best first; then the start of the best one that adds none. The
+        fill of an offer is valid as a whole or left out."""
         if self.offer:
             whole = [self.offer.fill(holes) for holes in (done.holes, *done.alternatives)]
             yield from ((fill.text, fill) for fill in whole if fill.text and self._valid(self.offer, fill.text))
             return
         fills = [done.holes[0], *(others[0] for others in done.alternatives)]
         texts = [finish(fill.text, self.context) for fill in fills]
-        sound = [(text, fill) for text, fill in zip(texts, fills, strict=True) if text and self._fits(text)]
-        yield from sorted(sound, key=lambda one: is_half(one[0], self.context))
+        for text, fill in sorted(zip(texts, fills, strict=True), key=lambda one: is_half(one[0], self.context)):
+            if text and self.gate.shortened(text) == text:
+                yield text, fill
         if text := self.gate.shortened(texts[0]):
             yield text, fills[0]
-
-    def _fits(self, text: str) -> bool:
-        return self.gate.shortened(text) == text
 
     def _valid(self, offer: Offer, insert: str) -> bool:
         if insert != visible(insert, self.context.prefix, self.context.suffix):
@@ -124,7 +122,7 @@ def infill(
         sampler=options.sampler,
         prompt=options.prompt,
         seed=options.seed,
-        missing=around.missing if len(segments) == 1 else None,
+        missing=around.missing if sum(isinstance(part, wire.Hole) for part in segments) == 1 else None,
         schemas=schemas,
     )
 

@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from caesura.characters import PRINTABLE, shown
 
-PROTOCOL = 3
+PROTOCOL = 4
 MAX_FRAME = 16 << 20  # bytes; the socket refuses larger frames (MAXMSGSIZE)
 MAX_CONTEXT = 1 << 20  # code points of the prefix, and of the suffix: at least 256K tokens
 MAX_NEIGHBOUR = 65_536  # code points
@@ -110,9 +110,9 @@ class Missing(_Struct, frozen=True, kw_only=True):
     """A name that the text after the hole reads and nothing before binds: most likely the hole binds it. `starts` are
     beginnings of a fill that does; a fill that does matches the RE2 `pattern` somewhere."""
 
-    name: Name
+    name: Annotated[str, Meta(min_length=1, max_length=64, pattern=PRINTABLE)]
     starts: Annotated[tuple[ShortText, ...], Meta(max_length=4)] = ()
-    pattern: Annotated[str, Meta(max_length=4096)]
+    pattern: Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
 class Neighbour(_Struct, frozen=True):
@@ -198,9 +198,8 @@ class Infill(_Message, frozen=True, kw_only=True):
     `neighbours` come best first. `draft` has one text per hole to warm-start from. `method` and `sampler` are file
     names, and `prompt` is the name of a context format; the default is the model's own. Grammars refer to `schemas`.
     `seed` 0 asks for the best answer, any other for another plausible one. A method that verifies drafts may end the
-    answer where its probability falls below `least`. With effort `ghost`, the text that is shown on the way grows
-    steadily and the answer comes soon; with `full` the answer is the best that is found, and nothing is locked before.
-    `missing` is for a job of one hole.
+    answer where its probability falls below `least`. With effort `ghost` it locks text early and ends soon; with `full`
+    it looks for the best answer and locks nothing before. `missing` is for a job of one hole.
     """
 
     job: Id

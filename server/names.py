@@ -30,11 +30,9 @@ PYTHON = NameRules(
     ("python",),
     ("NAME =",),
     r"(?:^|\n)\s*(?:[\w.]+\s*[,=]\s*|[*(\[]\s*)*NAME\s*(?:[,)\]][\s\w.,*()\[\]]*)?(?::[^=\n]+)?=(?:[^=]|$)"
-    r"|\bfor\s[^:\n]*\bNAME\b[^:\n]*\sin\b"
-    r"|\bas\s+\(?[^:\n]*\bNAME\b"
-    r"|\b(?:def|class)\s+NAME\b"
-    r"|\bimport\s[^\n]*\bNAME\b"
-    r"|\bNAME\s*:=",
+    r"|(?:^|\n)[^#\n]*\b(?:"  # not in a comment
+    r"for\s[^:\n]*\bNAME\b[^:\n]*\sin\b|as\s+\(?[^:\n]*\bNAME\b|(?:def|class)\s+NAME\b|import\s[^\n]*\bNAME\b"
+    r"|NAME\s*:=)",
     known=" ".join([*dir(builtins), "self", "cls"]),
     shape=r"(?!_$)[^\W\d]\w*(?<!__)",
     hoists=False,
@@ -72,6 +70,7 @@ GO = NameRules(
     "any append bool byte cap clear close complex copy delete error false float32 float64 imag int int16 int32 int64 "
     "int8 iota len make max min new nil panic print println real recover rune string true uint uint16 uint32 uint64 "
     "uint8 uintptr",
+    wildcard=r"(?m)^[ \t]*(?:import[ \t]+)?\.[ \t]+\"",
 )
 RUST = NameRules(
     ("rust",),
@@ -81,6 +80,7 @@ RUST = NameRules(
     r"|\b(?:fn|const|static)\s+NAME\b",
     # also words in the text of a macro
     "as box dyn else feature for if impl in let loop match move mut ref return target_os test unix while windows",
+    wildcard=r"(?m)^(?:pub[^\n]*\s)?use\s[^;\n]*::\*",  # of the file, not of its tests
 )
 _TYPE = (  # not `return`, which a name may follow too
     r"(?:(?:static|const|final|struct|enum|unsigned)\s+)*(?:[A-Za-qs-z_]|r[A-Za-df-z\d_]|re[A-Za-su-z\d_])[\w:.]*"
@@ -99,5 +99,11 @@ CPP = NameRules(
     _TYPED + r"|\bauto\b[^=;\n]*\[[^\]\n]*\bNAME\b",
     _C_KNOWN,
     r"(?!k[A-Z])[a-z]\w*(?<!_)",  # neither a constant nor a member
+    wildcard=r"(?m)^[ \t]*using\s+namespace\s",
 )
-JAVA = NameRules(("java",), (), _TYPED + r"|\binstanceof\s[^)\n]*\bNAME\b")
+JAVA = NameRules(
+    ("java",),
+    (),
+    _TYPED + r"|\binstanceof\s[^)\n]*\bNAME\b",
+    wildcard=r"(?m)^[ \t]*import\s+static\s[^;\n]*\.\*",
+)

@@ -47,6 +47,11 @@ class FillQuery:
     patience_ms: float = math.inf
     stream: bool = False
 
+    @property
+    def early(self) -> bool:
+        """True if locked text is of use before the answer."""
+        return self.stream or bool(self.stop) or self.patience_ms < math.inf
+
 
 @dataclass(frozen=True)
 class AnswerText:
@@ -74,13 +79,12 @@ async def fill(engine: Infiller, wanted: FillQuery) -> AsyncGenerator[str | Fill
     loop = asyncio.get_running_loop()
     asked = await loop.run_in_executor(_parsing, _gap, wanted)
     to_fill = hole(asked.context, min(wanted.max_tokens or Options().max_tokens, wire.MAX_SLOTS))
-    early = wanted.stream or wanted.stop or wanted.patience_ms < math.inf  # each Locked event is examined
     sent, began = "", time.monotonic()
     async with contextlib.aclosing(engine.infill(_job(asked, to_fill, wanted))) as events:
         async for event in events:
             if isinstance(event, wire.Done):
                 answer = await loop.run_in_executor(_parsing, _answer, asked, to_fill, wanted, event, sent)
-            elif early:
+            elif wanted.early:
                 fitted = await loop.run_in_executor(_parsing, asked.fitted, event.holes[0].locked_start)
                 now = _shown(asked, fitted, wanted.stop)
                 late = (time.monotonic() - began) * 1000 > wanted.patience_ms
@@ -139,7 +143,8 @@ def _early(text: AnswerText, event: wire.Locked, began: float) -> FillAnswer:
 def _job(asked: TextGap, to_fill: wire.Hole, wanted: FillQuery) -> wire.Infill:
     candidates = wanted.candidates if wanted.stream else max(wanted.candidates, Options().candidates)
     site = suggest.Site(asked.context, [to_fill], tuple(_neighbours(wanted, asked.context.language)))
-    return suggest.job(site, suggest.Ask(job_id(), "automatic", candidates))
+    effort: Literal["ghost", "full"] = "ghost" if wanted.early else "full"
+    return suggest.job(site, suggest.Ask(job_id(), "automatic", candidates, effort=effort))
 
 
 def _neighbours(wanted: FillQuery, name: str) -> Iterator[wire.Neighbour]:

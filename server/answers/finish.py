@@ -69,19 +69,19 @@ def finish(text: str, context: Context) -> str:
 
 
 def is_half(text: str, context: Context) -> bool:
-    """True if a fill of code opens a bracket, a string or a block that nothing closes, or has no letter or digit and
-    closes nothing either."""
-    if context.scope in ("string", "comment"):
-        return False
+    """True if a fill of code opens a bracket, a string or a block that nothing closes, or is a comment without a
+    word."""
     row = language(context.language)
+    if row.prose or context.scope in ("string", "comment"):
+        return False
+    if row.comment and text.lstrip().startswith(row.comment) and not any(map(str.isalnum, text)):
+        return True
     opened = _faults(text, context, row) - _faults("", context, row)
     rest, *below = _lines(context.suffix)
     following = next((line for line in below if line.strip()), "")
     last = line_before(context.prefix, len(context.prefix)) + text if "\n" not in text else text.rpartition("\n")[2]
     bodiless = row.offside and not rest.strip() and len(indent_of(following)) <= len(indent_of(last))
-    if opened > 0 or (bodiless and opens_block(last, row)):
-        return True
-    return opened == 0 and not any(character.isalnum() for character in text)
+    return opened > 0 or (bodiless and opens_block(last, row))
 
 
 def line_break(context: Context) -> str:

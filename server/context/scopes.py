@@ -31,7 +31,7 @@ class Extent:
         return self.start <= other.start and other.end <= self.end
 
 
-@dataclass(frozen=True, eq=False)  # comparing by identity is faster
+@dataclass(frozen=True, eq=False)
 class LexicalScope(Extent):
     """`path` leads from the scope to the whole text. The `head` of a function or a class holds its own name, which
     belongs to the scope outside."""
@@ -39,6 +39,7 @@ class LexicalScope(Extent):
     kind: str
     head: Extent | None
     outer: "tuple[LexicalScope, ...]"
+    __eq__, __hash__ = object.__eq__, object.__hash__  # two scopes may have one extent
 
     @property
     def path(self) -> "tuple[LexicalScope, ...]":

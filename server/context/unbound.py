@@ -13,7 +13,7 @@ from caesura.server.languages import Language, query
 from caesura.server.names import NameRules
 
 LINES = 12  # after the hole, which may read the name
-BEFORE, AFTER = 40_000, 10_000  # bytes around the hole in which definitions are searched
+BEFORE, AFTER = 40_000, 10_000  # bytes around the hole in which definitions and reads are searched
 OTHERS = 32  # other occurrences of a name, the nearest, that tell whether something unseen binds it
 LONGEST = 64  # characters of a name
 
@@ -26,9 +26,11 @@ def missing(
     text: str, start: int, language: Language, tree: tree_sitter.Tree | None, end: int | None = None
 ) -> wire.Missing | None:
     """The name that a fill of the hole `start:end` most likely binds; None unless the hole is alone on its line."""
-    end = start if end is None else end
-    stop, row = _window(text, start, end), language.names
-    if stop == end or row is None or tree is None or query(language) is None:
+    end, row = start if end is None else end, language.names
+    if row is None or tree is None or query(language) is None:
+        return None
+    stop = _window(text, start, end)
+    if stop == end:
         return None
     code = Code(text.encode(), tree, language)
     first = len(text[:start].encode())
@@ -46,7 +48,7 @@ def _window(text: str, start: int, end: int) -> int:
     if text[start - indent : start].strip(" \t") or not blank:
         return end
     stop, left = end, LINES
-    for line in _LINE.finditer(text, blank.end()):
+    for line in _LINE.finditer(text, blank.end(), end + AFTER):
         if line[2]:
             depth, left = len(line[1]), left - 1
             if depth < indent or left < 0 or (stop == end and depth > indent):
@@ -120,12 +122,14 @@ class _Name:
 
     @cached_property
     def is_unseen(self) -> bool:
-        """Whether something unseen may bind the name: a wildcard does, or it occurs where no definitions are searched
-        or found, or is read where neither the hole nor a definition binds it."""
+        """Whether something unseen may bind the name: a wildcard import may, or the name occurs outside of the searched
+        text, or a read that the hole cannot serve is unbound too."""
         place, name = self._place, re.escape(self._name)
+        if place.has_wildcard:
+            return True
         word = re.compile(rf"{name}(?<![\w$]{name})(?![\w$])".encode())  # letters first: `re` looks for them fast
         found = [Extent(*match.span()) for match in word.finditer(place.code.source)]
-        if place.has_wildcard or any(one not in place.searched for one in found):
+        if any(one not in place.searched for one in found):
             return True
         found = [one for one in found if one not in place.hole]
         near = sorted(found, key=lambda one: abs(one.start - place.hole.start))[:OTHERS]

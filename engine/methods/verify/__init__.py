@@ -20,13 +20,16 @@ from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods import Begin, _forward, absorbing, settled
 from caesura.engine.methods.verify import drafting
 from caesura.engine.methods.verify.drafting import CanvasDraft, DraftingModel
-from caesura.engine.methods.verify.lines import Judge, Rules, copying, ending, never
+from caesura.engine.methods.verify.lines import NO_RULES, Judge, Rules, copying, ending, never
 from caesura.engine.methods.verify.lookup import Repeats, identifiers, lookup
 from caesura.engine.methods.verify.search import FULL, GHOST, HEAD, WIDTH, Search, passes
 from caesura.engine.methods.verify.tree import Origin, TokenNode
 from caesura.engine.models import Model, Verifier
 from caesura.engine.noise import Uniform
 from caesura.wire import Fill, Hole, Impossible, Infill, Missing, Text, Tokens
+
+BOUNDED = re2.Options()  # a pattern comes from a client
+BOUNDED.max_mem, BOUNDED.log_errors = 1 << 18, False
 
 
 @dataclass(eq=False)
@@ -126,7 +129,7 @@ class Verifying:
             least=self.job.least,
             long=long,
             effort=GHOST if self.job.effort == "ghost" else FULL,
-            rules=Rules(copies, self.binds, ending(before, copies) if long else None),
+            rules=Rules(copies, self.binds, ending(before, copies) if long else None) if self.width > 1 else NO_RULES,
         )
         return self.width > 1 and self._propose(hole.forced.decode())
 
@@ -143,7 +146,7 @@ class Verifying:
             self.search.propose(encode(forced + self.job.draft[self.hole]), "canvas" if has_canvas else "left_to_right")
         sides = around(self.job, self.hole, self.done)
         repeated = lookup(*sides, [neighbour.text for neighbour in self.job.neighbours])
-        starts = self.job.missing.starts if self.job.missing else ()
+        starts = self.job.missing.starts if self.job.missing is not None else ()
         for text in (*repeated, *starts, *identifiers([fill.text for fill in self.done])):
             self.search.propose(encode(forced + text), "lookup")
         return bool(repeated)
@@ -158,8 +161,10 @@ class Verifying:
         """Keep the finished fill and go on with the next hole. False if there is none."""
         search = self.search
         node = search.leader()
-        self.done.append(shown(search, final=True))
-        self.others.append([candidate(search, end.node) for end in search.candidates()[1 : self.job.candidates]])
+        empty = len(self.canvas.holes) == 1 and search.is_over and not search.text()[1]
+        self.done.append(Fill("") if empty else shown(search, final=True))
+        others = [] if empty else search.candidates()[1 : self.job.candidates]
+        self.others.append([candidate(search, end.node) for end in others])
         self.sources += [n.source for n in node.path()]
         self.hole += 1
         if self.hole >= len(self.canvas.holes):
@@ -220,6 +225,8 @@ def begin(
     by: DraftingModel | None = None,
 ) -> Verifying:
     """Begin to search, with `width` hypotheses a pass, and with drafts `by` another model."""
+    if job.missing is not None and len(layout.canvas.holes) > 1:
+        raise Impossible("A job that names what the hole must bind has one hole.")
     absorbing.lay_drafts(model, job, layout.canvas)
     generator = torch.Generator().manual_seed(job.seed % 2**63)
     made = Verifying(model, vocabulary, job, layout, kv, width, fresh, generator, binds=binding(job.missing))
@@ -256,9 +263,11 @@ def binding(missing: Missing | None) -> Judge:
     if missing is None:
         return never
     try:
-        pattern = re2.compile(missing.pattern)
+        pattern = re2.compile(missing.pattern, BOUNDED)
     except re2.error:
-        raise Impossible(f"The pattern of what binds {missing.name} is none that RE2 reads.") from None
+        raise Impossible(
+            f"The pattern for what binds {missing.name} is not one that RE2 reads, or too large."
+        ) from None
     return lambda text: pattern.search(text) is not None
 
 

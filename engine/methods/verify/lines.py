@@ -26,8 +26,8 @@ NO_RULES = Rules()
 
 
 def copying(before: str, after: str) -> Judge:
-    """A judge of fills between two texts. True for one at a line's end that ends with the next lines, or is the lines
-    above: the server would take it back, so it must not win the search."""
+    """A judge of fills between two texts. True for a fill at a line's end whose last lines repeat the next lines, or
+    that equals the lines above: the server would take it back, so it must not win the search."""
     rest, *below = after.split("\n", LINES)
     *above, begun = before.rsplit("\n", LINES)
     following, preceding = written(below[:LINES]), written(above[-LINES:])

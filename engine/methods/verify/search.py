@@ -3,13 +3,15 @@
 The canvas and the lookup propose whole chains; one pass scores all of their tokens. Left-to-right steps then extend the
 best hypotheses, several in each pass. The best one takes a guess along: the text that followed its tokens elsewhere, or
 a drafter's. A hypothesis that reaches the suffix is scored on: the one with the highest
-log p(fill) + log p(suffix head | fill) wins; in a long fill each token earns a little, since each more line costs nats,
-and what binds a name that is missing earns much. A copy of the lines around the hole cannot win. The model's own end
-tokens count with the first token of the suffix, or stand for a suffix that ends before its head does. With a generator
-the search looks for another answer: perturbed log-probabilities rank it, and it reports the model's own.
+log p(fill) + log p(suffix head | fill) wins. In a long fill each token earns a little, or the shortest would win; a
+fill that binds the missing name earns much. A copy of the lines around the hole is no answer: if it is better
+than the best fill, nothing belongs there. The model's own end tokens count with the first token of the suffix, or stand
+for a suffix that ends before its head does. With a generator the search looks for another answer: perturbed
+log-probabilities rank it, and it reports the model's own.
 
 A ghost answer has to come soon and to grow steadily on the way: bytes that the near hypotheses share are locked, and
-what differs is dropped. A full answer has to be the best: nothing is locked, and what could still win is kept.
+what differs is dropped. A full answer has to be the best: nothing is locked, and what could still win but promises too
+little is put aside until a better candidate is found: then the wait begins anew.
 
 Pure state: `to_draft` and `take_draft` ask a drafter, `plan` gives the rows to run, `read` finds the few numbers of
 their log-probabilities that `receive` takes, on the model's device, and `prune` decides. (Speculative decoding:
@@ -35,9 +37,9 @@ from caesura.engine.samplers import highest
 WIDTH = 4  # hypotheses scored in one pass
 LONG_WIDTH = 2  # the same in a long fill, beside its likeliest path
 BRANCH = 3  # left-to-right children of a hypothesis
-FIRST = 8  # the same where the fill's text begins: behind an unlikely first word the rest is often sure
+FIRST = 8  # the same where the fill's text begins: after an unlikely first word the base is often sure of the rest
 PASSES = 40  # most passes of a hole
-ENOUGH = 24  # passes of a line that has a candidate: those that take more are seldom right
+ENOUGH = 24  # passes of a hole that has a candidate and is not long: fills that take more are seldom right
 LATE = 16  # passes without a candidate, after which the best end becomes one, however unlikely
 REWARD = 0.15  # nats for each token of a long fill: without it the shortest wins; with twice as much they go on too far
 HEAD = 6  # suffix tokens that judge a fill
@@ -54,7 +56,7 @@ TEMPERATURE = 0.8  # of the draw for another answer; 1 draws too much of a small
 
 
 class Effort(NamedTuple):
-    """How an answer is looked for. It `locks` what near hypotheses share, or nothing. A hypothesis that waits must
+    """How an answer is looked for. `locks`: lock the bytes that the near hypotheses share. A hypothesis that waits must
     promise `patience` nats more after each pass that found no better candidate. A token of the suffix head is taken to
     cost `usual` nats after a fill that fits."""
 
@@ -190,9 +192,11 @@ class Search:
             queue = list(self.tree.root.children.values())
         else:
             chosen = self._best_open()
-            if self._likeliest and self._likeliest not in chosen:
+            if self._likeliest and self._likeliest not in (*chosen, *self._proposed):
                 chosen.insert(0, self._likeliest)
-                self.open = [n for n in self.open if n is not self._likeliest]
+                self.open, self._dormant = (
+                    [n for n in nodes if n is not self._likeliest] for nodes in (self.open, self._dormant)
+                )
             if chosen:
                 self._repeat(chosen[0])
             queue = self._proposed + chosen
@@ -349,11 +353,9 @@ class Search:
         assert parent is not None
         reward = 0.0
         if not parent.pending:
-            reward = self._reward + BINDING * (self._binding(node) - self._binding(parent))
+            node.binds = self._rules.binds(self._written(node)) if self._rules.binds is not never else False
+            reward = self._reward + BINDING * (node.binds - parent.binds)
         node.weigh(logp, gain, reward)
-
-    def _binding(self, node: TokenNode) -> bool:
-        return self._rules.binds is not never and self._rules.binds(self._written(node))
 
     def _written(self, node: TokenNode) -> str:
         return self.tree.own(node).decode(errors="ignore")
@@ -423,19 +425,32 @@ class Search:
                 return
 
     def _end(self, node: TokenNode, logp: float, bound: float, behind: list[int]) -> None:
-        if not (self._rules.copies is not never and self._rules.copies(self._written(node))):
-            self.ends.append(End(node, logp, bound, behind, None if len(behind) > 1 else bound))
+        end = End(node, logp, bound, behind, None if len(behind) > 1 else bound)
+        end.copy = self._rules.copies is not never and self._rules.copies(self._written(node))
+        self.ends.append(end)
 
     # Decisions
 
     def best(self) -> End | None:
         """The best scored candidate."""
-        scored = [e for e in self.ends if e.score is not None]
+        return self._best_of(copies=False)
+
+    def _best_of(self, *, copies: bool) -> End | None:
+        scored = [e for e in self.ends if e.score is not None and e.copy is copies]
         return max(scored, key=lambda e: e.score or 0.0, default=None)
+
+    @property
+    def is_over(self) -> bool:
+        """True if nothing belongs here: a copy of what is around the hole is better than any fill."""
+        best, copy = self.best(), self._best_of(copies=True)
+        if copy is None or copy.score is None:
+            return False
+        return best is None or best.score is None or copy.score > best.score
 
     def candidates(self) -> list[End]:
         """Scored candidates, best first, each text once."""
-        scored = sorted((e for e in self.ends if e.score is not None), key=lambda e: e.score or 0.0, reverse=True)
+        known = (e for e in self.ends if e.score is not None and not e.copy)
+        scored = sorted(known, key=lambda e: e.score or 0.0, reverse=True)
         seen: dict[bytes, End] = {}
         for end in scored:
             seen.setdefault(end.node.raw, end)
@@ -453,23 +468,24 @@ class Search:
         self.open = [n for n in winning if n.logp > self._faint]
         if best is not None and best.score is not None and not self._effort.locks:
             chosen = set(winning)
-            self._dormant = [n for n in known if n.rank > best.score and n not in chosen and n.logp > self._faint]
+            left = (n for n in known if n not in chosen and n.logp > self._faint)
+            self._dormant = [n for n in left if self._most_of(n) > best.score]
         certain = self.hole.grammar is not None  # the grammar allows the end, even if the model expects more
         self.ends = [e for e in self.ends if (e.node.logp if certain else e.logp) > self._faint]
         best = self.best()
         if self._likeliest and best and best.score is not None and self._most_of(self._likeliest) <= best.score:
             self._likeliest = None
         leaders = [*self.open, *self._proposed, *(e.node for e in self.ends if e.score is None)]
-        if best is not None:
-            leaders.append(best.node)
+        leaders += [e.node for e in (best, self._best_of(copies=True)) if e is not None]
         # the last dropped hypothesis shows where the likely part ends
         self._last = max(leaders or winning, key=promise, default=self._last)
         if leaders and self._effort.locks:
             self._lock(leaders, best)
 
     def _most_of(self, node: TokenNode) -> float:
-        """The greatest score of a fill that goes on from here: all its tokens are certain and earn their reward."""
-        return node.rank + self._reward * (self.hole.max_tokens - node.depth)
+        """The greatest score of a fill that goes on from here: all its tokens are certain and earn what they can."""
+        may_bind = self._rules.binds is not never and not node.binds
+        return node.rank + self._reward * (self.hole.max_tokens - node.depth) + BINDING * may_bind
 
     def _waited(self, node: TokenNode) -> int:
         """Passes that a hypothesis has waited for: since it was found, or the best candidate if that is later. So a

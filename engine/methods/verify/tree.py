@@ -43,6 +43,7 @@ class TokenNode:
     doubt: float = 0.0  # nats taken off the rank until the node is run
     earned: float = 0.0  # nats of the rank that are rewards
     born: int = 0  # the pass that found it
+    binds: bool = False  # the missing name
     children: dict[int, "TokenNode"] = field(default_factory=dict)
 
     def weigh(self, logp: float, gain: float, reward: float) -> None:
@@ -73,6 +74,7 @@ class End:
     behind: list[int]
     score: float | None = None
     sure: bool = False  # to be scored, however unlikely
+    copy: bool = False  # of what is around the hole: no answer
 
     @property
     def row(self) -> int:

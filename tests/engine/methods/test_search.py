@@ -535,6 +535,30 @@ def test_what_binds_the_missing_name_wins_and_a_copy_does_not(
     assert search.confidence(search.leader()) < 1, "the reward is no probability"
 
 
+@pytest.mark.parametrize(("after", "fill"), [("\nleft\n", ""), ("\nright\n", "left")])
+def test_where_a_copy_of_what_follows_is_best_nothing_is_inserted(
+    tiny: BlockLlama, vocabulary: Vocabulary, after: str, fill: str
+) -> None:
+    job = infill("j", "total = 1\n", after, wire.Hole(16, kind="line"), candidates=3)
+    filling = begin(tiny, vocabulary, job, lay(tiny, vocabulary, job, 8), KV([]), ())
+    encode, table = tiny.tokenizer.encode, Table(tiny.tokenizer.size)
+    tail, forced = filling.search.tail, filling.search.hole.forced.decode()
+    begun = len(tail) + len(encode(forced)) if forced else len(tail)
+    table.chain([*tail, *encode(forced + "right" + after)], [0.9] * (begun - len(tail)) + [0.05, 0.9], len(tail))
+    table.chain([*tail, *encode(forced + "left" + after)], 0.9, len(tail))
+    answer(filling.search, table)
+    filling.close()
+    assert [found.text for found in filling.fills(final=True)] == [fill]
+    assert filling.alternatives(filling.fills(final=True)) == ()
+
+
+def test_a_job_of_several_holes_names_nothing_that_is_missing(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
+    missing, holes = wire.Missing(name="x", pattern="x ="), (wire.Hole(8), wire.Text("y"), wire.Hole(8))
+    job = infill("j", "return", "\n", *holes, missing=missing)
+    with pytest.raises(wire.Impossible, match="one hole"):
+        begin(tiny, vocabulary, job, lay(tiny, vocabulary, job, 8), KV([]), ())
+
+
 def test_a_pattern_that_is_none_is_refused(tiny: BlockLlama, vocabulary: Vocabulary) -> None:
     missing = wire.Missing(name="x", pattern="(x")
     job = infill("j", "return", "\n", wire.Hole(16, kind="line"), missing=missing)
