@@ -103,7 +103,7 @@ VERIFY, LEFT_TO_RIGHT = "verify", "left_to_right"
 ALONE = {f"canvas, {steps} step{'s' * (steps > 1)}": Way(sampler="top_k", steps=steps) for steps in (1, 4, 8)}
 LEFT, LOOKUP, BOTH, CANVAS, USUAL = "left to right", "lookup only", "both", "canvas", "draft and verify"
 CURVE = {**ALONE, LEFT: Way(LEFT_TO_RIGHT), LOOKUP: Way(VERIFY, drafts=False)}
-PASSES = {LEFT: CURVE[LEFT], LOOKUP: CURVE[LOOKUP], BOTH: Way(VERIFY)}
+PASSES = {LEFT: CURVE[LEFT], LOOKUP: CURVE[LOOKUP], BOTH: Way(VERIFY, drafts=True)}
 LIGHT = {LEFT: CURVE[LEFT], LOOKUP: CURVE[LOOKUP], "lookup else light drafter": Way(VERIFY)}
 YOUNG = {CANVAS: Way(sampler="threshold"), USUAL: Way(VERIFY), LOOKUP: CURVE[LOOKUP], LEFT: CURVE[LEFT]}
 COLD = {f"{name}, no draft": replace(YOUNG[name], warm=False) for name in (CANVAS, USUAL)}
