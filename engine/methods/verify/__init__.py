@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, cast
 
 import msgspec
-import re2
 import torch
 from torch import Tensor
 
@@ -28,8 +27,7 @@ from caesura.engine.models import Model, Verifier
 from caesura.engine.noise import Uniform
 from caesura.wire import Fill, Hole, Impossible, Infill, Missing, Text, Tokens
 
-BOUNDED = re2.Options()  # a pattern comes from a client
-BOUNDED.max_mem, BOUNDED.log_errors = 1 << 18, False
+PATTERN_MEMORY = 1 << 18  # bytes of a compiled pattern, which comes from a client
 
 
 @dataclass(eq=False)
@@ -262,8 +260,12 @@ def binding(missing: Missing | None) -> Judge:
     """What binds the missing name. Raises Impossible for a pattern that is none."""
     if missing is None:
         return never
+    import re2  # not on a machine that only trains or measures
+
+    options = re2.Options()
+    options.max_mem, options.log_errors = PATTERN_MEMORY, False
     try:
-        pattern = re2.compile(missing.pattern, BOUNDED)
+        pattern = re2.compile(missing.pattern, options)
     except re2.error:
         raise Impossible(
             f"The pattern for what binds {missing.name} is not one that RE2 reads, or too large."
