@@ -122,7 +122,7 @@ def infill(
         sampler=options.sampler,
         prompt=options.prompt,
         seed=options.seed,
-        missing=around.missing if sum(isinstance(part, wire.Hole) for part in segments) == 1 else None,
+        missing=around.missing_from(segments),
         schemas=schemas,
     )
 

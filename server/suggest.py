@@ -69,7 +69,6 @@ def budget(options: Options) -> Budget:
 def job(site: Site, ask: Ask) -> wire.Infill:
     """A job with a new id, without the secrets of the document, its schemas or its evidence."""
     prefix, segments, suffix = secrets.concealed(site.around.prefix, site.segments, site.around.suffix)
-    lone = sum(isinstance(part, wire.Hole) for part in segments) == 1
     evidence = tuple(wire.Neighbour(near.name, secrets.masked(near.text)) for near in site.evidence)
     return wire.Infill(
         job=job_id(),
@@ -86,7 +85,7 @@ def job(site: Site, ask: Ask) -> wire.Infill:
         seed=ask.seed,
         least=ask.least,
         effort=ask.effort,
-        missing=site.around.missing if lone else None,
+        missing=site.around.missing_from(segments),
         draft=site.draft,
         schemas=tuple(map(secrets.masked_schema, site.schemas)),
     )

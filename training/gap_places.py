@@ -1,5 +1,5 @@
-"""Places of gaps: the spans of a file that are wanted. First those of the held-out set, a function a group; then those
-of the fresh set: lines, blocks and expressions inside functions, by syntax tree, in each language alike."""
+"""The spans of a file that become gaps. First come the groups of the held-out set, a function for each; then the fresh
+set: lines, blocks and expressions inside functions, found by syntax tree in the same way for each language."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def python_lines(text: str) -> Iterator[Span]:
 
 
 def python_blocks(text: str) -> Iterator[Span]:
-    """Bodies of functions, branches and loops, behind a docstring if there is one."""
+    """Bodies of functions, branches and loops, after a docstring if there is one."""
     source = Source(text)
     for node in ast.walk(source.tree):
         body = getattr(node, "body", None)
@@ -106,7 +106,7 @@ def json_keys(text: str) -> Iterator[Span]:
 
 
 def markdown_rows(text: str) -> Iterator[Span]:
-    """Rows of a table behind its first, from the first cell on."""
+    """Rows of a table after its first, from the first cell on."""
     for table in re.finditer(r"^\|.*\n\|[ :|-]+\|[ ]*\n\|.*\n((?:\|.*\|[ ]*\n)+)", prose(text), re.M):
         for row in re.finditer(r"^\|[ ]*(\S.*?)[ ]*$", table[1], re.M):
             if len(row[1]) in LINE:
@@ -114,7 +114,7 @@ def markdown_rows(text: str) -> Iterator[Span]:
 
 
 def markdown_items(text: str) -> Iterator[Span]:
-    """Items of a list behind its first, without their mark."""
+    """Items of a list after its first, without their mark."""
     for found in re.finditer(r"^[ ]*(?:[-*]|\d+\.) .*\n(?=([ ]*(?:[-*]|\d+\.) +)(\S.*?)[ ]*$)", prose(text), re.M):
         if len(found[2]) in LINE:
             yield found.span(2)
@@ -183,7 +183,7 @@ class Code:
             start = end + 1
 
     def _blocks(self) -> Iterator[Span]:
-        """The statements of a block, behind a docstring if there is one."""
+        """The statements of a block, after a docstring if there is one."""
         for block in self._nodes(self.root):
             if block.type not in BLOCKS or block.has_error or not in_function(block):
                 continue
@@ -209,7 +209,7 @@ class Code:
                     yield start, end
 
     def _beside(self, start: int, end: int) -> tuple[bytes, bytes]:
-        """What else their lines have before and behind."""
+        """The text before and after them on their lines."""
         before = self.raw[self.raw.rfind(b"\n", 0, start) + 1 : start]
         return before.strip(), self.raw[end:].partition(b"\n")[0].strip()
 

@@ -7,7 +7,7 @@ the fresh set, on which a search is tuned and reported.
 The held-out packages are named below by hand, none of them is in `corpus.py`, and that file must never name one of
 them. They go through its licence gate and its filters of files; what its shards have nearly line by line is left out
 too. Gaps are cut out of the newest release, only where it differs from the last one before 2025: in files that are
-not mostly in that release, and in lines that it has nowhere before or behind the same line. A base that was trained
+not mostly in that release, and in lines that it has nowhere before or after the same line. A base that was trained
 until 2024 cannot have learnt them. Beside a set lies its manifest, a package a line. A case of the held-out set is {id,
 group, package, path, lang, kind, prefix, suffix, middle}: prefix + middle + suffix is the whole file.
 

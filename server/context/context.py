@@ -4,6 +4,7 @@ The tree may be missing or out of date, so it is used only for strings and comme
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -57,6 +58,10 @@ class Context:
     scope: Scope
     lines: int
     missing: wire.Missing | None = None
+
+    def missing_from(self, segments: Sequence[wire.Text | wire.Hole]) -> wire.Missing | None:
+        """`missing` for a job with these segments: only a single hole can bind it."""
+        return self.missing if sum(isinstance(part, wire.Hole) for part in segments) == 1 else None
 
 
 def context(

@@ -166,8 +166,8 @@ class Pane:
                 canvas.over
                 and not canvas.propose(start.at, self.gate(canvas), replacing=start.selected is not None).insert
             ):
-                again = canvas.seed + canvas.asked  # after an empty answer: the best one, then another one
-                return self._begin(start, seed=again), "cold"
+                seed = canvas.seed + 1 if canvas.asked else canvas.seed  # first the best answer, then another one
+                return self._begin(start, seed=seed), "cold"
         self.canvases.put(canvas)
         if canvas.speculative:
             self._hurry(canvas, start.priority)

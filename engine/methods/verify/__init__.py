@@ -113,8 +113,8 @@ class Verifying:
         elif long and len(after) < min(HEAD, self.model.head):  # the text ends there: after a line more it seldom does
             after = after + sorted(self.model.ends)[:1]
         context, generator = self.layout.context, self.generator if self.job.seed else None
-        before, behind = around(self.job, self.hole, self.done)
-        copies = never if hole.grammar else copying(before, behind)
+        before, following = around(self.job, self.hole, self.done)
+        copies = never if hole.grammar else copying(before, following)
         self.search = Search(
             self.vocabulary,
             hole,
@@ -257,7 +257,7 @@ def another_drafts(model: Model, canvas: Canvas, *, repeated: bool) -> bool:
 
 
 def binding(missing: Missing | None) -> Judge:
-    """What binds the missing name. Raises Impossible for a pattern that is none."""
+    """A judge of texts: True for a text that binds the missing name. Raises Impossible for an invalid pattern."""
     if missing is None:
         return never
     import re2  # not on a machine that only trains or measures

@@ -1,4 +1,4 @@
-"""What the lines around a hole say of a fill: whether it only copies them, and where a block ends."""
+"""Judges a fill by the lines around its hole: whether it only copies them, and where a block ends. Text only."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -10,8 +10,8 @@ for a suffix that ends before its head does. With a generator the search looks f
 log-probabilities rank it, and it reports the model's own.
 
 A ghost answer has to come soon and to grow steadily on the way: bytes that the near hypotheses share are locked, and
-what differs is dropped. A full answer has to be the best: nothing is locked, and what could still win but promises too
-little is put aside until a better candidate is found: then the wait begins anew.
+what differs is dropped. A full answer has to be the best, so nothing is locked. A hypothesis that could still win but
+promises too little is put aside. It gets another chance when a better candidate is found.
 
 Pure state: `to_draft` and `take_draft` ask a drafter, `plan` gives the rows to run, `read` finds the few numbers of
 their log-probabilities that `receive` takes, on the model's device, and `prune` decides. (Speculative decoding:
@@ -35,7 +35,7 @@ from caesura.engine.methods.verify.tree import End, Hypotheses, Origin, TokenNod
 from caesura.engine.samplers import highest
 
 WIDTH = 4  # hypotheses scored in one pass
-LONG_WIDTH = 2  # the same in a long fill, beside its likeliest path
+LONG_WIDTH = 2  # hypotheses scored in one pass of a long fill, besides its likeliest path
 BRANCH = 3  # left-to-right children of a hypothesis
 FIRST = 8  # the same where the fill's text begins: after an unlikely first word the base is often sure of the rest
 PASSES = 40  # most passes of a hole

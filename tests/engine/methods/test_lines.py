@@ -1,4 +1,4 @@
-"""What the lines around a hole say of a fill."""
+"""A fill is judged by the lines around its hole."""
 
 import pytest
 
