@@ -137,7 +137,7 @@ class Scheduler:
         return [(peer, done)]
 
 
-def load(model: str, device: str, tell: worker.Tell) -> worker.Loaded:
+def load(model: str, device: str, tell: worker.Tell = lambda news: None) -> worker.Loaded:
     reach("loading")
     model = Path(model).name
     if model == "unknown":
