@@ -2,18 +2,24 @@
 the body at 4.5 bits a weight by GPTQ, the embedding at 8.5.
 
     python training/coder.py make --gguf FILE --corpus FOLDER --out FOLDER
+    python training/coder.py widen --gguf FILE --translations FOLDER --model FOLDER [--tokens 8064]
     python training/coder.py nats --gguf FILE --corpus FOLDER --model FOLDER [--model FOLDER]
 
-`make` calibrates on the corpus' shards, laid out as the engine lays out a context. `nats` compares the nats a token of
-models that it made, and of the file, on held-out text. The manifest has hashes only; `export.py canary` adds the rest.
+`make` calibrates on the corpus' shards, laid out as the engine lays out a context. `widen` adds tokens that are not
+ASCII to a model that it made: their rows are a file of their own, and all other tokens keep their numbers. `nats`
+compares the nats a token of models that it made, and of the file, on held-out text. The manifest has hashes only;
+`export.py canary` adds the rest.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import collections
 import json
+import re
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +43,9 @@ SPLIT: list[dict[str, Any]] = [
 ]
 COUNTED = {"python": 0.6, "javascript": 0.1, "typescript": 0.1, "json": 0.08, "markdown": 0.08}  # of the counted tokens
 REST = 0.04  # of all other languages together
+# Whose tokens `widen` counts in translations: languages in which many people comment code, as gettext names them.
+TRANSLATED = "ar cs de el es fa fr he hi it ja ko pl pt_BR ru sv th tr uk vi zh_Hans zh_Hant".split()  # noqa: SIM905
+MESSAGE = re.compile(r'^msgstr(?:\[\d\])? ((?:".*"\n)+)', re.MULTILINE)  # of a .po file
 LAST = (6, 13, 18, 23)  # the last layer of each file, so that none is over 95 MB; the embedding has one of its own
 ABOUT: dict[str, Any] = {
     "name": "caesura-coder",
@@ -130,6 +139,32 @@ def cut(full: dict[str, Any], corpus: Path, size: int) -> tuple[dict[str, Any], 
     return export.renumbered(full, old, SPECIALS, SPLIT), old
 
 
+def translations(folder: Path, language: str) -> str:
+    """What the .po files below a folder say in a language."""
+    files = sorted(folder.rglob(f"{language}/LC_MESSAGES/*.po"))
+    found = [ast.literal_eval(f"({message})") for file in files for message in MESSAGE.findall(file.read_text("utf-8"))]
+    return "\n".join(message for message in found if "Content-Type" not in message)
+
+
+def ascii_only(token: str) -> bool:
+    """As byte-level BPE spells it: 256 to 289 are the bytes of ASCII that have no print."""
+    return all(ord(letter) < 127 or 256 <= ord(letter) < 290 for letter in token)
+
+
+def beyond_ascii(full: dict[str, Any], folder: Path) -> list[int]:
+    """The tokens that are not ASCII: by turns the next most frequent of the translations, where all languages weigh the
+    same, and the next that the tokenizer learnt."""
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(full))
+    share: dict[int, float] = collections.defaultdict(float)
+    for language in TRANSLATED:
+        some = collections.Counter(tokenizer.encode(translations(folder, language)).ids)
+        for token, count in some.items():
+            share[token] += count / some.total()
+    learnt = sorted(i for token, i in full["model"]["vocab"].items() if not ascii_only(token))
+    used = sorted(share.keys() & set(learnt), key=lambda token: (-share[token], token))
+    return list(dict.fromkeys(token for pair in zip_longest(used, learnt) for token in pair if token is not None))
+
+
 # ---- make
 
 
@@ -213,6 +248,22 @@ def make(arguments: argparse.Namespace) -> None:
     weights.write_manifest(out, ABOUT)
 
 
+def widen(arguments: argparse.Namespace) -> None:
+    """Add tokens that are not ASCII to a model folder."""
+    source, out = Source(arguments.gguf), arguments.model
+    full, had = source.tokenizer(), json.loads((out / "tokenizer.json").read_text("utf-8"))["model"]["vocab"]
+    kept = [full["model"]["vocab"][token] for token in sorted(had, key=had.__getitem__)]
+    ranked = kept + beyond_ascii(full, arguments.translations)
+    old = kept + sorted(set(export.closed(full, ranked, SPECIALS, len(kept) + arguments.tokens)) - set(kept))
+    file = export.renumbered(full, old, SPECIALS, SPLIT)
+    (out / "tokenizer.json").write_text(json.dumps(file, ensure_ascii=False, separators=(",", ":")))
+    told = json.loads((out / "config.json").read_text("utf-8")) | {"vocab_size": len(old)}
+    (out / "config.json").write_text(json.dumps(told, indent=1) + "\n")
+    codes, scale = weights.q8(source.embedding()[old[len(kept) :]])
+    save(out, len(weights.bases(out)) + 1, {"embed.q8": codes, "embed.scale": scale})
+    export.vouch(out, export.about(out))
+
+
 # ---- nats
 
 
@@ -242,12 +293,19 @@ def nats(arguments: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
-    for run in (make, nats):
+    for run in (make, widen, nats):
         command = commands.add_parser(run.__name__, help=run.__doc__)
         command.add_argument("--gguf", type=Path, required=True)
+        command.set_defaults(run=run)
+        if run is widen:
+            command.add_argument(
+                "--translations", type=Path, required=True, help="a folder with .po files, as Django's"
+            )
+            command.add_argument("--model", type=Path, required=True)
+            command.add_argument("--tokens", type=int, default=8_064, help="to add: 8 MB with their spelling")
+            continue
         command.add_argument("--corpus", type=Path, required=True, help="made by corpus.py")
         command.add_argument("--contexts", type=int, default=40, help="of 512 to 768 tokens; `make` with 0 rounds")
-        command.set_defaults(run=run)
         if run is make:
             command.add_argument("--vocab", type=int, default=37_888, help="tokens to keep")
             command.add_argument("--out", type=Path, required=True)

@@ -4,7 +4,7 @@ On disk a matrix `x` of [N, K] is one of: `x` (float16/bfloat16/float32); `x.q8`
 [N, K/32]; `x.q4` uint8 [N, K/2] (even column in the low nibble) with `x.scale` and `x.min` float16 [N, K/32], value =
 scale * q + min; `x.k4` likewise, 4.5 bits a weight: `x.scale` and `x.min` uint8 [N, K/32] are shares of
 the row's largest, `x.unit` float16 [N, 2], in steps of 1/255: value = scale * unit0 / 255 * q - min * unit1 / 255. A
-base is one file or several.
+base is one file or several, and rows of a matrix in a later file follow those in earlier ones.
 """
 
 import json
@@ -55,7 +55,10 @@ class Stored(Mapping[str, Tensor]):
     as resident memory."""
 
     def __init__(self, *paths: Path) -> None:
-        self._files = {part: path for path in paths for part in parts_of(path)}
+        self._files = dict[str, list[Path]]()
+        for path in paths:
+            for part in parts_of(path):
+                self._files.setdefault(part, []).append(path)
         stored = sorted(self._files)  # an order that every process agrees on
         self._forms = {
             name.removesuffix(f".{form}"): form for name in stored if (form := name.rpartition(".")[2]) in FORMS
@@ -82,15 +85,16 @@ class Stored(Mapping[str, Tensor]):
         try:
             with ExitStack() as stack:  # open each file once, since that reads the names of all its tensors
                 files = {path: stack.enter_context(opened(path)) for path in self._holding(named)}
-                return form, tuple(files[self._files[part]].get_tensor(part) for part in named)
-        except (OSError, SafetensorError) as error:
+                rows = ([files[path].get_tensor(part) for path in self._files[part]] for part in named)
+                return form, tuple(some[0] if len(some) == 1 else torch.cat(some) for some in rows)
+        except (OSError, SafetensorError, RuntimeError) as error:
             raise damaged(name, error) from error
 
     def _holding(self, parts: Sequence[str]) -> set[Path]:
         for part in parts:
             if part not in self._files:
                 raise SafetensorError(f"{part} is missing")
-        return {self._files[part] for part in parts}
+        return {path for part in parts for path in self._files[part]}
 
     def __contains__(self, name: object) -> bool:
         return name in self._forms  # without reading the tensor

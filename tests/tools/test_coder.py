@@ -76,7 +76,8 @@ def alphabet() -> list[str]:
     return sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
 
 
-MERGES = ["Ġ v", "a l", "u e", "Ġv al", "Ġval ue", "Ġvalue s", "z z", "zz zz"]
+I_UMLAUT = "Ã¯"  # its two bytes, as byte-level BPE spells them
+MERGES = ["Ġ v", "a l", "u e", "Ġv al", "Ġval ue", "Ġvalue s", "z z", "Ã ¯"]
 
 
 @pytest.fixture(scope="module")
@@ -161,11 +162,30 @@ def test_tokens_that_are_kept_have_their_own_embedding(source: Path, corpus: Pat
     folder = made(source, corpus, tmp_path / "coder", 0)
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     assert tokenizer.encode(" values<|file_sep|>").tokens == ["Ġvalues", "<|file_sep|>"]
-    assert tokenizer.token_to_id("zzzz") is None
+    assert tokenizer.token_to_id("zz") is None
     embed, file = stored.Stored(*stored.bases(folder))["embed"], coder.Source(source)
     old = file.tokenizer()["model"]["vocab"]
     for token, new in tokenizer.get_vocab().items():
         torch.testing.assert_close(embed[new], file.embedding()[old[token]], atol=0.02, rtol=0)
+
+
+def test_tokens_that_are_not_ascii_are_added_and_nothing_else_changes(
+    source: Path, corpus: Path, tmp_path: Path
+) -> None:
+    folder, messages = made(source, corpus, tmp_path / "coder", 0), tmp_path / "po" / "fr" / "LC_MESSAGES"
+    before = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    messages.mkdir(parents=True)
+    (messages / "a.po").write_text('msgid "naive"\nmsgstr "na"\n"\\"ïve\\""\n\n', "utf-8")
+    coder.widen(argparse.Namespace(gguf=source, translations=tmp_path / "po", model=folder, tokens=5))
+    stored.verify(folder)
+    after = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert after.encode("ï").tokens == [I_UMLAUT]
+    assert after.token_to_id(I_UMLAUT) == before.get_vocab_size() == after.get_vocab_size() - 1
+    assert before.get_vocab().items() <= after.get_vocab().items()
+    embed, file = stored.Stored(*stored.bases(folder))["embed"], coder.Source(source)
+    assert embed.shape == (272, HIDDEN)
+    expected = file.embedding()[file.tokenizer()["model"]["vocab"][I_UMLAUT]]
+    torch.testing.assert_close(embed[-1], expected, atol=0.02, rtol=0)
 
 
 def test_any_text_comes_back(source: Path, corpus: Path, tmp_path: Path) -> None:

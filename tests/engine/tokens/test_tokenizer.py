@@ -316,3 +316,21 @@ def test_what_is_kept_of_a_prefix_has_the_same_tokens_whatever_follows(
     assert stable + forced == prefix
     kept = runs.encode(stable)
     assert runs.encode(prefix + following)[: len(kept)] == kept
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "считает сумму всех чисел",
+        "größer als die höchste Zahl",
+        "計算所有數字的總和",
+        "合計を計算する関数",
+        "모든 숫자의 합계를 계산",
+        "tính tổng của tất cả các số",
+        "يحسب مجموع الأرقام",
+        "המספר הגדול ביותר",
+    ],
+)
+def test_a_comment_in_another_alphabet_takes_about_a_token_a_letter_at_most(comment: str) -> None:
+    """Byte by byte it would take two or three a letter, and the base has hardly seen that."""
+    assert len(Tokenizer(locate("coder") / "tokenizer.json").encode(comment)) <= len(comment) * 1.2

@@ -260,7 +260,7 @@ def test_a_published_checkpoint_needs_no_manifest_to_be_listed(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Ask
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    run("list")  # makes the folder
+    (tmp_path / "caesura" / "models").mkdir(parents=True, mode=0o700)
     shutil.copytree(source, tmp_path / "caesura" / "models" / "published")
     (tmp_path / "caesura" / "models" / "else").mkdir()
     assert "published" in [one["name"] for one in json.loads(run("list", "--json")[1])["models"]]
