@@ -44,7 +44,9 @@ GIVE_UP_S = 20.0
 LATE_MS = 500.0  # upper limit of the p95 of the wait for an answer in an editor
 ENOUGH = 25  # least answers of a session for a p95
 SESSIONS = 5  # number of sessions in the report
-
+LARGER = "Qwen2.5-Coder-1.5B"
+TIMES = 3.5  # how much longer its passes take than those of `coder`, and
+LINE = 10  # passes of a line that is asked for (docs/models.md, "A larger base")
 
 HALF = "ms (half of them / 95 % took at most this)"
 STAGES = {  # words for the keys of wire.Timings and trace.RequestRecord
@@ -221,6 +223,7 @@ async def _engine(options: argparse.Namespace) -> list[Check]:
         _kernels(welcome.device),
         _fill(done),
         _speed(status, options.model),
+        *_larger(options.model, done, welcome.device),
         *_recorded(options.model, done, status),
     ]
 
@@ -260,6 +263,20 @@ def _speed(status: wire.Status, model: str) -> Check:
     slow = times.get("total", (0.0, 0.0))[0] > SLOW_MS
     found = f"{_times(times)}, of {status.done} fills since {_date(time.time() - status.uptime_s)}"
     return Check("speed of fills", not slow, found, _faster(model) if slow else "", slow and status.done == 1)
+
+
+def _larger(model: str, done: wire.Done, device: str) -> Iterator[Check]:
+    """Whether this machine is fast enough for the next larger base, computed from the passes of `coder`."""
+    if model_store.resolve(model) != model_store.CODER or not device.startswith("cpu") or not done.steps:
+        return
+    line_ms = LINE * TIMES * done.timings.denoise_ms / done.steps
+    if line_ms <= LATE_MS:
+        enough = "fast enough"
+    elif line_ms <= SLOW_MS:
+        enough = "fast enough for fills that you ask for, too slow for suggestions while you type"
+    else:
+        enough = "too slow"
+    yield Check("larger model", True, f"a line of {LARGER} would take about {line_ms / 1000:.1f} s: {enough}")
 
 
 def _date(seconds: float) -> str:
