@@ -82,9 +82,22 @@ RUST = NameRules(
     "as box dyn else feature for if impl in let loop match move mut ref return target_os test unix while windows",
     wildcard=r"(?m)^(?:pub[^\n]*\s)?use\s[^;\n]*::\*",  # of the file, not of its tests
 )
-_TYPE = (  # not `return`, which a name may follow too
-    r"(?:(?:static|const|final|struct|enum|unsigned)\s+)*(?:[A-Za-qs-z_]|r[A-Za-df-z\d_]|re[A-Za-su-z\d_])[\w:.]*"
-    r"(?:<[^;\n]*>)?(?:\[\])*"
+
+
+def _other_than(words: str, begun: str = "") -> str:
+    """A pattern of the rest of a word that began so and is none of these. RE2 cannot look ahead, so it says at which
+    letter the word leaves them."""
+    listed = words.split()
+    following = "".join(sorted({word[len(begun)] for word in listed if word.startswith(begun) and word != begun}))
+    ways = [rf"[^\W{following if begun else following + '0-9'}]\w*"]
+    ways += [letter + _other_than(words, begun + letter) for letter in following]
+    return f"(?:{'|'.join(ways)}){'?' if begun and begun not in listed else ''}"
+
+
+_VERBS = "assert await case co_await co_return co_yield delete else goto new return throw yield"  # a read follows each
+_TYPE = (
+    r"(?:(?:static|const|final|struct|enum|unsigned)\s+)*"
+    rf"{_other_than(_VERBS)}\b(?:(?:::|\.)\w+)*(?:<[^;\n]*>)?(?:\[\])*"
 )
 _TYPED = (  # the name follows a type, and perhaps other names
     rf"(?:^|[;({{\n])\s*{_TYPE}[\s*&](?:[\w\s*&,:\[\]]*[\s*&,])?NAME\s*(?:$|[=;,:\[({{])"

@@ -178,6 +178,17 @@ def test_a_start_binds_the_name_and_a_read_does_not(name: str) -> None:
         assert not re2.search(answer.pattern, line), line
 
 
+@pytest.mark.parametrize("name", ["c", "cpp", "java"])
+@pytest.mark.parametrize("verb", ["throw", "delete", "goto", "new", "else", "case", "assert", "yield", "co_return"])
+def test_what_follows_a_verb_is_read(name: str, verb: str) -> None:
+    case = next(case for of, case, expected in CASES if of == name and expected == "rate")
+    answer = found(name, case)
+    assert answer is not None
+    assert not re2.search(answer.pattern, f"    {verb} rate;")
+    assert re2.search(answer.pattern, f"    {verb}r rate;"), "a type whose name begins so"
+    assert re2.search(answer.pattern, f"    {verb[:2]} rate;"), "a type whose name is shorter"
+
+
 BINDINGS = {
     "python": ["a, (b, *rate) = 1, 2", "for _, rate in x:", "with a as rate:", "rate: int = 1", "if (rate := 1):"],
     "javascript": ["const { a = 1, ...rate } = x", "let [b, rate] = x", "function rate() {", "} catch (rate) {"],
