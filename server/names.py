@@ -94,14 +94,14 @@ def _other_than(words: str, begun: str = "") -> str:
     return f"(?:{'|'.join(ways)}){'?' if begun and begun not in listed else ''}"
 
 
-_VERBS = "assert await case co_await co_return co_yield delete else goto new return throw yield"  # a read follows each
+_VERBS = "assert case delete else goto new return throw yield"  # a read follows each
 _TYPE = (
     r"(?:(?:static|const|final|struct|enum|unsigned)\s+)*"
     rf"{_other_than(_VERBS)}\b(?:(?:::|\.)\w+)*(?:<[^;\n]*>)?(?:\[\])*"
 )
 _TYPED = (  # the name follows a type, and perhaps other names
-    rf"(?:^|[;({{\n])\s*{_TYPE}[\s*&](?:[\w\s*&,:\[\]]*[\s*&,])?NAME\s*(?:$|[=;,:\[({{])"
-    rf"|(?:^|[;({{\n])\s*{_TYPE}[\s*&][^;\n]*,[\s*&]*NAME\s*(?:;|=[^=])"
+    rf"(?:^|[;({{\n])\s*{_TYPE}[\s*&]"
+    r"(?:(?:[\w\s*&,:\[\]]*[\s*&,])?NAME\s*(?:$|[=;,:\[({])|[^;\n]*,[\s*&]*NAME\s*(?:;|=[^=]))"
     r"|\bcatch\s*\([^)\n]*\bNAME\s*\)"
 )
 _C_KNOWN = "asm bool environ errno false nullptr optarg optind stderr stdin stdout this timezone true"
