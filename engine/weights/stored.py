@@ -45,8 +45,9 @@ def verify(folder: Path) -> str:
 
 
 def bases(folder: Path) -> list[Path]:
-    """The files of a folder's base: `base.safetensors`, or `base-1.safetensors` and so on."""
-    return sorted(folder.glob("base-*.safetensors")) or [folder / "base.safetensors"]
+    """The files of a folder's base: `base.safetensors`, or `base-1.safetensors` and so on, in that order."""
+    parts = sorted(folder.glob("base-*.safetensors"), key=lambda path: (len(path.name), path.name))
+    return parts or [folder / "base.safetensors"]
 
 
 class Stored(Mapping[str, Tensor]):

@@ -137,6 +137,19 @@ def test_parts_of_a_tensor_may_lie_in_two_files(tmp_path: Path) -> None:
     torch.testing.assert_close(Stored(*weights.bases(tmp_path))["x"], torch.ones(2, 32), atol=1e-3, rtol=0)
 
 
+def test_rows_of_a_tensor_in_later_files_follow_those_in_earlier_ones(tmp_path: Path) -> None:
+    for number in range(1, 12):
+        save_file({"x": torch.full((1, 2), float(number))}, tmp_path / f"base-{number}.safetensors")
+    assert Stored(*weights.bases(tmp_path))["x"].tolist() == [[n, n] for n in range(1, 12)]
+
+
+def test_rows_of_another_width_are_a_sentence(tmp_path: Path) -> None:
+    save_file({"x": torch.ones(1, 2)}, tmp_path / "base-1.safetensors")
+    save_file({"x": torch.ones(1, 3)}, tmp_path / "base-2.safetensors")
+    with pytest.raises(WeightsError, match=r"The tensor x is damaged \(.*\); install the model again\."):
+        Stored(*weights.bases(tmp_path))["x"]
+
+
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="asks the system what is mapped")
 def test_a_file_is_not_mapped_once_its_tensors_are_read(tmp_path: Path) -> None:
     save_k4(torch.ones(64, 64), tmp_path / "mapped.safetensors")
