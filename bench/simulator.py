@@ -10,6 +10,7 @@ as initializationOptions, for ablations.
 import argparse
 import asyncio
 import contextlib
+import difflib
 import json
 import os
 import re
@@ -311,6 +312,9 @@ async def play(chosen: Sequence[Stretch], settings: Message, speed: float | None
             print(f"\r{number + 1} of {len(chosen)}: {stretch.name} ", end="", file=sys.stderr, flush=True)
             name, pace = EDITORS[stretch.editor].name, stretch.wpm / speed if speed else 1.0
             editor, gained = await replay(servers[name], stretch, pace)
+            if editor.text != stretch.end:
+                meant, got = (text.splitlines(keepends=True) for text in (stretch.end, editor.text))
+                print("\n" + "".join(difflib.unified_diff(meant, got, "meant", "got", n=1)), file=sys.stderr)
             tallies[name].played.append((stretch, editor))
             tallies[name].gains.append(gained)
             tallies[name].log = servers[name].log
