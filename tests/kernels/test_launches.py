@@ -1,0 +1,101 @@
+"""A recorded step of DiffusionGemma's real shape launches no more kernels than gpu/README.md says. Not recorded, the
+launches are the time of a step.
+
+The step runs on meta tensors, which have shapes and no memory. Triton's kernels are counted where they are launched,
+PyTorch's where an operator is dispatched. cuBLAS and PyTorch may launch several kernels in one call; that is not seen.
+"""
+
+import re
+from collections import Counter
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from caesura.engine.methods.uniform.graphs import Common, Recording
+from caesura.engine.models.diffusion_gemma import DiffusionGemma
+from caesura.engine.noise import Uniform
+from caesura.engine.samplers import entropy_bound
+from caesura.kernels import attention, experts, head, matmul, norms, rotary
+
+pytest.importorskip("triton")
+
+GPU = Path(__file__).parents[2] / "gpu"
+FORMS = {"bf16": "bf16", "FP8": "fp8", "NVFP4": "nvfp4"}
+ROWS = (256, 64, 32)
+PROCESSORS = 132  # of an H100 or H200
+ALLOCATIONS = ("empty", "empty_like", "new_empty", "empty_strided")
+
+
+class Launches(TorchDispatchMode):
+    """Counts by name what a GPU would have to launch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = Counter[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with self:
+            made = func.decompose(*args, **kwargs or {})  # inference mode hides what a composite operator calls
+        if made is not NotImplemented:
+            return made
+        name = func._schema.name.removeprefix("aten::")
+        if not func.is_view and name not in (*ALLOCATIONS, "_unsafe_view"):
+            self.names[name] += 1
+        return func(*args, **kwargs or {})
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
+    """With every kernel on, as on a GPU, and none of them run."""
+    from triton.runtime.jit import KernelInterface
+
+    found = Launches()
+    for module in (attention, experts, head, matmul, norms, rotary):
+        monkeypatch.setattr(module, "fused", lambda *_, **__: True)
+    for splitting in (attention, matmul):
+        monkeypatch.setattr(splitting, "capacity", lambda _: (PROCESSORS, True))
+    monkeypatch.setattr(head, "draw", head.draw_all)
+    count = found.names.update
+    monkeypatch.setattr(KernelInterface, "__getitem__", lambda kernel, _: lambda *_, **__: count([kernel.fn.__name__]))
+    return found
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("rows", ROWS)
+def test_a_recorded_step_has_no_more_launches_than_are_documented(
+    launches: Launches, form: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it has fewer now, write the new number into the table of gpu/README.md."""
+    step, found = recording(FORMS[form], rows, monkeypatch)._step, launches.names
+    step()  # as before a capture: what is computed once for all steps is there then
+    found.clear()
+    with launches:
+        step()
+    assert found.total() <= documented()[form][ROWS.index(rows)], found.most_common()
+
+
+def recording(form: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> Recording:
+    """A step on meta tensors, after no context: the number of launches does not depend on its length."""
+    monkeypatch.syspath_prepend(str(GPU))
+    stand_in = import_module("stand_in")
+    model = stand_in.model(stand_in.sizes(tiny=False), form, "meta", 8192)
+    assert isinstance(model, DiffusionGemma)
+    assert isinstance(model.noise, Uniform)
+    bans, stops = torch.zeros(4, model.width, device="meta"), torch.zeros(2, dtype=torch.int64, device="meta")
+    kv = model.cache().lease([])
+    kv.reserve(rows)
+    return Recording(Common(model, model.noise.schedule, entropy_bound.select, bans, stops), kv, rows)
+
+
+def documented() -> dict[str, list[int]]:
+    """By form, the launches of a step of ROWS."""
+    text = (GPU / "README.md").read_text()
+    found = re.search(r"<!-- table: launches -->\n(.*?)<!-- end -->", text, re.S)
+    assert found
+    lines = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in found[1].splitlines()]
+    assert lines[0][1:] == [f"{rows} rows" for rows in ROWS]
+    return {name: [int(number.replace(",", "")) for number in numbers] for name, *numbers in lines[2:]}
