@@ -45,7 +45,7 @@ def cases(
     """`cache` is how many bytes a call reads at least."""
     for count in rows:
         if form == "bf16":  # none of these has a stored precision of its own
-            yield of_head(c, device, count)
+            yield from of_head(c, device, count)
             yield of_norms(c, device, count)
             yield from of_rotary(c, device, count)
             for context in contexts:
@@ -56,7 +56,7 @@ def cases(
         yield of_experts(c, maker(form, device), device, count)
 
 
-def of_head(c: Config, device: str, rows: int) -> Case:
+def of_head(c: Config, device: str, rows: int) -> Iterator[Case]:
     embed = torch.randn(c.vocab_size, c.hidden_size, device=device, dtype=torch.bfloat16)
     of = head.Head(embed, embed, c.softcap)
     # Logits of a spread of some 10: most rows are sure enough to be gathered, as on real text.
@@ -65,12 +65,21 @@ def of_head(c: Config, device: str, rows: int) -> Case:
     warm, bans = torch.full((rows,), 0.6, device=device), torch.zeros(1, c.vocab_size, device=device)
     asked = head.Rows(hidden, warm, bans, which, torch.ones(rows, dtype=torch.bool, device=device))
     moved = 2 * embed.numel() + 2 * rows * c.vocab_size
-    return Case(
+    yield Case(
         f"head, {rows} rows",
         lambda: head.launch(of, asked),
         lambda: head.reference(of, asked),
         moved,
         2 * rows * embed.numel(),
+    )
+    seen, at, tile = head.observe(of, asked), torch.rand(rows, device=device), rows * c.hidden_size * head.TILE
+    given = of, asked, seen, at, asked.open  # all rows are wanted, which is the most that a step asks for
+    yield Case(
+        f"draw, {rows} rows",
+        lambda: head.launch_draw(*given),
+        lambda: head.reference_draw(*given),
+        2 * tile,
+        2 * tile,
     )
 
 

@@ -34,7 +34,7 @@ CACHE = 1 << 18  # numbers of E that a CPU works on at once
 TOP = 8  # best tokens that a tile reports
 KEPT = 64  # best tokens of a row whose embeddings are gathered
 ENOUGH = 0.999  # share of the mass, below which a row is too flat to gather
-DRAWN = 32  # rows whose tiles of E are gathered at once: 1.4 MB each at 2816
+DRAWN = 32  # rows whose tiles of E a CPU gathers at once: 1.4 MB each at 2816
 SPLITS = 16  # parts of the vocabulary for rows that are too flat
 FAR = -80.0  # nats below the best; subnormal numbers would make a CPU's products four times slower
 NEVER = -1e30  # a ban: finite, so that nothing becomes 0 * inf
@@ -179,25 +179,22 @@ def score(head: Head, hidden: Tensor, ids: Tensor) -> Tensor:
 
 def draw(head: Head, rows: Rows, seen: Seen, at: Tensor, wanted: Tensor) -> Tensor:
     """Draw a token [rows] of p for each uniform number `at` in [0, 1): first the tile, then the token in it. Reads one
-    tile of embeddings for each row, for few rows at once. Rows that are not `wanted` get any token: a GPU reads the
-    cached first tile for them, since counting them would make the host wait."""
-    if wanted.is_cuda:
-        return draw_all(head, rows, seen, at, wanted)
-    some = wanted.nonzero()[:, 0]
-    return seen.token.index_copy(0, some, draw_all(head, rows.some(some), seen.some(some), at[some], wanted[some]))
+    tile of embeddings for each `wanted` row, bool [rows]. The other rows keep their most probable token."""
+    return (launch_draw if fused(wanted) else reference_draw)(head, rows, seen, at, wanted)
 
 
-def draw_all(head: Head, rows: Rows, seen: Seen, at: Tensor, wanted: Tensor) -> Tensor:
-    """As `draw`, with work of a fixed size."""
-    groups = torch.arange(len(at), device=at.device).split(DRAWN)
-    parts = [_draw(head, rows.some(g), seen.some(g), at[g], wanted[g]) for g in groups]
-    return torch.cat(parts) if parts else seen.token
+def reference_draw(head: Head, rows: Rows, seen: Seen, at: Tensor, wanted: Tensor) -> Tensor:
+    """As `draw`; reads the tiles of few rows at once. The host waits for the number of wanted rows."""
+    drawn = seen.token.clone()
+    for some in wanted.nonzero()[:, 0].split(DRAWN):
+        drawn[some] = _drawn(head, rows.some(some), seen.some(some), at[some])
+    return drawn
 
 
-def _draw(head: Head, rows: Rows, seen: Seen, at: Tensor, wanted: Tensor) -> Tensor:
-    shares, last = seen.shares, len(head.matrix) - 1
-    tile, within = fall(shares, at[:, None])
-    ids = tile * wanted[:, None] * seen.width + torch.arange(seen.width, device=tile.device)
+def _drawn(head: Head, rows: Rows, seen: Seen, at: Tensor) -> Tensor:
+    last = len(head.matrix) - 1
+    tile, within = fall(seen.shares, at[:, None])
+    ids = tile * seen.width + torch.arange(seen.width, device=tile.device)
     known = ids.clamp_max(last)
     z = torch.einsum("rd,rtd->rt", rows.hidden, embedding(known, head.matrix)).float()
     z = z.div_(head.cap).tanh_().mul_(head.cap) + rows.bans[rows.which[:, None], known]
@@ -215,6 +212,12 @@ def fall(shares: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
 
 
 # The kernels
+
+
+@jit
+def _capped(z, cap):
+    shrunk = tl.exp(-2.0 * tl.abs(z) / cap)  # tanh without overflow
+    return tl.where(z < 0, -cap, cap) * (1.0 - shrunk) / (1.0 + shrunk)
 
 
 @jit(do_not_specialize=["rows"])  # they change from step to step and must not wait for the compiler
@@ -238,8 +241,7 @@ def _scan(
             matrix_ptr + v[:, None].to(tl.int64) * D + low + d[None], mask=known[:, None] & inside[None], other=0.0
         )
         z = tl.dot(h, tl.trans(e), z, input_precision="ieee")
-    shrunk = tl.exp(-2.0 * tl.abs(z) / cap)  # tanh without overflow
-    z = tl.where(z < 0, -cap, cap) * (1.0 - shrunk) / (1.0 + shrunk)
+    z = _capped(z, cap)
     out = r * tiles + tile
 
     z = tl.where(known[None], z, float("-inf"))
@@ -296,6 +298,48 @@ def _mean(
         tl.store(out_ptr + out, mean, mask=there[:, None] & (d < D)[None])
 
 
+@jit
+def _fall(shares, at, place):
+    """`fall` of one row; `place` are the numbers of the shares. Sums that are made in parallel may fall by a rounding
+    error from one share to the next, so that shares of 0 are excluded one by one."""
+    ends = tl.cumsum(shares, 0)
+    at *= tl.max(ends, 0)
+    live = shares > 0
+    after = tl.min(tl.where(live & (ends > at), place, place.shape[0]), 0)
+    found = tl.minimum(after, tl.max(tl.where(live, place, 0), 0))
+    share = tl.sum(tl.where(place == found, shares, 0.0), 0)
+    return found, (at - tl.sum(tl.where(place == found, ends, 0.0), 0) + share) / share
+
+
+@jit
+def _draw(
+    hidden_ptr, matrix_ptr, warm_ptr, bans_ptr, which_ptr, shares_ptr, at_ptr, wanted_ptr, token_ptr, out_ptr,
+    vocabulary, cap, tiles,
+    D: tl.constexpr, TILE: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """One row. Its sums are one number a thread until the end, so that no step of the loop waits for another."""
+    row = tl.program_id(0).to(tl.int64)
+    token = tl.load(token_ptr + row)
+    if tl.load(wanted_ptr + row):
+        t, v, d = tl.arange(0, BLOCK_T), tl.arange(0, TILE), tl.arange(0, BLOCK_D)
+        shares = tl.load(shares_ptr + row * tiles + t, mask=t < tiles, other=0.0)
+        tile, within = _fall(shares, tl.load(at_ptr + row), t)
+        first = tile.to(tl.int64) * TILE
+        ids = first + v
+        known = ids < vocabulary
+        z = tl.zeros((TILE, BLOCK_D), dtype=tl.float32)
+        for low in range(0, D, BLOCK_D):
+            inside = low + d < D
+            h = tl.load(hidden_ptr + row * D + low + d, mask=inside, other=0.0).to(tl.float32)
+            e = tl.load(matrix_ptr + ids[:, None] * D + low + d[None], mask=known[:, None] & inside[None], other=0.0)
+            z += e.to(tl.float32) * h[None]
+        ban = tl.load(bans_ptr + tl.load(which_ptr + row) * vocabulary + ids, mask=known, other=0.0)
+        y = (_capped(tl.sum(z, 1), cap) + ban) / tl.load(warm_ptr + row)
+        y = tl.where(known, y, float("-inf"))
+        token = first + _fall(tl.exp(y - tl.max(y, 0)), within, v)[0]
+    tl.store(out_ptr + row, token)
+
+
 # Their launchers
 
 
@@ -338,3 +382,16 @@ def mean(head: Head, kept: Tensor, level: Tensor, flat: Tensor) -> Tensor:
         D=size, BLOCK_R=block, TILE=TILE, BLOCK_V=64, BLOCK_D=128, num_warps=4, num_stages=3,
     )  # fmt: skip
     return out.sum(0)
+
+
+def launch_draw(head: Head, rows: Rows, seen: Seen, at: Tensor, wanted: Tensor) -> Tensor:
+    """As `draw`, in one launch; a program a row, which ends at once if the row is not wanted."""
+    (count, size), (vocabulary, tiles) = rows.hidden.shape, (len(head.matrix), seen.shares.shape[1])
+    tensors = rows.hidden, head.matrix, rows.temperature, rows.bans, rows.which, seen.shares, at, wanted, seen.token
+    assert all(tensor.is_contiguous() for tensor in tensors)
+    out = torch.empty_like(seen.token)
+    _draw[count,](
+        *tensors, out, vocabulary, head.cap, tiles,
+        D=size, TILE=seen.width, BLOCK_T=power(tiles), BLOCK_D=min(64, max(16, power(size))), num_warps=8,
+    )  # fmt: skip
+    return out

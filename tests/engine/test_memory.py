@@ -137,7 +137,7 @@ def test_what_recorded_steps_keep_is_enough_and_not_much_more(monkeypatch: pytes
         asked, of = head.Rows(x, torch.ones(rows), torch.zeros(4, width), number, open), head.Head(embed, embed, 30.0)
         with Held() as held:
             seen = head.launch(of, asked)
-            head.draw_all(of, asked, seen, torch.zeros(rows), open)
+            head.launch_draw(of, asked, seen, torch.zeros(rows), open)
         kept = sum(graphs.BUCKETS) * hidden * 2 * CONTEXTS  # what recordings hold of their own, nearly all of it
     assert held.now < held.most / 4, "what was let go is not counted"
     assert held.most + kept < graphs.of_recorded(width, 2) < 1.5 * (held.most + kept)

@@ -1,5 +1,6 @@
 """The LM head in one pass: what it says of each row is what the whole logits say."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,11 @@ CAP = 30.0
 SHAPES = [(1, 16, 7), (3, 40, 300), (17, 33, 1000), (5, 123, 517)]  # rows, D, V
 needs_triton = pytest.mark.skipif(jit.triton is None, reason="Triton is not for this platform")
 WAYS = [pytest.param(head.reference, id="reference"), pytest.param(head.launch, id="kernel", marks=needs_triton)]
+DRAWS = [
+    pytest.param(head.reference_draw, id="reference"),
+    pytest.param(head.launch_draw, id="kernel", marks=needs_triton),
+]
+Draw = Callable[[Head, Rows, Seen, Tensor, Tensor], Tensor]
 
 
 @pytest.fixture(autouse=True)
@@ -131,33 +137,65 @@ def test_tokens_are_drawn_as_often_as_they_are_probable(observe: object) -> None
         assert (often[rows.bans[rows.which[row]] < 0] == 0).all()
 
 
-def test_what_is_not_wanted_changes_nothing_of_what_is() -> None:
-    """A GPU does the work of all rows, of which the unwanted read one tile; a CPU leaves them out."""
+@needs_triton
+@few("shape", SHAPES, 3)
+def test_the_kernel_draws_the_token_that_pytorch_draws(shape: tuple[int, int, int]) -> None:
+    of, rows = asked(*shape, sharp=0.5)
+    same = torch.arange(shape[0]).repeat_interleave(30)
+    rows, seen = rows.some(same), head.reference(of, rows).some(same)
+    at = torch.rand(len(same), generator=torch.Generator().manual_seed(0))
+    given = of, rows, seen, at, every(len(same))
+    assert torch.equal(head.launch_draw(*given), head.reference_draw(*given))
+
+
+@needs_triton
+def test_the_kernel_draws_in_half_precision() -> None:
+    of, rows = asked(17, 64, 400, 0.5)
+    half = Head(of.embed.half(), of.embed.half(), CAP), replace(rows, hidden=rows.hidden.half())
+    exact = Head(half[0].embed.float(), half[0].embed.float(), CAP), replace(rows, hidden=half[1].hidden.float())
+    seen, at = head.reference(*exact), torch.rand(17, generator=torch.Generator().manual_seed(0))
+    drawn = head.launch_draw(*half, seen, at, every(17))
+    assert torch.equal(drawn, head.reference_draw(*exact, seen, at, every(17)))
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_what_is_not_wanted_changes_nothing_of_what_is(draw: Draw) -> None:
     of, rows = asked(17, 33, 1000)
     seen, at = head.reference(of, rows), torch.rand(17, generator=torch.Generator().manual_seed(0))
-    whole, wanted = head.draw(of, rows, seen, at, every(17)), torch.arange(17) % 3 == 0
-    for way in (head.draw, head.draw_all):
-        drawn = way(of, rows, seen, at, wanted)
-        assert torch.equal(drawn[wanted], whole[wanted])
-        assert ((drawn >= 0) & (drawn < 1000)).all()
-    assert (head.draw_all(of, rows, seen, at, wanted)[~wanted] < seen.width).all(), "the first tile is read"
+    whole, wanted = draw(of, rows, seen, at, every(17)), torch.arange(17) % 3 == 0
+    drawn = draw(of, rows, seen, at, wanted)
+    assert torch.equal(drawn[wanted], whole[wanted])
+    assert torch.equal(drawn[~wanted], seen.token[~wanted])
+    assert torch.equal(draw(of, rows, seen, at, ~every(17)), seen.token)
 
 
-def test_the_ends_of_the_unit_interval_draw_tokens() -> None:
+@needs_triton
+def test_a_row_that_is_not_wanted_reads_nothing() -> None:
+    of, rows = asked(3, 16, 300)
+    seen, none = head.reference(of, rows), torch.zeros(3, 16).fill_(torch.nan)
+    wanted = torch.tensor([False, True, False])
+    damaged = replace(rows, hidden=torch.where(wanted[:, None], rows.hidden, none))
+    at = torch.full((3,), 0.5)
+    assert torch.equal(head.launch_draw(of, damaged, seen, at, wanted), head.launch_draw(of, rows, seen, at, wanted))
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_the_ends_of_the_unit_interval_draw_tokens(draw: Draw) -> None:
     of, rows = asked(2, 16, 300, 8.0)
     seen = head.reference(of, rows)
     for at in (0.0, 1 - 2**-24):
-        drawn = head.draw(of, rows, seen, torch.full((2,), at), every(2))
+        drawn = draw(of, rows, seen, torch.full((2,), at), every(2))
         assert (whole(of, rows)[2].gather(1, drawn[:, None]) > 0).all()
 
 
-def test_nothing_forbidden_is_drawn_where_whole_tiles_are() -> None:
+@pytest.mark.parametrize("draw", DRAWS)
+def test_nothing_forbidden_is_drawn_where_whole_tiles_are(draw: Draw) -> None:
     of, rows = asked(2, 16, 300)
     rows.bans[:, 200:] = head.NEVER
     for shares in (1.0, 0.99999):
         seen = head.reference(of, rows)
         seen = seen._replace(shares=seen.shares * shares)
-        drawn = head.draw(of, rows, seen, torch.full((2,), 1 - 2**-24), every(2))
+        drawn = draw(of, rows, seen, torch.full((2,), 1 - 2**-24), every(2))
         assert (rows.bans[rows.which].gather(1, drawn[:, None]) == 0).all()
 
 

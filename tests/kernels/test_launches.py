@@ -58,7 +58,6 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
         monkeypatch.setattr(module, "fused", lambda *_, **__: True)
     for splitting in (attention, matmul):
         monkeypatch.setattr(splitting, "capacity", lambda _: (PROCESSORS, True))
-    monkeypatch.setattr(head, "draw", head.draw_all)
     count = found.names.update
     monkeypatch.setattr(KernelInterface, "__getitem__", lambda kernel, _: lambda *_, **__: count([kernel.fn.__name__]))
     return found

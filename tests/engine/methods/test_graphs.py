@@ -510,7 +510,6 @@ def through_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, but that the interpreter may look into tensors."""
     for module in (attention, experts, head, norms, rotary):
         monkeypatch.setattr(module, "fused", lambda *_, **__: True)
-    monkeypatch.setattr(head, "draw", head.draw_all)
     launcher = jit.triton.runtime.interpreter.GridExecutor
     run = launcher.__call__
 
