@@ -28,8 +28,8 @@ def work(model: DiffusionGemma, rows: int, context: int) -> dict[str, Work]:
     routed = sum(prod(stack.shape) for stack in stacks) * c.top_k_experts / c.num_experts
     touched = 1 - (1 - c.top_k_experts / c.num_experts) ** rows
 
-    def products(matrices: Iterable[Linear | Tensor | None]) -> Work:
-        there = [matrix for matrix in matrices if matrix is not None]
+    def products(matrices: Iterable[Linear | Tensor]) -> Work:
+        there = list(matrices)
         return Work(sum(m.nbytes for m in there), 2 * rows * sum(prod(m.shape) for m in there))
 
     keys = multiplied = 0
@@ -42,8 +42,8 @@ def work(model: DiffusionGemma, rows: int, context: int) -> dict[str, Work]:
     vectors += [w.norm, conditioner.norm]
     return {
         "experts": Work(touched * sum(stack.nbytes for stack in stacks), 2 * rows * routed),
-        "projections": products(matrix for layer in layers for matrix in (layer.q, layer.k, layer.v, layer.o)),
-        "dense": products(m for of in (*layers, conditioner) for m in (of.gate, of.up, of.down)),
+        "projections": products(matrix for layer in layers for matrix in (layer.qkv, layer.o)),
+        "dense": products(m for of in (*layers, conditioner) for m in (of.gate_up, of.down)),
         "attention": Work(keys, multiplied),
         "head": products([w.head]),
         "self-conditioning": products([w.embed]),

@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional
 
 from caesura.engine.models.diffusion_gemma import Config
-from caesura.kernels import attention, experts, fp8, head, matmul, norms, nvfp4, rotary
+from caesura.kernels import attention, experts, fp8, gated, head, matmul, norms, nvfp4, rotary
 from caesura.kernels.linear import Linear
 
 from measuring import BANDWIDTH, PEAK, Book, Line, Name, captured, clock, table  # isort: skip  (beside this script)
@@ -53,6 +53,7 @@ def cases(
         else:  # in bf16 a linear layer is cuBLAS
             for matrix in matrices(c):
                 yield of_linear(matrix, maker(form, device), device, count, cache)
+        yield of_gated(c, maker(form, device), device, count, cache)
         yield of_experts(c, maker(form, device), device, count)
 
 
@@ -146,11 +147,11 @@ def of_attention(c: Config, device: str, rows: int, context: int, cache: int) ->
 
 
 def matrices(c: Config) -> list[tuple[int, int]]:
-    """Shapes [N, K] of a layer's matrices: q, k, v and o of both kinds, gate, up and down."""
-    d, found = c.hidden_size, {(c.intermediate_size, c.hidden_size), (c.hidden_size, c.intermediate_size)}
+    """Shapes [N, K] of a layer's matrices: q, k and v together and o of both kinds, gate and up together, down."""
+    d, found = c.hidden_size, {(2 * c.intermediate_size, c.hidden_size), (c.hidden_size, c.intermediate_size)}
     for shape in c.shapes:
         q, kv = c.num_heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        found |= {(q, d), (kv, d), (d, q)}
+        found |= {(q + (2 if shape.sliding else 1) * kv, d), (d, q)}
     return sorted(found)
 
 
@@ -175,6 +176,21 @@ def of_linear(shape: tuple[int, int], make: Callable[..., Linear], device: str, 
         2 * rows * shape[0] * shape[1],
         len(weights),
         peers,
+    )
+
+
+def of_gated(c: Config, make: Callable[..., Linear], device: str, rows: int, cache: int) -> Case:
+    width, d = c.intermediate_size, c.hidden_size
+    first = make(2 * width, d)
+    weights = [first, *(make(2 * width, d) for _ in range(cache // first.nbytes))]
+    x = torch.randn(rows, d, device=device, dtype=torch.bfloat16)
+    return Case(
+        f"gate and up, {rows} rows",
+        lambda: [gated.launch(x, weight) for weight in weights],
+        lambda: [gated.reference(x, weight) for weight in weights],
+        first.nbytes + 2 * rows * (d + width),
+        4 * rows * d * width,
+        len(weights),
     )
 
 

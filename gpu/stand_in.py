@@ -57,14 +57,11 @@ def weights(c: Config, form: str, device: str) -> Weights:
         return LayerWeights(
             shape,
             *[one] * 7,
-            q=make(q, d),
-            k=make(kv, d),
-            v=make(kv, d) if shape.sliding else None,
+            qkv=make(q + (2 if shape.sliding else 1) * kv, d),
             o=make(d, q),
             q_norm=head,
             k_norm=head,
-            gate=make(c.intermediate_size, d),
-            up=make(c.intermediate_size, d),
+            gate_up=make(2 * c.intermediate_size, d),
             down=make(d, c.intermediate_size),
             router=dense(c.num_experts, d).dense(torch.bfloat16),
             router_scale=half[:d],
@@ -75,8 +72,8 @@ def weights(c: Config, form: str, device: str) -> Weights:
         )
 
     embed = dense(c.vocab_size, d).dense(torch.bfloat16)
-    wide = (c.intermediate_size, d)
-    conditioner = Conditioner(one, dense(*wide), dense(*wide), dense(*reversed(wide)))
+    wide = c.intermediate_size
+    conditioner = Conditioner(one, dense(2 * wide, d), dense(d, wide))
     return Weights(embed, embed, one, conditioner, [layer(shape) for shape in c.shapes])
 
 

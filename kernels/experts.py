@@ -27,6 +27,7 @@ from torch.nn.functional import gelu, silu
 
 from caesura.kernels import fp8
 from caesura.kernels.decode import product
+from caesura.kernels.gated import activated
 from caesura.kernels.int8 import PackedStack
 from caesura.kernels.jit import cdiv, fused, jit, power, tl
 from caesura.kernels.linear import Dense, Linear
@@ -88,9 +89,7 @@ def _up(
             BLOCK_R, 2 * BLOCK_N, BLOCK_K,
         )  # fmt: skip
         gate, up = total.reshape(2, BLOCK_N, BLOCK_R).permute(1, 2, 0).split()
-        # 0.5 * (1 + tanh(t)) is sigmoid(2t); t = sqrt(2/pi) * (gate + 0.044715 * gate^3)
-        steep = gate if SILU else 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
-        hidden = gate * tl.sigmoid(steep) * up
+        hidden = activated(gate, up, SILU)
         mask = (n < N)[:, None] & found[None, :]
         tl.store(inner + pair.to(tl.int64)[None, :] * N + n[:, None], hidden.to(inner.dtype.element_ty), mask=mask)
 

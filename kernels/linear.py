@@ -74,6 +74,13 @@ class Dense(Linear):
         return functional.linear(x, self.weight.to(x.dtype))
 
 
+def joined(parts: Sequence[Linear], dtype: torch.dtype) -> Linear:
+    """Matrices [n, K] as one [sum of n, K], in their precision; if they have several, as floats of `dtype`."""
+    if len({type(part) for part in parts}) > 1:
+        parts = [Dense(part.dense(dtype)) for part in parts]
+    return stack([parts], 1, str(parts[0].tensors[0].device))[0]
+
+
 def stack(experts: Iterable[Sequence[Linear]], count: int, device: str) -> Linear:
     """Matrices [n, K] of one precision, `count` times the same sequence of heights -> [count, sum of n, K].
 

@@ -73,13 +73,12 @@ def blocks(rows: int, width: int, columns: int) -> dict[str, int]:
     }
 
 
-def launch(x: Tensor, weight: Linear) -> Tensor:
-    """x [..., K] -> [..., N] in x's dtype."""
-    width, columns = weight.shape
-    x, out = x.contiguous(), x.new_empty(*x.shape[:-1], width)
-    rows = out.numel() // width
+def parts(x: Tensor, weight: Linear) -> Tensor:
+    """x [..., K] -> the product in splits that add up to it, [splits, rows, N]: float32, or x's dtype if it is one."""
+    (width, columns), x = weight.shape, x.contiguous()
+    rows = x.numel() // columns
     if not rows:
-        return out
+        return x.new_empty(1, 0, width)
     assert x.shape[-1] == columns
     assert all(tensor.is_contiguous() for tensor in weight.tensors)
     how = blocks(rows, width, columns)
@@ -87,10 +86,20 @@ def launch(x: Tensor, weight: Linear) -> Tensor:
     programs = capacity(x.device)[0] * (2 if how["BLOCK_R"] < 128 else 1)
     steps = cdiv(depth, max(1, programs // (grid[0] * grid[1])))
     splits = cdiv(depth, steps)  # no split without a step
-    parts = out if splits == 1 else torch.empty(splits, rows, width, device=x.device)
-    _multiply[*grid, splits](x, *weight.operands, parts, rows, steps, N=width, K=columns, **how)
-    if splits > 1:
-        _add[cdiv(out.numel(), 512),](parts, out, splits, out.numel(), SPLITS=power(splits), BLOCK=512)
+    dtype = x.dtype if splits == 1 else torch.float32
+    out = torch.empty(splits, rows, width, dtype=dtype, device=x.device)
+    _multiply[*grid, splits](x, *weight.operands, out, rows, steps, N=width, K=columns, **how)
+    return out
+
+
+def launch(x: Tensor, weight: Linear) -> Tensor:
+    """x [..., K] -> [..., N] in x's dtype."""
+    found = parts(x, weight)
+    splits, _, width = found.shape
+    if splits == 1:
+        return found.view(*x.shape[:-1], width)
+    out = x.new_empty(*x.shape[:-1], width)
+    _add[cdiv(out.numel(), 512),](found, out, splits, out.numel(), SPLITS=power(splits), BLOCK=512)
     return out
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from caesura.engine.noise import Schedule
 from caesura.engine.weights.forms import Rounded
 from caesura.engine.weights.stored import WeightsError
-from caesura.kernels.linear import Linear
+from caesura.kernels.linear import Linear, joined
 from caesura.model_store.reading import fields, reason
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -132,7 +132,8 @@ def _shapes(text: Mapping[str, Any]) -> list[Shape]:
 
 
 class LayerWeights(NamedTuple):
-    """The weights of one layer. Norms are float32. `scalar` [2] is for context rows, then for canvas rows."""
+    """The weights of one layer. Norms are float32. `scalar` [2] is for context rows, then for canvas rows. Matrices
+    that multiply the same rows are one: a GPU waits for one product instead of several."""
 
     shape: Shape
     input_norm: Tensor
@@ -142,14 +143,11 @@ class LayerWeights(NamedTuple):
     pre_moe_norm: Tensor
     post_moe_norm: Tensor
     post_norm: Tensor
-    q: Linear
-    k: Linear
-    v: Linear | None  # None in a full-attention layer: its values are its keys before norm and rotary positions
+    qkv: Linear  # rows of q, k and v; a full-attention layer has no v: its values are its keys before norm and rotary
     o: Linear
     q_norm: Tensor
     k_norm: Tensor
-    gate: Linear
-    up: Linear
+    gate_up: Linear  # [2 * width, hidden], gate rows first
     down: Linear
     router: Tensor
     router_scale: Tensor
@@ -161,8 +159,7 @@ class LayerWeights(NamedTuple):
 
 class Conditioner(NamedTuple):
     norm: Tensor
-    gate: Linear
-    up: Linear
+    gate_up: Linear
     down: Linear
 
 
@@ -223,6 +220,10 @@ def read(c: Config, checkpoint: TensorSource) -> Weights:
     def matrix(name: str, rows: int, columns: int) -> Linear:
         return checkpoint.linear(name, (rows, columns), dtype)
 
+    def matrices(at: str, **heights: int) -> Linear:
+        """The matrices of a module as one; `heights` are the rows of each, by name."""
+        return joined([matrix(f"{at}.{name}_proj", rows, d) for name, rows in heights.items()], dtype)
+
     def scalar(name: str) -> Tensor:
         canvas = tensor(name, 1)
         context = checkpoint.optional(f"encoder.{name}", (1,), dtype)
@@ -240,14 +241,11 @@ def read(c: Config, checkpoint: TensorSource) -> Weights:
             pre_moe_norm=norm(f"{at}.pre_feedforward_layernorm_2"),
             post_moe_norm=norm(f"{at}.post_feedforward_layernorm_2"),
             post_norm=norm(f"{at}.post_feedforward_layernorm"),
-            q=matrix(f"{attn}.q_proj", q, d),
-            k=matrix(f"{attn}.k_proj", kv, d),
-            v=matrix(f"{attn}.v_proj", kv, d) if shape.sliding else None,
+            qkv=matrices(attn, q=q, k=kv, v=kv) if shape.sliding else matrices(attn, q=q, k=kv),
             o=matrix(f"{attn}.o_proj", d, q),
             q_norm=norm(f"{attn}.q_norm", shape.head_dim),
             k_norm=norm(f"{attn}.k_norm", shape.head_dim),
-            gate=matrix(f"{mlp}.gate_proj", c.intermediate_size, d),
-            up=matrix(f"{mlp}.up_proj", c.intermediate_size, d),
+            gate_up=matrices(mlp, gate=c.intermediate_size, up=c.intermediate_size),
             down=matrix(f"{mlp}.down_proj", d, c.intermediate_size),
             router=tensor(f"{at}.router.proj.weight", c.num_experts, d),
             router_scale=tensor(f"{at}.router.scale", d),
@@ -262,8 +260,7 @@ def read(c: Config, checkpoint: TensorSource) -> Weights:
     at = "self_conditioning"
     conditioner = Conditioner(
         norm(f"{at}.pre_norm"),
-        matrix(f"{at}.gate_proj", c.intermediate_size, d),
-        matrix(f"{at}.up_proj", c.intermediate_size, d),
+        matrices(at, gate=c.intermediate_size, up=c.intermediate_size),
         matrix(f"{at}.down_proj", d, c.intermediate_size),
     )
     layers = [layer(f"layers.{number}", shape) for number, shape in enumerate(c.shapes)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, gelu
+from torch.nn.functional import embedding
 
 from caesura.engine import memory
 from caesura.engine.cache import KV, Cache, Kept
@@ -42,7 +42,7 @@ from caesura.engine.weights.stored import WeightsError
 from caesura.kernels import head
 from caesura.kernels.attention import attention
 from caesura.kernels.experts import experts
-from caesura.kernels.linear import Linear
+from caesura.kernels.gated import gated
 from caesura.kernels.norms import add_attention, add_experts, rms, route
 from caesura.kernels.rotary import rotary, turned
 from caesura.model_store import title
@@ -75,9 +75,12 @@ class RowSpan(NamedTuple):
     canvas: bool
 
 
-def gated(x: Tensor, gate: Linear, up: Linear, down: Linear) -> Tensor:
-    """A gated MLP over rows [rows, hidden]."""
-    return down(gelu(gate(x), approximate="tanh") * up(x))
+def _split(qkv: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor | None]:
+    """q, k and v of their product [rows, n], as views; a full-attention layer has no v."""
+    one = shape.kv_heads * shape.head_dim
+    kept = (one, one) if shape.sliding else (one,)
+    q, k, *v = qkv.split((qkv.shape[1] - sum(kept), *kept), 1)
+    return q, k, v[0] if v else None
 
 
 class DiffusionGemma:
@@ -168,8 +171,8 @@ class DiffusionGemma:
         x = self.embedded(torch.tensor(ids, device=self.device))
         x = self._conditioned(x, runs, [s for s in spans if s.canvas])
 
-        def attend(number: int, layer: LayerWeights, turn: Tensor, q: Tensor, k: Tensor, v: Tensor | None) -> Tensor:
-            parts = [self._attend(number, layer, q, k, v, span, turn) for span in spans]
+        def attend(number: int, layer: LayerWeights, turn: Tensor, qkv: Tensor) -> Tensor:
+            parts = [self._attend(number, layer, qkv[span.rows], span, turn[:, span.rows]) for span in spans]
             return torch.cat(parts) if len(parts) > 1 else parts[0]
 
         h = self._through(x, positions, mode, attend)
@@ -206,9 +209,9 @@ class DiffusionGemma:
         x = self.embedded(rows.ids)
         x = rms(x + self._conditioner(rows.conditioning.to(x.dtype)), None, self._eps)
 
-        def attend(number: int, layer: LayerWeights, turn: Tensor, q: Tensor, k: Tensor, v: Tensor | None) -> Tensor:
+        def attend(number: int, layer: LayerWeights, turn: Tensor, qkv: Tensor) -> Tensor:
             buffers, place = rows.buffers[number], rows.place[number]
-            q = turned(q, k, v, layer.q_norm, layer.k_norm, turn, self._eps, *buffers, place[2:3])
+            q = turned(*_split(qkv, layer.shape), layer.q_norm, layer.k_norm, turn, self._eps, *buffers, place[2:3])
             return attention(q, *buffers, None, EVERYTHING, place[:2])
 
         return self._through(x, rows.positions, torch.ones_like(rows.ids), attend)
@@ -235,7 +238,7 @@ class DiffusionGemma:
 
     def _conditioner(self, signals: Tensor) -> Tensor:
         c = self.weights.conditioner
-        return gated(rms(signals, c.norm, self._eps), c.gate, c.up, c.down)
+        return c.down(gated(rms(signals, c.norm, self._eps), c.gate_up))
 
     @property
     def _eps(self) -> float:
@@ -251,17 +254,13 @@ class DiffusionGemma:
         because the window counts from the end of the context."""
         return max(0, context - (self.config.sliding_window - 1)) if sliding else 0
 
-    def _attend(
-        self, number: int, layer: LayerWeights, q: Tensor, k: Tensor, v: Tensor | None, span: RowSpan, turn: Tensor
-    ) -> Tensor:
-        """Attention of one span, [rows of the span, heads * width]; q, k and v [all rows, heads * width] are for all
-        spans. Canvases that share a context write their keys to the same place, so each attends before the next one
+    def _attend(self, number: int, layer: LayerWeights, qkv: Tensor, span: RowSpan, turn: Tensor) -> Tensor:
+        """Attention of one span, [rows, heads * width], from its products qkv [rows, n] and its rotary positions.
+        Canvases that share a context write their keys to the same place, so each attends before the next one
         writes."""
-        rows, low = span.rows, self._low(span.context, layer.shape.sliding)
-        end = span.at + rows.stop - rows.start
+        low, end = self._low(span.context, layer.shape.sliding), span.at + len(qkv)
         own = span.kv.get(number, span.at, end)
-        v = None if v is None else v[rows]
-        q = turned(q[rows], k[rows], v, layer.q_norm, layer.k_norm, turn[:, rows], self._eps, *own)
+        q = turned(*_split(qkv, layer.shape), layer.q_norm, layer.k_norm, turn, self._eps, *own)
         keys, values = span.kv.get(number, low, end)
         window = self.config.sliding_window if layer.shape.sliding else EVERYTHING
         return attention(q, keys, values, None if span.canvas else span.at - low, window)
@@ -271,24 +270,24 @@ class DiffusionGemma:
         layer: LayerWeights,
         x: Tensor,
         h: Tensor,
-        attend: Callable[[Tensor, Tensor, Tensor | None], Tensor],
+        attend: Callable[[Tensor], Tensor],
         mode: Tensor,
         following: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """One layer for rows x [rows, hidden] and their norm h. Returns the new x and its norm by `following`, the next
         norm of the stack."""
         eps = self._eps
-        attended = layer.o(attend(layer.q(h), layer.k(h), None if layer.v is None else layer.v(h)))
+        attended = layer.o(attend(layer.qkv(h)))
         before = layer.post_attention_norm, layer.pre_mlp_norm, layer.pre_moe_norm
         x, to_mlp, to_moe, to_router = add_attention(x, attended, before, layer.router_scale, eps)
-        mlp = gated(to_mlp, layer.gate, layer.up, layer.down)
+        mlp = layer.down(gated(to_mlp, layer.gate_up))
         weights, chosen = route(to_router, layer.router, layer.expert_scale, self.config.top_k_experts)
         moe = experts(to_moe, weights, chosen, layer.expert_gate_up, layer.expert_down)
         after = layer.post_mlp_norm, layer.post_moe_norm, layer.post_norm, following
         return add_experts(x, mlp, moe, after, layer.scalar, mode, eps)
 
 
-Attend = Callable[[int, LayerWeights, Tensor, Tensor, Tensor, Tensor | None], Tensor]
+Attend = Callable[[int, LayerWeights, Tensor, Tensor], Tensor]
 
 
 def _spans(runs: Sequence[Run], fresh: Mapping[int, tuple[KV, Sequence[int]]]) -> list[RowSpan]:

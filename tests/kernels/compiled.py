@@ -15,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from caesura.kernels import attention, experts, fp8, head, matmul, norms, nvfp4, rotary
+from caesura.kernels import attention, experts, fp8, gated, head, matmul, norms, nvfp4, rotary
 from caesura.kernels.linear import Dense, Linear
 
 HIDDEN, WIDTH, EXPERTS, TOP_K = 2816, 704, 128, 8
@@ -96,6 +96,7 @@ def main(capability: int) -> None:
         for gate_up, down in stacks():
             for act in ("gelu", "silu"):
                 experts.launch(x, torch.zeros(rows, TOP_K), chosen, gate_up, down, act=act)
+            gated.launch(x, gate_up[0])
             if not isinstance(down, Dense):
                 matmul.launch(x, gate_up[0])
                 matmul.launch(x[:, :WIDTH], down[0])

@@ -14,7 +14,7 @@ from caesura.engine.models import Run
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.engine.weights.convert import convert
 from caesura.engine.weights.forms import Quantise
-from caesura.kernels import attention, experts, head, matmul, norms, rotary
+from caesura.kernels import attention, experts, gated, head, matmul, norms, rotary
 
 from ..support.checkpoints import gemma
 from ..support.checkpoints.tiny import CODE
@@ -55,7 +55,7 @@ def test_a_step_through_the_kernels_is_a_step_without_them(
 
     without = steps()
     launched = set[str]()
-    modules = (attention, experts, head, norms, rotary, *([matmul] if form else []))
+    modules = (attention, experts, gated, head, norms, rotary, *([matmul] if form else []))
     for module in modules:
         monkeypatch.setattr(module, "fused", lambda *_, name=module.__name__, **__: launched.add(name) or True)
     for ours, plain in zip(steps(), without, strict=True):
@@ -82,5 +82,5 @@ def test_they_compile_for_a_gpu_that_is_not_here(capability: int, most: int) -> 
     shared = {line.split()[0]: int(line.split()[1]) for line in made.stdout.splitlines()}
     of_head, of_attention = {"_scan", "_draw", "_mean"}, {"_turn", "_attend", "_merge", "_add_attention"}
     of_experts = {"_score", "_choose", "_list", "_up", "_down", "_sum", "_add_experts"}
-    assert shared.keys() == of_head | of_attention | of_experts | {"_multiply", "_add"}
+    assert shared.keys() == of_head | of_attention | of_experts | {"_multiply", "_add", "_gate"}
     assert max(shared.values()) <= most, shared

@@ -99,6 +99,22 @@ def test_stacked_experts_are_what_they_were(kind: str) -> None:
         assert torch.equal(stack[found].dense(torch.float32), expected)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_joined_matrices_keep_their_precision_and_their_rows(kind: str) -> None:
+    parts = [packed(matrix(height, 32, seed=height), kind) for height in (3, 5)]
+    whole = linear.joined(parts, torch.float32)
+    assert type(whole) is type(parts[0])
+    assert torch.equal(whole.dense(torch.float32), torch.cat([part.dense(torch.float32) for part in parts]))
+    assert all(tensor.is_contiguous() for tensor in whole.tensors)
+
+
+def test_matrices_of_several_precisions_are_joined_as_floats() -> None:
+    parts = [packed(matrix(3, 32), kind) for kind in KINDS]
+    whole = linear.joined(parts, torch.float32)
+    assert isinstance(whole, Dense)
+    assert torch.equal(whole.weight, torch.cat([part.dense(torch.float32) for part in parts]))
+
+
 def test_bytes_are_those_of_the_docstrings() -> None:
     weight = torch.ones(128, 256)
     dense = Dense(weight.bfloat16()).nbytes

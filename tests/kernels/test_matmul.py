@@ -1,4 +1,5 @@
-"""Few rows times a matrix of FP8 or NVFP4 codes: what the dense values give, whatever the shape and the splits.
+"""Few rows times a matrix of FP8 or NVFP4 codes, and a gated MLP: what the dense values give, whatever the shape and
+the splits.
 
 Without a GPU the launches run in Triton's interpreter, which multiplies matrices of float32 and float16 as it should.
 """
@@ -8,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import gelu
 
-from caesura.kernels import fp8, matmul, nvfp4
-from caesura.kernels.linear import Linear
+from caesura.kernels import fp8, gated, matmul, nvfp4
+from caesura.kernels.linear import Dense, Linear
 
 from ..support.checkpoints.few import few
 
@@ -119,13 +121,44 @@ def test_a_call_takes_the_kernel_for_few_rows(monkeypatch: pytest.MonkeyPatch) -
     assert asked == [1, 512, 1, 512]
 
 
+def activated(x: Tensor, weight: Linear) -> Tensor:
+    gate, up = wanted(x, weight).chunk(2, -1)
+    return gelu(gate, approximate="tanh") * up
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, ids=lambda p: str(p[0]).removeprefix("torch."))
+@pytest.mark.parametrize("kind", ["dense", "fp8", "nvfp4"])
+@pytest.mark.parametrize("processors", [1, 64])
+def test_gate_and_up_are_one_product(
+    processors: int,
+    kind: str,
+    precision: tuple[torch.dtype, float, float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In one split and in several, of a width that is no multiple of a block."""
+    monkeypatch.setattr(matmul, "capacity", lambda _: (processors, True))
+    monkeypatch.setattr(matmul, "fits", lambda _: True)
+    (dtype, atol, rtol), columns = precision, 400
+    weight, x = matrix(2 * 530, columns, "fp8" if kind == "dense" else kind), given(5, columns, dtype=dtype)
+    weight = Dense(weight.dense(dtype)) if kind == "dense" else weight
+    if kind != "dense":
+        assert (len(matmul.parts(x, weight)) > 1) == (processors > 1)
+    for found in (gated.launch(x, weight), gated.gated(x, weight)):
+        assert (found.shape, found.dtype) == ((5, 530), dtype)
+        torch.testing.assert_close(found.double(), activated(x, weight), atol=10 * atol, rtol=10 * rtol)
+
+
+def test_no_rows_have_no_inner_rows() -> None:
+    assert gated.launch(given(0, 32), matrix(12, 32, "fp8")).shape == (0, 6)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 @pytest.mark.parametrize("kind", ["fp8", "nvfp4"])
 @pytest.mark.parametrize("rows", [1, 16, 32, 64, 256, 512])
 def test_the_real_shapes_in_bfloat16_and_in_a_graph(rows: int, kind: str) -> None:
     torch.manual_seed(0)
-    for width, columns in ((4096, 2816), (2816, 4096), (2112, 2816), (2816, 2112), (1024, 2816)):
+    for width, columns in ((8192, 2816), (9216, 2816), (2816, 4096), (2816, 8192), (4224, 2816), (2816, 2112)):
         weight = packed(torch.randn(width, columns) * columns**-0.5, kind).to("cuda")
         x = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
         found = weight(x)
@@ -135,3 +168,6 @@ def test_the_real_shapes_in_bfloat16_and_in_a_graph(rows: int, kind: str) -> Non
             again = weight(x)
         graph.replay()
         assert torch.equal(again, found)
+        if width == 4224:
+            inner = gated.gated(x, weight)
+            torch.testing.assert_close(inner.double(), activated(x, weight), atol=5e-2, rtol=3e-2)

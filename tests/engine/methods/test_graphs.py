@@ -30,7 +30,7 @@ from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import entropy_bound, threshold
 from caesura.engine.scheduler import Scheduler
-from caesura.kernels import attention, experts, head, jit, norms, rotary
+from caesura.kernels import attention, experts, gated, head, jit, norms, rotary
 from caesura.wire import Cancel, Done, EngineMessage, Hole, Locked, Pattern, Text
 
 from ...support.checkpoints import gemma
@@ -508,7 +508,7 @@ class Unasked(TorchDispatchMode):
 
 def through_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, but that the interpreter may look into tensors."""
-    for module in (attention, experts, head, norms, rotary):
+    for module in (attention, experts, gated, head, norms, rotary):
         monkeypatch.setattr(module, "fused", lambda *_, **__: True)
     launcher = jit.triton.runtime.interpreter.GridExecutor
     run = launcher.__call__

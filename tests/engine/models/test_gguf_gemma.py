@@ -241,9 +241,9 @@ def test_a_file_kept_in_fewer_bits_computes_what_a_converted_folder_computes(
     expected = two_steps(loaded(tmp_path / "out"))
     assert (two_steps(ours) - expected).abs().max() <= 1e-5 * expected.abs().max()
     layer = ours.weights.layers[0]
-    for matrix in (layer.q, layer.gate, layer.expert_gate_up, layer.expert_down):
+    for matrix in (layer.qkv, layer.gate_up, layer.expert_gate_up, layer.expert_down):
         assert type(matrix).__name__ == f"{form.title()}Linear"
-    assert isinstance(ours.weights.conditioner.gate, Dense)
+    assert isinstance(ours.weights.conditioner.gate_up, Dense)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
