@@ -73,6 +73,16 @@ def of_head(c: Config, device: str, rows: int) -> Iterator[Case]:
         moved,
         2 * rows * embed.numel(),
     )
+    kept = torch.zeros(rows, c.vocab_size, device=device, dtype=embed.dtype)
+    level = torch.full((rows, -(-c.vocab_size // head.TILE)), -9.0, device=device)
+    soft = torch.empty_like(hidden)
+    yield Case(
+        f"mean embedding, {rows} rows",
+        lambda: head.replace_flat(of, kept, level, asked.open, soft),
+        lambda: (kept.float() + level[:, :1]).exp().to(embed.dtype) @ embed,
+        moved,
+        2 * rows * embed.numel(),
+    )
     seen, at, tile = head.observe(of, asked), torch.rand(rows, device=device), rows * c.hidden_size * head.TILE
     given = of, asked, seen, at, asked.open  # all rows are wanted, which is the most that a step asks for
     yield Case(

@@ -17,7 +17,7 @@ logits read by a dozen operations would be 12*4*rows*V bytes: at V = 262,144 and
 
 A CPU computes the mean embedding in the same pass, while a tile of E and its logits are in the cache: 2*rows*V*D more
 FLOP, no more bytes. A GPU gathers it from the TOP best of each tile, K*D*2 bytes a row, if these have ENOUGH of the
-mass; for other open rows it reads E a second time, with the logits kept in bfloat16.
+mass; for other open rows it reads E a second time: the logits, kept in bfloat16, become p in place and multiply it.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag, linear
 
-from caesura.kernels.jit import cdiv, fused, jit, power, tl
+from caesura.kernels.jit import capacity, cdiv, fused, jit, power, tl
 
 TILE = 256  # tokens of a GPU program
 CACHE = 1 << 18  # numbers of E that a CPU works on at once
@@ -35,7 +35,7 @@ TOP = 8  # best tokens that a tile reports
 KEPT = 64  # best tokens of a row whose embeddings are gathered
 ENOUGH = 0.999  # share of the mass, below which a row is too flat to gather
 DRAWN = 32  # rows whose tiles of E a CPU gathers at once: 1.4 MB each at 2816
-SPLITS = 16  # parts of the vocabulary for rows that are too flat
+SPLITS = 12  # parts of the vocabulary for rows that are too flat; times 11 blocks at 2816, an H100's processors
 FAR = -80.0  # nats below the best; subnormal numbers would make a CPU's products four times slower
 NEVER = -1e30  # a ban: finite, so that nothing becomes 0 * inf
 
@@ -270,32 +270,53 @@ def _scan(
         z = tl.where(tl.arange(0, BLOCK_V)[None] == at[:, None], float("-inf"), z)
 
 
+@jit
+def _weigh(kept_ptr, level_ptr, flat_ptr, vocabulary, tiles, TILE: tl.constexpr, BLOCK: tl.constexpr):
+    """The scores of a flat row become p in place, so that no block of `_mean` computes an exp again."""
+    row = tl.program_id(0).to(tl.int64)
+    if tl.load(flat_ptr + row):
+        v = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        known = v < vocabulary
+        place = kept_ptr + row * vocabulary + v
+        y = tl.load(place, mask=known, other=0.0).to(tl.float32)
+        level = tl.load(level_ptr + row * tiles + v // TILE, mask=known, other=0.0)
+        tl.store(place, tl.exp(y + level).to(kept_ptr.dtype.element_ty), mask=known)
+
+
 @jit(do_not_specialize=["rows"])
 def _mean(
-    kept_ptr, level_ptr, flat_ptr, embed_ptr, out_ptr,
-    rows, vocabulary, share, tiles,
-    D: tl.constexpr, BLOCK_R: tl.constexpr, TILE: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr,
+    p_ptr, flat_ptr, embed_ptr, parts_ptr, rows, vocabulary, share,
+    D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    # A block of rows without a flat one does not read E.
+    """p E over a part of the vocabulary, 0 for rows that are not flat. A block without a flat row does not read E."""
     r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
     split = tl.program_id(2)
-    there = r < rows
-    flat = tl.load(flat_ptr + r, mask=there, other=0)
-    if tl.max(flat, 0) > 0:
+    flat = tl.load(flat_ptr + r, mask=r < rows, other=0) > 0
+    if tl.max(flat.to(tl.int32), 0) > 0:
         mean = tl.zeros((BLOCK_R, BLOCK_D), dtype=tl.float32)
+        p_row = p_ptr + r[:, None].to(tl.int64) * vocabulary
         for low in range(split * share, tl.minimum(split * share + share, vocabulary), BLOCK_V):
             v = low + tl.arange(0, BLOCK_V)
             known = v < vocabulary
-            held = r[:, None].to(tl.int64) * vocabulary + v[None]
-            y = tl.load(kept_ptr + held, mask=there[:, None] & known[None], other=float("-inf")).to(tl.float32)
-            y += tl.load(level_ptr + r * tiles + low // TILE, mask=there, other=0.0)[:, None]
+            p = tl.load(p_row + v[None], mask=flat[:, None] & known[None], other=0.0)
             e = tl.load(
                 embed_ptr + v[:, None].to(tl.int64) * D + d[None], mask=known[:, None] & (d < D)[None], other=0.0
             )
-            mean = tl.dot(tl.exp(y).to(e.dtype), e, mean, input_precision="ieee")
-        out = (split * rows + r[:, None]) * D + d[None]
-        tl.store(out_ptr + out, mean, mask=there[:, None] & (d < D)[None])
+            mean = tl.dot(p, e, mean, input_precision="ieee")
+        place = (split * rows + r).to(tl.int64)[:, None] * D + d[None]
+        tl.store(parts_ptr + place, mean, mask=flat[:, None] & (d < D)[None])
+
+
+@jit(do_not_specialize=["rows"])
+def _collect(parts_ptr, flat_ptr, out_ptr, rows, splits, D: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+    """The parts of a flat row, added up; other rows of `out` stay as they are."""
+    row = tl.program_id(0)
+    if tl.load(flat_ptr + row):
+        split, d = tl.arange(0, SPLITS), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        place = (split * rows + row).to(tl.int64)[:, None] * D + d[None]
+        parts = tl.load(parts_ptr + place, mask=(split < splits)[:, None] & (d < D)[None], other=0.0)
+        tl.store(out_ptr + row.to(tl.int64) * D + d, tl.sum(parts, 0).to(out_ptr.dtype.element_ty), mask=d < D)
 
 
 @jit
@@ -367,21 +388,38 @@ def launch(head: Head, rows: Rows) -> Seen:
     mass = p.sum(-1, keepdim=True)
     near = ids.flatten(1).gather(1, best.indices)
     soft = embedding_bag(near, head.embed, mode="sum", per_sample_weights=(p / mass).to(head.embed.dtype))
-    flat, level = (mass < ENOUGH) & rows.open[:, None], top[..., 0] / rows.temperature[:, None] - total
-    return seen._replace(soft=torch.where(flat, mean(head, kept, level, flat[:, 0]).to(soft.dtype), soft))
+    flat, level = (mass[:, 0] < ENOUGH) & rows.open, top[..., 0] / rows.temperature[:, None] - total
+    replace_flat(head, kept, level, flat, soft)
+    return seen._replace(soft=soft)
 
 
-def mean(head: Head, kept: Tensor, level: Tensor, flat: Tensor) -> Tensor:
-    """p E [rows, D] of the flat rows, 0 for others, from ln p [rows, V] less `level` [rows, tiles]."""
+def replace_flat(head: Head, kept: Tensor, level: Tensor, flat: Tensor, soft: Tensor) -> None:
+    """Write p E into the `flat` rows, bool [rows], of `soft` [rows, D]; p is in `kept` [rows, V], as ln p less `level`
+    [rows, tiles], and lies there afterwards."""
     (count, vocabulary), size = kept.shape, head.embed.shape[1]
-    block, share = min(64, max(16, power(count))), TILE * cdiv(vocabulary, TILE * SPLITS)
-    out = torch.zeros(cdiv(vocabulary, share), count, size, device=kept.device)
-    _mean[(cdiv(count, block), cdiv(size, 128), len(out))](
-        kept, level, flat.to(torch.int32), head.embed, out,
-        count, vocabulary, share, level.shape[1],
-        D=size, BLOCK_R=block, TILE=TILE, BLOCK_V=64, BLOCK_D=128, num_warps=4, num_stages=3,
-    )  # fmt: skip
-    return out.sum(0)
+    share = TILE * cdiv(vocabulary, TILE * SPLITS)
+    parts = torch.empty(cdiv(vocabulary, share), count, size, device=kept.device)
+    chunk = 16 * TILE
+    _weigh[count, cdiv(vocabulary, chunk)](
+        kept, level, flat, vocabulary, level.shape[1], TILE=TILE, BLOCK=chunk, num_warps=8
+    )
+    how = blocks(count, kept.itemsize, roomy=capacity(kept.device)[1])
+    _mean[cdiv(count, how["BLOCK_R"]), cdiv(size, how["BLOCK_D"]), len(parts)](
+        kept, flat, head.embed, parts, count, vocabulary, share, D=size, **how
+    )
+    _collect[count, cdiv(size, 512)](parts, flat, soft, count, len(parts), D=size, SPLITS=power(len(parts)), BLOCK=512)
+
+
+def blocks(rows: int, itemsize: int, *, roomy: bool) -> dict[str, int]:
+    """Block sizes of `_mean`: the larger they are, the less comes from L2. 256 rows of 2816 numbers in 16 bits read 4.4
+    GB, in blocks of 64 by 128 they would read 8.9. Shared memory of a stage: (128 + 256) * 64 * 2 bytes = 48 KB."""
+    return {
+        "BLOCK_R": min(128, max(16, power(rows))),
+        "BLOCK_V": 128 // itemsize,
+        "BLOCK_D": 512 // itemsize,
+        "num_warps": 8,
+        "num_stages": 3 if roomy else 2,
+    }
 
 
 def launch_draw(head: Head, rows: Rows, seen: Seen, at: Tensor, wanted: Tensor) -> Tensor:

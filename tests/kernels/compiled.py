@@ -69,7 +69,7 @@ def main(capability: int) -> None:
     shared = dict[str, int]()
     driver.set_active(Absent(capability))
     compiling(shared)
-    attention.capacity = matmul.capacity = lambda _: (132, capability in (90, 100))
+    attention.capacity = head.capacity = matmul.capacity = lambda _: (132, capability in (90, 100))
     torch.empty = torch.zeros  # what is gathered by numbers that nobody wrote must lie inside
     embed = torch.zeros(4096, HIDDEN, dtype=torch.bfloat16)
     for rows in ROWS:

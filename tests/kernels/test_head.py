@@ -86,24 +86,52 @@ def test_the_mean_embedding_is_exact_however_flat_the_row(observe: object, sharp
 
 
 @needs_triton
-def test_only_a_flat_row_reads_the_whole_embedding() -> None:
+@pytest.mark.parametrize("rows", [5, 40, 200])
+def test_only_flat_rows_are_replaced_by_their_mean(rows: int) -> None:
+    """Every third row is flat; what lies in the others counts as nothing, whatever it is."""
     of, _ = asked(5, 40, 1000)
-    kept = torch.full((5, 1000), torch.nan)
-    untouched = head.mean(of, kept, torch.zeros(5, 16), torch.zeros(5, dtype=torch.bool))
-    assert torch.equal(untouched, torch.zeros(5, 40))
-    assert head.mean(of, kept, torch.zeros(5, 16), every(5)).isnan().all()
+    generator = torch.Generator().manual_seed(0)
+    p = torch.randn(rows, 1000, generator=generator).softmax(-1)
+    level = torch.randn(rows, 16, generator=generator)
+    kept = p.log() - level.repeat_interleave(64, 1)[:, :1000]
+    flat, soft = torch.arange(rows) % 3 == 0, torch.randn(rows, 40, generator=generator)
+    kept[~flat], before = torch.nan, soft.clone()
+    head.replace_flat(of, kept, level, flat, soft)
+    torch.testing.assert_close(soft[flat], (p @ of.embed)[flat], atol=2e-5, rtol=2e-5)
+    assert torch.equal(soft[~flat], before[~flat])
+
+
+@needs_triton
+def test_a_block_without_a_flat_row_does_not_read_the_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does a canvas without one."""
+    of, products = asked(5, 40, 1000)[0], list[int]()
+
+    def dot(p: object, e: object, total: object, **_: object) -> object:
+        products.append(1)
+        return total
+
+    monkeypatch.setattr(head.tl, "dot", dot)
+
+    def multiplied(*rows: int) -> int:
+        flat = torch.zeros(200, dtype=torch.bool).index_fill_(0, torch.tensor(rows, dtype=torch.int64), True)
+        products.clear()
+        head.replace_flat(of, torch.zeros(200, 1000), torch.zeros(200, 16), flat, torch.zeros(200, 40))
+        return len(products)
+
+    assert multiplied() == 0
+    assert 0 < 2 * multiplied(3) == 2 * multiplied(3, 127) == multiplied(3, 128)
 
 
 @needs_triton
 def test_a_flat_row_that_is_not_open_reads_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     of, rows = asked(5, 40, 1000, 0.02)
-    asked_of, inner = list[Tensor](), head.mean
+    asked_of, inner = list[Tensor](), head.replace_flat
 
-    def mean(of: Head, kept: Tensor, level: Tensor, flat: Tensor) -> Tensor:
+    def replace_flat(of: Head, kept: Tensor, level: Tensor, flat: Tensor, soft: Tensor) -> None:
         asked_of.append(flat)
-        return inner(of, kept, level, flat)
+        inner(of, kept, level, flat, soft)
 
-    monkeypatch.setattr(head, "mean", mean)
+    monkeypatch.setattr(head, "replace_flat", replace_flat)
     open = torch.tensor([True, False, False, True, False])
     seen = head.launch(of, replace(rows, open=open))
     assert torch.equal(asked_of[0], open)
