@@ -13,7 +13,7 @@ Four launches that need no routing on the host, so that a CUDA graph can hold th
 1. each expert lists its pairs: a counting sort, one program for each expert;
 2. gate, up and act for an expert's pairs -> `inner` [pairs, width];
 3. down -> `outer` [pairs, hidden], rounded to x's dtype where the reference rounds;
-4. weight and sum over top_k, in float32.
+4. weight and sum over top_k, in float32; DiffusionGemma's next norm does it as it reads them (norms.py).
 No atomics: no result depends on the order of programs.
 """
 
@@ -37,8 +37,17 @@ Act = Literal["gelu", "silu"]
 
 
 def reference(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Stack, down: Stack, *, act: Act = "gelu") -> Tensor:
+    return weighted(reference_pairs(x, chosen, gate_up, down, act=act), weights)
+
+
+def weighted(pairs: Tensor, weights: Tensor) -> Tensor:
+    """Rows of the experts [rows, top_k, hidden] by float32 weights [rows, top_k] -> their sum [rows, hidden]."""
+    return (pairs * weights[..., None]).sum(1).to(pairs.dtype)
+
+
+def reference_pairs(x: Tensor, chosen: Tensor, gate_up: Stack, down: Stack, *, act: Act = "gelu") -> Tensor:
     """Sorts the rows by expert, so that each matrix is read once; the host waits for the counts."""
-    rows, top_k = chosen.shape
+    top_k = chosen.shape[1]
     order = chosen.flatten().argsort(stable=True)
     counts = chosen.flatten().bincount().tolist()
     ordered = x[order // top_k]
@@ -50,9 +59,9 @@ def reference(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Stack, down: 
             gate, up = gate_up[expert](ordered[span]).chunk(2, -1)
             out[span] = down[expert]((silu(gate) if act == "silu" else gelu(gate, approximate="tanh")) * up)
             start += count
-    back = torch.empty(rows * top_k, x.shape[1], device=x.device)
-    back[order] = out * weights.flatten()[order, None]
-    return back.view(rows, top_k, x.shape[1]).sum(1).to(x.dtype)
+    back = torch.empty_like(out)
+    back[order] = out
+    return back.view(*chosen.shape, x.shape[1])
 
 
 @jit(do_not_specialize=["pairs"])  # they change from step to step and must not wait for the compiler
@@ -140,20 +149,30 @@ def blocks(stack: Linear, columns: int, block: int) -> dict[str, int]:
 
 
 def launch(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down: Linear, *, act: Act = "gelu") -> Tensor:
-    """The four launches. In 2 and 3 a program has a tile of an expert's weights and every second block of its pairs.
-    Its neighbour has the other blocks at the same time, so that the tile is read from memory once; most have no pairs.
-    A third block, of an expert with four times the mean, reads the tile again."""
+    """The four launches."""
+    outer, weights = launch_pairs(x, chosen, gate_up, down, act=act), weights.contiguous()
+    (rows, top_k), hidden = chosen.shape, x.shape[1]
+    assert weights.dtype == torch.float32
+    out, tile = torch.empty_like(x), min(512, power(hidden))
+    if rows:
+        _sum[rows, cdiv(hidden, tile)](outer, weights, out, top_k, hidden, TOP_K=power(top_k), BLOCK_N=tile)
+    return out
+
+
+def launch_pairs(x: Tensor, chosen: Tensor, gate_up: Linear, down: Linear, *, act: Act = "gelu") -> Tensor:
+    """The first three launches. In 2 and 3 a program has a tile of an expert's weights and every second block of its
+    pairs. Its neighbour has the other blocks at the same time, so that the tile is read from memory once; most have no
+    pairs. A third block, of an expert with four times the mean, reads the tile again."""
     (rows, top_k), (count, hidden, width) = chosen.shape, down.shape
     assert gate_up.shape == (count, 2 * width, hidden)
     assert x.shape == (rows, hidden)
-    assert weights.dtype == torch.float32
     assert all(tensor.is_contiguous() for tensor in (*gate_up.tensors, *down.tensors))
-    x, weights, chosen = x.contiguous(), weights.contiguous(), chosen.contiguous()
-    pairs, out = rows * top_k, torch.empty_like(x)
+    x, chosen = x.contiguous(), chosen.contiguous()
+    pairs, outer = rows * top_k, x.new_empty(rows, top_k, hidden)
     if not pairs:
-        return out
+        return outer
     counts, members = (chosen.new_empty(size, dtype=torch.int32) for size in ((count,), (count, pairs)))
-    inner, outer = x.new_empty(pairs, width), x.new_empty(pairs, hidden)
+    inner = x.new_empty(pairs, width)
     _list[count,](chosen, members, counts, pairs, BLOCK=min(2048, power(pairs)))
 
     block = min(64, max(16, power(cdiv(2 * pairs, count))))  # at least twice the mean, so most experts need one
@@ -168,15 +187,21 @@ def launch(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down: Li
         inner, members, counts, *down.operands, outer, pairs,
         K=width, N=hidden, BLOCK_N=tile, **blocks(down, width, block),
     )  # fmt: skip
-    tile = min(512, power(hidden))
-    _sum[rows, cdiv(hidden, tile)](outer, weights, out, top_k, hidden, TOP_K=power(top_k), BLOCK_N=tile)
-    return out
+    return outer
 
 
 def experts(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Stack, down: Stack, *, act: Act = "gelu") -> Tensor:
     """x [rows, hidden] through its experts: float32 weights and int64 numbers [rows, top_k]; stacks gate_up
     [experts, 2 * width, hidden], gate first, and down [experts, hidden, width] -> [rows, hidden] in x's dtype."""
-    decoded = not isinstance(gate_up, Dense) or not isinstance(down, Dense)
-    if isinstance(gate_up, PackedStack) or isinstance(down, PackedStack) or not fused(x, fp8=decoded):
+    if isinstance(gate_up, PackedStack) or isinstance(down, PackedStack) or not _fused(x, gate_up, down):
         return reference(x, weights, chosen, gate_up, down, act=act)
     return launch(x, weights, chosen, gate_up, down, act=act)
+
+
+def pairs(x: Tensor, chosen: Tensor, gate_up: Linear, down: Linear) -> Tensor:
+    """As `experts`, before the rows are weighted and summed: [rows, top_k, hidden]."""
+    return (launch_pairs if _fused(x, gate_up, down) else reference_pairs)(x, chosen, gate_up, down)
+
+
+def _fused(x: Tensor, gate_up: Linear, down: Linear) -> bool:
+    return fused(x, fp8=not isinstance(gate_up, Dense) or not isinstance(down, Dense))

@@ -14,7 +14,7 @@ from torch.nn.functional import gelu
 
 from caesura.kernels import matmul
 from caesura.kernels.jit import cdiv, fused, jit, power, tl
-from caesura.kernels.linear import Dense, Linear
+from caesura.kernels.linear import Linear
 
 
 def reference(x: Tensor, gate_up: Linear) -> Tensor:
@@ -41,9 +41,8 @@ def _gate(parts, out, rows, splits, N: tl.constexpr, SPLITS: tl.constexpr, BLOCK
 
 
 def launch(x: Tensor, gate_up: Linear) -> Tensor:
-    """As `gated`. A dense matrix, and any for many rows, is multiplied as everywhere else, which is one split."""
-    split = not isinstance(gate_up, Dense) and matmul.fits(x)
-    parts = matmul.parts(x, gate_up) if split else gate_up(x)[None]
+    """As `gated`."""
+    parts = matmul.products(x, gate_up)
     splits, rows, width = *parts.shape[:2], parts.shape[2] // 2
     out = torch.empty(rows, width, dtype=x.dtype, device=x.device)
     _gate[rows, cdiv(width, 512)](parts, out, rows, splits, N=width, SPLITS=power(splits), BLOCK=512)

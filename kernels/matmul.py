@@ -6,9 +6,10 @@ weight twice: 5 times as much in FP8, 8 times in NVFP4, less what L2 holds of it
 H200's 790 TFLOP/s and 4.3 TB/s bound by memory up to 90 rows in FP8 and 50 in NVFP4.
 
 Programs: tiles of 64 rows of W make 44 for N = 2816, on 132 processors. So K is split until each processor has two
-programs: 6 splits, 264 programs, and a second kernel adds up. Two programs load 48 KB of FP8 at a time, half of it in
-NVFP4; a processor that waits 0.7 us for memory needs 23 KB for its share of an H200's bandwidth. From 65 rows on a tile
-is 128 by 128 and has a processor to itself. No atomics: no result depends on the order of programs.
+programs: 6 splits, 264 programs, and the next kernel adds them up (`products`). Two programs load 48 KB of FP8 at a
+time, half of it in NVFP4; a processor that waits 0.7 us for memory needs 23 KB for its share of an H200's bandwidth.
+From 65 rows on a tile is 128 by 128 and has a processor to itself. No atomics: no result depends on the order of
+programs.
 
 The rest comes from L2: x once a tile, 2*rows*K*N/64 or 128, and the splits written and read, 8*splits*rows*N; beyond
 128 rows also W once a block. With N = K = 2816, MB:
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from caesura.kernels.decode import product
 from caesura.kernels.jit import capacity, cdiv, fused, jit, power, tl
-from caesura.kernels.linear import Linear
+from caesura.kernels.linear import Dense, Linear
 
 # Rows above which decoding in each block costs more than widening W once for cuBLAS. An estimate, not measured.
 MOST = 512
@@ -101,6 +102,17 @@ def launch(x: Tensor, weight: Linear) -> Tensor:
     out = x.new_empty(*x.shape[:-1], width)
     _add[cdiv(out.numel(), 512),](found, out, splits, out.numel(), SPLITS=power(splits), BLOCK=512)
     return out
+
+
+def products(x: Tensor, weight: Linear) -> Tensor:
+    """x [rows, K] -> parts that add up to the product, [parts, rows, N]: one in x's dtype, or several in float32. The
+    kernel that reads them adds them up, which spares a launch."""
+    return parts(x, weight) if not isinstance(weight, Dense) and fits(x) else weight(x)[None]
+
+
+def added(parts: Tensor, dtype: torch.dtype) -> Tensor:
+    """[(parts,) rows, N] -> their sum [rows, N], rounded to `dtype`."""
+    return parts if parts.ndim == 2 else parts.sum(0, dtype=torch.float32).to(dtype)
 
 
 def fits(x: Tensor) -> bool:

@@ -6,6 +6,9 @@
     after the experts   x = (x + rms(rms(mlp, post mlp) + rms(moe, post moe), post)) * scalar
                         and the view that comes next: rms(x, next)
 
+The attention and the MLP are products that may come in parts (matmul.py), and the experts' rows come before they are
+weighted: the kernel adds them up as it reads them, in float32, and rounds the sum, so that no launch writes it.
+
 Norms are float32 inside and rounded to x's dtype where the reference rounds. A program has one row of x, [D], and loads
 everything before it computes, so that it waits for memory once. The views share one root mean square.
 
@@ -25,7 +28,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, rms_norm
 
+from caesura.kernels.experts import weighted
 from caesura.kernels.jit import cdiv, fused, jit, power, tl
+from caesura.kernels.matmul import added
 
 Views = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -41,7 +46,7 @@ def reference_add_attention(
     x: Tensor, attention: Tensor, norms: Sequence[Tensor], router_scale: Tensor, eps: float
 ) -> Views:
     post, mlp, moe = norms
-    x = x + rms(attention, post, eps)
+    x = x + rms(added(attention, x.dtype), post, eps)
     return x, rms(x, mlp, eps), rms(x, moe, eps), rms(x, None, eps) * router_scale * x.shape[-1] ** -0.5
 
 
@@ -52,10 +57,18 @@ def reference_route(x: Tensor, router: Tensor, expert_scale: Tensor, top_k: int)
 
 
 def reference_add_experts(
-    x: Tensor, mlp: Tensor, moe: Tensor, norms: Sequence[Tensor], scalar: Tensor, mode: Tensor, eps: float
+    x: Tensor,
+    mlp: Tensor,
+    moe: Tensor,
+    norms: Sequence[Tensor],
+    scalar: Tensor,
+    mode: Tensor,
+    eps: float,
+    weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     post_mlp, post_moe, post, following = norms
-    both = rms(mlp, post_mlp, eps) + rms(moe, post_moe, eps)
+    moe = moe if weights is None else weighted(moe, weights)
+    both = rms(added(mlp, x.dtype), post_mlp, eps) + rms(moe, post_moe, eps)
     x = (x + rms(both, post, eps)) * scalar[mode, None]
     return x, rms(x, following, eps)
 
@@ -69,6 +82,29 @@ def read(ptr, d, WIDTH: tl.constexpr):
 
 
 @jit
+def read_sum(parts, row, d, count, WIDTH: tl.constexpr, PARTS: tl.constexpr):
+    """A row of parts [count, rows, WIDTH], added up. PARTS is at least `count`; no load waits for another."""
+    start = row * WIDTH + d
+    total = tl.load(parts + start, mask=d < WIDTH, other=0.0).to(tl.float32)
+    for part in tl.static_range(1, PARTS):
+        start += tl.num_programs(0).to(tl.int64) * WIDTH
+        total += tl.load(parts + start, mask=d < tl.where(part < count, WIDTH, 0), other=0.0).to(tl.float32)
+    return total
+
+
+@jit
+def read_weighted(pairs, weights, row, d, WIDTH: tl.constexpr, TOP_K: tl.constexpr):
+    """A row of its experts' rows [rows, TOP_K, WIDTH], weighted and added up; or without weights [rows, WIDTH]."""
+    first = row * TOP_K
+    total = read(pairs + first * WIDTH, d, WIDTH)
+    if weights is not None:
+        total *= tl.load(weights + first)
+        for slot in tl.static_range(1, TOP_K):
+            total += read(pairs + (first + slot) * WIDTH, d, WIDTH) * tl.load(weights + first + slot)
+    return total
+
+
+@jit
 def rounded(x, dtype: tl.constexpr):
     return x.to(dtype).to(tl.float32)
 
@@ -79,16 +115,17 @@ def inverse(x, eps, WIDTH: tl.constexpr):
     return tl.rsqrt(tl.sum(x * x, 0) / WIDTH + eps)
 
 
-@jit
+@jit(do_not_specialize=["parts"])
 def _add_attention(
-    x, attention, post, mlp, moe, router_scale, new_x, mlp_x, moe_x, router_x, eps, root,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    x, attention, post, mlp, moe, router_scale, new_x, mlp_x, moe_x, router_x, parts, eps, root,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     dtype: tl.constexpr = x.dtype.element_ty
-    start = tl.program_id(0).to(tl.int64) * WIDTH
+    row = tl.program_id(0).to(tl.int64)
+    start = row * WIDTH
     d = tl.arange(0, BLOCK)
     inside = d < WIDTH
-    attention = read(attention + start, d, WIDTH)
+    attention = rounded(read_sum(attention, row, d, parts, WIDTH, PARTS), dtype)
     x = read(x + start, d, WIDTH)
     post, mlp, moe = read(post, d, WIDTH), read(mlp, d, WIDTH), read(moe, d, WIDTH)
     router_scale = read(router_scale, d, WIDTH)
@@ -102,10 +139,10 @@ def _add_attention(
     tl.store(router_x + start + d, x.to(dtype), mask=inside)
 
 
-@jit
+@jit(do_not_specialize=["parts"])
 def _add_experts(
-    x, mlp, moe, post_mlp, post_moe, post, following, scalar, mode, new_x, next_x, eps,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    x, mlp, moe, weights, post_mlp, post_moe, post, following, scalar, mode, new_x, next_x, parts, eps,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, TOP_K: tl.constexpr,
 ):  # fmt: skip
     dtype: tl.constexpr = x.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
@@ -113,7 +150,9 @@ def _add_experts(
     d = tl.arange(0, BLOCK)
     inside = d < WIDTH
     mode = tl.load(mode + row)
-    mlp, moe, x = read(mlp + start, d, WIDTH), read(moe + start, d, WIDTH), read(x + start, d, WIDTH)
+    mlp = rounded(read_sum(mlp, row, d, parts, WIDTH, PARTS), dtype)
+    moe = rounded(read_weighted(moe, weights, row, d, WIDTH, TOP_K), dtype)
+    x = read(x + start, d, WIDTH)
     post_mlp, post_moe = read(post_mlp, d, WIDTH), read(post_moe, d, WIDTH)
     post, following = read(post, d, WIDTH), read(following, d, WIDTH)
     scalar = tl.load(scalar + mode).to(tl.float32)
@@ -184,15 +223,15 @@ def whole(width: int) -> dict[str, int]:
 def launch_add_attention(
     x: Tensor, attention: Tensor, norms: Sequence[Tensor], router_scale: Tensor, eps: float
 ) -> Views:
-    rows, width = x.shape
-    assert attention.shape == x.shape
-    assert attention.dtype == x.dtype
+    (rows, width), parts = x.shape, len(attention) if attention.ndim == 3 else 1
+    assert attention.shape[-2:] == x.shape
     assert x.is_contiguous()
     assert attention.is_contiguous()
     new_x, mlp_x, moe_x, router_x = x.new_empty(4, rows, width)
     _add_attention[rows,](
-        x, attention, *norms, router_scale, new_x, mlp_x, moe_x, router_x, eps, width**-0.5, **whole(width)
-    )
+        x, attention, *norms, router_scale, new_x, mlp_x, moe_x, router_x, parts, eps, width**-0.5,
+        **whole(width), PARTS=power(parts),
+    )  # fmt: skip
     return new_x, mlp_x, moe_x, router_x
 
 
@@ -222,16 +261,24 @@ def launch_route(x: Tensor, router: Tensor, expert_scale: Tensor, top_k: int) ->
 
 
 def launch_add_experts(
-    x: Tensor, mlp: Tensor, moe: Tensor, norms: Sequence[Tensor], scalar: Tensor, mode: Tensor, eps: float
+    x: Tensor,
+    mlp: Tensor,
+    moe: Tensor,
+    norms: Sequence[Tensor],
+    scalar: Tensor,
+    mode: Tensor,
+    eps: float,
+    weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    rows, width = x.shape
-    for branch in (mlp, moe):
-        assert branch.shape == x.shape
-        assert branch.dtype == x.dtype
-        assert branch.is_contiguous()
-    assert x.is_contiguous()
+    (rows, width), parts, top_k = x.shape, len(mlp) if mlp.ndim == 3 else 1, 1 if weights is None else weights.shape[1]
+    assert mlp.shape[-2:] == x.shape
+    assert moe.shape == (x.shape if weights is None else (*weights.shape, width))
+    assert all(tensor.is_contiguous() for tensor in (x, mlp, moe, *([] if weights is None else [weights])))
     new_x, next_x = x.new_empty(2, rows, width)
-    _add_experts[rows,](x, mlp, moe, *norms, scalar, mode, new_x, next_x, eps, **whole(width))
+    _add_experts[rows,](
+        x, mlp, moe, weights, *norms, scalar, mode, new_x, next_x, parts, eps,
+        **whole(width), PARTS=power(parts), TOP_K=top_k,
+    )  # fmt: skip
     return new_x, next_x
 
 
@@ -239,8 +286,9 @@ def launch_add_experts(
 
 
 def add_attention(x: Tensor, attention: Tensor, norms: Sequence[Tensor], router_scale: Tensor, eps: float) -> Views:
-    """The residual stream x [rows, D] with its attention added, and the views that the MLP, the experts and the router
-    read. `norms` are the attention's, the MLP's and the experts', float32 [D]; `router_scale` is [D]."""
+    """The residual stream x [rows, D] with its attention [(parts,) rows, D] added, and the views that the MLP, the
+    experts and the router read. `norms` are the attention's, the MLP's and the experts', float32 [D]; `router_scale` is
+    [D]."""
     call = launch_add_attention if fused(x) else reference_add_attention
     return call(x, attention, norms, router_scale, eps)
 
@@ -253,9 +301,18 @@ def route(x: Tensor, router: Tensor, expert_scale: Tensor, top_k: int) -> tuple[
 
 
 def add_experts(
-    x: Tensor, mlp: Tensor, moe: Tensor, norms: Sequence[Tensor], scalar: Tensor, mode: Tensor, eps: float
+    x: Tensor,
+    mlp: Tensor,
+    moe: Tensor,
+    norms: Sequence[Tensor],
+    scalar: Tensor,
+    mode: Tensor,
+    eps: float,
+    weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """x [rows, D] with both branches added, times scalar[mode], and its next norm: the next layer's first or, after the
-    last layer, the model's last. `norms` are those of the MLP, the experts, both together and the next, float32 [D];
-    `mode` is int64 [rows]."""
-    return (launch_add_experts if fused(x) else reference_add_experts)(x, mlp, moe, norms, scalar, mode, eps)
+    last layer, the model's last. `mlp` is [(parts,) rows, D]. `moe` is [rows, D], or with `weights`, float32
+    [rows, top_k], the rows of `experts.pairs`. `norms` are those of the MLP, the experts, both together and the next,
+    float32 [D]; `mode` is int64 [rows]."""
+    call = launch_add_experts if fused(x) else reference_add_experts
+    return call(x, mlp, moe, norms, scalar, mode, eps, weights)

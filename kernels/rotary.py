@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from caesura.kernels.jit import cdiv, fused, jit, power, tl
+from caesura.kernels.matmul import added
 from caesura.kernels.norms import rms
 
 
@@ -50,6 +51,7 @@ def reference(
 ) -> Tensor:
     """As `turned`. The norm is float32 and rounded to x's dtype; what follows is rounded at every step."""
     width = keys.shape[2]
+    q, k, v = added(q, keys.dtype), added(k, keys.dtype), None if v is None else added(v, keys.dtype)
     if at is not None:
         keys, values = (held[:, int(at) :][:, : len(q)] for held in (keys, values))
     q, k = q.unflatten(1, (-1, width)), k.unflatten(1, (-1, width))
@@ -71,12 +73,19 @@ def _rotated(x: Tensor, turn: Tensor) -> Tensor:
 
 
 @jit
-def _load(x, head, d, live, HALF: tl.constexpr):
-    """Both halves of some heads of a row, float32 [BLOCK_H, BLOCK_D]."""
+def _load(x, part, parts, head, d, live, dtype: tl.constexpr, HALF: tl.constexpr, PARTS: tl.constexpr):
+    """Both halves of some heads of a row, float32 [BLOCK_H, BLOCK_D]; their parts are `part` numbers apart, add up,
+    and the sum is rounded."""
     x += head[:, None] * (2 * HALF) + d
     mask = live[:, None] & (d < HALF)
     left = tl.load(x, mask=mask, other=0.0).to(tl.float32)
-    return left, tl.load(x + HALF, mask=mask, other=0.0).to(tl.float32)
+    right = tl.load(x + HALF, mask=mask, other=0.0).to(tl.float32)
+    for number in tl.static_range(1, PARTS):
+        x += part
+        mask = live[:, None] & (d < tl.where(number < parts, HALF, 0))
+        left += tl.load(x, mask=mask, other=0.0).to(tl.float32)
+        right += tl.load(x + HALF, mask=mask, other=0.0).to(tl.float32)
+    return left.to(dtype).to(tl.float32), right.to(dtype).to(tl.float32)
 
 
 @jit
@@ -104,7 +113,7 @@ def _rotate(left, right, cos, sin, dtype: tl.constexpr):
     return (left * cos).to(dtype).to(tl.float32) - across, along + (left * sin).to(dtype).to(tl.float32)
 
 
-@jit(do_not_specialize=["columns"])
+@jit(do_not_specialize=["columns", "parts"])
 def _turn(
     q,
     k,
@@ -117,6 +126,8 @@ def _turn(
     values,
     at,  # int32 [1], the column of the first row; or None: 0
     columns,
+    part,
+    parts,
     eps,
     q_row,
     k_row,
@@ -131,6 +142,7 @@ def _turn(
     GROUPS: tl.constexpr,
     HALF: tl.constexpr,
     PAIRS: tl.constexpr,
+    PARTS: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
@@ -147,7 +159,7 @@ def _turn(
     if block < before:
         head += block * BLOCK_H
         live = head < HEADS
-        left, right = _load(q + row * q_row, head, d, live, HALF)
+        left, right = _load(q + row * q_row, part, parts, head, d, live, dtype, HALF, PARTS)
         left, right = _norm(left, right, q_norm, eps, d, HALF)
         left, right = _rotate(left, right, cos, sin, dtype)
         _store(out + (row * HEADS + head)[:, None] * (2 * HALF), left, right, d, live, HALF)
@@ -157,10 +169,10 @@ def _turn(
         if at is not None:
             column += tl.load(at)
         live = head < tl.where(column < columns, GROUPS, 0)
-        left, right = _load(k + row * k_row, head, d, live, HALF)
+        left, right = _load(k + row * k_row, part, parts, head, d, live, dtype, HALF, PARTS)
         v_left, v_right = left, right
         if v is not None:
-            v_left, v_right = _load(v + row * v_row, head, d, live, HALF)
+            v_left, v_right = _load(v + row * v_row, part, parts, head, d, live, dtype, HALF, PARTS)
         left, right = _norm(left, right, k_norm, eps, d, HALF)
         left, right = _rotate(left, right, cos, sin, dtype)
         group = head.to(tl.int64)[:, None]
@@ -182,13 +194,15 @@ def launch(
     at: Tensor | None = None,
 ) -> Tensor:
     """As `turned`."""
-    rows, (groups, columns, width) = q.shape[0], keys.shape
-    heads, half, pairs = q.shape[1] // width, width // 2, turn.shape[2]
+    rows, (groups, columns, width) = q.shape[-2], keys.shape
+    heads, half, pairs = q.shape[-1] // width, width // 2, turn.shape[2]
+    part, parts = (q.stride(0), len(q)) if q.ndim == 3 else (0, 1)
     assert columns == rows or at is not None
-    assert k.shape[1] == groups * width
+    assert k.shape[-1] == groups * width
+    assert all(x is None or x.stride(0) == q.stride(0) for x in (k, v)) or parts == 1
     assert turn.shape[:2] == (2, rows)
     assert all(x is None or x.stride(-1) == 1 for x in (q, k, v, q_norm, k_norm, turn, keys, values))
-    out = torch.empty(rows, heads, width, dtype=q.dtype, device=q.device)
+    out = torch.empty(rows, heads, width, dtype=keys.dtype, device=q.device)
     # 8 values of a half are 16 bytes, one load of a thread. So a head and its sum fit in one warp.
     block_d = power(half)
     block_h = min(power(groups), max(1, 512 // block_d))
@@ -204,10 +218,12 @@ def launch(
         values,
         at,
         columns,
+        part,
+        parts,
         eps,
-        q.stride(0),
-        k.stride(0),
-        0 if v is None else v.stride(0),
+        q.stride(-2),
+        k.stride(-2),
+        0 if v is None else v.stride(-2),
         turn.stride(1),
         turn.stride(0),
         keys.stride(0),
@@ -218,6 +234,7 @@ def launch(
         GROUPS=groups,
         HALF=half,
         PAIRS=pairs,
+        PARTS=power(parts),
         BLOCK_H=block_h,
         BLOCK_D=block_d,
         num_warps=max(1, block_h * block_d // 256),
@@ -238,9 +255,9 @@ def turned(
     values: Tensor,
     at: Tensor | None = None,
 ) -> Tensor:
-    """Products q [rows, heads * width], k and v [rows, key heads * width] and `turn` of `rotary` -> q
-    [rows, heads, width], normed and turned. Keys and values are written into views [key heads, rows, width] of a cache.
-    A layer without v has the values rms(k).
+    """Products q [(parts,) rows, heads * width], k and v [(parts,) rows, key heads * width] and `turn` of `rotary` ->
+    q [rows, heads, width], normed and turned. If there are parts, q, k and v are columns of one product (matmul.py).
+    Keys and values are written into views [key heads, rows, width] of a cache. A layer without v has the values rms(k).
 
     With `at`, int32 [1] on the device, the rows go to columns at[0], at[0] + 1, ... of a view of any length, up to its
     end: a CUDA graph gets whole buffers, and each replay sets the place of its rows."""

@@ -39,10 +39,10 @@ from caesura.engine.tokens.tokenizer import Tokenizer
 from caesura.engine.weights.checkpoint import Checkpoint
 from caesura.engine.weights.forms import ON_GPU
 from caesura.engine.weights.stored import WeightsError
-from caesura.kernels import head
+from caesura.kernels import experts, head
 from caesura.kernels.attention import attention
-from caesura.kernels.experts import experts
 from caesura.kernels.gated import gated
+from caesura.kernels.matmul import products
 from caesura.kernels.norms import add_attention, add_experts, rms, route
 from caesura.kernels.rotary import rotary, turned
 from caesura.model_store import title
@@ -76,10 +76,10 @@ class RowSpan(NamedTuple):
 
 
 def _split(qkv: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor | None]:
-    """q, k and v of their product [rows, n], as views; a full-attention layer has no v."""
+    """q, k and v of their product [parts, rows, n], as views; a full-attention layer has no v."""
     one = shape.kv_heads * shape.head_dim
     kept = (one, one) if shape.sliding else (one,)
-    q, k, *v = qkv.split((qkv.shape[1] - sum(kept), *kept), 1)
+    q, k, *v = qkv.split((qkv.shape[-1] - sum(kept), *kept), -1)
     return q, k, v[0] if v else None
 
 
@@ -172,7 +172,7 @@ class DiffusionGemma:
         x = self._conditioned(x, runs, [s for s in spans if s.canvas])
 
         def attend(number: int, layer: LayerWeights, turn: Tensor, qkv: Tensor) -> Tensor:
-            parts = [self._attend(number, layer, qkv[span.rows], span, turn[:, span.rows]) for span in spans]
+            parts = [self._attend(number, layer, qkv[:, span.rows], span, turn[:, span.rows]) for span in spans]
             return torch.cat(parts) if len(parts) > 1 else parts[0]
 
         h = self._through(x, positions, mode, attend)
@@ -255,10 +255,10 @@ class DiffusionGemma:
         return max(0, context - (self.config.sliding_window - 1)) if sliding else 0
 
     def _attend(self, number: int, layer: LayerWeights, qkv: Tensor, span: RowSpan, turn: Tensor) -> Tensor:
-        """Attention of one span, [rows, heads * width], from its products qkv [rows, n] and its rotary positions.
-        Canvases that share a context write their keys to the same place, so each attends before the next one
+        """Attention of one span, [rows, heads * width], from its products qkv [parts, rows, n] and its rotary
+        positions. Canvases that share a context write their keys to the same place, so each attends before the next one
         writes."""
-        low, end = self._low(span.context, layer.shape.sliding), span.at + len(qkv)
+        low, end = self._low(span.context, layer.shape.sliding), span.at + qkv.shape[1]
         own = span.kv.get(number, span.at, end)
         q = turned(*_split(qkv, layer.shape), layer.q_norm, layer.k_norm, turn, self._eps, *own)
         keys, values = span.kv.get(number, low, end)
@@ -277,14 +277,14 @@ class DiffusionGemma:
         """One layer for rows x [rows, hidden] and their norm h. Returns the new x and its norm by `following`, the next
         norm of the stack."""
         eps = self._eps
-        attended = layer.o(attend(layer.qkv(h)))
+        attended = products(attend(products(h, layer.qkv)), layer.o)
         before = layer.post_attention_norm, layer.pre_mlp_norm, layer.pre_moe_norm
         x, to_mlp, to_moe, to_router = add_attention(x, attended, before, layer.router_scale, eps)
-        mlp = layer.down(gated(to_mlp, layer.gate_up))
+        mlp = products(gated(to_mlp, layer.gate_up), layer.down)
         weights, chosen = route(to_router, layer.router, layer.expert_scale, self.config.top_k_experts)
-        moe = experts(to_moe, weights, chosen, layer.expert_gate_up, layer.expert_down)
+        moe = experts.pairs(to_moe, chosen, layer.expert_gate_up, layer.expert_down)
         after = layer.post_mlp_norm, layer.post_moe_norm, layer.post_norm, following
-        return add_experts(x, mlp, moe, after, layer.scalar, mode, eps)
+        return add_experts(x, mlp, moe, after, layer.scalar, mode, eps, weights)
 
 
 Attend = Callable[[int, LayerWeights, Tensor, Tensor], Tensor]

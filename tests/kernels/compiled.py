@@ -81,7 +81,10 @@ def main(capability: int) -> None:
             k, norm = torch.zeros(rows, groups * width, dtype=torch.bfloat16), torch.ones(width)
             turn = torch.zeros(2, rows, 128 if groups == 8 else 64, dtype=torch.bfloat16)
             v = k if groups == 8 else None
-            rotary.launch(q.flatten(1), k, v, norm, norm, turn, 1e-6, keys[:, :rows], values[:, :rows])
+            of_cache = keys[:, :rows], values[:, :rows]
+            rotary.launch(q.flatten(1), k, v, norm, norm, turn, 1e-6, *of_cache)
+            qs, ks = torch.zeros(2, rows, (16 + groups) * width).split((16 * width, groups * width), 2)
+            rotary.launch(qs, ks, None if v is None else ks, norm, norm, turn, 1e-6, *of_cache)
         x = torch.zeros(rows, HIDDEN, dtype=torch.bfloat16)
         which, open = torch.zeros(rows, dtype=torch.int64), torch.ones(rows, dtype=torch.bool)
         asked = head.Rows(x, torch.ones(rows), torch.zeros(2, len(embed)), which, open)
@@ -90,7 +93,10 @@ def main(capability: int) -> None:
         head.launch_draw(of, asked, seen, torch.zeros(rows), open)
         chosen = torch.zeros(rows, TOP_K, dtype=torch.int64)
         weight, mode = torch.ones(HIDDEN), torch.zeros(rows, dtype=torch.int64)
-        norms.launch_add_attention(x, x, (weight,) * 3, x[0], 1e-6)
+        pairs, weights = x.new_zeros(rows, TOP_K, HIDDEN), torch.zeros(rows, TOP_K)
+        for parts in (x, torch.zeros(2, rows, HIDDEN), torch.zeros(6, rows, HIDDEN)):
+            norms.launch_add_attention(x, parts, (weight,) * 3, x[0], 1e-6)
+            norms.launch_add_experts(x, parts, pairs, (weight,) * 4, x[0, :2], mode, 1e-6, weights)
         norms.launch_route(x, x.new_zeros(EXPERTS, HIDDEN), x.new_zeros(EXPERTS), TOP_K)
         norms.launch_add_experts(x, x, x, (weight,) * 4, x[0, :2], mode, 1e-6)
         for gate_up, down in stacks():

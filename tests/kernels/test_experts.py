@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, silu
 
 from caesura.kernels import fp8, int8, nvfp4
-from caesura.kernels.experts import Act, experts, launch, reference
+from caesura.kernels.experts import Act, experts, launch, launch_pairs, pairs, reference, reference_pairs
 from caesura.kernels.linear import Dense, Linear
 
 from ..support.checkpoints.few import few
@@ -75,6 +75,17 @@ def test_every_row_gets_its_experts(
         found = path(*given, *both)
         assert (found.shape, found.dtype) == ((rows, hidden), dtype)
         torch.testing.assert_close(found.double(), right, atol=atol, rtol=rtol)
+
+
+def test_a_row_of_an_expert_may_be_asked_for_before_it_is_weighted() -> None:
+    both, (x, _, chosen) = stacks(4, 48, 32, ("dense", "fp8")), routed(6, 4, 2, 48)
+    alone = torch.ones(len(x), 1, device=HERE)
+    for path in (reference_pairs, launch_pairs, pairs):
+        found = path(x, chosen, *both)
+        assert found.shape == (6, 2, 48)
+        for slot in range(2):
+            right = wanted(x, alone, chosen[:, slot : slot + 1], *both)
+            torch.testing.assert_close(found[:, slot].double(), right, atol=2e-6, rtol=2e-5)
 
 
 def test_experts_of_the_llama_kind_use_silu() -> None:

@@ -78,6 +78,27 @@ def test_after_the_experts_the_sum_by_its_scalar_and_the_next_view(
     check(launch_add_experts(*given), reference_add_experts(*given), atol, rtol)
 
 
+@pytest.mark.parametrize("parts", [1, 2, 3, 6])
+@pytest.mark.parametrize(("dtype", "atol", "rtol"), TOLERANCES)
+def test_branches_may_come_in_parts_that_add_up(parts: int, dtype: torch.dtype, atol: float, rtol: float) -> None:
+    """And the experts' rows before they are weighted."""
+    rows, width, top_k = 5, 123, 3
+    x, *summed = rows_of(rows, width, dtype, 1 + parts)
+    branch = torch.stack(summed).to(dtype if parts == 1 else torch.float32)
+    whole, (moe, *_) = branch.sum(0).to(dtype), rows_of(rows * top_k, width, dtype, 1)
+    *norms, scale = vectors(width, 5)
+    first = norms[:3], scale.to(dtype), EPS
+    check(launch_add_attention(x, branch, *first), reference_add_attention(x, whole, *first), atol, rtol)
+    check(reference_add_attention(x, branch, *first), reference_add_attention(x, whole, *first), 0, 0)
+    generator = torch.Generator().manual_seed(0)
+    pairs, weights = moe.view(rows, top_k, width), torch.rand(rows, top_k, generator=generator).to(DEVICE)
+    both = (pairs.double() * weights.double()[..., None]).sum(1).to(dtype)
+    last = norms, torch.tensor([0.07, 0.9]).to(DEVICE, dtype), torch.zeros(rows, dtype=torch.int64, device=DEVICE), EPS
+    expected = reference_add_experts(x, whole, both, *last)
+    for path in (launch_add_experts, reference_add_experts):
+        check(path(x, branch, pairs, *last, weights), expected, atol, rtol)
+
+
 def test_rows_of_nothing_stay_nothing() -> None:
     nothing, norms = torch.zeros(2, 40, device=DEVICE), vectors(40, 4)
     mode = torch.zeros(2, dtype=torch.int64, device=DEVICE)

@@ -99,6 +99,25 @@ def test_what_is_rounded_is_rounded_where_the_reference_rounds(shape: Shape) -> 
         assert (one == other).double().mean() > 0.995  # but where float32 sums in another order tip the balance
 
 
+@pytest.mark.parametrize("parts", [1, 2, 3])
+@few("shape", SHAPES[1:3], 0)
+def test_products_may_come_in_parts_that_add_up(shape: Shape, parts: int) -> None:
+    """As columns of one product; the sum is rounded before anything else."""
+    q, k, v, *rest = inputs(shape, torch.float16)
+    sizes = [len(x[0]) for x in (q, k, v) if x is not None]
+    generator = torch.Generator().manual_seed(0)
+    product = torch.randn(parts, len(q), sum(sizes), generator=generator).to(DEVICE)
+    split = (product.half() if parts == 1 else product).split(sizes, 2)
+    whole = product.sum(0).half().split(sizes, 1)
+    given, alone = ((*three, *[None] * (3 - len(three)), *rest, EPS) for three in (split, whole))
+    ours, plain = (cache(shape, torch.float16, 0) for _ in range(2))
+    for path in (launch, reference):
+        found, expected = path(*given, *ours), path(*alone, *plain)
+        for one, other in zip((found, *ours), (expected, *plain), strict=True):
+            assert (one == other).double().mean() > 0.995
+            torch.testing.assert_close(one, other, atol=4e-3, rtol=2e-3)
+
+
 @pytest.mark.parametrize("at", [0, 4, 9])
 @few("shape", SHAPES[1:3], 1)
 def test_the_device_may_choose_where_rows_are_kept(shape: Shape, at: int) -> None:

@@ -1,4 +1,4 @@
-"""A denoise step of one canvas, recorded once and replayed: a CUDA graph instead of 711 launches for 256 rows in FP8
+"""A denoise step of one canvas, recorded once and replayed: a CUDA graph instead of 621 launches
 (gpu/README.md), which take the host longer than the step takes the GPU. On a CPU, used only by tests, a replay calls
 the step again.
 
