@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, embedding_bag, linear
+from torch.nn.functional import embedding, linear
 
 from caesura.kernels.jit import capacity, cdiv, fused, jit, power, tl
 
@@ -271,6 +271,68 @@ def _scan(
 
 
 @jit
+def _combine(
+    top_ptr, ids_ptr, sums_ptr, warm_ptr, token_ptr, of_row_ptr, shares_ptr, level_ptr, tiles,
+    TOP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """`merge` of one row, and the level of each tile: what its kept scores lack to be ln p."""
+    row, rows = tl.program_id(0), tl.num_programs(0)
+    tile = tl.arange(0, BLOCK)
+    known = tile < tiles
+    place = row.to(tl.int64) * tiles + tile
+    top = tl.load(top_ptr + place * TOP, mask=known, other=float("-inf"))
+    raw = tl.load(sums_ptr + place, mask=known, other=float("-inf"))
+    sums_ptr += rows.to(tl.int64) * tiles
+    told = tl.load(sums_ptr + place, mask=known, other=float("-inf"))
+    mass = tl.load(sums_ptr + rows.to(tl.int64) * tiles + place, mask=known, other=0.0)
+    lean = tl.load(sums_ptr + 2 * rows.to(tl.int64) * tiles + place, mask=known, other=0.0)
+    warm = tl.load(warm_ptr + row)
+
+    best, at = tl.max(top, 0), tl.argmax(top, 0)
+    first = (row.to(tl.int64) * tiles + at) * TOP
+    second = tl.maximum(tl.load(top_ptr + first + 1), tl.max(tl.where(tile == at, float("-inf"), top), 0))
+    below = (top - best) / warm
+    scale = tl.exp(below)
+    mass *= scale
+    total = tl.sum(mass, 0)
+    lean = tl.sum(lean * scale + tl.maximum(below, -1e4) * mass, 0)
+    tl.store(token_ptr + row, tl.load(ids_ptr + first).to(tl.int64))
+    of_row_ptr += row
+    tl.store(of_row_ptr, 1 / total)
+    tl.store(of_row_ptr + rows, (1 - tl.exp((second - best) / warm)) / total)
+    tl.store(of_row_ptr + 2 * rows, tl.log(total) - lean / total)
+    tl.store(of_row_ptr + 3 * rows, best)
+    highest = tl.max(told, 0)
+    tl.store(of_row_ptr + 4 * rows, highest + tl.log(tl.sum(tl.exp(told - highest), 0)))
+    highest = tl.max(raw, 0)
+    tl.store(of_row_ptr + 5 * rows, highest + tl.log(tl.sum(tl.exp(raw - highest), 0)))
+    tl.store(shares_ptr + place, mass / total, mask=known)
+    tl.store(level_ptr + place, below - tl.log(total), mask=known)
+
+
+@jit
+def _gather(
+    best_ptr, at_ptr, ids_ptr, of_row_ptr, warm_ptr, open_ptr, embed_ptr, soft_ptr, flat_ptr, listed, most,
+    ENOUGH: tl.constexpr, D: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Some columns of the mean embedding of a row, over the best tokens of all tiles; and whether it is too flat."""
+    row, rows = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    k, d = tl.arange(0, KEPT), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    kept = k < most
+    best = tl.load(best_ptr + row * most + k, mask=kept, other=float("-inf"))
+    ids = tl.load(ids_ptr + row * listed + tl.load(at_ptr + row * most + k, mask=kept, other=0), mask=kept, other=0)
+    prob, peak = tl.load(of_row_ptr + row), tl.load(of_row_ptr + 3 * rows + row)
+    p = tl.exp((best - peak) / tl.load(warm_ptr + row)) * prob
+    mass = tl.sum(p, 0)
+    if tl.program_id(1) == 0:
+        tl.store(flat_ptr + row, (mass < ENOUGH) & (tl.load(open_ptr + row) != 0))
+    e = tl.load(embed_ptr + ids.to(tl.int64)[:, None] * D + d[None], mask=kept[:, None] & (d < D)[None], other=0.0)
+    weights = (p / mass).to(embed_ptr.dtype.element_ty).to(tl.float32)
+    soft = tl.sum(e.to(tl.float32) * weights[:, None], 0)
+    tl.store(soft_ptr + row * D + d, soft.to(soft_ptr.dtype.element_ty), mask=d < D)
+
+
+@jit
 def _weigh(kept_ptr, level_ptr, flat_ptr, vocabulary, tiles, TILE: tl.constexpr, BLOCK: tl.constexpr):
     """The scores of a flat row become p in place, so that no block of `_mean` computes an exp again."""
     row = tl.program_id(0).to(tl.int64)
@@ -381,16 +443,21 @@ def launch(head: Head, rows: Rows) -> Seen:
         count, vocabulary, head.cap, tiles,
         D=size, BLOCK_R=block, BLOCK_V=TILE, BLOCK_D=min(64, max(16, power(size))), TOP=TOP, num_warps=8, num_stages=2,
     )  # fmt: skip
-    seen = merge(Parts(top, ids.long(), *sums), rows.temperature, TILE)
-    best = top.flatten(1).topk(min(KEPT, tiles * TOP))
-    total = best.values[:, :1] / rows.temperature[:, None] - seen.prob.log()[:, None]
-    p = (best.values / rows.temperature[:, None] - total).exp()
-    mass = p.sum(-1, keepdim=True)
-    near = ids.flatten(1).gather(1, best.indices)
-    soft = embedding_bag(near, head.embed, mode="sum", per_sample_weights=(p / mass).to(head.embed.dtype))
-    flat, level = (mass[:, 0] < ENOUGH) & rows.open, top[..., 0] / rows.temperature[:, None] - total
+    token, of_row = torch.empty_like(rows.which), torch.empty(6, count, device=device)
+    shares, level = torch.empty(2, count, tiles, device=device)
+    _combine[count,](
+        top, ids, sums, rows.temperature, token, of_row, shares, level, tiles,
+        TOP=TOP, BLOCK=power(tiles), num_warps=8,
+    )  # fmt: skip
+    best, listed = top.flatten(1).topk(min(KEPT, tiles * TOP)), tiles * TOP
+    soft, flat = head.embed.new_empty(count, head.embed.shape[1]), torch.empty_like(rows.open)
+    _gather[count, cdiv(soft.shape[1], 128)](
+        *best, ids, of_row, rows.temperature, rows.open, head.embed, soft, flat, listed, best.values.shape[1],
+        ENOUGH=ENOUGH, D=soft.shape[1], KEPT=KEPT, BLOCK=128,
+    )  # fmt: skip
     replace_flat(head, kept, level, flat, soft)
-    return seen._replace(soft=soft)
+    prob, margin, entropy, logit, told, raw = of_row
+    return Seen(token, prob, margin, entropy, logit, told, raw, shares, TILE, soft)
 
 
 def replace_flat(head: Head, kept: Tensor, level: Tensor, flat: Tensor, soft: Tensor) -> None:

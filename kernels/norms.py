@@ -1,5 +1,7 @@
-"""The steps between the matrix products of a DiffusionGemma layer: residual sums, root mean square norms, the router.
+"""The steps between the matrix products of DiffusionGemma: residual sums, root mean square norms, the router.
 
+    before the layers   x = embedding * scale, and rms(predictions, norm), of which an MLP makes signals
+                        x = rms(x + signals), and the view that comes next: rms(x, next)
     after attention     x = x + rms(attention, post)
                         and three views of it: rms(x, mlp), rms(x, moe), rms(x) * router scale / sqrt(D)
     router              p = softmax(router @ view); the top_k of it, renormalised, times a scale of each expert
@@ -26,7 +28,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, rms_norm
+from torch.nn.functional import embedding, linear, rms_norm
 
 from caesura.kernels.experts import weighted
 from caesura.kernels.jit import cdiv, fused, jit, power, tl
@@ -40,6 +42,17 @@ Views = tuple[Tensor, Tensor, Tensor, Tensor]
 def rms(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """Root mean square norm in float32, in x's dtype; the weight multiplies directly."""
     return rms_norm(x.float(), x.shape[-1:], weight, eps).to(x.dtype)
+
+
+def reference_enter(
+    ids: Tensor, embed: Tensor, scale: float, soft: Tensor, norm: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    return embedding(ids, embed) * scale, rms(soft.to(embed.dtype), norm, eps)
+
+
+def reference_add_signals(x: Tensor, signals: Tensor, following: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    x = rms(x + signals, None, eps)
+    return x, rms(x, following, eps)
 
 
 def reference_add_attention(
@@ -113,6 +126,31 @@ def rounded(x, dtype: tl.constexpr):
 def inverse(x, eps, WIDTH: tl.constexpr):
     """1 / root mean square of a row; columns after its end are 0."""
     return tl.rsqrt(tl.sum(x * x, 0) / WIDTH + eps)
+
+
+@jit
+def _enter(ids, embed, soft, norm, x, signals, scale, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    dtype: tl.constexpr = x.dtype.element_ty
+    row = tl.program_id(0).to(tl.int64)
+    start = row * WIDTH
+    d = tl.arange(0, BLOCK)
+    soft = rounded(read(soft + start, d, WIDTH), dtype)
+    norm = read(norm, d, WIDTH)
+    embed = read(embed + tl.load(ids + row) * WIDTH, d, WIDTH)
+    tl.store(x + start + d, (embed * scale).to(dtype), mask=d < WIDTH)
+    tl.store(signals + start + d, (soft * inverse(soft, eps, WIDTH) * norm).to(dtype), mask=d < WIDTH)
+
+
+@jit
+def _add_signals(x, signals, following, new_x, next_x, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    dtype: tl.constexpr = x.dtype.element_ty
+    start = tl.program_id(0).to(tl.int64) * WIDTH
+    d = tl.arange(0, BLOCK)
+    following = read(following, d, WIDTH)
+    x = rounded(read(x + start, d, WIDTH) + read(signals + start, d, WIDTH), dtype)
+    x = rounded(x * inverse(x, eps, WIDTH), dtype)
+    tl.store(new_x + start + d, x.to(dtype), mask=d < WIDTH)
+    tl.store(next_x + start + d, (x * inverse(x, eps, WIDTH) * following).to(dtype), mask=d < WIDTH)
 
 
 @jit(do_not_specialize=["parts"])
@@ -220,6 +258,26 @@ def whole(width: int) -> dict[str, int]:
     return {"WIDTH": width, "BLOCK": power(width), "num_warps": min(8, max(1, power(width) // 512))}
 
 
+def launch_enter(
+    ids: Tensor, embed: Tensor, scale: float, soft: Tensor, norm: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    rows, width = soft.shape
+    assert embed.is_contiguous()
+    assert soft.is_contiguous()
+    x, signals = embed.new_empty(2, rows, width)
+    _enter[rows,](ids, embed, soft, norm, x, signals, scale, eps, **whole(width))
+    return x, signals
+
+
+def launch_add_signals(x: Tensor, signals: Tensor, following: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    rows, width = x.shape
+    assert x.is_contiguous()
+    assert signals.is_contiguous()
+    new_x, next_x = x.new_empty(2, rows, width)
+    _add_signals[rows,](x, signals, following, new_x, next_x, eps, **whole(width))
+    return new_x, next_x
+
+
 def launch_add_attention(
     x: Tensor, attention: Tensor, norms: Sequence[Tensor], router_scale: Tensor, eps: float
 ) -> Views:
@@ -282,7 +340,18 @@ def launch_add_experts(
     return new_x, next_x
 
 
-# What a layer calls
+# What a step and its layers call
+
+
+def enter(ids: Tensor, embed: Tensor, scale: float, soft: Tensor, norm: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Embeddings [rows, D] of the tokens, int64 [rows], times `scale`; and the norm of `soft` [rows, D], the
+    predictions of the last step, of which a small MLP makes signals."""
+    return (launch_enter if fused(ids) else reference_enter)(ids, embed, scale, soft, norm, eps)
+
+
+def add_signals(x: Tensor, signals: Tensor, following: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Embeddings with those signals added, [rows, D], normed, and the next norm of that, the first layer's."""
+    return (launch_add_signals if fused(x) else reference_add_signals)(x, signals, following, eps)
 
 
 def add_attention(x: Tensor, attention: Tensor, norms: Sequence[Tensor], router_scale: Tensor, eps: float) -> Views:

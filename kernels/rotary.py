@@ -4,9 +4,9 @@ et al., RoFormer, 2021), and the write of keys and values into the KV cache.
     q = turn(rms(q) * q_norm)        k = turn(rms(k) * k_norm)        v = rms(v), or rms(k) in a layer without v
 
 Pairs are (i, i + width/2); in a full layer only the first quarter turns (Gemma 4's "proportional" kind). cos and sin
-come from a table in x's dtype, made by PyTorch once a forward for all layers of a kind: an angle at position 200,000
-needs every bit of its frequency, and a wrong last bit makes it 0.01 off. The table is read from L2: 2*pairs values a
-row, 512 bytes in a sliding layer and 256 in a full one.
+come from a table in x's dtype, made by PyTorch once a forward, or once a canvas whose steps are recorded: an angle at
+position 200,000 needs every bit of its frequency, and a wrong last bit makes it 0.01 off. The table is read from L2:
+2*pairs values a row, 512 bytes in a sliding layer and 256 in a full one.
 
 Bytes in 16 bits: 2*rows*(heads + 2*key heads)*width read and as many written; if v is k, k is read once. With 16 heads:
 at 256 rows 8.4 MB in a sliding layer (8 key heads of 256) and 10 MB in a full one (2 of 512), at 16 rows 0.5 and 0.6

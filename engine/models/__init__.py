@@ -4,7 +4,7 @@ What the families share (canvas, samplers, locks, lengths, cache policy) lives o
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
@@ -62,7 +62,8 @@ class Fixed:
 
     ids: Tensor  # int64 [rows]
     conditioning: Tensor  # [rows, hidden]
-    positions: Tensor  # int64 [rows]
+    turns: Mapping[Any, Tensor]  # the rotary tables of the rows' positions, which do not change from step to step
+    mode: Tensor  # int64 [rows], 1 for canvas rows, 0 for context rows
     place: Tensor
     buffers: Sequence[tuple[Tensor, Tensor]]
 
@@ -139,6 +140,9 @@ class Replayable(Renoiser, Protocol):
     """A family whose denoise step can be recorded once and replayed."""
 
     def embedded(self, ids: Tensor) -> Tensor: ...
+
+    def turns(self, positions: Tensor) -> Mapping[Any, Tensor]:
+        """New rotary tables for rows at `positions`, int64 [rows], one for each kind of layer."""
 
     def place(self, kv: KV, rows: int) -> Tensor:
         """The place of a canvas of `rows` rows in the buffers of a KV, int32 [layers, n]."""

@@ -43,7 +43,7 @@ from caesura.kernels import experts, head
 from caesura.kernels.attention import attention
 from caesura.kernels.gated import gated
 from caesura.kernels.matmul import products
-from caesura.kernels.norms import add_attention, add_experts, rms, route
+from caesura.kernels.norms import add_attention, add_experts, add_signals, enter, rms, route
 from caesura.kernels.rotary import rotary, turned
 from caesura.model_store import title
 
@@ -175,7 +175,7 @@ class DiffusionGemma:
             parts = [self._attend(number, layer, qkv[:, span.rows], span, turn[:, span.rows]) for span in spans]
             return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-        h = self._through(x, positions, mode, attend)
+        h = self._through(x, rms(x, self.weights.layers[0].input_norm, self._eps), self.turns(positions), mode, attend)
         for kv, context in fresh.values():
             kv.length += len(context)
             kv.ids.extend(context)
@@ -183,12 +183,11 @@ class DiffusionGemma:
         rows = [range(len(run.ids)) if run.wanted is None else run.wanted for run in runs]
         return h[[start + row for start, of_run in zip(starts, rows, strict=True) for row in of_run]]
 
-    def _through(self, x: Tensor, positions: Tensor, mode: Tensor, attend: "Attend") -> Tensor:
-        """Rows [rows, hidden] after all layers and the last norm; `mode` is 1 for canvas rows, else 0."""
-        turns = {shape: self._turn(positions, shape) for shape in set(self.config.shapes)}
+    def _through(self, x: Tensor, h: Tensor, turns: Mapping[Shape, Tensor], mode: Tensor, attend: "Attend") -> Tensor:
+        """Rows [rows, hidden] after all layers and the last norm; h is x after the first norm. `mode` is 1 for canvas
+        rows, else 0."""
         layers = self.weights.layers
         following = [*(layer.input_norm for layer in layers[1:]), self.weights.norm]
-        h = rms(x, layers[0].input_norm, self._eps)
         for number, layer in enumerate(layers):
             own = partial(attend, number, layer, turns[layer.shape])
             x, h = self._layer(layer, x, h, own, mode, following[number])
@@ -206,15 +205,20 @@ class DiffusionGemma:
 
     @torch.inference_mode()
     def fixed(self, rows: Fixed) -> Tensor:
-        x = self.embedded(rows.ids)
-        x = rms(x + self._conditioner(rows.conditioning.to(x.dtype)), None, self._eps)
+        c, eps = self.weights.conditioner, self._eps
+        x, signals = enter(rows.ids, self.weights.embed, self.scale, rows.conditioning, c.norm, eps)
+        x, h = add_signals(x, c.down(gated(signals, c.gate_up)), self.weights.layers[0].input_norm, eps)
 
         def attend(number: int, layer: LayerWeights, turn: Tensor, qkv: Tensor) -> Tensor:
             buffers, place = rows.buffers[number], rows.place[number]
-            q = turned(*_split(qkv, layer.shape), layer.q_norm, layer.k_norm, turn, self._eps, *buffers, place[2:3])
+            q = turned(*_split(qkv, layer.shape), layer.q_norm, layer.k_norm, turn, eps, *buffers, place[2:3])
             return attention(q, *buffers, None, EVERYTHING, place[:2])
 
-        return self._through(x, rows.positions, torch.ones_like(rows.ids), attend)
+        return self._through(x, h, rows.turns, rows.mode, attend)
+
+    @torch.inference_mode()
+    def turns(self, positions: Tensor) -> dict[Shape, Tensor]:
+        return {shape: self._turn(positions, shape) for shape in set(self.config.shapes)}
 
     @torch.inference_mode()
     def embedded(self, ids: Tensor) -> Tensor:

@@ -3,10 +3,10 @@ error of drawing them independently is bounded too (Ben-Hamu et al. 2025, EB-Sam
 
 Compared with DiffusionGemma's in Transformers: the same tokens after every step of a generation."""
 
-import torch
 from torch import Tensor
 
 from caesura.engine.samplers import Scores
+from caesura.kernels.decision import accept
 
 BOUND = 0.1  # nats
 
@@ -14,6 +14,4 @@ BOUND = 0.1  # nats
 def select(scores: Scores, open: Tensor, step: int, of: int, *, bound: float = BOUND) -> Tensor:
     """Accepted slots, bool [canvases, slots]."""
     del step, of
-    entropy, order = scores.entropy.masked_fill(~open, torch.inf).sort(dim=-1, stable=True)
-    before = entropy.cumsum(-1) - entropy  # inf - inf is NaN after the open ones: not accepted
-    return open & torch.zeros_like(open).scatter_(-1, order, before <= bound)
+    return accept(scores.entropy, open, bound)

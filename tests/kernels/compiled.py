@@ -15,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from caesura.kernels import attention, experts, fp8, gated, head, matmul, norms, nvfp4, rotary
+from caesura.kernels import attention, decision, experts, fp8, gated, head, matmul, norms, nvfp4, rotary
 from caesura.kernels.linear import Dense, Linear
 
 HIDDEN, WIDTH, EXPERTS, TOP_K = 2816, 704, 128, 8
@@ -93,6 +93,12 @@ def main(capability: int) -> None:
         head.launch_draw(of, asked, seen, torch.zeros(rows), open)
         chosen = torch.zeros(rows, TOP_K, dtype=torch.int64)
         weight, mode = torch.ones(HIDDEN), torch.zeros(rows, dtype=torch.int64)
+        norms.launch_enter(which, embed, 2.0, x, weight, 1e-6)
+        norms.launch_add_signals(x, x, weight, 1e-6)
+        of_slots = which, which, which, *torch.zeros(3, rows), *[open] * 4, which, which[:1], torch.zeros(1)
+        decision.settle(decision.Deciding(*of_slots), decision.LockRules(0.1, 2, 1))
+        decision.launch_accept(torch.zeros(1, rows), open[None], 0.1)
+        decision.launch_biases(which, open, open, open, 3)
         pairs, weights = x.new_zeros(rows, TOP_K, HIDDEN), torch.zeros(rows, TOP_K)
         for parts in (x, torch.zeros(2, rows, HIDDEN), torch.zeros(6, rows, HIDDEN)):
             norms.launch_add_attention(x, parts, (weight,) * 3, x[0], 1e-6)

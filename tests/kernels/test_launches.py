@@ -15,11 +15,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from caesura.engine.methods.uniform import renoise
 from caesura.engine.methods.uniform.graphs import Common, Recording
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import entropy_bound
-from caesura.kernels import attention, experts, gated, head, matmul, norms, rotary
+from caesura.kernels import attention, decision, experts, gated, head, matmul, norms, rotary
 
 pytest.importorskip("triton")
 
@@ -54,7 +55,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
     from triton.runtime.jit import KernelInterface
 
     found = Launches()
-    for module in (attention, experts, gated, head, matmul, norms, rotary):
+    for module in (attention, decision, experts, gated, head, matmul, norms, renoise, rotary):
         monkeypatch.setattr(module, "fused", lambda *_, **__: True)
     for splitting in (attention, matmul):
         monkeypatch.setattr(splitting, "capacity", lambda _: (PROCESSORS, True))

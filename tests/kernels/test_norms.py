@@ -12,9 +12,13 @@ from caesura.kernels.norms import (
     add_experts,
     launch_add_attention,
     launch_add_experts,
+    launch_add_signals,
+    launch_enter,
     launch_route,
     reference_add_attention,
     reference_add_experts,
+    reference_add_signals,
+    reference_enter,
     reference_route,
     route,
 )
@@ -76,6 +80,23 @@ def test_after_the_experts_the_sum_by_its_scalar_and_the_next_view(
     scalar, mode = torch.tensor([0.07, 0.9]).to(DEVICE, dtype), torch.arange(rows, device=DEVICE) % 2
     given = x, mlp, moe, vectors(width, 4), scalar, mode, EPS
     check(launch_add_experts(*given), reference_add_experts(*given), atol, rtol)
+
+
+@pytest.mark.parametrize(("dtype", "atol", "rtol"), TOLERANCES)
+@few(("rows", "width"), ROWS, 1)
+def test_a_row_enters_by_its_token_and_by_what_was_predicted_for_it(
+    rows: int, width: int, dtype: torch.dtype, atol: float, rtol: float
+) -> None:
+    embed, soft, signals = rows_of(rows, width, dtype, 3)
+    ids, (norm, following) = torch.arange(rows, device=DEVICE).flip(0), vectors(width, 2)
+    given = ids, embed, 3.7, soft, norm, EPS
+    check(launch_enter(*given), reference_enter(*given), atol, rtol)
+    check(
+        launch_add_signals(embed, signals, following, EPS),
+        reference_add_signals(embed, signals, following, EPS),
+        atol,
+        rtol,
+    )
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 6])

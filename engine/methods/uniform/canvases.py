@@ -137,8 +137,8 @@ def terms(schedule: Schedule, w: Renoising, device: torch.device) -> renoise.Con
     open = [not slot.locked for slot in slots]
     may = [not w.judged and slot.hole not in waiting for slot in slots]
     must = [slot is waiting.get(slot.hole) for slot in slots]
-    masks = torch.tensor([open, may, must], device=device)
-    return renoise.Constraints(masks[0], masks[1], masks[2], w.canvas.vocabulary.stops, enough(schedule, w))
+    masks, least = torch.tensor([open, may, must], device=device), torch.tensor([enough(schedule, w)], device=device)
+    return renoise.Constraints(masks[0], masks[1], masks[2], w.canvas.vocabulary.stops, least)
 
 
 def enough(schedule: Schedule, w: Renoising) -> float:

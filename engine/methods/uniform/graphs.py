@@ -1,6 +1,5 @@
-"""A denoise step of one canvas, recorded once and replayed: a CUDA graph instead of 621 launches
-(gpu/README.md), which take the host longer than the step takes the GPU. On a CPU, used only by tests, a replay calls
-the step again.
+"""A denoise step of one canvas, recorded once and replayed: a CUDA graph instead of 480 launches (gpu/README.md), which
+take the host longer than the step takes the GPU. On a CPU, used only by tests, a replay calls the step again.
 
 A recording holds the addresses of its own buffers, into which a canvas is written, and of the keys and values of one
 KV; after those move it is made again. Its rows are one of BUCKETS. Fixed rows of the canvas count as slots locked from
@@ -33,6 +32,7 @@ from caesura.engine.methods.uniform.canvases import Renoising
 from caesura.engine.models import Fixed, Replayable
 from caesura.engine.noise import Schedule
 from caesura.engine.samplers import Sampler
+from caesura.kernels import decision
 from caesura.kernels.head import NEVER, Rows
 
 log = logging.getLogger("caesura.engine")
@@ -180,9 +180,10 @@ class Recording:
         self._told = zeros(4, rows, dtype=torch.float64)
         self._temperature, self._enough = zeros(rows, dtype=torch.float32) + 1, zeros(1, dtype=torch.float32)
         self._source, self._bias = zeros(2, rows)  # the row that each one is or copies, and its bias's number
-        self._is_slot, self._may_end, self._locked = zeros(3, rows, dtype=torch.bool)
+        self._is_slot, self._may_end, self._locked, self._never = zeros(4, rows, dtype=torch.bool)
         place = model.place(kv, rows).to(model.device)
-        self._fixed = Fixed(self._state.ids, soft, zeros(rows), place, kv.buffers)
+        turns = {shape: torch.zeros_like(turn) for shape, turn in model.turns(zeros(rows)).items()}
+        self._fixed = Fixed(self._state.ids, soft, turns, zeros(rows) + 1, place, kv.buffers)
 
     def __repr__(self) -> str:
         return f"<Recording of {len(self._source)} rows>"
@@ -236,12 +237,14 @@ class Recording:
             (self._is_slot, [slot is not None for slot in found]),
             (self._may_end, [hole is not None and hole.last for hole in holes]),
             (self._locked, [slot is None or slot.locked for slot in found]),
-            (self._fixed.positions, [w.kv.length + row for row in rows]),
             (self._enough, [canvases.enough(self._common.schedule, w)]),
             (self._state.ids, [ids[row] for row in rows]),
         ):
             buffer.copy_(torch.tensor(values))
         self._fixed.place.copy_(model.place(w.kv, len(ids)))
+        positions = torch.tensor([w.kv.length + row for row in rows], device=model.device)
+        for shape, turn in model.turns(positions).items():
+            self._fixed.turns[shape].copy_(turn)
         self._slots = torch.tensor(list(slots), device=model.device)
         before = self._state.ids, self._state.ids, torch.zeros_like(self._state.stable), model.embedded(self._state.ids)
         for buffer, of_rows, of_slots in zip(self._state.tensors, before, w.state.tensors, strict=True):
@@ -255,12 +258,10 @@ class Recording:
         ids, soft = state.ids[self._source], state.tensors[3][self._source]
         hidden = common.model.fixed(replace(self._fixed, ids=ids, conditioning=soft))
         # An end before a locked slot would cut it off.
-        right = (self._locked & self._is_slot).flip(0).cumsum(0).flip(0) > 0
-        bias = torch.where(self._may_end & ~right, MAY_END, self._bias)
-        rows = Rows(hidden, self._temperature, common.bans, bias, ~self._locked)
+        bias, open = decision.biases(self._bias, self._may_end, self._locked, self._is_slot, MAY_END), ~self._locked
+        rows = Rows(hidden, self._temperature, common.bans, bias, open)
         outlook = renoise.of_seen(common.model, rows, common.model.observe(rows))
-        never = torch.zeros_like(self._locked)
-        terms = renoise.Constraints(~self._locked, self._is_slot, never, common.stops, self._enough)
+        terms = renoise.Constraints(open, self._is_slot, self._never, common.stops, self._enough)
         after, told = renoise.decide(
             common.model, common.schedule, state, outlook, common.sampler, 0, 1, terms, self._chances
         )

@@ -23,7 +23,9 @@ from torch.nn.functional import pad
 from caesura.engine.models import Model, Renoiser
 from caesura.engine.noise import Schedule
 from caesura.engine.samplers import Sampler, Scores, statistics
+from caesura.kernels import decision
 from caesura.kernels.head import NEVER, Rows, Seen, fall
+from caesura.kernels.jit import fused
 
 STABLE_ENTROPY = 0.1  # nats below which a slot locks once it is unchanged for two steps
 STABLE_STEPS = 2
@@ -201,14 +203,14 @@ def pinned(
 
 class Constraints(NamedTuple):
     """A canvas's constraints on a decision, bool [slots]: which slots are open, which may lock once they are confident
-    and at rest, which lock anyway; the tokens that end a text [n]; and the mean entropy in nats below which a canvas at
-    rest is done."""
+    and at rest, which lock anyway; the tokens that end a text [n]; and the mean entropy in nats, float32 [1], below
+    which a canvas at rest is done."""
 
     open: Tensor
     may_lock: Tensor
     must_lock: Tensor
     ends: Tensor
-    enough: Tensor | float
+    enough: Tensor
 
 
 def decide(
@@ -228,6 +230,8 @@ def decide(
     Every open slot is decided again. The canvas is done when it is confident and at rest, or all locked. An end token
     does not lock, since it may still move; the slots after it do not either, since they hold no text.
     """
+    if fused(terms.open):
+        return _decided_in_one(model, schedule, state, outlook, sampler, step, of, terms, chances)
     open, pick = terms.open, partial(outlook.pick, chances.uniform)
     state, scores, accepted = advance(model, state, outlook, sampler, step, of, open, pick, chances.noise)
     entropy = scores.entropy[0]
@@ -240,6 +244,30 @@ def decide(
     prob = (outlook.logit - outlook.allowed).exp()
     told = torch.stack([values.double() for values in (state.best, prob, locked, done.expand_as(locked))])
     return replace(state, ids=torch.where(locked, state.best, state.ids)), told
+
+
+def _decided_in_one(
+    model: Model,
+    schedule: Schedule,
+    state: CanvasState,
+    outlook: Outlook,
+    sampler: Sampler,
+    step: int,
+    of: int,
+    terms: Constraints,
+    chances: Chances,
+) -> tuple[CanvasState, Tensor]:
+    """As `decide`, in one kernel next to the sampler and the drawing of tokens."""
+    token, entropy = outlook.scores.token[0], outlook.scores.entropy[0]
+    accepted = sampler(outlook.scores, terms.open[None], step, of)[0]
+    of_slots = state.best, state.stable, token, entropy, outlook.logit, outlook.allowed, accepted
+    asked = decision.Deciding(*of_slots, *terms[:3], chances.noise, terms.ends, terms.enough)
+    found = decision.settle(asked, decision.LockRules(STABLE_ENTROPY, STABLE_STEPS, schedule.stability))
+    ids = torch.where(found.drawn, outlook.pick(chances.uniform, found.drawn), found.ids)
+    soft, certain = outlook.soft, model.embedded(found.best)
+    if soft is not None and certain is not None:
+        soft = torch.where(terms.open[:, None], soft, certain)
+    return CanvasState(ids, found.best, found.stable, soft), found.told
 
 
 def reference_done(schedule: Schedule, state: CanvasState, scores: Scores) -> bool:

@@ -21,7 +21,7 @@ from caesura.engine.cache import common
 from caesura.engine.canvas.layout import lay
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods._race import advance
-from caesura.engine.methods.uniform import begin, graphs
+from caesura.engine.methods.uniform import begin, graphs, renoise
 from caesura.engine.methods.uniform import canvases as uniform
 from caesura.engine.methods.uniform.canvases import Renoising
 from caesura.engine.methods.uniform.graphs import Graphs, Launched, Recording
@@ -30,7 +30,7 @@ from caesura.engine.models.diffusion_gemma import DiffusionGemma
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import entropy_bound, threshold
 from caesura.engine.scheduler import Scheduler
-from caesura.kernels import attention, experts, gated, head, jit, norms, rotary
+from caesura.kernels import attention, decision, experts, gated, head, jit, norms, rotary
 from caesura.wire import Cancel, Done, EngineMessage, Hole, Locked, Pattern, Text
 
 from ...support.checkpoints import gemma
@@ -508,7 +508,7 @@ class Unasked(TorchDispatchMode):
 
 def through_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, but that the interpreter may look into tensors."""
-    for module in (attention, experts, gated, head, norms, rotary):
+    for module in (attention, decision, experts, gated, head, norms, renoise, rotary):
         monkeypatch.setattr(module, "fused", lambda *_, **__: True)
     launcher = jit.triton.runtime.interpreter.GridExecutor
     run = launcher.__call__

@@ -1,0 +1,188 @@
+"""What a canvas of uniform noise decides after a forward (engine/methods/uniform/renoise.py has the rules): which slots
+are accepted, locked and unchanged, and whether the canvas is done.
+
+Vectors of at most some hundred numbers: one program does it all, and the cost is the launch. PyTorch would launch
+seventy. What one slot needs of the others are sums, a maximum and the smallest number that holds.
+"""
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from caesura.kernels.jit import fused, jit, power, tl
+
+
+class Deciding(NamedTuple):
+    """A decision on the slots of a canvas, all [slots]. Of the step before: the tokens `best`, int64, -1 if there are
+    none, and `stable`, for how many steps they have not changed. Of this one: the most probable tokens, the entropy in
+    nats, float32, and before cooling the token's logit and the log-sum-exp of all allowed. Then which slots are
+    accepted, are `open`, may lock, and must lock, bool; `noise`, int64, for slots that are not accepted; the tokens
+    [n] that end a text; and the mean entropy [1], float32, below which a canvas at rest is done."""
+
+    best: Tensor
+    stable: Tensor
+    token: Tensor
+    entropy: Tensor
+    logit: Tensor
+    allowed: Tensor
+    accepted: Tensor
+    open: Tensor
+    may_lock: Tensor
+    must_lock: Tensor
+    noise: Tensor
+    ends: Tensor
+    enough: Tensor
+
+
+class LockRules(NamedTuple):
+    """A slot locks below `entropy` nats if its token has not changed for `steps` steps; a canvas may be done if none
+    has for `stability` steps."""
+
+    entropy: float
+    steps: int
+    stability: int
+
+
+class Settled(NamedTuple):
+    """The tokens of the next forward, wrong where `drawn`, bool, tells that a drawn one belongs there; the most
+    probable tokens, and for how many steps they have not changed; and `told`, float64 [4, slots], as `renoise.decide`
+    has it."""
+
+    ids: Tensor
+    drawn: Tensor
+    best: Tensor
+    stable: Tensor
+    told: Tensor
+
+
+# The references
+
+
+def reference_accept(entropy: Tensor, open: Tensor, bound: float) -> Tensor:
+    entropy, order = entropy.masked_fill(~open, torch.inf).sort(dim=-1, stable=True)
+    before = entropy.cumsum(-1) - entropy  # inf - inf is NaN after the open ones: not accepted
+    return open & torch.zeros_like(open).scatter_(-1, order, before <= bound)
+
+
+def reference_biases(bias: Tensor, may_end: Tensor, locked: Tensor, is_slot: Tensor, ending: int) -> Tensor:
+    right = (locked & is_slot).flip(0).cumsum(0).flip(0) > 0
+    return torch.where(may_end & ~right, ending, bias)
+
+
+# The kernels
+
+
+@jit(do_not_specialize=["slots"])
+def _accept(entropy, open, out, slots, bound, BLOCK: tl.constexpr, FEW: tl.constexpr):
+    """One canvas; FEW slots at once are compared with all."""
+    start = tl.program_id(0).to(tl.int64) * slots
+    at = tl.arange(0, BLOCK)
+    mine = tl.load(entropy + start + at, mask=at < slots, other=0.0)
+    before = tl.zeros([BLOCK], tl.float32)
+    for low in range(0, slots, FEW):
+        other = low + tl.arange(0, FEW)
+        live = tl.load(open + start + other, mask=other < slots, other=0) != 0
+        its = tl.load(entropy + start + other, mask=other < slots, other=0.0)
+        less = its[None, :] < mine[:, None]
+        same = (its[None, :] == mine[:, None]) & (other[None, :] < at[:, None])
+        before += tl.sum(tl.where((less | same) & live[None, :], its[None, :], 0.0), 1)
+    live = tl.load(open + start + at, mask=at < slots, other=0) != 0
+    tl.store(out + start + at, live & (before <= bound), mask=at < slots)
+
+
+@jit(do_not_specialize=["rows"])
+def _biases(bias, may_end, locked, is_slot, out, rows, ENDING: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    there = at < rows
+    last = (tl.load(locked + at, mask=there, other=0) != 0) & (tl.load(is_slot + at, mask=there, other=0) != 0)
+    last = tl.max(tl.where(last, at, -1), 0)
+    may_end = (tl.load(may_end + at, mask=there, other=0) != 0) & (at > last)
+    tl.store(out + at, tl.where(may_end, ENDING, tl.load(bias + at, mask=there, other=0)), mask=there)
+
+
+@jit(do_not_specialize=["slots", "count", "stability"])
+def _settle(
+    best, stable, token, entropy, logit, allowed, accepted, open, may_lock, must_lock, noise, ends, enough,
+    new_ids, drawn, new_best, new_stable, told, slots, count, stability,
+    ENTROPY: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    at = tl.arange(0, BLOCK)
+    there = at < slots
+    open = tl.load(open + at, mask=there, other=0) != 0
+    shut = open == 0
+    before = tl.load(best + at, mask=there, other=0)
+    token = tl.where(open, tl.load(token + at, mask=there, other=0), before)
+    entropy = tl.where(open, tl.load(entropy + at, mask=there, other=0.0), 0.0)
+    stable = tl.where(before == token, tl.load(stable + at, mask=there, other=0) + 1, 0)
+    first = tl.full([], BLOCK, tl.int32)  # slot that holds an end token
+    for number in range(count):
+        first = tl.minimum(first, tl.min(tl.where((token == tl.load(ends + number)) & there, at, BLOCK), 0))
+    at_rest = (stable >= STEPS) & (entropy < ENTROPY) & (at < first)
+    may_lock = tl.load(may_lock + at, mask=there, other=0) != 0
+    must_lock = tl.load(must_lock + at, mask=there, other=0) != 0
+    accepted = tl.load(accepted + at, mask=there, other=0) != 0
+    locked = shut | must_lock | (may_lock & at_rest)
+    still = tl.min(((stable >= stability) | shut).to(tl.int32), 0)
+    whole = tl.min((accepted | shut).to(tl.int32), 0)
+    sure = tl.sum(entropy, 0) < tl.load(enough) * tl.sum(open.to(tl.float32), 0)
+    done = (still & (sure.to(tl.int32) | whole)) | tl.min(locked.to(tl.int32), 0)
+    noise = tl.load(noise + at, mask=there, other=0)
+    tl.store(new_ids + at, tl.where(locked, token, noise), mask=there)
+    tl.store(drawn + at, accepted & (locked == 0), mask=there)
+    tl.store(new_best + at, token, mask=there)
+    tl.store(new_stable + at, stable, mask=there)
+    prob = tl.exp(tl.load(logit + at, mask=there, other=0.0) - tl.load(allowed + at, mask=there, other=0.0))
+    tl.store(told + at, token.to(tl.float64), mask=there)
+    tl.store(told + slots + at, prob.to(tl.float64), mask=there)
+    tl.store(told + 2 * slots + at, locked.to(tl.float64), mask=there)
+    tl.store(told + 3 * slots + at, tl.where(there, done, 0).to(tl.float64), mask=there)
+
+
+# Their launchers
+
+
+def launch_accept(entropy: Tensor, open: Tensor, bound: float) -> Tensor:
+    canvases, slots = entropy.shape
+    entropy, open = entropy.contiguous(), open.contiguous()
+    out = torch.empty_like(open)
+    _accept[canvases,](entropy, open, out, slots, bound, BLOCK=power(slots), FEW=16)
+    return out
+
+
+def launch_biases(bias: Tensor, may_end: Tensor, locked: Tensor, is_slot: Tensor, ending: int) -> Tensor:
+    out, rows = torch.empty_like(bias), len(bias)
+    _biases[1,](bias, may_end, locked, is_slot, out, rows, ENDING=ending, BLOCK=power(rows))
+    return out
+
+
+def settle(asked: Deciding, rules: LockRules) -> Settled:
+    """The kernel of `renoise.decide`, which has the reference: all but the sampler and the drawn tokens."""
+    assert asked.enough.dtype == torch.float32
+    asked = Deciding(*(tensor.contiguous() for tensor in asked))
+    slots = len(asked.best)
+    ids, best, stable = asked.best.new_empty(3, slots)
+    found = Settled(
+        ids, torch.empty_like(asked.open), best, stable, asked.enough.new_empty(4, slots, dtype=torch.float64)
+    )
+    _settle[1,](
+        *asked, *found, slots, len(asked.ends), rules.stability,
+        ENTROPY=rules.entropy, STEPS=rules.steps, BLOCK=power(slots),
+    )  # fmt: skip
+    return found
+
+
+# What a step calls
+
+
+def accept(entropy: Tensor, open: Tensor, bound: float) -> Tensor:
+    """Entropies in nats, float32 [canvases, slots], and which slots are open -> those accepted: in the order of their
+    entropy, while the sum of the entropies before is at most `bound`."""
+    return (launch_accept if fused(entropy) else reference_accept)(entropy, open, bound)
+
+
+def biases(bias: Tensor, may_end: Tensor, locked: Tensor, is_slot: Tensor, ending: int) -> Tensor:
+    """The number of each row's bias, int64 [rows]: `ending` where the text may end, which is after the last locked slot
+    and where `may_end` says so, else `bias`."""
+    return (launch_biases if fused(bias) else reference_biases)(bias, may_end, locked, is_slot, ending)
