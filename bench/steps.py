@@ -108,9 +108,8 @@ class Ours:
         outlook = renoise.outlooks(self.model, [asked])[0]
         chances = renoise.chances(self.model, len(hidden), self.generator)
         every = torch.ones(len(hidden), dtype=torch.bool)
-        terms = renoise.Constraints(
-            every, ~every, ~every, torch.tensor([], dtype=torch.int64), self.schedule.confidence
-        )
+        ends, enough = torch.tensor([], dtype=torch.int64), torch.tensor([self.schedule.confidence])
+        terms = renoise.Constraints(every, ~every, ~every, ends, enough)
         self.state, told = renoise.decide(
             self.model, self.schedule, self.state, outlook, entropy_bound.select, STEP, 48, terms, chances
         )

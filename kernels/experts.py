@@ -10,16 +10,17 @@ one of its experts) costs 4 * width and 4 * hidden, part of it in L2. At n = 256
 weights, 29 MB between. FLOP: 6 * n * top_k * hidden * width, 24 GFLOP there: bound by memory, if decoding keeps pace.
 
 Four launches that need no routing on the host, so that a CUDA graph can hold them:
-1. each expert lists its pairs: a counting sort, one program for each expert;
+1. each expert lists its pairs: a counting sort, one program for each expert; DiffusionGemma's router lists them as it
+   chooses (norms.py);
 2. gate, up and act for an expert's pairs -> `inner` [pairs, width];
 3. down -> `outer` [pairs, hidden], rounded to x's dtype where the reference rounds;
 4. weight and sum over top_k, in float32; DiffusionGemma's next norm does it as it reads them (norms.py).
-No atomics: no result depends on the order of programs.
+No result depends on the order of programs, nor on that of a list: a pair is computed alone.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,6 +32,14 @@ from caesura.kernels.gated import activated
 from caesura.kernels.int8 import PackedStack
 from caesura.kernels.jit import cdiv, fused, jit, power, tl
 from caesura.kernels.linear import Dense, Linear
+
+
+class Lists(NamedTuple):
+    """The pairs of each expert, int32: how many [experts], and their numbers [experts, pairs] in any order."""
+
+    counts: Tensor
+    members: Tensor
+
 
 Stack = Linear | PackedStack
 Act = Literal["gelu", "silu"]
@@ -159,22 +168,35 @@ def launch(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down: Li
     return out
 
 
-def launch_pairs(x: Tensor, chosen: Tensor, gate_up: Linear, down: Linear, *, act: Act = "gelu") -> Tensor:
-    """The first three launches. In 2 and 3 a program has a tile of an expert's weights and every second block of its
-    pairs. Its neighbour has the other blocks at the same time, so that the tile is read from memory once; most have no
-    pairs. A third block, of an expert with four times the mean, reads the tile again."""
+def list_pairs(chosen: Tensor, count: int) -> Lists:
+    """The first launch: the pairs of each of `count` experts."""
+    pairs, chosen = chosen.numel(), chosen.contiguous()
+    lists = empty_lists(count, pairs, chosen.device)
+    _list[count,](chosen, lists.members, lists.counts, pairs, BLOCK=min(2048, power(pairs)))
+    return lists
+
+
+def empty_lists(count: int, pairs: int, device: torch.device) -> Lists:
+    return Lists(*(torch.empty(size, dtype=torch.int32, device=device) for size in ((count,), (count, pairs))))
+
+
+def launch_pairs(
+    x: Tensor, chosen: Tensor, gate_up: Linear, down: Linear, lists: Lists | None = None, *, act: Act = "gelu"
+) -> Tensor:
+    """The second and third launch, after the first unless there are lists. In 2 and 3 a program has a tile of an
+    expert's weights and every second block of its pairs. Its neighbour has the other blocks at the same time, so that
+    the tile is read from memory once; most have no pairs. A third block, of an expert with four times the mean, reads
+    the tile again."""
     (rows, top_k), (count, hidden, width) = chosen.shape, down.shape
     assert gate_up.shape == (count, 2 * width, hidden)
     assert x.shape == (rows, hidden)
     assert all(tensor.is_contiguous() for tensor in (*gate_up.tensors, *down.tensors))
-    x, chosen = x.contiguous(), chosen.contiguous()
+    x = x.contiguous()
     pairs, outer = rows * top_k, x.new_empty(rows, top_k, hidden)
     if not pairs:
         return outer
-    counts, members = (chosen.new_empty(size, dtype=torch.int32) for size in ((count,), (count, pairs)))
+    counts, members = list_pairs(chosen, count) if lists is None else lists
     inner = x.new_empty(pairs, width)
-    _list[count,](chosen, members, counts, pairs, BLOCK=min(2048, power(pairs)))
-
     block = min(64, max(16, power(cdiv(2 * pairs, count))))  # at least twice the mean, so most experts need one
     splits = min(2, cdiv(rows, block))
     tile = min(64, max(16, power(width)))
@@ -198,9 +220,12 @@ def experts(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Stack, down: St
     return launch(x, weights, chosen, gate_up, down, act=act)
 
 
-def pairs(x: Tensor, chosen: Tensor, gate_up: Linear, down: Linear) -> Tensor:
-    """As `experts`, before the rows are weighted and summed: [rows, top_k, hidden]."""
-    return (launch_pairs if _fused(x, gate_up, down) else reference_pairs)(x, chosen, gate_up, down)
+def pairs(x: Tensor, chosen: Tensor, lists: Lists | None, gate_up: Linear, down: Linear) -> Tensor:
+    """As `experts`, before the rows are weighted and summed: [rows, top_k, hidden]. `lists` are those of `chosen`, if
+    they are known."""
+    if not _fused(x, gate_up, down):
+        return reference_pairs(x, chosen, gate_up, down)
+    return launch_pairs(x, chosen, gate_up, down, lists)
 
 
 def _fused(x: Tensor, gate_up: Linear, down: Linear) -> bool:

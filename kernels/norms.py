@@ -19,22 +19,34 @@ from L2. One operation at a time it is 190*rows*D, in some 40 launches, which co
 
 The router is apart from the norms: a program with one row would read all of its matrix [E, D], 2*E*D bytes, 0.7 MB. A
 block of up to 64 rows reads it once, cut in E and in D so that many processors read a piece each. `_choose`
-adds the products of the pieces, 8*rows*E*D/256 bytes written and read, and takes the best. FLOP: 2*rows*E*D.
+adds the products of the pieces, 8*rows*E*D/256 bytes written and read, takes the best, and appends the row to the lists
+of its experts, whose order is that in which the programs come. FLOP: 2*rows*E*D.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding, linear, rms_norm
 
-from caesura.kernels.experts import weighted
+from caesura.kernels.experts import Lists, empty_lists, weighted
 from caesura.kernels.jit import cdiv, fused, jit, power, tl
 from caesura.kernels.matmul import added
 
 Views = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+class RoutedRows(NamedTuple):
+    """The weights, float32, and numbers, int64, of each row's experts, [rows, top_k]; and the list of each expert, if
+    the kernel has made it."""
+
+    weights: Tensor
+    chosen: Tensor
+    lists: Lists | None
+
 
 # The references
 
@@ -63,10 +75,10 @@ def reference_add_attention(
     return x, rms(x, mlp, eps), rms(x, moe, eps), rms(x, None, eps) * router_scale * x.shape[-1] ** -0.5
 
 
-def reference_route(x: Tensor, router: Tensor, expert_scale: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+def reference_route(x: Tensor, router: Tensor, expert_scale: Tensor, top_k: int) -> RoutedRows:
     probabilities = linear(x, router).softmax(-1, dtype=torch.float32)
     weights, chosen = probabilities.topk(top_k, -1)
-    return weights / weights.sum(-1, keepdim=True) * expert_scale[chosen], chosen
+    return RoutedRows(weights / weights.sum(-1, keepdim=True) * expert_scale[chosen], chosen, None)
 
 
 def reference_add_experts(
@@ -206,13 +218,16 @@ def _add_experts(
 
 @jit(do_not_specialize=["rows"])
 def _score(
-    x, router, sums, rows, WIDTH: tl.constexpr, EXPERTS: tl.constexpr,
+    x, router, sums, counts, rows, WIDTH: tl.constexpr, EXPERTS: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """A piece of the product along D, float32. Experts are the dot's first operand, which must be wide on sm_90."""
+    """A piece of the product along D, float32. Experts are the dot's first operand, which must be wide on sm_90. Their
+    lists are empty from here on."""
     row = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
     e = tl.program_id(1) * BLOCK_E + tl.arange(0, BLOCK_E)
     piece = tl.program_id(2)
+    if piece + tl.program_id(0) == 0:
+        tl.store(counts + e, tl.zeros([BLOCK_E], tl.int32), mask=e < EXPERTS)
     d = piece * BLOCK_D + tl.arange(0, BLOCK_D)
     mask = (e < EXPERTS)[:, None] & (d < WIDTH)[None, :]
     matrix = tl.load(router + e[:, None] * WIDTH + d[None, :], mask=mask, other=0.0)
@@ -225,7 +240,7 @@ def _score(
 
 @jit(do_not_specialize=["rows"])
 def _choose(
-    sums, expert_scale, weights, chosen, rows,
+    sums, expert_scale, weights, chosen, counts, members, rows,
     PIECES: tl.constexpr, EXPERTS: tl.constexpr, TOP_K: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
@@ -248,6 +263,10 @@ def _choose(
     scale = tl.load(expert_scale + numbers, mask=k < TOP_K, other=0.0).to(tl.float32)
     tl.store(weights + row * TOP_K + k, best / tl.sum(best, 0) * scale, mask=k < TOP_K)
     tl.store(chosen + row * TOP_K + k, numbers.to(tl.int64), mask=k < TOP_K)
+    listed = (k < TOP_K) & (numbers < EXPERTS)  # a row of NaN may choose one that is not there
+    place = tl.atomic_add(counts + numbers, 1, mask=listed)
+    pair = (row * TOP_K + k).to(tl.int32)
+    tl.store(members + numbers.to(tl.int64) * rows * TOP_K + place, pair, mask=listed)
 
 
 # Their launchers
@@ -293,7 +312,7 @@ def launch_add_attention(
     return new_x, mlp_x, moe_x, router_x
 
 
-def launch_route(x: Tensor, router: Tensor, expert_scale: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+def launch_route(x: Tensor, router: Tensor, expert_scale: Tensor, top_k: int) -> RoutedRows:
     """Shared memory: 512 bytes of 64 rows of x and of 64 experts, 64 KB; without a loop there is no second stage.
     Float32 uses no tensor cores, which would round, but small blocks in registers."""
     (rows, width), count = x.shape, len(router)
@@ -304,18 +323,19 @@ def launch_route(x: Tensor, router: Tensor, expert_scale: Tensor, top_k: int) ->
     deep = min(512 // x.itemsize, max(16, power(width)))
     pieces = cdiv(width, deep)
     block_r, block_e = (min(64 if x.itemsize == 2 else 16, max(16, power(size))) for size in (rows, count))
-    sums = torch.empty(pieces, rows, count, device=x.device)
+    sums, lists = torch.empty(pieces, rows, count, device=x.device), empty_lists(count, rows * top_k, x.device)
     _score[cdiv(rows, block_r), cdiv(count, block_e), pieces](
-        x, router, sums, rows, WIDTH=width, EXPERTS=count, BLOCK_R=block_r, BLOCK_E=block_e, BLOCK_D=deep, num_warps=4
-    )
+        x, router, sums, lists.counts, rows,
+        WIDTH=width, EXPERTS=count, BLOCK_R=block_r, BLOCK_E=block_e, BLOCK_D=deep, num_warps=4,
+    )  # fmt: skip
     weights = torch.empty(rows, top_k, device=x.device)
     chosen = torch.empty(rows, top_k, dtype=torch.int64, device=x.device)
     _choose[rows,](
-        sums, expert_scale, weights, chosen, rows,
+        sums, expert_scale, weights, chosen, *lists, rows,
         PIECES=pieces, EXPERTS=count, TOP_K=top_k,
         BLOCK_P=power(pieces), BLOCK_E=power(count), BLOCK_K=power(top_k), num_warps=1,
     )  # fmt: skip
-    return weights, chosen
+    return RoutedRows(weights, chosen, lists)
 
 
 def launch_add_experts(
@@ -362,9 +382,9 @@ def add_attention(x: Tensor, attention: Tensor, norms: Sequence[Tensor], router_
     return call(x, attention, norms, router_scale, eps)
 
 
-def route(x: Tensor, router: Tensor, expert_scale: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-    """The router's view of x [rows, D], its matrix [E, D] and a scale [E] of each expert -> weights, float32, and int64
-    numbers of each row's experts, [rows, top_k], best first. Among equals the kernel takes the lowest number; the
+def route(x: Tensor, router: Tensor, expert_scale: Tensor, top_k: int) -> RoutedRows:
+    """The router's view of x [rows, D], its matrix [E, D] and a scale [E] of each expert -> the experts of each row,
+    best first. Among equals the kernel takes the lowest number; the
     reference takes those of Transformers, by `topk`."""
     return (launch_route if fused(x) else reference_route)(x, router, expert_scale, top_k)
 

@@ -285,8 +285,8 @@ class DiffusionGemma:
         before = layer.post_attention_norm, layer.pre_mlp_norm, layer.pre_moe_norm
         x, to_mlp, to_moe, to_router = add_attention(x, attended, before, layer.router_scale, eps)
         mlp = products(gated(to_mlp, layer.gate_up), layer.down)
-        weights, chosen = route(to_router, layer.router, layer.expert_scale, self.config.top_k_experts)
-        moe = experts.pairs(to_moe, chosen, layer.expert_gate_up, layer.expert_down)
+        weights, chosen, lists = route(to_router, layer.router, layer.expert_scale, self.config.top_k_experts)
+        moe = experts.pairs(to_moe, chosen, lists, layer.expert_gate_up, layer.expert_down)
         after = layer.post_mlp_norm, layer.post_moe_norm, layer.post_norm, following
         return add_experts(x, mlp, moe, after, layer.scalar, mode, eps, weights)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, silu
 
 from caesura.kernels import fp8, int8, nvfp4
-from caesura.kernels.experts import Act, experts, launch, launch_pairs, pairs, reference, reference_pairs
+from caesura.kernels.experts import Act, Lists, experts, launch, launch_pairs, list_pairs, pairs, reference
 from caesura.kernels.linear import Dense, Linear
 
 from ..support.checkpoints.few import few
@@ -79,13 +79,24 @@ def test_every_row_gets_its_experts(
 
 def test_a_row_of_an_expert_may_be_asked_for_before_it_is_weighted() -> None:
     both, (x, _, chosen) = stacks(4, 48, 32, ("dense", "fp8")), routed(6, 4, 2, 48)
-    alone = torch.ones(len(x), 1, device=HERE)
-    for path in (reference_pairs, launch_pairs, pairs):
-        found = path(x, chosen, *both)
-        assert found.shape == (6, 2, 48)
-        for slot in range(2):
-            right = wanted(x, alone, chosen[:, slot : slot + 1], *both)
-            torch.testing.assert_close(found[:, slot].double(), right, atol=2e-6, rtol=2e-5)
+    alone, found = torch.ones(len(x), 1, device=HERE), pairs(x, chosen, None, *both)
+    assert found.shape == (6, 2, 48)
+    for slot in range(2):
+        right = wanted(x, alone, chosen[:, slot : slot + 1], *both)
+        torch.testing.assert_close(found[:, slot].double(), right, atol=2e-6, rtol=2e-5)
+    torch.testing.assert_close(launch_pairs(x, chosen, *both), found, atol=2e-6, rtol=2e-5)
+
+
+def test_the_order_of_a_list_changes_nothing() -> None:
+    """More pairs than a block has, so that a pair comes into another one."""
+    both, (x, _, chosen) = stacks(3, 32, 16, ("fp8", "dense")), routed(110, 3, 2, 32)
+    listed = list_pairs(chosen, 3)
+    assert listed.counts.max() > 64
+    turned = listed.members.clone()
+    for members, count in zip(turned, listed.counts.tolist(), strict=True):
+        members[:count] = members[:count].flip(0)
+    found = launch_pairs(x, chosen, *both, Lists(listed.counts, turned))
+    torch.testing.assert_close(found, launch_pairs(x, chosen, *both), atol=2e-6, rtol=2e-5)
 
 
 def test_experts_of_the_llama_kind_use_silu() -> None:

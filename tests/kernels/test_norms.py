@@ -140,15 +140,18 @@ def router_of(rows: int, width: int, experts: int, dtype: torch.dtype) -> tuple[
 @few(("rows", "width", "experts", "top_k"), ROUTES, 2)
 def test_the_router_takes_the_experts_that_pytorch_takes(rows: int, width: int, experts: int, top_k: int) -> None:
     given = router_of(rows, width, experts, torch.float32)
-    (weights, chosen), (expected, numbers) = launch_route(*given, top_k), reference_route(*given, top_k)
+    (weights, chosen, lists), (expected, numbers, _) = launch_route(*given, top_k), reference_route(*given, top_k)
     assert torch.equal(chosen, numbers)
     torch.testing.assert_close(weights, expected, atol=1e-6, rtol=2e-6)
+    assert lists is not None
+    for expert, (count, members) in enumerate(zip(*lists, strict=True)):
+        assert members[:count].sort().values.tolist() == (chosen.flatten() == expert).nonzero()[:, 0].tolist()
 
 
 def check_route(x: Tensor, matrix: Tensor, scale: Tensor, top_k: int, launch: object, close: float) -> None:
     """In few bits a logit may be rounded otherwise, and another expert of nearly the same probability be taken."""
     assert callable(launch)
-    weights, chosen = launch(x, matrix, scale, top_k)
+    weights, chosen, _ = launch(x, matrix, scale, top_k)
     p = linear(x, matrix).softmax(-1, dtype=torch.float32)
     best = p.topk(top_k).values
     torch.testing.assert_close(p.gather(1, chosen), best, atol=0, rtol=close)
@@ -165,10 +168,10 @@ def test_of_equal_experts_the_lowest_number_comes_first() -> None:
     x, matrix, scale = router_of(5, 40, 6, torch.float32)
     x, matrix = ((64 * t).round() / 64 for t in (x, matrix))  # sums are exact, in whatever order a CPU adds
     twice = matrix.repeat(2, 1)  # expert 6 is as good as expert 0
-    _, chosen = launch_route(x, twice, torch.cat((scale, scale)), 4)
+    _, chosen, _ = launch_route(x, twice, torch.cat((scale, scale)), 4)
     best = linear(x, matrix).topk(2).indices
     assert torch.equal(chosen, torch.stack((best[:, 0], best[:, 0] + 6, best[:, 1], best[:, 1] + 6), 1))
-    weights, chosen = launch_route(x, torch.zeros_like(matrix), scale, 3)
+    weights, chosen, _ = launch_route(x, torch.zeros_like(matrix), scale, 3)
     assert torch.equal(chosen, torch.arange(3, device=DEVICE).expand(5, 3))
     torch.testing.assert_close(weights, (scale[:3] / 3).expand(5, 3))
 
@@ -177,7 +180,7 @@ def test_logits_that_are_equal_when_rounded_are_equal() -> None:
     """Experts that only more bits than the dtype has could tell apart."""
     x = torch.tensor([[1024.0, 0.25]], device=DEVICE, dtype=torch.float16)
     matrix = torch.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, -1.0], [0.5, 0.0]], device=DEVICE, dtype=torch.float16)
-    weights, chosen = launch_route(x, matrix, torch.ones_like(matrix[:, 0]), 3)
+    weights, chosen, _ = launch_route(x, matrix, torch.ones_like(matrix[:, 0]), 3)
     assert chosen.tolist() == [[0, 1, 2]]
     torch.testing.assert_close(weights, torch.full_like(weights, 1 / 3))
 
@@ -186,7 +189,7 @@ def test_logits_that_are_equal_when_rounded_are_equal() -> None:
 def test_experts_without_any_probability_are_experts(sign: int) -> None:
     """Five experts fill up a block of eight; of those that are not there none is taken, nor counted."""
     x, matrix, scale = router_of(3, 40, 5, torch.float32)
-    weights, chosen = launch_route(x.abs() * sign * 1e4, matrix.abs(), scale, 5)
+    weights, chosen, _ = launch_route(x.abs() * sign * 1e4, matrix.abs(), scale, 5)
     assert torch.equal(chosen.sort().values, torch.arange(5, device=DEVICE).expand(3, 5))
     torch.testing.assert_close((weights / scale[chosen]).sum(-1), torch.ones(3, device=DEVICE))
 
@@ -196,7 +199,7 @@ def test_a_row_is_routed_as_if_it_were_alone() -> None:
     x, matrix, scale = router_of(5, 123, 7, torch.float32)
     alone = launch_route(x[3:4], matrix, scale, 2)
     x[:3] = x[4] = torch.nan
-    weights, chosen = launch_route(x, matrix, scale, 2)
+    weights, chosen, _ = launch_route(x, matrix, scale, 2)
     assert torch.equal(weights[3:4], alone[0])
     assert torch.equal(chosen[3:4], alone[1])
 

@@ -1,4 +1,4 @@
-"""A denoise step of one canvas, recorded once and replayed: a CUDA graph instead of 480 launches (gpu/README.md), which
+"""A denoise step of one canvas, recorded once and replayed: a CUDA graph instead of 450 launches (gpu/README.md), which
 take the host longer than the step takes the GPU. On a CPU, used only by tests, a replay calls the step again.
 
 A recording holds the addresses of its own buffers, into which a canvas is written, and of the keys and values of one
