@@ -17,7 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from caesura.kernels import tuned
 from caesura.kernels.jit import capacity, cdiv, fused, jit, power, tl
+
+NAME = "attention"  # in a table of block sizes
 
 
 def reference(
@@ -175,7 +178,9 @@ def launch(
     assert q.stride(2) == keys.stride(2) == values.stride(2) == 1
     share = heads // groups
     processors, roomy = capacity(q.device)
-    block_m, block_n, block_v, warps = _blocks(rows * share, width, q.element_size(), roomy)
+    how = tuned.blocks(NAME, (heads, groups, width), rows, q)
+    how = how or _blocks(rows * share, width, q.element_size(), roomy)
+    block_m, block_n, block_v = how["BLOCK_M"], how["BLOCK_N"], how["BLOCK_V"]
     block_d = max(16, power(width))
     grid = cdiv(rows * share, block_m), groups * block_d // block_v
     reach = columns if first is None else min(columns, window + block_m // share)
@@ -212,20 +217,16 @@ def launch(
         SHARE=share,
         WIDTH=width,
         CAUSAL=first is not None,
-        BLOCK_M=block_m,
-        BLOCK_N=block_n,
         BLOCK_D=block_d,
-        BLOCK_V=block_v,
-        num_warps=warps,
-        num_stages=2,
+        **how,
     )
     if splits > 1:
         _merge[rows * heads,](sums, peaks, totals, out, splits, rows * heads, WIDTH=width, BLOCK_D=block_d)
     return out
 
 
-def _blocks(m: int, width: int, itemsize: int, roomy: bool) -> tuple[int, int, int, int]:
-    """Rows, columns and value width of a program's blocks, and its warps.
+def _blocks(m: int, width: int, itemsize: int, roomy: bool) -> dict[str, int]:
+    """Rows, columns and value width of a program's blocks, and its warps, for a device without its own.
 
     In 16 bits a warp has 16 rows, since the compiler makes further warps repeat the others' scores, and the sums of its
     rows are at most 256 wide, 128 registers a thread. So a head of 512 has two programs, each for half of the values.
@@ -234,10 +235,12 @@ def _blocks(m: int, width: int, itemsize: int, roomy: bool) -> tuple[int, int, i
     for 256; else 64 + 16 * (1 + 1/2) = 88 KB and 32 + 32 * (1/2 + 1/2) = 64 KB, and a few KB for the weights.
     """
     if itemsize == 4:  # no tensor cores, which would round: small blocks, which registers hold
-        return 16, 16, min(max(16, power(width)), 256), 4
-    block_m = 128 if roomy and m > 64 else 64
-    block_n = max(16, min(block_m // 2, (16384 if roomy else 8192) // width))
-    return block_m, block_n, min(max(16, power(width)), 256), block_m // 16
+        block_m, block_n, warps = 16, 16, 4
+    else:
+        block_m = 128 if roomy and m > 64 else 64
+        block_n, warps = max(16, min(block_m // 2, (16384 if roomy else 8192) // width)), block_m // 16
+    block_v = min(max(16, power(width)), 256)
+    return {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_V": block_v, "num_warps": warps, "num_stages": 2}
 
 
 def attention(

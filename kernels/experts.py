@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from caesura.kernels import fp8
+from caesura.kernels import fp8, tuned
 from caesura.kernels.decode import product
 from caesura.kernels.gated import activated
 from caesura.kernels.int8 import PackedStack
@@ -43,6 +43,7 @@ class Lists(NamedTuple):
 
 Stack = Linear | PackedStack
 Act = Literal["gelu", "silu"]
+UP, DOWN = "experts up", "experts down"  # names in a table of block sizes
 
 
 def reference(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Stack, down: Stack, *, act: Act = "gelu") -> Tensor:
@@ -144,17 +145,24 @@ def _sum(outer, weights, out, top_k, N, TOP_K: tl.constexpr, BLOCK_N: tl.constex
     tl.store(out + row * N + n, total.to(out.dtype.element_ty), mask=n < N)
 
 
-def blocks(stack: Linear, columns: int, block: int) -> dict[str, int]:
-    """Block sizes of kernels 2 and 3 for weights of `columns` columns and `block` rows of x.
+def blocks(kernel: str, stack: Linear, x: Tensor, pairs: int) -> dict[str, int]:
+    """Block sizes of kernels 2 ("experts up") and 3 ("experts down"): the device's own, or these.
 
-    BLOCK_K is 64 bytes of a row, or 128 for weights that are not decoded. Decoding uses two warps: four would get
-    sm_90's newest matrix instruction, for which NVFP4 goes through shared memory. At 64 rows the sums need the
-    registers of four. Shared memory for BLOCK_K columns of 128 weight rows and 64 rows of x: 98 KB in bfloat16, 57 in
-    FP8, 97 KB in NVFP4 (four stages, sm_90); 74, 49 and 77 KB on sm_120, which keeps three.
+    BLOCK_R is at least twice the mean of an expert's pairs, so that most experts need one block. BLOCK_K is 64 bytes of
+    a row, or 128 for weights that are not decoded. Decoding uses two warps: four would get sm_90's newest matrix
+    instruction, for which NVFP4 goes through shared memory. At 64 rows the sums need the registers of four. Shared
+    memory for BLOCK_K columns of 128 weight rows and 64 rows of x: 98 KB in bfloat16, 57 in FP8, 97 KB in NVFP4 (four
+    stages, sm_90); 74, 49 and 77 KB on sm_120, which keeps three.
     """
+    if found := tuned.blocks(kernel, stack.shape, pairs, x, stack.operands[0]):
+        return found
+    count, height, columns = stack.shape
+    block = min(64, max(16, power(cdiv(2 * pairs, count))))
+    tile = min(64, max(16, power(height // 2))) if kernel == UP else min(128, max(16, power(height)))
     deep = 128 // stack.weight.itemsize if isinstance(stack, Dense) else 64 if isinstance(stack, fp8.Fp8Linear) else 128
     warps = 4 if isinstance(stack, Dense) or block == 64 else 2
-    return {"BLOCK_R": block, "BLOCK_K": min(deep, max(16, power(columns))), "num_warps": warps, "num_stages": 4}
+    deep = min(deep, max(16, power(columns)))
+    return {"BLOCK_R": block, "BLOCK_N": tile, "BLOCK_K": deep, "num_warps": warps, "num_stages": 4}
 
 
 def launch(x: Tensor, weights: Tensor, chosen: Tensor, gate_up: Linear, down: Linear, *, act: Act = "gelu") -> Tensor:
@@ -197,18 +205,14 @@ def launch_pairs(
         return outer
     counts, members = list_pairs(chosen, count) if lists is None else lists
     inner = x.new_empty(pairs, width)
-    block = min(64, max(16, power(cdiv(2 * pairs, count))))  # at least twice the mean, so most experts need one
-    splits = min(2, cdiv(rows, block))
-    tile = min(64, max(16, power(width)))
-    _up[splits, cdiv(width, tile), count](
-        x, members, counts, *gate_up.operands, inner, pairs, top_k,
-        K=hidden, N=width, SILU=act == "silu", BLOCK_N=tile, **blocks(gate_up, hidden, block),
-    )  # fmt: skip
-    tile = min(128, max(16, power(hidden)))
-    _down[splits, cdiv(hidden, tile), count](
-        inner, members, counts, *down.operands, outer, pairs,
-        K=width, N=hidden, BLOCK_N=tile, **blocks(down, width, block),
-    )  # fmt: skip
+    how = blocks(UP, gate_up, x, pairs)
+    _up[min(2, cdiv(rows, how["BLOCK_R"])), cdiv(width, how["BLOCK_N"]), count](
+        x, members, counts, *gate_up.operands, inner, pairs, top_k, K=hidden, N=width, SILU=act == "silu", **how
+    )
+    how = blocks(DOWN, down, x, pairs)
+    _down[min(2, cdiv(rows, how["BLOCK_R"])), cdiv(hidden, how["BLOCK_N"]), count](
+        inner, members, counts, *down.operands, outer, pairs, K=width, N=hidden, **how
+    )
     return outer
 
 

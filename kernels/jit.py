@@ -32,7 +32,7 @@ if triton is None:
         return function or (lambda function: function)
 
 
-__all__ = ["capacity", "cdiv", "fused", "jit", "power", "tl"]
+__all__ = ["capacity", "cdiv", "fused", "jit", "power", "tl", "triton"]
 
 
 def fused(x: Tensor, *, fp8: bool = False) -> bool:

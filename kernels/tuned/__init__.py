@@ -1,0 +1,121 @@
+"""Block sizes that were measured on a GPU: DEVICE.json, named after the card, made by gpu/tune. A launcher that finds
+no entry for its work takes its own formula.
+
+An entry has the name of a kernel, the shape and dtypes of its work, and the rows up to which it holds. A table is read
+once. Another Triton compiles other registers and shared memory, so a table holds for one minor version. candidates.json
+lists the block sizes that gpu/tune tries (gpu/candidates.py).
+"""
+
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from caesura.kernels.jit import triton
+
+Blocks = dict[str, int]
+TunedTable = Mapping[
+    tuple[Any, ...], Sequence[tuple[int, Blocks]]
+]  # by kernel, shape, dtypes: rows and blocks, ascending
+TunedEntry = Mapping[str, Any]
+
+COMPILER = "num_warps", "num_stages"
+FIELDS = {
+    "experts up": {"BLOCK_R", "BLOCK_N", "BLOCK_K", *COMPILER},
+    "experts down": {"BLOCK_R", "BLOCK_N", "BLOCK_K", *COMPILER},
+    "attention": {"BLOCK_M", "BLOCK_N", "BLOCK_V", *COMPILER},
+}
+LIMITS = {"num_warps": (1, 16), "num_stages": (1, 8)}  # least and most; of a block's side 16 and 512
+
+log = logging.getLogger(__name__)
+_used: list[TunedTable] = []  # tables that replace every file, the last one first
+
+
+def folder() -> Path:
+    """Where tables lie. CAESURA_TUNED names another folder, for one that was made on this machine."""
+    return Path(os.environ.get("CAESURA_TUNED") or Path(__file__).parent)
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def file_name(device: str) -> str:
+    """NVIDIA H100 80GB HBM3 -> nvidia-h100-80gb-hbm3.json"""
+    return re.sub(r"[^a-z0-9]+", "-", device.lower()) + ".json"
+
+
+def version() -> str:
+    """Triton's, without the patch level."""
+    return ".".join(triton.__version__.split(".")[:2])
+
+
+def document(device: str, entries: Sequence[TunedEntry]) -> str:
+    """The text of a table."""
+    lines = ",\n".join(json.dumps(entry) for entry in entries)
+    return f'{{"device": {json.dumps(device)}, "triton": "{version()}", "entries": [\n{lines}\n]}}\n'
+
+
+def blocks(kernel: str, shape: Sequence[int], rows: int, *work: Tensor) -> Blocks | None:
+    """The block sizes for so many rows of tensors of these dtypes, if the device has some."""
+    table = _used[-1] if _used else _read(work[0].device)
+    found = table.get((kernel, *shape, *(str(tensor.dtype) for tensor in work)), ())
+    return next((dict(chosen) for most, chosen in found if rows <= most), None)
+
+
+def entry(kernel: str, shape: Sequence[int], rows: int, work: Sequence[Tensor], chosen: Blocks) -> TunedEntry:
+    dtypes = [str(tensor.dtype) for tensor in work]
+    return {"kernel": kernel, "shape": [*shape], "dtypes": dtypes, "rows": rows, "blocks": chosen}
+
+
+@contextmanager
+def using(entries: Sequence[TunedEntry]) -> Iterator[None]:
+    """These entries instead of any file: to measure them, or none."""
+    _used.append(_ordered(entries))
+    try:
+        yield
+    finally:
+        _used.pop()
+
+
+@cache
+def _read(device: torch.device) -> TunedTable:
+    name = device_name(device)
+    path = folder() / file_name(name)
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        if (found["device"], found["triton"]) != (name, version()):
+            raise ValueError(f"it is for {found['device']} and Triton {found['triton']}")
+        return _ordered(found["entries"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("%s is not used, kernels take their own block sizes: %s", path, error or type(error).__name__)
+        return {}
+
+
+def _ordered(entries: Sequence[TunedEntry]) -> TunedTable:
+    table = dict[tuple[Any, ...], list[tuple[int, Blocks]]]()
+    for entry in entries:
+        _check(entry["kernel"], entry["blocks"])
+        key = (entry["kernel"], *map(int, entry["shape"]), *map(str, entry["dtypes"]))
+        table.setdefault(key, []).append((int(entry["rows"]), entry["blocks"]))
+    return {key: sorted(found, key=lambda pair: pair[0]) for key, found in table.items()}
+
+
+def _check(kernel: str, chosen: Blocks) -> None:
+    if chosen.keys() != FIELDS[kernel]:
+        raise ValueError(f"{kernel} has no blocks {sorted(chosen)}")
+    for name, value in chosen.items():
+        least, most = LIMITS.get(name, (16, 512))
+        power = name == "num_stages" or (isinstance(value, int) and value & (value - 1) == 0)
+        if not isinstance(value, int) or not least <= value <= most or not power:
+            raise ValueError(f"{kernel} cannot have {name} = {value}")
