@@ -1,5 +1,7 @@
 """Every kernel at DiffusionGemma's 26B shape: the bytes and FLOP it has to move and compute, what it gets of the
 device's bandwidth and arithmetic, the least time these allow, and the same work in PyTorch as its reference has it.
+`--peers` takes PyTorch's own kernels instead, which are fast enough for a loan: they do the work with other weights or
+less exactly.
 
 Kernels and peers are timed as CUDA graphs: launches cost nothing there, as in a step. What a call reads is more than
 the L2 cache holds, or it goes through as many copies as are.
@@ -8,7 +10,7 @@ the L2 cache holds, or it goes through as many copies as are.
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,18 +19,24 @@ from torch.nn import functional
 
 from caesura.engine.models.diffusion_gemma import Config
 from caesura.kernels import attention, experts, fp8, gated, head, matmul, norms, nvfp4, rotary
-from caesura.kernels.linear import Linear
+from caesura.kernels.linear import Dense, Linear
 
 from measuring import BANDWIDTH, PEAK, Book, Line, Name, captured, clock, table  # isort: skip  (beside this script)
 from stand_in import FORMS, maker, sizes  # isort: skip
 
 ROWS, CONTEXTS = (16, 32, 64, 128, 256), (2048, 8192, 32768)
+FEW_ROWS, FEW_CONTEXTS = (32, 256), (2048,)  # beside peers
+MEASURES = ("kernel", "peers")  # names in the book, without and with them
+PEERS = ("cublas_bf16_ms", "scaled_mm_ms", "scaled_grouped_mm_ms", "grouped_mm_ms", "sdpa_ms")
 CACHE = 256 << 20  # bytes; more than any L2
+
+
+Calls = Mapping[str, Callable[[], object]]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One piece of work, `copies` of it in a call of any way; `peers` do it with other weights or less exactly."""
+    """One piece of work, `copies` of it in a call of any way; `peers` makes what is wanted to measure them."""
 
     name: str
     kernel: Callable[[], object]
@@ -36,7 +44,7 @@ class Case:
     bytes: float
     flops: float
     copies: int = 1
-    peers: Mapping[str, Callable[[], object]] = field(default_factory=dict)
+    peers: Callable[[], Calls] = dict
 
 
 def cases(
@@ -72,6 +80,7 @@ def of_head(c: Config, device: str, rows: int) -> Iterator[Case]:
         lambda: head.reference(of, asked),
         moved,
         2 * rows * embed.numel(),
+        peers=lambda: {"cublas_bf16": lambda: functional.linear(hidden, embed)},
     )
     kept = torch.zeros(rows, c.vocab_size, device=device, dtype=embed.dtype)
     level = torch.full((rows, -(-c.vocab_size // head.TILE)), -9.0, device=device)
@@ -82,6 +91,7 @@ def of_head(c: Config, device: str, rows: int) -> Iterator[Case]:
         lambda: (kept.float() + level[:, :1]).exp().to(embed.dtype) @ embed,
         moved,
         2 * rows * embed.numel(),
+        peers=lambda: {"cublas_bf16": lambda: kept @ embed},
     )
     seen, at, tile = head.observe(of, asked), torch.rand(rows, device=device), rows * c.hidden_size * head.TILE
     given = of, asked, seen, at, asked.open  # all rows are wanted, which is the most that a step asks for
@@ -153,6 +163,7 @@ def of_attention(c: Config, device: str, rows: int, context: int, cache: int) ->
             moved + 2 * 2 * q.numel(),
             4 * rows * c.num_heads * seen * shape.head_dim,
             copies,
+            lambda go=through: {"sdpa": lambda: go(attention.reference)},  # type: ignore[misc]
         )
 
 
@@ -170,14 +181,19 @@ def of_linear(shape: tuple[int, int], make: Callable[..., Linear], device: str, 
     first = make(*shape)
     assert isinstance(first, fp8.Fp8Linear | nvfp4.Nvfp4Linear)
     weights = [first, *(make(*shape) for _ in range(cache // first.nbytes))]
-    dense = [weight.dense(torch.bfloat16) for weight in weights]
     x = torch.randn(rows, shape[1], device=device, dtype=torch.bfloat16)
-    peers: dict[str, Callable[[], object]] = {"cublas_bf16": lambda: [functional.linear(x, w) for w in dense]}
-    if isinstance(first, fp8.Fp8Linear) and hasattr(torch, "_scaled_mm"):
-        codes, scale = fp8.quantize(x)
-        peers["scaled_mm"] = lambda: [
-            torch._scaled_mm(codes, w.codes.t(), scale_a=scale, scale_b=w.scale.t(), out_dtype=x.dtype) for w in weights
-        ]
+
+    def peers() -> Calls:
+        dense = [weight.dense(torch.bfloat16) for weight in weights]
+        found: dict[str, Callable[[], object]] = {"cublas_bf16": lambda: [functional.linear(x, w) for w in dense]}
+        if isinstance(first, fp8.Fp8Linear):
+            codes, scale = fp8.quantize(x)
+            found["scaled_mm"] = lambda: [
+                torch._scaled_mm(codes, w.codes.t(), scale_a=scale, scale_b=w.scale.t(), out_dtype=x.dtype)
+                for w in weights
+            ]
+        return found
+
     return Case(
         f"linear {shape[0]} x {shape[1]}, {rows} rows",
         lambda: [matmul.launch(x, weight) for weight in weights],
@@ -217,10 +233,35 @@ def of_experts(c: Config, make: Callable[..., Linear], device: str, rows: int) -
         lambda: experts.reference(x, weights, chosen, gate_up, down),
         stored + 4 * rows * c.top_k_experts * (c.hidden_size + width),
         2 * rows * c.top_k_experts * expert,
+        peers=lambda: grouped(x, chosen, gate_up, down),
     )
 
 
-def measure(case: Case, device: str, repeats: int) -> Line:
+def grouped(x: torch.Tensor, chosen: torch.Tensor, gate_up: Linear, down: Linear) -> Calls:
+    """PyTorch's grouped products of both stacks, over rows that are sorted and rounded already."""
+    ends = chosen.flatten().bincount(minlength=gate_up.shape[0]).cumsum(0).to(torch.int32)
+    stacks = [(x.new_empty(chosen.numel(), stack.shape[-1]).normal_(), stack) for stack in (gate_up, down)]
+    if isinstance(gate_up, Dense):
+        return {
+            "grouped_mm": lambda: [
+                torch._grouped_mm(rows, stack.weight.transpose(1, 2), offs=ends)  # type: ignore[attr-defined]
+                for rows, stack in stacks
+            ]
+        }
+    if not isinstance(gate_up, fp8.Fp8Linear):
+        return {}
+    rounded = [(*fp8.quantize(rows), stack) for rows, stack in stacks]
+    return {
+        "scaled_grouped_mm": lambda: [
+            torch._scaled_grouped_mm(
+                codes, stack.codes.transpose(1, 2), scale.flatten(), stack.scale.squeeze(-1), ends, out_dtype=x.dtype
+            )
+            for codes, scale, stack in rounded
+        ]
+    }
+
+
+def measure(case: Case, device: str, repeats: int, *, peers: bool) -> Line:
     def timed(call: Callable[[], object]) -> float:
         return clock(call, device, repeats)["p50_ms"] / case.copies
 
@@ -230,15 +271,18 @@ def measure(case: Case, device: str, repeats: int) -> Line:
     def of_peer(call: Callable[[], object]) -> float | None:
         try:
             return as_graph(call)
-        except RuntimeError:  # a product that this torch does not have says nothing of the kernel
+        except (AttributeError, RuntimeError):  # a product that this torch does not have says nothing of the kernel
             return None
 
-    ms, plain = as_graph(case.kernel), timed(case.plain)
+    ms = as_graph(case.kernel)
     floor = 1000 * max(case.bytes / BANDWIDTH, case.flops / PEAK)
     return {
         "ms": ms,
-        "pytorch_ms": plain,
-        **{f"{name}_ms": of_peer(call) for name, call in case.peers.items()},
+        **(
+            {f"{name}_ms": of_peer(call) for name, call in case.peers().items()}
+            if peers
+            else {"pytorch_ms": timed(case.plain)}
+        ),
         "floor_ms": floor,
         "of_floor": floor / ms,
         "gb_s": case.bytes / ms / 1e6,
@@ -251,21 +295,24 @@ def main() -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--forms", nargs="+", default=list(FORMS), choices=FORMS)
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--peers", action="store_true", help="beside PyTorch's own kernels, and at fewer sizes")
     parser.add_argument("--tiny", action="store_true", help="every size small, for a CPU")
     parser.add_argument("--seconds", type=float, default=500, help="after which nothing more is begun")
     parser.add_argument("--book", type=Path, required=True, help="file of lines; what is in it is not measured again")
     parser.add_argument("--out", type=Path, help="file for all of it as one JSON document")
     arguments = parser.parse_args()
     config, repeats = Config.read(sizes(tiny=arguments.tiny)), 1 if arguments.tiny else arguments.repeats
-    rows, contexts, cache = ((3,), (40,), 1) if arguments.tiny else (ROWS, CONTEXTS, CACHE)
-    book = Book(arguments.book, arguments.device, arguments.seconds)
+    rows, contexts, cache = (FEW_ROWS, FEW_CONTEXTS, CACHE) if arguments.peers else (ROWS, CONTEXTS, CACHE)
+    if arguments.tiny:
+        rows, contexts, cache = (3,), (40,), 1
+    book, measured = Book(arguments.book, arguments.device, arguments.seconds), MEASURES[arguments.peers]
     for form in arguments.forms:
         for case in cases(config, form, arguments.device, rows, contexts, cache):
-            name: Name = {"measure": "kernel", "form": form, "kernel": case.name}
+            name: Name = {"measure": measured, "form": form, "kernel": case.name}
             book.plan([name])
-            book.measure(name, partial(measure, case, arguments.device, repeats))
-    columns = ("form", "kernel", "ms", "floor_ms", "of_floor", "gb_s", "tflop_s", "pytorch_ms", "cublas_bf16_ms")
-    table("Kernels", (*columns, "scaled_mm_ms"), book.lines())
+            book.measure(name, partial(measure, case, arguments.device, repeats, peers=arguments.peers))
+    columns = ("form", "kernel", "ms", "floor_ms", "of_floor", "gb_s", "tflop_s")
+    table("Kernels", (*columns, *(PEERS if arguments.peers else ("pytorch_ms",))), book.lines())
     return book.report(arguments.out)
 
 

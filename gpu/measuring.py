@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from page import table as table  # isort: skip  (beside this script)
+
 MACHINE = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
 # Bytes a second, read and written, of a device-to-device copy; floors of another machine are those of an H200.
 BANDWIDTH = 3.0e12 if "H100" in MACHINE else 4.3e12
@@ -72,8 +74,9 @@ class Book:
     would only happen again."""
 
     def __init__(self, path: Path, device: str, seconds: float) -> None:
-        self._path, self._device, self._end = path, device, time.monotonic() + seconds
+        self.path, self._device, self._end = path, device, time.monotonic() + seconds
         self._lines: list[Line] = []
+        path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file():
             whole, _, _ = path.read_text().rpartition("\n")  # a line that was cut off goes
             self._lines = [json.loads(line) for line in whole.splitlines()]
@@ -83,7 +86,7 @@ class Book:
         self._machine = {"machine": name, "torch": torch.__version__}
 
     def __repr__(self) -> str:
-        return f"<Book {self._path} {len(self._lines)} lines>"
+        return f"<Book {self.path} {len(self._lines)} lines>"
 
     def plan(self, names: Iterable[Name]) -> bool:
         """These belong to the run; whether any of them is to be measured now."""
@@ -119,8 +122,7 @@ class Book:
         short = {n: float(f"{v:.6g}") if isinstance(v, float) else v for n, v in found.items()}
         line = {**name, **short, **self._machine}
         self._lines.append(line)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a") as file:
+        with self.path.open("a") as file:
             file.write(json.dumps(line) + "\n")
         print(line, flush=True)
 
@@ -136,24 +138,6 @@ class Book:
             out.write_text(text + "\n")
         print(text)
         return UNFINISHED if any(self.find(name) is None for name in self._names) else 0
-
-
-def table(title: str, columns: Sequence[str], lines: Iterable[Line]) -> None:
-    """For people: the columns of the lines; of one that failed what it has, and why."""
-    cells = [list(columns)]
-    for line in lines:
-        cells.append([_cell(line.get(column)) for column in columns] + [line.get("failed", "")])
-    widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
-    print(f"\n{title}")
-    for row in cells:
-        print("  ".join([*(cell.rjust(width) for cell, width in zip(row, widths, strict=False)), *row[len(columns) :]]))
-    print(flush=True)
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"
-    return "-" if value is None else str(value)
 
 
 def run(

@@ -7,13 +7,18 @@ masked: step of Dream 7B in bfloat16 over a text of 768 tokens, with the logits 
 
 The last two end as in the engine: the host waits for a few numbers of each row.
 
-`wall_ms` is a step without the profiler, `device_ms` what its kernels and copies take. Where these are nearly the same,
-the kernels are slow; where they are not, the device waits for the host. On a CPU, calls stand for kernels.
+`wall_ms` is a step without the profiler, `device_ms` what its kernels and copies take, `gaps_ms` the time between them.
+Where the first two are nearly the same, the kernels are slow; where not, the device waits for the host. Kernels are
+listed by name and grid, since one name is launched for matrices of several shapes. The trace itself lies beside the
+book. On a CPU, calls stand for kernels.
 """
 
+import gzip
+import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from torch import Tensor
@@ -31,7 +36,8 @@ from stand_in import model, sizes  # isort: skip
 
 SHAPES = ("gemma", "causal", "masked")
 FORM = "fp8"
-TOP = 15  # kernels that are listed
+TOP = 40  # kernels that are listed
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")  # kinds of events in a trace
 ROWS = 4  # of a verifying pass
 FEW = 12  # numbers of a row that a search copies
 Step = Callable[[], object]
@@ -63,7 +69,58 @@ def activity(device: str) -> ProfilerActivity:
     return ProfilerActivity.CUDA if device.startswith("cuda") else ProfilerActivity.CPU
 
 
-def seen(step: Step, device: str, steps: int) -> Line:
+class Ran(NamedTuple):
+    """A kernel of a profile. Times in ms."""
+
+    start: float
+    ms: float
+    spent: float  # without the calls inside it, which only a CPU has
+    name: str
+    grid: str
+
+
+def traced(path: Path) -> list[Ran]:
+    """What ran on the device, from a trace in Chrome's format."""
+    with gzip.open(path, "rt") as file:
+        events = json.load(file)["traceEvents"]
+    return [
+        Ran(e["ts"] / 1e3, e["dur"] / 1e3, e["dur"] / 1e3, e["name"], " ".join(map(str, e["args"].get("grid", ()))))
+        for e in events
+        if e.get("cat") in ON_DEVICE
+    ]
+
+
+def ran(found: profile, device: str, trace: Path) -> list[Ran]:
+    if device.startswith("cuda"):
+        found.export_chrome_trace(str(trace))
+        return traced(trace)
+    return [
+        Ran(e.time_range.start / 1e3, e.time_range.elapsed_us() / 1e3, e.self_cpu_time_total / 1e3, e.name, "")
+        for e in found.events() or ()
+        if e.device_type == DeviceType.CPU
+    ]
+
+
+def summed(kernels: Iterable[Ran], steps: int) -> Line:
+    """A step's kernels by name and grid, and the gaps before them. What overlaps leaves no gap."""
+    each, end = dict[tuple[str, str], list[float]](), None
+    for kernel in sorted(kernels):
+        of = each.setdefault((kernel.name, kernel.grid), [0.0, 0.0, 0])
+        gap = 0.0 if end is None else max(0.0, kernel.start - end)
+        for place, value in enumerate((kernel.spent, gap, 1)):
+            of[place] += value / steps
+        end = max(end or 0.0, kernel.start + kernel.ms)
+    assert each, "the profiler saw no kernel"
+    most = sorted(((*values, *of) for of, values in each.items()), reverse=True)
+    top = [
+        {"ms": float(f"{ms:.4g}"), "gap_ms": float(f"{gap:.4g}"), "count": count, "kernel": name[:100], "grid": grid}
+        for ms, gap, count, name, grid in most[:TOP]
+    ]
+    spent, gaps, counts = (sum(column) for column in list(zip(*most, strict=True))[:3])
+    return {"device_ms": spent, "gaps_ms": gaps, "kernels": counts, "top": top}
+
+
+def seen(step: Step, device: str, steps: int, trace: Path) -> Line:
     """What one of so many steps takes, and its kernels. Nothing waits between two steps, as where the engine serves."""
 
     def all_of() -> float:
@@ -75,28 +132,14 @@ def seen(step: Step, device: str, steps: int) -> Line:
     wall = spread([all_of() for _ in range(4)][1:])["p50_ms"]
     with profile(activities=[activity(device)]) as found:
         profiled = all_of()
-    spent, there = dict[str, list[float]](), device.startswith("cuda")
-    for event in found.events() or ():
-        if event.device_type == (DeviceType.CUDA if there else DeviceType.CPU):
-            us = event.time_range.elapsed_us() if there else event.self_cpu_time_total
-            spent.setdefault(event.name, []).append(us / 1e3)
-    assert spent, "the profiler saw no kernel"
-    most = sorted(((sum(ms) / steps, len(ms) / steps, name) for name, ms in spent.items()), reverse=True)
-    busy = sum(ms for ms, _, _ in most)
-    return {
-        "wall_ms": wall,
-        "profiled_ms": profiled,
-        "device_ms": busy,
-        "of_wall": busy / wall,
-        "kernels": sum(count for _, count, _ in most),
-        "top": [{"ms": float(f"{ms:.4g}"), "count": count, "kernel": name[:100]} for ms, count, name in most[:TOP]],
-    }
+    kernels = summed(ran(found, device, trace), steps)
+    return {"wall_ms": wall, "profiled_ms": profiled, "of_wall": kernels["device_ms"] / wall, **kernels}
 
 
 def wanted(plan: Plan, shape: str) -> list[Name]:
     """What is profiled of a shape, without the name of the measurement."""
     if shape == "gemma":
-        ways = [(rows, way) for rows in plan.canvases for way in ("served", "anew")]
+        ways = [(rows, way) for way in ("served", "anew") for rows in plan.canvases]
         return [{"context": plan.context, "rows": rows, "way": way} for rows, way in ways]
     return [{"context": plan.text, "rows": ROWS} if shape == "causal" else {"rows": plan.text}]
 
@@ -128,16 +171,29 @@ def measure(book: Book, plan: Plan, shape: str, device: str, *, tiny: bool) -> N
     except Exception as error:
         return book.fail([name for name, _ in names], error)
     for name, fields in names:
-        book.measure(name, lambda fields=fields: seen(step(**fields), device, plan.steps))
+        trace = book.path.with_name("-".join(["trace", shape, *map(str, fields.values())]) + ".json.gz")
+        book.measure(name, lambda fields=fields, at=trace: seen(step(**fields), device, plan.steps, at))
 
 
 def show(book: Book) -> None:
     lines = book.lines(measure="profile")
-    columns = ("shape", "way", "context", "rows", "wall_ms", "profiled_ms", "device_ms", "of_wall", "kernels")
+    columns = (
+        "shape",
+        "way",
+        "context",
+        "rows",
+        "wall_ms",
+        "profiled_ms",
+        "device_ms",
+        "of_wall",
+        "gaps_ms",
+        "kernels",
+    )
     table("A step beside its kernels", columns, lines)
     for line in lines:
         about = " ".join(str(value) for name, value in line.items() if name in ("shape", "way", "rows"))
-        table(f"{about}: the {TOP} kernels with most time in a step", ("ms", "count", "kernel"), line.get("top", ()))
+        columns = ("ms", "gap_ms", "count", "grid", "kernel")
+        table(f"{about}: the {TOP} kernels with most time in a step", columns, line.get("top", ()))
 
 
 if __name__ == "__main__":
