@@ -3,10 +3,11 @@ the host has heard of the one before (engine/methods/uniform/graphs.py), next to
 beside the least time that their bytes and FLOP take. Of each precision, in this order:
 
 protocol: the fixed work of vLLM's published figure, 1,024 tokens behind 1,024 in canvases of 256, each 16 denoise
-    forwards and one that commits it, and no stop. Also with the commit riding along in the next one's first forward.
-steps: a step of each canvas behind each context. Last, of Transformers, where its version has the model.
+    forwards and one that commits it, and no stop. Also with the commit riding along in the next one's first forward,
+    and, where this card has block sizes of its own (gpu/tune), with the formulas instead.
 infill: a key of four tokens behind a warm context, and its whole canvas in few steps, without a suffix and with its
-    head pinned in the canvas.
+    head pinned in the canvas. 32 slots come before the steps, the rest after them.
+steps: a step of each canvas behind each context. Last, of Transformers, where its version has the model.
 
 Matrices of FP8 and NVFP4 are decoded in the kernels that use them.
 """
@@ -15,7 +16,7 @@ import argparse
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ from caesura.engine.methods.uniform.graphs import Graphs
 from caesura.engine.models.diffusion_gemma import PINS, Config, DiffusionGemma, kept
 from caesura.engine.noise import Uniform
 from caesura.engine.samplers import entropy_bound
+from caesura.kernels import tuned
 
 from counted import floor_ms, work  # isort: skip  (beside this script)
 from measuring import Book, Line, Name, clock, now, spread, table  # isort: skip
@@ -41,6 +43,7 @@ from stand_in import FORMS, model, sizes  # isort: skip
 TRANSFORMERS = "transformers"
 KEY = 4  # tokens that a key adds to the context
 WAYS = ("anew", "served", "served, commit rides along")
+FORMULAS = "served, with formulas"
 VLLM = {"way": "vLLM 0.33, published, FP8", "forwards": 17, "ms_a_forward": 11.3, "tokens_s": 1288.0}
 AIM = {"way": "aim", "forwards": 17, "ms_a_forward": 8.5, "tokens_s": 1800.0}
 
@@ -260,17 +263,28 @@ def measure(book: Book, plan: Plan, config: dict[str, Any], form: str, device: s
             for name in names:
                 book.measure(name, lambda n=name: clock(peer(n["context"], n["canvas"]), device, plan.repeats // 2 + 1))
         return
-    kinds = protocols(form), steps(plan, form), infills(plan, form)
-    if not book.plan([name for names in kinds for name in names]):
+    first = [name for name in infills(plan, form) if name["slots"] == plan.slots[0]]
+    others = [name for name in infills(plan, form) if name not in first]
+    formulas = {"measure": "protocol", "form": form, "way": FORMULAS}
+    plain = [formulas] if tuned.has_table(torch.device(device)) else []
+    names = [*protocols(form), *plain, *first, *steps(plan, form), *others]
+    if not book.plan(names):
         return
     try:
         served = Served(model(config, form, device, max(plan.contexts)), plan)
     except Exception as error:
-        return book.fail([name for names in kinds for name in names], error)
-    ways: Iterable[Callable[..., Line]] = (served.protocol, served.step, served.infill)
-    for names, way in zip(kinds, ways, strict=True):
-        for name in names:
-            book.measure(name, partial(way, **{n: v for n, v in name.items() if n not in ("measure", "form")}))
+        return book.fail(names, error)
+    ways = {"protocol": served.protocol, "infill": served.infill, "steps": served.step}
+    for name in names:
+        fields = {n: v for n, v in name.items() if n not in ("measure", "form")}
+        way = partial(ways[name["measure"]], **fields)
+        book.measure(name, partial(by_formulas, served.model, plan) if name == formulas else way)
+
+
+def by_formulas(model: DiffusionGemma, plan: Plan) -> Line:
+    """The protocol as served, without the block sizes that were measured on this card."""
+    with tuned.using([]):
+        return Served(model, plan).protocol(WAYS[1])
 
 
 def show(book: Book, form: str) -> None:

@@ -71,6 +71,10 @@ def blocks(kernel: str, shape: Sequence[int], rows: int, *work: Tensor) -> Block
     return next((dict(chosen) for most, chosen in found if rows <= most), None)
 
 
+def has_table(device: torch.device) -> bool:
+    return bool(_read(device))
+
+
 def entry(kernel: str, shape: Sequence[int], rows: int, work: Sequence[Tensor], chosen: Blocks) -> TunedEntry:
     dtypes = [str(tensor.dtype) for tensor in work]
     return {"kernel": kernel, "shape": [*shape], "dtypes": dtypes, "rows": rows, "blocks": chosen}

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -158,6 +159,18 @@ def test_the_model_is_timed_as_it_is_served(folder: Path) -> None:
             assert line["replayed"] >= 5
 
 
+@pytest.mark.slow
+def test_a_card_with_block_sizes_of_its_own_is_also_measured_without(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gemma = import_module("gemma")
+    monkeypatch.setattr(gemma.tuned, "has_table", lambda _: True)
+    (tmp_path / "book").write_bytes((folder / "book").read_bytes())
+    protocols = [line for line in measured(tmp_path, "fp8") if line["measure"] == "protocol"]
+    assert [line["way"] for line in protocols] == [*gemma.WAYS, gemma.FORMULAS]
+    assert (protocols[-1]["forwards"], protocols[-1]["replayed"]) == (5, 3)
+
+
 def test_the_protocol_is_the_published_one(stand_in: ModuleType) -> None:
     gemma = import_module("gemma")
     plan, canvas = gemma.Plan(), stand_in.sizes(tiny=False)["canvas_length"]
@@ -220,6 +233,93 @@ def test_the_card_is_probed(tmp_path: Path) -> None:
     assert not [line for line in document["lines"] if "failed" in line]
     assert {what.partition(",")[0] for what in found} == {"copy", "product", "launch", "read"}
     assert all(line.get("us", line.get("ms")) > 0 for line in found.values())
+
+
+# Block sizes
+
+
+@pytest.mark.slow
+def test_a_tuning_that_is_cut_off_keeps_its_table_and_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    given = {"DEVICE": "cpu", "CAESURA_WORK": tmp_path}
+    assert json.loads(script("tune", "--seconds", 0, expected=75, **given).splitlines()[-1])["lines"]
+    lines = json.loads(script("tune", **given).splitlines()[-1])["lines"]
+    assert [line["kernel"] for line in lines] == ["experts up", "experts down", "attention", "attention"]
+    assert not [line for line in lines if "failed" in line or line["wrong"]]
+    assert [line["of_formula"] < 0.98 for line in lines] == [line["entry"] is not None for line in lines]
+    (table,), book = (tmp_path / "tuned").iterdir(), tmp_path / "measured" / "tune.jsonl"
+    assert table.name == "cpu.json"
+    entries = [line["entry"] for line in lines if line["entry"]]
+    assert json.loads(table.read_text())["entries"] == entries
+    known = book.read_text().splitlines(keepends=True)
+    book.write_text("".join([*known[:-1], known[-1][:20]]))
+    table.unlink()
+    script("tune", **given)
+    assert book.read_text().splitlines(keepends=True)[:-1] == known[:-1]
+    assert json.loads(table.read_text())["entries"][: len(entries) - 1] == entries[:-1]
+
+
+def test_only_block_sizes_that_change_no_result_are_taken(beside: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The formula is slow; a candidate of 16 warps is faster than one of 2, and others compute something else."""
+    pytest.importorskip("triton")
+    tuning, tuned = import_module("tuning"), import_module("caesura.kernels.tuned")
+    x = torch.randn(64)
+
+    def launch() -> Tensor:
+        found = tuned.blocks("experts up", (1,), 8, x) or {"num_warps": 0}
+        time.sleep({0: 0.02, 2: 0.01}.get(found["num_warps"], 0.001))
+        out = torch.empty(64)
+        if found["num_warps"] != 8:  # which leaves what was in memory
+            out.copy_(x * (1.1 if found["num_warps"] == 4 else 1))
+        return out
+
+    work = tuning.Work("experts up", (1,), 8, (x,), launch, x.normal_)
+    sides = {"BLOCK_R": 16, "BLOCK_N": 16, "BLOCK_K": 16, "num_stages": 3}
+
+    def tune(*warps: int) -> dict[str, Any]:
+        tried = [sides | {"num_warps": of} for of in warps]
+        monkeypatch.setattr(tuning, "candidates", lambda *_: tried)
+        found: dict[str, Any] = tuning.tune(work, "cpu", tuning.TINY)
+        return found
+
+    found = tune(8, 4, 2, 16)
+    assert (found["wrong"], found["entry"]["blocks"]["num_warps"]) == (2, 16)
+    assert found["best_ms"] < 0.5 * found["formula_ms"]
+    assert tune(4, 8)["entry"] is None
+
+
+@pytest.mark.slow
+def test_a_candidate_compiles_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
+    """It is kept if it spills nothing and leaves room for a second block; 256 bytes of 128 rows leave none."""
+    pytest.importorskip("triton")
+    code = (
+        "import compiling, tuning\n"
+        "compiling.start(90)\n"
+        "assert ((256, None) in (shares := list(compiling.shares()))) and len(shares) > 50\n"
+        "compiling.compile((1, None))\n"
+        "compiling.compile((256, 0))\n"
+        "work = next(compiling.works(256))\n"
+        "good = tuning.candidates(work, tuning.Plan())[0]\n"
+        "bad = good | {'BLOCK_R': 64, 'BLOCK_N': 128, 'BLOCK_K': 256}\n"
+        "assert [compiling.fits(work, blocks) for blocks in (good, bad)] == [True, False]\n"
+    )
+    folders = ("typings", "gpu", "bench", "tests/kernels")
+    path = os.pathsep.join(str(ROOT / folder) for folder in folders)
+    environment = {"PYTHONPATH": path, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_candidates_are_for_every_kernel_that_is_tuned(beside: None) -> None:
+    pytest.importorskip("triton")
+    tuning, tuned, stand_in = (import_module(name) for name in ("tuning", "caesura.kernels.tuned", "stand_in"))
+    config = import_module("caesura.engine.models.diffusion_gemma").Config.read(stand_in.sizes(tiny=False))
+    for work in tuning.works(config, "meta", tuning.Plan(cache=1)):
+        found = tuning.candidates(work, tuning.Plan())
+        assert 10 < len(found) < 100, work
+        with tuned.using([work.entry(blocks) for blocks in found]):
+            pass  # a launcher may have all of them
 
 
 @pytest.mark.slow
@@ -478,6 +578,7 @@ def test_without_a_gpu_the_scripts_say_so(tmp_path: Path) -> None:
     scripts = (
         "queue",
         "probe",
+        "tune",
         "test",
         "profile",
         "gemma",

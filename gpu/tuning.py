@@ -1,0 +1,196 @@
+"""Block sizes of kernels, measured on this card at DiffusionGemma's 26B shape in FP8: CAESURA_TUNED/DEVICE.json, which
+the launchers read (kernels/tuned).
+
+Candidates are those of kernels/tuned/candidates.json. All are replayed three times, the faster half twenty times, each
+through more weights than the L2 cache holds. A candidate counts only if it gives what the formula's block sizes give,
+within a hundredth, on new random rows and into memory that was filled with NaN. An entry is made where one takes 2 %
+less time than the formula. The table is written after every measurement.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from caesura.engine.models.diffusion_gemma import Config
+from caesura.kernels import attention, experts, tuned
+from caesura.kernels.jit import triton
+
+from measuring import Book, Line, captured, clock, table, wait  # isort: skip  (beside this script)
+from stand_in import maker, sizes  # isort: skip
+
+FORM = "fp8"
+CANDIDATES = Path(tuned.__file__).with_name("candidates.json")
+GAIN = 0.98  # of the formula's time; more is noise
+NEAR = 1e-2
+
+
+class Plan(NamedTuple):
+    """What is measured: rows of a canvas after that many tokens, by reading at least `cache` bytes."""
+
+    rows: Sequence[int] = (32, 256, 16, 64, 128)  # those of the protocol and of a hole first
+    context: int = 2048
+    cache: int = 256 << 20
+    replays: tuple[int, int] = (3, 20)
+    candidates: int = 1000
+    dtype: torch.dtype = torch.bfloat16
+
+
+TINY = Plan((4,), 40, 1, (1, 1), 2, torch.float16)  # Triton's interpreter multiplies float16
+
+
+class Work(NamedTuple):
+    """A launcher at one of the model's shapes: what its block sizes are found by, and how new rows are drawn."""
+
+    kernel: str
+    shape: tuple[int, ...]
+    rows: int  # of a mixture its pairs
+    tensors: tuple[Tensor, ...]
+    launch: Callable[[], Tensor]
+    draw: Callable[[], object]
+    copies: int = 1  # launches of a call
+
+    def entry(self, blocks: tuned.Blocks) -> tuned.TunedEntry:
+        return tuned.entry(self.kernel, self.shape, self.rows, self.tensors, blocks)
+
+
+def works(c: Config, device: str, plan: Plan) -> Iterator[Work]:
+    """Everything that is tuned; matrices are shared."""
+    make, width = maker(FORM, device), c.moe_intermediate_size
+    stacks = make(c.num_experts, 2 * width, c.hidden_size), make(c.num_experts, c.hidden_size, width)
+    for rows in plan.rows:
+        x = torch.randn(rows, c.hidden_size, device=device, dtype=plan.dtype)
+        logits = torch.randn(rows, c.num_experts, device=device)
+        weights, chosen = logits.softmax(-1).topk(c.top_k_experts, -1)
+
+        def draw(x: Tensor = x, logits: Tensor = logits, weights: Tensor = weights, chosen: Tensor = chosen) -> None:
+            x.normal_()
+            for into, found in zip((weights, chosen), logits.normal_().softmax(-1).topk(chosen.shape[1]), strict=True):
+                into.copy_(found)
+
+        launch = partial(experts.launch, x, weights, chosen, *stacks)
+        for kernel, stack in zip((experts.UP, experts.DOWN), stacks, strict=True):
+            yield Work(kernel, stack.shape, chosen.numel(), (x, stack.operands[0]), launch, draw)
+        yield from of_attention(c, device, plan, rows)
+
+
+def of_attention(c: Config, device: str, plan: Plan, rows: int) -> Iterator[Work]:
+    """As in a recorded step: whole buffers, and the columns in use are on the device."""
+    for shape in sorted(set(c.shapes)):
+        seen = (min(plan.context, c.sliding_window - 1) if shape.sliding else plan.context) + rows
+        like = (shape.kv_heads, seen, shape.head_dim)
+        copies = max(1, -(-plan.cache // (4 * torch.Size(like).numel())))
+        kv = torch.randn(copies, 2, *like, device=device, dtype=plan.dtype)
+        q = torch.randn(rows, c.num_heads, shape.head_dim, device=device, dtype=plan.dtype)
+        extent = torch.tensor([0, seen], dtype=torch.int32, device=device)
+
+        def launch(q: Tensor = q, kv: Tensor = kv, extent: Tensor = extent) -> Tensor:
+            return [attention.launch(q, *both, None, 1, extent) for both in kv][-1]
+
+        of = (c.num_heads, shape.kv_heads, shape.head_dim)
+        yield Work(attention.NAME, of, rows, (q,), launch, q.normal_, copies)
+
+
+def candidates(work: Work, plan: Plan) -> list[tuned.Blocks]:
+    """Those of the kernel at this shape; at a tiny one, which has none, some of another, cut to its width."""
+    lists: list[dict[str, Any]] = json.loads(CANDIDATES.read_text())["lists"]
+    found = [of for of in lists if of["kernel"] == work.kernel]
+    found = [of for of in found if of["shape"] == [*work.shape]] or found[:1]
+    every = [dict(zip(of["fields"], values, strict=True)) for of in found for values in of["values"]]
+    width = {"BLOCK_V": work.shape[-1]} if plan is TINY and work.kernel == attention.NAME else {}
+    return [blocks | width for blocks in every[: plan.candidates]]
+
+
+def poisoned(launch: Callable[[], Tensor]) -> Tensor:
+    """What a launch gives into memory that was filled with NaN."""
+    torch.use_deterministic_algorithms(True, warn_only=True)  # fills what torch.empty gives
+    try:
+        return launch().float()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def equal(work: Work, blocks: tuned.Blocks) -> bool:
+    """True if these block sizes give what the formula's give, on new rows."""
+    work.draw()
+    with tuned.using([]):
+        right = poisoned(work.launch)
+    with tuned.using([work.entry(blocks)]):
+        found = poisoned(work.launch)
+    return torch.allclose(found, right, rtol=NEAR, atol=NEAR * float(right.std()))
+
+
+def ms(work: Work, blocks: tuned.Blocks | None, device: str, replays: int) -> float:
+    with tuned.using([work.entry(blocks)] if blocks else []):
+        call = captured(work.launch) if device == "cuda" else work.launch
+        return clock(call, device, replays)["p50_ms"] / work.copies
+
+
+def tune(work: Work, device: str, plan: Plan) -> Line:
+    """The fastest of the right ones, beside the formula."""
+    few, many = plan.replays
+    tried = candidates(work, plan)
+    times, wrong = list[tuple[float, int]](), 0
+    for number, blocks in enumerate(tried):
+        try:
+            if equal(work, blocks):
+                times.append((ms(work, blocks, device, few), number))
+            else:
+                wrong += 1
+        except triton.TritonError:  # this version does not compile it, or it needs more than a processor has
+            wrong += 1
+    half = [number for _, number in sorted(times)[: (len(times) + 1) // 2]]
+    plain = ms(work, None, device, many)
+    best = min(((ms(work, tried[number], device, many), number) for number in half), default=(plain, 0))
+    wins = bool(half) and best[0] < GAIN * plain and equal(work, tried[best[1]])
+    return {
+        "formula_ms": plain,
+        "best_ms": best[0],
+        "of_formula": best[0] / plain,
+        "tried": len(tried),
+        "wrong": wrong,
+        "blocks": tried[best[1]] if half else None,
+        "entry": work.entry(tried[best[1]]) if wins else None,
+    }
+
+
+def write(book: Book, device: str) -> None:
+    entries = [line["entry"] for line in book.lines() if line.get("entry")]
+    name = tuned.device_name(torch.device(device))
+    path = tuned.folder() / tuned.file_name(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".new")
+    new.write_text(tuned.document(name, entries))
+    new.replace(path)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="every size small, for a CPU")
+    parser.add_argument("--seconds", type=float, default=500, help="after which nothing more is begun")
+    parser.add_argument("--book", type=Path, required=True, help="file of lines; what is in it is not measured again")
+    parser.add_argument("--out", type=Path, help="file for all of it as one JSON document")
+    arguments = parser.parse_args()
+    config, plan = Config.read(sizes(tiny=arguments.tiny)), TINY if arguments.tiny else Plan()
+    book = Book(arguments.book, arguments.device, arguments.seconds)
+    for work in works(config, arguments.device, plan):
+        shape = "x".join(map(str, work.shape))
+        name = {"measure": "tune", "kernel": work.kernel, "shape": shape, "rows": work.rows}
+        if book.plan([name]):
+            book.measure(name, partial(tune, work, arguments.device, plan))
+            wait(arguments.device)
+            write(book, arguments.device)
+    columns = ("kernel", "shape", "rows", "formula_ms", "best_ms", "of_formula", "tried", "wrong", "blocks")
+    table("Block sizes", columns, book.lines())
+    return book.report(arguments.out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
