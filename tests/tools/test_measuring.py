@@ -517,8 +517,9 @@ def test_what_another_machine_measured_is_measured_here(
 # The queue
 
 ENTRIES = [
-    *("profile", "test", "kernels", "gemma fp8", "causal 7B 0.5B", "masked", "gemma bf16", "gemma nvfp4", "causal"),
-    *("gemma transformers", "bench"),
+    *("probe", "compile", "profile gemma", "tune", "test -k kernels", "gemma fp8", "kernels --peers"),
+    *("causal 7B", "profile causal masked", "gemma nvfp4", "masked", "gemma bf16", "test", "gemma transformers"),
+    *("causal", "bench"),
 ]
 
 
@@ -533,12 +534,12 @@ class Machine:
         (self.checkout / "gpu").mkdir(parents=True)
         (self.work / "run").mkdir(parents=True)
         self.out.mkdir()
-        for name in ("queue", "env"):
+        for name in ("queue", "env", "page.py"):
             target = self.checkout / "gpu" / name
             target.write_bytes((ROOT / "gpu" / name).read_bytes())
             target.chmod(0o755)
         self.says(
-            "profile test gemma causal masked kernels bench",
+            "probe compile profile tune test gemma causal masked kernels bench",
             'mkdir -p "$CAESURA_WORK/measured"; echo {} >>"$CAESURA_WORK/measured/a.jsonl"',
         )
 
@@ -642,7 +643,7 @@ def test_a_call_ends_within_its_time_and_the_next_one_goes_on(machine: Machine) 
     machine.says("gemma", "exit 75")
     said, calls = machine.call()
     assert said == AGAIN
-    unfinished = [name for name in ENTRIES if "gemma" in name]
+    unfinished = [name for name in ENTRIES if name.startswith("gemma")]
     assert calls == [*ENTRIES, *unfinished], "what had too little time gets what is left over"
     machine.says("gemma", "")
     assert machine.call(LIMIT=15) == (AGAIN, []), "nothing is begun in the last seconds"
@@ -650,15 +651,15 @@ def test_a_call_ends_within_its_time_and_the_next_one_goes_on(machine: Machine) 
 
 
 def test_what_hangs_is_stopped(machine: Machine) -> None:
-    machine.says("profile", "exec sleep 60")
+    machine.says("probe", "exec sleep 60")
     said, calls = machine.call(LIMIT=2, LEAST=1)
-    assert (said, calls) == (AGAIN, ["profile"])
+    assert (said, calls) == (AGAIN, ["probe"])
 
 
 def test_what_fails_is_tried_twice_and_said(machine: Machine) -> None:
     machine.says("kernels", "exit 1")
     _, calls = machine.call(expected=1)
-    assert calls == [*ENTRIES, "kernels"]
+    assert calls == [*ENTRIES, "kernels --peers"]
     assert machine.call(expected=1)[1] == []
 
 
@@ -668,30 +669,44 @@ def trained(machine: Machine) -> None:
     machine.says("take", 'echo "gpu/take: load $1 of 2."; touch "$OUT/load$1"')
 
 
-def test_training_comes_first_and_a_call_returns_with_its_result(machine: Machine) -> None:
+def test_training_comes_after_measuring_and_a_call_returns_with_its_result(machine: Machine) -> None:
     trained(machine)
     machine.says("train", "")
-    assert machine.call() == (AGAIN, ["train"]), "it goes on beyond this call"
+    assert machine.call() == (AGAIN, [*ENTRIES, "train"]), "it goes on beyond this call"
     machine.says("train", 'touch "$CAESURA_WORK/run/done"')
     assert machine.call() == (AGAIN, ["train", "take 1"])
     assert machine.call() == (AGAIN, ["train", "take 2"])
-    assert machine.call() == (DONE, ["train", *ENTRIES])
-    assert sorted(path.name for path in machine.out.iterdir()) == ["load1", "load2", "measured.jsonl", "queue.log"]
+    assert machine.call() == (DONE, ["train"])
+    brought = sorted(path.name for path in machine.out.iterdir())
+    assert brought == ["load1", "load2", "measured.jsonl", "page.txt", "queue.log"]
 
 
-def test_what_a_call_leaves_running_the_next_one_waits_for(machine: Machine) -> None:
+def test_training_begins_once_measuring_has_had_its_seconds(machine: Machine) -> None:
+    """Also where an entry was cut in the middle, which goes on after the training."""
     trained(machine)
+    machine.says("train", "")
+    machine.says("gemma", "exit 75")
+    said, calls = machine.call(LIMIT=480)
+    assert (said, "train" in calls) == (AGAIN, False), "there is time left for measuring"
+    (machine.work / "queue" / "gemma fp8.s").write_text("670")
+    assert machine.call(LIMIT=220)[1][-1] == "train"
+    machine.says("gemma", "")
     machine.says("train", 'touch "$CAESURA_WORK/run/done"')
-    machine.says("take", 'echo "gpu/take: load 1 of 1."')
-    assert machine.call(AHEAD=60)[0] == AGAIN
-    assert machine.call()[0] == DONE
-    assert (machine.out / "measured.jsonl").read_text() == "{}\n" * len(ENTRIES)
+    assert [machine.call()[1] for _ in range(2)] == [["train", "take 1"], ["train", "take 2"]]
+    left = [name for name in ENTRIES if name.startswith("gemma")]
+    assert machine.call() == (DONE, ["train", *left[1:], left[0]]), "what had its seconds comes last"
+
+
+def test_without_seconds_for_measuring_the_training_is_first(machine: Machine) -> None:
+    trained(machine)
+    machine.says("train", "")
+    assert machine.call(MEASURE=0) == (AGAIN, ["train"])
 
 
 def test_a_training_that_fails_does_not_keep_the_rest_from_being_measured(machine: Machine) -> None:
     trained(machine)
     machine.says("train", "exit 1")
-    assert machine.call(expected=1)[1] == ["train"], "somebody may know what to do"
+    assert machine.call(expected=1, MEASURE=0)[1] == ["train"], "somebody may know what to do"
     assert machine.call(expected=1)[1] == ENTRIES
 
 
@@ -703,10 +718,47 @@ def test_what_was_done_while_weights_travelled_is_not_done_again_and_what_was_no
     (machine.work / "idle").mkdir()
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as idle:
         (machine.work / "idle" / "pid").write_text(f"{idle.pid}\n")
-        machine.call()
+        calls = machine.call()[1]
     assert idle.returncode < 0
+    assert calls == [*(name for name in ENTRIES if name != "test"), "train", "take 1"]
+
+
+def test_a_call_brings_the_tables_the_traces_and_one_page(machine: Machine) -> None:
+    machine.says(
+        "tune",
+        """mkdir -p "$CAESURA_WORK/tuned" "$CAESURA_WORK/measured"
+        echo {} >"$CAESURA_WORK/tuned/nvidia-h200.json"
+        echo zipped >"$CAESURA_WORK/measured/trace-gemma.json.gz"
+        echo '{"measure": "probe", "what": "copy", "gb_s": 4300.0}' >"$CAESURA_WORK/measured/probe.jsonl" """,
+    )
+    machine.says("gemma", '. gpu/env; echo "${CAESURA_TUNED:-formulas}" >>"$CAESURA_WORK/tables"')
+    machine.says("profile", '. gpu/env; echo "${CAESURA_TUNED:-formulas}" >>"$CAESURA_WORK/tables"')
     machine.call()
-    assert machine.call()[1] == ["train", *(name for name in ENTRIES if name != "test")]
+    brought = {path.name for path in machine.out.iterdir()}
+    assert brought == {"measured.jsonl", "queue.log", "page.txt", "nvidia-h200.json", "traces.tar"}
+    assert re.search(r"copy +- +- +4,300", (machine.out / "page.txt").read_text())
+    read = (machine.work / "tables").read_text().splitlines()
+    assert read[:2] == ["formulas", str(machine.work / "tuned")], "what comes after the tuning runs with its table"
+
+
+@pytest.mark.slow
+def test_the_queue_is_rehearsed_on_a_cpu_with_a_cut_in_the_middle(tmp_path: Path) -> None:
+    """The entries that are cheap, as they are."""
+    pytest.importorskip("triton")
+    state, out, cheap = tmp_path / "queue", tmp_path / "out", ("probe", "compile", "tune")
+    for folder in (state, out):
+        folder.mkdir()
+    for name in ENTRIES:
+        if name not in cheap:
+            (state / f"{name}.done").touch()
+    given = {"DEVICE": "cpu", "CAESURA_WORK": tmp_path, "OUT": out, "LEAST": 2}
+    assert AGAIN in script("queue", LIMIT=7, **given)
+    first = (out / "measured.jsonl").read_text().splitlines()
+    assert first
+    assert DONE in script("queue", **given)
+    assert (out / "measured.jsonl").read_text().splitlines()[: len(first)] == first
+    assert {path.name for path in out.iterdir()} == {"measured.jsonl", "queue.log", "page.txt", "cpu.json"}
+    assert "Block sizes" in (out / "page.txt").read_text()
 
 
 # What came back
