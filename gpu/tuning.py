@@ -87,14 +87,16 @@ def of_attention(c: Config, device: str, plan: Plan, rows: int) -> Iterator[Work
         like = (shape.kv_heads, seen, shape.head_dim)
         copies = max(1, -(-plan.cache // (4 * torch.Size(like).numel())))
         kv = torch.randn(copies, 2, *like, device=device, dtype=plan.dtype)
-        q = torch.randn(rows, c.num_heads, shape.head_dim, device=device, dtype=plan.dtype)
+        q = torch.empty(rows, c.num_heads, shape.head_dim, device=device, dtype=plan.dtype)
+        draw = partial(q.normal_, 0, 3 / shape.head_dim**0.5)  # scores of a spread of three: many columns count
+        draw()
         extent = torch.tensor([0, seen], dtype=torch.int32, device=device)
 
         def launch(q: Tensor = q, kv: Tensor = kv, extent: Tensor = extent) -> Tensor:
             return [attention.launch(q, *both, None, 1, extent) for both in kv][-1]
 
         of = (c.num_heads, shape.kv_heads, shape.head_dim)
-        yield Work(attention.NAME, of, rows, (q,), launch, q.normal_, copies)
+        yield Work(attention.NAME, of, rows, (q,), launch, draw, copies)
 
 
 def candidates(work: Work, plan: Plan) -> list[tuned.Blocks]:
