@@ -85,8 +85,8 @@ RUST = NameRules(
 
 
 def _other_than(words: str, begun: str = "") -> str:
-    """A pattern of the rest of a word that began so and is none of these. RE2 cannot look ahead, so it says at which
-    letter the word leaves them."""
+    """A pattern of any word but these; `begun` is the part that is matched already. RE2 has no negative lookahead, so
+    the pattern branches at each letter in which a word may differ."""
     listed = words.split()
     following = "".join(sorted({word[len(begun)] for word in listed if word.startswith(begun) and word != begun}))
     ways = [rf"[^\W{following if begun else following + '0-9'}]\w*"]
@@ -94,10 +94,12 @@ def _other_than(words: str, begun: str = "") -> str:
     return f"(?:{'|'.join(ways)}){'?' if begun and begun not in listed else ''}"
 
 
-_VERBS = "assert case delete else goto new return throw yield"  # a read follows each
+VERBS = (
+    "assert case co_await co_return co_yield delete else goto new not return sizeof throw yield"  # reads follow them
+)
 _TYPE = (
     r"(?:(?:static|const|final|struct|enum|unsigned)\s+)*"
-    rf"{_other_than(_VERBS)}\b(?:(?:::|\.)\w+)*(?:<[^;\n]*>)?(?:\[\])*"
+    rf"{_other_than(VERBS)}\b(?:(?:::|\.)\w+)*(?:<[^;\n]*>)?(?:\[\])*"
 )
 _TYPED = (  # the name follows a type, and perhaps other names
     rf"(?:^|[;({{\n])\s*{_TYPE}[\s*&]"

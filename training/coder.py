@@ -6,9 +6,9 @@ the body at 4.5 bits a weight by GPTQ, the embedding at 8.5.
     python training/coder.py nats --gguf FILE --corpus FOLDER --model FOLDER [--model FOLDER]
 
 `make` calibrates on the corpus' shards, laid out as the engine lays out a context. `widen` adds tokens that are not
-ASCII to a model that it made: their rows are a file of their own, and all other tokens keep their numbers. `nats`
-compares the nats a token of models that it made, and of the file, on held-out text. The manifest has hashes only;
-`export.py canary` adds the rest.
+ASCII, and the parts that these are merged from, to a model that it made: their rows are a file of their own, and all
+other tokens keep their numbers. `nats` compares the nats a token of models that it made, and of the file, on held-out
+text. The manifest that `make` writes has hashes only; `widen` and `export.py canary` add the rest.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SPLIT: list[dict[str, Any]] = [
 ]
 COUNTED = {"python": 0.6, "javascript": 0.1, "typescript": 0.1, "json": 0.08, "markdown": 0.08}  # of the counted tokens
 REST = 0.04  # of all other languages together
-# Whose tokens `widen` counts in translations: languages in which many people comment code, as gettext names them.
+# Languages in which many people comment code, by gettext's names: `widen` counts the tokens of their translations.
 TRANSLATED = "ar cs de el es fa fr he hi it ja ko pl pt_BR ru sv th tr uk vi zh_Hans zh_Hant".split()  # noqa: SIM905
 MESSAGE = re.compile(r'^msgstr(?:\[\d\])? ((?:".*"\n)+)', re.MULTILINE)  # of a .po file
 LAST = (6, 13, 18, 23)  # the last layer of each file, so that none is over 95 MB; the embedding has one of its own
@@ -51,7 +51,7 @@ ABOUT: dict[str, Any] = {
     "name": "caesura-coder",
     "base": "Qwen2.5-Coder-0.5B-Instruct (Qwen), from its own Q4_K_M GGUF file",
     "licence": "Apache-2.0",
-    "memory_mb": 830,  # MiB of supervisor and worker with one open file: bench/memory.py
+    "memory_mb": 640,  # MiB of supervisor and worker with one open file: bench/memory.py
 }
 
 
@@ -221,6 +221,8 @@ def make(arguments: argparse.Namespace) -> None:
     source, out = Source(arguments.gguf), arguments.out
     shape = source.shape()
     out.mkdir(parents=True, exist_ok=True)
+    for former in weights.bases(out):
+        former.unlink(missing_ok=True)  # or the rows of `widen` would be read with the new ones
     file, old = cut(source.tokenizer(), arguments.corpus, arguments.vocab)
     (out / "tokenizer.json").write_text(json.dumps(file, ensure_ascii=False, separators=(",", ":")))
     (out / "config.json").write_text(json.dumps(config(shape, len(old)), indent=1) + "\n")
@@ -249,18 +251,18 @@ def make(arguments: argparse.Namespace) -> None:
 
 
 def widen(arguments: argparse.Namespace) -> None:
-    """Add tokens that are not ASCII to a model folder."""
+    """Add tokens that are not ASCII to a model folder; the folder is damaged until the manifest is written."""
     source, out = Source(arguments.gguf), arguments.model
     full, had = source.tokenizer(), json.loads((out / "tokenizer.json").read_text("utf-8"))["model"]["vocab"]
     kept = [full["model"]["vocab"][token] for token in sorted(had, key=had.__getitem__)]
     ranked = kept + beyond_ascii(full, arguments.translations)
     old = kept + sorted(set(export.closed(full, ranked, SPECIALS, len(kept) + arguments.tokens)) - set(kept))
+    codes, scale = weights.q8(source.embedding()[old[len(kept) :]])
+    save(out, len(weights.bases(out)) + 1, {"embed.q8": codes, "embed.scale": scale})
     file = export.renumbered(full, old, SPECIALS, SPLIT)
     (out / "tokenizer.json").write_text(json.dumps(file, ensure_ascii=False, separators=(",", ":")))
     told = json.loads((out / "config.json").read_text("utf-8")) | {"vocab_size": len(old)}
     (out / "config.json").write_text(json.dumps(told, indent=1) + "\n")
-    codes, scale = weights.q8(source.embedding()[old[len(kept) :]])
-    save(out, len(weights.bases(out)) + 1, {"embed.q8": codes, "embed.scale": scale})
     export.vouch(out, export.about(out))
 
 
@@ -273,7 +275,8 @@ def nats(arguments: argparse.Namespace) -> None:
     source, shape = Source(arguments.gguf), Source(arguments.gguf).shape()
     tokenizer = tokenizers.Tokenizer.from_file(str(arguments.model[0] / "tokenizer.json"))
     kept = tokenizer.get_vocab()
-    old = sorted(source.tokenizer()["model"]["vocab"][t] for t in kept)
+    full = source.tokenizer()["model"]["vocab"]
+    old = [full[token] for token in sorted(kept, key=kept.__getitem__)]
     texts = list(contexts(tokenizer, arguments.corpus, arguments.contexts, "heldout-*.jsonl.gz", 1))
     first = nats_of(texts, source.embedding()[old], source.tensor("output_norm.weight"), shape, source.layer)
     mean, error = ratio(first)

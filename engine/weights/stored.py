@@ -80,7 +80,8 @@ class Stored(Mapping[str, Tensor]):
         return self._forms[name]
 
     def parts(self, name: str) -> tuple[str, tuple[Tensor, ...]]:
-        """The form of a tensor and its parts as they are stored, mapped from the file. Raises WeightsError."""
+        """The form of a tensor and its parts as they are stored: mapped from its file, or joined from several. Raises
+        WeightsError."""
         form = self._forms[name]
         named = [f"{name}.{part}" for part in FORMS[form]] if form else [name]
         try:

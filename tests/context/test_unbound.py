@@ -6,6 +6,7 @@ import re2
 from caesura import wire
 from caesura.server.context.unbound import AFTER, BEFORE, missing
 from caesura.server.languages import LANGUAGES, language, query
+from caesura.server.names import VERBS
 from caesura.server.text.document import Document
 from caesura.server.text.trees import SyntaxTree
 
@@ -179,7 +180,7 @@ def test_a_start_binds_the_name_and_a_read_does_not(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["c", "cpp", "java"])
-@pytest.mark.parametrize("verb", ["throw", "delete", "goto", "new", "else", "case", "assert", "yield"])
+@pytest.mark.parametrize("verb", VERBS.split())
 def test_what_follows_a_verb_is_read(name: str, verb: str) -> None:
     case = next(case for of, case, expected in CASES if of == name and expected == "rate")
     answer = found(name, case)

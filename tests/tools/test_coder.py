@@ -169,15 +169,20 @@ def test_tokens_that_are_kept_have_their_own_embedding(source: Path, corpus: Pat
         torch.testing.assert_close(embed[new], file.embedding()[old[token]], atol=0.02, rtol=0)
 
 
-def test_tokens_that_are_not_ascii_are_added_and_nothing_else_changes(
-    source: Path, corpus: Path, tmp_path: Path
-) -> None:
-    folder, messages = made(source, corpus, tmp_path / "coder", 0), tmp_path / "po" / "fr" / "LC_MESSAGES"
-    before = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+def widened(source: Path, folder: Path, place: Path) -> Path:
+    messages = place / "fr" / "LC_MESSAGES"
     messages.mkdir(parents=True)
     (messages / "a.po").write_text('msgid "naive"\nmsgstr "na"\n"\\"ïve\\""\n\n', "utf-8")
-    coder.widen(argparse.Namespace(gguf=source, translations=tmp_path / "po", model=folder, tokens=5))
-    stored.verify(folder)
+    coder.widen(argparse.Namespace(gguf=source, translations=place, model=folder, tokens=5))
+    return folder
+
+
+def test_tokens_that_are_not_ascii_are_added_and_the_others_keep_their_numbers(
+    source: Path, corpus: Path, tmp_path: Path
+) -> None:
+    folder = made(source, corpus, tmp_path / "coder", 0)
+    before = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    stored.verify(widened(source, folder, tmp_path / "po"))
     after = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     assert after.encode("ï").tokens == [I_UMLAUT]
     assert after.token_to_id(I_UMLAUT) == before.get_vocab_size() == after.get_vocab_size() - 1
@@ -234,7 +239,7 @@ def test_nats_tell_a_good_model_from_a_bad_one(
     source: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The folder is close to the file that it was made from."""
-    folder = made(source, corpus, tmp_path / "coder", 0)
+    folder = widened(source, made(source, corpus, tmp_path / "coder", 0), tmp_path / "po")
     capsys.readouterr()
     coder.nats(argparse.Namespace(gguf=source, corpus=corpus, model=[folder], contexts=12))
     said = capsys.readouterr().out.splitlines()
