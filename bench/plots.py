@@ -51,9 +51,10 @@ def quality(report: Report) -> str:
             Mark(100 * found["rows"][row]["exact"], look) for row, (look, _) in SIDES.items() if row in found["rows"]
         ]
         lines.append(Row(GROUPS.get(group, group), marks))
-    cases = sorted({group["n"] for group in report["groups"].values()})
-    said = f"exact fills, %; {cases[0]} to {cases[-1]} gaps a kind; blue: llama.cpp"
-    return rows(lines, [*reversed(SIDES.values())], said, most=70)
+    groups = report["groups"].values()
+    legend = [side for row, side in reversed(SIDES.items()) if any(row in group["rows"] for group in groups)]
+    counts = " to ".join(map(str, sorted({min(group["n"] for group in groups), max(group["n"] for group in groups)})))
+    return rows(lines, legend, f"exact fills, %; {counts} gaps a kind; blue: llama.cpp", most=80)
 
 
 def steps(report: Report) -> str:
