@@ -42,16 +42,22 @@ def step(model: Model, work: Sequence[Renoising], replay: Replay | None = None) 
         w.close()
 
 
+def begin(model: Renoiser, w: Renoising) -> renoise.CanvasState:
+    """The state of a canvas; before its first step it gets one."""
+    w.state = w.state or renoise.start(model, [s.shown for s in w.canvas.slots], w.generator)
+    return w.state
+
+
 def runs(model: Renoiser, work: Sequence[Renoising]) -> list[Run]:
     """The rows of each canvas in a forward; a judged canvas wants its pins too."""
     found = []
     fresh = {id(w.kv): len(w.fresh) for w in work if w.fresh}
     for w in work:
-        w.state = w.state or renoise.start(model, [s.shown for s in w.canvas.slots], w.generator)
-        ids = w.canvas.ids(w.state.ids.tolist())
+        state = begin(model, w)
+        ids = w.canvas.ids(state.ids.tolist())
         wanted = w.canvas.slot_rows() + ([row for row, _ in w.canvas.pins()] if w.judged else [])
         at = w.kv.length + fresh.get(id(w.kv), 0)
-        found.append(Run(w.kv, ids, range(at, at + len(ids)), None, wanted, w.fresh, w.state.conditioning))
+        found.append(Run(w.kv, ids, range(at, at + len(ids)), None, wanted, w.fresh, state.conditioning))
         w.fresh = ()
     return found
 

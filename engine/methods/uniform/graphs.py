@@ -5,8 +5,9 @@ A recording holds the addresses of its own buffers, into which a canvas is writt
 KV; after those move it is made again. Its rows are one of BUCKETS. Fixed rows of the canvas count as slots locked from
 the start. The rows beyond the canvas are copies of its first row, so that they need no other experts; no row sees them.
 
-Only steps that need nothing from the host are replayed. All others run in canvases.py, to which a canvas may return at
-any step. Both draw the same random numbers and take the same decisions.
+Only steps that need nothing from the host are replayed: also a canvas's first, unless it reads fresh context. All
+others run in canvases.py, to which a canvas may return at any step. Both draw the same random numbers and take the same
+decisions.
 
 A step reads only the buffers, so it is launched before the host has received the one before: the GPU is never idle. The
 result of a step (`Launched`) lies in memory of its own and counts once it is received. So a step launched after a
@@ -109,9 +110,8 @@ class Graphs:
 
     def _suits(self, w: Renoising) -> bool:
         """True if the step needs nothing from the host; then later ones do not either."""
-        known = w.state is not None and w.state.conditioning is not None
         alone = not (w.fresh or w.judged or w.canvas.ruled or w.canvas.unhealed())
-        return known and alone and w.sampler is self._common.sampler and w.canvas.rows <= BUCKETS[-1]
+        return alone and w.sampler is self._common.sampler and w.canvas.rows <= BUCKETS[-1]
 
     def _recording(self, w: Renoising) -> "Recording | None":
         """The recording for the canvas's number of rows and its KV's current buffers, if it gets one."""
@@ -194,8 +194,9 @@ class Recording:
 
     def launch(self, w: Renoising, step: int) -> Launched:
         """Launch a step of the canvas without waiting."""
+        state = canvases.begin(self._common.model, w)
         if not self.holds(w):
-            self._hold(w)
+            self._hold(w, state)
         drawn = renoise.chances(self._common.model, len(self._slots), w.generator)
         for buffer, values in zip(self._chances, drawn, strict=True):
             buffer[self._slots] = values
@@ -221,12 +222,11 @@ class Recording:
         self._replay, self.pool = graph.replay, graph.pool()
         self._fixed = replace(self._fixed, buffers=())  # must not keep the buffers of a KV alive that has moved
 
-    def _hold(self, w: Renoising) -> None:
+    def _hold(self, w: Renoising, state: renoise.CanvasState) -> None:
         """Write the canvas into the buffers."""
-        assert w.state is not None
         canvas, model = w.canvas, self._common.model
         slots = dict(zip(canvas.slot_rows(), canvas.slots, strict=True))
-        ids = canvas.ids(w.state.ids.tolist())
+        ids = canvas.ids(state.ids.tolist())
         rows = [*range(len(ids)), *[0] * (len(self._source) - len(ids))]
         found = [slots.get(row) if at == row else None for at, row in enumerate(rows)]  # a copy is not a slot
         holes = [None if slot is None else canvas.holes[slot.hole] for slot in found]
@@ -246,10 +246,15 @@ class Recording:
         for shape, turn in model.turns(positions).items():
             self._fixed.turns[shape].copy_(turn)
         self._slots = torch.tensor(list(slots), device=model.device)
-        before = self._state.ids, self._state.ids, torch.zeros_like(self._state.stable), model.embedded(self._state.ids)
-        for buffer, of_rows, of_slots in zip(self._state.tensors, before, w.state.tensors, strict=True):
-            buffer.copy_(of_rows.index_copy(0, self._slots, of_slots))
-        self._held = w.state
+        tokens, stable, soft = self._state.ids, torch.zeros_like(self._state.stable), self._state.tensors[3]
+        of_slots = (self._state.ids, tokens, state.ids), (self._state.best, tokens, state.best)
+        for buffer, of_rows, known in (*of_slots, (self._state.stable, stable, state.stable)):
+            buffer.copy_(of_rows.index_copy(0, self._slots, known))
+        if state.conditioning is None:
+            soft.zero_()  # the model makes 0 of it, which it adds to every row
+        else:
+            soft.copy_(model.embedded(tokens).index_copy(0, self._slots, state.conditioning))
+        self._held = state
 
     @torch.inference_mode()
     def _step(self) -> None:
