@@ -82,6 +82,12 @@ class KV:
         """Keys and values of every layer at full capacity; `reserve` may replace them."""
         return [(rows.k, rows.v) for rows in self._rows]
 
+    @property
+    def addresses(self) -> list[tuple[int, int, int]]:
+        """Of every layer the addresses of the buffers of keys and of values, and how many rows they have. They hold
+        until `moved` changes."""
+        return [(rows.k.data_ptr(), rows.v.data_ptr(), rows.k.shape[1]) for rows in self._rows]
+
     def start(self, layer: int) -> int:
         """The position of the first row in the layer's buffers."""
         return self._rows[layer].start

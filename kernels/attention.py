@@ -24,9 +24,16 @@ NAME = "attention"  # in a table of block sizes
 
 
 def reference(
-    q: Tensor, keys: Tensor, values: Tensor, first: int | None, window: int, extent: Tensor | None = None
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    first: int | None,
+    window: int,
+    extent: Tensor | None = None,
+    table: Tensor | None = None,
 ) -> Tensor:
     """As `attention`. Query heads that share a key head become more rows, so that keys are read once."""
+    del table  # it has the addresses of keys and values
     rows, heads, width = q.shape
     if extent is not None:
         low, high = extent.tolist()
@@ -62,6 +69,7 @@ def _attend(
     keys,
     values,
     extent,  # int32 [2], the first column and the end of the columns; or None: there are `columns`
+    table,  # int64 [3], which replaces keys, values and their heads' strides; or None
     out,  # the result; or [splits, rows, heads, width] float32 sums of values, not yet divided, and next to them
     peaks,  # [splits, rows, heads] float32, the largest score times log2(e); or None
     totals,  # [splits, rows, heads] float32, the sum of the weights; or None
@@ -88,6 +96,13 @@ def _attend(
     PARTS: tl.constexpr = BLOCK_D // BLOCK_V
     block, split = tl.program_id(0), tl.program_id(2)
     group, part = tl.program_id(1) // PARTS, tl.program_id(1) % PARTS
+    if table is not None:
+        keys, values = tl.load(table), tl.load(table + 1)
+        # Said of the pointer: of a number the compiler forgets it, and loads two bytes at a time.
+        keys = tl.multiple_of(keys.to(tl.pointer_type(q.dtype.element_ty)), 16)
+        values = tl.multiple_of(values.to(tl.pointer_type(q.dtype.element_ty)), 16)
+        key_head = tl.load(table + 2) * WIDTH
+        value_head = key_head
     d = tl.arange(0, BLOCK_D)
     e = part * BLOCK_V + tl.arange(0, BLOCK_V)
     m = block * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -169,12 +184,20 @@ def _merge(sums, peaks, totals, out, splits, places, WIDTH: tl.constexpr, BLOCK_
 
 
 def launch(
-    q: Tensor, keys: Tensor, values: Tensor, first: int | None, window: int, extent: Tensor | None = None
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    first: int | None,
+    window: int,
+    extent: Tensor | None = None,
+    table: Tensor | None = None,
 ) -> Tensor:
     """As `attention`."""
     rows, heads, width = q.shape
     groups, columns, _ = keys.shape
     assert extent is None or first is None
+    assert table is None or (extent is not None and keys.is_contiguous() and values.is_contiguous())
+    assert q.dtype == keys.dtype == values.dtype
     assert q.stride(2) == keys.stride(2) == values.stride(2) == 1
     share = heads // groups
     processors, roomy = capacity(q.device)
@@ -184,6 +207,8 @@ def launch(
     block_d = max(16, power(width))
     grid = cdiv(rows * share, block_m), groups * block_d // block_v
     reach = columns if first is None else min(columns, window + block_m // share)
+    if table is not None:
+        reach = window + rows  # whatever the buffers have now, others may have more
     # A split has at least as many columns as a block has rows: then its partial sums are twice the columns' bytes.
     splits = max(1, min(processors // (grid[0] * grid[1]), reach // block_m))
     steps = cdiv(reach, block_n)
@@ -199,6 +224,7 @@ def launch(
         keys,
         values,
         extent,
+        table,
         sums,
         peaks,
         totals,
@@ -244,7 +270,13 @@ def _blocks(m: int, width: int, itemsize: int, roomy: bool) -> dict[str, int]:
 
 
 def attention(
-    q: Tensor, keys: Tensor, values: Tensor, first: int | None, window: int, extent: Tensor | None = None
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    first: int | None,
+    window: int,
+    extent: Tensor | None = None,
+    table: Tensor | None = None,
 ) -> Tensor:
     """q [rows, heads, width], keys and values [key heads, columns, width] -> [rows, heads * width].
 
@@ -252,6 +284,8 @@ def attention(
     columns up to its own.
 
     With `extent`, int32 [2] on the device, a canvas sees only the columns from extent[0] to extent[1]: a CUDA graph
-    gets whole buffers, and each replay sets the valid part.
+    gets whole buffers, and each replay sets the valid part. With `table` too, int64 [3] on the device, a kernel takes
+    only heads and width from keys and values, both contiguous: their addresses and how many columns they have are in
+    the table, and each replay sets them.
     """
-    return (launch if fused(q) else reference)(q, keys, values, first, window, extent)
+    return (launch if fused(q) else reference)(q, keys, values, first, window, extent, table)

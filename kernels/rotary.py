@@ -48,8 +48,10 @@ def reference(
     keys: Tensor,
     values: Tensor,
     at: Tensor | None = None,
+    table: Tensor | None = None,
 ) -> Tensor:
     """As `turned`. The norm is float32 and rounded to x's dtype; what follows is rounded at every step."""
+    del table  # it has the addresses of keys and values
     width = keys.shape[2]
     q, k, v = added(q, keys.dtype), added(k, keys.dtype), None if v is None else added(v, keys.dtype)
     if at is not None:
@@ -125,6 +127,7 @@ def _turn(
     keys,
     values,
     at,  # int32 [1], the column of the first row; or None: 0
+    table,  # int64 [3], which replaces keys, values, their columns and their heads' strides; or None
     columns,
     part,
     parts,
@@ -149,6 +152,13 @@ def _turn(
     """A block of heads of one row: those of q, then those of k and v."""
     dtype: tl.constexpr = out.dtype.element_ty
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    if table is not None:
+        keys, values, columns = tl.load(table), tl.load(table + 1), tl.load(table + 2)
+        # Said of the pointer: of a number the compiler forgets it, and loads two bytes at a time.
+        keys = tl.multiple_of(keys.to(tl.pointer_type(dtype)), 16)
+        values = tl.multiple_of(values.to(tl.pointer_type(dtype)), 16)
+        key_head = columns * (2 * HALF)
+        value_head = key_head
     head = tl.arange(0, BLOCK_H)
     # Each head reads norms and table again, from L1: sharing them through shared memory would wait.
     d = tl.broadcast_to(tl.arange(0, BLOCK_D)[None, :], BLOCK_H, BLOCK_D)
@@ -192,12 +202,14 @@ def launch(
     keys: Tensor,
     values: Tensor,
     at: Tensor | None = None,
+    table: Tensor | None = None,
 ) -> Tensor:
     """As `turned`."""
     rows, (groups, columns, width) = q.shape[-2], keys.shape
     heads, half, pairs = q.shape[-1] // width, width // 2, turn.shape[2]
     part, parts = (q.stride(0), len(q)) if q.ndim == 3 else (0, 1)
     assert columns == rows or at is not None
+    assert table is None or (at is not None and keys.is_contiguous() and values.is_contiguous())
     assert k.shape[-1] == groups * width
     assert all(x is None or x.stride(0) == q.stride(0) for x in (k, v)) or parts == 1
     assert turn.shape[:2] == (2, rows)
@@ -217,6 +229,7 @@ def launch(
         keys,
         values,
         at,
+        table,
         columns,
         part,
         parts,
@@ -254,11 +267,13 @@ def turned(
     keys: Tensor,
     values: Tensor,
     at: Tensor | None = None,
+    table: Tensor | None = None,
 ) -> Tensor:
     """Products q [(parts,) rows, heads * width], k and v [(parts,) rows, key heads * width] and `turn` of `rotary` ->
     q [rows, heads, width], normed and turned. If there are parts, q, k and v are columns of one product (matmul.py).
     Keys and values are written into views [key heads, rows, width] of a cache. A layer without v has the values rms(k).
 
     With `at`, int32 [1] on the device, the rows go to columns at[0], at[0] + 1, ... of a view of any length, up to its
-    end: a CUDA graph gets whole buffers, and each replay sets the place of its rows."""
-    return (launch if fused(q) else reference)(q, k, v, q_norm, k_norm, turn, eps, keys, values, at)
+    end: a CUDA graph gets whole buffers, and each replay sets the place of its rows. With `table` too, int64 [3] on the
+    device, a kernel takes only heads and width from keys and values: see `attention`."""
+    return (launch if fused(q) else reference)(q, k, v, q_norm, k_norm, turn, eps, keys, values, at, table)

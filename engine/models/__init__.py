@@ -56,7 +56,9 @@ class Fixed:
     """All rows of one canvas, for a forward that never waits for the host: tensors of fixed shapes, read again in each
     replay.
 
-    `place` is the result of `Replayable.place`, on the device; `buffers` are the complete buffers of the canvas's KV.
+    `place` is the result of `Replayable.place`, on the device; `buffers` are the complete buffers of the canvas's KV. A
+    kernel takes their shapes from them, but their addresses from `tables`, int64 [layers, 3] (`KV.addresses`), so that
+    another KV's may take their place.
     Rows after the end of the canvas may be copies of others: no row sees them.
     """
 
@@ -65,6 +67,7 @@ class Fixed:
     turns: Mapping[Any, Tensor]  # the rotary tables of the rows' positions, which do not change from step to step
     mode: Tensor  # int64 [rows], 1 for canvas rows, 0 for context rows
     place: Tensor
+    tables: Tensor
     buffers: Sequence[tuple[Tensor, Tensor]]
 
 

@@ -210,9 +210,9 @@ class DiffusionGemma:
         x, h = add_signals(x, c.down(gated(signals, c.gate_up)), self.weights.layers[0].input_norm, eps)
 
         def attend(number: int, layer: LayerWeights, turn: Tensor, qkv: Tensor) -> Tensor:
-            buffers, place = rows.buffers[number], rows.place[number]
-            q = turned(*_split(qkv, layer.shape), layer.q_norm, layer.k_norm, turn, eps, *buffers, place[2:3])
-            return attention(q, *buffers, None, EVERYTHING, place[:2])
+            buffers, place, table = rows.buffers[number], rows.place[number], rows.tables[number]
+            q = turned(*_split(qkv, layer.shape), layer.q_norm, layer.k_norm, turn, eps, *buffers, place[2:3], table)
+            return attention(q, *buffers, None, self._window(layer.shape), place[:2], table)
 
         return self._through(x, h, rows.turns, rows.mode, attend)
 
@@ -253,6 +253,9 @@ class DiffusionGemma:
         theta, part = (c.sliding_theta, 1.0) if shape.sliding else (c.full_theta, c.full_rotary)
         return rotary(positions, shape.head_dim, theta, part, self.dtype)
 
+    def _window(self, shape: Shape) -> int:
+        return self.config.sliding_window if shape.sliding else EVERYTHING
+
     def _low(self, context: int, sliding: bool) -> int:
         """The first position that a span after `context` tokens can see. All rows of a canvas see the same context,
         because the window counts from the end of the context."""
@@ -266,8 +269,7 @@ class DiffusionGemma:
         own = span.kv.get(number, span.at, end)
         q = turned(*_split(qkv, layer.shape), layer.q_norm, layer.k_norm, turn, self._eps, *own)
         keys, values = span.kv.get(number, low, end)
-        window = self.config.sliding_window if layer.shape.sliding else EVERYTHING
-        return attention(q, keys, values, None if span.canvas else span.at - low, window)
+        return attention(q, keys, values, None if span.canvas else span.at - low, self._window(layer.shape))
 
     def _layer(
         self,

@@ -78,11 +78,14 @@ def main(capability: int) -> None:
             keys, values = torch.zeros(2, groups, 8192, width, dtype=torch.bfloat16)
             for first in (None, 2000):
                 attention.launch(q, keys[:, :3000], values[:, :3000], first, window)
+            table, extent = torch.zeros(3, dtype=torch.int64), torch.zeros(4, dtype=torch.int32)
+            attention.launch(q, keys, values, None, window, extent[:2], table)
             k, norm = torch.zeros(rows, groups * width, dtype=torch.bfloat16), torch.ones(width)
             turn = torch.zeros(2, rows, 128 if groups == 8 else 64, dtype=torch.bfloat16)
             v = k if groups == 8 else None
             of_cache = keys[:, :rows], values[:, :rows]
             rotary.launch(q.flatten(1), k, v, norm, norm, turn, 1e-6, *of_cache)
+            rotary.launch(q.flatten(1), k, v, norm, norm, turn, 1e-6, keys, values, extent[2:3], table)
             qs, ks = torch.zeros(2, rows, (16 + groups) * width).split((16 * width, groups * width), 2)
             rotary.launch(qs, ks, None if v is None else ks, norm, norm, turn, 1e-6, *of_cache)
         x = torch.zeros(rows, HIDDEN, dtype=torch.bfloat16)

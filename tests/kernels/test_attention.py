@@ -128,6 +128,19 @@ def test_an_extent_is_a_slice_that_the_device_chooses(low: int, high: int, dtype
     assert_equal(launch(q, keys, values, None, ALL, extent), expected, 2e-3, 2e-3)
 
 
+@pytest.mark.parametrize("window", [40, ALL])
+@few(("columns", "low", "high"), [(60, 37, 60), (300, 260, 299), (700, 0, 500)], 2)
+def test_a_table_says_where_keys_and_values_are(columns: int, low: int, high: int, window: int) -> None:
+    """Buffers with more or fewer columns than those that are given, of which only the shape counts."""
+    q, *held = inputs(7, 4, 2, columns, 16, torch.float16)
+    keys, values = (x.contiguous() for x in held)
+    table = torch.tensor([keys.data_ptr(), values.data_ptr(), columns], device=DEVICE)
+    extent, other = torch.tensor([low, high], dtype=torch.int32, device=DEVICE), torch.full_like(keys, torch.nan)
+    given = other[:, :50].contiguous()
+    expected = exact(q, keys[:, low:high], values[:, low:high], None, ALL)
+    assert_equal(launch(q, given, given, None, window, extent, table), expected, 2e-3, 2e-3)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 @pytest.mark.parametrize(("groups", "width"), [(8, 256), (2, 512)])

@@ -55,7 +55,7 @@ class Place:
         vocabulary, self.model = Vocabulary(model), model
         self.recorded = Graphs(model, model.noise.schedule, entropy_bound.select, vocabulary)
         self.recorded.rehearse()
-        assert self.recorded._largest is not None
+        assert self.recorded._recordings
         self.layout = lay(model, vocabulary, infill("j", CODE[:400] + "x = ", CODE[400:600], Hole(20, "line")), 20)
         self.kv = model.cache().lease(self.layout.context)
         model.prefill(self.layout.context, self.kv)

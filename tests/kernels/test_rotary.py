@@ -163,6 +163,23 @@ def test_a_far_position_turns_by_the_float32_angle() -> None:
         assert (off.abs() <= 4 * 2**-24 * angles + 1e-6).all()
 
 
+@pytest.mark.parametrize("room", [2, 20])
+@few("shape", SHAPES[1:3], 1)
+def test_a_table_says_where_rows_are_kept(shape: Shape, room: int) -> None:
+    """Buffers with more or fewer columns than those that are given, into which nothing is written. What has no room is
+    left out."""
+    rows, at = shape[0], 5
+    given, ours, plain, other = inputs(shape, torch.float32), *(cache(shape, torch.float32, r) for r in (room, 20, 9))
+    keys, values = ours = tuple(x.contiguous() for x in ours)
+    table = torch.tensor([keys.data_ptr(), values.data_ptr(), rows + room], device=DEVICE)
+    place = torch.tensor([at], dtype=torch.int32, device=DEVICE)
+    found = launch(*given, EPS, *other, place, table)
+    assert_equal(found, reference(*given, EPS, *(x[:, at : at + rows] for x in plain)), 1e-5, 1e-5)
+    for one, whole, untouched in zip(ours, plain, other, strict=True):
+        torch.testing.assert_close(one, whole[:, : rows + room], atol=1e-5, rtol=1e-5, equal_nan=True)
+        assert untouched.isnan().all()
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 @pytest.mark.parametrize("rows", [1, 16, 256, 512])

@@ -1,9 +1,11 @@
 """A denoise step of one canvas, recorded once and replayed: a CUDA graph instead of 450 launches (gpu/README.md), which
 take the host longer than the step takes the GPU. On a CPU, used only by tests, a replay calls the step again.
 
-A recording holds the addresses of its own buffers, into which a canvas is written, and of the keys and values of one
-KV; after those move it is made again. Its rows are one of BUCKETS. Fixed rows of the canvas count as slots locked from
-the start. The rows beyond the canvas are copies of its first row, so that they need no other experts; no row sees them.
+A recording holds the addresses of its own buffers, into which a canvas is written. Those of the keys and values of a KV
+are in one of them, a table on the device, so that one recording a size serves every KV, also after its buffers have
+moved; all are made before anybody waits. Its rows are one of BUCKETS. Fixed rows of the canvas count as slots locked
+from the start. The rows beyond the canvas are copies of its first row, so that they need no other experts; no row sees
+them.
 
 Only steps that need nothing from the host are replayed: also a canvas's first, unless it reads fresh context. All
 others run in canvases.py, to which a canvas may return at any step. Both draw the same random numbers and take the same
@@ -20,7 +22,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -60,33 +62,29 @@ class Common:
 
 
 class Graphs:
-    """Recordings for the canvases of one model and one sampler.
-
-    A recording costs more than a step, so the first canvas of a KV, which may be the only one, has none."""
+    """Recordings for the canvases of one model and one sampler, one for each size."""
 
     def __init__(self, model: Replayable, schedule: Schedule, sampler: Sampler, vocabulary: Vocabulary) -> None:
         lines = (vocabulary.allowed(b"", of_line) for of_line in (False, True))
         bans = torch.stack((vocabulary.anything, *lines, vocabulary.may_end)).clamp_(min=NEVER)
         self._common = Common(model, schedule, sampler, bans, vocabulary.stops)
-        self._recordings = WeakKeyDictionary[KV, tuple[int, dict[int, Recording]]]()
-        self._firsts = WeakSet[Renoising]()  # canvases, each its KV's first
+        self._recordings = dict[int, Recording]()  # by rows
         self._under_way = WeakKeyDictionary[Renoising, Launched]()
-        self._largest: Recording | None = None  # keeps the memory that all recordings share
+        self._pool: Any = (
+            None  # memory that all recordings share: only one runs at a time, and none keeps anything in it
+        )
         self._failed = False
 
     def __repr__(self) -> str:
-        return f"<Graphs of {[list(of_kv) for _, of_kv in self._recordings.values()]} rows>"
+        return f"<Graphs of {list(self._recordings)} rows>"
 
     def rehearse(self) -> None:
-        """Record a step of every size once, with a KV of its own, so that kernels are compiled and memory is allocated
-        before anybody waits. If that fails, nothing is recorded later either."""
+        """Record a step of every size, so that kernels are compiled, memory is allocated, and nothing is recorded while
+        somebody waits. If that fails, nothing is recorded later either."""
         kv = self._common.model.cache().lease([])
         for rows in reversed(BUCKETS):
             kv.reserve(rows)
-            recording = self._record(kv, rows)
-            self._largest = self._largest or recording
-        if self._failed:
-            self._largest = None  # free its memory for the steps
+            self._record(kv, rows)
 
     def step(self, work: Sequence[Renoising]) -> list[Renoising]:
         """Take the next step of canvases whose step is under way, or of a single one that can be replayed. Returns
@@ -114,34 +112,25 @@ class Graphs:
         return alone and w.sampler is self._common.sampler and w.canvas.rows <= BUCKETS[-1]
 
     def _recording(self, w: Renoising) -> "Recording | None":
-        """The recording for the canvas's number of rows and its KV's current buffers, if it gets one."""
-        if w.kv not in self._recordings:
-            self._recordings[w.kv] = -1, {}
-            self._firsts.add(w)
-        if w in self._firsts:
-            return None
+        """The recording for the canvas's number of rows, for which its KV has room then."""
         w.kv.reserve(w.canvas.rows)
-        moved, of_kv = self._recordings[w.kv]
-        if moved != w.kv.moved:
-            of_kv = {}
-            self._recordings[w.kv] = w.kv.moved, of_kv
         rows = next(rows for rows in BUCKETS if rows >= w.canvas.rows)
-        if rows not in of_kv and (recording := self._record(w.kv, rows)):
-            of_kv[rows] = recording
-        return of_kv.get(rows)
+        if rows not in self._recordings:
+            self._record(w.kv, rows)
+        return self._recordings.get(rows)
 
-    def _record(self, kv: KV, rows: int) -> "Recording | None":
-        """A new recording; None if that fails, and from then on."""
+    def _record(self, kv: KV, rows: int) -> None:
+        """Make a recording, if none has failed yet. One that fails takes the others along, and their memory."""
         if self._failed:
-            return None
+            return
         try:
             recording = Recording(self._common, kv, rows)
-            recording.capture(self._largest.pool if self._largest else None)
+            self._pool = recording.capture(self._pool)
+            self._recordings[rows] = recording
         except Exception as error:  # an optimisation must not cost a fill
             self._failed = True
+            self._recordings.clear()
             log.warning("A step could not be recorded; steps run kernel by kernel. %s", faults.sentence(error))
-            return None
-        return recording
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +151,7 @@ class Launched:
 
 
 class Recording:
-    """A step over a number of rows after one KV, and the buffers that it reads and writes."""
+    """A step over a number of rows, and the buffers that it reads and writes."""
 
     def __init__(self, common: Common, kv: KV, rows: int) -> None:
         model = common.model
@@ -171,9 +160,9 @@ class Recording:
             return torch.zeros(shape, dtype=dtype, device=model.device)
 
         self._common, self._replay = common, self._step
-        self.pool: Any = None  # memory shared by all graphs: only one runs at a time, and none keeps anything in it
         self._slots = zeros(0)  # rows of the canvas's slots
         self._held: renoise.CanvasState | None = None  # state of the canvas in the buffers
+        self._moved = 0  # of its KV, when the addresses were written
         soft = torch.zeros_like(model.embedded(zeros(rows)))
         self._state = renoise.CanvasState(zeros(rows), zeros(rows), zeros(rows), soft)
         self._chances = renoise.Chances(zeros(rows, dtype=torch.float32), zeros(rows))
@@ -183,14 +172,15 @@ class Recording:
         self._is_slot, self._may_end, self._locked, self._never = zeros(4, rows, dtype=torch.bool)
         place = model.place(kv, rows).to(model.device)
         turns = {shape: torch.zeros_like(turn) for shape, turn in model.turns(zeros(rows)).items()}
-        self._fixed = Fixed(self._state.ids, soft, turns, zeros(rows) + 1, place, kv.buffers)
+        tables = torch.tensor(kv.addresses, device=model.device)
+        self._fixed = Fixed(self._state.ids, soft, turns, zeros(rows) + 1, place, tables, kv.buffers)
 
     def __repr__(self) -> str:
         return f"<Recording of {len(self._source)} rows>"
 
     def holds(self, w: Renoising) -> bool:
         """True if the buffers hold the canvas as it is now."""
-        return w.state is self._held
+        return w.state is self._held and w.kv.moved == self._moved
 
     def launch(self, w: Renoising, step: int) -> Launched:
         """Launch a step of the canvas without waiting."""
@@ -206,11 +196,11 @@ class Recording:
         told = self._told[:, self._slots].to("cpu", non_blocking=True)  # from a GPU into pinned memory
         return Launched(self._held, told, torch.cuda.current_stream().record_event() if self._told.is_cuda else None)
 
-    def capture(self, pool: Any) -> None:
-        """Capture a CUDA graph, with memory from the pool if there is one. A step before it compiles the kernels and
-        lets libraries set up. On a CPU there is nothing to capture."""
+    def capture(self, pool: Any) -> Any:
+        """Capture a CUDA graph, with memory from the pool if there is one. Returns its pool. A step before it compiles
+        the kernels and lets libraries set up. On a CPU there is nothing to capture."""
         if not self._told.is_cuda:
-            return
+            return None
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -219,8 +209,9 @@ class Recording:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool):
             self._step()
-        self._replay, self.pool = graph.replay, graph.pool()
-        self._fixed = replace(self._fixed, buffers=())  # must not keep the buffers of a KV alive that has moved
+        self._replay = graph.replay
+        self._fixed = replace(self._fixed, buffers=())  # must not keep the buffers of a KV alive
+        return graph.pool()
 
     def _hold(self, w: Renoising, state: renoise.CanvasState) -> None:
         """Write the canvas into the buffers."""
@@ -242,6 +233,10 @@ class Recording:
         ):
             buffer.copy_(torch.tensor(values))
         self._fixed.place.copy_(model.place(w.kv, len(ids)))
+        self._fixed.tables.copy_(torch.tensor(w.kv.addresses))
+        self._moved = w.kv.moved
+        if not self._told.is_cuda:
+            self._fixed = replace(self._fixed, buffers=w.kv.buffers)
         positions = torch.tensor([w.kv.length + row for row in rows], device=model.device)
         for shape, turn in model.turns(positions).items():
             self._fixed.turns[shape].copy_(turn)

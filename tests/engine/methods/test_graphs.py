@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -200,25 +201,27 @@ def test_keys_and_values_may_move_in_the_middle_of_a_fill(
     assert_same(ours, fill(model, denoising(model, vocabulary)))
 
 
-def test_a_recording_is_made_for_a_second_canvas_and_serves_all_behind_it(
+def test_after_the_rehearsal_nothing_is_recorded_whatever_the_context(
     model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = list[int]()
-    inner = Recording.__init__
+    """One recording a size serves every KV, and after its buffers have moved."""
+    recorded.rehearse()
+    assert sorted(recorded._recordings) == list(graphs.BUCKETS)
 
-    def init(self: Recording, common: Any, kv: Any, rows: int) -> None:
-        made.append(rows)
-        inner(self, common, kv, rows)
+    def capture(self: Recording, pool: Any) -> None:
+        raise AssertionError("somebody waits")
 
-    monkeypatch.setattr(Recording, "__init__", init)
-    first = denoising(model, vocabulary)
-    fill(model, first, recorded.step)
-    assert not made, "it might have been the only one"
-    for seed in (5, 6):
-        w = denoising(model, vocabulary, seed=seed)
-        w.kv = first.kv
-        assert_same(fill(model, w, recorded.step), fill(model, denoising(model, vocabulary, seed=seed)))
-        assert made == [next(rows for rows in graphs.BUCKETS if rows >= first.canvas.rows)]
+    def grow(w: Renoising) -> None:
+        w.kv.reserve(w.kv.buffers[0][0].shape[1] + 1)
+
+    monkeypatch.setattr(Recording, "capture", capture)
+    for seed, place in enumerate(PLACES):
+        for between in (grow, lambda w: None):
+            step, taken = counted(recorded)
+            ours = fill(model, denoising(model, vocabulary, place, seed), step, between)
+            assert_same(ours, fill(model, denoising(model, vocabulary, place, seed)))
+            assert any(taken)
+    assert not recorded._failed
 
 
 def test_a_rehearsal_records_every_size(
@@ -227,12 +230,12 @@ def test_a_rehearsal_records_every_size(
     """And the step that is captured works, of a canvas that is not there."""
     captured = list[int]()
 
-    def capture(self: Recording, pool: Any) -> None:
+    def capture(self: Recording, pool: Any) -> str:
         captured.append(len(self._told[0]))
-        assert pool == (self.pool if len(captured) == 1 else "the first one's"), "all share the memory of the largest"
-        self.pool = "the first one's"
+        assert pool == ("the first one's" if len(captured) > 1 else None), "all share the memory of the largest"
         self._step()
         assert all(tensor.isfinite().all() for tensor in (self._told, self._state.tensors[3]))
+        return "the first one's"
 
     monkeypatch.setattr(Recording, "capture", capture)
     recorded.rehearse()
@@ -263,7 +266,7 @@ def test_where_memory_runs_out_in_the_rehearsal_the_log_says_so_and_steps_are_la
     assert [record.getMessage() for record in caplog.records] == [
         "A step could not be recorded; steps run kernel by kernel. There is not enough memory."
     ]
-    assert recorded._largest is None
+    assert not recorded._recordings
     assert fill(model, again(model, vocabulary, recorded), recorded.step) == fill(model, denoising(model, vocabulary))
     assert len(tried) == sizes + 1
 
@@ -291,14 +294,13 @@ def replay(engine: Scheduler) -> Any:
     return step.keywords["replay"]
 
 
-def test_recordings_go_with_their_keys_and_values(
-    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs
-) -> None:
-    w = again(model, vocabulary, recorded)
+def test_a_recording_keeps_no_kv(model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs) -> None:
+    w = denoising(model, vocabulary)
     fill(model, w, recorded.step)
-    assert len(recorded._recordings) == 1
+    kv = ref(w.kv)
     del w
-    assert len(recorded._recordings) == 0
+    assert recorded._recordings
+    assert kv() is None
 
 
 def test_another_canvas_may_join_and_leave(model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs) -> None:
@@ -471,7 +473,7 @@ def test_a_job_ends_while_a_step_is_under_way(model: DiffusionGemma, vocabulary:
             engine.take(b"a", job, now)
             while engine.jobs[0].steps < STEPS_OF_JOB:  # and it is not over yet
                 told += engine.step(lambda: now)  # noqa: B023
-            assert len(recorded._under_way) == (replayed and number > 0)
+            assert len(recorded._under_way) == replayed
             if ending == "deadline":
                 now += 1000
                 told += engine.expire(now)
