@@ -538,3 +538,19 @@ def test_a_recorded_step_asks_the_host_nothing(
         recording._step()
     with pytest.raises(AssertionError, match="the host is asked"), Unasked():
         float(recording._told[0, 0])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(jit.triton is None, reason="Triton is not for this platform")
+@pytest.mark.parametrize("place", ["no context", "pins between holes"])
+def test_a_fill_through_the_kernels_is_a_fill_without_them(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keys and values move after each step."""
+    plain = fill(model, denoising(model, vocabulary, place))
+    w = denoising(model, vocabulary, place)
+    through_kernels(monkeypatch)
+    ours = fill(model, w, recorded.step, lambda w: w.kv.reserve(w.kv.buffers[0][0].shape[1] + 1))
+    assert [[slot[::2] for slot in step] for step in ours] == [[slot[::2] for slot in step] for step in plain]
+    for one, other in zip(ours, plain, strict=True):
+        assert [prob for _, prob, _ in one] == pytest.approx([prob for _, prob, _ in other], abs=2e-3)
