@@ -98,7 +98,7 @@ def _attend(
     group, part = tl.program_id(1) // PARTS, tl.program_id(1) % PARTS
     if table is not None:
         keys, values = tl.load(table), tl.load(table + 1)
-        # Said of the pointer: of a number the compiler forgets it, and loads two bytes at a time.
+        # The hint is on the pointer: of a number Triton drops it, and then loads two bytes at a time.
         keys = tl.multiple_of(keys.to(tl.pointer_type(q.dtype.element_ty)), 16)
         values = tl.multiple_of(values.to(tl.pointer_type(q.dtype.element_ty)), 16)
         key_head = tl.load(table + 2) * WIDTH

@@ -89,7 +89,7 @@ def _accept(entropy, open, out, slots, bound, BLOCK: tl.constexpr, FEW: tl.const
         same = (its[None, :] == mine[:, None]) & (other[None, :] < at[:, None])
         before += tl.sum(tl.where((less | same) & live[None, :], its[None, :], 0.0), 1)
     live = tl.load(open + start + at, mask=at < slots, other=0) != 0
-    tl.store(out + start + at, live & (before <= bound), mask=at < slots)
+    tl.store(out + start + at, live & (before <= bound) & (mine == mine), mask=at < slots)
 
 
 @jit(do_not_specialize=["rows"])

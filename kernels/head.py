@@ -400,7 +400,7 @@ def _draw(
     vocabulary, cap, tiles,
     D: tl.constexpr, TILE: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """One row. Its sums are one number a thread until the end, so that no step of the loop waits for another."""
+    """One row. Each thread keeps its own sums and adds them up after the loop, so that no step waits for another."""
     row = tl.program_id(0).to(tl.int64)
     token = tl.load(token_ptr + row)
     if tl.load(wanted_ptr + row):

@@ -154,7 +154,7 @@ def _turn(
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     if table is not None:
         keys, values, columns = tl.load(table), tl.load(table + 1), tl.load(table + 2)
-        # Said of the pointer: of a number the compiler forgets it, and loads two bytes at a time.
+        # The hint is on the pointer: of a number Triton drops it, and then loads two bytes at a time.
         keys = tl.multiple_of(keys.to(tl.pointer_type(dtype)), 16)
         values = tl.multiple_of(values.to(tl.pointer_type(dtype)), 16)
         key_head = columns * (2 * HALF)

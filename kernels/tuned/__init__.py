@@ -1,9 +1,10 @@
 """Block sizes that were measured on a GPU: DEVICE.json, named after the card, made by gpu/tune. A launcher that finds
 no entry for its work takes its own formula.
 
-An entry has the name of a kernel, the shape and dtypes of its work, and the rows up to which it holds. A table is read
+An entry has the name of a kernel, the shape and dtypes of its work, and its rows. It holds for that number of rows and
+for fewer, down to more than half of it: where a formula was better, there is no entry. A table is read
 once. Another Triton compiles other registers and shared memory, so a table holds for one minor version. candidates.json
-lists the block sizes that gpu/tune tries (gpu/candidates.py).
+lists the block sizes that gpu/tune tries (gpu/compiling.py).
 """
 
 import json
@@ -68,7 +69,7 @@ def blocks(kernel: str, shape: Sequence[int], rows: int, *work: Tensor) -> Block
     """The block sizes for so many rows of tensors of these dtypes, if the device has some."""
     table = _used[-1] if _used else _read(work[0].device)
     found = table.get((kernel, *shape, *(str(tensor.dtype) for tensor in work)), ())
-    return next((dict(chosen) for most, chosen in found if rows <= most), None)
+    return next((dict(chosen) for most, chosen in found if rows <= most < 2 * rows), None)
 
 
 def has_table(device: torch.device) -> bool:
@@ -101,7 +102,7 @@ def _read(device: torch.device) -> TunedTable:
         if (found["device"], found["triton"]) != (name, version()):
             raise ValueError(f"it is for {found['device']} and Triton {found['triton']}")
         return _ordered(found["entries"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         log.warning("%s is not used, kernels take their own block sizes: %s", path, error or type(error).__name__)
         return {}
 

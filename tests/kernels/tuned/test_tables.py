@@ -92,7 +92,7 @@ def test_a_table_is_used_and_changes_no_result(folder: Path, monkeypatch: pytest
     assert launched(monkeypatch) == {"_up": UP, "_down": DOWN, "_attend": ATTENTION}
 
 
-def test_an_entry_holds_up_to_its_rows_for_its_shape_and_dtypes(folder: Path) -> None:
+def test_an_entry_holds_for_its_rows_down_to_half_of_them_for_its_shape_and_dtypes(folder: Path) -> None:
     write(folder, tuned.document("cpu", entries()))
     (x, _, _), (up, _) = work()
 
@@ -100,7 +100,9 @@ def test_an_entry_holds_up_to_its_rows_for_its_shape_and_dtypes(folder: Path) ->
         found = tuned.blocks(experts.UP, shape, rows, x, up.operands[0])
         return found and found["num_warps"]
 
-    assert [warps(up.shape, rows, x) for rows in (1, 12, 13, 1000, 1001)] == [8, 8, 4, 4, None]
+    assert [warps(up.shape, rows, x) for rows in (6, 7, 12, 13, 500, 501, 1000, 1001)] == [
+        None, 8, 8, None, None, 4, 4, None,
+    ]  # fmt: skip
     assert warps((4, 64, 64), 12, x) is None
     assert warps(up.shape, 12, x.half()) is None
 
