@@ -84,8 +84,8 @@ class KV:
 
     @property
     def addresses(self) -> list[tuple[int, int, int]]:
-        """Of every layer the addresses of the buffers of keys and of values, and how many rows they have. They hold
-        until `moved` changes."""
+        """The addresses of the keys and of the values of every layer, in bytes, and the rows of their buffers. They are
+        valid until `moved` changes."""
         return [(rows.k.data_ptr(), rows.v.data_ptr(), rows.k.shape[1]) for rows in self._rows]
 
     def start(self, layer: int) -> int:

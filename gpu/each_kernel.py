@@ -7,12 +7,10 @@ Kernels and peers are timed as CUDA graphs: launches cost nothing there, as in a
 the L2 cache holds, or it goes through as many copies as are.
 """
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch.nn import functional
@@ -21,11 +19,11 @@ from caesura.engine.models.diffusion_gemma import Config
 from caesura.kernels import attention, experts, fp8, gated, head, matmul, norms, nvfp4, rotary
 from caesura.kernels.linear import Dense, Linear
 
-from measuring import BANDWIDTH, PEAK, Book, Line, Name, captured, clock, table  # isort: skip  (beside this script)
+from measuring import BANDWIDTH, PEAK, Book, Line, Name, captured, clock, command, table  # isort: skip  (beside this script)
 from stand_in import FORMS, maker, sizes  # isort: skip
 
 ROWS, CONTEXTS = (16, 32, 64, 128, 256), (2048, 8192, 32768)
-FEW_ROWS, FEW_CONTEXTS = (32, 256), (2048,)  # beside peers
+FEW_ROWS, FEW_CONTEXTS = (32, 256), (2048,)  # with peers
 MEASURES = ("kernel", "peers")  # names in the book, without and with them
 PEERS = ("cublas_bf16_ms", "scaled_mm_ms", "scaled_grouped_mm_ms", "grouped_mm_ms", "sdpa_ms")
 CACHE = 256 << 20  # bytes; more than any L2
@@ -291,15 +289,10 @@ def measure(case: Case, device: str, repeats: int, *, peers: bool) -> Line:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda")
+    parser = command(__doc__)
     parser.add_argument("--forms", nargs="+", default=list(FORMS), choices=FORMS)
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--peers", action="store_true", help="beside PyTorch's own kernels, and at fewer sizes")
-    parser.add_argument("--tiny", action="store_true", help="every size small, for a CPU")
-    parser.add_argument("--seconds", type=float, default=500, help="after which nothing more is begun")
-    parser.add_argument("--book", type=Path, required=True, help="file of lines; what is in it is not measured again")
-    parser.add_argument("--out", type=Path, help="file for all of it as one JSON document")
+    parser.add_argument("--peers", action="store_true", help="next to PyTorch's own kernels, and at fewer sizes")
     arguments = parser.parse_args()
     config, repeats = Config.read(sizes(tiny=arguments.tiny)), 1 if arguments.tiny else arguments.repeats
     rows, contexts, cache = (FEW_ROWS, FEW_CONTEXTS, CACHE) if arguments.peers else (ROWS, CONTEXTS, CACHE)

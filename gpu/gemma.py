@@ -1,24 +1,22 @@
 """DiffusionGemma at its 26B shape with random weights, as the engine serves it: recorded steps, each launched before
 the host has heard of the one before (engine/methods/uniform/graphs.py), next to the same steps not recorded, and
-beside the least time that their bytes and FLOP take. Of each precision, in this order:
+next to the least time that their bytes and FLOP take. Of each precision, in this order:
 
-protocol: the fixed work of vLLM's published figure, 1,024 tokens behind 1,024 in canvases of 256, each 16 denoise
+protocol: the fixed work of vLLM's published figure, 1,024 tokens after 1,024 in canvases of 256, each 16 denoise
     forwards and one that commits it, and no stop. Also with the commit riding along in the next one's first forward,
     and, where this card has block sizes of its own (gpu/tune), with the formulas instead.
-infill: a key of four tokens behind a warm context, and its whole canvas in few steps, without a suffix and with its
+infill: a key of four tokens after a warm context, and its whole canvas in few steps, without a suffix and with its
     head pinned in the canvas. 32 slots come before the steps, the rest after them.
-steps: a step of each canvas behind each context. Last, of Transformers, where its version has the model.
+steps: a step of each canvas after each context. Transformers come last, where its version has the model.
 
 Matrices of FP8 and NVFP4 are decoded in the kernels that use them.
 """
 
-import argparse
 import gc
 import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -37,7 +35,7 @@ from caesura.engine.samplers import entropy_bound
 from caesura.kernels import tuned
 
 from counted import floor_ms, work  # isort: skip  (beside this script)
-from measuring import Book, Line, Name, clock, now, spread, table  # isort: skip
+from measuring import Book, Line, Name, clock, command, now, spread, table  # isort: skip
 from stand_in import FORMS, model, sizes  # isort: skip
 
 TRANSFORMERS = "transformers"
@@ -117,7 +115,7 @@ class Served:
             self.model.prefill(ids[start : start + self.model.chunk], kv)
 
     def behind(self, context: int) -> KV:
-        """That much context, with room for any canvas, behind which steps are recorded from now on. One is kept."""
+        """That much context, with room for any canvas, warmed by one fill. One is kept."""
         if context not in self._contexts:
             self._contexts.clear()
             kv = self._contexts[context] = self.model.cache().lease([])
@@ -295,21 +293,14 @@ def show(book: Book, form: str) -> None:
     lines = [*book.lines(measure="protocol", form=form), VLLM, AIM]
     table(f"{form}: canvases of fixed work; times of one with its commit", columns, lines)
     columns = ("context", "pins", "slots", "steps", *times)
-    table(
-        f"{form}: a key behind a warm context, and its whole canvas", columns, book.lines(measure="infill", form=form)
-    )
+    table(f"{form}: a key after a warm context, and its whole canvas", columns, book.lines(measure="infill", form=form))
     columns = ("context", "canvas", "gb", "gflop", *times, "gb_s", "anew_p50_ms", "anew_p95_ms", "held_gib")
     table(f"{form}: a step", columns, book.lines(measure="steps", form=form))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command(__doc__)
     parser.add_argument("forms", nargs="*", default=[*FORMS, TRANSFORMERS], help="of bf16, fp8, nvfp4, transformers")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="every size small, for a CPU")
-    parser.add_argument("--seconds", type=float, default=500, help="after which nothing more is begun")
-    parser.add_argument("--book", type=Path, required=True, help="file of lines; what is in it is not measured again")
-    parser.add_argument("--out", type=Path, help="file for all of it as one JSON document")
     arguments = parser.parse_args()
     if unknown := set(arguments.forms) - {*FORMS, TRANSFORMERS}:
         parser.error(f"there is no {', '.join(sorted(unknown))}")

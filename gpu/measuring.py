@@ -140,6 +140,17 @@ class Book:
         return UNFINISHED if any(self.find(name) is None for name in self._names) else 0
 
 
+def command(about: str | None) -> argparse.ArgumentParser:
+    """The options that every script which measures has."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="every size small, for a CPU")
+    parser.add_argument("--seconds", type=float, default=500, help="after which nothing more is begun")
+    parser.add_argument("--book", type=Path, required=True, help="file of lines; what is in it is not measured again")
+    parser.add_argument("--out", type=Path, help="file for all of it as one JSON document")
+    return parser
+
+
 def run(
     about: str | None,
     shapes: Sequence[str],
@@ -149,13 +160,8 @@ def run(
 ) -> int:
     """The command of a script that measures models as the engine serves them, shape by shape; its exit status. `plans`
     are the tiny one and the whole one."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command(about)
     parser.add_argument("shapes", nargs="*", default=list(shapes), help=f"of {', '.join(shapes)}")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="every size small, for a CPU")
-    parser.add_argument("--seconds", type=float, default=500, help="after which nothing more is begun")
-    parser.add_argument("--book", type=Path, required=True, help="file of lines; what is in it is not measured again")
-    parser.add_argument("--out", type=Path, help="file for all of it as one JSON document")
     arguments = parser.parse_args()
     if unknown := set(arguments.shapes) - {*shapes}:
         parser.error(f"there is no {', '.join(sorted(unknown))}")

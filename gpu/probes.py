@@ -7,19 +7,17 @@ launch: a kernel that does nothing, from Python, in a graph, and in a graph wher
 read: rows of 2,816 bytes like those of an expert, of which a program reads so many bytes of 64 rows at a time.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from caesura.kernels.jit import cdiv, jit, tl, triton
 
-from measuring import Book, Line, Name, captured, clock, table, wait  # isort: skip  (beside this script)
+from measuring import Book, Line, Name, captured, clock, command, table, wait  # isort: skip  (beside this script)
 
 if triton:
     from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
@@ -123,12 +121,7 @@ def probes(plan: Plan, device: str) -> Iterator[tuple[str, Callable[[], Line]]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="every size small, for a CPU")
-    parser.add_argument("--seconds", type=float, default=500, help="after which nothing more is begun")
-    parser.add_argument("--book", type=Path, required=True, help="file of lines; what is in it is not measured again")
-    parser.add_argument("--out", type=Path, help="file for all of it as one JSON document")
+    parser = command(__doc__)
     arguments = parser.parse_args()
     book = Book(arguments.book, arguments.device, arguments.seconds)
     found = list(probes(TINY if arguments.tiny else Plan(), arguments.device))

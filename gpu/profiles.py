@@ -9,7 +9,7 @@ The last two end as in the engine: the host waits for a few numbers of each row.
 
 `wall_ms` is a step without the profiler, `device_ms` what its kernels and copies take, `gaps_ms` the time between them.
 Where the first two are nearly the same, the kernels are slow; where not, the device waits for the host. Kernels are
-listed by name and grid, since one name is launched for matrices of several shapes. The trace itself lies beside the
+listed by name and grid, since one name is launched for matrices of several shapes. The trace itself lies next to the
 book. On a CPU, calls stand for kernels.
 """
 

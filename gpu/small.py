@@ -6,7 +6,6 @@ few hundred rows launches dominate, so each shape is timed plainly and as a capt
 The last line is one JSON document.
 """
 
-import argparse
 import itertools
 import json
 import random
@@ -26,7 +25,7 @@ from caesura.engine.models._llama_config import MATRICES, Config
 from batches import CANVASES, PREFIX, SUFFIX, collate  # isort: skip  (training/, on the path by gpu/env)
 from examples import BUCKETS, CanvasExample, Example  # isort: skip
 from net import Net, losses, objective  # isort: skip
-from measuring import BANDWIDTH, Book, Line, Name, captured, clock, table, wait  # isort: skip  (beside this script)
+from measuring import BANDWIDTH, Book, Line, Name, captured, clock, command, table, wait  # isort: skip  (beside this script)
 
 SHAPES = list(itertools.product((1, 16), (128, 512, 768), (16, 32, 64, 128)))  # batch, context, canvas
 
@@ -114,14 +113,9 @@ def training(config: Config, device: str, contexts: int, repeats: int, *, compil
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda")
+    parser = command(__doc__)
     parser.add_argument("--contexts", type=int, default=24)
     parser.add_argument("--repeats", type=int, default=50)
-    parser.add_argument("--tiny", action="store_true", help="every size small and nothing compiled, for a CPU")
-    parser.add_argument("--seconds", type=float, default=500, help="after which nothing more is begun")
-    parser.add_argument("--book", type=Path, required=True, help="file of lines; what is in it is not measured again")
-    parser.add_argument("--out", type=Path, help="file for all of it as one JSON document")
     arguments = parser.parse_args()
     sizes = json.loads((Path(__file__).parents[1] / "models" / "small" / "caesura_small" / "config.json").read_text())
     device, contexts, repeats, tiny = arguments.device, arguments.contexts, arguments.repeats, arguments.tiny

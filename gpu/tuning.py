@@ -7,7 +7,6 @@ within a hundredth, on new random rows and into memory that was filled with NaN.
 less time than the formula. The table is written after every measurement.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,7 @@ from caesura.engine.models.diffusion_gemma import Config
 from caesura.kernels import attention, experts, tuned
 from caesura.kernels.jit import triton
 
-from measuring import Book, Line, captured, clock, table, wait  # isort: skip  (beside this script)
+from measuring import Book, Line, captured, clock, command, table, wait  # isort: skip  (beside this script)
 from stand_in import maker, sizes  # isort: skip
 
 FORM = "fp8"
@@ -135,7 +134,7 @@ def ms(work: Work, blocks: tuned.Blocks | None, device: str, replays: int) -> fl
 
 
 def tune(work: Work, device: str, plan: Plan) -> Line:
-    """The fastest of the right ones, beside the formula."""
+    """The fastest of the right ones, next to the formula."""
     few, many = plan.replays
     tried = candidates(work, plan)
     times, wrong = list[tuple[float, int]](), 0
@@ -173,12 +172,7 @@ def write(book: Book, device: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="every size small, for a CPU")
-    parser.add_argument("--seconds", type=float, default=500, help="after which nothing more is begun")
-    parser.add_argument("--book", type=Path, required=True, help="file of lines; what is in it is not measured again")
-    parser.add_argument("--out", type=Path, help="file for all of it as one JSON document")
+    parser = command(__doc__)
     arguments = parser.parse_args()
     config, plan = Config.read(sizes(tiny=arguments.tiny)), TINY if arguments.tiny else Plan()
     book = Book(arguments.book, arguments.device, arguments.seconds)

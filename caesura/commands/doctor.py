@@ -269,7 +269,7 @@ def _speed(status: wire.Status, model: str) -> Check:
 
 
 def _larger(model: str, done: wire.Done, device: str) -> Iterator[Check]:
-    """What the next larger base would be good for on this machine, from the passes of `coder`, its context read."""
+    """The use of the next larger base on this machine, computed from the duration of a pass of `coder`."""
     if model_store.resolve(model) != model_store.CODER or not device.startswith("cpu") or not done.steps:
         return
     line_ms = LINE * TIMES * done.timings.denoise_ms / done.steps

@@ -27,7 +27,7 @@ from caesura.engine.models import Model, Verifier
 from caesura.engine.noise import Uniform
 from caesura.wire import Fill, Hole, Impossible, Infill, Missing, Text, Tokens
 
-PATTERN_MEMORY = 1 << 20  # bytes of a compiled pattern, which comes from a client; half makes that of C 8 times slower
+PATTERN_MEMORY = 1 << 20  # bytes of a client's compiled pattern; with half, C's pattern takes 8 times as long
 
 
 @dataclass(eq=False)

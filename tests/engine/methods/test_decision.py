@@ -91,6 +91,15 @@ def test_slots_are_accepted_in_the_order_of_their_entropy(slots: int) -> None:
         assert (found.any(1) == open.any(1)).all()
 
 
+def test_a_slot_whose_entropy_is_no_number_is_not_accepted() -> None:
+    entropy, open = (
+        torch.tensor([[0.1, torch.nan, 0.2]], device=DEVICE),
+        torch.ones(1, 3, dtype=torch.bool, device=DEVICE),
+    )
+    for accept in (decision.launch_accept, decision.reference_accept):
+        assert accept(entropy, open, 1.0).tolist() == [[True, False, True]]
+
+
 @few("rows", SIZES, 1, 4)
 def test_a_text_may_end_after_its_last_locked_slot(rows: int) -> None:
     generator = torch.Generator().manual_seed(rows)
