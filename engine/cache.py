@@ -68,7 +68,7 @@ class KV:
         self._device, self._dtype = device, dtype
         self.ids: list[int] = []
         self.length = 0
-        self.moved = 0  # number of times a buffer was replaced
+        self.moved = 0  # how often a buffer was replaced or began at another position
 
     def __repr__(self) -> str:
         return f"<KV {self.length} rows, {len(self.ids)} of context, {self.nbytes >> 20} MiB>"
@@ -83,14 +83,10 @@ class KV:
         return [(rows.k, rows.v) for rows in self._rows]
 
     @property
-    def addresses(self) -> list[tuple[int, int, int]]:
-        """The addresses of the keys and of the values of every layer, in bytes, and the rows of their buffers. They are
-        valid until `moved` changes."""
-        return [(rows.k.data_ptr(), rows.v.data_ptr(), rows.k.shape[1]) for rows in self._rows]
-
-    def start(self, layer: int) -> int:
-        """The position of the first row in the layer's buffers."""
-        return self._rows[layer].start
+    def addresses(self) -> list[tuple[int, int, int, int]]:
+        """The addresses of the keys and of the values of every layer, in bytes, the rows of their buffers, and the
+        position of the first of these. They are valid until `moved` changes."""
+        return [(rows.k.data_ptr(), rows.v.data_ptr(), rows.k.shape[1], rows.start) for rows in self._rows]
 
     def reserve(self, rows: int) -> None:
         """Make room for `rows` more."""
@@ -115,6 +111,7 @@ class KV:
         assert length <= self.length
         length = self.reach(length)
         if length == 0:
+            self.moved += any(rows.start for rows in self._rows)
             for rows in self._rows:
                 rows.start = 0
         self.length = length

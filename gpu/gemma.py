@@ -7,6 +7,7 @@ protocol: the fixed work of vLLM's published figure, 1,024 tokens after 1,024 in
     and, where this card has block sizes of its own (gpu/tune), with the formulas instead.
 infill: a key of four tokens after a warm context, and its whole canvas in few steps, without a suffix and with its
     head pinned in the canvas. 32 slots come before the steps, the rest after them.
+race: such a key, and the two steps in which all lengths of a hole of 24 tokens compete, as rows of the same forwards.
 steps: a step of each canvas after each context. Transformers come last, where its version has the model.
 
 Matrices of FP8 and NVFP4 are decoded in the kernels that use them.
@@ -22,10 +23,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from caesura.engine import memory
+from caesura.engine import length, memory
 from caesura.engine.cache import KV
 from caesura.engine.canvas.canvas import Canvas, HoleState, Slot
 from caesura.engine.canvas.vocabulary import Vocabulary
+from caesura.engine.methods.uniform import TRIAL
 from caesura.engine.methods.uniform import canvases as uniform
 from caesura.engine.methods.uniform.canvases import Renoising
 from caesura.engine.methods.uniform.graphs import Graphs
@@ -40,6 +42,7 @@ from stand_in import FORMS, model, sizes  # isort: skip
 
 TRANSFORMERS = "transformers"
 KEY = 4  # tokens that a key adds to the context
+HOLE = 24  # tokens of a hole whose length is not known
 WAYS = ("anew", "served", "served, commit rides along")
 FORMULAS = "served, with formulas"
 VLLM = {"way": "vLLM 0.33, published, FP8", "forwards": 17, "ms_a_forward": 11.3, "tokens_s": 1288.0}
@@ -76,6 +79,10 @@ def infills(plan: Plan, form: str) -> list[Name]:
         for pins in plan.pins
         for steps in plan.few
     ]
+
+
+def races(plan: Plan, form: str) -> list[Name]:
+    return [{"measure": "race", "form": form, "context": context} for context in plan.warm]
 
 
 def steps(plan: Plan, form: str) -> list[Name]:
@@ -188,6 +195,31 @@ class Served:
         found = spread(times[3:])
         return {**found, "floor_ms": floor, "of_floor": floor / found["p50_ms"], "replayed": self.replayed - before}
 
+    def race(self, context: int) -> Line:
+        """Nobody knows how long the hole is, so what comes first takes these steps."""
+        kv, lengths, before = self.behind(context), length.tried(HOLE, one_line=True), self.replayed
+
+        def key(replay: uniform.Replay | None) -> None:
+            works = [self.canvas(kv, slots, 2 * TRIAL, pins=PINS) for slots in lengths]
+            works[0].fresh = self.text(KEY)
+            for w in works:
+                w.judged = True
+            for _ in range(TRIAL):
+                uniform.step(self.model, works, replay)
+            kv.truncate(context)
+
+        served, anew = (clock(partial(key, way), self.model.device, self.plan.repeats) for way in (self.replay, None))
+        rows = sum(lengths) + PINS * len(lengths)
+        floor = TRIAL * floor_ms(self.model, rows, context)
+        return {
+            **served,
+            **{f"anew_{name}": ms for name, ms in anew.items() if name != "n"},
+            "rows": rows,
+            "floor_ms": floor,
+            "of_floor": floor / served["p50_ms"],
+            "replayed": self.replayed - before,
+        }
+
     def step(self, context: int, canvas: int) -> Line:
         """In the middle of a canvas: the first steps wait for the compiler and the recording, the last one has no next
         one to launch."""
@@ -265,14 +297,14 @@ def measure(book: Book, plan: Plan, config: dict[str, Any], form: str, device: s
     others = [name for name in infills(plan, form) if name not in first]
     formulas = {"measure": "protocol", "form": form, "way": FORMULAS}
     plain = [formulas] if tuned.has_table(torch.device(device)) else []
-    names = [*protocols(form), *plain, *first, *steps(plan, form), *others]
+    names = [*protocols(form), *plain, *first, *races(plan, form), *steps(plan, form), *others]
     if not book.plan(names):
         return
     try:
         served = Served(model(config, form, device, max(plan.contexts)), plan)
     except Exception as error:
         return book.fail(names, error)
-    ways = {"protocol": served.protocol, "infill": served.infill, "steps": served.step}
+    ways = {"protocol": served.protocol, "infill": served.infill, "race": served.race, "steps": served.step}
     for name in names:
         fields = {n: v for n, v in name.items() if n not in ("measure", "form")}
         way = partial(ways[name["measure"]], **fields)
@@ -294,6 +326,8 @@ def show(book: Book, form: str) -> None:
     table(f"{form}: canvases of fixed work; times of one with its commit", columns, lines)
     columns = ("context", "pins", "slots", "steps", *times)
     table(f"{form}: a key after a warm context, and its whole canvas", columns, book.lines(measure="infill", form=form))
+    columns = ("context", "rows", *times, "anew_p50_ms", "anew_p95_ms")
+    table(f"{form}: a key, and all lengths of a hole of {HOLE} tokens", columns, book.lines(measure="race", form=form))
     columns = ("context", "canvas", "gb", "gflop", *times, "gb_s", "anew_p50_ms", "anew_p95_ms", "held_gib")
     table(f"{form}: a step", columns, book.lines(measure="steps", form=form))
 

@@ -16,6 +16,7 @@ PAGE = {  # measure: title and columns
     "tune": ("Block sizes", ("kernel", "shape", "rows", "formula_ms", "best_ms", "of_formula", "blocks")),
     "protocol": ("Protocol", ("form", "way", "ms_a_forward", "tokens_s", "tokens_s_with_prompt", "of_floor")),
     "infill": ("Infills", ("form", "context", "pins", "slots", "steps", "p50_ms", "p95_ms", "floor_ms")),
+    "race": ("All lengths of a hole", ("form", "context", "rows", "p50_ms", "anew_p50_ms", "floor_ms")),
     "steps": ("Steps by rows", ("form", "context", "canvas", "p50_ms", "anew_p50_ms", "floor_ms")),
     "peers": (
         "Kernels and PyTorch's",

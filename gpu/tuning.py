@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from caesura.engine.models.diffusion_gemma import Config
+from caesura.engine.models.diffusion_gemma import EVERYTHING, Config
 from caesura.kernels import attention, experts, tuned
 from caesura.kernels.jit import triton
 
@@ -80,7 +80,7 @@ def works(c: Config, device: str, plan: Plan) -> Iterator[Work]:
 
 
 def of_attention(c: Config, device: str, plan: Plan, rows: int) -> Iterator[Work]:
-    """As in a recorded step: whole buffers, and the columns in use are on the device."""
+    """As in a recorded step: the addresses of the buffers and the columns that each row sees are on the device."""
     for shape in sorted(set(c.shapes)):
         seen = (min(plan.context, c.sliding_window - 1) if shape.sliding else plan.context) + rows
         like = (shape.kv_heads, seen, shape.head_dim)
@@ -89,10 +89,14 @@ def of_attention(c: Config, device: str, plan: Plan, rows: int) -> Iterator[Work
         q = torch.empty(rows, c.num_heads, shape.head_dim, device=device, dtype=plan.dtype)
         draw = partial(q.normal_, 0, 3 / shape.head_dim**0.5)  # scores of a spread of three: many columns count
         draw()
-        extent = torch.tensor([0, seen], dtype=torch.int32, device=device)
+        spans = torch.tensor([[0, seen - rows, seen - rows, seen]] * rows, dtype=torch.int32, device=device)
+        places = [[keys.data_ptr(), values.data_ptr(), seen, 0] for keys, values in kv]
+        given = kv, torch.tensor(places, device=device), spans, c.sliding_window if shape.sliding else EVERYTHING
 
-        def launch(q: Tensor = q, kv: Tensor = kv, extent: Tensor = extent) -> Tensor:
-            return [attention.launch(q, *both, None, 1, extent) for both in kv][-1]
+        def launch(q: Tensor = q, given: Any = given) -> Tensor:
+            kv, tables, spans, window = given
+            every = zip(kv, tables, strict=True)
+            return [attention.launch(q, *both, None, window, spans, table) for both, table in every][-1]
 
         of = (c.num_heads, shape.kv_heads, shape.head_dim)
         yield Work(attention.NAME, of, rows, (q,), launch, draw, copies)

@@ -1,5 +1,5 @@
 """Attention of a few rows over the KV cache and each other: a canvas sees every column, context rows are causal within
-a window. The scale is 1 and the softmax float32.
+a window; or each row sees two spans of columns, which the device knows. The scale is 1 and the softmax float32.
 
 Query heads that share a key head count as more rows: M = rows * heads / key heads. A program keeps the float32 sums of
 a block of M and reads its columns once (Milakov and Gimelshein, Online normalizer calculation for
@@ -29,19 +29,22 @@ def reference(
     values: Tensor,
     first: int | None,
     window: int,
-    extent: Tensor | None = None,
+    spans: Tensor | None = None,
     table: Tensor | None = None,
 ) -> Tensor:
     """As `attention`. Query heads that share a key head become more rows, so that keys are read once."""
-    del table  # it has the addresses of keys and values
     rows, heads, width = q.shape
-    if extent is not None:
-        low, high = extent.tolist()
-        keys, values = keys[:, low:high], values[:, low:high]
     groups = keys.shape[0]
     share = heads // groups
     mask = None
-    if first is not None:
+    if spans is not None:
+        spans = spans - (0 if table is None else table[3])
+        start, stop = int(spans[:, ::2].amin()), int(spans[:, 1::2].amax())
+        keys, values = keys[:, start:stop], values[:, start:stop]
+        at = torch.arange(start, stop, device=q.device)
+        low, context, own, end = spans[:, :, None].unbind(1)
+        mask = ((low <= at) & (at < context)) | ((own <= at) & (at < end))
+    elif first is not None:
         at = torch.arange(first, first + rows, device=q.device)[:, None]
         columns = torch.arange(keys.shape[1], device=q.device)
         mask = (columns <= at) & (columns > at - window)
@@ -68,8 +71,8 @@ def _attend(
     q,
     keys,
     values,
-    extent,  # int32 [2], the first column and the end of the columns; or None: there are `columns`
-    table,  # int64 [3], which replaces keys, values and their heads' strides; or None
+    spans,  # int32 [rows, 4], the two spans of columns that a row sees; or None: there are `columns`
+    table,  # int64 [4], which replaces keys, values and their heads' strides, and is taken from spans; or None
     out,  # the result; or [splits, rows, heads, width] float32 sums of values, not yet divided, and next to them
     peaks,  # [splits, rows, heads] float32, the largest score times log2(e); or None
     totals,  # [splits, rows, heads] float32, the sum of the weights; or None
@@ -110,10 +113,16 @@ def _attend(
     q += row.to(tl.int64)[:, None] * q_row + head[:, None] * q_head
     queries = tl.load(q + d[None, :], mask=(row < rows)[:, None] & (d < WIDTH)[None, :], other=0.0)
 
-    if extent is None:
-        low, high = 0, columns
-    else:
-        low, high = tl.load(extent), tl.load(extent + 1)
+    low, high = 0, columns
+    if spans is not None:
+        # Rows after the last one are the last one again, so that they widen nothing.
+        spans += tl.minimum(row, rows - 1) * 4
+        before = 0
+        if table is not None:
+            before = tl.load(table + 3).to(tl.int32)
+        farthest, context = tl.load(spans) - before, tl.load(spans + 1) - before
+        own, end = tl.load(spans + 2) - before, tl.load(spans + 3) - before
+        low, high = tl.minimum(tl.min(farthest, 0), tl.min(own, 0)), tl.maximum(tl.max(context, 0), tl.max(end, 0))
     if CAUSAL:
         last = tl.minimum((block * BLOCK_M + BLOCK_M - 1) // SHARE, rows - 1)
         low = tl.maximum(low, first + block * BLOCK_M // SHARE - window + 1)
@@ -138,6 +147,10 @@ def _attend(
         if CAUSAL:
             ahead = first + row[:, None] - at[None, :]
             seen = seen & (ahead >= 0) & (ahead < window)
+        if spans is not None:
+            of_context = (at[None, :] >= farthest[:, None]) & (at[None, :] < context[:, None])
+            of_own = (at[None, :] >= own[:, None]) & (at[None, :] < end[:, None])
+            seen = seen & (of_context | of_own)
         scores = tl.where(seen, scores, float("-inf"))
         higher = tl.maximum(peak, tl.max(scores, 1))
         weights = tl.exp2(scores - higher[:, None])
@@ -189,14 +202,14 @@ def launch(
     values: Tensor,
     first: int | None,
     window: int,
-    extent: Tensor | None = None,
+    spans: Tensor | None = None,
     table: Tensor | None = None,
 ) -> Tensor:
     """As `attention`."""
     rows, heads, width = q.shape
     groups, columns, _ = keys.shape
-    assert extent is None or first is None
-    assert table is None or (extent is not None and keys.is_contiguous() and values.is_contiguous())
+    assert spans is None or (first is None and spans.shape == (rows, 4) and spans.is_contiguous())
+    assert table is None or (spans is not None and keys.is_contiguous() and values.is_contiguous())
     assert q.dtype == keys.dtype == values.dtype
     assert q.stride(2) == keys.stride(2) == values.stride(2) == 1
     share = heads // groups
@@ -223,7 +236,7 @@ def launch(
         q,
         keys,
         values,
-        extent,
+        spans,
         table,
         sums,
         peaks,
@@ -275,7 +288,7 @@ def attention(
     values: Tensor,
     first: int | None,
     window: int,
-    extent: Tensor | None = None,
+    spans: Tensor | None = None,
     table: Tensor | None = None,
 ) -> Tensor:
     """q [rows, heads, width], keys and values [key heads, columns, width] -> [rows, heads * width].
@@ -283,9 +296,10 @@ def attention(
     If `first` is None, every row sees every column. Otherwise row r is at column first + r and sees the last `window`
     columns up to its own.
 
-    With `extent`, int32 [2] on the device, a canvas sees only the columns from extent[0] to extent[1]: a CUDA graph
-    gets whole buffers, and each replay sets the valid part. With `table` too, int64 [3] on the device, a kernel takes
-    only heads and width from keys and values, both contiguous: their addresses and how many columns they have are in
-    the table, and each replay sets them.
+    With `spans`, int32 [rows, 4] on the device, row r sees the columns from spans[r, 0] to spans[r, 1] and from
+    spans[r, 2] to spans[r, 3]: context, and rows of its own kind. A CUDA graph gets whole buffers, and each replay sets
+    what is seen. With `table` too, int64 [4] on the device, a kernel takes only heads and width from keys and values,
+    both contiguous: their addresses and how many columns they have are in the table, then the number of the first
+    column, from which spans count too; and each replay sets them.
     """
-    return (launch if fused(q) else reference)(q, keys, values, first, window, extent, table)
+    return (launch if fused(q) else reference)(q, keys, values, first, window, spans, table)

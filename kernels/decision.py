@@ -1,8 +1,9 @@
-"""What a canvas of uniform noise decides after a forward (engine/methods/uniform/renoise.py has the rules): which slots
-are accepted, locked and unchanged, and whether the canvas is done.
+"""What canvases of uniform noise decide after a forward (engine/methods/uniform/renoise.py has the rules): which slots
+are accepted, locked and unchanged, and whether a canvas is done.
 
-Vectors of at most some hundred numbers: one program does it all, and the cost is the launch. PyTorch would launch
-seventy. What one slot needs of the others are sums, a maximum and the smallest number that holds.
+Vectors of at most some hundred numbers: one program does it all, or one a canvas, and the cost is the launch. PyTorch
+would launch seventy. What one slot needs of the others of its canvas are sums, a maximum and the smallest number that
+holds.
 """
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
@@ -15,11 +16,12 @@ from caesura.kernels.jit import fused, jit, power, tl
 
 
 class Deciding(NamedTuple):
-    """A decision on the slots of a canvas, all [slots]. Of the step before: the tokens `best`, int64, -1 if there are
-    none, and `stable`, for how many steps they have not changed. Of this one: the most probable tokens, the entropy in
-    nats, float32, and before cooling the token's logit and the log-sum-exp of all allowed. Then which slots are
+    """A decision on the slots of some canvases, all [slots]. Of the step before: the tokens `best`, int64, -1 if there
+    are none, and `stable`, for how many steps they have not changed. Of this one: the most probable tokens, the entropy
+    in nats, float32, and before cooling the token's logit and the log-sum-exp of all allowed. Then which slots are
     accepted, are `open`, may lock, and must lock, bool; `noise`, int64, for slots that are not accepted; the tokens
-    [n] that end a text; and the mean entropy [1], float32, below which a canvas at rest is done."""
+    [n] that end a text; which slots belong to each of several `canvases`, bool [canvases, slots]; and of each, float32
+    [canvases], the mean entropy below which it is done if it is at rest."""
 
     best: Tensor
     stable: Tensor
@@ -33,6 +35,7 @@ class Deciding(NamedTuple):
     must_lock: Tensor
     noise: Tensor
     ends: Tensor
+    canvases: Tensor | None
     enough: Tensor
 
 
@@ -66,25 +69,28 @@ def reference_accept(entropy: Tensor, open: Tensor, bound: float) -> Tensor:
     return open & torch.zeros_like(open).scatter_(-1, order, before <= bound)
 
 
-def reference_biases(bias: Tensor, may_end: Tensor, locked: Tensor, is_slot: Tensor, ending: int) -> Tensor:
-    right = (locked & is_slot).flip(0).cumsum(0).flip(0) > 0
-    return torch.where(may_end & ~right, ending, bias)
+def reference_biases(
+    bias: Tensor, may_end: Tensor, locked: Tensor, is_slot: Tensor, canvases: Tensor, ending: int
+) -> Tensor:
+    right = (canvases & locked & is_slot).flip(1).cumsum(1).flip(1) > 0
+    return torch.where(may_end & ~(canvases & right).any(0), ending, bias)
 
 
 # The kernels
 
 
-@jit(do_not_specialize=["slots"])
-def _accept(entropy, open, out, slots, bound, BLOCK: tl.constexpr, FEW: tl.constexpr):
+@jit(do_not_specialize=["slots", "row"])
+def _accept(entropy, open, out, slots, row, bound, BLOCK: tl.constexpr, FEW: tl.constexpr):
     """One canvas; FEW slots at once are compared with all."""
     start = tl.program_id(0).to(tl.int64) * slots
+    entropy += tl.program_id(0).to(tl.int64) * row
     at = tl.arange(0, BLOCK)
-    mine = tl.load(entropy + start + at, mask=at < slots, other=0.0)
+    mine = tl.load(entropy + at, mask=at < slots, other=0.0)
     before = tl.zeros([BLOCK], tl.float32)
     for low in range(0, slots, FEW):
         other = low + tl.arange(0, FEW)
         live = tl.load(open + start + other, mask=other < slots, other=0) != 0
-        its = tl.load(entropy + start + other, mask=other < slots, other=0.0)
+        its = tl.load(entropy + other, mask=other < slots, other=0.0)
         less = its[None, :] < mine[:, None]
         same = (its[None, :] == mine[:, None]) & (other[None, :] < at[:, None])
         before += tl.sum(tl.where((less | same) & live[None, :], its[None, :], 0.0), 1)
@@ -93,9 +99,10 @@ def _accept(entropy, open, out, slots, bound, BLOCK: tl.constexpr, FEW: tl.const
 
 
 @jit(do_not_specialize=["rows"])
-def _biases(bias, may_end, locked, is_slot, out, rows, ENDING: tl.constexpr, BLOCK: tl.constexpr):
+def _biases(bias, may_end, locked, is_slot, canvases, out, rows, ENDING: tl.constexpr, BLOCK: tl.constexpr):
+    """The rows of one canvas."""
     at = tl.arange(0, BLOCK)
-    there = at < rows
+    there = tl.load(canvases + tl.program_id(0) * rows + at, mask=at < rows, other=0) != 0
     last = (tl.load(locked + at, mask=there, other=0) != 0) & (tl.load(is_slot + at, mask=there, other=0) != 0)
     last = tl.max(tl.where(last, at, -1), 0)
     may_end = (tl.load(may_end + at, mask=there, other=0) != 0) & (at > last)
@@ -104,12 +111,15 @@ def _biases(bias, may_end, locked, is_slot, out, rows, ENDING: tl.constexpr, BLO
 
 @jit(do_not_specialize=["slots", "count", "stability"])
 def _settle(
-    best, stable, token, entropy, logit, allowed, accepted, open, may_lock, must_lock, noise, ends, enough,
+    best, stable, token, entropy, logit, allowed, accepted, open, may_lock, must_lock, noise, ends, canvases, enough,
     new_ids, drawn, new_best, new_stable, told, slots, count, stability,
     ENTROPY: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """One canvas. Slots of the others count as shut, and are left to their programs."""
     at = tl.arange(0, BLOCK)
     there = at < slots
+    if canvases is not None:
+        there = tl.load(canvases + tl.program_id(0) * slots + at, mask=there, other=0) != 0
     open = tl.load(open + at, mask=there, other=0) != 0
     shut = open == 0
     before = tl.load(best + at, mask=there, other=0)
@@ -126,7 +136,7 @@ def _settle(
     locked = shut | must_lock | (may_lock & at_rest)
     still = tl.min(((stable >= stability) | shut).to(tl.int32), 0)
     whole = tl.min((accepted | shut).to(tl.int32), 0)
-    sure = tl.sum(entropy, 0) < tl.load(enough) * tl.sum(open.to(tl.float32), 0)
+    sure = tl.sum(entropy, 0) < tl.load(enough + tl.program_id(0)) * tl.sum(open.to(tl.float32), 0)
     done = (still & (sure.to(tl.int32) | whole)) | tl.min(locked.to(tl.int32), 0)
     noise = tl.load(noise + at, mask=there, other=0)
     tl.store(new_ids + at, tl.where(locked, token, noise), mask=there)
@@ -145,28 +155,34 @@ def _settle(
 
 def launch_accept(entropy: Tensor, open: Tensor, bound: float) -> Tensor:
     canvases, slots = entropy.shape
-    entropy, open = entropy.contiguous(), open.contiguous()
+    open = open.contiguous()
+    assert entropy.stride(1) == 1 or slots == 1
     out = torch.empty_like(open)
-    _accept[canvases,](entropy, open, out, slots, bound, BLOCK=power(slots), FEW=16)
+    _accept[canvases,](entropy, open, out, slots, entropy.stride(0), bound, BLOCK=power(slots), FEW=16)
     return out
 
 
-def launch_biases(bias: Tensor, may_end: Tensor, locked: Tensor, is_slot: Tensor, ending: int) -> Tensor:
+def launch_biases(
+    bias: Tensor, may_end: Tensor, locked: Tensor, is_slot: Tensor, canvases: Tensor, ending: int
+) -> Tensor:
     out, rows = torch.empty_like(bias), len(bias)
-    _biases[1,](bias, may_end, locked, is_slot, out, rows, ENDING=ending, BLOCK=power(rows))
+    given = bias, may_end, locked, is_slot, canvases
+    assert all(tensor.is_contiguous() for tensor in given)
+    _biases[len(canvases),](*given, out, rows, ENDING=ending, BLOCK=power(rows))
     return out
 
 
 def settle(asked: Deciding, rules: LockRules) -> Settled:
     """The kernel of `renoise.decide`, which has the reference: all but the sampler and the drawn tokens."""
     assert asked.enough.dtype == torch.float32
-    asked = Deciding(*(tensor.contiguous() for tensor in asked))
+    assert asked.canvases is None or asked.canvases.is_contiguous()
+    asked = Deciding(*(tensor if tensor is None else tensor.contiguous() for tensor in asked))  # type: ignore[arg-type]
     slots = len(asked.best)
     ids, best, stable = asked.best.new_empty(3, slots)
     found = Settled(
         ids, torch.empty_like(asked.open), best, stable, asked.enough.new_empty(4, slots, dtype=torch.float64)
     )
-    _settle[1,](
+    _settle[len(asked.enough),](
         *asked, *found, slots, len(asked.ends), rules.stability,
         ENTROPY=rules.entropy, STEPS=rules.steps, BLOCK=power(slots),
     )  # fmt: skip
@@ -182,7 +198,8 @@ def accept(entropy: Tensor, open: Tensor, bound: float) -> Tensor:
     return (launch_accept if fused(entropy) else reference_accept)(entropy, open, bound)
 
 
-def biases(bias: Tensor, may_end: Tensor, locked: Tensor, is_slot: Tensor, ending: int) -> Tensor:
+def biases(bias: Tensor, may_end: Tensor, locked: Tensor, is_slot: Tensor, canvases: Tensor, ending: int) -> Tensor:
     """The number of each row's bias, int64 [rows]: `ending` where the text may end, which is after the last locked slot
-    and where `may_end` says so, else `bias`."""
-    return (launch_biases if fused(bias) else reference_biases)(bias, may_end, locked, is_slot, ending)
+    of its canvas and where `may_end` says so, else `bias`. Each row belongs to one of the `canvases`, bool [canvases,
+    rows]."""
+    return (launch_biases if fused(bias) else reference_biases)(bias, may_end, locked, is_slot, canvases, ending)

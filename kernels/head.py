@@ -173,6 +173,10 @@ def merge(parts: Parts, temperature: Tensor, width: int) -> Seen:
 
 def score(head: Head, hidden: Tensor, ids: Tensor) -> Tensor:
     """The logit of one token of each row, float32 [rows]."""
+    return (launch_score if fused(hidden) else reference_score)(head, hidden, ids)
+
+
+def reference_score(head: Head, hidden: Tensor, ids: Tensor) -> Tensor:
     z = (hidden.float() * embedding(ids, head.matrix).float()).sum(-1)
     return z.div_(head.cap).tanh_().mul_(head.cap)
 
@@ -423,6 +427,14 @@ def _draw(
     tl.store(out_ptr + row, token)
 
 
+@jit
+def _logit(hidden_ptr, matrix_ptr, ids_ptr, out_ptr, cap, D: tl.constexpr, BLOCK: tl.constexpr):
+    row, d = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    h = tl.load(hidden_ptr + row * D + d, mask=d < D, other=0.0).to(tl.float32)
+    e = tl.load(matrix_ptr + tl.load(ids_ptr + row) * D + d, mask=d < D, other=0.0).to(tl.float32)
+    tl.store(out_ptr + row, _capped(tl.sum(h * e, 0), cap))
+
+
 # Their launchers
 
 
@@ -499,4 +511,13 @@ def launch_draw(head: Head, rows: Rows, seen: Seen, at: Tensor, wanted: Tensor) 
         *tensors, out, vocabulary, head.cap, tiles,
         D=size, TILE=seen.width, BLOCK_T=power(tiles), BLOCK_D=min(64, max(16, power(size))), num_warps=8,
     )  # fmt: skip
+    return out
+
+
+def launch_score(head: Head, hidden: Tensor, ids: Tensor) -> Tensor:
+    rows, size = hidden.shape
+    hidden, ids = hidden.contiguous(), ids.contiguous()
+    out = torch.empty(rows, device=hidden.device)
+    if rows:
+        _logit[rows,](hidden, head.matrix, ids, out, head.cap, D=size, BLOCK=power(size), num_warps=8)
     return out

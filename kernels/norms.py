@@ -1,7 +1,7 @@
 """The steps between the matrix products of DiffusionGemma: residual sums, root mean square norms, the router.
 
     before the layers   x = embedding * scale, and rms(predictions, norm), of which an MLP makes signals
-                        x = rms(x + signals), and the view that comes next: rms(x, next)
+                        x = rms(x + signals), but of a context row x stays, and the view that comes next: rms(x, next)
     after attention     x = x + rms(attention, post)
                         and three views of it: rms(x, mlp), rms(x, moe), rms(x) * router scale / sqrt(D)
     router              p = softmax(router @ view); the top_k of it, renormalised, times a scale of each expert
@@ -62,8 +62,10 @@ def reference_enter(
     return embedding(ids, embed) * scale, rms(soft.to(embed.dtype), norm, eps)
 
 
-def reference_add_signals(x: Tensor, signals: Tensor, following: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    x = rms(x + signals, None, eps)
+def reference_add_signals(
+    x: Tensor, signals: Tensor, following: Tensor, mode: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    x = torch.where(mode[:, None] > 0, rms(x + signals, None, eps), x)
     return x, rms(x, following, eps)
 
 
@@ -154,13 +156,16 @@ def _enter(ids, embed, soft, norm, x, signals, scale, eps, WIDTH: tl.constexpr, 
 
 
 @jit
-def _add_signals(x, signals, following, new_x, next_x, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def _add_signals(x, signals, following, mode, new_x, next_x, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     dtype: tl.constexpr = x.dtype.element_ty
-    start = tl.program_id(0).to(tl.int64) * WIDTH
+    row = tl.program_id(0).to(tl.int64)
+    start = row * WIDTH
     d = tl.arange(0, BLOCK)
+    of_canvas = tl.load(mode + row) > 0
     following = read(following, d, WIDTH)
-    x = rounded(read(x + start, d, WIDTH) + read(signals + start, d, WIDTH), dtype)
-    x = rounded(x * inverse(x, eps, WIDTH), dtype)
+    x = read(x + start, d, WIDTH)
+    both = rounded(x + read(signals + start, d, WIDTH), dtype)
+    x = tl.where(of_canvas, rounded(both * inverse(both, eps, WIDTH), dtype), x)
     tl.store(new_x + start + d, x.to(dtype), mask=d < WIDTH)
     tl.store(next_x + start + d, (x * inverse(x, eps, WIDTH) * following).to(dtype), mask=d < WIDTH)
 
@@ -288,12 +293,15 @@ def launch_enter(
     return x, signals
 
 
-def launch_add_signals(x: Tensor, signals: Tensor, following: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def launch_add_signals(
+    x: Tensor, signals: Tensor, following: Tensor, mode: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
     rows, width = x.shape
+    assert mode.shape == (rows,)
     assert x.is_contiguous()
     assert signals.is_contiguous()
     new_x, next_x = x.new_empty(2, rows, width)
-    _add_signals[rows,](x, signals, following, new_x, next_x, eps, **whole(width))
+    _add_signals[rows,](x, signals, following, mode, new_x, next_x, eps, **whole(width))
     return new_x, next_x
 
 
@@ -369,9 +377,10 @@ def enter(ids: Tensor, embed: Tensor, scale: float, soft: Tensor, norm: Tensor, 
     return (launch_enter if fused(ids) else reference_enter)(ids, embed, scale, soft, norm, eps)
 
 
-def add_signals(x: Tensor, signals: Tensor, following: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Embeddings with those signals added, [rows, D], normed, and the next norm of that, the first layer's."""
-    return (launch_add_signals if fused(x) else reference_add_signals)(x, signals, following, eps)
+def add_signals(x: Tensor, signals: Tensor, following: Tensor, mode: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Embeddings [rows, D] with those signals added and normed in the rows of a canvas, whose `mode` [rows] is 1, and
+    the next norm of that, the first layer's."""
+    return (launch_add_signals if fused(x) else reference_add_signals)(x, signals, following, mode, eps)
 
 
 def add_attention(x: Tensor, attention: Tensor, norms: Sequence[Tensor], router_scale: Tensor, eps: float) -> Views:

@@ -47,20 +47,21 @@ def reference(
     eps: float,
     keys: Tensor,
     values: Tensor,
-    at: Tensor | None = None,
+    places: Tensor | None = None,
     table: Tensor | None = None,
 ) -> Tensor:
     """As `turned`. The norm is float32 and rounded to x's dtype; what follows is rounded at every step."""
-    del table  # it has the addresses of keys and values
     width = keys.shape[2]
     q, k, v = added(q, keys.dtype), added(k, keys.dtype), None if v is None else added(v, keys.dtype)
-    if at is not None:
-        keys, values = (held[:, int(at) :][:, : len(q)] for held in (keys, values))
     q, k = q.unflatten(1, (-1, width)), k.unflatten(1, (-1, width))
     v = k if v is None else v.unflatten(1, (-1, width))
-    kept = keys.shape[1]
-    keys.copy_(_rotated(rms(k, k_norm, eps), turn)[:kept].transpose(0, 1))
-    values.copy_(rms(v, None, eps)[:kept].transpose(0, 1))
+    if places is None:
+        places = torch.arange(len(q), device=q.device)
+    if table is not None:
+        places = places - table[3]
+    kept = places < keys.shape[1]
+    keys[:, places[kept]] = _rotated(rms(k, k_norm, eps), turn)[kept].transpose(0, 1)
+    values[:, places[kept]] = rms(v, None, eps)[kept].transpose(0, 1)
     return _rotated(rms(q, q_norm, eps), turn)
 
 
@@ -126,8 +127,8 @@ def _turn(
     out,
     keys,
     values,
-    at,  # int32 [1], the column of the first row; or None: 0
-    table,  # int64 [3], which replaces keys, values, their columns and their heads' strides; or None
+    places,  # int32 [rows], the column of each row; or None: its number
+    table,  # int64 [4], which replaces keys, values, their columns and their heads' strides; or None
     columns,
     part,
     parts,
@@ -176,8 +177,10 @@ def _turn(
     else:
         head += (block - before) * BLOCK_H
         column = row
-        if at is not None:
-            column += tl.load(at)
+        if places is not None:
+            column = tl.load(places + row).to(tl.int64)
+        if table is not None:
+            column -= tl.load(table + 3)
         live = head < tl.where(column < columns, GROUPS, 0)
         left, right = _load(k + row * k_row, part, parts, head, d, live, dtype, HALF, PARTS)
         v_left, v_right = left, right
@@ -201,15 +204,16 @@ def launch(
     eps: float,
     keys: Tensor,
     values: Tensor,
-    at: Tensor | None = None,
+    places: Tensor | None = None,
     table: Tensor | None = None,
 ) -> Tensor:
     """As `turned`."""
     rows, (groups, columns, width) = q.shape[-2], keys.shape
     heads, half, pairs = q.shape[-1] // width, width // 2, turn.shape[2]
     part, parts = (q.stride(0), len(q)) if q.ndim == 3 else (0, 1)
-    assert columns == rows or at is not None
-    assert table is None or (at is not None and keys.is_contiguous() and values.is_contiguous())
+    assert columns == rows or places is not None
+    assert places is None or (places.shape == (rows,) and places.is_contiguous())
+    assert table is None or (places is not None and keys.is_contiguous() and values.is_contiguous())
     assert k.shape[-1] == groups * width
     assert all(x is None or x.stride(0) == q.stride(0) for x in (k, v)) or parts == 1
     assert turn.shape[:2] == (2, rows)
@@ -228,7 +232,7 @@ def launch(
         out,
         keys,
         values,
-        at,
+        places,
         table,
         columns,
         part,
@@ -266,14 +270,14 @@ def turned(
     eps: float,
     keys: Tensor,
     values: Tensor,
-    at: Tensor | None = None,
+    places: Tensor | None = None,
     table: Tensor | None = None,
 ) -> Tensor:
     """Products q [(parts,) rows, heads * width], k and v [(parts,) rows, key heads * width] and `turn` of `rotary` ->
     q [rows, heads, width], normed and turned. If there are parts, q, k and v are columns of one product (matmul.py).
     Keys and values are written into views [key heads, rows, width] of a cache. A layer without v has the values rms(k).
 
-    With `at`, int32 [1] on the device, the rows go to columns at[0], at[0] + 1, ... of a view of any length, up to its
-    end: a CUDA graph gets whole buffers, and each replay sets the place of its rows. With `table` too, int64 [3] on the
-    device, a kernel takes only heads and width from keys and values: see `attention`."""
-    return (launch if fused(q) else reference)(q, k, v, q_norm, k_norm, turn, eps, keys, values, at, table)
+    With `places`, int32 [rows] on the device, row r goes to column places[r] of a view of any length, or nowhere if
+    that is after its end: a CUDA graph gets whole buffers, and each replay sets the places of its rows. With `table`
+    too, int64 [4] on the device, a kernel takes only heads and width from keys and values: see `attention`."""
+    return (launch if fused(q) else reference)(q, k, v, q_norm, k_norm, turn, eps, keys, values, places, table)

@@ -53,20 +53,22 @@ class Run:
 
 @dataclass(frozen=True)
 class Fixed:
-    """All rows of one canvas, for a forward that never waits for the host: tensors of fixed shapes, read again in each
-    replay.
+    """Rows after one KV, of canvases and of fresh context, for a forward that never waits for the host: tensors of
+    fixed shapes, read again in each replay.
 
-    `place` is the result of `Replayable.place`, on the device; `buffers` are the complete buffers of the canvas's KV. A
-    kernel takes their shapes from them, but their addresses from `tables`, int64 [layers, 3] (`KV.addresses`), so that
-    another KV's may take their place.
-    Rows after the end of the canvas may be copies of others: no row sees them.
+    `spans` are the results of `Replayable.spans`; `places` are the columns that keep the rows' keys and values, int32
+    [rows]; a row whose place is after the end of the buffers is not kept, and may be a copy of another. `buffers` are
+    the complete buffers of the KV. A kernel takes their shapes from them, but their addresses from `tables`, int64
+    [layers, 4] (`KV.addresses`), so that another KV's may take their place. Spans and places count from the beginning
+    of the text, whatever the buffers still hold of it.
     """
 
     ids: Tensor  # int64 [rows]
-    conditioning: Tensor  # [rows, hidden]
+    conditioning: Tensor  # [rows, hidden]; arbitrary for context rows
     turns: Mapping[Any, Tensor]  # the rotary tables of the rows' positions, which do not change from step to step
     mode: Tensor  # int64 [rows], 1 for canvas rows, 0 for context rows
-    place: Tensor
+    spans: Mapping[Any, Tensor]
+    places: Tensor
     tables: Tensor
     buffers: Sequence[tuple[Tensor, Tensor]]
 
@@ -147,11 +149,13 @@ class Replayable(Renoiser, Protocol):
     def turns(self, positions: Tensor) -> Mapping[Any, Tensor]:
         """New rotary tables for rows at `positions`, int64 [rows], one for each kind of layer."""
 
-    def place(self, kv: KV, rows: int) -> Tensor:
-        """The place of a canvas of `rows` rows in the buffers of a KV, int32 [layers, n]."""
+    def spans(self, seen: Tensor) -> Mapping[Any, Tensor]:
+        """The columns that rows see, for each kind of layer, int32 [rows, 4]: context from the first number to the
+        second, and rows of the same forward from the third to the fourth. `seen`, int32 [rows, 3], has the last three;
+        the first depends on the kind's window."""
 
     def fixed(self, rows: Fixed) -> Tensor:
-        """`hidden` for all rows of one canvas, [rows, hidden]."""
+        """`hidden` for all these rows, [rows, hidden]."""
 
 
 class Verifier(Model, Protocol):

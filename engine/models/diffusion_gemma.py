@@ -193,26 +193,21 @@ class DiffusionGemma:
             x, h = self._layer(layer, x, h, own, mode, following[number])
         return h
 
-    def place(self, kv: KV, rows: int) -> Tensor:
-        """The place of a canvas of `rows` rows in the buffers of every layer, int32 [layers, 4]: the first column that
-        its rows see, the end of its own columns, the first of them, and a 0 that pads a layer to 16 bytes, for aligned
-        loads."""
-        places = []
-        for number, shape in enumerate(self.config.shapes):
-            start = kv.start(number)
-            places.append([self._low(kv.length, shape.sliding) - start, kv.length + rows - start, kv.length - start, 0])
-        return torch.tensor(places, dtype=torch.int32)
+    def spans(self, seen: Tensor) -> dict[Shape, Tensor]:
+        context = seen[:, :1]
+        first = {True: (context - (self.config.sliding_window - 1)).clamp_min(0), False: torch.zeros_like(context)}
+        return {shape: torch.cat((first[shape.sliding], seen), 1) for shape in set(self.config.shapes)}
 
     @torch.inference_mode()
     def fixed(self, rows: Fixed) -> Tensor:
         c, eps = self.weights.conditioner, self._eps
         x, signals = enter(rows.ids, self.weights.embed, self.scale, rows.conditioning, c.norm, eps)
-        x, h = add_signals(x, c.down(gated(signals, c.gate_up)), self.weights.layers[0].input_norm, eps)
+        x, h = add_signals(x, c.down(gated(signals, c.gate_up)), self.weights.layers[0].input_norm, rows.mode, eps)
 
         def attend(number: int, layer: LayerWeights, turn: Tensor, qkv: Tensor) -> Tensor:
-            buffers, place, table = rows.buffers[number], rows.place[number], rows.tables[number]
-            q = turned(*_split(qkv, layer.shape), layer.q_norm, layer.k_norm, turn, eps, *buffers, place[2:3], table)
-            return attention(q, *buffers, None, self._window(layer.shape), place[:2], table)
+            buffers, table = rows.buffers[number], rows.tables[number]
+            q = turned(*_split(qkv, layer.shape), layer.q_norm, layer.k_norm, turn, eps, *buffers, rows.places, table)
+            return attention(q, *buffers, None, self._window(layer.shape), rows.spans[layer.shape], table)
 
         return self._through(x, h, rows.turns, rows.mode, attend)
 

@@ -78,14 +78,14 @@ def main(capability: int) -> None:
             keys, values = torch.zeros(2, groups, 8192, width, dtype=torch.bfloat16)
             for first in (None, 2000):
                 attention.launch(q, keys[:, :3000], values[:, :3000], first, window)
-            table, extent = torch.zeros(3, dtype=torch.int64), torch.zeros(4, dtype=torch.int32)
-            attention.launch(q, keys, values, None, window, extent[:2], table)
+            table, spans = torch.zeros(4, dtype=torch.int64), torch.zeros(rows, 4, dtype=torch.int32)
+            attention.launch(q, keys, values, None, window, spans, table)
             k, norm = torch.zeros(rows, groups * width, dtype=torch.bfloat16), torch.ones(width)
             turn = torch.zeros(2, rows, 128 if groups == 8 else 64, dtype=torch.bfloat16)
             v = k if groups == 8 else None
             of_cache = keys[:, :rows], values[:, :rows]
             rotary.launch(q.flatten(1), k, v, norm, norm, turn, 1e-6, *of_cache)
-            rotary.launch(q.flatten(1), k, v, norm, norm, turn, 1e-6, keys, values, extent[2:3], table)
+            rotary.launch(q.flatten(1), k, v, norm, norm, turn, 1e-6, keys, values, spans[:, 0].contiguous(), table)
             qs, ks = torch.zeros(2, rows, (16 + groups) * width).split((16 * width, groups * width), 2)
             rotary.launch(qs, ks, None if v is None else ks, norm, norm, turn, 1e-6, *of_cache)
         x = torch.zeros(rows, HIDDEN, dtype=torch.bfloat16)
@@ -97,11 +97,15 @@ def main(capability: int) -> None:
         chosen = torch.zeros(rows, TOP_K, dtype=torch.int64)
         weight, mode = torch.ones(HIDDEN), torch.zeros(rows, dtype=torch.int64)
         norms.launch_enter(which, embed, 2.0, x, weight, 1e-6)
-        norms.launch_add_signals(x, x, weight, 1e-6)
-        of_slots = which, which, which, *torch.zeros(3, rows), *[open] * 4, which, which[:1], torch.zeros(1)
-        decision.settle(decision.Deciding(*of_slots), decision.LockRules(0.1, 2, 1))
-        decision.launch_accept(torch.zeros(1, rows), open[None], 0.1)
-        decision.launch_biases(which, open, open, open, 3)
+        norms.launch_add_signals(x, x, weight, mode, 1e-6)
+        canvases = open.expand(16, rows).contiguous()
+        of_slots = which, which, which, *torch.zeros(3, rows), *[open] * 4, which, which[:1]
+        for of_canvases in (None, canvases):
+            asked_of = decision.Deciding(*of_slots, of_canvases, torch.zeros(16))
+            decision.settle(asked_of, decision.LockRules(0.1, 2, 1))
+        decision.launch_accept(torch.zeros(16, rows), canvases, 0.1)
+        decision.launch_biases(which, open, open, open, canvases, 3)
+        head.launch_score(of, x, which)
         pairs, weights = x.new_zeros(rows, TOP_K, HIDDEN), torch.zeros(rows, TOP_K)
         for parts in (x, torch.zeros(2, rows, HIDDEN), torch.zeros(6, rows, HIDDEN)):
             norms.launch_add_attention(x, parts, (weight,) * 3, x[0], 1e-6)

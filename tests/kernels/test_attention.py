@@ -1,6 +1,7 @@
 """Attention over the KV cache: the kernel finds what plain products find, whatever is split, shared or out of sight."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -118,27 +119,55 @@ def test_rows_may_be_a_slice_of_wider_ones() -> None:
     assert torch.equal(launch(wide[2:7, 1:5, 3:19], keys, values, None, ALL), launch(q[2:7], keys, values, None, ALL))
 
 
+# The columns that each row sees: from the first to the second number, and from the third to the fourth.
+SPANS = {
+    "a canvas after its context": [(41, 290, 290, 297)] * 7,
+    "a canvas at the very start": [(0, 0, 0, 7)] * 7,
+    "three canvases, each after the last": [(0, 200, 200, 203)] * 3
+    + [(0, 200, 203, 205)] * 2
+    + [(0, 200, 205, 207)] * 2,
+    "a canvas and the context that it reads first": [(150, 203, 203, 207)] * 4
+    + [(150 + n, 200 + n, 200 + n, 201 + n) for n in range(3)],
+    "a row alone, and rows far apart": [(5, 5, 9, 10), (0, 300, 0, 0), (0, 0, 0, 300), (299, 300, 1, 2)]
+    + [(60, 80, 200, 240)] * 3,
+}
+
+
+def seen_alone(q: Tensor, keys: Tensor, values: Tensor, spans: Sequence[tuple[int, ...]]) -> Tensor:
+    """Each row over copies of the columns that it sees."""
+    rows = []
+    for row, (low, context, own, end) in enumerate(spans):
+        at = sorted({*range(low, context), *range(own, end)})
+        rows.append(exact(q[row : row + 1], keys[:, at], values[:, at], None, ALL))
+    return torch.cat(rows)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@few(("low", "high"), [(0, 300), (0, 5), (37, 38), (41, 290)], 3)
-def test_an_extent_is_a_slice_that_the_device_chooses(low: int, high: int, dtype: torch.dtype) -> None:
+@few("what", SPANS, 3)
+def test_the_device_may_say_which_columns_a_row_sees(what: str, dtype: torch.dtype) -> None:
     q, keys, values = inputs(7, 4, 2, 300, 16, dtype)
-    expected = exact(q, keys[:, low:high], values[:, low:high], None, ALL)
+    expected = seen_alone(q, keys, values, SPANS[what])
+    spans = torch.tensor(SPANS[what], dtype=torch.int32, device=DEVICE)
+    low, high = int(spans[:, ::2].min()), int(spans[:, 1::2].max())
     keys[:, :low], keys[:, high:], values[:, :low], values[:, high:] = (torch.nan,) * 4
-    extent = torch.tensor([low, high], dtype=torch.int32, device=DEVICE)
-    assert_equal(launch(q, keys, values, None, ALL, extent), expected, 2e-3, 2e-3)
+    for path in (launch, reference):
+        assert_equal(path(q, keys, values, None, ALL, spans), expected, 2e-3, 2e-3)
 
 
 @pytest.mark.parametrize("window", [40, ALL])
-@few(("columns", "low", "high"), [(60, 37, 60), (300, 260, 299), (700, 0, 500)], 2)
-def test_a_table_says_where_keys_and_values_are(columns: int, low: int, high: int, window: int) -> None:
-    """Buffers with more or fewer columns than those that are given, of which only the shape counts."""
+@few(("columns", "start"), [(300, 0), (300, 1000), (700, 20)], 2)
+def test_a_table_says_where_keys_and_values_are(columns: int, start: int, window: int) -> None:
+    """Buffers with more or fewer columns than those that are given, of which only the shape counts, and which begin at
+    another place of the text."""
     q, *held = inputs(7, 4, 2, columns, 16, torch.float16)
     keys, values = (x.contiguous() for x in held)
-    table = torch.tensor([keys.data_ptr(), values.data_ptr(), columns], device=DEVICE)
-    extent, other = torch.tensor([low, high], dtype=torch.int32, device=DEVICE), torch.full_like(keys, torch.nan)
-    given = other[:, :50].contiguous()
-    expected = exact(q, keys[:, low:high], values[:, low:high], None, ALL)
-    assert_equal(launch(q, given, given, None, window, extent, table), expected, 2e-3, 2e-3)
+    table = torch.tensor([keys.data_ptr(), values.data_ptr(), columns, start], device=DEVICE)
+    given = torch.full_like(keys[:, :50], torch.nan)
+    for of_rows in SPANS.values():
+        spans = torch.tensor(of_rows, dtype=torch.int32, device=DEVICE) + start
+        expected = seen_alone(q, keys, values, of_rows)
+        assert_equal(launch(q, given, given, None, window, spans, table), expected, 2e-3, 2e-3)
+        assert_equal(reference(q, keys, values, None, window, spans, table), expected, 2e-3, 2e-3)
 
 
 @pytest.mark.gpu

@@ -89,14 +89,11 @@ def test_steps_launched_ahead_are_those_launched_one_by_one(tmp_path: Path, seed
     place = Place(tmp_path / "tiny")
 
     def one_by_one(work: Sequence[uniform.Renoising]) -> Sequence[uniform.Renoising]:
-        recording = place.recorded._recording(work[0]) if place.recorded._suits(work[0]) else None
-        if recording is None:
-            return work
-        launched = recording.launch(work[0], work[0].step)
+        recording = place.recorded._recording(work)
+        assert recording is not None
+        launched = recording.launch(work)
         torch.cuda.synchronize()
-        work[0].state = launched.state
-        uniform.heed(work[0], launched.receive())
-        return []
+        return [] if place.recorded._take(work, launched, alone=False) else work
 
     found = []
     for replay in (place.recorded.step, one_by_one):

@@ -230,7 +230,9 @@ def test_nothing_forbidden_is_drawn_where_whole_tiles_are(draw: Draw) -> None:
 def test_a_token_is_scored_as_among_all() -> None:
     of, rows = asked(5, 40, 1000)
     ids = torch.tensor([0, 999, 3, 500, 17])
-    torch.testing.assert_close(head.score(of, rows.hidden, ids), whole(of, rows)[0].gather(1, ids[:, None])[:, 0])
+    expected = whole(of, rows)[0].gather(1, ids[:, None])[:, 0]
+    for path in (head.score, head.launch_score):
+        torch.testing.assert_close(path(of, rows.hidden, ids), expected)
 
 
 def test_a_row_is_what_it_is_alone() -> None:

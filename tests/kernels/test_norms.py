@@ -92,8 +92,8 @@ def test_a_row_enters_by_its_token_and_by_what_was_predicted_for_it(
     given = ids, embed, 3.7, soft, norm, EPS
     check(launch_enter(*given), reference_enter(*given), atol, rtol)
     check(
-        launch_add_signals(embed, signals, following, EPS),
-        reference_add_signals(embed, signals, following, EPS),
+        launch_add_signals(embed, signals, following, ids % 2, EPS),
+        reference_add_signals(embed, signals, following, ids % 2, EPS),
         atol,
         rtol,
     )

@@ -118,26 +118,37 @@ def test_products_may_come_in_parts_that_add_up(shape: Shape, parts: int) -> Non
             torch.testing.assert_close(one, other, atol=4e-3, rtol=2e-3)
 
 
+def places_of(rows: int, at: int) -> Tensor:
+    """The last row first."""
+    return torch.arange(at, at + rows, dtype=torch.int32, device=DEVICE).flip(0)
+
+
 @pytest.mark.parametrize("at", [0, 4, 9])
 @few("shape", SHAPES[1:3], 1)
 def test_the_device_may_choose_where_rows_are_kept(shape: Shape, at: int) -> None:
-    given = inputs(shape, torch.float32)
-    ours, plain = (cache(shape, torch.float32) for _ in range(2))
-    found = launch(*given, EPS, *ours, torch.tensor([at], dtype=torch.int32, device=DEVICE))
-    assert_equal(found, reference(*given, EPS, *(x[:, at : at + shape[0]] for x in plain)), 1e-5, 1e-5)
-    for one, other in zip(ours, plain, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5, equal_nan=True)
+    given, rows = inputs(shape, torch.float32), shape[0]
+    plain = cache(shape, torch.float32, 0)
+    expected = reference(*given, EPS, *plain)
+    for path in (launch, reference):
+        ours = cache(shape, torch.float32)
+        assert_equal(path(*given, EPS, *ours, places_of(rows, at)), expected, 1e-5, 1e-5)
+        for one, other in zip(ours, plain, strict=True):
+            assert_equal(one[:, at : at + rows].flip(1), other, 1e-5, 1e-5)
+            assert one[:, :at].isnan().all()
+            assert one[:, at + rows :].isnan().all()
 
 
 def test_rows_that_find_no_room_are_not_kept() -> None:
     shape = SHAPES[1]
-    given, (whole, _), (plain, values) = inputs(shape, torch.float32), *(cache(shape, torch.float32) for _ in range(2))
-    launch(*given, EPS, whole[:, :3], values[:, :3], torch.tensor([1], dtype=torch.int32, device=DEVICE))
-    reference(*given, EPS, plain[:, : shape[0]], torch.empty_like(plain[:, : shape[0]]))
-    assert_equal(whole[:, 1:3], plain[:, :2], 1e-5, 1e-5)
-    for buffer in (whole, values):
-        assert buffer[:, 0].isnan().all()
-        assert buffer[:, 3:].isnan().all()
+    given, (plain, values) = inputs(shape, torch.float32), cache(shape, torch.float32, 0)
+    reference(*given, EPS, plain, values)
+    for path in (launch, reference):
+        whole, others = cache(shape, torch.float32)
+        path(*given, EPS, whole[:, :3], others[:, :3], places_of(shape[0], 1).flip(0))
+        assert_equal(whole[:, 1:3], plain[:, :2], 1e-5, 1e-5)
+        for buffer in (whole, others):
+            assert buffer[:, 0].isnan().all()
+            assert buffer[:, 3:].isnan().all()
 
 
 def test_rows_of_nothing_but_zeros_stay_zero() -> None:
@@ -166,14 +177,13 @@ def test_a_far_position_turns_by_the_float32_angle() -> None:
 @pytest.mark.parametrize("room", [2, 20])
 @few("shape", SHAPES[1:3], 1)
 def test_a_table_says_where_rows_are_kept(shape: Shape, room: int) -> None:
-    """Buffers with more or fewer columns than those that are given, into which nothing is written. What has no room is
-    left out."""
-    rows, at = shape[0], 5
+    """Buffers with more or fewer columns than those that are given, into which nothing is written, and which begin at
+    another place of the text. What has no room is left out."""
+    rows, at, start = shape[0], 5, 100
     given, ours, plain, other = inputs(shape, torch.float32), *(cache(shape, torch.float32, r) for r in (room, 20, 9))
     keys, values = ours = tuple(x.contiguous() for x in ours)
-    table = torch.tensor([keys.data_ptr(), values.data_ptr(), rows + room], device=DEVICE)
-    place = torch.tensor([at], dtype=torch.int32, device=DEVICE)
-    found = launch(*given, EPS, *other, place, table)
+    table = torch.tensor([keys.data_ptr(), values.data_ptr(), rows + room, start], device=DEVICE)
+    found = launch(*given, EPS, *other, places_of(rows, start + at).flip(0), table)
     assert_equal(found, reference(*given, EPS, *(x[:, at : at + rows] for x in plain)), 1e-5, 1e-5)
     for one, whole, untouched in zip(ours, plain, other, strict=True):
         torch.testing.assert_close(one, whole[:, : rows + room], atol=1e-5, rtol=1e-5, equal_nan=True)

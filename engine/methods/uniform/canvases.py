@@ -116,6 +116,14 @@ def ask_again(
             found[i] = found[i].but(rows, part)
 
 
+def asked_right(w: Renoising, tokens: Tensor) -> bool:
+    """True if no slot has to be asked again, as `ask_again` would, now that the best tokens are known."""
+    if not w.canvas.unhealed():
+        return True
+    known = w.canvas.biases(lambda *_: None)
+    return all(map(same, w.canvas.biases(partial(best_of, known, tokens)), known))
+
+
 def best_of(known: Sequence[Tensor], tokens: Tensor, at: int, bias: Tensor) -> int | None:
     """The best token of a slot if it was asked with that bias."""
     return int(tokens[at]) if same(bias, known[at]) else None
@@ -170,4 +178,9 @@ def judge(model: Renoiser, w: Renoising, hidden: Tensor, outlook: renoise.Outloo
     # A grammar has changed the logits of its slots, so ask for the best tokens' own logits again.
     own = model.score(hidden[:slots], w.state.best) if w.canvas.ruled else outlook.logit[:slots]
     logp = torch.cat((own, model.score(hidden[slots:], ids))) - outlook.total
-    w.score = length.score(logp[:slots], logp[slots:]) if w.canvas.whole() else -math.inf
+    rate(w, logp[:slots], logp[slots:])
+
+
+def rate(w: Renoising, slots: Tensor, pins: Tensor) -> None:
+    """Score a canvas by the log-probabilities of its slots and of its pins."""
+    w.score = length.score(slots, pins) if w.canvas.whole() else -math.inf

@@ -1,25 +1,27 @@
-"""A denoise step of one canvas, recorded once and replayed: a CUDA graph instead of 450 launches (gpu/README.md), which
-would take the host some 18 ms (estimated from 40 us each). On a CPU, used only by tests, a replay calls the step again.
+"""A denoise step of a job's canvases, recorded once and replayed: a CUDA graph instead of 450 launches (gpu/README.md),
+which would take the host some 18 ms (estimated from 40 us each). On a CPU, used only by tests, a replay calls the step
+again.
 
-A recording holds the addresses of its own buffers, into which a canvas is written. Those of the keys and values of a KV
-are in one of them, a table on the device, so that one recording a size serves every KV, also after its buffers have
-moved; all are made before anybody waits. Its rows are one of BUCKETS. Fixed rows of the canvas count as slots locked
-from the start. The rows beyond the canvas are copies of its first row, so that they need no other experts; no row sees
-them.
+A recording holds the addresses of its own buffers, into which the canvases are written. Those of the keys and values
+of a KV are in one of them, a table on the device, so that one recording a size serves every KV, also after its buffers
+have moved; all are made before anybody waits. Its rows are one of BUCKETS: those of the canvases, which are several
+while lengths compete, then those of the context that the step reads first. Fixed rows of a canvas count as slots locked
+from the start. Rows that are left are copies of the first one, so that they need no other experts; no row sees them.
 
-Only steps that need nothing from the host are replayed: also a canvas's first, unless it reads fresh context. All
-others run in canvases.py, to which a canvas may return at any step. Both draw the same random numbers and take the same
-decisions.
+Steps with a grammar, and those of several jobs, run in canvases.py, to which a canvas may return at any step. Both draw
+the same random numbers and take the same decisions. A start that heals over several tokens is known only after its
+first: a replayed step that did not expect it counts for nothing, and is taken again there.
 
-A step reads only the buffers, so it is launched before the host has received the one before: the GPU is never idle. The
-result of a step (`Launched`) lies in memory of its own and counts once it is received. So a step launched after a
-canvas's last one, or under way when the canvas is dropped, changes nothing. It draws from a generator that no other
-canvas uses, and writes keys and values after a context, where the next user of that KV or memory overwrites them later
-in the same stream.
+A step reads only the buffers. So that of a single canvas is launched before the host has received the one before: the
+GPU is never idle. The result of a step (`Launched`) lies in memory of its own and counts once it is received. So a step
+launched after a canvas's last one, or under way when the canvas is dropped, changes nothing. It draws from a generator
+that no other canvas uses, and writes keys and values after a context, where the next user of that KV or memory
+overwrites them later in the same stream. Context that was read by a step is read again, to the same effect, by those
+that follow in the same recording.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -32,6 +34,7 @@ from caesura.engine.cache import KV
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods.uniform import canvases, renoise
 from caesura.engine.methods.uniform.canvases import Renoising
+from caesura.engine.methods.uniform.rows import HEALING, MAY_END, fresh_of, healing, laid
 from caesura.engine.models import Fixed, Replayable
 from caesura.engine.noise import Schedule
 from caesura.engine.samplers import Sampler
@@ -40,19 +43,22 @@ from caesura.kernels.head import NEVER, Rows
 
 log = logging.getLogger("caesura.engine")
 
-BUCKETS = (16, 32, 64, 128, 256)  # rows
-ANYTHING, ANY, ANY_OF_LINE, MAY_END = range(4)  # biases, by number
+BUCKETS = (16, 32, 64, 128, 256, 320, 512)  # rows; 320 for all lengths of a line and what was typed
+CANVASES = 16  # of a step at most
+HEALED = 8  # biases of healed starts in a step at most
+NOWHERE = 1 << 30  # a place after the end of any buffer
 
 
 def of_recorded(width: int, itemsize: int) -> int:
-    """Bytes that all recorded steps together keep on a GPU: the head's scores [rows, width] for the largest canvas, and
-    as much again for the rest."""
+    """Bytes that all recorded steps together keep on a GPU: the head's scores [rows, width] for the most rows, and as
+    much again for the rest."""
     return 2 * BUCKETS[-1] * width * itemsize
 
 
 @dataclass(frozen=True)
 class Common:
-    """Shared by all recordings of a model. The sampler must not depend on the step; `bans` are float32 [4, V]."""
+    """Shared by all recordings of a model. The sampler must not depend on the step; `bans` are float32 [n, V], those of
+    healed starts last."""
 
     model: Replayable
     schedule: Schedule
@@ -62,11 +68,12 @@ class Common:
 
 
 class Graphs:
-    """Recordings for the canvases of one model and one sampler, one for each size."""
+    """Recordings for the jobs of one model and one sampler, one for each size."""
 
     def __init__(self, model: Replayable, schedule: Schedule, sampler: Sampler, vocabulary: Vocabulary) -> None:
         lines = (vocabulary.allowed(b"", of_line) for of_line in (False, True))
-        bans = torch.stack((vocabulary.anything, *lines, vocabulary.may_end)).clamp_(min=NEVER)
+        bans = torch.stack((vocabulary.anything, *lines, vocabulary.may_end, *[vocabulary.anything] * HEALED))
+        bans = bans.clamp_(min=NEVER)
         self._common = Common(model, schedule, sampler, bans, vocabulary.stops)
         self._recordings = dict[int, Recording]()  # by rows
         self._under_way = WeakKeyDictionary[Renoising, Launched]()
@@ -87,37 +94,63 @@ class Graphs:
             self._record(kv, rows)
 
     def step(self, work: Sequence[Renoising]) -> list[Renoising]:
-        """Take the next step of canvases whose step is under way, or of a single one that can be replayed. Returns
-        the others unchanged."""
-        return [w for w in work if not self._take(w, alone=len(work) == 1)]
+        """Take the next step of canvases whose step is under way, and of the others if they are of one job and can be
+        replayed. Returns those that are left."""
+        left = [w for w in work if w not in self._under_way]
+        for w in work:
+            if (launched := self._under_way.pop(w, None)) is not None:
+                self._take([w], launched, alone=len(work) == 1)
+        recording = self._recording(left)
+        if recording is None:
+            return left
+        before = [(w.state, w.generator.get_state()) for w in left]
+        if self._take(left, recording.launch(left), alone=len(work) == 1):
+            return []
+        for w, (state, chances) in zip(left, before, strict=True):
+            w.state = state
+            w.generator.set_state(chances)
+        return left
 
-    def _take(self, w: Renoising, *, alone: bool) -> bool:
-        """Take the next step of a canvas. If it is `alone`, launch the one after before the host waits. False if that
-        is impossible."""
-        recording = self._recording(w) if alone and self._suits(w) else None
-        launched = self._under_way.pop(w, None)
-        if launched is None:
-            if recording is None:
-                return False
-            launched = recording.launch(w, w.step)
-        w.state = launched.state
-        if recording is not None and recording.holds(w) and w.step + 1 < w.of:
-            self._under_way[w] = recording.launch(w, w.step + 1)
-        canvases.heed(w, launched.receive())
+    def _take(self, works: Sequence[Renoising], launched: "Launched", *, alone: bool) -> bool:
+        """Take a step of canvases. If there is one `alone`, launch the step after before the host waits. False if the
+        step did not expect what a healed start needs."""
+        for w, state in zip(works, launched.states, strict=True):
+            w.state = state
+        if alone and not (works[0].judged or works[0].canvas.unhealed()):
+            self._launch_ahead(works)
+        told = launched.receive()[:, : sum(w.canvas.rows for w in works)]
+        of_canvases = told.split([w.canvas.rows for w in works], 1)
+        of_slots = [numbers[:, w.canvas.slot_rows()] for w, numbers in zip(works, of_canvases, strict=True)]
+        if not all(canvases.asked_right(w, numbers[0]) for w, numbers in zip(works, of_slots, strict=True)):
+            return False
+        for w, of_rows, numbers in zip(works, of_canvases, of_slots, strict=True):
+            canvases.heed(w, numbers[:4].tolist())
+            if w.judged:
+                canvases.rate(w, numbers[4], of_rows[4, [row for row, _ in w.canvas.pins()]])
         return True
 
-    def _suits(self, w: Renoising) -> bool:
-        """True if the step needs nothing from the host; then later ones do not either."""
-        alone = not (w.fresh or w.judged or w.canvas.ruled or w.canvas.unhealed())
-        return alone and w.sampler is self._common.sampler and w.canvas.rows <= BUCKETS[-1]
+    def _launch_ahead(self, works: Sequence[Renoising]) -> None:
+        recording = self._recording(works)
+        if recording is not None and recording.holds(works) and works[0].step + 1 < works[0].of:
+            self._under_way[works[0]] = recording.launch(works, ahead=1)
 
-    def _recording(self, w: Renoising) -> "Recording | None":
-        """The recording for the canvas's number of rows, for which its KV has room then."""
-        rows = next(rows for rows in BUCKETS if rows >= w.canvas.rows)
-        w.kv.reserve(w.canvas.rows)
+    def _recording(self, works: Sequence[Renoising]) -> "Recording | None":
+        """The recording for the next step of canvases, for which their KV has room then; None if it cannot be
+        replayed."""
+        if not works or len(works) > CANVASES or not all(w.kv is works[0].kv and self._suits(w) for w in works):
+            return None
+        wanted = sum(w.canvas.rows for w in works) + len(fresh_of(works))
+        rows = next((rows for rows in BUCKETS if rows >= wanted), 0)
+        if not rows or len(healing(works)) > HEALED:
+            return None
+        works[0].kv.reserve(wanted)
         if rows not in self._recordings:
-            self._record(w.kv, rows)
+            self._record(works[0].kv, rows)
         return self._recordings.get(rows)
+
+    def _suits(self, w: Renoising) -> bool:
+        """True if no step needs anything from the host."""
+        return w.sampler is self._common.sampler and not w.canvas.ruled
 
     def _record(self, kv: KV, rows: int) -> None:
         """Make a recording, if none has failed yet. One that fails takes the others along, and their memory."""
@@ -136,19 +169,19 @@ class Graphs:
 
 @dataclass(frozen=True, eq=False)
 class Launched:
-    """A step of a canvas that may still be under way: the state after it, and float64 [4, slots] for the host, there
-    once the event has happened."""
+    """A step that may still be under way: the states of its canvases after it, and float64 [5, rows] for the host,
+    there once the event has happened."""
 
-    state: renoise.CanvasState
+    states: Sequence[renoise.CanvasState]
     told: Tensor
     event: torch.cuda.Event | None
 
-    def receive(self) -> list[list[float]]:
-        """Wait for the numbers for the host (renoise.py)."""
+    def receive(self) -> Tensor:
+        """Wait for the numbers for the host: those of `renoise.decide`, and the log-probability of each row's token, or
+        of an open slot's most probable one, without bans and before cooling."""
         if self.event is not None:
             self.event.synchronize()
-        told: list[list[float]] = self.told.tolist()
-        return told
+        return self.told
 
 
 class Recording:
@@ -161,41 +194,59 @@ class Recording:
             return torch.zeros(shape, dtype=dtype, device=model.device)
 
         self._common, self._replay = common, self._step
-        self._slots = zeros(0)  # rows of the canvas's slots
-        self._held: renoise.CanvasState | None = None  # state of the canvas in the buffers
-        self._moved = 0  # of its KV, when the addresses were written
+        self._slots = zeros(0)  # rows of the slots
+        self._held = list[tuple[renoise.CanvasState | None, bool]]()  # of the canvases in the buffers; if one is judged
+        self._moved = 0  # of their KV, when the addresses were written
         soft = torch.zeros_like(model.embedded(zeros(rows)))
         self._state = renoise.CanvasState(zeros(rows), zeros(rows), zeros(rows), soft)
         self._chances = renoise.Chances(zeros(rows, dtype=torch.float32), zeros(rows))
-        self._told = zeros(4, rows, dtype=torch.float64)
-        self._temperature, self._enough = zeros(rows, dtype=torch.float32) + 1, zeros(1, dtype=torch.float32)
-        self._source, self._bias = zeros(2, rows)  # the row that each one is or copies, and its bias's number
-        self._is_slot, self._may_end, self._locked, self._never = zeros(4, rows, dtype=torch.bool)
-        place = model.place(kv, rows).to(model.device)
+        self._told = zeros(5, rows, dtype=torch.float64)
+        self._temperature, self._enough = zeros(rows, dtype=torch.float32) + 1, zeros(CANVASES, dtype=torch.float32)
+        # The row that each one is or copies, its bias's number and its mode.
+        self._source, self._bias, mode = self._numbers = zeros(3, rows)
+        self._canvases = zeros(CANVASES, rows, dtype=torch.bool)  # which rows belong to each
+        self._flags = zeros(5, rows, dtype=torch.bool)
+        self._is_slot, self._may_lock, self._must_lock, self._may_end, self._locked = self._flags
         turns = {shape: torch.zeros_like(turn) for shape, turn in model.turns(zeros(rows)).items()}
+        # Until there is a canvas, each row sees the first column, and none is kept.
+        seen, places = zeros(rows, 3, dtype=torch.int32), zeros(rows, dtype=torch.int32) + NOWHERE
+        seen[:, 2] = 1
         tables = torch.tensor(kv.addresses, device=model.device)
-        self._fixed = Fixed(self._state.ids, soft, turns, zeros(rows) + 1, place, tables, kv.buffers)
+        spans = model.spans(seen)
+        self._fixed = Fixed(self._state.ids, soft, turns, mode, spans, places, tables, kv.buffers)
 
     def __repr__(self) -> str:
         return f"<Recording of {len(self._source)} rows>"
 
-    def holds(self, w: Renoising) -> bool:
-        """True if the buffers hold the canvas as it is now."""
-        return w.state is self._held and w.kv.moved == self._moved
+    def holds(self, works: Sequence[Renoising]) -> bool:
+        """True if the buffers hold these canvases as they are now."""
+        return [(w.state, w.judged) for w in works] == self._held and works[0].kv.moved == self._moved
 
-    def launch(self, w: Renoising, step: int) -> Launched:
-        """Launch a step of the canvas without waiting."""
-        state = canvases.begin(self._common.model, w)
-        if not self.holds(w):
-            self._hold(w, state)
-        drawn = renoise.chances(self._common.model, len(self._slots), w.generator)
-        for buffer, values in zip(self._chances, drawn, strict=True):
-            buffer[self._slots] = values
-        self._temperature.fill_(float(self._common.schedule.temperature(step, w.of)))
+    def launch(self, works: Sequence[Renoising], ahead: int = 0) -> Launched:
+        """Launch the next step of canvases, or the one that comes so many `ahead` of it, without waiting."""
+        states = [canvases.begin(self._common.model, w) for w in works]
+        if not self.holds(works):
+            self._hold(works, states)
+        model, schedule, counts, start = self._common.model, self._common.schedule, [len(s.ids) for s in states], 0
+        drawn = [renoise.chances(model, count, w.generator) for w, count in zip(works, counts, strict=True)]
+        for buffer, values in zip(self._chances, zip(*drawn, strict=True), strict=True):
+            buffer[self._slots] = torch.cat(values)
+        for w in works:  # a copy from the host would wait for the step under way
+            self._temperature[start : start + w.canvas.rows] = float(schedule.temperature(w.step + ahead, w.of))
+            start += w.canvas.rows
         self._replay()
-        self._held = renoise.CanvasState(*(buffer[self._slots] for buffer in self._state.tensors))
-        told = self._told[:, self._slots].to("cpu", non_blocking=True)  # from a GPU into pinned memory
-        return Launched(self._held, told, torch.cuda.current_stream().record_event() if self._told.is_cuda else None)
+        for w in works:
+            w.kv.length += len(w.fresh)
+            w.kv.ids.extend(w.fresh)
+            w.fresh = ()
+        parts = zip(*(buffer[self._slots].split(counts) for buffer in self._state.tensors), strict=True)
+        states = [renoise.CanvasState(*part) for part in parts]
+        self._held = [(state, w.judged) for state, w in zip(states, works, strict=True)]
+        if any(w.canvas.unhealed() for w in works):
+            self._held.clear()  # which slots may lock depends on what the host hears
+        told = self._told.to("cpu", non_blocking=True, copy=True)  # from a GPU into pinned memory
+        event = torch.cuda.current_stream().record_event() if self._told.is_cuda else None
+        return Launched(states, told, event)
 
     def capture(self, pool: Any) -> Any:
         """Capture a CUDA graph, with memory from the pool if there is one. Returns its pool. A step before it compiles
@@ -214,43 +265,61 @@ class Recording:
         self._fixed = replace(self._fixed, buffers=())  # must not keep the buffers of a KV alive
         return graph.pool()
 
-    def _hold(self, w: Renoising, state: renoise.CanvasState) -> None:
-        """Write the canvas into the buffers."""
-        canvas, model = w.canvas, self._common.model
-        slots = dict(zip(canvas.slot_rows(), canvas.slots, strict=True))
-        ids = canvas.ids(state.ids.tolist())
-        rows = [*range(len(ids)), *[0] * (len(self._source) - len(ids))]
-        found = [slots.get(row) if at == row else None for at, row in enumerate(rows)]  # a copy is not a slot
-        holes = [None if slot is None else canvas.holes[slot.hole] for slot in found]
-        kinds = [ANYTHING if hole is None else ANY_OF_LINE if hole.one_line else ANY for hole in holes]
-        for buffer, values in (
-            (self._source, rows),
-            (self._bias, kinds),
-            (self._is_slot, [slot is not None for slot in found]),
-            (self._may_end, [hole is not None and hole.last for hole in holes]),
-            (self._locked, [slot is None or slot.locked for slot in found]),
-            (self._enough, [canvases.enough(self._common.schedule, w)]),
-            (self._state.ids, [ids[row] for row in rows]),
-        ):
-            buffer.copy_(torch.tensor(values))
-        self._fixed.place.copy_(model.place(w.kv, len(ids)))
-        self._fixed.tables.copy_(torch.tensor(w.kv.addresses))
-        self._moved = w.kv.moved
+    def _hold(self, works: Sequence[Renoising], states: Sequence[renoise.CanvasState]) -> None:
+        """Write the canvases into the buffers."""
+        model, kv, rows = self._common.model, works[0].kv, laid(works)
+        slots = [number for number, row in enumerate(rows) if row.is_slot]
+        shut = {"is_slot": False, "may_lock": False, "must_lock": False, "may_end": False, "locked": True}
+        copy = rows[0]._replace(place=NOWHERE, **shut)
+        sources = [*range(len(rows)), *[0] * (len(self._source) - len(rows))]
+        rows += [copy] * (len(self._source) - len(rows))
+
+        def fields(*names: str) -> Tensor:
+            return torch.tensor([[getattr(row, name) for row in rows] for name in names])
+
+        self._numbers.copy_(torch.cat((torch.tensor([sources]), fields("bias", "mode"))))
+        self._canvases.copy_(fields("canvas") == torch.arange(CANVASES)[:, None])
+        self._flags.copy_(fields("is_slot", "may_lock", "must_lock", "may_end", "locked"))
+        for number, bias in enumerate(healing(works), HEALING):
+            torch.clamp(bias, min=NEVER, out=self._common.bans[number])
+        enough = [canvases.enough(self._common.schedule, w) for w in works]
+        self._enough[: len(works)] = torch.tensor(enough, device=model.device)
+        self._write_places(kv, fields)
+        self._write_states(fields("token")[0].to(model.device), works, states, slots)
+
+    def _write_places(self, kv: KV, fields: Callable[..., Tensor]) -> None:
+        """Where the rows are kept and what they see."""
+        model, fixed = self._common.model, self._fixed
+        fixed.places.copy_(fields("place")[0])
+        positions = fields("position")[0].to(model.device)
+        spans = model.spans(fields("context", "own", "end").T.int().contiguous().to(model.device))
+        for buffers, values in ((fixed.turns, model.turns(positions)), (fixed.spans, spans)):
+            for shape, value in values.items():
+                buffers[shape].copy_(value)
+        fixed.tables.copy_(torch.tensor(kv.addresses))
+        self._moved = kv.moved
         if not self._told.is_cuda:
-            self._fixed = replace(self._fixed, buffers=w.kv.buffers)
-        positions = torch.tensor([w.kv.length + row for row in rows], device=model.device)
-        for shape, turn in model.turns(positions).items():
-            self._fixed.turns[shape].copy_(turn)
-        self._slots = torch.tensor(list(slots), device=model.device)
-        tokens, stable, soft = self._state.ids, torch.zeros_like(self._state.stable), self._state.tensors[3]
-        of_slots = (self._state.ids, tokens, state.ids), (self._state.best, tokens, state.best)
-        for buffer, of_rows, known in (*of_slots, (self._state.stable, stable, state.stable)):
-            buffer.copy_(of_rows.index_copy(0, self._slots, known))
-        if state.conditioning is None:
-            soft.zero_()  # the model makes 0 of it, which it adds to every row
-        else:
-            soft.copy_(model.embedded(tokens).index_copy(0, self._slots, state.conditioning))
-        self._held = state
+            self._fixed = replace(fixed, buffers=kv.buffers)
+
+    def _write_states(
+        self, tokens: Tensor, works: Sequence[Renoising], states: Sequence[renoise.CanvasState], slots: Sequence[int]
+    ) -> None:
+        """The slots between two forwards; other rows have their `tokens`."""
+        model = self._common.model
+        self._slots = torch.tensor(slots, device=model.device)
+        known = [torch.cat([getattr(state, name) for state in states]) for name in ("ids", "best", "stable")]
+        for buffer, of_rows, of_slots in zip(
+            self._state.tensors, (tokens, tokens, torch.zeros_like(tokens)), known, strict=False
+        ):
+            buffer.copy_(of_rows.index_copy(0, self._slots, of_slots))
+        # Of a canvas without conditioning all rows are 0: the model makes 0 of it, which it adds to them.
+        soft, start = self._state.tensors[3].zero_(), 0
+        for w, state in zip(works, states, strict=True):
+            if state.conditioning is not None:
+                end = start + w.canvas.rows
+                soft[start:end] = model.embedded(tokens[start:end])
+                soft[[start + row for row in w.canvas.slot_rows()]] = state.conditioning
+            start += w.canvas.rows
 
     @torch.inference_mode()
     def _step(self) -> None:
@@ -259,14 +328,17 @@ class Recording:
         ids, soft = state.ids[self._source], state.tensors[3][self._source]
         hidden = common.model.fixed(replace(self._fixed, ids=ids, conditioning=soft))
         # An end before a locked slot would cut it off.
-        bias, open = decision.biases(self._bias, self._may_end, self._locked, self._is_slot, MAY_END), ~self._locked
+        bias = decision.biases(self._bias, self._may_end, self._locked, self._is_slot, self._canvases, MAY_END)
+        open = ~self._locked
         rows = Rows(hidden, self._temperature, common.bans, bias, open)
         outlook = renoise.of_seen(common.model, rows, common.model.observe(rows))
-        terms = renoise.Constraints(open, self._is_slot, self._never, common.stops, self._enough)
+        terms = renoise.Constraints(open, self._may_lock, self._must_lock, common.stops, self._enough, self._canvases)
         after, told = renoise.decide(
             common.model, common.schedule, state, outlook, common.sampler, 0, 1, terms, self._chances
         )
+        of_token = torch.where(self._is_slot, outlook.logit, common.model.score(hidden, after.best))
         self._locked.copy_(told[2])
-        self._told.copy_(told)
+        self._told[:4] = told
+        torch.sub(of_token, outlook.total, out=self._told[4])
         for buffer, values in zip(state.tensors, after.tensors, strict=True):
             buffer.copy_(values)

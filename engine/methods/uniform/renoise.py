@@ -178,15 +178,24 @@ def advance(
     open: Tensor,
     pick: Callable[[Tensor], Tensor],
     noise: Tensor,
+    canvases: Tensor | None = None,
 ) -> tuple[CanvasState, Scores, Tensor]:
     """The state after a forward, its cooled scores [1, slots], and which slots were accepted. `pick` draws the tokens
-    of those. Slots that are not `open` keep their token with certainty."""
+    of those. Slots that are not `open` keep their token with certainty. For `canvases` see `selected`."""
     scores, soft = pinned(model, state, outlook.scores, outlook.soft, ~open)
-    accepted = sampler(scores, open[None], step, of)[0]
+    accepted = selected(sampler, scores, open, canvases, step, of)
     best = scores.token[0]
     drawn = torch.where(accepted, pick(accepted), torch.where(open, noise, best))
     stable = torch.where(state.best == best, state.stable + 1, 0)
     return CanvasState(drawn, best, stable, soft), scores, accepted
+
+
+def selected(sampler: Sampler, scores: Scores, open: Tensor, canvases: Tensor | None, step: int, of: int) -> Tensor:
+    """The slots that a sampler accepts, bool [slots], by scores [1, slots]. If the slots are those of several canvases,
+    `canvases`, bool [canvases, slots], says which belong to each, and each is decided alone."""
+    if canvases is None:
+        return sampler(scores, open[None], step, of)[0]
+    return sampler(Scores(*(values.expand(canvases.shape) for values in scores)), open & canvases, step, of).any(0)
 
 
 def pinned(
@@ -202,15 +211,16 @@ def pinned(
 
 
 class Constraints(NamedTuple):
-    """A canvas's constraints on a decision, bool [slots]: which slots are open, which may lock once they are confident
-    and at rest, which lock anyway; the tokens that end a text [n]; and the mean entropy in nats, float32 [1], below
-    which a canvas at rest is done."""
+    """The constraints on a decision, bool [slots]: which slots are open, which may lock once they are confident and at
+    rest, which lock anyway; the tokens that end a text [n]; of each canvas the mean entropy in nats, float32
+    [canvases], below which it is done if it is at rest; and for several canvases see `selected`."""
 
     open: Tensor
     may_lock: Tensor
     must_lock: Tensor
     ends: Tensor
     enough: Tensor
+    canvases: Tensor | None = None
 
 
 def decide(
@@ -225,24 +235,28 @@ def decide(
     chances: Chances,
 ) -> tuple[CanvasState, Tensor]:
     """The state after a forward, and float64 [4, slots] for the host: the best tokens, their probabilities before
-    cooling, which slots are locked from now on, and whether the canvas is done.
+    cooling, which slots are locked from now on, and whether their canvas is done.
 
-    Every open slot is decided again. The canvas is done when it is confident and at rest, or all locked. An end token
+    Every open slot is decided again. A canvas is done when it is confident and at rest, or all locked. An end token
     does not lock, since it may still move; the slots after it do not either, since they hold no text.
     """
     if fused(terms.open):
         return _decided_in_one(model, schedule, state, outlook, sampler, step, of, terms, chances)
     open, pick = terms.open, partial(outlook.pick, chances.uniform)
-    state, scores, accepted = advance(model, state, outlook, sampler, step, of, open, pick, chances.noise)
+    mine = torch.ones_like(open)[None] if terms.canvases is None else terms.canvases
+    given = sampler, step, of, open, pick, chances.noise, terms.canvases
+    state, scores, accepted = advance(model, state, outlook, *given)
     entropy = scores.entropy[0]
-    ended = (state.best[:, None] == terms.ends).any(-1).cumsum(0) > 0
+    ends = (state.best[:, None] == terms.ends).any(-1)
+    ended = (mine & ((mine & ends).cumsum(1) > 0)).any(0)
     at_rest = (state.stable >= STABLE_STEPS) & (entropy < STABLE_ENTROPY) & ~ended
     locked = ~open | terms.must_lock | (terms.may_lock & at_rest)
-    still = ((state.stable >= schedule.stability) | ~open).all()
-    sure = (entropy.sum() < terms.enough * open.sum()) | (accepted | ~open).all()
-    done = (still & sure) | locked.all()
+    others = ~(mine & open)
+    still = ((state.stable >= schedule.stability) | others).all(1)
+    sure = ((entropy * mine).sum(1) < terms.enough * (mine & open).sum(1)) | (accepted | others).all(1)
+    done = (mine & ((still & sure) | (locked | ~mine).all(1))[:, None]).any(0)
     prob = (outlook.logit - outlook.allowed).exp()
-    told = torch.stack([values.double() for values in (state.best, prob, locked, done.expand_as(locked))])
+    told = torch.stack([values.double() for values in (state.best, prob, locked, done)])
     return replace(state, ids=torch.where(locked, state.best, state.ids)), told
 
 
@@ -259,9 +273,9 @@ def _decided_in_one(
 ) -> tuple[CanvasState, Tensor]:
     """As `decide`, in one kernel next to the sampler and the drawing of tokens."""
     token, entropy = outlook.scores.token[0], outlook.scores.entropy[0]
-    accepted = sampler(outlook.scores, terms.open[None], step, of)[0]
+    accepted = selected(sampler, outlook.scores, terms.open, terms.canvases, step, of)
     of_slots = state.best, state.stable, token, entropy, outlook.logit, outlook.allowed, accepted
-    asked = decision.Deciding(*of_slots, *terms[:3], chances.noise, terms.ends, terms.enough)
+    asked = decision.Deciding(*of_slots, *terms[:3], chances.noise, terms.ends, terms.canvases, terms.enough)
     found = decision.settle(asked, decision.LockRules(STABLE_ENTROPY, STABLE_STEPS, schedule.stability))
     ids = torch.where(found.drawn, outlook.pick(chances.uniform, found.drawn), found.ids)
     soft, certain = outlook.soft, model.embedded(found.best)

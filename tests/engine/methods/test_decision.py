@@ -100,6 +100,46 @@ def test_a_slot_whose_entropy_is_no_number_is_not_accepted() -> None:
         assert accept(entropy, open, 1.0).tolist() == [[True, False, True]]
 
 
+def part(outlook: Outlook, mine: Tensor) -> Outlook:
+    """What a forward says of some slots."""
+    scores = Scores(*(values[:, mine] for values in outlook.scores))
+    assert outlook.soft is not None
+    own = outlook.logit[mine], outlook.allowed[mine], outlook.total[mine], outlook.soft[mine]
+    return Outlook(scores, *own, outlook.pick)
+
+
+def canvases_of(slots: int, count: int, generator: torch.Generator) -> Tensor:
+    """Which slots belong to each canvas, bool [count, slots]; some have none."""
+    return (torch.randint(count, (slots,), generator=generator) == torch.arange(count)[:, None]).to(DEVICE)
+
+
+@few("slots", SIZES, 1, 4)
+def test_canvases_that_are_decided_together_are_decided_as_each_alone(
+    slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(10):
+        state, outlook, terms, chances = asked(slots, seed)
+        canvases = canvases_of(slots, 3, torch.Generator().manual_seed(seed))
+        enough = torch.tensor([0.01, 0.0, 0.2], device=DEVICE)
+        for kernel in (False, True):
+            monkeypatch.setattr(renoise, "fused", lambda _, kernel=kernel: kernel)
+            together = Constraints(*terms[:4], enough, canvases)
+            model, schedule, sampler = Embedding(), Schedule(stability=seed % 2), entropy_bound.select
+            found, told = renoise.decide(model, schedule, state, outlook, sampler, 0, 1, together, chances)  # type: ignore[arg-type]
+            for number, mine in enumerate(canvases):
+                if not mine.any():
+                    continue
+                own = renoise.CanvasState(*(values[mine] for values in state.tensors))
+                drawn = renoise.Chances(*(values[mine] for values in chances))
+                of_slots = (values[mine] for values in terms[:3])
+                alone = Constraints(*of_slots, terms.ends, enough[number : number + 1])
+                given = model, schedule, own, part(outlook, mine), sampler, 0, 1, alone, drawn
+                after, expected = renoise.decide(*given)  # type: ignore[arg-type]
+                for one, other in zip(found.tensors, after.tensors, strict=True):
+                    assert torch.equal(one[mine], other)
+                torch.testing.assert_close(told[:, mine], expected, atol=1e-7, rtol=1e-6)
+
+
 @few("rows", SIZES, 1, 4)
 def test_a_text_may_end_after_its_last_locked_slot(rows: int) -> None:
     generator = torch.Generator().manual_seed(rows)
@@ -107,5 +147,13 @@ def test_a_text_may_end_after_its_last_locked_slot(rows: int) -> None:
         may_end, locked, is_slot = (
             torch.rand(3, rows, generator=generator) < torch.tensor([[0.7], [share], [0.7]])
         ).to(DEVICE)
-        given = torch.randint(3, (rows,), generator=generator).to(DEVICE), may_end, locked, is_slot, 3
-        assert torch.equal(decision.launch_biases(*given), decision.reference_biases(*given))
+        bias = torch.randint(3, (rows,), generator=generator).to(DEVICE)
+        for count in (1, 3):
+            canvases = canvases_of(rows, count, generator)
+            given = bias, may_end, locked, is_slot, canvases, 3
+            found = decision.launch_biases(*given)
+            assert torch.equal(found, decision.reference_biases(*given))
+            for mine in canvases:
+                last = max((mine & locked & is_slot).nonzero().flatten().tolist(), default=-1)
+                ending = mine & may_end & (torch.arange(rows, device=DEVICE) > last)
+                assert torch.equal(found[mine] == 3, ending[mine])

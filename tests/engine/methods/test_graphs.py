@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from caesura.engine import models
-from caesura.engine.cache import common
+from caesura.engine.cache import KV, common
 from caesura.engine.canvas.layout import lay
 from caesura.engine.canvas.vocabulary import Vocabulary
 from caesura.engine.methods._race import advance
@@ -28,7 +28,7 @@ from caesura.engine.methods.uniform.canvases import Renoising
 from caesura.engine.methods.uniform.graphs import Graphs, Launched, Recording
 from caesura.engine.models import Fixed
 from caesura.engine.models.diffusion_gemma import DiffusionGemma
-from caesura.engine.noise import Uniform
+from caesura.engine.noise import Schedule, Uniform
 from caesura.engine.samplers import entropy_bound, threshold
 from caesura.engine.scheduler import Scheduler
 from caesura.kernels import attention, decision, experts, gated, head, jit, norms, rotary
@@ -66,8 +66,12 @@ def vocabulary(model: DiffusionGemma) -> Vocabulary:
 
 @pytest.fixture
 def recorded(model: DiffusionGemma, vocabulary: Vocabulary) -> Graphs:
+    return Graphs(model, schedule_of(model), SAMPLER, vocabulary)
+
+
+def schedule_of(model: DiffusionGemma) -> Schedule:
     assert isinstance(model.noise, Uniform)
-    return Graphs(model, model.noise.schedule, SAMPLER, vocabulary)
+    return model.noise.schedule
 
 
 def denoising(model: DiffusionGemma, vocabulary: Vocabulary, place: str = "a line", seed: int = 0) -> Renoising:
@@ -131,9 +135,9 @@ class Watched:
         self.seen = list[str]()
         launch, receive = Recording.launch, Launched.receive
 
-        def launching(recording: Recording, w: Renoising, step: int) -> Launched:
-            self.seen.append(f"launch {step}")
-            return launch(recording, w, step)
+        def launching(recording: Recording, works: Sequence[Renoising], ahead: int = 0) -> Launched:
+            self.seen.append(f"launch {works[0].step + ahead}")
+            return launch(recording, works, ahead)
 
         def receiving(launched: Launched) -> list[list[float]]:
             self.seen.append("receive")
@@ -141,6 +145,35 @@ class Watched:
 
         monkeypatch.setattr(Recording, "launch", launching)
         monkeypatch.setattr(Launched, "receive", receiving)
+
+
+def raced(
+    model: DiffusionGemma, vocabulary: Vocabulary, place: str, typed: int, replay: uniform.Replay | None = None
+) -> tuple[list[Any], KV]:
+    """How all lengths of a job stood after each step, whose first one also reads `typed` tokens, and its context."""
+    prefix, suffix, segments, slots = PLACES[place]
+    job = infill("j", prefix, suffix, *segments)
+    layout = lay(model, vocabulary, job, slots)
+    kv, known = model.cache().lease(layout.context), max(0, len(layout.context) - typed)
+    if known:
+        model.prefill(layout.context[:known], kv)
+    stepped = partial(advance, partial(uniform.step, replay=replay))
+    race, seen = begin(model, SAMPLER, stepped, job, layout, kv, layout.context[known:]), list[Any]()
+    assert len(race.works) > 2
+    while not race.finished:
+        race.advance(model, [race])
+        tokens = [[(slot.draft, slot.locked) for slot in w.canvas.slots] for w in race.works]
+        seen.append((tokens, race.rivals, [w.score for w in race.works]))
+    assert kv.ids == layout.context
+    return seen, kv
+
+
+def assert_same_race(ours: tuple[list[Any], KV], plain: tuple[list[Any], KV], close: float) -> None:
+    assert [step[:2] for step in ours[0]] == [step[:2] for step in plain[0]]
+    for (*_, one), (*_, other) in zip(ours[0], plain[0], strict=True):
+        assert one == pytest.approx(other, abs=close)
+    kept = ([kv.get(layer, 0, kv.length) for layer in range(len(kv.buffers))] for _, kv in (ours, plain))
+    torch.testing.assert_close(*kept, atol=close, rtol=close)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -157,11 +190,36 @@ def test_a_fill_is_what_it_is_without(
         assert other.state is not None
         for one, right in zip(w.state.tensors, other.state.tensors, strict=True):
             torch.testing.assert_close(one, right, atol=CLOSE, rtol=CLOSE)  # and no step behind the last one
-        assert taken[0] == (not w.canvas.holes[0].forced), "the first step too"
+        assert taken[0] or place == "a healed start", "the first step too"
         replayed += sum(taken)
         locked += sum(slot[2] for step in ours[:-1] for slot in step)
     assert replayed >= 3
     assert locked, "slots were locked on the way"
+
+
+@pytest.mark.parametrize("typed", [0, 3, 40])
+@pytest.mark.parametrize("place", PLACES)
+def test_so_is_a_job_that_tries_several_lengths_after_typed_context(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs, place: str, typed: int
+) -> None:
+    """The canvases of all lengths are rows of one replay, and so is the context that is read first."""
+    step, taken = counted(recorded)
+    assert_same_race(raced(model, vocabulary, place, typed, step), raced(model, vocabulary, place, typed), CLOSE)
+    assert taken[0] > 2 or place == "a healed start"
+    assert not recorded._failed
+
+
+def test_a_start_that_takes_several_tokens_is_healed_as_without(model: DiffusionGemma, vocabulary: Vocabulary) -> None:
+    """A step that was replayed for one token counts for nothing, whatever else it decided and drew."""
+    steps = list[int]()
+    for seed in range(8):
+        step, taken = counted(Graphs(model, schedule_of(model), SAMPLER, vocabulary))
+        w, other = (denoising(model, vocabulary, "a healed start", seed) for _ in range(2))
+        for one in (w, other):
+            one.canvas.holes[0].forced = b"    return total_"
+        assert_same(fill(model, w, step), fill(model, other))
+        steps += taken
+    assert set(steps) == {0, 1}
 
 
 def test_end_tokens_are_not_locked_nor_what_is_behind_them(
@@ -170,8 +228,7 @@ def test_end_tokens_are_not_locked_nor_what_is_behind_them(
     """Where every third token is said to end a text."""
     monkeypatch.setattr(model, "ends", frozenset(range(0, model.width, 3)))
     vocabulary = Vocabulary(model)
-    assert isinstance(model.noise, Uniform)
-    recorded, ended = Graphs(model, model.noise.schedule, SAMPLER, vocabulary), 0
+    recorded, ended = Graphs(model, schedule_of(model), SAMPLER, vocabulary), 0
     for seed in range(6):
         for place in ("nothing behind", "a line"):
             ours = fill(model, again(model, vocabulary, recorded, place, seed), recorded.step)
@@ -318,7 +375,7 @@ def test_another_canvas_may_join_and_leave(model: DiffusionGemma, vocabulary: Vo
                 found[i].append([(slot.draft, slot.prob, slot.locked) for slot in work[i].canvas.slots])
         for ours, plain in zip(found, alone, strict=True):
             assert_same(ours, plain)
-        assert taken[1:7] == [1, 1, 1, 0, 1, 1], "the step under way when the other one joins counts"
+        assert taken[1:7] == [1, 1, 2, 0, 1, 1], "the step under way when the other one joins counts"
 
 
 def test_two_canvases_in_turn_share_one_recording(
@@ -365,26 +422,15 @@ def test_what_cannot_be_recorded_is_said_once_and_costs_nothing(
 def test_a_step_that_needs_something_from_the_host_is_not_replayed(
     model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs
 ) -> None:
-    w = again(model, vocabulary, recorded)
-    assert recorded.step([w]) == [w], "its start is not written yet"
-    uniform.step(model, [w])
-    other = again(model, vocabulary, recorded)
-    uniform.step(model, [other])
-    assert recorded.step([w, other]) == [w, other]
-    for name, value in (("judged", True), ("fresh", [1]), ("sampler", threshold.select)):
-        before = getattr(w, name)
-        setattr(w, name, value)
-        assert recorded.step([w]) == [w], name
-        setattr(w, name, before)
+    w, other = again(model, vocabulary, recorded), again(model, vocabulary, recorded)
+    assert recorded.step([w, other]) == [w, other], "of two jobs"
+    w.sampler = threshold.select
+    assert recorded.step([w]) == [w], "another sampler"
+    w.sampler = SAMPLER
     hole = w.canvas.holes[0]
     hole.grammar = vocabulary.grammar(Pattern("[a-z]+"), ())
     assert recorded.step([w]) == [w], "a grammar"
     hole.grammar = None
-    for slot in w.canvas.slots:
-        slot.token, slot.locked = None, False
-    hole.forced = b"retu"
-    assert recorded.step([w]) == [w], "an open healed start"
-    hole.forced = b""
     assert recorded.step([w]) == []
 
 
@@ -420,8 +466,9 @@ def test_the_next_step_is_launched_before_the_host_hears_of_the_last(
         with monkeypatch.context() as patch:
             watched = Watched(patch)
             fill(model, w, recorded.step)
-        steps = [f"launch {step}" for step in range(1, min(w.step + 1, of))]
-        expected = [steps[0], *(seen for step in steps[1:] for seen in (step, "receive"))]
+        steps = [f"launch {step}" for step in range(min(w.step + 1, of))]
+        # The host has to hear which token heals the start.
+        expected = [steps[0], "receive", steps[1], *(seen for step in steps[2:] for seen in (step, "receive"))]
         # The canvas that ends before its last step leaves one that nobody receives.
         assert watched.seen == [*expected, *(["receive"] if w.step == of else [])]
         assert (w.step == of) == (of == 4)
@@ -460,11 +507,10 @@ def plain(message: EngineMessage) -> Any:
 @pytest.mark.parametrize("ending", ["deadline", "cancel", "supersede", "gone"])
 def test_a_job_ends_while_a_step_is_under_way(model: DiffusionGemma, vocabulary: Vocabulary, ending: str) -> None:
     """What it answers, and what the next job behind the same context gets, is what it is without."""
-    assert isinstance(model.noise, Uniform)
     found = list[list[Any]]()
     for replayed in (True, False):
         engine = Scheduler(model)
-        recorded = Graphs(model, model.noise.schedule, SAMPLER, engine.vocabulary)
+        recorded = Graphs(model, schedule_of(model), SAMPLER, engine.vocabulary)
         stepped = partial(uniform.step, replay=recorded.step if replayed else None)
         engine._methods["uniform"] = partial(begin, model, SAMPLER, partial(advance, stepped))
         now, told = 0.0, list[Any]()
@@ -530,14 +576,25 @@ def test_a_recorded_step_asks_the_host_nothing(
     for _ in range(2):
         uniform.step(model, [w])
     assert not w.canvas.unhealed()
-    recording = recorded._recording(w)
+    recording = recorded._recording([w])
     assert recording is not None
-    recording._hold(w, uniform.begin(model, w))
+    recording._hold([w], [uniform.begin(model, w)])
     through_kernels(monkeypatch)
     with Unasked():
         recording._step()
     with pytest.raises(AssertionError, match="the host is asked"), Unasked():
         float(recording._told[0, 0])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(jit.triton is None, reason="Triton is not for this platform")
+def test_a_job_through_the_kernels_is_a_job_without_them(
+    model: DiffusionGemma, vocabulary: Vocabulary, recorded: Graphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With typed context and several lengths."""
+    plain = raced(model, vocabulary, "no context", 3)
+    through_kernels(monkeypatch)
+    assert_same_race(raced(model, vocabulary, "no context", 3, recorded.step), plain, 2e-3)
 
 
 @pytest.mark.slow
